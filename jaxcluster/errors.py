@@ -1,0 +1,177 @@
+"""Every exception that jaxcluster raises.
+
+    JaxClusterError
+    ├── UsageError            the words typed are wrong; nothing was sent
+    ├── NoCluster             there is no cluster to talk to
+    ├── ClusterExists         a cluster of that name is already running
+    ├── VersionMismatch       notebook and ranks speak different protocol versions
+    ├── LaunchError           the cluster did not come up; nothing was left running
+    │   ├── LauncherUnavailable
+    │   ├── EnginesMissing    some ranks never reported
+    │   ├── PlanError         the ranks can't be laid out on these devices
+    │   └── InitializeFailed  jax.distributed.initialize failed on some ranks
+    ├── RankError             something happened on ranks of a running cluster
+    │   ├── CellFailed
+    │   ├── RankDied
+    │   └── RankHung
+    ├── Divergence            the ranks are not in step
+    ├── TransferError         a value could not travel
+    │   ├── NotAddressable
+    │   └── NotSerialisable
+    └── RecoveryError
+
+Facts are attributes, the text is made from them in ``__str__``, and ``hint`` says what to type
+next. They survive pickling, and IPython shows them without a traceback of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class JaxClusterError(Exception):
+    """What went wrong (``message``) and what to type next (``hint``)."""
+
+    def __init__(self, message: str = "", hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+    def _render_traceback_(self) -> list[str]:
+        """IPython's hook: the message alone, since the frames below it are ours."""
+        return [f"\x1b[0;31m{type(self).__name__}\x1b[0m: {self}"]
+
+
+class UsageError(JaxClusterError):
+    """The words typed are wrong; nothing was sent to any rank."""
+
+
+class NoCluster(JaxClusterError):
+    """There is no running cluster (of that name)."""
+
+
+class ClusterExists(JaxClusterError):
+    """A cluster of that name is already running."""
+
+
+class VersionMismatch(JaxClusterError):
+    """The notebook and the ranks run jaxcluster versions that can't talk to each other."""
+
+
+class LaunchError(JaxClusterError):
+    """The cluster did not come up. Whatever had been started was ended again."""
+
+
+class LauncherUnavailable(LaunchError):
+    """What this launcher needs is not on this machine."""
+
+
+class EnginesMissing(LaunchError):
+    """Some ranks never reported.
+
+    Attributes:
+      missing: the ranks that are silent.
+    """
+
+    def __init__(self, message: str = "", hint: str = "", missing: Sequence[int] = ()) -> None:
+        super().__init__(message, hint)
+        self.args = (message, hint, tuple(missing))
+        self.missing = tuple(missing)
+
+
+class PlanError(LaunchError):
+    """The ranks can't be laid out on the devices that are here."""
+
+
+class InitializeFailed(LaunchError):
+    """``jax.distributed.initialize`` failed on some ranks.
+
+    Attributes:
+      ranks: the ranks on which it failed.
+    """
+
+    def __init__(self, message: str = "", hint: str = "", ranks: Sequence[int] = ()) -> None:
+        super().__init__(message, hint)
+        self.args = (message, hint, tuple(ranks))
+        self.ranks = tuple(ranks)
+
+
+class RankError(JaxClusterError):
+    """Something happened on one or more ranks.
+
+    Attributes:
+      ranks: the ranks concerned.
+    """
+
+    def __init__(self, message: str = "", hint: str = "", ranks: Sequence[int] = ()) -> None:
+        super().__init__(message, hint)
+        self.args = (message, hint, tuple(ranks))
+        self.ranks = tuple(ranks)
+
+
+class CellFailed(RankError):
+    """A cell raised on some ranks.
+
+    Attributes:
+      ranks: the ranks that raised.
+      ename: the name of the first rank's exception class, e.g. ``"ZeroDivisionError"``.
+      traceback: the text to show: equal errors once, with the ranks that raised them.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        hint: str = "",
+        ranks: Sequence[int] = (),
+        ename: str = "",
+        traceback: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message, hint, ranks)
+        self.args = (message, hint, tuple(ranks), ename, tuple(traceback))
+        self.ename = ename
+        self.traceback = tuple(traceback)
+
+    def _render_traceback_(self) -> list[str]:
+        lines = list(self.traceback) or super()._render_traceback_()
+        return [*lines, self.hint] if self.hint and self.traceback else lines
+
+
+class RankDied(RankError):
+    """A rank's process ended."""
+
+
+class RankHung(RankError):
+    """A rank did not answer within the time allowed."""
+
+
+class Divergence(JaxClusterError):
+    """The ranks did not run the same computations in the same order.
+
+    Attributes:
+      report: what is known of it (see ``jaxcluster.diagnose``).
+    """
+
+    def __init__(self, message: str = "", hint: str = "", report: Any = None) -> None:
+        super().__init__(message, hint)
+        self.args = (message, hint, report)
+        self.report = report
+
+
+class TransferError(JaxClusterError):
+    """A value could not travel between the notebook and the ranks."""
+
+
+class NotAddressable(TransferError):
+    """Some part of an array is held by no rank that answers."""
+
+
+class NotSerialisable(TransferError):
+    """A value can't be pickled."""
+
+
+class RecoveryError(JaxClusterError):
+    """A cluster could not be brought back."""

@@ -1,0 +1,294 @@
+"""What the notebook and the ranks say to each other.
+
+Every message is one JSON object, an envelope, followed by any number of raw buffers:
+
+    {"v": 1, "op": "cell", "id": "7f3a...", "body": {...}}        a request
+    {"v": 1, "op": "reply", "id": "7f3a...", "body": {...}}       its one reply
+    {"v": 1, "op": "output", "id": "7f3a...", "body": {...}}      what comes before the reply
+
+``body`` is one of the frozen dataclasses below. JSON only: nothing that arrives on these sockets
+is unpickled, except the values that a user pushes and pulls on purpose.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+PROTOCOL_VERSION = 1
+
+T = TypeVar("T")
+
+
+# --------------------------------------------------------------------------- a cluster's making
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """What a user asked for. Everything that a launcher and the plan need, and nothing more.
+
+    The last group is passed to ``jax.distributed.initialize`` as it stands; ``None`` means that
+    jaxcluster assigns it.
+    """
+
+    name: str
+    num_processes: int
+    devices_per_process: int | None = None
+    platform: str = "cpu"
+    launcher: str = "local"
+    env: dict[str, str] = field(default_factory=dict)
+    timeout_s: float = 60.0
+    detach: bool = False
+    local_device_ids: list[list[int]] | None = None
+    coordinator_address: str | None = None
+    coordinator_bind_address: str | None = None
+    initialization_timeout: int | None = None
+    heartbeat_timeout_seconds: int = 100
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What one engine knows of itself and its host before JAX is initialized.
+
+    ``host_key`` is equal for the engines of one host (boot id and network namespace).
+    ``gpus`` and ``tpu_chips`` are what this process may see: the entries of CUDA_VISIBLE_DEVICES
+    where that is set, else every card's index.
+    """
+
+    rank: int
+    pid: int
+    hostname: str
+    host_key: str
+    address: str
+    python: str
+    jax: str
+    gpus: list[str] = field(default_factory=list)
+    tpu_chips: int = 0
+    tpu_worker_id: int | None = None
+
+
+@dataclass(frozen=True)
+class InitializeRequest:
+    """One rank's part of the plan: its environment, JAX settings and initialize arguments."""
+
+    process_id: int
+    num_processes: int
+    coordinator_address: str
+    coordinator_bind_address: str | None
+    local_device_ids: list[int] | None
+    initialization_timeout: int
+    heartbeat_timeout_seconds: int
+    platforms: str | None
+    num_cpu_devices: int | None
+    collectives_address: str | None
+    env: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """One device as JAX names it."""
+
+    id: int
+    kind: str
+    platform: str
+    process_index: int
+    local_hardware_id: int | None = None
+    coords: list[int] | None = None
+
+
+@dataclass(frozen=True)
+class InitializeReply:
+    """What JAX says after ``initialize``: the devices of this process and how many there are."""
+
+    rank: int
+    process_count: int
+    device_count: int
+    devices: list[DeviceInfo]
+    seconds: float
+
+
+# --------------------------------------------------------------------------- cells
+
+
+@dataclass(frozen=True)
+class CellRequest:
+    """A cell to run on a rank.
+
+    ``source`` has the notebook's own line numbers (the ``%%spmd`` line is line 1, a comment).
+    ``execution_count`` is the notebook's, so tracebacks and ``Out`` carry the cell's number.
+    """
+
+    seq: int
+    source: str
+    execution_count: int
+    ranks: list[int]
+    shown_ranks: list[int]
+    cell_id: str = ""
+
+
+@dataclass(frozen=True)
+class RankOutput:
+    """One piece of a cell's output.
+
+    ``kind`` is ``stream`` (content: name, text) or the Jupyter message type: ``display_data``,
+    ``update_display_data``, ``execute_result``, ``clear_output``, ``comm_open``, ``comm_msg``,
+    ``comm_close``.
+    """
+
+    rank: int
+    seq: int
+    kind: str
+    content: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ErrorInfo:
+    """An exception of a rank, rendered there: ``traceback`` is IPython's, in the cell's lines."""
+
+    ename: str
+    evalue: str
+    traceback: list[str]
+    lineno: int | None = None
+
+
+@dataclass(frozen=True)
+class CellReply:
+    """How a cell ended on a rank. ``status``: ``ok``, ``error``, ``interrupted`` or ``refused``.
+
+    ``launches`` and ``launch_hash`` are the journal's counter and rolling hash of multi-process
+    computations: equal on all ranks that are in step. ``global_result`` says that the cell's last
+    expression was an array that spans processes.
+    """
+
+    rank: int
+    seq: int
+    status: str
+    seconds: float
+    error: ErrorInfo | None = None
+    launches: int = 0
+    launch_hash: int = 0
+    global_result: bool = False
+
+
+@dataclass(frozen=True)
+class RankState:
+    """What a rank's beacon says of its main thread, at any time.
+
+    ``state``: ``starting``, ``idle`` or ``running``; the notebook adds ``dead`` and ``silent``.
+    ``line`` is the innermost line of the running cell, ``frame`` the innermost frame of all.
+    """
+
+    rank: int
+    pid: int
+    hostname: str
+    state: str
+    devices: list[str] = field(default_factory=list)
+    seq: int = 0
+    cell: int | None = None
+    line: int | None = None
+    function: str = ""
+    frame: str = ""
+    seconds: float = 0.0
+    queued: int = 0
+    launches: int = 0
+    launch_hash: int = 0
+    rss_nbytes: int = 0
+
+
+# --------------------------------------------------------------------------- values
+
+
+@dataclass(frozen=True)
+class ShardInfo:
+    """One addressable shard: its place in the whole, as [start, stop] per axis."""
+
+    device: int
+    index: list[list[int]]
+    replica_id: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class ArrayInfo:
+    """One rank's view of one array. ``spans`` says that other processes hold parts of it."""
+
+    shape: list[int]
+    dtype: str
+    sharding: str
+    spans: bool
+    shards: list[ShardInfo]
+    ready: bool = True
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class NameInfo:
+    """One name of a rank's namespace."""
+
+    name: str
+    type: str
+    spans: bool
+
+
+# --------------------------------------------------------------------------- coding
+
+
+def encode(op: str, id: str, body: Any = None) -> bytes:
+    """One envelope as JSON bytes; ``body`` is a wire dataclass or a plain JSON value."""
+    if dataclasses.is_dataclass(body) and not isinstance(body, type):
+        body = dataclasses.asdict(body)
+    return json.dumps({"v": PROTOCOL_VERSION, "op": op, "id": id, "body": body}).encode()
+
+
+def decode(data: bytes | memoryview) -> dict[str, Any]:
+    """The envelope of ``encode``.
+
+    Raises:
+      ValueError: it is no envelope, or of another protocol version.
+    """
+    envelope = json.loads(bytes(data))
+    if not isinstance(envelope, dict) or "op" not in envelope:
+        raise ValueError(f"not a jaxcluster message: {bytes(data)[:80]!r}")
+    if envelope.get("v") != PROTOCOL_VERSION:
+        raise ValueError(
+            f"jaxcluster protocol {envelope.get('v')} met protocol {PROTOCOL_VERSION}: "
+            "install the same jaxcluster version for the notebook and the ranks"
+        )
+    return envelope
+
+
+def parse(cls: type[T], body: Any) -> T:
+    """A wire dataclass from the plain JSON value that ``encode`` made of it.
+
+    Unknown keys are dropped (a newer peer may add fields), missing ones take their default.
+    """
+    return typing.cast(T, _build(cls, body))
+
+
+def _build(annotation: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        inner = [a for a in typing.get_args(annotation) if a is not type(None)]
+        return _build(inner[0], value)
+    if origin is list:
+        (item,) = typing.get_args(annotation)
+        return [_build(item, v) for v in value]
+    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+        hints = _hints(annotation)
+        return annotation(**{k: _build(hints[k], v) for k, v in value.items() if k in hints})
+    return value
+
+
+_hints_cache: dict[type, dict[str, Any]] = {}
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    if cls not in _hints_cache:
+        _hints_cache[cls] = typing.get_type_hints(cls)
+    return _hints_cache[cls]
