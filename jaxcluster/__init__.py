@@ -1,0 +1,62 @@
+"""Multi-process JAX in a notebook: start a cluster, run cells on all ranks in lockstep.
+
+    %load_ext jaxcluster
+    %jaxcluster start -n 4
+
+    %%spmd
+    import jax
+    print(jax.process_index(), jax.device_count())
+
+In Python: ``with jaxcluster.start(num_processes=4) as cluster: cluster.run("...")``.
+
+This package never imports jax in the notebook's process, which would seize its GPU or TPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0.dev0"
+
+if TYPE_CHECKING:
+    from jaxcluster.cluster import AsyncCell, Cluster, attach, current, start
+    from jaxcluster.errors import JaxClusterError
+
+__all__ = [
+    "AsyncCell",
+    "Cluster",
+    "JaxClusterError",
+    "__version__",
+    "attach",
+    "current",
+    "load_ipython_extension",
+    "start",
+    "unload_ipython_extension",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the cluster's machinery when it is first asked for: a rank needs none of it."""
+    if name in ("AsyncCell", "Cluster", "attach", "current", "start"):
+        from jaxcluster import cluster
+
+        return getattr(cluster, name)
+    if name == "JaxClusterError":
+        from jaxcluster.errors import JaxClusterError
+
+        return JaxClusterError
+    raise AttributeError(f"module 'jaxcluster' has no attribute {name!r}")
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """``%load_ext jaxcluster``: register the magics."""
+    from jaxcluster.magics import load
+
+    load(ipython)
+
+
+def unload_ipython_extension(ipython: Any) -> None:
+    """``%unload_ext jaxcluster``: stop this notebook's clusters and remove the magics."""
+    from jaxcluster.magics import unload
+
+    unload(ipython)

@@ -1,0 +1,977 @@
+"""A running cluster: starts it, runs cells on it, ends it.
+
+Beside ``launchers``, this is the one module that knows ipyparallel's client (law 3).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import itertools
+import os
+import queue
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxcluster import health, registry, topology, wire
+from jaxcluster.engine.facts import (
+    cuda_plugin_installed,
+    host_gpus,
+    host_key,
+    host_tpu_chips,
+)
+from jaxcluster.engine.processes import is_alive, process_token
+from jaxcluster.errors import (
+    CellFailed,
+    ClusterExists,
+    EnginesMissing,
+    InitializeFailed,
+    JaxClusterError,
+    LauncherUnavailable,
+    LaunchError,
+    NoCluster,
+    PlanError,
+    RankDied,
+    RankHung,
+    UsageError,
+)
+from jaxcluster.launchers.local import LocalCluster
+from jaxcluster.launchers.supervisor import Supervisor, release_warm, sweep
+from jaxcluster.link import Event, Link, Sink, unwrap
+from jaxcluster.outputs import CellRecord, name_ranks
+
+LOOPBACK = "127.0.0.1"
+ASK_S = 2.0  # for answers that a beacon gives at once
+Progress = Callable[[str], None]
+Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
+
+_open: dict[str, Cluster] = {}
+
+
+def make_spec(
+    num_processes: int | None = None,
+    *,
+    devices_per_process: int | None = None,
+    platform: str | None = None,
+    launcher: str = "local",
+    name: str | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 60.0,
+    detach: bool = False,
+    local_device_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+    coordinator_address: str | None = None,
+    coordinator_bind_address: str | None = None,
+    initialization_timeout: int | None = None,
+    heartbeat_timeout_seconds: int = 100,
+) -> wire.ClusterSpec:
+    """A checked ClusterSpec, with what was left open chosen from what this machine has.
+
+    Raises:
+      UsageError: an argument is out of its range.
+      LauncherUnavailable: there is no such launcher.
+    """
+    if launcher != "local":
+        raise LauncherUnavailable(
+            f"There is no launcher {launcher!r}; this version has: local.",
+            "Leave --launcher away to start on this machine.",
+        )
+    environ = {**os.environ, **(env or {})}
+    gpus, chips = host_gpus(environ), host_tpu_chips()
+    chosen = topology.choose_platform(platform, gpus, chips, cuda_plugin_installed())
+    if num_processes is None:
+        on_gpu, on_tpu = chosen == "cuda", chosen == "tpu"
+        num_processes = topology.default_num_processes(
+            gpus if on_gpu else [], chips if on_tpu else 0
+        )
+    for what, value in (("-n", num_processes), ("--devices-per-process", devices_per_process)):
+        if value is not None and value < 1:
+            raise UsageError(f"{what} must be at least 1, not {value}.", "%jaxcluster start -n 4")
+    if timeout_s <= 0:
+        raise UsageError(f"--timeout must be more than 0 seconds, not {timeout_s:g}.")
+    ids: list[list[int]] | None = None
+    if local_device_ids is not None:
+        nested = [list(i) if isinstance(i, Sequence) else [i] for i in local_device_ids]
+        flat = all(isinstance(i, int) for i in local_device_ids)
+        ids = [[i[0] for i in nested]] * num_processes if flat else nested
+        if len(ids) != num_processes:
+            raise UsageError(
+                f"local_device_ids names devices for {len(ids)} ranks; there are {num_processes}."
+            )
+    return wire.ClusterSpec(
+        name=registry.check_name(name) if name is not None else free_name(),
+        num_processes=num_processes,
+        devices_per_process=devices_per_process,
+        platform=chosen,
+        launcher=launcher,
+        env=dict(env or {}),
+        timeout_s=timeout_s,
+        detach=detach,
+        local_device_ids=ids,
+        coordinator_address=coordinator_address,
+        coordinator_bind_address=coordinator_bind_address,
+        initialization_timeout=initialization_timeout,
+        heartbeat_timeout_seconds=heartbeat_timeout_seconds,
+    )
+
+
+def free_name() -> str:
+    """``main``, or the first of ``main-2``, ``main-3``... that no running cluster has."""
+    taken = {record.name for record in live_records()}
+    names = itertools.chain(["main"], (f"main-{i}" for i in itertools.count(2)))
+    return next(name for name in names if name not in taken)
+
+
+def live_records() -> list[registry.ClusterRecord]:
+    """The running clusters of this user on this machine; what dead ones left is removed."""
+    living = []
+    for record in registry.records():
+        if record.owner and not is_alive(record.owner):
+            _clear_away(record)
+        elif not record.owner and not Path(record.supervisor).exists():
+            _clear_away(record)
+        else:
+            living.append(record)
+    return living
+
+
+def _clear_away(record: registry.ClusterRecord) -> None:
+    registry.remove(record.name)
+    if record.cluster_file:
+        for path in _ipp_files(record.cluster_file):
+            path.unlink(missing_ok=True)
+
+
+def _ipp_files(cluster_file: str) -> list[Path]:
+    security = Path(cluster_file).parent
+    cluster_id = Path(cluster_file).stem.removeprefix("cluster-")
+    connection = [security / f"ipcontroller-{cluster_id}-{k}.json" for k in ("engine", "client")]
+    return [Path(cluster_file), *connection]
+
+
+class Cluster:
+    """A running cluster of JAX processes, one rank each.
+
+    Use it as a context manager to have it stopped at the end. ``start`` and ``attach`` make one.
+
+    Attributes:
+      spec: what was asked for.
+      name: its name, for ``attach``.
+      num_processes: how many ranks it has.
+      last: the record of the last cell.
+    """
+
+    def __init__(self, record: registry.ClusterRecord, link: Link, supervisor: Supervisor) -> None:
+        self.record = record
+        self.spec = record.spec
+        self.name = record.name
+        self.num_processes = record.spec.num_processes
+        self.last: CellRecord | None = None
+        self.started_s = 0.0
+        self.closed = False
+        self.dead: dict[int, dict[str, Any]] = {}
+        self._link = link
+        self._supervisor = supervisor
+        self._local: LocalCluster | None = None
+        self._client: Any = None
+        self._background: list[AsyncCell] = []
+
+    # ------------------------------------------------------------------ life
+
+    @property
+    def owned(self) -> bool:
+        """Whether it ends with this process."""
+        return self.record.owner == process_token(os.getpid())
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return f"<jaxcluster {self.name!r}: stopped>"
+        devices = sum(len(r.devices) for r in self.record.devices)
+        return (
+            f"<jaxcluster {self.name!r}: {self.num_processes} processes, {devices} "
+            f"{self.spec.platform} devices>"
+        )
+
+    def summary(self) -> str:
+        """One line: ranks, devices per rank, platform, time."""
+        counts = sorted({len(r.devices) for r in self.record.devices})
+        per_rank = "-".join(str(c) for c in counts)
+        kinds = sorted({d.kind for r in self.record.devices for d in r.devices})
+        took = f", ready in {self.started_s:.1f} s" if self.started_s else ""
+        total = sum(len(r.devices) for r in self.record.devices)
+        return (
+            f"Cluster {self.name!r}: {name_ranks(range(self.num_processes))}, "
+            f"{per_rank} {self.spec.platform} device{'s' if counts != [1] else ''} per rank "
+            f"({total} in all, {', '.join(kinds)}){took}."
+        )
+
+    def stop(self) -> float:
+        """End all its processes; returns after how many seconds. A stopped cluster: nothing."""
+        if self.closed:
+            return 0.0
+        started = time.perf_counter()
+        self.closed = True
+        _open.pop(self.name, None)
+        self._close_client()
+        if self._local is not None:
+            self._local.stop()
+        else:
+            # Not ours: its fork server has no other cluster, and ends with it.
+            with contextlib.suppress(LaunchError):
+                self._supervisor.command("stop", timeout_s=10)
+                if not self.record.owner:
+                    self._supervisor.quit()
+        self._link.close()
+        _clear_away(self.record)
+        return time.perf_counter() - started
+
+    def close(self) -> None:
+        """Let go of it without stopping it: the end of an ``attach``."""
+        if not self.closed:
+            self.closed = True
+            _open.pop(self.name, None)
+            self._close_client()
+            self._link.close()
+            if self._local is None:
+                self._supervisor.close()
+
+    def _close_client(self) -> None:
+        if self._client is not None:
+            with contextlib.suppress(Exception):
+                self._client.close()
+            self._client = None
+
+    def restart(self, progress: Progress | None = None) -> Cluster:
+        """A new cluster in this one's place: same name, same spec, empty namespaces."""
+        self.stop()
+        return start_spec(self.spec, progress)
+
+    @property
+    def client(self) -> Any:
+        """An ``ipyparallel.Client`` on the same engines; engine id is rank.
+
+        For what ipyparallel alone can do. Cells that it runs are not seen by jaxcluster.
+        """
+        if self._client is None:
+            import ipyparallel
+
+            security = _ipp_files(self.record.cluster_file)[2]
+            self._client = ipyparallel.Client(str(security))
+            self._client.wait_for_engines(self.num_processes, timeout=30)
+        return self._client
+
+    # ------------------------------------------------------------------ cells
+
+    def check_ranks(self, ranks: Sequence[int] | None) -> list[int]:
+        """``ranks``, or all of them.
+
+        Raises:
+          UsageError: one of them does not exist.
+        """
+        if ranks is None:
+            return list(range(self.num_processes))
+        wrong = [r for r in ranks if not 0 <= r < self.num_processes]
+        if wrong or not ranks:
+            raise UsageError(
+                f"There is no {name_ranks(wrong)}: this cluster has ranks "
+                f"0-{self.num_processes - 1}."
+                if wrong
+                else "No rank was named.",
+                "For example: %%spmd --ranks 0,2-3",
+            )
+        return sorted(set(ranks))
+
+    def run(
+        self,
+        source: str,
+        *,
+        ranks: Sequence[int] | None = None,
+        timeout_s: float | None = None,
+        execution_count: int | None = None,
+        shown_ranks: Sequence[int] | None = None,
+        on_output: Listener | None = None,
+        show: bool = True,
+    ) -> CellRecord:
+        """Run a cell on all ranks (or ``ranks``) and return when all have ended it.
+
+        Args:
+          source: IPython code.
+          timeout_s: interrupt the ranks that are still in the cell after so many seconds.
+          execution_count: the cell's number, for tracebacks and ``Out``.
+          shown_ranks: whose file descriptors are read too; the first rank by default.
+          on_output: called with each output and reply as it comes, on this thread.
+          show: without ``on_output``: print what the first rank prints.
+
+        Raises:
+          CellFailed: it raised on some ranks. The first error is shown at once; the other ranks
+            get 2 s to end, and are interrupted then.
+          RankDied: a rank's process ended.
+          RankHung: some ranks did not answer an interrupt.
+        """
+        running = self.submit(
+            source,
+            ranks=ranks,
+            timeout_s=timeout_s,
+            execution_count=execution_count,
+            shown_ranks=shown_ranks,
+            on_output=on_output or (_print_first if show else None),
+        )
+        return running.wait()
+
+    def submit(
+        self,
+        source: str,
+        *,
+        ranks: Sequence[int] | None = None,
+        timeout_s: float | None = None,
+        execution_count: int | None = None,
+        shown_ranks: Sequence[int] | None = None,
+        on_output: Listener | None = None,
+    ) -> AsyncCell:
+        """Like ``run``, without waiting: ``wait`` on what it returns."""
+        self._check_open()
+        chosen = self.check_ranks(ranks)
+        shown = self.check_ranks(shown_ranks) if shown_ranks is not None else chosen[:1]
+        self._refuse_if_stuck(chosen)
+        sink = Sink()
+        with registry.turn(self.name) as seq:
+            request = wire.CellRequest(
+                seq=seq,
+                source=source,
+                execution_count=seq if execution_count is None else execution_count,
+                ranks=chosen,
+                shown_ranks=shown,
+            )
+            ids = [self._link.request(rank, "cell", request, sink=sink) for rank in chosen]
+        record = CellRecord(seq, request.execution_count, source, chosen)
+        self.last = record
+        cell = AsyncCell(self, record, sink, ids, timeout_s, on_output)
+        self._background = [c for c in self._background if not c.done] + [cell]
+        return cell
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise NoCluster(f"Cluster {self.name!r} is stopped.", "%jaxcluster start -n 4")
+        if self.dead:
+            rank, facts = next(iter(sorted(self.dead.items())))
+            raise RankDied(
+                f"{name_ranks(self.dead).capitalize()} died ({facts['why']}), "
+                "so no cell can run on this cluster.",
+                f"%jaxcluster logs {rank} shows the last words; %jaxcluster restart begins anew.",
+                sorted(self.dead),
+            )
+
+    def _refuse_if_stuck(self, ranks: Sequence[int]) -> None:
+        """A rank that did not answer an interrupt must have come back before the next cell."""
+        given_up = {r for c in self._background for r in c.silent if r in ranks}
+        if not given_up:
+            return
+        busy = [s for s in self.status() if s.rank in given_up and s.state == "running"]
+        if busy:
+            places = ", ".join(f"rank {s.rank} in cell [{s.cell}] line {s.line}" for s in busy)
+            raise RankHung(
+                f"Still running after an interrupt: {places}.",
+                "%jaxcluster interrupt tries again; %jaxcluster restart begins anew.",
+                [s.rank for s in busy],
+            )
+        for cell in self._background:
+            cell.silent = ()
+
+    def interrupt(self, ranks: Sequence[int] | None = None) -> list[int]:
+        """Interrupt whatever the ranks run now; returns those that were running something."""
+        self._check_not_closed()
+        answers = self._link.gather(
+            self.check_ranks(ranks), "interrupt", {"seq": None}, timeout_s=ASK_S
+        )
+        return sorted(r for r, event in answers.items() if event.op == "reply" and event.body)
+
+    def _check_not_closed(self) -> None:
+        if self.closed:
+            raise NoCluster(f"Cluster {self.name!r} is stopped.", "%jaxcluster start -n 4")
+
+    # ------------------------------------------------------------------ asking
+
+    def status(self) -> list[wire.RankState]:
+        """What each rank is doing now, asked of its beacon: it answers during a cell too."""
+        self._check_not_closed()
+        answers = self._link.gather(range(self.num_processes), "state", timeout_s=ASK_S)
+        states = []
+        for rank in range(self.num_processes):
+            event, facts = answers.get(rank), self.record.facts[rank]
+            if event is not None and event.op == "reply":
+                states.append(wire.parse(wire.RankState, event.body))
+            else:
+                dead = rank in self.dead or (event is not None and event.op == "died")
+                state = "dead" if dead else "silent"
+                states.append(wire.RankState(rank, facts.pid, facts.hostname, state))
+        return states
+
+    def ask(
+        self,
+        ranks: Sequence[int],
+        op: str,
+        body: Any = None,
+        *,
+        timeout_s: float = ASK_S,
+        buffers: Sequence[bytes | memoryview] = (),
+        bodies: Mapping[int, Any] | None = None,
+    ) -> dict[int, Event]:
+        """The replies of all ``ranks`` to one request.
+
+        Raises:
+          RankDied, RankError, TransferError: what a rank answered instead.
+          RankHung: a rank did not answer in time; where it is, is said.
+        """
+        self._check_not_closed()
+        answers = self._link.gather(
+            ranks, op, body, timeout_s=timeout_s, buffers=buffers, bodies=bodies
+        )
+        for event in answers.values():
+            unwrap(event)
+        missing = sorted(set(ranks) - set(answers))
+        if missing:
+            busy = [s for s in self.status() if s.rank in missing and s.state == "running"]
+            where = "".join(f" Rank {s.rank} is in cell [{s.cell}] line {s.line}." for s in busy)
+            raise RankHung(
+                f"{name_ranks(missing).capitalize()} did not answer within {timeout_s:g} s.{where}",
+                "%jaxcluster status shows where each rank is; %jaxcluster interrupt stops them.",
+                missing,
+            )
+        return answers
+
+    def logs(self, rank: int, lines: int | None = None) -> str:
+        """A rank's log: what C code, subprocesses and the engine itself wrote."""
+        self.check_ranks([rank])
+        text = Path(self.record.logs[rank]).read_text(errors="replace")
+        return "\n".join(text.splitlines()[-lines:]) if lines else text
+
+    # ------------------------------------------------------------------ values
+
+    def push(self, values: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
+        """Bind names on the ranks. See ``jaxcluster.transfer.push``."""
+        from jaxcluster import transfer
+
+        transfer.push(self, values, ranks)
+
+    def pull(self, name: str) -> Any:
+        """A rank-0 name's value, arrays whole, as numpy. See ``jaxcluster.transfer.pull``."""
+        from jaxcluster import transfer
+
+        return transfer.pull(self, name)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.pull(name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.push({name: value})
+
+    # ------------------------------------------------------------------ supervision
+
+    def _on_supervisor_event(self, event: dict[str, Any]) -> None:
+        """On the supervisor's thread."""
+        if self.closed:
+            return
+        if event["event"] == "lost":
+            for rank in range(self.num_processes):
+                self._mark_dead(rank, "the fork server has ended, and its ranks with it")
+        elif event["event"] == "exit" and event["role"] == "rank":
+            self._mark_dead(event["rank"], describe_exit(event["code"]))
+
+    def _mark_dead(self, rank: int, why: str) -> None:
+        self.dead.setdefault(rank, {"why": why})
+        self._link.mark_dead(rank, {"why": why})
+
+
+class AsyncCell:
+    """A cell on its way. ``wait`` returns its record or raises, as ``Cluster.run`` does.
+
+    Attributes:
+      record: what has come so far.
+      silent: ranks that did not answer an interrupt.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        record: CellRecord,
+        sink: Sink,
+        ids: Sequence[str],
+        timeout_s: float | None,
+        on_output: Listener | None,
+    ) -> None:
+        self.cluster = cluster
+        self.record = record
+        self.silent: tuple[int, ...] = ()
+        self.done = False
+        self._sink = sink
+        self._ids = ids
+        self._on_output = on_output
+        self._started = time.monotonic()
+        self._watch = health.CellWatch(record.ranks, self._started, timeout_s)
+
+    def wait(self) -> CellRecord:
+        """Carry the cell through: show what comes, interrupt whom the watch says."""
+        if not self.done:
+            try:
+                while not self._watch.finished:
+                    self._step()
+            finally:
+                self.done = True
+                self.record.seconds = time.monotonic() - self._started
+                self.cluster._link.forget(self._ids)
+        self._raise()
+        return self.record
+
+    def _step(self) -> None:
+        deadline = self._watch.deadline()
+        timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+        event: health.Event
+        try:
+            event = self._take(self._sink.get(timeout=timeout))
+        except queue.Empty:
+            event = health.Tick()
+        except KeyboardInterrupt:
+            event = health.StopPressed()
+        for instruction in self._watch.feed(event, time.monotonic()):
+            match instruction:
+                case health.Interrupt(ranks, _):
+                    self._interrupt(ranks)
+                case health.Finish(silent):
+                    self.silent = silent
+
+    def _take(self, event: Event) -> health.Event:
+        if event.op == "output":
+            output = wire.parse(wire.RankOutput, event.body)
+            self.record.add_output(output)
+            self._tell(output)
+            return health.Tick()
+        if event.op == "died":
+            self.record.records[event.rank].died = event.body["why"]
+            return health.Died(event.rank)
+        if event.op == "error":
+            body = event.body
+            error = wire.ErrorInfo(body["ename"], body["message"], [])
+            reply = wire.CellReply(event.rank, self.record.seq, "error", 0.0, error)
+        else:
+            reply = wire.parse(wire.CellReply, event.body)
+        self.record.add_reply(reply)
+        self._tell(reply)
+        return health.Replied(event.rank, reply.status)
+
+    def _tell(self, what: wire.RankOutput | wire.CellReply) -> None:
+        if self._on_output is not None:
+            self._on_output(self.record, what)
+
+    def _interrupt(self, ranks: Sequence[int]) -> None:
+        for rank in ranks:
+            self.cluster._link.request(rank, "interrupt", {"seq": self.record.seq}, sink=Sink())
+
+    def _raise(self) -> None:
+        record, watch = self.record, self._watch
+        died = {r: rec.died for r, rec in record.records.items() if rec.died}
+        if died:
+            rank, why = next(iter(sorted(died.items())))
+            raise RankDied(
+                f"{name_ranks(died).capitalize()} died in cell [{record.execution_count}]: {why}.",
+                f"%jaxcluster logs {rank} shows the last words; %jaxcluster restart begins anew.",
+                sorted(died),
+            )
+        failed = {
+            r: e for r, e in record.errors.items() if record.replies[r].status != "interrupted"
+        }
+        hints = []
+        if self.silent:
+            hints.append(self._say_silent())
+        interrupted = [r for r, reply in record.replies.items() if reply.status == "interrupted"]
+        if failed:
+            if interrupted:
+                hints.append(
+                    f"{name_ranks(interrupted).capitalize()} had not ended the cell "
+                    f"{watch.grace_s:g} s later and were interrupted: they may wait for a "
+                    "collective that the others never ran, so the ranks may be out of step. "
+                    "%jaxcluster restart puts them back in step."
+                )
+            first = min(failed)
+            raise CellFailed(
+                f"{failed[first].ename} on {name_ranks(failed)}: {failed[first].evalue}",
+                "\n".join(hints),
+                sorted(failed),
+                failed[first].ename,
+            )
+        if self.silent:
+            raise RankHung(
+                f"Cell [{record.execution_count}] did not end on {name_ranks(self.silent)}.",
+                "\n".join(hints),
+                self.silent,
+            )
+        if watch.why == "timeout":
+            raise CellFailed(
+                f"Cell [{record.execution_count}] took more than {watch.timeout_s:g} s and was "
+                f"interrupted on {name_ranks(interrupted)}.",
+                "Give it longer with %%spmd --timeout, or leave the limit away.",
+                interrupted,
+                "TimeoutError",
+            )
+        if interrupted:
+            raise KeyboardInterrupt
+
+    def _say_silent(self) -> str:
+        states = {s.rank: s for s in self.cluster.status()}
+        lines = []
+        for rank in self.silent:
+            state = states[rank]
+            where = f"cell [{state.cell}] line {state.line}" if state.line else state.frame
+            lines.append(f"Rank {rank} did not answer the interrupt: it is in {where}.")
+        lines.append("%jaxcluster status shows them; %jaxcluster restart begins anew.")
+        return "\n".join(lines)
+
+
+def _print_first(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
+    """Show the first rank's text as a script's own."""
+    if isinstance(what, wire.RankOutput) and what.rank == record.ranks[0]:
+        if what.kind == "stream":
+            print(what.content["text"], end="", flush=True)
+        elif what.kind in ("display_data", "execute_result"):
+            print(what.content["data"].get("text/plain", ""), flush=True)
+
+
+def describe_exit(code: int) -> str:
+    """An exit code in words: ``killed by SIGKILL``, ``exit code 1``."""
+    if code >= 0:
+        return f"exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"killed by {signal.Signals(-code).name}"
+    return f"killed by signal {-code}"
+
+
+# --------------------------------------------------------------------------- start and attach
+
+
+def start(num_processes: int | None = None, **options: Any) -> Cluster:
+    """Start a cluster on this machine and return it when all its ranks are ready.
+
+    Args:
+      num_processes: how many ranks; the GPUs or TPU chips here by default, else 2 on CPU.
+      **options: see ``make_spec``; named as ``jax.distributed.initialize`` names them.
+
+    Raises:
+      LaunchError: it did not come up within ``timeout_s``; nothing is left running.
+    """
+    return start_spec(make_spec(num_processes, **options))
+
+
+def start_spec(spec: wire.ClusterSpec, progress: Progress | None = None) -> Cluster:
+    """Start what ``spec`` describes. ``progress`` is told what is happening, a line at a time."""
+    say = progress or (lambda line: None)
+    began = time.perf_counter()
+    root = registry.runtime_root()
+    sweep(root)
+    if spec.name in {record.name for record in live_records()}:
+        raise ClusterExists(
+            f"Cluster {spec.name!r} is running already.",
+            f"%jaxcluster attach {spec.name} connects to it, %jaxcluster stop ends it, and "
+            "%jaxcluster start --name NAME starts another.",
+        )
+    registry.remove(spec.name)
+    registry.folder(spec.name).mkdir(mode=0o700)
+    starting = _Starting(spec, say, began + spec.timeout_s)
+    try:
+        cluster = starting.run()
+    except BaseException:
+        starting.abandon()
+        raise
+    cluster.started_s = time.perf_counter() - began
+    _open[spec.name] = cluster
+    return cluster
+
+
+class _Starting:
+    """The steps from a spec to a cluster, each within what is left of the time."""
+
+    def __init__(self, spec: wire.ClusterSpec, say: Progress, deadline: float) -> None:
+        self.spec = spec
+        self.say = say
+        self.deadline = deadline
+        self.exits: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.exited: dict[int, str] = {}
+        self.local: LocalCluster | None = None
+        self.link: Link | None = None
+
+    @property
+    def left_s(self) -> float:
+        return max(0.1, self.deadline - time.perf_counter())
+
+    def run(self) -> Cluster:
+        spec, ranks = self.spec, range(self.spec.num_processes)
+        self.say(f"starting {spec.num_processes} processes ...")
+        self.local = local = LocalCluster(spec, self.exits.put)
+        pids = local.start()
+        self.link = Link(dict(zip(ranks, local.plan.addresses, strict=True)))
+        facts = self._facts()
+        plan = self._plan(facts)
+        self.say(f"initializing JAX on {spec.num_processes} processes ...")
+        replies = self._initialize(plan)
+        self.say("connecting engines ...")
+        self._ask("serve", {}, EnginesMissing, "did not become an ipyparallel engine")
+        record = registry.ClusterRecord(
+            name=spec.name,
+            spec=spec,
+            owner="" if spec.detach else process_token(os.getpid()),
+            created_ns=time.time_ns(),
+            host_key=host_key(),
+            hostname=socket.gethostname(),
+            supervisor=str(local.supervisor.path),
+            addresses=list(local.plan.addresses),
+            pids=pids,
+            logs=[proc["log"] for proc in local.plan.ranks],
+            facts=facts,
+            devices=replies,
+            cluster_file=local.ipp.cluster_file,
+            notebook=os.environ.get("JPY_SESSION_NAME", ""),
+        )
+        registry.write(record)
+        cluster = Cluster(record, self.link, local.supervisor)
+        cluster._local = local
+        local.supervisor.on_event = cluster._on_supervisor_event
+        if spec.detach:
+            local.supervisor.command("detach", detached=True)
+            release_warm(local.supervisor)
+        return cluster
+
+    def _facts(self) -> list[wire.EngineFacts]:
+        n = self.spec.num_processes
+        assert self.link is not None
+        sink = Sink()
+        for rank in range(n):
+            self.link.request(rank, "facts", sink=sink)
+        found: dict[int, wire.EngineFacts] = {}
+        while len(found) < n:
+            try:
+                event = sink.get(timeout=min(0.1, self.left_s))
+            except queue.Empty:
+                self._check_exits()
+                if time.perf_counter() >= self.deadline:
+                    missing = sorted(set(range(n)) - set(found))
+                    raise EnginesMissing(
+                        f"{len(found)} of {n} engines reported within {self.spec.timeout_s:g} s; "
+                        f"{name_ranks(missing)} is silent. {self._last_words(missing[0])}",
+                        f"Try: %jaxcluster start -n {n} --timeout {2 * self.spec.timeout_s:g}",
+                        missing,
+                    ) from None
+                continue
+            found[event.rank] = wire.parse(wire.EngineFacts, unwrap(event))
+            self.say(f"engines {len(found)}/{n}")
+        return [found[rank] for rank in range(n)]
+
+    def _plan(self, facts: list[wire.EngineFacts]) -> topology.RankPlan:
+        """Reserve rank 0's port, probe the way to it from all ranks, and lay out the ranks."""
+        ranks = range(self.spec.num_processes)
+        assert self.link is not None
+        one_host = len({f.host_key for f in facts}) == 1
+        address = LOOPBACK if one_host else facts[0].address
+        body = {"address": address}
+        reserved = unwrap(self.link.gather([0], "reserve", body, timeout_s=self.left_s)[0])
+        where = {"address": address, "port": reserved["probe_port"]}
+        answers = self.link.gather(ranks, "probe", where, timeout_s=min(6.0, self.left_s))
+        deaf = [r for r in ranks if r not in answers or answers[r].op != "reply"]
+        if deaf:
+            raise LaunchError(
+                f"Rank 0 at {address} can't be reached from {name_ranks(deaf)}.",
+                "%jaxcluster doctor looks at the network of this machine.",
+            )
+        coordinator = f"{address}:{reserved['port']}"
+        return topology.plan_ranks(
+            self.spec,
+            facts,
+            coordinator_address=coordinator,
+            coordinator_bind_address=coordinator,
+            collectives_addresses=[unwrap(answers[rank]) for rank in ranks],
+        )
+
+    def _initialize(self, plan: topology.RankPlan) -> list[wire.InitializeReply]:
+        bodies = {request.process_id: request for request in plan.requests}
+        answers = self._ask("initialize", bodies, InitializeFailed, "did not initialize JAX")
+        return [wire.parse(wire.InitializeReply, answers[r].body) for r in sorted(answers)]
+
+    def _ask(
+        self, op: str, bodies: Mapping[int, Any], error: type[LaunchError], what: str
+    ) -> dict[int, Event]:
+        """Ask all ranks for one step. The first that fails or dies ends the start."""
+        assert self.link is not None
+        n = self.spec.num_processes
+        sink = Sink()
+        for rank in range(n):
+            self.link.request(rank, op, bodies.get(rank), sink=sink)
+        found: dict[int, Event] = {}
+        while len(found) < n:
+            try:
+                event = sink.get(timeout=min(0.1, self.left_s))
+            except queue.Empty:
+                self._check_exits()
+                if time.perf_counter() >= self.deadline:
+                    missing = sorted(set(range(n)) - set(found))
+                    raise error(
+                        f"{name_ranks(missing).capitalize()} {what} within "
+                        f"{self.spec.timeout_s:g} s. {self._last_words(missing[0])}",
+                        f"Try: %jaxcluster start -n {n} --timeout {2 * self.spec.timeout_s:g}",
+                        missing,
+                    ) from None
+                continue
+            if event.op != "reply":
+                body = event.body
+                raise error(
+                    f"Rank {event.rank} {what}: {body.get('ename', '')} {body.get('message', '')}\n"
+                    + self._last_words(event.rank),
+                    "%jaxcluster doctor checks what JAX needs on this machine.",
+                    [event.rank],
+                )
+            found[event.rank] = event
+        return found
+
+    def _check_exits(self) -> None:
+        while True:
+            try:
+                event = self.exits.get_nowait()
+            except queue.Empty:
+                break
+            if event["event"] == "exit" and event["role"] == "rank":
+                self.exited[event["rank"]] = describe_exit(event["code"])
+            elif event["event"] == "exit":
+                raise LaunchError(
+                    f"ipyparallel's controller ended ({describe_exit(event['code'])}).\n"
+                    + self._tail(registry.folder(self.spec.name) / "controller.log")
+                )
+            elif event["event"] == "lost":
+                raise LaunchError("The fork server ended while the cluster came up.")
+        if self.exited:
+            rank, why = min(self.exited.items())
+            raise EnginesMissing(
+                f"{name_ranks(self.exited).capitalize()} died while the cluster came up ({why}). "
+                + self._last_words(rank),
+                "%jaxcluster doctor checks what JAX needs on this machine.",
+                sorted(self.exited),
+            )
+
+    def _last_words(self, rank: int) -> str:
+        tail = self._tail(registry.folder(self.spec.name) / f"rank-{rank}.log")
+        return f"The end of its log:\n{tail}" if tail else "Its log is empty."
+
+    @staticmethod
+    def _tail(path: Path, lines: int = 12) -> str:
+        try:
+            return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+        except OSError:
+            return ""
+
+    def abandon(self) -> None:
+        """End whatever was started."""
+        if self.link is not None:
+            self.link.close()
+        if self.local is not None:
+            self.local.stop()
+        registry.remove(self.spec.name)
+
+
+def attach(name: str | None = None) -> Cluster:
+    """Connect to a cluster that another notebook or a shell has started.
+
+    It is not stopped when this process ends. Cells of all notebooks on it take turns.
+
+    Args:
+      name: which; None takes the only one there is.
+
+    Raises:
+      NoCluster: there is none (of that name).
+      UsageError: there are several and none was named.
+    """
+    living = live_records()
+    if name is None and len(living) > 1:
+        names = ", ".join(record.name for record in living)
+        raise UsageError(f"Several clusters are running: {names}.", "%jaxcluster attach NAME")
+    if name is None:
+        name = living[0].name if living else "main"
+    if name in _open:
+        return _open[name]
+    record = registry.read(name)
+    supervisor = Supervisor(Path(record.supervisor))
+    supervisor.connect(5.0)
+    link = Link(dict(enumerate(record.addresses)))
+    cluster = Cluster(record, link, supervisor)
+    supervisor.on_event = cluster._on_supervisor_event
+    if not any(state.state in ("idle", "running") for state in cluster.status()):
+        cluster.close()
+        raise NoCluster(f"No rank of cluster {name!r} answers.", "%jaxcluster start -n 4")
+    _open[name] = cluster
+    return cluster
+
+
+def current() -> Cluster:
+    """The cluster that this process started or attached to last.
+
+    Raises:
+      NoCluster: there is none.
+    """
+    if not _open:
+        others = ", ".join(record.name for record in live_records())
+        raise NoCluster(
+            "No cluster is connected to this notebook.",
+            f"%jaxcluster attach connects to a running one ({others})."
+            if others
+            else "Start one: %jaxcluster start -n 4",
+        )
+    return next(reversed(_open.values()))
+
+
+@atexit.register
+def _stop_owned() -> None:
+    for cluster in list(_open.values()):
+        if cluster.owned:
+            cluster.stop()
+        else:
+            cluster.close()
+
+
+def dry_run(spec: wire.ClusterSpec) -> str:
+    """What ``start`` would do: the processes and, for this host, the plan of the ranks."""
+    from jaxcluster.engine.facts import engine_facts
+    from jaxcluster.launchers.local import describe_launch, render
+
+    here = dataclasses.replace(engine_facts(0), gpus=host_gpus({**os.environ, **spec.env}))
+    facts = [dataclasses.replace(here, rank=rank) for rank in range(spec.num_processes)]
+    folder = registry.runtime_root() / spec.name
+    launch = render(spec, folder, {}, os.getcwd(), "<security>/ipcontroller-engine.json")
+    try:
+        plan = topology.plan_ranks(
+            spec,
+            facts,
+            coordinator_address=f"{LOOPBACK}:<port>",
+            coordinator_bind_address=f"{LOOPBACK}:<port>",
+            collectives_addresses=[LOOPBACK] * spec.num_processes,
+        )
+    except PlanError as error:
+        return f"{describe_launch(launch)}\n{error}"
+    return f"{describe_launch(launch)}\n{topology.describe_plan(plan)}"
+
+
+__all__ = [
+    "AsyncCell",
+    "Cluster",
+    "JaxClusterError",
+    "attach",
+    "current",
+    "dry_run",
+    "live_records",
+    "make_spec",
+    "start",
+    "start_spec",
+]

@@ -1,0 +1,3 @@
+from jaxcluster.engine.app import main
+
+main()

@@ -1,0 +1,142 @@
+"""One rank: an ipyparallel engine whose id is its rank, with a beacon beside it.
+
+The process comes up in this order, each step on the notebook's word: beacon (answers at once),
+``facts``, ``reserve`` and ``probe``, ``initialize`` (it is a JAX process now), ``serve`` (it is an
+ipyparallel engine now and runs cells).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from ipyparallel.engine.app import IPEngine
+
+from jaxcluster import wire
+from jaxcluster.engine import bootstrap, inspection
+from jaxcluster.engine.beacon import Beacon, Request, StopJobs
+from jaxcluster.engine.cells import CellRunner
+from jaxcluster.engine.facts import engine_facts
+from jaxcluster.engine.journal import Journal
+from jaxcluster.engine.processes import die_with_parent
+from jaxcluster.engine.values import Values
+
+CONNECTION_FILE_TIMEOUT_S = 60.0
+
+
+class JaxEngine(IPEngine):
+    """ipyparallel's engine with a :class:`CellRunner` on its shell."""
+
+    name = "jaxcluster-engine"
+    enable_nanny = False
+    runner: CellRunner
+    rank: Rank
+
+    async def complete_registration(self, *args: Any, **kwargs: Any) -> None:
+        await super().complete_registration(*args, **kwargs)
+        self.rank.attach(self.kernel)
+
+    def init_signal(self) -> None:
+        """Leave SIGINT to the runner, and SIGTERM to the system: a rank has nothing to tidy up."""
+
+
+class Rank:
+    """The parts of one rank, and what it answers."""
+
+    def __init__(self, rank: int, address: str, connection_file: str, log_path: str) -> None:
+        self.rank = rank
+        self.connection_file = connection_file
+        self.beacon = Beacon(address)
+        self.journal = Journal()
+        self.runner = CellRunner(rank, self.beacon, self.journal, log_path)
+        self.values = Values(rank)
+        self.values.last_result = lambda: self.runner.last_result
+        self.facts = engine_facts(rank)
+        self.reservation: bootstrap.Reservation | None = None
+        self.devices: list[str] = []
+        self.attached = False
+        self._serve_request: Request | None = None
+        handle = self.beacon.handle
+        handle("facts", "now", lambda request: self.facts)
+        handle("reserve", "now", self._reserve)
+        handle("probe", "side", self._probe)
+        handle("initialize", "main", self._initialize)
+        handle("serve", "main", self._serve)
+        handle("cell", "main", self.runner.on_cell)
+        handle("interrupt", "now", lambda request: self.runner.interrupt(request.body["seq"]))
+        handle("state", "now", lambda request: self._state())
+        handle("stack", "now", lambda request: inspection.stack(self.runner))
+        handle("complete", "side", lambda request: inspection.complete(self.runner, request))
+        handle("inspect", "side", lambda request: inspection.inspect(self.runner, request))
+        handle("describe", "main", self.values.describe_value)
+        handle("fill", "side", self.values.fill)
+        handle("fetch", "side", self.values.fetch)
+        handle("forget", "now", self.values.forget)
+        handle("sample", "side", self.values.sample)
+        handle("assign", "main", self.values.assign)
+        handle("spanning", "side", self.values.spanning_names)
+
+    def _state(self) -> wire.RankState:
+        return inspection.rank_state(
+            self.runner, self.facts.hostname, self.devices, starting=not self.attached
+        )
+
+    def _reserve(self, request: Request) -> Any:
+        self.reservation = bootstrap.Reservation(request.body["address"])
+        return {"port": self.reservation.port, "probe_port": self.reservation.probe_port}
+
+    def _probe(self, request: Request) -> Any:
+        return bootstrap.probe(request.body["address"], request.body["port"])
+
+    def _initialize(self, request: Request) -> Any:
+        plan = wire.parse(wire.InitializeRequest, request.body)
+        reply = bootstrap.initialize(plan)
+        if self.reservation is not None:
+            self.reservation.release()
+            self.reservation = None
+        self.devices = [f"{d.platform}:{d.id}" for d in reply.devices]
+        return reply
+
+    def _serve(self, request: Request) -> Any:
+        self._serve_request = request
+        raise StopJobs
+
+    def attach(self, kernel: Any) -> None:
+        """The engine has registered and has a shell: from here on cells run."""
+        self.values.namespace = kernel.shell.user_ns
+        kernel.shell.user_ns["input"] = _no_input
+        self.runner.attach(kernel.shell)
+        self.attached = True
+        if self._serve_request is not None:
+            self._serve_request.reply(self._state())
+
+    def run(self) -> None:
+        self.beacon.start()
+        self.beacon.run_jobs()
+        deadline = time.monotonic() + CONNECTION_FILE_TIMEOUT_S
+        while not os.path.exists(self.connection_file) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        app = JaxEngine.instance()
+        app.rank = self
+        argv = [f"--IPEngine.id={self.rank}", f"--IPEngine.url_file={self.connection_file}"]
+        # WARNING and INFO of ipyparallel would fill the log that people read for their errors.
+        sys.argv = ["ipengine", *argv]
+        app.initialize([*argv, "--log-level=40"])
+        app.start()
+
+
+def _no_input(prompt: str = "") -> str:
+    raise RuntimeError(
+        "input() can't be answered on a rank: ask in a notebook cell, then %push the answer"
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the rank that the environment variable JAXCLUSTER_ENGINE describes (JSON)."""
+    if parent := os.environ.pop("JAXCLUSTER_PARENT", None):
+        die_with_parent(int(parent))
+    spec = json.loads(os.environ.pop("JAXCLUSTER_ENGINE"))
+    Rank(**spec).run()

@@ -1,0 +1,127 @@
+"""What a rank says of its jax.Arrays, and the pieces of them that it hands out.
+
+Everything here uses addressable shards alone: no collective is run, so nothing here can hang on
+another rank. A value that is still being computed is waited for, for a bounded time.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxcluster import wire
+
+READY_POLL_S = 0.002
+
+
+class NotReady(Exception):
+    """An array's computation has not finished; ``hint`` says what to do."""
+
+    hint = "It may wait for another rank: %jaxcluster status shows where each rank is."
+
+
+def is_array(value: Any) -> bool:
+    """Whether ``value`` is a ``jax.Array``, without importing jax where nobody has."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.Array)
+
+
+def spans_processes(value: Any) -> bool:
+    """Whether ``value`` is a ``jax.Array`` of which other processes hold a part."""
+    return is_array(value) and not value.is_deleted() and not value.is_fully_addressable
+
+
+def describe(array: Any) -> wire.ArrayInfo:
+    """One rank's view of an array: never its values, so it neither waits nor copies."""
+    if array.is_deleted():
+        return wire.ArrayInfo(
+            shape=list(array.shape),
+            dtype=str(array.dtype),
+            sharding="",
+            spans=False,
+            shards=[],
+            note="deleted or donated",
+        )
+    shards = [
+        wire.ShardInfo(
+            device=shard.device.id,
+            index=bounds(shard.index, array.shape),
+            replica_id=shard.replica_id,
+            nbytes=shard.data.nbytes,
+        )
+        for shard in array.addressable_shards
+    ]
+    return wire.ArrayInfo(
+        shape=list(array.shape),
+        dtype=str(array.dtype),
+        sharding=str(array.sharding),
+        spans=not array.is_fully_addressable,
+        shards=shards,
+        ready=array.is_ready(),
+    )
+
+
+def bounds(index: Sequence[slice], shape: Sequence[int]) -> list[list[int]]:
+    """A shard's index as [start, stop] for each axis, all bounds written out."""
+    return [list(part.indices(size)[:2]) for part, size in zip(index, shape, strict=True)]
+
+
+def wait_ready(array: Any, name: str, timeout_s: float) -> None:
+    """Return once ``array`` is computed.
+
+    Raises:
+      NotReady: it is not within ``timeout_s``.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not array.is_ready():
+        if time.monotonic() > deadline:
+            raise NotReady(f"{name} is still being computed after {timeout_s:.0f} s")
+        time.sleep(READY_POLL_S)
+
+
+def numpy_view(array: Any) -> Any:
+    """What of ``array`` numpy can hold: itself, or the key data of a PRNG key array."""
+    import jax
+
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        return jax.random.key_data(array)
+    return array
+
+
+def own_shards(array: Any) -> list[Any]:
+    """The shards that this rank has to give: those that are the first copy of their part."""
+    return [shard for shard in array.addressable_shards if shard.replica_id == 0]
+
+
+def sample(array: Any, edge: int) -> list[tuple[list[list[int]], np.ndarray[Any, Any]]]:
+    """The corners of what this rank holds: enough to print ``array`` the way numpy summarizes it.
+
+    Of each axis longer than ``2 * edge + 1`` only the first ``edge``, one in the middle and the
+    last ``edge`` positions are kept.
+
+    Returns:
+      (positions per axis in the sampled array, values) for each shard that has any of them.
+    """
+    kept = [sampled_positions(size, edge) for size in array.shape]
+    parts = []
+    for shard in own_shards(array):
+        where, inside = [], []
+        for positions, (start, stop) in zip(kept, bounds(shard.index, array.shape), strict=True):
+            hits = [(i, p - start) for i, p in enumerate(positions) if start <= p < stop]
+            where.append([i for i, _ in hits])
+            inside.append([p for _, p in hits])
+        if all(where):
+            values = np.asarray(shard.data)
+            parts.append((where, values[np.ix_(*inside)] if inside else values))
+    return parts
+
+
+def sampled_positions(size: int, edge: int) -> list[int]:
+    """The positions of one axis that a summary shows, and one that stands for all between."""
+    if size <= 2 * edge + 1:
+        return list(range(size))
+    return [*range(edge), size // 2, *range(size - edge, size)]

@@ -1,0 +1,265 @@
+"""A rank's own socket and the thread behind it, which answers whatever the main thread is doing.
+
+JAX releases the GIL while it waits in a collective, so this thread can report where the main
+thread sits, interrupt it, and send what it prints, also when the main thread never comes back.
+
+Requests come in three kinds, by where they are handled:
+
+- ``now``: on this thread; must take microseconds.
+- ``side``: on a few helper threads; may block, must not need the main thread.
+- ``main``: on the main thread, in order of arrival.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import zmq
+
+from jaxcluster import wire
+
+Handler = Callable[["Request"], Any]
+Buffer = bytes | memoryview
+
+STREAM_PERIOD_S = 0.02  # printed text is gathered for this long: one message instead of hundreds
+STREAM_MAX_CHARS = 1 << 20  # text that waits for the socket; past it print() waits for the socket
+
+
+@dataclass
+class Request:
+    """One message from a notebook, and the way back to it."""
+
+    beacon: Beacon
+    ident: bytes
+    id: str
+    op: str
+    body: Any
+    buffers: list[Buffer]
+
+    def reply(self, body: Any = None, buffers: Sequence[Buffer] = ()) -> None:
+        self.beacon.post(self.ident, wire.encode("reply", self.id, body), buffers)
+
+    def send(self, op: str, body: Any) -> None:
+        """Send something that comes before the reply."""
+        self.beacon.post(self.ident, wire.encode(op, self.id, body))
+
+    def fail(self, error: BaseException) -> None:
+        body = {
+            "ename": type(error).__name__,
+            "message": getattr(error, "message", None) or str(error),
+            "hint": getattr(error, "hint", ""),
+        }
+        self.beacon.post(self.ident, wire.encode("error", self.id, body))
+
+
+class Beacon:
+    """Serves one ROUTER socket on a thread of its own.
+
+    Attributes:
+      on_tick: called on the thread at least every ``STREAM_PERIOD_S`` while ``ticking`` is set.
+      call_main: hands a function to the main thread; the main thread sets it once it has a loop.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.handlers: dict[str, tuple[str, Handler]] = {}
+        self.on_tick: Callable[[], None] | None = None
+        self.ticking = False
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.call_main: Callable[[Callable[[], None]], None] = self._jobs.put
+        self._pool = ThreadPoolExecutor(4, thread_name_prefix="jaxcluster-side")
+        self._outbox: deque[tuple[bytes, bytes, Sequence[Buffer]]] = deque()
+        self._stream: _Stream | None = None
+        self._lock = threading.Condition()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self._woken = False
+        self._bound = threading.Event()
+
+    def handle(self, op: str, where: str, handler: Handler) -> None:
+        """Answer ``op`` with what ``handler`` returns: a body, (body, buffers), or DEFERRED."""
+        self.handlers[op] = (where, handler)
+
+    def start(self) -> None:
+        threading.Thread(target=self._serve, name="jaxcluster-beacon", daemon=True).start()
+        self._bound.wait(10)
+
+    def run_jobs(self) -> None:
+        """On the main thread, before it has an event loop: do ``main`` jobs until one says stop."""
+        while True:
+            try:
+                self._jobs.get()()
+            except StopJobs:
+                return
+
+    # ------------------------------------------------------------------ sending
+
+    def post(self, ident: bytes, envelope: bytes, buffers: Sequence[Buffer] = ()) -> None:
+        """Queue a message, after whatever text is still gathered. Any thread."""
+        with self._lock:
+            self._gather()
+            self._outbox.append((ident, envelope, buffers))
+        self._wake()
+
+    def stream(self, request: Request, rank: int, seq: int, name: str, text: str) -> None:
+        """Queue printed text; what follows within 20 ms shares its message. Any thread."""
+        with self._lock:
+            waiting = self._stream
+            if waiting is not None and waiting.matches(request, seq, name):
+                waiting.parts.append(text)
+                waiting.size += len(text)
+                if waiting.size > STREAM_MAX_CHARS:
+                    self._gather()
+                    self._lock.wait_for(lambda: len(self._outbox) < 8, timeout=5)
+                else:
+                    return  # the thread is awake already and looks again within 20 ms
+            else:
+                self._gather()
+                self._stream = _Stream(request, rank, seq, name, [text], len(text))
+        self._wake()
+
+    def _gather(self) -> None:
+        if (text := self._stream) is not None:
+            self._stream = None
+            self._outbox.append((text.request.ident, text.envelope(), ()))
+
+    def _wake(self) -> None:
+        if not self._woken:
+            self._woken = True
+            try:
+                os.write(self._wake_write, b"x")
+            except BlockingIOError:
+                pass
+
+    # ------------------------------------------------------------------ the thread
+
+    def _serve(self) -> None:
+        # A context of its own: the main thread's may be stuck or torn down.
+        socket = zmq.Context().socket(zmq.ROUTER)
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        socket.bind(self.address)
+        self.address = socket.getsockopt(zmq.LAST_ENDPOINT).decode()
+        self._bound.set()
+        poller = zmq.Poller()
+        poller.register(socket, zmq.POLLIN)
+        poller.register(self._wake_read, zmq.POLLIN)
+        flushed_at = 0.0
+        while True:
+            with self._lock:
+                busy = self._stream is not None or self.ticking
+            events = dict(poller.poll(STREAM_PERIOD_S * 1000 if busy else None))
+            if self._wake_read in events:
+                os.read(self._wake_read, 4096)
+            self._woken = False
+            if socket in events:
+                self._receive(socket)
+            now = time.monotonic()
+            if self.ticking and self.on_tick is not None:
+                self.on_tick()
+            with self._lock:
+                if now - flushed_at >= STREAM_PERIOD_S or self._outbox:
+                    self._gather()
+                    flushed_at = now
+                messages = list(self._outbox)
+                self._outbox.clear()
+                self._lock.notify_all()
+            for ident, envelope, buffers in messages:
+                # Big buffers are sent from where they lie; small ones are cheaper to copy.
+                large = any(len(memoryview(b).cast("B")) > 1 << 16 for b in buffers)
+                socket.send_multipart([ident, envelope, *buffers], copy=not large)
+
+    def _receive(self, socket: zmq.Socket[bytes]) -> None:
+        while True:
+            try:
+                frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            ident, data = frames[0].bytes, frames[1].buffer
+            try:
+                envelope = wire.decode(data)
+            except ValueError as error:
+                socket.send_multipart(
+                    [ident, wire.encode("error", "", {"ename": "ValueError", "message": str(error)})]
+                )
+                continue
+            request = Request(
+                self,
+                ident,
+                envelope["id"],
+                envelope["op"],
+                envelope.get("body"),
+                [frame.buffer for frame in frames[2:]],
+            )
+            self._dispatch(request)
+
+    def _dispatch(self, request: Request) -> None:
+        try:
+            where, handler = self.handlers[request.op]
+        except KeyError:
+            request.fail(ValueError(f"this rank knows no {request.op!r} request yet"))
+            return
+        if where == "now":
+            self._answer(handler, request)
+        elif where == "side":
+            self._pool.submit(self._answer, handler, request)
+        else:
+            self.call_main(lambda: self._answer(handler, request))
+
+    @staticmethod
+    def _answer(handler: Handler, request: Request) -> None:
+        try:
+            result = handler(request)
+        except StopJobs:
+            raise
+        except Exception as error:
+            if not hasattr(error, "hint"):
+                traceback.print_exc()  # to the rank's log: nobody expected this one
+            request.fail(error)
+            return
+        if result is DEFERRED:
+            return
+        if isinstance(result, tuple):
+            request.reply(*result)
+        else:
+            request.reply(result)
+
+
+@dataclass
+class _Stream:
+    request: Request
+    rank: int
+    seq: int
+    name: str
+    parts: list[str]
+    size: int
+
+    def matches(self, request: Request, seq: int, name: str) -> bool:
+        return self.request is request and self.seq == seq and self.name == name
+
+    def envelope(self) -> bytes:
+        content = {"name": self.name, "text": "".join(self.parts)}
+        return wire.encode(
+            "output",
+            self.request.id,
+            wire.RankOutput(self.rank, self.seq, "stream", content),
+        )
+
+
+class StopJobs(Exception):
+    """A ``main`` handler raises it to end ``run_jobs``; it replies later, by itself."""
+
+
+DEFERRED = object()  # a handler returns it when it will reply later, by itself

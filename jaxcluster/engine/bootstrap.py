@@ -1,0 +1,153 @@
+"""From an engine process to a JAX process: reserve a port, probe the way, initialize.
+
+The three steps run in this order on all ranks, driven by the notebook. Probing comes first because
+a ``jax.distributed.initialize`` that can't reach its coordinator *aborts the process*, without an
+exception; the port is reserved because a busy one segfaults it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from jaxcluster import wire
+from jaxcluster.engine import jax_private
+
+POLL_S = 0.002
+
+
+class Reservation:
+    """On rank 0: a coordinator port that nobody else gets, and a listener for probes.
+
+    The port is bound with SO_REUSEPORT and never listened on; gRPC shares it. It is held until
+    ``initialize`` has returned.
+    """
+
+    def __init__(self, address: str) -> None:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._held = socket.socket(family)
+        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self._held.bind((address, 0))
+        self._probe = socket.socket(family)
+        self._probe.bind((address, 0))
+        self._probe.listen(512)
+        self.port: int = self._held.getsockname()[1]
+        self.probe_port: int = self._probe.getsockname()[1]
+
+    def release(self) -> None:
+        self._held.close()
+        self._probe.close()
+
+
+def probe(address: str, port: int, timeout_s: float = 5.0) -> str:
+    """This rank's own address on the way to rank 0.
+
+    Raises:
+      OSError: rank 0's probe listener can't be reached from here.
+    """
+    with socket.create_connection((address, port), timeout=timeout_s) as connection:
+        return str(connection.getsockname()[0])
+
+
+def wait_for_coordinator(
+    address: str, timeout_s: float, clock: Callable[[], float] = time.monotonic
+) -> None:
+    """Return once rank 0's coordination service listens.
+
+    A client that dials before it listens waits out gRPC's backoff of a whole second.
+
+    Raises:
+      TimeoutError: it did not within ``timeout_s``.
+    """
+    host, _, port = address.rpartition(":")
+    deadline = clock() + timeout_s
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
+            return
+        except OSError as error:
+            if clock() > deadline:
+                raise TimeoutError(
+                    f"the coordinator at {address} did not answer within {timeout_s:.0f} s ({error})"
+                ) from None
+            time.sleep(POLL_S)
+
+
+def initialize(request: wire.InitializeRequest) -> wire.InitializeReply:
+    """Make this process rank ``process_id`` of the cluster and start its backend.
+
+    Must run on the main thread, before anything has touched a JAX device.
+
+    Raises:
+      RuntimeError: what JAX says, e.g. that a backend was already started.
+    """
+    started = time.perf_counter()
+    os.environ.update(request.env)
+    import jax
+
+    settings: dict[str, Any] = {
+        "jax_platforms": request.platforms,
+        "jax_num_cpu_devices": request.num_cpu_devices,
+        # JAX's preemption service swallows SIGTERM, so that a stop takes 5 s instead of 1.
+        "jax_enable_preemption_service": False,
+        # Cells are compiled from files under one constant name, and yet other sources may lie
+        # under a path with a pid: without it, equal programs have unequal fingerprints.
+        "jax_hlo_source_file_canonicalization_regex": r".*/ipykernel_[^/]*/",
+    }
+    for name, value in settings.items():
+        if value is not None:
+            with contextlib.suppress(AttributeError):  # a jax that doesn't have this setting
+                jax.config.update(name, value)
+    if request.collectives_address is not None:
+        jax_private.set_collectives_address(request.collectives_address)
+    if request.process_id != 0:
+        wait_for_coordinator(request.coordinator_address, request.initialization_timeout)
+    jax.distributed.initialize(
+        coordinator_address=request.coordinator_address,
+        num_processes=request.num_processes,
+        process_id=request.process_id,
+        local_device_ids=request.local_device_ids,
+        # JAX's own detection goes wrong on leaked SLURM_* and MPI variables: all is assigned here.
+        cluster_detection_method="deactivate",
+        initialization_timeout=request.initialization_timeout,
+        heartbeat_timeout_seconds=request.heartbeat_timeout_seconds,
+        coordinator_bind_address=request.coordinator_bind_address,
+    )
+    devices = [_device_info(d) for d in jax.local_devices()]
+    _limit_blas_threads(request.num_processes)
+    if jax.process_index() != request.process_id:
+        raise RuntimeError(
+            f"JAX numbered this process {jax.process_index()}, jaxcluster {request.process_id}"
+        )
+    return wire.InitializeReply(
+        rank=request.process_id,
+        process_count=jax.process_count(),
+        device_count=jax.device_count(),
+        devices=devices,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _device_info(device: Any) -> wire.DeviceInfo:
+    coords = getattr(device, "coords", None)
+    return wire.DeviceInfo(
+        id=device.id,
+        kind=device.device_kind,
+        platform=device.platform,
+        process_index=device.process_index,
+        local_hardware_id=getattr(device, "local_hardware_id", None),
+        coords=list(coords) if coords is not None else None,
+    )
+
+
+def _limit_blas_threads(num_processes: int) -> None:
+    """Share the cores among the ranks: the fork server starts numpy's BLAS with one thread."""
+    if os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS"):
+        return
+    import threadpoolctl
+
+    threadpoolctl.threadpool_limits(max(1, (os.cpu_count() or 1) // num_processes))

@@ -1,0 +1,158 @@
+"""Where a cell's output goes on a rank: to the notebook that sent the cell, in order.
+
+Three sources are joined: Python's ``sys.stdout``/``sys.stderr``, IPython's displays, and what C
+code and subprocesses write to file descriptors 1 and 2. The last go to the rank's log, which is
+complete also after a crash; while a cell runs the log's new lines are shown, but for the
+transport's own chatter.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ipykernel.jsonutil import encode_images, json_clean
+
+# gloo's and XLA's own lines: "[Gloo] Rank 0 is connected to 3 peer ranks...", absl's and glog's
+# "E0000 00:00:1729.1 12345 cuda.cc:1] ...", TSL's "2026-01-01 10:00:00.0: I external/...".
+CHATTER = re.compile(
+    r"^(\[Gloo\] |[IWEF]\d{4} \d\d:|\d{4}-\d\d-\d\d[ T][\d:.]+: [IWEF] |WARNING: All log messages "
+    r"before absl|\[IPEngine|\S* ?NCCL (INFO|WARN))"
+)
+
+Emit = Callable[[str, dict[str, Any]], None]
+
+
+class RankStream(io.TextIOBase):
+    """A ``sys.stdout`` whose text goes to the running cell's notebook, else where it went before."""
+
+    def __init__(self, name: str, fd: int, inner: Any, sink: Callable[[str, str], bool]) -> None:
+        super().__init__()
+        self.name = name
+        self.inner = inner
+        self._fd = fd
+        self._sink = sink
+
+    encoding = "utf-8"
+    errors = "replace"
+
+    def write(self, text: str) -> int:
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        if text and not self._sink(self.name, text):
+            self.inner.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        self.inner.flush()
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return False
+
+    def fileno(self) -> int:
+        return self._fd
+
+
+class LogTail:
+    """New lines of the rank's log since ``reset``, without the transport's chatter."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._offset = 0
+        self._partial = b""
+        self._lock = threading.Lock()  # the beacon's thread and the main thread both read
+
+    def reset(self) -> None:
+        self._offset = self._size()
+        self._partial = b""
+
+    def _size(self) -> int:
+        try:
+            return os.stat(self._path).st_size
+        except OSError:
+            return 0
+
+    def read(self, last: bool = False) -> str:
+        """Text to show; an unfinished line waits, unless this is the ``last`` read of the cell."""
+        with self._lock:
+            return self._read(last)
+
+    def _read(self, last: bool) -> str:
+        if self._size() > self._offset:
+            with open(self._path, "rb") as log:
+                log.seek(self._offset)
+                data = log.read(1 << 20)
+            self._offset += len(data)
+            self._partial += data
+        if not self._partial:
+            return ""
+        whole, newline, self._partial = self._partial.rpartition(b"\n")
+        if last:
+            whole, newline, self._partial = whole + newline + self._partial, b"", b""
+        lines = (whole + newline).decode(errors="replace").splitlines(keepends=True)
+        return "".join(line for line in lines if not CHATTER.match(line))
+
+
+def capture_displays(shell: Any, emit: Emit, active: Callable[[], bool]) -> None:
+    """Send what ``shell`` displays to ``emit(message_type, content)`` while ``active()``.
+
+    Otherwise (a plain ipyparallel client runs code) it goes to ipyparallel's own sockets as ever.
+    """
+    publisher, hook = shell.display_pub, shell.displayhook
+    publish, clear_output = publisher.publish, publisher.clear_output
+    finish_displayhook, show_traceback = hook.finish_displayhook, shell._showtraceback
+
+    def captured_publish(
+        data: dict[str, Any],
+        metadata: dict[str, Any] | None = None,
+        *,
+        transient: dict[str, Any] | None = None,
+        update: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if not active():
+            publish(data, metadata, transient=transient, update=update, **kwargs)
+            return
+        emit(
+            "update_display_data" if update else "display_data",
+            {
+                "data": json_clean(encode_images(dict(data))),
+                "metadata": json_clean(metadata or {}),
+                "transient": json_clean(transient or {}),
+            },
+        )
+
+    def captured_clear_output(wait: bool = False) -> None:
+        if active():
+            emit("clear_output", {"wait": wait})
+        else:
+            clear_output(wait)
+
+    def captured_finish_displayhook() -> None:
+        if not active():
+            finish_displayhook()
+        elif hook.msg and hook.msg["content"]["data"]:
+            content = hook.msg["content"]
+            emit(
+                "execute_result",
+                {"data": content["data"], "metadata": json_clean(content["metadata"] or {})},
+            )
+            hook.msg = None
+
+    def captured_traceback(etype: type, evalue: BaseException, stb: list[str]) -> None:
+        if active():
+            shell._last_traceback = stb
+        else:
+            show_traceback(etype, evalue, stb)
+
+    publisher.publish = captured_publish
+    publisher.clear_output = captured_clear_output
+    hook.finish_displayhook = captured_finish_displayhook
+    shell._showtraceback = captured_traceback

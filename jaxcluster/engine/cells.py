@@ -1,0 +1,254 @@
+"""Runs a notebook's cells on a rank's main thread, one after another."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import signal
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass, replace
+from types import FrameType
+from typing import Any
+
+from jaxcluster import wire
+from jaxcluster.engine.arrays import describe, spans_processes
+from jaxcluster.engine.beacon import DEFERRED, Beacon, Request
+from jaxcluster.engine.capture import LogTail, RankStream, capture_displays
+from jaxcluster.engine.journal import Journal
+
+# Equal on all ranks: a cell's file name is part of its program's fingerprint in JAX.
+CELL_DIRECTORY = "/tmp/ipykernel_jaxcluster"
+
+
+@dataclass
+class Running:
+    """The cell that the main thread is in."""
+
+    request: Request
+    cell: wire.CellRequest
+    started: float
+    shown: bool
+    interrupted: bool = False
+    interruptible: bool = False
+    task: asyncio.Future[Any] | None = None
+
+
+class CellRunner:
+    """Owns the shell of one rank.
+
+    Attributes:
+      current: the running cell, read by the beacon's thread.
+      last_result: the value of the last cell's last expression.
+    """
+
+    def __init__(self, rank: int, beacon: Beacon, journal: Journal, log_path: str) -> None:
+        self.rank = rank
+        self.beacon = beacon
+        self.journal = journal
+        self.current: Running | None = None
+        self.last_result: Any = None
+        self.shell: Any = None
+        self.cell_numbers: dict[str, int] = {}
+        self.main_thread_id = threading.main_thread().ident or 0
+        self._cancelled: set[int] = set()
+        self._waiting = 0
+        self._log = LogTail(log_path)
+        self._lock: asyncio.Lock | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def attach(self, shell: Any) -> None:
+        """Take over a running kernel's shell. On the main thread, inside its event loop."""
+        self.shell = shell
+        self._lock = asyncio.Lock()
+        self._loop = loop = asyncio.get_running_loop()
+        capture_displays(shell, self._emit, lambda: self.current is not None)
+        fill_exec_result = shell.displayhook.fill_exec_result
+
+        def remember(result: Any) -> None:
+            self.last_result = result
+            fill_exec_result(result)
+
+        shell.displayhook.fill_exec_result = remember
+        shell.compile.get_code_name = self._code_name
+        sys.stdout = RankStream("stdout", 1, sys.stdout, self._print)
+        sys.stderr = RankStream("stderr", 2, sys.stderr, self._print)
+        signal.signal(signal.SIGINT, self._on_sigint)
+        self.beacon.on_tick = self._tick
+        # Looked up at each call: the main thread is in this loop from now on.
+        self.beacon.call_main = loop.call_soon_threadsafe  # type: ignore[assignment]
+
+    @property
+    def queued(self) -> int:
+        return self._waiting
+
+    def _code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
+        digest = hashlib.blake2b(raw_code.encode(), digest_size=6).hexdigest()
+        name = f"{CELL_DIRECTORY}/{number}-{digest}.py"
+        self.cell_numbers[name] = number
+        return name
+
+    # ------------------------------------------------------------------ running
+
+    def on_cell(self, request: Request) -> Any:
+        """Handler of ``cell``, on the main thread: start it and reply when it has ended."""
+        cell = wire.parse(wire.CellRequest, request.body)
+        self._waiting += 1
+        task = asyncio.ensure_future(self._run_in_turn(request, cell))
+        task.add_done_callback(lambda t: t.exception())
+        return DEFERRED
+
+    async def _run_in_turn(self, request: Request, cell: wire.CellRequest) -> None:
+        assert self._lock is not None
+        async with self._lock:
+            self._waiting -= 1
+            if cell.seq in self._cancelled:
+                self._cancelled.discard(cell.seq)
+                request.reply(wire.CellReply(self.rank, cell.seq, "interrupted", 0.0))
+                return
+            request.reply(await self._run(request, cell))
+
+    async def _run(self, request: Request, cell: wire.CellRequest) -> wire.CellReply:
+        shown = self.rank in cell.shown_ranks
+        started = time.perf_counter()
+        running = Running(request, cell, started, shown)
+        self.last_result = None
+        self._log.reset()
+        self.journal.enter(cell.seq, cell.execution_count)
+        self.current = running
+        self.beacon.ticking = shown
+        result: Any = None
+        try:
+            result = await self._execute(running)
+        except KeyboardInterrupt:  # it came after IPython had stopped listening for it
+            running.interrupted = True
+        finally:
+            running.interruptible = False
+            self.beacon.ticking = False
+            self._show_log(last=True)
+            self.current = None
+        seconds = time.perf_counter() - started
+        error = self._error(result) if result is not None else None
+        if error is None:
+            status = "interrupted" if result is None else "ok"
+        elif error.ename in ("KeyboardInterrupt", "CancelledError") and running.interrupted:
+            status = "interrupted"
+        else:
+            status = "error"
+        self.journal.leave(status, seconds)
+        return wire.CellReply(
+            rank=self.rank,
+            seq=cell.seq,
+            status=status,
+            seconds=seconds,
+            error=error,
+            launches=self.journal.launches,
+            launch_hash=self.journal.launch_hash,
+            global_result=spans_processes(self.last_result),
+        )
+
+    async def _execute(self, running: Running) -> Any:
+        """IPython's run of one cell, with top-level await, as ipykernel's ``do_execute`` does it."""
+        shell, cell = self.shell, running.cell
+        shell.execution_count = cell.execution_count
+        shell._last_traceback = None
+        source = cell.source
+        try:
+            transformed, problem = shell.transform_cell(source), None
+        except Exception:
+            transformed, problem = source, sys.exc_info()
+        if not shell.should_run_async(
+            source, transformed_cell=transformed, preprocessing_exc_tuple=problem
+        ):
+            running.interruptible = True
+            result = shell.run_cell(source, store_history=True)
+            running.interruptible = False
+            return result
+        running.task = asyncio.ensure_future(
+            shell.run_cell_async(
+                source,
+                store_history=True,
+                transformed_cell=transformed,
+                preprocessing_exc_tuple=problem,
+            )
+        )
+        try:
+            return await running.task
+        except asyncio.CancelledError:
+            return None
+        finally:
+            shell.events.trigger("post_execute")
+            shell.events.trigger("post_run_cell", None)
+
+    def _error(self, result: Any) -> wire.ErrorInfo | None:
+        error = result.error_before_exec or result.error_in_exec
+        if error is None:
+            return None
+        traceback = [line for part in self.shell._last_traceback or [] for line in [str(part)]]
+        return wire.ErrorInfo(
+            ename=type(error).__name__,
+            evalue=str(error),
+            traceback=traceback,
+            lineno=self._line_of(error.__traceback__),
+        )
+
+    def _line_of(self, traceback: Any) -> int | None:
+        line = None
+        while traceback is not None:
+            if traceback.tb_frame.f_code.co_filename in self.cell_numbers:
+                line = traceback.tb_lineno
+            traceback = traceback.tb_next
+        return line
+
+    # ------------------------------------------------------------------ interrupting
+
+    def interrupt(self, seq: int | None) -> bool:
+        """From any thread: stop cell ``seq`` (None: whichever runs). False if it does not run.
+
+        A cell that still waits for its turn is not run at all.
+        """
+        running = self.current
+        if running is None or (seq is not None and running.cell.seq != seq):
+            if seq is not None and self._waiting:
+                self._cancelled.add(seq)
+            return False
+        running.interrupted = True
+        if running.task is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(running.task.cancel)
+        signal.pthread_kill(self.main_thread_id, signal.SIGINT)
+        return True
+
+    def _on_sigint(self, signum: int, frame: FrameType | None) -> None:
+        running = self.current
+        if running is not None and running.interruptible:
+            running.interrupted = True
+            raise KeyboardInterrupt
+
+    # ------------------------------------------------------------------ output
+
+    def _emit(self, kind: str, content: dict[str, Any]) -> None:
+        running = self.current
+        if running is None:
+            return
+        if kind == "execute_result" and spans_processes(self.last_result):
+            info = replace(describe(self.last_result), shards=[])
+            content["array"] = asdict(info)
+        output = wire.RankOutput(self.rank, running.cell.seq, kind, content)
+        running.request.send("output", output)
+
+    def _print(self, name: str, text: str) -> bool:
+        running = self.current
+        if running is None:
+            return False
+        self.beacon.stream(running.request, self.rank, running.cell.seq, name, text)
+        return True
+
+    def _tick(self) -> None:
+        self._show_log(last=False)
+
+    def _show_log(self, last: bool) -> None:
+        running = self.current
+        if running is not None and running.shown and (text := self._log.read(last)):
+            self._print("stdout", text)
+

@@ -1,0 +1,358 @@
+"""The process that starts a cluster's processes on this machine, watches them, and ends them.
+
+``python -m jaxcluster.engine.forkserver --socket PATH --owner PID:START [--no-fork]``
+
+It imports jax, ipykernel and ipyparallel once and forks the ranks and ipyparallel's controller
+from that: 4 ranks take some 15 ms instead of 4 imports. It has one thread, touches no JAX backend
+and makes no zmq context, so forking it is safe. With ``--no-fork`` (and wherever fork is not to be
+had) it imports nothing and starts plain ``python -m jaxcluster.engine`` processes instead.
+
+It is the parent of all, so it hears of every exit at once (SIGCHLD), and it ends them all when its
+owner is gone, however the owner went: that is watched for twice, by the end of its standard input
+and by the owner's pid and start time. Should it be killed itself, the kernel ends its children
+(PDEATHSIG). A detached cluster has no owner and lives until it is stopped.
+
+Commands and events are JSON lines on a Unix socket in a directory that only this user can enter:
+
+    {"cmd": "spawn", "id": 1, "procs": [{"role": "rank", "rank": 0, "env": {...}, "cwd": "...",
+                                         "log": "...", "argv": [...]}]}
+    {"event": "spawned", "id": 1, "pids": [812]}
+    {"event": "exit", "pid": 812, "role": "rank", "rank": 0, "code": -9}
+    {"cmd": "kill", "id": 2, "pids": [812]}      ends these; answered when all are reaped
+    {"cmd": "stop", "id": 3}                     ends all children; answered when all are reaped
+    {"cmd": "detach", "id": 4, "detached": true}
+    {"cmd": "quit"}                              ends all children, and then itself
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxcluster.engine.processes import die_with_parent, is_alive, redirect_output
+
+OWNER_CHECK_S = 0.5
+IDLE_EXIT_S = 600.0
+
+
+@dataclass
+class Child:
+    pid: int
+    role: str
+    rank: int | None
+
+
+@dataclass
+class Connection:
+    sock: socket.socket
+    inbox: bytes = b""
+
+
+@dataclass
+class Pending:
+    """A kill that is answered once all its pids are reaped."""
+
+    connection: Connection
+    id: Any
+    pids: set[int] = field(default_factory=set)
+
+
+class ForkServer:
+    """One loop over the socket, SIGCHLD and the owner's standard input."""
+
+    def __init__(self, listener: socket.socket, owner: str, fork: bool) -> None:
+        self.listener = listener
+        self.owner = owner
+        self.fork = fork
+        self.detached = False
+        self.children: dict[int, Child] = {}
+        self.popen: dict[int, subprocess.Popen[bytes]] = {}
+        self.connections: dict[int, Connection] = {}
+        self.pending: list[Pending] = []
+        self.deferred: list[tuple[Connection, dict[str, Any]]] = []
+        self.preloaded = not fork
+        self.idle_since = time.monotonic()
+        self.selector = selectors.DefaultSelector()
+        self.wake_read, self.wake_write = os.pipe()
+
+    # ------------------------------------------------------------------ loop
+
+    def run(self) -> None:
+        os.set_blocking(self.wake_read, False)
+        os.set_blocking(self.wake_write, False)
+        signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self.selector.register(self.listener, selectors.EVENT_READ, self._accept)
+        self.selector.register(self.wake_read, selectors.EVENT_READ, self._woken)
+        self.selector.register(0, selectors.EVENT_READ, self._stdin)
+        if self.fork:
+            # The controller needs no jax: let it come up on another core meanwhile.
+            _preload_controller()
+            self._step(0)
+            _preload_rank()
+            gc.collect()
+            gc.freeze()
+            self.preloaded = True
+            for connection, message in self.deferred:
+                self._command(connection, message)
+            self.deferred.clear()
+        while True:
+            self._step(OWNER_CHECK_S)
+            if not self.detached and not is_alive(self.owner):
+                self._quit()
+            if self.children:
+                self.idle_since = time.monotonic()
+            elif self.detached or time.monotonic() - self.idle_since > IDLE_EXIT_S:
+                self._quit()
+
+    def _step(self, timeout_s: float) -> None:
+        for key, _ in self.selector.select(timeout_s):
+            key.data()
+
+    def _stdin(self) -> None:
+        if not os.read(0, 4096):
+            self.selector.unregister(0)
+            if not self.detached:
+                self._quit()
+
+    def _woken(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.wake_read, 4096)
+        self._reap()
+
+    def _accept(self) -> None:
+        sock, _ = self.listener.accept()
+        connection = Connection(sock)
+        self.connections[sock.fileno()] = connection
+        self.selector.register(sock, selectors.EVENT_READ, lambda: self._read(connection))
+
+    def _read(self, connection: Connection) -> None:
+        try:
+            data = connection.sock.recv(1 << 16)
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(connection)
+            return
+        *lines, connection.inbox = (connection.inbox + data).split(b"\n")
+        for line in lines:
+            self._command(connection, json.loads(line))
+
+    def _drop(self, connection: Connection) -> None:
+        self.pending = [p for p in self.pending if p.connection is not connection]
+        fd = connection.sock.fileno()
+        if fd >= 0:
+            self.selector.unregister(connection.sock)
+            self.connections.pop(fd, None)
+            connection.sock.close()
+
+    def _send(self, connection: Connection, **message: Any) -> None:
+        try:
+            connection.sock.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            self._drop(connection)
+
+    # ------------------------------------------------------------------ commands
+
+    def _command(self, connection: Connection, message: dict[str, Any]) -> None:
+        command, id = message["cmd"], message.get("id")
+        if command == "spawn":
+            procs = message["procs"]
+            if not self.preloaded and any(p["role"] == "rank" for p in procs):
+                self.deferred.append((connection, message))
+                return
+            pids = [self._spawn(p) for p in procs]
+            self._send(connection, event="spawned", id=id, pids=pids)
+        elif command in ("kill", "stop"):
+            pids = list(self.children) if command == "stop" else message["pids"]
+            targets = {p for p in pids if p in self.children}
+            self._kill(targets)
+            if targets:
+                self.pending.append(Pending(connection, id, targets))
+                self._reap()
+            else:
+                self._send(connection, event="stopped", id=id)
+        elif command == "detach":
+            self.detached = bool(message["detached"])
+            self._send(connection, event="detached", id=id)
+        elif command == "quit":
+            self._quit()
+        else:
+            self._send(connection, event="error", id=id, error=f"unknown command {command!r}")
+
+    def _spawn(self, proc: dict[str, Any]) -> int:
+        pid = self._fork(proc) if self.fork else self._popen(proc)
+        self.children[pid] = Child(pid, proc["role"], proc.get("rank"))
+        return pid
+
+    def _popen(self, proc: dict[str, Any]) -> int:
+        module = "jaxcluster.engine" if proc["role"] == "rank" else "jaxcluster.engine.controller"
+        with open(proc["log"], "ab") as log:
+            child = subprocess.Popen(
+                [sys.executable, "-m", module, *proc["argv"]],
+                env={**proc["env"], "JAXCLUSTER_PARENT": str(os.getpid())},
+                cwd=proc["cwd"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.popen[child.pid] = child
+        return child.pid
+
+    def _fork(self, proc: dict[str, Any]) -> int:
+        parent = os.getpid()
+        pid = os.fork()
+        if pid:
+            return pid
+        code = 1
+        try:
+            self._become(proc, parent)
+            code = 0
+        except SystemExit as exit:
+            code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stderr.flush()
+            os._exit(code)
+
+    def _become(self, proc: dict[str, Any], parent: int) -> None:
+        """In the child: forget the server, take on the process's own session, log and settings."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self.selector.close()
+        self.listener.close()
+        for connection in self.connections.values():
+            connection.sock.close()
+        os.close(self.wake_read)
+        os.close(self.wake_write)
+        os.setsid()
+        die_with_parent(parent)
+        redirect_output(proc["log"])
+        os.environ.clear()
+        os.environ.update(proc["env"])
+        os.chdir(proc["cwd"])
+        gc.unfreeze()
+        if proc["role"] == "rank":
+            from jaxcluster.engine.app import main
+        else:
+            from jaxcluster.engine.controller import main
+        main(proc["argv"])
+
+    # ------------------------------------------------------------------ ends
+
+    def _kill(self, pids: set[int]) -> None:
+        """End processes and what they started: each is the leader of a session of its own.
+
+        SIGKILL, not SIGTERM: a rank's own exit would wait at JAX's shutdown barrier for its peers.
+        """
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        while self.children:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            code = os.waitstatus_to_exitcode(status)
+            child = self.children.pop(pid, None)
+            if (popen := self.popen.pop(pid, None)) is not None:
+                popen.returncode = code
+            if child is None:
+                continue
+            for connection in list(self.connections.values()):
+                self._send(
+                    connection,
+                    event="exit",
+                    pid=pid,
+                    role=child.role,
+                    rank=child.rank,
+                    code=code,
+                    at_ns=time.time_ns(),
+                )
+        for waiting in list(self.pending):
+            waiting.pids &= self.children.keys()
+            if not waiting.pids:
+                self.pending.remove(waiting)
+                self._send(waiting.connection, event="stopped", id=waiting.id)
+
+    def _quit(self) -> None:
+        self._kill(set(self.children))
+        deadline = time.monotonic() + 5
+        while self.children and time.monotonic() < deadline:
+            self.selector.select(0.05)
+            self._reap()
+        path = self.listener.getsockname()
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        os._exit(0)
+
+
+def _preload_controller() -> None:
+    import ipykernel.ipkernel
+    import ipyparallel.controller.app
+    import ipyparallel.engine.app  # noqa: F401
+    import zmq  # noqa: F401
+
+
+def _preload_rank() -> None:
+    """Import what every rank needs. What can't be imported here fails in the rank, with its log."""
+    import jax
+    import jax.experimental.multihost_utils
+    import jax.numpy
+    import jax.sharding  # noqa: F401
+
+    import jaxcluster.engine.app  # noqa: F401
+
+    with contextlib.suppress(ImportError):
+        import matplotlib_inline.backend_inline  # noqa: F401
+    # The first traceback that IPython renders costs over a second of imports.
+    from IPython.core.ultratb import VerboseTB
+
+    try:
+        raise RuntimeError
+    except RuntimeError as error:
+        VerboseTB(theme_name="nocolor").structured_traceback(
+            type(error), error, error.__traceback__
+        )
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m jaxcluster.engine.forkserver")
+    parser.add_argument("--socket", required=True)
+    parser.add_argument("--owner", required=True, help="PID:START of the process that it dies with")
+    parser.add_argument("--no-fork", action="store_true")
+    args = parser.parse_args(argv)
+    # OpenBLAS starts its threads at import, and only a process of one thread can be forked safely;
+    # each rank sets its own number of threads after the fork.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(args.socket)
+    os.chmod(args.socket, 0o600)
+    listener.listen(64)
+    ForkServer(listener, args.owner, fork=not args.no_fork).run()
+
+
+if __name__ == "__main__":
+    main()

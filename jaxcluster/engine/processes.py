@@ -1,0 +1,66 @@
+"""Facts about processes and the means by which none is left behind (standard library only)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def start_time(pid: int) -> str | None:
+    """When a process started, in the kernel's ticks since boot; None if it is gone or a zombie.
+
+    Pid and start time together name one process for ever; a pid alone is reused. Where there is
+    no /proc the answer is ``"?"`` for any living pid.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            fields = stat.read().rpartition(b")")[2].split()
+    except FileNotFoundError:
+        if os.path.isdir("/proc/self"):
+            return None
+        try:
+            os.kill(pid, 0)
+        except OSError:
+            return None
+        return "?"
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else fields[19].decode()
+
+
+def process_token(pid: int) -> str:
+    """``pid:start_time``, which names one process even after its pid is reused."""
+    return f"{pid}:{start_time(pid)}"
+
+
+def is_alive(token: str) -> bool:
+    """Whether the process that ``process_token`` named still runs."""
+    pid, _, started = token.partition(":")
+    return start_time(int(pid)) == started
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel end this process when its parent's main thread ends (Linux only)."""
+    if not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent_pid:  # it died before prctl took effect
+        os._exit(0)
+
+
+def redirect_output(log_path: str) -> None:
+    """Send this process's file descriptors 1 and 2 to a log (appending), and 0 to nothing."""
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    os.close(null)
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)
+    sys.stdout = sys.__stdout__ = open(1, "w", buffering=1, closefd=False)
+    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, closefd=False)

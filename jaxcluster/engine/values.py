@@ -1,0 +1,228 @@
+"""A rank's side of push and pull.
+
+A value travels as a pickle whose jax.Arrays are left out (``persistent_id``): each rank then puts
+its own shards of them where the notebook says: into a shared-memory file that the notebook maps
+(same host, one copy), or into frames of a reply.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import mmap
+import pickle
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from jaxcluster.engine.arrays import (
+    describe,
+    is_array,
+    numpy_view,
+    own_shards,
+    sample,
+    wait_ready,
+)
+from jaxcluster.engine.beacon import Request
+
+PROTOCOL = 5
+READY_TIMEOUT_S = 30.0
+DISPLAY_TIMEOUT_S = 5.0
+
+
+class BadName(Exception):
+    """A name that this rank does not have."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class CannotPickle(Exception):
+    """A value that can't be pickled."""
+
+    hint = ""
+
+
+@dataclass
+class Held:
+    """What a rank keeps between ``describe_value`` and ``fill``."""
+
+    name: str
+    arrays: list[Any]
+    buffers: list[pickle.PickleBuffer]
+
+
+class ArrayPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles everything but jax.Arrays, which it gathers in ``arrays``."""
+
+    def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer]) -> None:
+        super().__init__(file, protocol=PROTOCOL, buffer_callback=buffers.append)
+        self.arrays: list[Any] = []
+        self._seen: dict[int, int] = {}
+
+    def persistent_id(self, obj: Any) -> Any:
+        if not is_array(obj):
+            return None
+        if id(obj) not in self._seen:
+            self._seen[id(obj)] = len(self.arrays)
+            self.arrays.append(obj)
+        return ("array", self._seen[id(obj)])
+
+
+class Values:
+    """Answers for the namespace of one rank."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.namespace: dict[str, Any] = {}
+        self.last_result: Any = lambda: None
+        self._held: dict[str, Held] = {}
+        self._tokens = itertools.count()
+
+    def lookup(self, name: str) -> Any:
+        """The value of a name; ``""`` is the last cell's last expression."""
+        if not name:
+            return self.last_result()
+        try:
+            return self.namespace[name]
+        except KeyError:
+            import difflib
+
+            known = [k for k in self.namespace if not k.startswith("_")]
+            close = difflib.get_close_matches(name, known, n=3)
+            hint = f"Did you mean {' or '.join(close)}?" if close else ""
+            raise BadName(f"rank {self.rank} has no variable {name!r}", hint) from None
+
+    # ------------------------------------------------------------------ pull
+
+    def describe_value(self, request: Request) -> Any:
+        """``describe``: the pickle (rank 0, or whoever is asked for it) and this rank's arrays."""
+        name, plain = request.body["name"], request.body.get("plain", False)
+        value = self.lookup(name)
+        if plain:
+            value = plain_containers(value)
+        file = io.BytesIO()
+        buffers: list[pickle.PickleBuffer] = []
+        pickler = ArrayPickler(file, buffers)
+        try:
+            pickler.dump(value)
+        except Exception as error:
+            raise CannotPickle(
+                f"{name} can't be pickled on rank {self.rank}: {type(error).__name__}: {error}"
+            ) from None
+        arrays = [numpy_view(a) for a in pickler.arrays]
+        token = f"{self.rank}-{next(self._tokens)}"
+        wanted = request.body["pickle"]
+        if arrays or (buffers and wanted):
+            self._held[token] = Held(name, arrays, buffers if wanted else [])
+        body = {
+            "token": token,
+            "arrays": [asdict(describe(a)) for a in arrays],
+            "buffers": [b.raw().nbytes for b in buffers] if wanted else [],
+        }
+        return body, [file.getvalue()] if wanted else []
+
+    def fill(self, request: Request) -> Any:
+        """``fill``: write this rank's shards to their places in the notebook's shared memory."""
+        held = self._held.pop(request.body["token"])
+        with open(request.body["path"], "r+b") as file:
+            target = mmap.mmap(file.fileno(), 0)
+        for number, offset in request.body["arrays"]:
+            array = held.arrays[number]
+            wait_ready(array, held.name, READY_TIMEOUT_S)
+            whole: np.ndarray[Any, Any] = np.ndarray(array.shape, array.dtype, target, offset)
+            for shard in own_shards(array):
+                whole[shard.index] = np.asarray(shard.data)
+            del whole
+        for buffer, offset in zip(held.buffers, request.body["buffers"], strict=True):
+            raw = buffer.raw()
+            target[offset : offset + raw.nbytes] = raw
+        return None
+
+    def fetch(self, request: Request) -> Any:
+        """``fetch``: the same in frames, for a notebook on another host."""
+        held = self._held.pop(request.body["token"])
+        places, frames = [], []
+        for number in request.body["arrays"]:
+            array = held.arrays[number]
+            wait_ready(array, held.name, READY_TIMEOUT_S)
+            for shard in own_shards(array):
+                values = np.asarray(shard.data)
+                places.append([number, [[s.start, s.stop] for s in shard.index], values.shape])
+                frames.append(memoryview(np.ascontiguousarray(values).reshape(-1).view(np.uint8)))
+        frames.extend(b.raw() for b in held.buffers)
+        return {"places": places}, frames
+
+    def forget(self, request: Request) -> None:
+        self._held.pop(request.body["token"], None)
+
+    def sample(self, request: Request) -> Any:
+        """``sample``: what is needed to print an array that spans processes."""
+        name, edge = request.body["name"], request.body["edge"]
+        array = self.lookup(name)
+        if not is_array(array):
+            raise BadName(f"{name or 'the last result'} is no jax.Array on rank {self.rank}", "")
+        array = numpy_view(array)
+        wait_ready(array, name or "the result", DISPLAY_TIMEOUT_S)
+        parts = sample(array, edge)
+        body = {"shape": list(array.shape), "places": [[w, list(v.shape)] for w, v in parts]}
+        return body, [v.tobytes() for _, v in parts]
+
+    # ------------------------------------------------------------------ push
+
+    def assign(self, request: Request) -> Any:
+        """``assign``: bind pushed names. On the main thread, so it keeps its turn among cells."""
+        pickled, *frames = request.buffers
+        buffers: Sequence[Any] = frames
+        if path := request.body.get("path"):
+            with open(path, "rb") as file:
+                # A private mapping: written pages become this rank's own, the rest is shared.
+                shared = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+            buffers = [shared[start:stop] for start, stop in request.body["buffers"]]
+        elif frames:
+            buffers = [bytearray(f) for f in frames]  # writable, as the sender's arrays were
+        values = pickle.loads(bytes(pickled), buffers=buffers)
+        self.namespace.update(values)
+        return sorted(values)
+
+    # ------------------------------------------------------------------ names
+
+    def spanning_names(self, request: Request) -> Any:
+        """``spanning``: which of these names hold an array that spans processes, at any depth."""
+        import jax
+
+        found = []
+        for name in request.body["names"]:
+            value = self.namespace.get(name)
+            leaves = jax.tree.leaves(value) if value is not None else []
+            if any(is_array(leaf) and not leaf.is_fully_addressable for leaf in leaves):
+                found.append(name)
+        return found
+
+
+def plain_containers(value: Any) -> Any:
+    """A pytree as nested dicts and lists, for a notebook that lacks the classes it is made of."""
+    import jax
+
+    leaves = jax.tree_util.tree_flatten_with_path(value)[0]
+    if len(leaves) == 1 and not leaves[0][0]:
+        return leaves[0][1]
+    tree: dict[Any, Any] = {}
+    for path, leaf in leaves:
+        node = tree
+        keys = [_plain_key(key) for key in path]
+        for key in keys[:-1]:
+            node = node.setdefault(key, {})
+        node[keys[-1]] = leaf
+    return tree
+
+
+def _plain_key(key: Any) -> Any:
+    for attribute in ("key", "name", "idx"):
+        if hasattr(key, attribute):
+            return getattr(key, attribute)
+    return str(key)

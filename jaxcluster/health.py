@@ -1,0 +1,134 @@
+"""When a cell is over, and what is done to the ranks that do not end by themselves.
+
+Pure: ``CellWatch.feed(event, now)`` gives instructions, and the caller carries them out. Times are
+seconds on any clock that only goes forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+GRACE_S = 2.0  # that the other ranks get after the first one raised
+ANSWER_S = 3.0  # that interrupted ranks get to say so
+
+
+@dataclass(frozen=True)
+class Replied:
+    rank: int
+    status: str
+
+
+@dataclass(frozen=True)
+class Died:
+    rank: int
+
+
+@dataclass(frozen=True)
+class StopPressed:
+    """The user interrupted the notebook."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Nothing happened but time."""
+
+
+@dataclass(frozen=True)
+class Interrupt:
+    """Interrupt these ranks. ``why``: ``stop``, ``timeout``, ``error`` or ``death``."""
+
+    ranks: tuple[int, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The cell is over; ``silent`` ranks never answered."""
+
+    silent: tuple[int, ...] = ()
+
+
+Event = Replied | Died | StopPressed | Tick
+Instruction = Interrupt | Finish
+
+
+@dataclass
+class CellWatch:
+    """One cell's course.
+
+    Args:
+      ranks: those that run it.
+      started: now, when it was sent.
+      timeout_s: how long it may take; None for ever.
+      grace_s: how long the others may go on after a rank failed.
+      answer_s: how long interrupted ranks are waited for.
+    """
+
+    ranks: Sequence[int]
+    started: float
+    timeout_s: float | None = None
+    grace_s: float = GRACE_S
+    answer_s: float = ANSWER_S
+    status: dict[int, str] = field(default_factory=dict)
+    why: str = ""
+    finished: bool = False
+    _failed_at: float | None = None
+    _failed_by: str = ""
+    _interrupted_at: float | None = None
+
+    @property
+    def open_ranks(self) -> tuple[int, ...]:
+        return tuple(r for r in self.ranks if r not in self.status)
+
+    def deadline(self) -> float | None:
+        """When ``Tick`` must come at the latest."""
+        times = []
+        if self._interrupted_at is not None:
+            times.append(self._interrupted_at + self.answer_s)
+        else:
+            if self._failed_at is not None:
+                times.append(self._failed_at + self.grace_s)
+            if self.timeout_s is not None:
+                times.append(self.started + self.timeout_s)
+        return min(times, default=None)
+
+    def feed(self, event: Event, now: float) -> list[Instruction]:
+        """What is to be done after ``event``, in order."""
+        if self.finished:
+            return []
+        pressed = False
+        match event:
+            case Replied(rank, status):
+                self.status[rank] = status
+                if status not in ("ok", "interrupted") and self._failed_at is None:
+                    self._failed_at, self._failed_by = now, "error"
+            case Died(rank):
+                self.status[rank] = "died"
+                if self._failed_at is None:
+                    self._failed_at, self._failed_by = now, "death"
+            case StopPressed():
+                pressed = True
+        if not self.open_ranks:
+            return self._finish()
+        if self._interrupted_at is not None:
+            # Stop, pressed again while the ranks are given time to answer: leave at once.
+            if pressed or now >= self._interrupted_at + self.answer_s:
+                return self._finish()
+            return []
+        if pressed:
+            return self._interrupt("stop", now)
+        if self.timeout_s is not None and now >= self.started + self.timeout_s:
+            return self._interrupt("timeout", now)
+        if self._failed_at is not None and now >= self._failed_at + self.grace_s:
+            return self._interrupt(self._failed_by, now)
+        return []
+
+    def _interrupt(self, why: str, now: float) -> list[Instruction]:
+        self.why = why
+        self._interrupted_at = now
+        return [Interrupt(self.open_ranks, why)]
+
+    def _finish(self) -> list[Instruction]:
+        self.finished = True
+        return [Finish(self.open_ranks)]

@@ -1,0 +1,96 @@
+"""The local launcher as ipyparallel knows launchers (found by its entry points).
+
+With these, ipyparallel's cluster file, its REST endpoint and ``ipcluster list|stop`` know our
+clusters too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from ipyparallel.cluster.launcher import ControllerLauncher, EngineLauncher, NotRunning
+from traitlets import Any, Float, Int, Unicode
+from traitlets import List as ListTrait
+
+from jaxcluster.engine.processes import start_time
+from jaxcluster.errors import LaunchError
+from jaxcluster.launchers.supervisor import Supervisor
+
+# A heartbeat each second tells ipyparallel's clients of new engines soon; a minute of misses keeps
+# engines that are busy in C code. Deaths are told by the fork server, not by heartbeats.
+CONTROLLER_ARGS = (
+    "--HeartMonitor.period=1000",
+    "--HeartMonitor.max_heartmonitor_misses=60",
+    "--log-level=40",
+)
+
+
+class _OnForkServer:
+    """What both launcher classes share: their processes live on a fork server."""
+
+    supervisor: Supervisor
+    proc_pids: list[int]
+
+    def find_args(self) -> list[str]:
+        return ["jaxcluster"]
+
+    def poll(self) -> int | None:
+        running = [pid for pid in self.proc_pids if start_time(pid) is not None]
+        return None if running else 0
+
+    async def stop(self) -> None:
+        if self.state != "after":  # type: ignore[has-type]
+            with contextlib.suppress(LaunchError):
+                self.supervisor.command("kill", pids=self.proc_pids)
+            self.notify_stop({"exit_code": 0, "pids": self.proc_pids})  # type: ignore[attr-defined]
+
+    async def join(self, timeout: float | None = None) -> None:
+        """ipyparallel waits for nothing here: ``stop`` returns when all are reaped."""
+
+    def signal(self, sig: int) -> None:
+        for pid in self.proc_pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, sig)
+
+    @classmethod
+    def from_dict(cls, d: dict[str, object], **kwargs: object) -> "_OnForkServer":
+        self: _OnForkServer = super().from_dict(d, **kwargs)  # type: ignore[misc]
+        if self.poll() is not None:
+            raise NotRunning(f"processes {self.proc_pids}")
+        self.supervisor = Supervisor(Path(self.supervisor_path))
+        return self
+
+
+class HostController(_OnForkServer, ControllerLauncher):  # type: ignore[misc]
+    """ipyparallel's controller as a child of the fork server."""
+
+    supervisor_path = Unicode().tag(to_dict=True)
+    proc_pids = ListTrait(Int()).tag(to_dict=True)
+    timeout_s = Float(30.0)
+    plan = Any()  # a LaunchPlan
+    supervisor = Any()  # a Supervisor
+
+    def start(self) -> None:
+        argv = [f"--profile-dir={self.profile_dir}", f"--cluster-id={self.cluster_id}"]
+        proc = self.plan.controller | {"argv": [*argv, *CONTROLLER_ARGS, *self.controller_args]}
+        proc["env"] = proc["env"] | self.get_env()
+        self.proc_pids = self.supervisor.spawn([proc], self.timeout_s)
+        self.notify_start(self.proc_pids)
+
+
+class HostEngines(_OnForkServer, EngineLauncher):  # type: ignore[misc]
+    """A cluster's ranks as children of the fork server."""
+
+    supervisor_path = Unicode().tag(to_dict=True)
+    proc_pids = ListTrait(Int()).tag(to_dict=True)
+    timeout_s = Float(30.0)
+    plan = Any()  # a LaunchPlan
+    supervisor = Any()  # a Supervisor
+
+    def start(self, n: int) -> None:
+        self.n = n
+        procs = [p | {"env": p["env"] | self.get_env()} for p in self.plan.ranks]
+        self.proc_pids = self.supervisor.spawn(procs, self.timeout_s)
+        self.notify_start(self.proc_pids)

@@ -1,0 +1,146 @@
+"""This machine: ranks and controller are children of a fork server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxcluster import registry, wire
+from jaxcluster.errors import LaunchError
+from jaxcluster.launchers.supervisor import warm_supervisor
+
+# What would make a child believe that it is a part of somebody else's job or kernel.
+DROPPED_ENV = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_CONNECTION_INFO")
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """What will be started: one (argv, environment, log) for each process."""
+
+    spec: wire.ClusterSpec
+    folder: Path
+    controller: dict[str, Any]
+    ranks: tuple[dict[str, Any], ...]
+    addresses: tuple[str, ...]
+
+
+def render(
+    spec: wire.ClusterSpec, folder: Path, env: Mapping[str, str], cwd: str, connection_file: str
+) -> LaunchPlan:
+    """The processes of a local cluster. Pure: nothing is started or written."""
+    base = {k: v for k, v in env.items() if k not in DROPPED_ENV} | spec.env
+    addresses = tuple(f"ipc://{folder}/rank-{rank}.sock" for rank in range(spec.num_processes))
+    ranks = []
+    for rank, address in enumerate(addresses):
+        log = f"{folder}/rank-{rank}.log"
+        engine = {
+            "rank": rank,
+            "address": address,
+            "connection_file": connection_file,
+            "log_path": log,
+        }
+        ranks.append(
+            {
+                "role": "rank",
+                "rank": rank,
+                "argv": [],
+                "env": base | {"JAXCLUSTER_ENGINE": json.dumps(engine)},
+                "cwd": cwd,
+                "log": log,
+            }
+        )
+    controller = {
+        "role": "controller",
+        "argv": [],
+        "env": base,
+        "cwd": cwd,
+        "log": f"{folder}/controller.log",
+    }
+    return LaunchPlan(spec, folder, controller, tuple(ranks), addresses)
+
+
+def describe_launch(plan: LaunchPlan) -> str:
+    """The launch plan as text, for ``--dry-run``."""
+    lines = [
+        f"{plan.spec.num_processes} ranks on this machine, forked from one preloaded process "
+        f"(or as plain processes: {Path(sys.executable).name} -m jaxcluster.engine)",
+        f"folder: {plan.folder}",
+    ]
+    for proc in plan.ranks:
+        lines.append(f"  rank {proc['rank']}: JAXCLUSTER_ENGINE={proc['env']['JAXCLUSTER_ENGINE']}")
+    if plan.spec.env:
+        lines.append("  every rank: " + " ".join(f"{k}={v}" for k, v in plan.spec.env.items()))
+    return "\n".join(lines)
+
+
+class LocalCluster:
+    """The processes of one cluster on this machine, and ipyparallel's record of them."""
+
+    def __init__(self, spec: wire.ClusterSpec, on_event: Callable[[dict[str, Any]], None]) -> None:
+        self.spec = spec
+        self.folder = registry.folder(spec.name)
+        env = {k: v for k, v in os.environ.items() if k not in DROPPED_ENV} | spec.env
+        self.supervisor = warm_supervisor(self.folder.parent, env, os.getcwd())
+        self.supervisor.on_event = on_event
+        # Imported while the fork server does its own imports on another core.
+        from ipyparallel.cluster.cluster import Cluster as IPPCluster
+
+        from jaxcluster.launchers.ipp import HostController, HostEngines
+
+        self.ipp = IPPCluster(
+            cluster_id=f"jaxcluster-{spec.name}",
+            n=spec.num_processes,
+            delay=0,
+            controller_launcher_class=HostController,
+            engine_launcher_class=HostEngines,
+            send_engines_connection_env=False,
+            shutdown_atexit=False,  # the fork server sees to that, also where atexit never runs
+            load_profile=False,
+            log_level=40,
+            parent=None,
+        )
+        # ipyparallel would make the folders at the controller's start, which is too late for us.
+        Path(self.ipp.profile_dir, "security").mkdir(parents=True, exist_ok=True)
+        self.connection_file = Path(
+            self.ipp.profile_dir, "security", f"ipcontroller-{self.ipp.cluster_id}-engine.json"
+        )
+        self.plan = render(spec, self.folder, env, os.getcwd(), str(self.connection_file))
+
+    def start(self) -> list[int]:
+        """Start controller and ranks; returns the ranks' pids, in order of rank.
+
+        Raises:
+          LaunchError: the fork server did not start them in time.
+        """
+        self._remove_connection_files()
+        kwargs = {
+            "plan": self.plan,
+            "supervisor": self.supervisor,
+            "supervisor_path": str(self.supervisor.path),
+            "timeout_s": self.spec.timeout_s,
+        }
+        self.ipp.start_controller_sync(**kwargs)
+        self.ipp.start_engines_sync(self.spec.num_processes, **kwargs)
+        pids: list[int] = self.ipp.engine_set.proc_pids
+        return pids
+
+    def stop(self) -> None:
+        """End every process of the cluster; returns when all are reaped."""
+        with contextlib.suppress(LaunchError):
+            self.supervisor.command("stop", timeout_s=10)
+        with contextlib.suppress(LaunchError):
+            self.ipp.stop_cluster_sync()
+        self._remove_connection_files()
+        self.supervisor.on_event = None
+
+    def _remove_connection_files(self) -> None:
+        """The controller does it itself when it has the time; it is killed instead."""
+        for kind in ("engine", "client"):
+            path = str(self.connection_file).replace("-engine.json", f"-{kind}.json")
+            Path(path).unlink(missing_ok=True)

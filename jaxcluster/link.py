@@ -1,0 +1,224 @@
+"""The notebook's end of the ranks' own sockets: one thread that owns them all."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import zmq
+
+from jaxcluster import errors, wire
+
+Buffer = bytes | memoryview
+
+
+@dataclass(frozen=True)
+class Event:
+    """What came from a rank: ``op`` is reply, error, output or (from the link itself) died."""
+
+    rank: int
+    op: str
+    id: str
+    body: Any
+    buffers: Sequence[Buffer] = ()
+
+
+class Sink(queue.SimpleQueue[Event]):
+    """Where the answers to one or more requests arrive. Waiting for it can be interrupted."""
+
+
+class Link:
+    """Sends requests to ranks and delivers what they answer. Thread-safe.
+
+    Args:
+      addresses: a zmq endpoint for each rank. A rank that does not listen yet is retried for ever.
+    """
+
+    def __init__(self, addresses: Mapping[int, str]) -> None:
+        self._ids = itertools.count(1)
+        self._prefix = os.urandom(4).hex()
+        self._waiting: dict[str, tuple[int, Sink]] = {}
+        self._dead: dict[int, Any] = {}
+        self._outgoing: deque[tuple[int, list[Buffer]]] = deque()
+        self._lock = threading.Lock()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        self._woken = False
+        self._closed = False
+        self._context = zmq.Context()
+        self._sockets: dict[int, zmq.Socket[bytes]] = {}
+        for rank, address in addresses.items():
+            socket = self._context.socket(zmq.DEALER)
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.setsockopt(zmq.SNDHWM, 0)
+            socket.setsockopt(zmq.RCVHWM, 0)
+            socket.setsockopt(zmq.RECONNECT_IVL, 5)
+            socket.setsockopt(zmq.RECONNECT_IVL_MAX, 100)
+            socket.connect(address)
+            self._sockets[rank] = socket
+        self._thread = threading.Thread(target=self._serve, name="jaxcluster-link", daemon=True)
+        self._thread.start()
+
+    @property
+    def ranks(self) -> list[int]:
+        return sorted(self._sockets)
+
+    def request(
+        self, rank: int, op: str, body: Any = None, buffers: Sequence[Buffer] = (), *, sink: Sink
+    ) -> str:
+        """Send one request; what answers it arrives in ``sink``. Returns the request's id."""
+        id = f"{self._prefix}-{next(self._ids)}"
+        with self._lock:
+            if rank in self._dead:
+                sink.put(Event(rank, "died", id, self._dead[rank]))
+                return id
+            self._waiting[id] = (rank, sink)
+            self._outgoing.append((rank, [wire.encode(op, id, body), *buffers]))
+        self._wake()
+        return id
+
+    def gather(
+        self,
+        ranks: Iterable[int],
+        op: str,
+        body: Any = None,
+        *,
+        timeout_s: float,
+        buffers: Sequence[Buffer] = (),
+        bodies: Mapping[int, Any] | None = None,
+    ) -> dict[int, Event]:
+        """Ask several ranks at once and return the answers that came within ``timeout_s``.
+
+        An answer may be of op ``error`` or ``died``; ``unwrap`` raises those.
+        """
+        sink = Sink()
+        asked = {
+            self.request(r, op, bodies[r] if bodies else body, buffers, sink=sink): r for r in ranks
+        }
+        found: dict[int, Event] = {}
+        deadline = time.monotonic() + timeout_s
+        try:
+            while len(found) < len(asked):
+                event = sink.get(timeout=max(0.0, deadline - time.monotonic()))
+                if event.op != "output":
+                    found[event.rank] = event
+        except queue.Empty:
+            pass
+        finally:
+            self.forget(asked)
+        return found
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Let go of requests whose answers nobody waits for any more."""
+        with self._lock:
+            for id in ids:
+                self._waiting.pop(id, None)
+
+    def mark_dead(self, rank: int, facts: Any) -> None:
+        """Answer all that waits for ``rank``, now and later, with a ``died`` event."""
+        with self._lock:
+            self._dead[rank] = facts
+            gone = [id for id, (r, _) in self._waiting.items() if r == rank]
+            for id in gone:
+                self._waiting.pop(id)[1].put(Event(rank, "died", id, facts))
+
+    def close(self) -> None:
+        """End the thread and its sockets; requests after it are never answered."""
+        if not self._closed:
+            self._closed = True
+            self._wake()
+            if threading.current_thread() is not self._thread:
+                self._thread.join(2)
+
+    # ------------------------------------------------------------------ the thread
+
+    def _wake(self) -> None:
+        if not self._woken:
+            self._woken = True
+            try:
+                os.write(self._wake_write, b"x")
+            except BlockingIOError:
+                pass
+
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        ranks = {}
+        for rank, socket in self._sockets.items():
+            poller.register(socket, zmq.POLLIN)
+            ranks[socket] = rank
+        poller.register(self._wake_read, zmq.POLLIN)
+        while not self._closed:
+            for source, _ in poller.poll():
+                if source == self._wake_read:
+                    os.read(self._wake_read, 4096)
+                else:
+                    self._receive(ranks[source], source)
+            self._woken = False
+            while self._outgoing:
+                rank, frames = self._outgoing.popleft()
+                large = len(frames) > 1
+                self._sockets[rank].send_multipart(frames, copy=not large)
+        for socket in self._sockets.values():
+            socket.close(0)
+        self._context.term()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _receive(self, rank: int, socket: zmq.Socket[bytes]) -> None:
+        while True:
+            try:
+                frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            try:
+                envelope = wire.decode(frames[0].buffer)
+            except ValueError as error:
+                self.mark_dead(rank, {"version": str(error)})
+                continue
+            id, op = envelope["id"], envelope["op"]
+            with self._lock:
+                waiting = self._waiting.get(id)
+                if op in ("reply", "error"):
+                    self._waiting.pop(id, None)
+            if waiting is not None:
+                buffers = [frame.buffer for frame in frames[1:]]
+                waiting[1].put(Event(rank, op, id, envelope.get("body"), buffers))
+
+
+def unwrap(event: Event) -> Any:
+    """The body of a reply.
+
+    Raises:
+      RankDied: the rank's process has ended.
+      JaxClusterError: what the rank raised, as a TransferError where it is about a value.
+    """
+    if event.op == "reply":
+        return event.body
+    if event.op == "died":
+        if "version" in event.body:
+            raise errors.VersionMismatch(event.body["version"])
+        raise errors.RankDied(
+            f"Rank {event.rank} has died ({event.body.get('why', 'unknown reason')}).",
+            f"%jaxcluster logs {event.rank} shows its last words; %jaxcluster restart begins anew.",
+            [event.rank],
+        )
+    kinds = {
+        "BadName": errors.TransferError,
+        "NotReady": errors.TransferError,
+        "CannotPickle": errors.NotSerialisable,
+    }
+    kind = kinds.get(event.body["ename"])
+    if kind is not None:
+        raise kind(event.body["message"], event.body["hint"])
+    raise errors.RankError(
+        f"Rank {event.rank}: {event.body['ename']}: {event.body['message']}",
+        event.body.get("hint", ""),
+        [event.rank],
+    )

@@ -1,0 +1,216 @@
+"""Folds what the ranks say during a cell into one view of it: rank 0 shown, the rest kept.
+
+Pure: outputs and replies go in, in the order of their arrival; groups of equal ranks come out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxcluster import wire
+
+KEPT_CHARS = 10_000_000  # of one rank's printed text in one cell; the rest is counted only
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass
+class RankRecord:
+    """All that one rank put out in one cell, in order; neighbouring text is joined."""
+
+    rank: int
+    pieces: list[wire.RankOutput] = field(default_factory=list)
+    reply: wire.CellReply | None = None
+    died: str = ""
+    dropped_chars: int = 0
+    _texts: list[str] = field(default_factory=list)
+    _name: str = ""
+    _chars: int = 0
+
+    def add(self, output: wire.RankOutput) -> None:
+        if output.kind == "clear_output":
+            self._texts, self._name, self._chars = [], "", 0
+            self.pieces = []
+            return
+        if output.kind != "stream":
+            self._join()
+            self.pieces.append(output)
+            return
+        name, text = output.content["name"], output.content["text"]
+        if name != self._name:
+            self._join()
+            self._name = name
+        room = KEPT_CHARS - self._chars
+        self.dropped_chars += max(0, len(text) - room)
+        self._texts.append(text[: max(0, room)])
+        self._chars += min(len(text), max(0, room))
+
+    def _join(self) -> None:
+        if self._texts:
+            content = {"name": self._name, "text": "".join(self._texts)}
+            self.pieces.append(wire.RankOutput(self.rank, 0, "stream", content))
+            self._texts = []
+
+    def outputs(self) -> list[wire.RankOutput]:
+        """The pieces, with all text joined and counted drops said."""
+        self._join()
+        self._name = ""
+        if not self.dropped_chars:
+            return list(self.pieces)
+        note = {"name": "stderr", "text": f"\n[{self.dropped_chars} more characters not kept]\n"}
+        return [*self.pieces, wire.RankOutput(self.rank, 0, "stream", note)]
+
+    def text(self, name: str | None = None) -> str:
+        """The text printed to ``stdout`` or ``stderr`` (None: both)."""
+        return "".join(
+            o.content["text"]
+            for o in self.outputs()
+            if o.kind == "stream" and name in (None, o.content["name"])
+        )
+
+
+@dataclass
+class CellRecord:
+    """One cell as all its ranks ran it.
+
+    Attributes:
+      seq: the cell's number in the cluster; all ranks run cells in this order.
+      execution_count: the cell's number in the notebook, as in ``[7]``.
+      ranks: the ranks that were told to run it.
+    """
+
+    seq: int
+    execution_count: int
+    source: str
+    ranks: Sequence[int]
+    records: dict[int, RankRecord] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        for rank in self.ranks:
+            self.records[rank] = RankRecord(rank)
+
+    def add_output(self, output: wire.RankOutput) -> None:
+        self.records[output.rank].add(output)
+
+    def add_reply(self, reply: wire.CellReply) -> None:
+        self.records[reply.rank].reply = reply
+
+    def stdout(self, rank: int | None = None) -> str:
+        """What a rank printed (None: the first rank that ran the cell)."""
+        return self.records[self.ranks[0] if rank is None else rank].text("stdout")
+
+    def result(self, rank: int | None = None) -> dict[str, Any] | None:
+        """The MIME bundle of the cell's last expression on a rank, if it had one."""
+        record = self.records[self.ranks[0] if rank is None else rank]
+        found = [o.content["data"] for o in record.outputs() if o.kind == "execute_result"]
+        return found[-1] if found else None
+
+    @property
+    def replies(self) -> dict[int, wire.CellReply]:
+        return {r: rec.reply for r, rec in self.records.items() if rec.reply is not None}
+
+    @property
+    def errors(self) -> dict[int, wire.ErrorInfo]:
+        return {r: reply.error for r, reply in self.replies.items() if reply.error is not None}
+
+    @property
+    def ok(self) -> bool:
+        return len(self.replies) == len(self.ranks) and all(
+            reply.status == "ok" for reply in self.replies.values()
+        )
+
+    def __repr__(self) -> str:
+        state = "ok" if self.ok else "failed"
+        return (
+            f"<cell [{self.execution_count}] on ranks {format_ranks(self.ranks)}: {state}, "
+            f"{self.seconds:.3g} s>"
+        )
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """Ranks as people write them: ``0, 2-5``."""
+    ordered = sorted(set(ranks))
+    runs: list[list[int]] = []
+    for rank in ordered:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ", ".join(
+        str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in runs
+    )
+
+
+def name_ranks(ranks: Iterable[int]) -> str:
+    """``rank 3`` or ``ranks 0, 2-5``."""
+    ordered = sorted(set(ranks))
+    return f"rank{'s' if len(ordered) != 1 else ''} {format_ranks(ordered)}"
+
+
+def parse_ranks(text: str, num_processes: int) -> list[int]:
+    """The ranks that ``0,2-3`` names.
+
+    Raises:
+      ValueError: it is no list of ranks, or one of them does not exist.
+    """
+    ranks: set[int] = set()
+    for part in text.replace(" ", "").split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if match is None:
+            raise ValueError(f"{text!r} is no list of ranks such as 0,2-3")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first > last:
+            raise ValueError(f"{part!r} counts backwards: write {last}-{first}")
+        if last >= num_processes:
+            raise ValueError(
+                f"there is no rank {last}: this cluster has ranks 0-{num_processes - 1}"
+            )
+        ranks.update(range(first, last + 1))
+    return sorted(ranks)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks that put out the same."""
+
+    ranks: tuple[int, ...]
+    outputs: tuple[wire.RankOutput, ...] = ()
+    error: wire.ErrorInfo | None = None
+
+
+def group_outputs(records: Mapping[int, RankRecord]) -> list[Group]:
+    """Ranks with equal outputs together, in the order of each group's first rank."""
+    groups: dict[Hashable, list[int]] = {}
+    outputs: dict[Hashable, tuple[wire.RankOutput, ...]] = {}
+    for rank, record in sorted(records.items()):
+        pieces = tuple(record.outputs())
+        key = tuple((p.kind, _freeze(p.content)) for p in pieces)
+        groups.setdefault(key, []).append(rank)
+        outputs.setdefault(key, pieces)
+    return [Group(tuple(ranks), outputs[key]) for key, ranks in groups.items()]
+
+
+def group_errors(errors: Mapping[int, wire.ErrorInfo]) -> list[Group]:
+    """Ranks with equal errors together: same class, message and cell line."""
+    groups: dict[Hashable, list[int]] = {}
+    for rank, error in sorted(errors.items()):
+        groups.setdefault((error.ename, _without_rank(error.evalue), error.lineno), []).append(rank)
+    return [Group(tuple(ranks), error=errors[ranks[0]]) for ranks in groups.values()]
+
+
+def _without_rank(text: str) -> str:
+    """An error's text without what always differs between ranks: addresses of objects."""
+    return re.sub(r"0x[0-9a-f]{6,}", "0x…", ANSI.sub("", text))
+
+
+def _freeze(value: Any) -> Hashable:
+    if isinstance(value, dict):
+        return tuple(sorted((k, _freeze(v)) for k, v in value.items()))
+    if isinstance(value, list):
+        return tuple(_freeze(v) for v in value)
+    if isinstance(value, str):
+        return _without_rank(value)
+    return value if isinstance(value, Hashable) else repr(value)

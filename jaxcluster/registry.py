@@ -1,0 +1,157 @@
+"""The clusters of this user on this machine: a folder each, with a record that others can read.
+
+    <runtime>/<name>/cluster.json     the record (ClusterRecord)
+                     rank-0.sock      the ranks' own sockets
+                     rank-0.log       what they wrote to file descriptors 1 and 2
+                     lock             held while a cell is handed out, and holds the last cell's seq
+                     fork.sock        the fork server's socket
+
+The folder belongs to the user alone (0700): whoever can't enter it can't talk to the ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jaxcluster import wire
+from jaxcluster.errors import JaxClusterError, NoCluster, UsageError
+
+MAX_SOCKET_PATH = 100  # sun_path holds 108 bytes, and rank-1234.sock must fit behind the folder
+
+
+@dataclass(frozen=True)
+class ClusterRecord:
+    """What it takes to find a running cluster again.
+
+    ``owner`` is the token (pid:start) of the process that the cluster ends with; "" if detached.
+    ``addresses``, ``pids`` and ``logs`` are indexed by rank.
+    """
+
+    name: str
+    spec: wire.ClusterSpec
+    owner: str
+    created_ns: int
+    host_key: str
+    hostname: str
+    supervisor: str
+    addresses: list[str] = field(default_factory=list)
+    pids: list[int] = field(default_factory=list)
+    logs: list[str] = field(default_factory=list)
+    facts: list[wire.EngineFacts] = field(default_factory=list)
+    devices: list[wire.InitializeReply] = field(default_factory=list)
+    cluster_file: str = ""
+    notebook: str = ""
+
+
+def runtime_root(environ: Mapping[str, str] = os.environ) -> Path:
+    """The folder of all clusters of this user, made if need be.
+
+    Raises:
+      JaxClusterError: it is there and belongs to somebody else.
+    """
+    if chosen := environ.get("JAXCLUSTER_RUNTIME_DIR"):
+        root = Path(chosen)
+    elif xdg := environ.get("XDG_RUNTIME_DIR"):
+        root = Path(xdg) / "jaxcluster"
+    else:
+        root = Path(tempfile.gettempdir()) / f"jaxcluster-{os.getuid()}"
+    if len(str(root)) > MAX_SOCKET_PATH - 40:
+        root = Path("/tmp") / f"jaxcluster-{os.getuid()}"
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = root.stat()
+    if found.st_uid != os.getuid():
+        raise JaxClusterError(
+            f"{root} belongs to another user.",
+            "Set JAXCLUSTER_RUNTIME_DIR to a folder of your own with a short path.",
+        )
+    if found.st_mode & 0o077:
+        root.chmod(0o700)
+    return root
+
+
+def check_name(name: str) -> str:
+    """``name``, if a cluster may be called so.
+
+    Raises:
+      UsageError: it may not.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,30}", name):
+        raise UsageError(
+            f"{name!r} can't be a cluster's name: it takes letters, digits, '-', '_' and '.', "
+            "31 at most.",
+            "For example: %jaxcluster start --name exp1",
+        )
+    return name
+
+
+def folder(name: str) -> Path:
+    return runtime_root() / name
+
+
+def write(record: ClusterRecord) -> None:
+    """Save the record, so that no reader ever sees half of it."""
+    path = folder(record.name) / "cluster.json"
+    draft = path.with_suffix(".tmp")
+    draft.write_text(json.dumps(dataclasses.asdict(record), indent=1))
+    draft.replace(path)
+
+
+def read(name: str) -> ClusterRecord:
+    """The record of a cluster.
+
+    Raises:
+      NoCluster: there is none of that name.
+    """
+    try:
+        text = (folder(name) / "cluster.json").read_text()
+        return wire.parse(ClusterRecord, json.loads(text))
+    except (OSError, ValueError):
+        others = ", ".join(r.name for r in records())
+        raise NoCluster(
+            f"There is no cluster {name!r} here"
+            + (f" (running: {others})." if others else "; none is running."),
+            f"Type %jaxcluster attach {others.split(',')[0]}"
+            if others
+            else "Start one: %jaxcluster start -n 4",
+        ) from None
+
+
+def records() -> list[ClusterRecord]:
+    """All clusters that have a record, oldest first."""
+    found = []
+    for path in runtime_root().glob("*/cluster.json"):
+        with contextlib.suppress(OSError, ValueError):
+            found.append(wire.parse(ClusterRecord, json.loads(path.read_text())))
+    return sorted(found, key=lambda record: record.created_ns)
+
+
+def remove(name: str) -> None:
+    shutil.rmtree(folder(name), ignore_errors=True)
+
+
+@contextlib.contextmanager
+def turn(name: str) -> Iterator[int]:
+    """Hold the cluster's lock and get the next cell's seq.
+
+    Two notebooks on one cluster must hand out their cells in one order for all ranks: else rank 0
+    runs A, B and rank 1 runs B, A, and both hang in each other's collectives.
+    """
+    with open(folder(name) / "lock", "a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.seek(0)
+        seq = int(lock.read() or 0) + 1
+        lock.seek(0)
+        lock.truncate()
+        lock.write(str(seq))
+        lock.flush()
+        yield seq

@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# Runs notebooks/quickstart.ipynb on 4 JAX processes and prints what process 0 showed.
+# Everything it needs goes into .venv in this checkout; a second run reuses it.
+#
+#   bash notebooks/quickstart.sh                      with the first fitting python found
+#   PYTHON=python3.13 bash notebooks/quickstart.sh    with that one
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+env=.venv
+mark=$env/.jaxcluster # written by this script alone: which pyproject.toml of which checkout is in
+want="$(cksum <pyproject.toml) $PWD"
+
+say() { printf '==> %s\n' "$*"; }
+
+# Runs a command silently, and shows what it said only if it fails.
+quietly() {
+    local log
+    log=$(mktemp)
+    if ! "$@" >"$log" 2>&1 </dev/null; then
+        cat "$log" >&2
+        rm -f "$log"
+        printf 'This failed: %s\n' "$*" >&2
+        exit 1
+    fi
+    rm -f "$log"
+}
+
+# True for a Python that can make our environment. It is really run, because a name in PATH may be
+# a shim of a version that is not there, and Debian's python3 comes without venv.
+fits() {
+    "$1" -c 'import ensurepip, sys, venv
+sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' >/dev/null 2>&1
+}
+
+find_python() {
+    local python candidates=(python3 python3.13 python3.12 python3.11)
+    if [ -n "${PYTHON:-}" ]; then candidates=("$PYTHON"); fi
+    for python in "${candidates[@]}"; do
+        if fits "$python"; then
+            echo "$python"
+            return
+        fi
+    done
+    echo "jaxcluster needs Python 3.11, 3.12 or 3.13 with its venv module, and ${PYTHON:-python3}" \
+        "is none of these. On Debian and Ubuntu: apt-get install python3 python3-venv. For one" \
+        "elsewhere: PYTHON=/path/to/python3.12 bash notebooks/quickstart.sh" >&2
+    return 1
+}
+
+# An environment of ours that is unfinished, or was moved or copied here with the checkout, is made
+# anew (its scripts name the old place). One that somebody else made is used as it is.
+works() {
+    if [ -e "$mark" ]; then
+        case $(cat "$mark") in *" $PWD") ;; *) return 1 ;; esac
+    fi
+    "$env/bin/pip" --version >/dev/null 2>&1
+}
+
+if works && [ "$(cat "$mark" 2>/dev/null)" = "$want" ]; then
+    say "using $env"
+else
+    if ! works; then
+        if [ -e "$env" ] && [ ! -e "$mark" ]; then
+            echo "$PWD/$env is not from this script and has no working pip. Move it away." >&2
+            exit 1
+        fi
+        python=$(find_python)
+        say "making $env with $("$python" --version)"
+        rm -rf "$env"
+        mkdir "$env"
+        echo unfinished >"$mark"
+        quietly "$python" -m venv "$env"
+    fi
+    say "installing jaxcluster and what it needs into $env (a minute or two)"
+    quietly "$env/bin/pip" install --disable-pip-version-check -e .
+    echo "$want" >"$mark"
+fi
+
+say "running notebooks/quickstart.ipynb on 4 processes"
+"$env/bin/python" - <<'EOF'
+import re
+import sys
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+def text_of(output):
+    """What a terminal would show of one output."""
+    if output.output_type == "stream":
+        text = output.text
+    elif output.output_type == "error":
+        text = "\n".join(output.traceback)
+    else:
+        text = output.data.get("text/plain", "")
+    # Progress lines overwrite themselves with \r: keep what stood there in the end.
+    lines = (line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.rstrip("\n").split("\n"))
+    return ESCAPES.sub("", "\n".join(lines))
+
+
+def show(cell, cell_index, execute_reply):
+    number = execute_reply["content"]["execution_count"]
+    print(f"\nIn [{number}]:")
+    print("\n".join(f"    {line}" for line in cell.source.splitlines()))
+    for output in cell.outputs:
+        if text := text_of(output):
+            print(text)
+    sys.stdout.flush()
+
+
+path = Path("notebooks/quickstart.ipynb")
+client = NotebookClient(
+    nbformat.read(path, as_version=4),
+    timeout=300,
+    kernel_name="python3",
+    resources={"metadata": {"path": str(path.parent)}},
+    on_cell_executed=show,
+)
+try:
+    client.execute()
+except CellExecutionError:
+    sys.exit("\nThe cell above failed.")  # its traceback stands there
+EOF
+
+echo
+say "the same in JupyterLab:  $env/bin/jupyter lab notebooks/quickstart.ipynb"

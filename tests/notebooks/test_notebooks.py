@@ -1,0 +1,209 @@
+"""Every notebook in notebooks/ runs from top to bottom, and leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import psutil
+import pytest
+from nbclient import NotebookClient
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+MARK = "JAXCLUSTER_TEST_MARK"
+
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+# ------------------------------------------------------------------------------- what is committed
+
+
+@every_notebook
+def test_notebook_is_committed_without_outputs(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=nbformat.NO_CONVERT)
+    nbformat.validate(notebook)
+    assert (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
+    assert notebook.metadata.kernelspec.name == "python3"
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert cell.outputs == []
+            assert cell.execution_count is None
+
+
+@every_notebook
+def test_notebook_ends_its_cluster(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    assert code[-1] == "%jaxcluster stop"
+
+
+# ------------------------------------------------------------------------------------- what it does
+
+
+@dataclass(frozen=True)
+class Executed:
+    """An executed notebook and the processes that were still there ``leftover_s`` later."""
+
+    cells: list[Any]
+    left_over: list[str]
+
+    def cell(self, part_of_source: str) -> Any:
+        (found,) = (c for c in self.cells if part_of_source in c.source)
+        return found
+
+
+def processes_with_mark(mark: str) -> list[str]:
+    """The command lines of all processes whose environment carries ``mark``.
+
+    The kernel gets the mark when it is started, so that whatever it starts has it too, however
+    often it forks and whoever has become its parent.
+    """
+    found = []
+    for process in psutil.process_iter():
+        try:
+            alive = process.status() != psutil.STATUS_ZOMBIE
+            if alive and process.environ().get(MARK) == mark:
+                found.append(f"{process.pid}: {' '.join(process.cmdline())}")
+        except psutil.Error:  # gone in the meantime, or somebody else's
+            continue
+    return found
+
+
+def wait_until_none_is_left(mark: str, deadline_s: float = 10.0) -> list[str]:
+    end = time.monotonic() + deadline_s
+    while (left := processes_with_mark(mark)) and time.monotonic() < end:
+        time.sleep(0.1)
+    return left
+
+
+def execute(path: Path, directory: Path) -> Executed:
+    copy = Path(shutil.copy(path, directory))
+    mark = uuid.uuid4().hex
+    # IPYTHONDIR: no startup file, profile or running cluster of the user's gets in the way.
+    environment = os.environ | {MARK: mark, "IPYTHONDIR": str(directory / "ipython")}
+    notebook = nbformat.read(copy, as_version=4)
+    client = NotebookClient(
+        notebook,
+        timeout=120,
+        kernel_name="python3",
+        allow_errors=True,  # we look at the outputs ourselves: a failure then shows all of them
+        resources={"metadata": {"path": str(directory)}},
+    )
+    client.execute(env=environment)
+    left_over = wait_until_none_is_left(mark)
+    return Executed([c for c in notebook.cells if c.cell_type == "code"], left_over)
+
+
+def errors_in(cells: list[Any]) -> Iterator[str]:
+    for cell in cells:
+        for output in cell.outputs:
+            if output.output_type == "error":
+                yield f"{cell.source}\n{output.ename}: {output.evalue}\n" + "\n".join(
+                    output.traceback
+                )
+
+
+def text_under(cell: Any) -> str:
+    """All text that stands under a cell, as a user would read it."""
+    return "".join(
+        output.text if output.output_type == "stream" else output.data.get("text/plain", "") + "\n"
+        for output in cell.outputs
+    )
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Executes a notebook once, however many tests look at it."""
+    done: dict[Path, Executed] = {}
+
+    def get(path: Path) -> Executed:
+        if path not in done:
+            done[path] = execute(path, tmp_path_factory.mktemp(path.stem))
+        return done[path]
+
+    return get
+
+
+@every_notebook
+@pytest.mark.timeout(240)
+def test_notebook_runs_without_an_error(path: Path, executed: Any) -> None:
+    result = executed(path)
+    assert [cell.execution_count for cell in result.cells] == list(range(1, len(result.cells) + 1))
+    assert "\n\n".join(errors_in(result.cells)) == ""
+
+
+@every_notebook
+@pytest.mark.timeout(240)
+def test_notebook_leaves_no_process_behind(path: Path, executed: Any) -> None:
+    assert executed(path).left_over == []
+
+
+QUICKSTART = next(path for path in NOTEBOOKS if path.stem == "quickstart")
+
+
+@pytest.mark.timeout(240)
+def test_quickstart_shows_process_0s_line_and_no_other(executed: Any) -> None:
+    cell = executed(QUICKSTART).cell("jnp.sum(jnp.sin(x))")
+    (stream,) = cell.outputs
+    assert (stream.output_type, stream.name) == ("stream", "stdout")
+    (line,) = stream.text.splitlines()
+    process, value = line.split()
+    assert process == "0"
+    assert float(value) == pytest.approx(-0.1239873, abs=1e-5)
+
+
+@pytest.mark.timeout(240)
+def test_quickstart_shows_the_array_that_spans_processes_with_its_values(executed: Any) -> None:
+    text = text_under(executed(QUICKSTART).cell("%%spmd\nx"))
+    assert "int32" in text
+    for value in range(32):
+        assert str(value) in text
+
+
+@pytest.mark.timeout(240)
+def test_quickstart_pulls_the_whole_array(executed: Any) -> None:
+    text = text_under(executed(QUICKSTART).cell("%pull x"))
+    assert "(4, 8)" in text
+    assert str(sum(range(32))) in text
+
+
+# ----------------------------------------------------------------------------- the proof can fail
+
+
+def test_a_left_over_process_would_be_found() -> None:
+    mark = uuid.uuid4().hex
+    with subprocess.Popen(
+        [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"],
+        env=os.environ | {MARK: mark},
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it runs
+        found = wait_until_none_is_left(mark, deadline_s=0)
+        process.kill()
+    assert [line.split(":")[0] for line in found] == [str(process.pid)]
+    assert wait_until_none_is_left(mark) == []
+
+
+def test_an_error_under_a_cell_would_be_found(tmp_path: Path) -> None:
+    path = tmp_path / "broken.ipynb"
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell("1 / 0"), nbformat.v4.new_code_cell("1 + 1")],
+        metadata={"kernelspec": {"name": "python3", "display_name": "", "language": "python"}},
+    )
+    nbformat.write(notebook, path)
+    (tmp_path / "run").mkdir()
+    result = execute(path, tmp_path / "run")
+    (error,) = errors_in(result.cells)
+    assert "ZeroDivisionError" in error
+    assert text_under(result.cells[1]) == "2\n"
+    assert result.left_over == []

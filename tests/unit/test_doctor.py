@@ -1,0 +1,239 @@
+"""What the doctor says of made-up machines, and that it gets through this one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxcluster.doctor import (
+    Check,
+    check_devices,
+    check_fork,
+    check_hostname,
+    check_jaxlib_match,
+    check_loopback,
+    check_package,
+    check_proxies,
+    check_python,
+    check_runtime_dir,
+    check_shared_memory,
+    render,
+    run_checks,
+)
+
+
+def test_each_failing_line_has_its_fix_below() -> None:
+    checks = [
+        Check("Python", True, "3.11.7", fix="not shown"),
+        Check("shared memory", None, "1 MB free", fix="more of it"),
+        Check("jax", False, "is not installed", fix="pip install jax"),
+        Check("fork", None, "is not here"),
+    ]
+    assert render(checks) == (
+        "✓ Python         3.11.7\n"
+        "! shared memory  1 MB free\n"
+        "                 fix: more of it\n"
+        "✗ jax            is not installed\n"
+        "                 fix: pip install jax\n"
+        "! fork           is not here"
+    )
+
+
+# --------------------------------------------------------------------------- versions
+
+
+@pytest.mark.parametrize(
+    ("version", "ok"),
+    [((3, 10, 9), False), ((3, 11, 0), True), ((3, 13, 5), True), ((3, 14, 0), None)],
+)
+def test_python_is_supported_from_3_11_to_3_13(version: tuple[int, ...], ok: bool | None) -> None:
+    assert check_python(version).ok is ok
+
+
+@pytest.mark.parametrize(
+    ("version", "ok"),
+    [("9.2.0", True), ("9", True), ("10.0.0.dev1", True), ("8.9.1", False), (None, False)],
+)
+def test_a_package_that_is_too_old_or_missing_says_what_to_install(
+    version: str | None, ok: bool
+) -> None:
+    check = check_package("ipyparallel", "9", True, lambda name: version)
+    assert check.ok is ok
+    assert ok or check.fix == 'pip install "ipyparallel>=9"'
+
+
+def test_versions_are_compared_as_numbers() -> None:
+    assert check_package("jax", "0.6", True, lambda name: "0.10.2").ok is True
+
+
+@pytest.mark.parametrize("version", ["4.1.0", None])
+def test_jupyterlab_missing_or_old_is_only_a_warning(version: str | None) -> None:
+    check = check_package("jupyterlab", "4.2", False, lambda name: version)
+    assert check.ok is None
+    assert check.fix == 'pip install "jupyterlab>=4.2"'
+
+
+@pytest.mark.parametrize(
+    ("jax", "jaxlib", "ok"),
+    [
+        ("0.10.2", "0.10.2", True),
+        ("0.10.2", "0.10.1", True),
+        ("0.12.0.1", "0.12.0", True),
+        ("0.10.2", "0.9.1", None),
+        ("0.10.1", "0.10.2", False),
+        ("0.10.2", None, False),
+    ],
+)
+def test_jaxlib_newer_than_jax_is_refused_as_jax_does(
+    jax: str, jaxlib: str | None, ok: bool | None
+) -> None:
+    check = check_jaxlib_match(jax, jaxlib)
+    assert check.ok is ok
+    assert bool(check.fix) is (ok is not True)
+
+
+# --------------------------------------------------------------------------- network
+
+
+def test_a_loopback_without_ports_says_why() -> None:
+    def refuse() -> int:
+        raise PermissionError("Operation not permitted")
+
+    check = check_loopback(refuse)
+    assert check.ok is False
+    assert check.detail == "no port on 127.0.0.1 can be bound: Operation not permitted"
+    assert check_loopback(lambda: 41234).detail == "127.0.0.1 gave port 41234"
+
+
+def test_a_host_name_that_leads_astray_needs_no_mending_for_jaxcluster() -> None:
+    def unknown(name: str) -> list[str]:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    unresolved = check_hostname("box", unknown)
+    debian = check_hostname("box", lambda name: ["127.0.1.1", "127.0.1.1"])
+    assert unresolved.ok is None
+    assert "box does not resolve" in unresolved.detail
+    assert debian.ok is None
+    assert debian.detail.startswith("box is 127.0.1.1: jaxcluster assigns addresses itself")
+    assert debian.fix.startswith("nothing for jaxcluster")
+    assert check_hostname("box", lambda name: ["10.0.0.7"]) == Check(
+        "hostname", True, "box is 10.0.0.7"
+    )
+
+
+def test_a_proxy_that_grpc_would_ask_for_loopback_says_what_to_type() -> None:
+    check = check_proxies({"https_proxy": "http://proxy:3128", "no_proxy": "localhost,.corp"})
+    assert check.ok is False
+    assert check.detail.startswith("https_proxy set and no_proxy does not exempt 127.0.0.1")
+    assert check.fix == "%env no_proxy=localhost,.corp,127.0.0.1"
+
+
+def test_the_fix_for_a_proxy_mends_it() -> None:
+    environ = {"http_proxy": "http://proxy:3128"}
+    name, _, value = check_proxies(environ).fix.removeprefix("%env ").partition("=")
+    assert check_proxies({**environ, name: value}).ok is True
+
+
+@pytest.mark.parametrize("exempt", ["127.0.0.1", "a.corp, 127.0.0.1", "127.0.0.0/8"])
+def test_a_proxy_with_loopback_exempt_is_fine(exempt: str) -> None:
+    assert check_proxies({"http_proxy": "http://proxy:3128", "no_proxy": exempt}).ok is True
+
+
+@pytest.mark.parametrize("exempt", ["localhost", "*"])
+def test_names_and_stars_do_not_exempt_loopback(exempt: str) -> None:
+    assert check_proxies({"http_proxy": "http://proxy:3128", "no_proxy": exempt}).ok is False
+
+
+def test_grpcs_own_exemptions_replace_the_general_ones() -> None:
+    environ = {"grpc_proxy": "http://proxy:3128", "no_proxy": "127.0.0.1", "no_grpc_proxy": "x"}
+    assert check_proxies(environ).fix == "%env no_grpc_proxy=x,127.0.0.1"
+
+
+def test_upper_case_proxies_do_not_matter_to_grpc() -> None:
+    assert check_proxies({"HTTP_PROXY": "http://proxy:3128"}).ok is True
+    assert check_proxies({}).ok is True
+
+
+# --------------------------------------------------------------------------- machine
+
+
+def test_devices_are_listed_with_what_jax_lacks_to_use_them() -> None:
+    assert check_devices([], 0, 2, False) == Check("devices", True, "2 CPU cores")
+    assert check_devices([], 4, 96, False).detail == "4 TPU chips, 96 CPU cores"
+    assert check_devices(["0", "1"], 0, 8, True).detail == "2 GPUs (0,1), 8 CPU cores"
+    unused = check_devices(["0"], 0, 8, False)
+    assert unused.ok is None
+    assert "jax has no CUDA plugin" in unused.detail
+    assert 'pip install "jax[cuda12]"' in unused.fix
+
+
+def test_a_private_runtime_directory_is_good(tmp_path: Path) -> None:
+    private = tmp_path / "run"
+    private.mkdir(mode=0o700)
+    assert check_runtime_dir(private).ok is True
+
+
+def test_a_runtime_directory_that_is_yet_to_be_made_is_good(tmp_path: Path) -> None:
+    missing = tmp_path / "a" / "b"
+    assert check_runtime_dir(missing).ok is True
+    assert not missing.exists()
+
+
+def test_a_runtime_directory_open_to_others_says_how_to_close_it(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    check = check_runtime_dir(tmp_path)
+    assert check.ok is False
+    assert check.detail == f"{tmp_path} is open to other users (drwxr-xr-x)"
+    assert check.fix == f"chmod 700 {tmp_path}"
+
+
+def test_a_file_in_the_place_of_the_runtime_directory_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.touch()
+    assert check_runtime_dir(path).detail == f"{path} is not a directory"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a directory away")
+def test_a_runtime_directory_of_another_user_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.mkdir(mode=0o700)
+    os.chown(path, 12345, -1)
+    assert check_runtime_dir(path).detail == f"{path} belongs to user id 12345"
+
+
+@pytest.mark.parametrize(
+    ("free_nbytes", "ok"), [(64 * 2**20, True), (64 * 2**20 - 1, None), (None, None)]
+)
+def test_less_than_64_mb_of_shared_memory_is_a_warning(
+    free_nbytes: int | None, ok: bool | None
+) -> None:
+    assert check_shared_memory(free_nbytes).ok is ok
+
+
+def test_no_fork_is_a_warning_that_starts_are_slower() -> None:
+    assert check_fork(True).ok is True
+    assert check_fork(False).ok is None
+    assert "slower" in check_fork(False).detail
+
+
+def test_the_doctor_gets_through_this_machine(tmp_path: Path) -> None:
+    checks = run_checks(tmp_path / "run", environ={})
+    names = [check.name for check in checks]
+    assert len(names) == len(set(names))
+    failed = [check for check in checks if check.ok is False]
+    assert failed == []
+    assert len(render(checks).splitlines()) >= len(checks)
+
+
+def test_the_doctor_does_not_import_jax(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib; from jaxcluster import doctor; "
+        f"doctor.run_checks(pathlib.Path({str(tmp_path)!r})); "
+        "sys.exit('jax' in sys.modules or 'jaxlib' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

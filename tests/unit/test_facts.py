@@ -1,0 +1,138 @@
+"""What a process says of its host, read from made-up ``/dev`` and ``/proc`` folders."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxcluster import wire
+from jaxcluster.engine.facts import (
+    cuda_plugin_installed,
+    engine_facts,
+    host_gpus,
+    host_key,
+    host_tpu_chips,
+)
+
+
+def make_files(folder: Path, *names: str) -> Path:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return folder
+
+
+# --------------------------------------------------------------------------- GPU
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus"),
+    [
+        ("0,1", ["0", "1"]),
+        (" 3 , 1 ", ["3", "1"]),
+        ("GPU-8f3a,MIG-11d2", ["GPU-8f3a", "MIG-11d2"]),
+        ("", []),
+        ("-1", []),
+        ("NoDevFiles", []),
+        ("0,-1,1", ["0"]),
+    ],
+)
+def test_visible_devices_are_read_as_cuda_reads_them(
+    visible: str, gpus: list[str], tmp_path: Path
+) -> None:
+    dev = make_files(tmp_path, "nvidia0", "nvidia1", "nvidia2", "nvidia3")
+    assert host_gpus({"CUDA_VISIBLE_DEVICES": visible}, proc=tmp_path / "no", dev=dev) == gpus
+
+
+def test_gpus_are_counted_in_the_drivers_folder(tmp_path: Path) -> None:
+    proc = make_files(tmp_path / "gpus", "0000:1b:00.0/information", "0000:43:00.0/information")
+    assert host_gpus({}, proc=proc, dev=tmp_path / "no") == ["0", "1"]
+
+
+def test_gpus_of_a_container_are_numbered_from_zero(tmp_path: Path) -> None:
+    dev = make_files(tmp_path, "nvidia5", "nvidia7", "nvidiactl", "nvidia-uvm")
+    assert host_gpus({}, proc=tmp_path / "no", dev=dev) == ["0", "1"]
+
+
+def test_a_host_without_gpus_has_none(tmp_path: Path) -> None:
+    assert host_gpus({}, proc=tmp_path / "no", dev=tmp_path) == []
+
+
+def test_cuda_plugin_is_found_by_name_alone() -> None:
+    assert cuda_plugin_installed(lambda name: object() if name == "jax_cuda13_plugin" else None)
+    assert not cuda_plugin_installed(lambda name: None)
+
+
+# --------------------------------------------------------------------------- TPU
+
+
+def test_accel_nodes_are_tpu_chips(tmp_path: Path) -> None:
+    dev = make_files(tmp_path, "accel0", "accel1", "accel2", "accel3")
+    assert host_tpu_chips(dev=dev, pci=tmp_path / "no") == 4
+
+
+def test_the_kernels_accel_folder_is_no_tpu_chip(tmp_path: Path) -> None:
+    dev = make_files(tmp_path, "accel/accel0")
+    assert host_tpu_chips(dev=dev, pci=tmp_path / "no") == 0
+
+
+@pytest.mark.parametrize(("vendor", "chips"), [("0x1ae0\n", 2), ("0x10de\n", 0)])
+def test_vfio_groups_are_tpu_chips_where_the_bus_carries_googles(
+    vendor: str, chips: int, tmp_path: Path
+) -> None:
+    dev = make_files(tmp_path / "dev", "vfio/0", "vfio/1", "vfio/vfio")
+    pci = make_files(tmp_path / "pci", "0000:00:04.0/vendor", "0000:00:05.0/class")
+    (pci / "0000:00:04.0/vendor").write_text(vendor)
+    assert host_tpu_chips(dev=dev, pci=pci) == chips
+
+
+# --------------------------------------------------------------------------- host
+
+
+def test_containers_of_one_machine_are_different_hosts(tmp_path: Path) -> None:
+    boot_id = tmp_path / "boot_id"
+    boot_id.write_text("5d5ecd85\n")
+    for name in ("one", "other"):
+        (tmp_path / name).symlink_to(f"net:[{name}]")
+    keys = {host_key(boot_id=boot_id, net_namespace=tmp_path / name) for name in ("one", "other")}
+    assert keys == {"5d5ecd85 net:[one]", "5d5ecd85 net:[other]"}
+
+
+def test_host_key_is_the_host_name_where_there_is_no_proc(tmp_path: Path) -> None:
+    assert host_key(boot_id=tmp_path / "no") == socket.gethostname()
+
+
+def test_engine_facts_of_this_process_are_true() -> None:
+    facts = engine_facts(3, "10.0.0.7", environ={"CUDA_VISIBLE_DEVICES": "4", "TPU_WORKER_ID": "2"})
+    assert facts.rank == 3
+    assert facts.pid == os.getpid()
+    assert facts.hostname == socket.gethostname()
+    assert facts.host_key == host_key()
+    assert facts.address == "10.0.0.7"
+    assert facts.python == platform.python_version()
+    assert facts.jax == importlib.metadata.version("jax")
+    assert facts.gpus == ["4"]
+    assert facts.tpu_worker_id == 2
+
+
+def test_engine_facts_travel_unchanged() -> None:
+    facts = engine_facts(0)
+    body = wire.decode(wire.encode("facts", "1", facts))["body"]
+    assert wire.parse(wire.EngineFacts, body) == facts
+
+
+def test_engine_facts_do_not_import_jax() -> None:
+    code = (
+        "import sys; from jaxcluster.engine import facts; "
+        "facts.engine_facts(0); facts.cuda_plugin_installed(); "
+        "sys.exit('jax' in sys.modules or 'jaxlib' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

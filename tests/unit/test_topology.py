@@ -1,0 +1,468 @@
+"""The plan of the ranks: devices, environment and arguments, with no process started."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from jaxcluster.errors import PlanError, UsageError
+from jaxcluster.topology import (
+    TPU_TOPOLOGY,
+    RankPlan,
+    choose_platform,
+    default_num_processes,
+    describe_plan,
+    plan_ranks,
+)
+from jaxcluster.wire import ClusterSpec, EngineFacts
+
+
+def fact(rank: int, host: str = "box", **more: Any) -> EngineFacts:
+    return EngineFacts(
+        rank=rank,
+        pid=1000 + rank,
+        hostname=host,
+        host_key=f"boot-of-{host}",
+        address="127.0.0.1",
+        python="3.11.7",
+        jax="0.10.2",
+        **more,
+    )
+
+
+def plan(n: int, facts: Sequence[EngineFacts] | None = None, **spec: Any) -> RankPlan:
+    return plan_ranks(
+        ClusterSpec(name="main", num_processes=n, **spec),
+        [fact(rank) for rank in range(n)] if facts is None else facts,
+        coordinator_address="127.0.0.1:41234",
+        coordinator_bind_address="127.0.0.1:41234",
+        collectives_addresses=[f"127.0.0.{rank + 1}" for rank in range(n)],
+    )
+
+
+def gpu_plan(n: int, gpus: Sequence[str], **spec: Any) -> RankPlan:
+    facts = [fact(rank, gpus=list(gpus)) for rank in range(n)]
+    return plan(n, facts, platform="cuda", **spec)
+
+
+def tpu_plan(n: int, chips: int, **spec: Any) -> RankPlan:
+    return plan(n, [fact(rank, tpu_chips=chips) for rank in range(n)], platform="tpu", **spec)
+
+
+def visible_gpus(made: RankPlan) -> list[str | None]:
+    return [request.env.get("CUDA_VISIBLE_DEVICES") for request in made.requests]
+
+
+# --------------------------------------------------------------------------- choices
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tpu_chips", "expected"),
+    [([], 0, 2), (["0", "1", "2"], 0, 3), ([], 4, 4), ([], 8, 8), ([], 1, 1), ([], 2, 1)],
+)
+def test_default_is_one_process_per_gpu_or_tpu_chip_else_two(
+    gpus: list[str], tpu_chips: int, expected: int
+) -> None:
+    assert default_num_processes(gpus, tpu_chips) == expected
+
+
+@pytest.mark.parametrize("chips", range(1, 17))
+def test_default_number_of_tpu_processes_can_always_be_planned(chips: int) -> None:
+    tpu_plan(default_num_processes([], chips), chips)
+
+
+def test_platform_is_the_best_one_that_jax_can_use_here() -> None:
+    assert choose_platform(None, [], 0, cuda_plugin=True) == "cpu"
+    assert choose_platform(None, ["0"], 0, cuda_plugin=False) == "cpu"
+    assert choose_platform(None, ["0"], 0, cuda_plugin=True) == "cuda"
+    assert choose_platform(None, [], 4, cuda_plugin=False) == "tpu"
+
+
+def test_requested_platform_wins() -> None:
+    assert choose_platform("cpu", ["0"], 0, cuda_plugin=True) == "cpu"
+    assert choose_platform("cuda", [], 4, cuda_plugin=False) == "cuda"
+
+
+def test_unknown_platform_names_the_three() -> None:
+    with pytest.raises(UsageError, match="There is no platform 'gpu': it is cpu, cuda or tpu"):
+        choose_platform("gpu", [], 0, cuda_plugin=False)
+    with pytest.raises(UsageError, match="There is no platform 'rocm': it is cpu, cuda or tpu"):
+        plan(2, platform="rocm")
+
+
+# --------------------------------------------------------------------------- arguments
+
+
+def test_cpu_ranks_get_jax_arguments_threads_and_their_own_gloo_address() -> None:
+    made = plan(2, devices_per_process=4, timeout_s=30.5)
+    assert [request.process_id for request in made.requests] == [0, 1]
+    second = made.requests[1]
+    assert second.num_processes == 2
+    assert second.coordinator_address == "127.0.0.1:41234"
+    assert second.coordinator_bind_address == "127.0.0.1:41234"
+    assert second.local_device_ids is None
+    assert second.initialization_timeout == 30
+    assert second.heartbeat_timeout_seconds == 100
+    assert second.platforms == "cpu"
+    assert second.num_cpu_devices == 4
+    assert second.collectives_address == "127.0.0.2"
+    assert second.env == {"NPROC": "16"}
+
+
+def test_cpu_ranks_have_one_device_unless_asked() -> None:
+    assert [request.num_cpu_devices for request in plan(2).requests] == [1, 1]
+
+
+def test_user_environment_wins_over_the_default() -> None:
+    made = plan(2, env={"NPROC": "4", "XLA_FLAGS": "--xla_dump_to=/tmp/d"})
+    assert made.requests[0].env == {"NPROC": "4", "XLA_FLAGS": "--xla_dump_to=/tmp/d"}
+
+
+def test_ranks_do_not_share_one_environment_object() -> None:
+    first, second = plan(2).requests
+    assert first.env is not second.env
+
+
+def test_explicit_arguments_win_over_assigned_ones() -> None:
+    made = plan(
+        2,
+        local_device_ids=[[0], [1]],
+        coordinator_address="10.0.0.5:9000",
+        coordinator_bind_address="0.0.0.0:9000",
+        initialization_timeout=7,
+        heartbeat_timeout_seconds=11,
+    )
+    second = made.requests[1]
+    assert second.local_device_ids == [1]
+    assert second.coordinator_address == "10.0.0.5:9000"
+    assert second.coordinator_bind_address == "0.0.0.0:9000"
+    assert second.initialization_timeout == 7
+    assert second.heartbeat_timeout_seconds == 11
+
+
+@pytest.mark.parametrize(
+    ("address", "bind_address"),
+    [
+        ("127.0.0.1:9000", "127.0.0.1:9000"),
+        ("localhost:9000", "localhost:9000"),
+        ("[::1]:9000", "[::1]:9000"),
+        ("10.0.0.5:9000", None),
+    ],
+)
+def test_explicit_loopback_coordinator_listens_on_loopback_only(
+    address: str, bind_address: str | None
+) -> None:
+    request = plan(2, coordinator_address=address).requests[0]
+    assert request.coordinator_address == address
+    assert request.coordinator_bind_address == bind_address
+
+
+def test_explicit_bind_address_moves_the_coordinator_to_its_port() -> None:
+    request = plan(2, coordinator_bind_address="0.0.0.0:9000").requests[0]
+    assert request.coordinator_address == "127.0.0.1:9000"
+    assert request.coordinator_bind_address == "0.0.0.0:9000"
+
+
+def test_initialization_timeout_is_at_least_a_second() -> None:
+    assert plan(2, timeout_s=0.2).requests[0].initialization_timeout == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"devices_per_process": 0}, "devices_per_process is 0: every process needs a device"),
+        (
+            {"local_device_ids": [[0]]},
+            "local_device_ids has 1 list for 2 processes: give one list per rank",
+        ),
+        (
+            {"coordinator_address": "gpu-01"},
+            "coordinator_address is 'gpu-01', which has no port: write host:port",
+        ),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_with_the_reason(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        plan(2, **arguments)
+    assert message in str(caught.value)
+    assert "Try: " in caught.value.hint
+
+
+def test_a_cluster_of_no_processes_is_refused() -> None:
+    with pytest.raises(UsageError, match="num_processes is 0"):
+        plan(0)
+
+
+# --------------------------------------------------------------------------- ranks
+
+
+def test_facts_may_come_in_any_order() -> None:
+    made = plan(3, [fact(2, "c"), fact(0, "a"), fact(1, "b")])
+    assert made.hosts == ("a", "b", "c")
+    assert [request.process_id for request in made.requests] == [0, 1, 2]
+
+
+def test_missing_ranks_are_named() -> None:
+    with pytest.raises(PlanError) as caught:
+        plan(4, [fact(0), fact(2)])
+    assert str(caught.value) == (
+        "4 processes need the facts of ranks 0 to 3: ranks 1, 3 missing.\nTry: %jaxcluster logs"
+    )
+
+
+def test_doubled_and_foreign_ranks_are_named() -> None:
+    with pytest.raises(PlanError, match="rank 1 missing; rank 0 given twice; rank 5 not expected"):
+        plan(2, [fact(0), fact(0), fact(5)])
+
+
+# --------------------------------------------------------------------------- GPU
+
+
+def test_each_process_gets_one_gpu_through_its_environment() -> None:
+    made = gpu_plan(4, ["0", "1", "2", "3"])
+    assert visible_gpus(made) == ["0", "1", "2", "3"]
+    assert made.devices == ("GPU 0", "GPU 1", "GPU 2", "GPU 3")
+    request = made.requests[3]
+    assert request.platforms == "cuda"
+    assert request.local_device_ids is None
+    assert request.num_cpu_devices is None
+    assert request.collectives_address is None
+    assert "NPROC" not in request.env
+
+
+def test_gpus_are_taken_from_what_is_already_visible() -> None:
+    assert visible_gpus(gpu_plan(2, ["6", "3"])) == ["6", "3"]
+    names = ["GPU-8f3a", "MIG-11d2"]
+    assert visible_gpus(gpu_plan(2, names)) == names
+
+
+def test_assigned_gpus_stand_above_the_user_environment() -> None:
+    made = gpu_plan(2, ["2", "3"], env={"CUDA_VISIBLE_DEVICES": "2,3", "A": "1"})
+    assert [request.env for request in made.requests] == [
+        {"CUDA_VISIBLE_DEVICES": "2", "A": "1"},
+        {"CUDA_VISIBLE_DEVICES": "3", "A": "1"},
+    ]
+
+
+def test_gpus_that_divide_evenly_are_all_used() -> None:
+    assert visible_gpus(gpu_plan(2, ["0", "1", "2", "3"])) == ["0,1", "2,3"]
+    assert visible_gpus(gpu_plan(1, ["0", "1", "2", "3"])) == ["0,1,2,3"]
+
+
+def test_gpus_that_do_not_divide_evenly_are_one_each_and_the_rest_is_noted() -> None:
+    made = gpu_plan(3, ["0", "1", "2", "3"])
+    assert visible_gpus(made) == ["0", "1", "2"]
+    assert made.notes == ("no rank uses GPU 3 of box",)
+
+
+def test_devices_per_process_says_how_many_gpus_each_gets() -> None:
+    made = gpu_plan(2, ["0", "1", "2", "3"], devices_per_process=1)
+    assert visible_gpus(made) == ["0", "1"]
+    assert made.notes == ("no rank uses GPU 2,3 of box",)
+
+
+def test_each_host_counts_its_own_gpus() -> None:
+    facts = [fact(rank, "ab"[rank // 2], gpus=["0", "1"]) for rank in range(4)]
+    made = plan(4, facts, platform="cuda")
+    assert visible_gpus(made) == ["0", "1", "0", "1"]
+    assert made.hosts == ("a", "a", "b", "b")
+
+
+def test_all_ranks_get_equally_many_gpus_though_hosts_hold_unequally_many_ranks() -> None:
+    facts = [fact(rank, "aab"[rank], gpus=["0", "1", "2", "3"]) for rank in range(3)]
+    assert visible_gpus(plan(3, facts, platform="cuda")) == ["0,1", "2,3", "0,1"]
+
+
+def test_gpus_that_a_scheduler_gave_to_each_process_are_kept() -> None:
+    facts = [fact(rank, gpus=[str(3 - rank)]) for rank in range(4)]
+    assert visible_gpus(plan(4, facts, platform="cuda")) == ["3", "2", "1", "0"]
+
+
+def test_unequal_overlapping_gpu_lists_are_refused() -> None:
+    facts = [fact(0, gpus=["0", "1"]), fact(1, gpus=["1", "2"])]
+    with pytest.raises(PlanError) as caught:
+        plan(2, facts, platform="cuda")
+    assert "Ranks 0 and 1 on box both see GPU 1" in str(caught.value)
+    assert "0,1 and 1,2" in str(caught.value)
+
+
+def test_more_processes_than_gpus_says_what_to_type() -> None:
+    with pytest.raises(PlanError) as caught:
+        gpu_plan(4, ["0", "1"])
+    assert str(caught.value) == (
+        "4 processes on 1 host need 4 GPUs, one GPU can't be shared: "
+        "box has 2 GPUs (0,1) for ranks 0, 1, 2, 3.\n"
+        "Try: %jaxcluster start -n 2   or   %jaxcluster start -n 4 --platform cpu"
+    )
+
+
+def test_too_many_gpus_per_process_says_what_to_type() -> None:
+    with pytest.raises(PlanError) as caught:
+        gpu_plan(3, ["0", "1", "2", "3"], devices_per_process=2)
+    assert str(caught.value).startswith("3 processes on 1 host with 2 GPUs each need 6 GPUs")
+    assert "%jaxcluster start -n 2 --devices-per-process 2" in caught.value.hint
+
+
+def test_only_the_host_that_is_short_of_gpus_is_named() -> None:
+    facts = [fact(rank, "aab"[rank], gpus=["0"]) for rank in range(3)]
+    with pytest.raises(PlanError) as caught:
+        plan(3, facts, platform="cuda")
+    assert "3 processes on 2 hosts need 3 GPUs" in str(caught.value)
+    assert "a has 1 GPU (0) for ranks 0, 1." in str(caught.value)
+    assert "-n 2 " in caught.value.hint
+
+
+def test_no_gpu_at_all_says_what_to_type() -> None:
+    with pytest.raises(PlanError) as caught:
+        gpu_plan(2, [])
+    assert "2 processes on 1 host asked for GPUs, but no GPU is visible there" in str(caught.value)
+    assert "%jaxcluster start -n 2 --platform cpu" in caught.value.hint
+
+
+def test_suggested_number_of_gpu_processes_can_be_planned() -> None:
+    for gpus in range(1, 5):
+        for n in range(gpus + 1, 7):
+            with pytest.raises(PlanError) as caught:
+                gpu_plan(n, [str(i) for i in range(gpus)])
+            suggested = int(caught.value.hint.split("-n ")[1].split()[0])
+            assert len(gpu_plan(suggested, [str(i) for i in range(gpus)]).requests) == gpus
+
+
+def test_explicit_local_device_ids_leave_the_choice_of_gpus_to_jax() -> None:
+    made = gpu_plan(2, ["4", "5"], local_device_ids=[[1], [0]])
+    assert visible_gpus(made) == [None, None]
+    assert [request.local_device_ids for request in made.requests] == [[1], [0]]
+    assert made.devices == ("GPU 5", "GPU 4")
+
+
+def test_local_device_ids_beyond_the_visible_gpus_are_refused() -> None:
+    with pytest.raises(PlanError) as caught:
+        gpu_plan(2, ["4", "5"], local_device_ids=[[0], [5]])
+    assert "local_device_ids gives rank 1 device 5, but it sees 2 GPUs on box" in str(caught.value)
+    assert caught.value.hint == "The ids of rank 1 count from 0 to 1."
+
+
+# --------------------------------------------------------------------------- TPU
+
+
+def test_one_process_per_tpu_host_needs_no_topology() -> None:
+    facts = [fact(rank, f"t{rank}", tpu_chips=4, tpu_worker_id=rank) for rank in range(2)]
+    made = plan(2, facts, platform="tpu")
+    assert [request.env for request in made.requests] == [{}, {}]
+    assert [request.platforms for request in made.requests] == ["tpu", "tpu"]
+    assert made.devices == ("TPU chips 0,1,2,3",) * 2
+
+
+def test_two_processes_on_four_chips_get_jax_own_topology() -> None:
+    made = tpu_plan(2, 4)
+    assert made.requests[1].env == {
+        "CLOUD_TPU_TASK_ID": "1",
+        "TPU_PROCESS_BOUNDS": "2,1,1",
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,2,1",
+        "TPU_PROCESS_ADDRESSES": "localhost:10000,localhost:10001",
+        "TPU_PROCESS_PORT": "10001",
+        "TPU_VISIBLE_CHIPS": "2,3",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    }
+
+
+@pytest.mark.parametrize(("chips", "processes"), TPU_TOPOLOGY)
+def test_tpu_topology_covers_every_chip_once(chips: int, processes: int) -> None:
+    def volume(bounds: str) -> int:
+        x, y, z = map(int, bounds.split(","))
+        return x * y * z
+
+    process_bounds, chip_bounds = TPU_TOPOLOGY[chips, processes]
+    assert volume(process_bounds) == processes
+    assert volume(process_bounds) * volume(chip_bounds) == chips
+    made = tpu_plan(processes, chips)
+    seen = [c for r in made.requests for c in r.env["TPU_VISIBLE_CHIPS"].split(",")]
+    assert seen == [str(chip) for chip in range(chips)]
+
+
+def test_unsupported_tpu_layout_lists_the_supported_ones() -> None:
+    with pytest.raises(PlanError) as caught:
+        tpu_plan(3, 4)
+    assert str(caught.value) == (
+        "3 processes on 1 TPU host with 4 chips is not a layout that TPUs support. "
+        "Supported: one process per host with all its chips, on any number of hosts; on a single "
+        "host also 4 chips as 2 processes of 2; 4 chips as 4 processes of 1; "
+        "8 chips as 2 processes of 4; 8 chips as 8 processes of 1.\n"
+        "Try: %jaxcluster start -n 1"
+    )
+
+
+def test_chips_left_idle_are_an_unsupported_tpu_layout() -> None:
+    with pytest.raises(PlanError, match="2 processes, 1 chip each on 1 TPU host with 4 chips"):
+        tpu_plan(2, 4, devices_per_process=1)
+
+
+def test_several_processes_per_host_on_several_tpu_hosts_are_refused() -> None:
+    facts = [fact(rank, f"t{rank // 4}", tpu_chips=4) for rank in range(8)]
+    with pytest.raises(PlanError) as caught:
+        plan(8, facts, platform="tpu")
+    assert "8 processes on 2 TPU hosts with 4 chips" in str(caught.value)
+    assert caught.value.hint == "Try: %jaxcluster start -n 2"
+
+
+def test_a_host_without_tpu_says_what_to_type() -> None:
+    with pytest.raises(PlanError) as caught:
+        tpu_plan(2, 0)
+    assert str(caught.value) == (
+        "Rank 0 asked for a TPU, but box has no TPU chips.\n"
+        "Try: %jaxcluster start -n 2 --platform cpu"
+    )
+
+
+def test_tpu_hosts_in_another_order_than_the_slice_are_refused() -> None:
+    facts = [fact(rank, f"t{rank}", tpu_chips=4, tpu_worker_id=1 - rank) for rank in range(2)]
+    with pytest.raises(PlanError, match="Rank 0 runs on t0, which is worker 1 of the TPU slice"):
+        plan(2, facts, platform="tpu")
+
+
+# --------------------------------------------------------------------------- dry run
+
+
+def test_dry_run_shows_a_cpu_plan_whole() -> None:
+    made = plan(2, devices_per_process=2, env={"XLA_FLAGS": "--a --b"})
+    assert describe_plan(made) == (
+        "cluster 'main': 2 processes on 1 host, platform cpu, launcher local\n"
+        "\n"
+        "rank  host  devices  environment\n"
+        "0     box   2 x cpu\n"
+        "1     box   2 x cpu\n"
+        "\n"
+        "environment of every rank:\n"
+        "  NPROC=16 XLA_FLAGS='--a --b'\n"
+        "\n"
+        "jax.distributed.initialize on every rank:\n"
+        "  num_processes=2\n"
+        "  process_id=<rank>\n"
+        "  coordinator_address=127.0.0.1:41234\n"
+        "  coordinator_bind_address=127.0.0.1:41234\n"
+        "  initialization_timeout=60\n"
+        "  heartbeat_timeout_seconds=100\n"
+        "  cluster_detection_method=deactivate"
+    )
+
+
+def test_dry_run_shows_what_differs_between_ranks_in_the_table() -> None:
+    text = describe_plan(gpu_plan(3, ["0", "1", "2", "5"]))
+    assert "0     box   GPU 0    CUDA_VISIBLE_DEVICES=0\n" in text
+    assert "environment of every rank" not in text
+    assert text.endswith("note: no rank uses GPU 5 of box")
+
+
+def test_dry_run_shows_the_users_local_device_ids() -> None:
+    text = describe_plan(gpu_plan(2, ["4", "5"], local_device_ids=[[1], [0]]))
+    assert "local_device_ids=[[1], [0]][<rank>]" in text
+
+
+def test_a_plan_can_not_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan(1).notes = ("x",)  # type: ignore[misc]
