@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import contextvars
 import dataclasses
 import itertools
 import os
 import queue
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +30,7 @@ from jaxcluster.engine.facts import (
 from jaxcluster.engine.processes import is_alive, process_token
 from jaxcluster.errors import (
     CellFailed,
+    CellInterrupted,
     ClusterExists,
     EnginesMissing,
     InitializeFailed,
@@ -43,9 +46,10 @@ from jaxcluster.errors import (
 from jaxcluster.launchers.local import LocalCluster
 from jaxcluster.launchers.supervisor import Supervisor, release_warm, sweep
 from jaxcluster.link import Event, Link, Sink, unwrap
-from jaxcluster.outputs import CellRecord, name_ranks
+from jaxcluster.outputs import CellRecord, name_ranks, traceback_lines
 
 LOOPBACK = "127.0.0.1"
+NOTICE_AFTER_S = 0.1
 ASK_S = 2.0  # for answers that a beacon gives at once
 Progress = Callable[[str], None]
 Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
@@ -300,6 +304,7 @@ class Cluster:
         execution_count: int | None = None,
         shown_ranks: Sequence[int] | None = None,
         on_output: Listener | None = None,
+        on_notice: Callable[[str], None] | None = None,
         show: bool = True,
     ) -> CellRecord:
         """Run a cell on all ranks (or ``ranks``) and return when all have ended it.
@@ -310,6 +315,7 @@ class Cluster:
           execution_count: the cell's number, for tracebacks and ``Out``.
           shown_ranks: whose file descriptors are read too; the first rank by default.
           on_output: called with each output and reply as it comes, on this thread.
+          on_notice: told of the first error while other ranks still run.
           show: without ``on_output``: print what the first rank prints.
 
         Raises:
@@ -326,6 +332,7 @@ class Cluster:
             shown_ranks=shown_ranks,
             on_output=on_output or (_print_first if show else None),
         )
+        running.on_notice = on_notice
         return running.wait()
 
     def submit(
@@ -436,7 +443,7 @@ class Cluster:
         answers = self._link.gather(
             ranks, op, body, timeout_s=timeout_s, buffers=buffers, bodies=bodies
         )
-        for event in answers.values():
+        for _, event in sorted(answers.items()):
             unwrap(event)
         missing = sorted(set(ranks) - set(answers))
         if missing:
@@ -448,6 +455,11 @@ class Cluster:
                 missing,
             )
         return answers
+
+    def spanning_names(self, names: Sequence[str], rank: int) -> list[str]:
+        """Which of these names hold arrays that span processes, as ``rank`` sees them."""
+        answer = self.ask([rank], "spanning", {"names": list(names)})
+        return list(answer[rank].body)
 
     def logs(self, rank: int, lines: int | None = None) -> str:
         """A rank's log: what C code, subprocesses and the engine itself wrote."""
@@ -498,6 +510,7 @@ class AsyncCell:
     Attributes:
       record: what has come so far.
       silent: ranks that did not answer an interrupt.
+      on_notice: is told of the first error while other ranks still run.
     """
 
     def __init__(
@@ -513,41 +526,79 @@ class AsyncCell:
         self.record = record
         self.silent: tuple[int, ...] = ()
         self.done = False
+        self.on_notice: Callable[[str], None] | None = None
         self._sink = sink
         self._ids = ids
         self._on_output = on_output
         self._started = time.monotonic()
         self._watch = health.CellWatch(record.ranks, self._started, timeout_s)
+        self._thread: threading.Thread | None = None
+        self._noticed = False
+        self._notice_at: float | None = None
 
     def wait(self) -> CellRecord:
         """Carry the cell through: show what comes, interrupt whom the watch says."""
-        if not self.done:
-            try:
-                while not self._watch.finished:
-                    self._step()
-            finally:
-                self.done = True
-                self.record.seconds = time.monotonic() - self._started
-                self.cluster._link.forget(self._ids)
+        if self._thread is None:
+            self._carry()
+        else:
+            self._join(self._thread)
         self._raise()
         return self.record
 
-    def _step(self) -> None:
-        deadline = self._watch.deadline()
-        timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-        event: health.Event
+    def run_in_background(self, when_done: Callable[[CellRecord], None]) -> None:
+        """Carry the cell through on a thread; ``when_done`` is called there at its end."""
+
+        def carry() -> None:
+            self._carry()
+            when_done(self.record)
+
+        # A copy of the context keeps displays on the thread under the cell that started it.
+        run = contextvars.copy_context().run
+        self._thread = threading.Thread(target=run, args=(carry,), daemon=True)
+        self._thread.start()
+
+    def _join(self, thread: threading.Thread) -> None:
+        while thread.is_alive():
+            try:
+                thread.join(0.2)
+            except KeyboardInterrupt:
+                self._sink.put(Event(-1, "stop", "", None))
+
+    def _carry(self) -> None:
+        if self.done:
+            return
         try:
-            event = self._take(self._sink.get(timeout=timeout))
+            while not self._watch.finished:
+                # Wherever the stop button hits, the ranks are told, and waited for.
+                try:
+                    self._feed(self._next())
+                except KeyboardInterrupt:
+                    self._feed(health.StopPressed())
+        finally:
+            self.done = True
+            self.record.seconds = time.monotonic() - self._started
+            self.cluster._link.forget(self._ids)
+
+    def _next(self) -> health.Event:
+        deadlines = [t for t in (self._watch.deadline(), self._notice_at) if t is not None]
+        timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        try:
+            return self._take(self._sink.get(timeout=timeout))
         except queue.Empty:
-            event = health.Tick()
-        except KeyboardInterrupt:
-            event = health.StopPressed()
-        for instruction in self._watch.feed(event, time.monotonic()):
+            return health.Tick()
+
+    def _feed(self, event: health.Event) -> None:
+        now = time.monotonic()
+        for instruction in self._watch.feed(event, now):
             match instruction:
                 case health.Interrupt(ranks, _):
                     self._interrupt(ranks)
                 case health.Finish(silent):
                     self.silent = silent
+        if self._notice_at is not None and now >= self._notice_at and not self._watch.finished:
+            self._notice_at = None
+            if self.on_notice is not None:
+                self.on_notice(self._say_first_error())
 
     def _take(self, event: Event) -> health.Event:
         if event.op == "output":
@@ -555,6 +606,8 @@ class AsyncCell:
             self.record.add_output(output)
             self._tell(output)
             return health.Tick()
+        if event.op == "stop":
+            return health.StopPressed()
         if event.op == "died":
             self.record.records[event.rank].died = event.body["why"]
             return health.Died(event.rank)
@@ -566,6 +619,9 @@ class AsyncCell:
             reply = wire.parse(wire.CellReply, event.body)
         self.record.add_reply(reply)
         self._tell(reply)
+        if reply.status == "error" and not self._noticed:
+            # Equal errors come together; only one that the others don't share is told early.
+            self._noticed, self._notice_at = True, time.monotonic() + NOTICE_AFTER_S
         return health.Replied(event.rank, reply.status)
 
     def _tell(self, what: wire.RankOutput | wire.CellReply) -> None:
@@ -602,11 +658,17 @@ class AsyncCell:
                     "%jaxcluster restart puts them back in step."
                 )
             first = min(failed)
+            if "spans non-addressable" in failed[first].evalue:
+                hints.append(
+                    "An array that spans processes can't be fetched by one of them. End the cell "
+                    "with it to see it whole, or %pull it into the notebook."
+                )
             raise CellFailed(
                 f"{failed[first].ename} on {name_ranks(failed)}: {failed[first].evalue}",
                 "\n".join(hints),
                 sorted(failed),
                 failed[first].ename,
+                traceback_lines(record),
             )
         if self.silent:
             raise RankHung(
@@ -623,7 +685,21 @@ class AsyncCell:
                 "TimeoutError",
             )
         if interrupted:
-            raise KeyboardInterrupt
+            raise CellInterrupted(
+                f"cell [{record.execution_count}] was stopped on {name_ranks(interrupted)}.",
+                interrupted,
+            )
+
+    def _say_first_error(self) -> str:
+        rank, error = min(self.record.errors.items())
+        line = f", line {error.lineno}" if error.lineno else ""
+        waiting = name_ranks(self._watch.open_ranks).capitalize()
+        verb = "has" if len(self._watch.open_ranks) == 1 else "have"
+        return (
+            f"Rank {rank} raised {error.ename}: {error.evalue} (cell "
+            f"[{self.record.execution_count}]{line}). {waiting} {verb} "
+            f"{self._watch.grace_s:g} s to end the cell.\n"
+        )
 
     def _say_silent(self) -> str:
         states = {s.rank: s for s in self.cluster.status()}
@@ -932,8 +1008,14 @@ def current() -> Cluster:
     return next(reversed(_open.values()))
 
 
+def connected() -> tuple[str, ...]:
+    """The names of the clusters that this process started or attached to."""
+    return tuple(_open)
+
+
 @atexit.register
-def _stop_owned() -> None:
+def stop_owned() -> None:
+    """Stop the clusters that end with this process, and let go of the others."""
     for cluster in list(_open.values()):
         if cluster.owned:
             cluster.stop()

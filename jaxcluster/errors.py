@@ -2,6 +2,7 @@
 
     JaxClusterError
     ├── UsageError            the words typed are wrong; nothing was sent
+    │   └── CellSyntaxError   the cell is no Python
     ├── NoCluster             there is no cluster to talk to
     ├── ClusterExists         a cluster of that name is already running
     ├── VersionMismatch       notebook and ranks speak different protocol versions
@@ -19,6 +20,9 @@
     │   ├── NotAddressable
     │   └── NotSerialisable
     └── RecoveryError
+
+    KeyboardInterrupt
+    └── CellInterrupted       the user stopped a cell on the ranks
 
 Facts are attributes, the text is made from them in ``__str__``, and ``hint`` says what to type
 next. They survive pickling, and IPython shows them without a traceback of ours.
@@ -48,6 +52,22 @@ class JaxClusterError(Exception):
 
 class UsageError(JaxClusterError):
     """The words typed are wrong; nothing was sent to any rank."""
+
+
+class CellSyntaxError(UsageError):
+    """A cell that is no Python; it was not sent.
+
+    Attributes:
+      traceback: the lines that IPython shows for a SyntaxError.
+    """
+
+    def __init__(self, message: str = "", hint: str = "", traceback: Sequence[str] = ()) -> None:
+        super().__init__(message, hint)
+        self.args = (message, hint, tuple(traceback))
+        self.traceback = tuple(traceback)
+
+    def _render_traceback_(self) -> list[str]:
+        return list(self.traceback) or super()._render_traceback_()
 
 
 class NoCluster(JaxClusterError):
@@ -138,6 +158,27 @@ class CellFailed(RankError):
     def _render_traceback_(self) -> list[str]:
         lines = list(self.traceback) or super()._render_traceback_()
         return [*lines, self.hint] if self.hint and self.traceback else lines
+
+
+class CellInterrupted(KeyboardInterrupt):
+    """The user stopped a cell, and the ranks have left it.
+
+    A KeyboardInterrupt, so that nothing that catches ordinary errors goes on with the next cell.
+
+    Attributes:
+      ranks: the ranks that were interrupted.
+    """
+
+    def __init__(self, message: str = "", ranks: Sequence[int] = ()) -> None:
+        super().__init__(message, tuple(ranks))
+        self.message = message
+        self.ranks = tuple(ranks)
+
+    def __str__(self) -> str:
+        return self.message
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"\x1b[0;31mKeyboardInterrupt\x1b[0m: {self}"]
 
 
 class RankDied(RankError):

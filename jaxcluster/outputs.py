@@ -214,3 +214,20 @@ def _freeze(value: Any) -> Hashable:
     if isinstance(value, str):
         return _without_rank(value)
     return value if isinstance(value, Hashable) else repr(value)
+
+
+def traceback_lines(record: CellRecord) -> list[str]:
+    """The tracebacks of a cell, equal ones once, each under the ranks that raised it."""
+    errors = {r: e for r, e in record.errors.items() if record.replies[r].status != "interrupted"}
+    groups = group_errors(errors)
+    lines: list[str] = []
+    for group in groups:
+        assert group.error is not None
+        everyone = len(group.ranks) == len(record.ranks)
+        if everyone and len(group.ranks) > 1:
+            lines.append(f"\x1b[1mOn all {len(group.ranks)} ranks:\x1b[0m")
+        elif len(record.ranks) > 1:
+            lines.append(f"\x1b[1mOn {name_ranks(group.ranks)}:\x1b[0m")
+        error = group.error
+        lines += error.traceback or [f"{error.ename}: {error.evalue}"]
+    return lines

@@ -90,26 +90,26 @@ from nbclient.exceptions import CellExecutionError
 ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
-def text_of(output):
-    """What a terminal would show of one output."""
-    if output.output_type == "stream":
-        text = output.text
-    elif output.output_type == "error":
-        text = "\n".join(output.traceback)
-    else:
-        text = output.data.get("text/plain", "")
+def text_of(outputs):
+    """What a terminal would show of a cell's outputs."""
+    text = ""
+    for output in outputs:
+        if output.output_type == "stream":  # one line may come in several of these
+            text += output.text
+        elif output.output_type == "error":
+            text += "\n".join(output.traceback) + "\n"
+        else:
+            text += output.data.get("text/plain", "") + "\n"
     # Progress lines overwrite themselves with \r: keep what stood there in the end.
     lines = (line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.rstrip("\n").split("\n"))
     return ESCAPES.sub("", "\n".join(lines))
 
 
 def show(cell, cell_index, execute_reply):
-    number = execute_reply["content"]["execution_count"]
-    print(f"\nIn [{number}]:")
+    print(f"\nIn [{execute_reply['content']['execution_count']}]:")
     print("\n".join(f"    {line}" for line in cell.source.splitlines()))
-    for output in cell.outputs:
-        if text := text_of(output):
-            print(text)
+    if text := text_of(cell.outputs):
+        print(text)
     sys.stdout.flush()
 
 
@@ -118,6 +118,7 @@ client = NotebookClient(
     nbformat.read(path, as_version=4),
     timeout=300,
     kernel_name="python3",
+    extra_arguments=["--log-level=ERROR"],  # or the kernel remarks on its (local) sockets
     resources={"metadata": {"path": str(path.parent)}},
     on_cell_executed=show,
 )

@@ -125,7 +125,9 @@ class Beacon:
                     return  # the thread is awake already and looks again within 20 ms
             else:
                 self._gather()
-                self._stream = _Stream(request, rank, seq, name, [text], len(text))
+                self._stream = _Stream(
+                    request, rank, seq, name, [text], len(text), time.monotonic()
+                )
         self._wake()
 
     def _gather(self) -> None:
@@ -156,7 +158,6 @@ class Beacon:
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
         poller.register(self._wake_read, zmq.POLLIN)
-        flushed_at = 0.0
         while True:
             with self._lock:
                 busy = self._stream is not None or self.ticking
@@ -170,9 +171,9 @@ class Beacon:
             if self.ticking and self.on_tick is not None:
                 self.on_tick()
             with self._lock:
-                if now - flushed_at >= STREAM_PERIOD_S or self._outbox:
+                waiting = self._stream
+                if waiting is not None and now - waiting.since >= STREAM_PERIOD_S:
                     self._gather()
-                    flushed_at = now
                 messages = list(self._outbox)
                 self._outbox.clear()
                 self._lock.notify_all()
@@ -245,6 +246,7 @@ class _Stream:
     name: str
     parts: list[str]
     size: int
+    since: float
 
     def matches(self, request: Request, seq: int, name: str) -> bool:
         return self.request is request and self.seq == seq and self.name == name

@@ -127,6 +127,7 @@ class CellRunner:
             running.interruptible = False
             self.beacon.ticking = False
             self._show_log(last=True)
+            self._show_pages()
             self.current = None
         seconds = time.perf_counter() - started
         error = self._error(result) if result is not None else None
@@ -243,6 +244,15 @@ class CellRunner:
             return False
         self.beacon.stream(running.request, self.rank, running.cell.seq, name, text)
         return True
+
+    def _show_pages(self) -> None:
+        """What ``name?`` and pagers have left for the frontend."""
+        payloads = self.shell.payload_manager
+        for payload in payloads.read_payload():
+            if payload.get("source") == "page":
+                content = {"data": payload["data"], "metadata": {}, "transient": {}}
+                self._emit("display_data", content)
+        payloads.clear_payload()
 
     def _tick(self) -> None:
         self._show_log(last=False)

@@ -325,8 +325,6 @@ def _preload_rank() -> None:
 
     import jaxcluster.engine.app  # noqa: F401
 
-    with contextlib.suppress(ImportError):
-        import matplotlib_inline.backend_inline  # noqa: F401
     # The first traceback that IPython renders costs over a second of imports.
     from IPython.core.ultratb import VerboseTB
 

@@ -169,7 +169,7 @@ class Values:
         array = numpy_view(array)
         wait_ready(array, name or "the result", DISPLAY_TIMEOUT_S)
         parts = sample(array, edge)
-        body = {"shape": list(array.shape), "places": [[w, list(v.shape)] for w, v in parts]}
+        body = {"shape": list(array.shape), "places": [[w, list(v.shape), str(v.dtype)] for w, v in parts]}
         return body, [v.tobytes() for _, v in parts]
 
     # ------------------------------------------------------------------ push

@@ -1,0 +1,112 @@
+"""The words that users type, for the magics and for the shell: parsed, and nothing more."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import shlex
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from jaxcluster.errors import UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong and what to type instead, in one UsageError; never ends the process."""
+
+    def __init__(self, *args: Any, example: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, add_help=False, allow_abbrev=False, exit_on_error=False, **kwargs)
+        self.example = example
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message}.", f"For example: {self.example}")
+
+    def read(self, line: str | Sequence[str]) -> argparse.Namespace:
+        """The arguments in a line.
+
+        Raises:
+          UsageError: they are not this command's.
+        """
+        try:
+            words = shlex.split(line) if isinstance(line, str) else list(line)
+        except ValueError as error:
+            self.error(f"{error} in {line!r}")
+        try:
+            found, unknown = self.parse_known_args(words)
+        except argparse.ArgumentError as error:
+            self.error(str(error))
+        if unknown:
+            options = [o for action in self._actions for o in action.option_strings]
+            close = difflib.get_close_matches(unknown[0], options, n=1)
+            self.error(
+                f"there is no {unknown[0]}"
+                + (f" (did you mean {close[0]}?)" if close else f"; it takes {' '.join(options)}")
+            )
+        return found
+
+
+def _env(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
+    return name, value
+
+
+def _device_ids(text: str) -> list[int] | list[list[int]]:
+    """``0,1`` for the same devices on every rank, ``0/1/2/3`` for one list a rank."""
+    try:
+        lists = [[int(i) for i in part.split(",")] for part in text.split("/")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither 0,1 (every rank) nor 0/1 (a list for each rank)"
+        ) from None
+    return lists if "/" in text else lists[0]
+
+
+def start_parser(prog: str) -> Parser:
+    parser = Parser(prog, example=f"{prog} -n 4 --devices-per-process 2")
+    add = parser.add_argument
+    add("-n", "--num-processes", type=int)
+    add("--devices-per-process", type=int)
+    add("--platform")
+    add("--launcher", default="local")
+    add("--name")
+    add("--env", type=_env, action="append", default=[])
+    add("--timeout", type=float, default=60.0, dest="timeout_s")
+    add("--detach", action="store_true")
+    add("--dry-run", action="store_true")
+    add("--local-device-ids", type=_device_ids)
+    add("--coordinator-address")
+    add("--coordinator-bind-address")
+    add("--initialization-timeout", type=int)
+    add("--heartbeat-timeout-seconds", type=int, default=100)
+    return parser
+
+
+def start_options(parsed: argparse.Namespace) -> dict[str, Any]:
+    """The keyword arguments of ``make_spec``."""
+    options = vars(parsed).copy()
+    options.pop("dry_run")
+    options["env"] = dict(parsed.env)
+    return options
+
+
+def spmd_parser() -> Parser:
+    parser = Parser("%%spmd", example="%%spmd --ranks 0,2-3 --timeout 60")
+    add = parser.add_argument
+    add("--ranks")
+    add("--all", action="store_true", dest="all_ranks")
+    add("--out")
+    add("--timeout", type=float, dest="timeout_s")
+    add("--async", action="store_true", dest="background")
+    # Set by auto mode, whose cells have no %%spmd line above them.
+    add("--no-magic-line", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def word_parser(prog: str, *words: str, optional: bool = True) -> Parser:
+    """A command that takes a few plain words."""
+    parser = Parser(prog, example=" ".join([prog, *(w.upper() for w in words)]))
+    for word in words:
+        parser.add_argument(word, nargs="?" if optional else None)
+    return parser

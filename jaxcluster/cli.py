@@ -1,0 +1,108 @@
+"""``jaxcluster start|list|stop|doctor`` in a shell."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+
+from jaxcluster import arguments, cluster, doctor, registry
+from jaxcluster.errors import JaxClusterError, UsageError
+from jaxcluster.outputs import name_ranks
+from jaxcluster.views import text
+from jaxcluster.views.live import StartDisplay
+
+HELP = """\
+jaxcluster start [-n N] [--devices-per-process D] [--name NAME] [--detach] ...
+    start a cluster and keep it until Ctrl-C; with --detach, until `jaxcluster stop NAME`
+jaxcluster list           the running clusters of this user on this machine
+jaxcluster stop [NAME]    end one; --all ends all
+jaxcluster doctor         check versions, ports, devices, and say what to mend
+
+In a notebook: %load_ext jaxcluster, then %jaxcluster attach NAME connects to a running one."""
+
+
+def start(words: list[str]) -> None:
+    parsed = arguments.start_parser("jaxcluster start").read(words)
+    spec = cluster.make_spec(**arguments.start_options(parsed))
+    if parsed.dry_run:
+        print(cluster.dry_run(spec))
+        return
+    display = StartDisplay(rich=False)
+    try:
+        started = cluster.start_spec(spec, display.progress)
+    except BaseException:
+        display.clear()
+        raise
+    display.done(started.summary())
+    print(f"In a notebook: %load_ext jaxcluster, then %jaxcluster attach {started.name}")
+    if spec.detach:
+        started.close()
+        print(f"It runs until: jaxcluster stop {started.name}")
+        return
+    print("Ctrl-C stops it.", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        while not started.dead:
+            time.sleep(0.5)
+        print(text.status(started.status(), started.dead))
+    except KeyboardInterrupt:
+        print()
+    finally:
+        started.stop()
+
+
+def list_clusters(words: list[str]) -> None:
+    arguments.word_parser("jaxcluster list").read(words)
+    print(text.clusters(cluster.live_records(), [], time.time_ns()))
+
+
+def stop(words: list[str]) -> None:
+    parser = arguments.word_parser("jaxcluster stop", "name")
+    parser.add_argument("--all", action="store_true", dest="everything")
+    parsed = parser.read(words)
+    if parsed.everything and parsed.name:
+        raise UsageError("Name a cluster or say --all, not both.", "jaxcluster stop --all")
+    names = [r.name for r in cluster.live_records()] if parsed.everything else [parsed.name]
+    for name in names:
+        running = cluster.attach(name)
+        took = running.stop()
+        print(
+            f"Stopped {running.name!r}: {name_ranks(range(running.num_processes))}, {took:.1f} s."
+        )
+
+
+def check(words: list[str]) -> None:
+    arguments.word_parser("jaxcluster doctor").read(words)
+    checks = doctor.run_checks(registry.runtime_root())
+    print(doctor.render(checks))
+    if any(c.ok is False for c in checks):
+        raise SystemExit(1)
+
+
+COMMANDS = {"start": start, "list": list_clusters, "stop": stop, "doctor": check}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The console script. Returns the exit status: 0, or 2 for a usage error, or 1."""
+    words = sys.argv[1:] if argv is None else argv
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(HELP)
+        return 0
+    try:
+        if words[0] not in COMMANDS:
+            raise UsageError(f"There is no command {words[0]!r}.", HELP)
+        COMMANDS[words[0]](words[1:])
+    except UsageError as error:
+        print(f"{error}", file=sys.stderr)
+        return 2
+    except JaxClusterError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,319 @@
+"""The magics: each reads its line, makes one call, and shows what came of it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from IPython.core.magic import (
+    Magics,
+    line_cell_magic,
+    line_magic,
+    magics_class,
+)
+
+from jaxcluster import arguments, cluster, doctor, registry, rewrite, transfer
+from jaxcluster.completion import Completion
+from jaxcluster.errors import CellFailed, NoCluster, UsageError
+from jaxcluster.launchers.supervisor import quit_warm
+from jaxcluster.outputs import CellRecord, name_ranks, parse_ranks
+from jaxcluster.views import text
+from jaxcluster.views.live import CellDisplay, StartDisplay
+
+COMMANDS = (
+    "start",
+    "status",
+    "list",
+    "attach",
+    "stop",
+    "restart",
+    "interrupt",
+    "logs",
+    "outputs",
+    "doctor",
+    "auto",
+)
+
+
+@magics_class
+class JaxClusterMagics(Magics):
+    """``%jaxcluster``, ``%%spmd``, ``%spmd``, ``%push`` and ``%pull``."""
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self.auto = rewrite.AutoMode()
+
+    @property
+    def rich(self) -> bool:
+        """Whether this is a notebook, whose displays can be updated."""
+        return hasattr(self.shell, "kernel")
+
+    # ------------------------------------------------------------------ %jaxcluster
+
+    @line_magic
+    def jaxcluster(self, line: str) -> None:
+        """%jaxcluster start|status|list|attach|stop|restart|interrupt|logs|outputs|doctor|auto"""
+        command, _, rest = line.strip().partition(" ")
+        if command not in COMMANDS:
+            raise UsageError(
+                f"There is no %jaxcluster {command}." if command else "%jaxcluster needs a word.",
+                "It knows: " + ", ".join(COMMANDS) + ".",
+            )
+        getattr(self, f"_{command}")(rest)
+
+    def _start(self, line: str) -> None:
+        parsed = arguments.start_parser("%jaxcluster start").read(line)
+        spec = cluster.make_spec(**arguments.start_options(parsed))
+        if parsed.dry_run:
+            print(cluster.dry_run(spec))
+            return
+        display = StartDisplay(self.rich)
+        try:
+            started = cluster.start_spec(spec, display.progress)
+        except BaseException:
+            display.clear()
+            raise
+        display.done(started.summary())
+
+    def _status(self, line: str) -> None:
+        arguments.word_parser("%jaxcluster status").read(line)
+        running = cluster.current()
+        print(running.summary())
+        print(text.status(running.status(), running.dead))
+
+    def _list(self, line: str) -> None:
+        arguments.word_parser("%jaxcluster list").read(line)
+        print(text.clusters(cluster.live_records(), list(cluster.connected()), time.time_ns()))
+
+    def _attach(self, line: str) -> None:
+        name = arguments.word_parser("%jaxcluster attach", "name").read(line).name
+        print(cluster.attach(name).summary())
+
+    def _stop(self, line: str) -> None:
+        parser = arguments.word_parser("%jaxcluster stop")
+        parser.add_argument("--all", action="store_true", dest="everything")
+        everything = parser.read(line).everything
+        try:
+            running = cluster.current()
+        except NoCluster:
+            if not (everything and quit_warm()):
+                raise
+            print("The preloaded fork server is ended too.")
+            return
+        took = running.stop()
+        ended = f"Stopped {name_ranks(range(running.num_processes))} in {took:.1f} s."
+        if everything:
+            quit_warm()
+        print(ended)
+
+    def _restart(self, line: str) -> None:
+        parser = arguments.word_parser("%jaxcluster restart")
+        parser.add_argument("--clean", action="store_true")
+        parser.read(line)
+        display = StartDisplay(self.rich)
+        display.progress("restarting ...")
+        try:
+            again = cluster.current().restart(display.progress)
+        except BaseException:
+            display.clear()
+            raise
+        display.done(again.summary() + " All variables of the ranks are gone.")
+
+    def _interrupt(self, line: str) -> None:
+        arguments.word_parser("%jaxcluster interrupt").read(line)
+        hit = cluster.current().interrupt()
+        print(f"Interrupted {name_ranks(hit)}." if hit else "No rank was running a cell.")
+
+    def _logs(self, line: str) -> None:
+        word = arguments.word_parser("%jaxcluster logs", "rank").read(line).rank
+        running = cluster.current()
+        if word is not None and not word.isdigit():
+            raise UsageError(f"{word!r} is no rank.", "For example: %jaxcluster logs 2")
+        ranks = range(running.num_processes) if word is None else [int(word)]
+        for rank in running.check_ranks(list(ranks)):
+            print(f"── rank {rank} ──\n{running.logs(rank, 200) or '(empty)'}")
+
+    def _outputs(self, line: str) -> None:
+        word = arguments.word_parser("%jaxcluster outputs", "ranks").read(line).ranks
+        running = cluster.current()
+        if running.last is None:
+            raise UsageError("No cell has run on this cluster yet.", "%%spmd runs one.")
+        record = running.last
+        chosen = self._parse_ranks(word, running) if word else list(record.ranks)
+        kept = {r: record.records[r] for r in chosen if r in record.records}
+        print(f"Cell [{record.execution_count}]")
+        print(text.outputs(CellRecord(0, 0, "", [], kept)))
+
+    def _doctor(self, line: str) -> None:
+        arguments.word_parser("%jaxcluster doctor").read(line)
+        print(doctor.render(doctor.run_checks(registry.runtime_root())))
+
+    def _auto(self, line: str) -> None:
+        word = arguments.word_parser("%jaxcluster auto", "switch").read(line).switch
+        if word not in ("on", "off"):
+            raise UsageError(
+                f"Auto mode is {'on' if self.auto.on else 'off'}.",
+                "%jaxcluster auto on|off switches it.",
+            )
+        self.auto.on = word == "on"
+        print(
+            "Every cell is now an %%spmd cell; cells of magics alone still run in the notebook."
+            if self.auto.on
+            else "Cells run in the notebook again."
+        )
+
+    # ------------------------------------------------------------------ cells
+
+    @line_cell_magic
+    def spmd(self, line: str, cell: str | None = None) -> None:
+        """%%spmd [--ranks 0,2-3] [--all] [--out NAME] [--timeout S] [--async]: run on every rank.
+
+        Process 0's output is shown as it comes. ``%spmd EXPRESSION`` does one line.
+        """
+        if cell is None:
+            if not line.strip():
+                raise UsageError("%spmd needs an expression.", "For example: %spmd x.sharding")
+            options, source = arguments.spmd_parser().read(""), line
+        else:
+            options = arguments.spmd_parser().read(line)
+            source = cell if options.no_magic_line else rewrite.with_magic_line(line, cell)
+        if options.out is not None:
+            transfer.check_names([options.out])
+        running = cluster.current()
+        ranks = self._parse_ranks(options.ranks, running) if options.ranks else None
+        if options.timeout_s is not None and options.timeout_s <= 0:
+            raise UsageError("--timeout takes a number of seconds, e.g. %%spmd --timeout 60")
+        rewrite.check_syntax(self.shell, source)
+        if ranks is not None:
+            self._warn_partial(running, ranks, source)
+        display = CellDisplay(self.shell, running, options.all_ranks)
+        submitted = running.submit(
+            source,
+            ranks=ranks,
+            timeout_s=options.timeout_s,
+            execution_count=self.shell.displayhook.prompt_count,
+            on_output=None if options.background else display.on_output,
+        )
+        if options.background:
+            self._run_in_background(submitted, options.out)
+            return
+        submitted.on_notice = display.on_notice
+        if options.out is not None:
+            self.shell.user_ns[options.out] = submitted.record
+        try:
+            record = submitted.wait()
+        except CellFailed:
+            display.finish(submitted.record)
+            raise
+        display.finish(record)
+
+    @staticmethod
+    def _parse_ranks(word: str, running: cluster.Cluster) -> list[int]:
+        try:
+            return parse_ranks(word, running.num_processes)
+        except ValueError as error:
+            raise UsageError(f"{error}.", "For example: %%spmd --ranks 0,2-3") from None
+
+    def _warn_partial(self, running: cluster.Cluster, ranks: list[int], source: str) -> None:
+        print(f"Only on {name_ranks(ranks)}:")
+        if len(ranks) == running.num_processes:
+            return
+        names = rewrite.names_in(self.shell, source)
+        found = running.spanning_names(names, ranks[0])
+        if found:
+            print(
+                f"Warning: {', '.join(found)} spans processes. A computation on it waits for the "
+                "ranks that don't run this cell; its .addressable_shards are safe.",
+                flush=True,
+            )
+
+    def _run_in_background(self, submitted: cluster.AsyncCell, out: str | None) -> None:
+        from IPython.display import display
+
+        number = submitted.record.execution_count
+        if out is not None:
+            self.shell.user_ns[out] = submitted
+        hint = f"{out}.wait() waits for it" if out else "%jaxcluster outputs shows what it prints"
+        started = {"text/plain": f"Cell [{number}] runs in the background; {hint}."}
+        handle = display(started, raw=True, display_id=True) if self.rich else None
+        if handle is None:
+            print(started["text/plain"])
+
+        def done(record: CellRecord) -> None:
+            if handle is not None:
+                state = "is done" if record.ok else "has failed (%jaxcluster outputs)"
+                line = f"Cell [{number}] {state}, {record.seconds:.1f} s."
+                shown = record.stdout().rstrip("\n")
+                bundle = {"text/plain": f"{line}\n{shown}" if shown else line}
+                handle.update(bundle, raw=True)
+
+        submitted.run_in_background(done)
+
+    # ------------------------------------------------------------------ values
+
+    @line_magic
+    def push(self, line: str) -> None:
+        """%push NAME...: bind notebook variables on every rank."""
+        names = line.replace(",", " ").split()
+        if not names:
+            raise UsageError("%push needs the name of a variable.", "For example: %push a b")
+        transfer.check_names(names)
+        missing = [n for n in names if n not in self.shell.user_ns]
+        if missing:
+            raise UsageError(
+                f"The notebook has no variable {', '.join(missing)}.",
+                "A rank's variable comes the other way: %pull NAME",
+            )
+        cluster.current().push({n: self.shell.user_ns[n] for n in names})
+
+    @line_magic
+    def pull(self, line: str) -> None:
+        """%pull NAME... [--as NAME]: bind rank 0's variables here, arrays whole, as numpy."""
+        parser = arguments.Parser("%pull", example="%pull x --as y")
+        parser.add_argument("names", nargs="*")
+        parser.add_argument("--as", dest="new_name")
+        parsed = parser.read(line.replace(",", " "))
+        if not parsed.names:
+            raise UsageError("%pull needs the name of a variable.", "For example: %pull x")
+        if parsed.new_name is not None and len(parsed.names) > 1:
+            raise UsageError("--as names one variable, and several are pulled.", "%pull x --as y")
+        transfer.check_names([*parsed.names, *filter(None, [parsed.new_name])])
+        running = cluster.current()
+        values = {n: running.pull(n) for n in parsed.names}
+        if parsed.new_name is not None:
+            values = {parsed.new_name: values[parsed.names[0]]}
+        self.shell.user_ns.update(values)
+
+
+_loaded: dict[int, tuple[JaxClusterMagics, Completion]] = {}
+
+
+def load(ipython: Any) -> None:
+    """Register the magics, auto mode and completion with a shell; a second time does nothing."""
+    if id(ipython) in _loaded:
+        return
+    magics = JaxClusterMagics(ipython)
+    ipython.register_magics(magics)
+    # First of all transformers: it must see the cell as it was typed.
+    ipython.input_transformers_cleanup.insert(0, magics.auto.transform)
+    completion = Completion(ipython, lambda: magics.auto.on)
+    completion.install()
+    _loaded[id(ipython)] = (magics, completion)
+
+
+def unload(ipython: Any) -> None:
+    """Stop this notebook's clusters, and leave nothing registered."""
+    magics, completion = _loaded.pop(id(ipython), (None, None))
+    if magics is None or completion is None:
+        return
+    ipython.input_transformers_cleanup.remove(magics.auto.transform)
+    completion.uninstall()
+    for names in magics.magics.values():
+        for name in list(names):
+            for registered in ipython.magics_manager.magics.values():
+                registered.pop(name, None)
+    cluster.stop_owned()
+    quit_warm()
+
+
+__all__ = ["JaxClusterMagics", "load", "unload"]

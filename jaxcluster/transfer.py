@@ -1,0 +1,423 @@
+"""Values between the notebook and the ranks.
+
+A pull needs no collective: every rank hands out the shards of which it holds the first copy, and
+the notebook joins them. On one host the notebook makes one shared-memory file of the whole size
+and the ranks write their shards to their places in it, so each byte is copied once. Elsewhere the
+shards come as raw frames.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.abc
+import keyword
+import math
+import mmap
+import os
+import pickle
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import numpy as np
+import psutil
+
+from jaxcluster import wire
+from jaxcluster.engine.facts import host_key
+from jaxcluster.errors import NotAddressable, NotSerialisable, TransferError, UsageError
+from jaxcluster.link import unwrap
+from jaxcluster.outputs import name_ranks
+
+if TYPE_CHECKING:
+    from jaxcluster.cluster import Cluster
+
+VALUE_TIMEOUT_S = 600.0  # a large copy takes its time; the stop button ends it sooner
+SHARED_MEMORY = "/dev/shm"
+SHARED_FROM_NBYTES = 1 << 16  # below this a frame is quicker than a file
+ALIGN = 64
+
+
+# --------------------------------------------------------------------------- pull
+
+
+def pull(cluster: Cluster, name: str) -> Any:
+    """The value of ``name`` on rank 0, with every jax.Array in it as a whole numpy array.
+
+    Arrays that span processes are assembled from all ranks' shards; nothing is computed on the
+    ranks, so a pull cannot hang on a rank that is out of step. On one host the bytes of an array
+    are copied once, into memory that the result owns.
+
+    Raises:
+      UsageError: ``name`` is no name.
+      TransferError: no such variable, or it does not fit into this machine's memory.
+      NotAddressable: some part of an array is held by no rank.
+      NotSerialisable: the value can't be pickled.
+    """
+    check_names([name])
+    described = _describe(cluster, name, plain=False)
+    try:
+        return _collect(cluster, described)
+    except _NeedsJax:
+        pass
+    try:
+        return _collect(cluster, _describe(cluster, name, plain=True))
+    except _NeedsJax as error:
+        raise NotSerialisable(
+            f"{name} is or holds an object of {error}, which the notebook does not import: it "
+            "would take the GPU or TPU from the ranks.",
+            f"Pull its arrays or numbers instead, or look at it there: %spmd print({name})",
+        ) from None
+
+
+@dataclass
+class _Described:
+    """What the ranks say of one value: rank 0's pickle, and every rank's view of the arrays."""
+
+    name: str
+    pickled: bytes
+    buffer_sizes: list[int]
+    tokens: dict[int, str]
+    arrays: list[dict[int, wire.ArrayInfo]]
+
+
+def _describe(cluster: Cluster, name: str, plain: bool) -> _Described:
+    ranks = range(cluster.num_processes)
+    bodies = {r: {"name": name, "pickle": r == 0, "plain": plain} for r in ranks}
+    answers = cluster.ask(ranks, "describe", bodies=bodies, timeout_s=VALUE_TIMEOUT_S)
+    per_rank = {r: [wire.parse(wire.ArrayInfo, a) for a in e.body["arrays"]]
+                for r, e in answers.items()}  # fmt: skip
+    first = per_rank[0]
+    arrays: list[dict[int, wire.ArrayInfo]] = []
+    for number, info in enumerate(first):
+        if not info.spans:
+            arrays.append({0: info})
+            continue
+        views = {r: infos[number] for r, infos in per_rank.items() if number < len(infos)}
+        differing = [r for r, v in views.items() if (v.shape, v.dtype) != (info.shape, info.dtype)]
+        missing = [r for r in ranks if r not in views]
+        if differing or missing:
+            raise TransferError(
+                f"{name} is not the same on all ranks: {name_ranks(differing or missing)} "
+                f"{'has another shape or dtype' if differing else 'has fewer arrays'}.",
+                f"%%spmd --all with the line {name} shows each rank's.",
+            )
+        arrays.append(views)
+    return _Described(
+        name=name,
+        pickled=bytes(answers[0].buffers[0]),
+        buffer_sizes=answers[0].body["buffers"],
+        tokens={r: e.body["token"] for r, e in answers.items()},
+        arrays=arrays,
+    )
+
+
+def _collect(cluster: Cluster, described: _Described) -> Any:
+    dtypes = [_dtype(next(iter(views.values()))) for views in described.arrays]
+    shapes = [tuple(next(iter(views.values())).shape) for views in described.arrays]
+    for views, shape in zip(described.arrays, shapes, strict=True):
+        _check_complete(described.name, views, shape)
+    sizes = [math.prod(s) * d.itemsize for s, d in zip(shapes, dtypes, strict=True)]
+    sizes += described.buffer_sizes
+    total = sum(-(-size // ALIGN) * ALIGN for size in sizes)
+    tokens = described.tokens
+    try:
+        check_memory(described.name, total)
+        if not total:
+            return _load(described.pickled, [_empty(s, d) for s, d in zip(shapes, dtypes)], [])
+        if total >= SHARED_FROM_NBYTES and shares_memory(cluster, total):
+            memory = _fill_shared(cluster, described, sizes, total)
+        else:
+            memory = _fetch(cluster, described, shapes, dtypes, sizes, total)
+        tokens = {}
+    finally:
+        if tokens:
+            bodies = {r: {"token": t} for r, t in tokens.items()}
+            with contextlib.suppress(Exception):
+                cluster.ask(list(tokens), "forget", bodies=bodies)
+    offsets = _offsets(sizes)
+    arrays = [
+        np.ndarray(shape, dtype, memory, offset)
+        for shape, dtype, offset in zip(shapes, dtypes, offsets, strict=False)
+    ]
+    view = memoryview(memory)
+    ends = zip(offsets[len(arrays) :], sizes[len(arrays) :], strict=True)
+    return _load(described.pickled, arrays, [view[o : o + n] for o, n in ends])
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    return np.empty(shape, dtype)
+
+
+def _offsets(sizes: Sequence[int]) -> list[int]:
+    offsets, at = [], 0
+    for size in sizes:
+        offsets.append(at)
+        at += -(-size // ALIGN) * ALIGN
+    return offsets
+
+
+def _dtype(info: wire.ArrayInfo) -> np.dtype[Any]:
+    """numpy's dtype of that name; bfloat16 and its like come from ml_dtypes, which is not jax."""
+    try:
+        return np.dtype(info.dtype)
+    except TypeError:
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, info.dtype))
+
+
+def _check_complete(name: str, views: Mapping[int, wire.ArrayInfo], shape: tuple[int, ...]) -> None:
+    """Every element must be somebody's first copy. Shards don't overlap, so counting will do.
+
+    Raises:
+      NotAddressable: some are nobody's; what is missing is named by its number.
+      TransferError: the array was deleted.
+    """
+    for rank, view in views.items():
+        if view.note:
+            raise TransferError(f"{name} is {view.note} on rank {rank}: it has no values any more.")
+    held = sum(
+        math.prod(stop - start for start, stop in shard.index)
+        for view in views.values()
+        for shard in view.shards
+        if shard.replica_id == 0
+    )
+    if held != math.prod(shape):
+        raise NotAddressable(
+            f"{math.prod(shape) - held} of the {math.prod(shape)} elements of {name} are held by "
+            "no rank of this cluster."
+        )
+
+
+def check_memory(name: str, nbytes: int) -> None:
+    """Refuse what can't fit.
+
+    Raises:
+      TransferError: ``nbytes`` is more than this machine has free.
+    """
+    free = psutil.virtual_memory().available
+    if nbytes > free:
+        raise TransferError(
+            f"{name} holds {format_nbytes(nbytes)}; this machine has {format_nbytes(free)} free.",
+            f"Pull a part: %spmd part = {name}[:100]   then   %pull part",
+        )
+
+
+def format_nbytes(nbytes: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024:
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.1f} TiB"
+
+
+def shares_memory(cluster: Cluster, nbytes: int) -> bool:
+    """Whether all ranks are on this host and its shared memory has room (64 MB in containers)."""
+    if any(facts.host_key != host_key() for facts in cluster.record.facts):
+        return False
+    try:
+        room = os.statvfs(SHARED_MEMORY)
+    except OSError:
+        return False
+    return room.f_bavail * room.f_frsize > nbytes + (16 << 20)
+
+
+@contextlib.contextmanager
+def _shared_file(nbytes: int) -> Iterator[tuple[str, mmap.mmap]]:
+    """A mapped file in shared memory. Its name is gone afterwards; the mapping lives on."""
+    descriptor, path = tempfile.mkstemp(prefix=f"jaxcluster-{os.getpid()}-", dir=SHARED_MEMORY)
+    try:
+        os.ftruncate(descriptor, nbytes)
+        yield path, mmap.mmap(descriptor, nbytes)
+    finally:
+        os.close(descriptor)
+        os.unlink(path)
+
+
+def _fill_shared(
+    cluster: Cluster, described: _Described, sizes: Sequence[int], total: int
+) -> mmap.mmap:
+    offsets = _offsets(sizes)
+    n = len(described.arrays)
+    wanted: dict[int, list[list[int]]] = {}
+    for number, views in enumerate(described.arrays):
+        for rank in views:
+            wanted.setdefault(rank, []).append([number, offsets[number]])
+    with _shared_file(total) as (path, memory):
+        bodies = {
+            rank: {
+                "token": described.tokens[rank],
+                "path": path,
+                "arrays": wanted.get(rank, []),
+                "buffers": offsets[n:] if rank == 0 else [],
+            }
+            for rank in {*wanted, 0}
+        }
+        cluster.ask(list(bodies), "fill", bodies=bodies, timeout_s=VALUE_TIMEOUT_S)
+    return memory
+
+
+def _fetch(
+    cluster: Cluster,
+    described: _Described,
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[np.dtype[Any]],
+    sizes: Sequence[int],
+    total: int,
+) -> bytearray:
+    memory = bytearray(total)
+    offsets = _offsets(sizes)
+    ranks = sorted({r for views in described.arrays for r in views} | {0})
+    bodies = {
+        r: {
+            "token": described.tokens[r],
+            "arrays": [k for k, views in enumerate(described.arrays) if r in views],
+        }
+        for r in ranks
+    }
+    answers = cluster.ask(ranks, "fetch", bodies=bodies, timeout_s=VALUE_TIMEOUT_S)
+    for rank, answer in answers.items():
+        places = unwrap(answer)["places"]
+        frames = list(answer.buffers)
+        for (number, index, shape), frame in zip(places, frames, strict=False):
+            whole: np.ndarray[Any, Any] = np.ndarray(
+                shapes[number], dtypes[number], memory, offsets[number]
+            )
+            slices = tuple(slice(start, stop) for start, stop in index)
+            whole[slices] = np.frombuffer(frame, np.uint8).view(dtypes[number]).reshape(shape)
+        if rank == 0:
+            start = len(described.arrays)
+            for frame, offset in zip(frames[len(places) :], offsets[start:], strict=True):
+                memory[offset : offset + len(frame)] = frame
+    return memory
+
+
+class _NeedsJax(Exception):
+    """Unpickling wanted to import a module of jax (its name), which the notebook must not."""
+
+
+class _NoJax(importlib.abc.MetaPathFinder):
+    """Refuses jax while a value is unpickled (law 1)."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        if fullname.partition(".")[0] in ("jax", "jaxlib"):
+            raise _NeedsJax(fullname)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, data: bytes, arrays: Sequence[Any], buffers: Sequence[Any]) -> None:
+        import io
+
+        super().__init__(io.BytesIO(data), buffers=buffers)
+        self._arrays = arrays
+
+    def persistent_load(self, pid: Any) -> Any:
+        return self._arrays[pid[1]]
+
+
+def _load(data: bytes, arrays: Sequence[Any], buffers: Sequence[Any]) -> Any:
+    guard = None if "jax" in sys.modules else _NoJax()
+    if guard is not None:
+        sys.meta_path.insert(0, guard)
+    try:
+        return _Unpickler(data, arrays, buffers).load()
+    except (_NeedsJax, ModuleNotFoundError) as error:
+        if isinstance(error, _NeedsJax):
+            raise
+        raise NotSerialisable(
+            f"The value needs a module that this notebook does not have: {error.name}.",
+            "Install it here too, or pull a plain dict, list or array instead.",
+        ) from None
+    finally:
+        if guard is not None:
+            sys.meta_path.remove(guard)
+
+
+# --------------------------------------------------------------------------- push
+
+
+def push(cluster: Cluster, values: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
+    """Bind names on all ranks (or ``ranks``) to these values.
+
+    numpy arrays travel without being copied into the pickle; on one host all ranks map the same
+    shared memory, and a rank gets pages of its own only where it writes. It waits its turn behind
+    cells that are running.
+
+    Raises:
+      UsageError: a key is no name.
+      NotSerialisable: a value can't be pickled; it names which.
+    """
+    check_names(values)
+    chosen = cluster.check_ranks(ranks)
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        pickled = cloudpickle.dumps(dict(values), protocol=5, buffer_callback=buffers.append)
+    except Exception:
+        for name, value in values.items():
+            try:
+                cloudpickle.dumps(value, protocol=5)
+            except Exception as error:
+                raise NotSerialisable(
+                    f"{name} can't be pickled: {type(error).__name__}: {error}",
+                    "Push what it is made of, and make it anew on the ranks in an %%spmd cell.",
+                ) from None
+        raise
+    raws = [b.raw() for b in buffers]
+    sizes = [raw.nbytes for raw in raws]
+    total = sum(-(-size // ALIGN) * ALIGN for size in sizes)
+    if total >= SHARED_FROM_NBYTES and shares_memory(cluster, total):
+        offsets = _offsets(sizes)
+        with _shared_file(total) as (path, memory):
+            for raw, offset in zip(raws, offsets, strict=True):
+                memory[offset : offset + raw.nbytes] = raw
+            body = {"path": path, "buffers": [[o, o + n] for o, n in zip(offsets, sizes)]}
+            cluster.ask(chosen, "assign", body, buffers=[pickled], timeout_s=VALUE_TIMEOUT_S)
+    else:
+        if total:
+            check_memory(" and ".join(values), total * len(chosen))
+        cluster.ask(chosen, "assign", {}, buffers=[pickled, *raws], timeout_s=VALUE_TIMEOUT_S)
+
+
+def check_names(names: Iterator[str] | Sequence[str] | Mapping[str, Any]) -> None:
+    """Raises UsageError for what can't be a variable."""
+    for name in names:
+        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+            raise UsageError(
+                f"{name!r} is no variable name.", "For example: %pull x   or   %push a b"
+            )
+
+
+# --------------------------------------------------------------------------- looking
+
+
+def sample(
+    cluster: Cluster, name: str, ranks: Sequence[int], edge: int = 3
+) -> tuple[np.ndarray[Any, Any], bool]:
+    """Enough of an array that spans processes to print it as numpy would.
+
+    Returns:
+      (the values, whether positions were left out): of an axis longer than ``2 * edge + 1`` only
+      the first and last ``edge`` are there, and one between.
+    """
+    answers = cluster.ask(ranks, "sample", {"name": name, "edge": edge}, timeout_s=10.0)
+    first = unwrap(answers[min(answers)])
+    shape = first["shape"]
+    kept = [min(size, 2 * edge + 1) for size in shape]
+    dtype = np.dtype(object)
+    values: np.ndarray[Any, Any] | None = None
+    for answer in answers.values():
+        body = unwrap(answer)
+        for (where, part_shape, dtype_name), frame in zip(
+            body["places"], answer.buffers, strict=True
+        ):
+            dtype = _dtype(wire.ArrayInfo([], dtype_name, "", True, []))
+            if values is None:
+                values = np.zeros(kept, dtype)
+            part = np.frombuffer(frame, np.uint8).view(dtype).reshape(part_shape)
+            values[np.ix_(*where) if where else ()] = part
+    if values is None:
+        values = np.zeros(kept, dtype)
+    return values, list(values.shape) != list(shape)

@@ -1,0 +1,1 @@
+"""How the cluster's models are shown: text, and what a notebook renders. No logic of its own."""

@@ -1,0 +1,154 @@
+"""A running cell and a starting cluster, shown in IPython as they go on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from jaxcluster import wire
+from jaxcluster.errors import JaxClusterError
+from jaxcluster.outputs import CellRecord, group_outputs, name_ranks
+from jaxcluster.views import text
+
+if TYPE_CHECKING:
+    from jaxcluster.cluster import Cluster
+
+SMALL_ARRAY = 1000  # elements that numpy prints in full
+
+
+class CellDisplay:
+    """Shows a cell's first rank as a local cell would be shown, and at the end what else is due.
+
+    Args:
+      shell: IPython's, of the notebook or the terminal.
+      all_ranks: show every rank, equal outputs once.
+    """
+
+    def __init__(self, shell: Any, cluster: Cluster, all_ranks: bool = False) -> None:
+        self.shell = shell
+        self.cluster = cluster
+        self.all_ranks = all_ranks
+        self._deferred: wire.RankOutput | None = None
+        self._headed = False
+
+    def on_output(self, record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
+        if isinstance(what, wire.CellReply) or what.rank != record.ranks[0]:
+            return
+        if self.all_ranks and not self._headed:
+            self._headed = True
+            print(f"── {name_ranks([what.rank])} ──")
+        if what.kind == "execute_result" and "array" in what.content:
+            self._deferred = what  # its values come from the other ranks, when they have ended
+        else:
+            self.show(what)
+
+    def on_notice(self, message: str) -> None:
+        print(message, end="", file=sys.stderr, flush=True)
+
+    def show(self, output: wire.RankOutput) -> None:
+        """One output, as if this process had made it."""
+        content = output.content
+        if output.kind == "stream":
+            stream = sys.stderr if content["name"] == "stderr" else sys.stdout
+            stream.write(content["text"])
+            if not hasattr(self.shell, "kernel"):  # a notebook flushes by itself, 5 times a second
+                stream.flush()
+        elif output.kind in ("display_data", "update_display_data"):
+            self.shell.display_pub.publish(
+                data=content["data"],
+                metadata=content["metadata"],
+                transient=content["transient"],
+                update=output.kind == "update_display_data",
+            )
+        elif output.kind == "execute_result":
+            self.show_result(content["data"], content["metadata"])
+        elif output.kind == "clear_output":
+            self.shell.display_pub.clear_output(content["wait"])
+
+    def show_result(self, data: dict[str, Any], metadata: dict[str, Any]) -> None:
+        """A value as ``Out[n]``."""
+        hook = self.shell.displayhook
+        hook.start_displayhook()
+        hook.write_output_prompt()
+        hook.write_format_data(data, metadata)
+        hook.finish_displayhook()
+
+    def finish(self, record: CellRecord) -> None:
+        """After all ranks have ended the cell."""
+        if self._deferred is not None:
+            self._show_array(record, self._deferred)
+        if self.all_ranks:
+            self._show_others(record)
+
+    def _show_array(self, record: CellRecord, output: wire.RankOutput) -> None:
+        from jaxcluster import transfer
+
+        info = wire.parse(wire.ArrayInfo, output.content["array"])
+        values, cut = None, False
+        size = 1
+        for extent in info.shape:
+            size *= extent
+        if all(r.global_result for r in record.replies.values()):
+            try:
+                edge = max(info.shape, default=0) if size <= SMALL_ARRAY else 3
+                values, cut = transfer.sample(self.cluster, "", list(record.ranks), edge)
+            except JaxClusterError as error:
+                print(error, file=sys.stderr)
+        shown = text.spanning_array(info, values, cut)
+        self.show_result({"text/plain": shown}, {})
+
+    def _show_others(self, record: CellRecord) -> None:
+        first = record.ranks[0]
+        for group in group_outputs(record.records):
+            others = [r for r in group.ranks if r != first]
+            if not others:
+                continue
+            if first in group.ranks:
+                print(text.same_as(others, first))
+                continue
+            print(f"── {name_ranks(others)} ──")
+            for output in group.outputs:
+                if output.kind == "execute_result":
+                    output = wire.RankOutput(
+                        output.rank, output.seq, "display_data", output.content | {"transient": {}}
+                    )
+                self.show(output)
+
+
+class StartDisplay:
+    """One line that says how far a start has come, and in the end what it made."""
+
+    def __init__(self, rich: bool) -> None:
+        self._rich = rich
+        self._handle: Any = None
+
+    def progress(self, line: str) -> None:
+        if self._rich:
+            self._show(line)
+        elif sys.stderr.isatty():
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+
+    def _show(self, line: str) -> None:
+        from IPython.display import display
+
+        bundle = {"text/plain": line}
+        if self._handle is None:
+            self._handle = display(bundle, raw=True, display_id=True)
+        else:
+            self._handle.update(bundle, raw=True)
+
+    def done(self, line: str) -> None:
+        if self._rich:
+            self._show(line)
+        else:
+            self.clear()
+            print(line)
+
+    def clear(self) -> None:
+        if self._rich and self._handle is not None:
+            self._show("The cluster did not start.")
+        elif sys.stderr.isatty():
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
