@@ -159,8 +159,9 @@ class ErrorInfo:
 class CellReply:
     """How a cell ended on a rank. ``status``: ``ok``, ``error``, ``interrupted`` or ``refused``.
 
-    ``launches`` and ``launch_hash`` are the journal's counter and rolling hash of multi-process
-    computations: equal on all ranks that are in step. ``global_result`` says that the cell's last
+    ``launches`` is the journal's: for each set of processes ("0,1,2,3") the number of programs
+    that it has launched together and their rolling hash; equal on the set's members while they are
+    in step. ``global_result`` says that the cell's last
     expression was an array that spans processes.
     """
 
@@ -169,9 +170,35 @@ class CellReply:
     status: str
     seconds: float
     error: ErrorInfo | None = None
-    launches: int = 0
-    launch_hash: int = 0
+    launches: dict[str, list[int]] = field(default_factory=dict)
     global_result: bool = False
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a multi-process program: the ``seq``-th of the set ``processes`` ("0,1")."""
+
+    seq: int
+    processes: str
+    name: str
+    fingerprint: int
+    cell: int | None = None
+    line: int | None = None
+    signature: str = ""
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """What a rank's beacon says when it is asked why a cell does not end.
+
+    ``stack`` is the main thread's, outermost first: [file, line, function, source, cell or None].
+    ``locals`` are small values of the innermost frame of the cell.
+    """
+
+    state: RankState
+    stack: list[list[Any]]
+    launches: list[Launch]
+    locals: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -194,8 +221,7 @@ class RankState:
     frame: str = ""
     seconds: float = 0.0
     queued: int = 0
-    launches: int = 0
-    launch_hash: int = 0
+    launches: dict[str, list[int]] = field(default_factory=dict)
     rss_nbytes: int = 0
 
 

@@ -93,7 +93,7 @@ class Rank:
 
     def _initialize(self, request: Request) -> Any:
         plan = wire.parse(wire.InitializeRequest, request.body)
-        reply = bootstrap.initialize(plan)
+        reply = bootstrap.initialize(plan, self.journal)
         if self.reservation is not None:
             self.reservation.release()
             self.reservation = None

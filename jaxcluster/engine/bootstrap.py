@@ -16,6 +16,7 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.engine import jax_private
+from jaxcluster.engine.journal import Journal
 
 POLL_S = 0.002
 
@@ -77,7 +78,7 @@ def wait_for_coordinator(
             time.sleep(POLL_S)
 
 
-def initialize(request: wire.InitializeRequest) -> wire.InitializeReply:
+def initialize(request: wire.InitializeRequest, journal: Journal) -> wire.InitializeReply:
     """Make this process rank ``process_id`` of the cluster and start its backend.
 
     Must run on the main thread, before anything has touched a JAX device.
@@ -104,6 +105,8 @@ def initialize(request: wire.InitializeRequest) -> wire.InitializeReply:
                 jax.config.update(name, value)
     if request.collectives_address is not None:
         jax_private.set_collectives_address(request.collectives_address)
+    journal.recording = jax_private.record_launches(journal)
+    keep_proxies_away(request.coordinator_address)
     if request.process_id != 0:
         wait_for_coordinator(request.coordinator_address, request.initialization_timeout)
     jax.distributed.initialize(
@@ -130,6 +133,18 @@ def initialize(request: wire.InitializeRequest) -> wire.InitializeReply:
         devices=devices,
         seconds=time.perf_counter() - started,
     )
+
+
+def keep_proxies_away(coordinator_address: str) -> None:
+    """Have gRPC connect to the coordinator itself where a proxy is set.
+
+    With ``http_proxy`` in the environment gRPC asks the proxy for a tunnel even to 127.0.0.1, and
+    ``initialize`` waits for it until its time is up.
+    """
+    host = coordinator_address.rpartition(":")[0].strip("[]")
+    exempt = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy") or ""
+    if host not in exempt.split(","):
+        os.environ["no_grpc_proxy"] = f"{exempt},{host}".lstrip(",")
 
 
 def _device_info(device: Any) -> wire.DeviceInfo:

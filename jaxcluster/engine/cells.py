@@ -50,7 +50,7 @@ class CellRunner:
         self.current: Running | None = None
         self.last_result: Any = None
         self.shell: Any = None
-        self.cell_numbers: dict[str, int] = {}
+        self.cell_numbers = journal.cell_numbers
         self.main_thread_id = threading.main_thread().ident or 0
         self._cancelled: set[int] = set()
         self._waiting = 0
@@ -144,8 +144,7 @@ class CellRunner:
             status=status,
             seconds=seconds,
             error=error,
-            launches=self.journal.launches,
-            launch_hash=self.journal.launch_hash,
+            launches={k: list(v) for k, v in self.journal.counts.items()},
             global_result=spans_processes(self.last_result),
         )
 

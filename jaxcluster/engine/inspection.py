@@ -31,8 +31,7 @@ def rank_state(runner: CellRunner, hostname: str, devices: list[str], starting: 
         cell=running.cell.execution_count if running else None,
         seconds=time.perf_counter() - running.started if running else 0.0,
         queued=runner.queued,
-        launches=runner.journal.launches,
-        launch_hash=runner.journal.launch_hash,
+        launches={k: list(v) for k, v in list(runner.journal.counts.items())},
         rss_nbytes=_rss_nbytes(),
         **where,
     )

@@ -1,10 +1,24 @@
-"""What this rank has run: cells, and the multi-process computations that they launched."""
+"""A rank's flight recorder: the cells that it ran and the multi-process programs it launched.
+
+JAX's one rule is that the processes which share a program launch the same programs in the same
+order. So for every set of processes the journal keeps a count and a rolling hash of the launches
+that the set shares: equal on all its members as long as they are in step.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+from jaxcluster import wire
+
+_HASH_MODULUS = (1 << 61) - 1
+_HASH_FACTOR = 1000003
+KEPT_PROGRAMS = 512
 
 
 @dataclass(frozen=True)
@@ -18,17 +32,39 @@ class CellEntry:
     status: str = "running"
 
 
-class Journal:
-    """A flight recorder: bounded, so that it costs the same after a day as after a minute.
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A compiled multi-process program.
 
-    ``launches`` and ``launch_hash`` count and fold multi-process launches; they are equal on all
-    ranks that are in step. Nothing records launches yet, so both stay 0.
+    ``fingerprint`` is equal on all processes that compiled the same program; ``processes`` are
+    those whose devices take part; ``executable`` is JAX's, to run it again.
+    """
+
+    name: str
+    fingerprint: int
+    processes: str
+    signature: str
+    executable: Any
+
+
+class Journal:
+    """Bounded, so that it costs the same after a day as after a minute.
+
+    Attributes:
+      counts: set of processes -> [launches so far, rolling hash of them].
+      programs: the programs launched last, by fingerprint.
+      before_launch: in strict mode: called before a program is issued, may raise.
+      recording: whether JAX's launches reach this journal.
     """
 
     def __init__(self, size: int = 4096) -> None:
         self.cells: deque[CellEntry] = deque(maxlen=size)
-        self.launches = 0
-        self.launch_hash = 0
+        self.launches: deque[wire.Launch] = deque(maxlen=size)
+        self.counts: dict[str, list[int]] = {}
+        self.programs: OrderedDict[int, Program] = OrderedDict()
+        self.cell_numbers: dict[str, int] = {}
+        self.before_launch: Callable[[Program], None] | None = None
+        self.recording = False
 
     def enter(self, seq: int, execution_count: int) -> None:
         self.cells.append(CellEntry(seq, execution_count, time.time_ns()))
@@ -38,3 +74,47 @@ class Journal:
         self.cells.append(
             CellEntry(entry.seq, entry.execution_count, entry.at_ns, seconds, status)
         )
+
+    def about_to_launch(self, program: Program) -> None:
+        """Called before a program is issued where JAX's Python path is taken."""
+        if self.before_launch is not None:
+            self.before_launch(program)
+        self.launched(program)
+
+    def launched(self, program: Program) -> None:
+        """Count a launch. A few microseconds, on whichever thread launches."""
+        counts = self.counts.get(program.processes)
+        if counts is None:
+            counts = self.counts[program.processes] = [0, 0]
+        cell, line = self._place()
+        self.launches.append(
+            wire.Launch(
+                counts[0], program.processes, program.name, program.fingerprint, cell, line
+            )
+        )
+        counts[1] = (counts[1] * _HASH_FACTOR + program.fingerprint) % _HASH_MODULUS
+        counts[0] += 1
+        self.programs[program.fingerprint] = program
+        if len(self.programs) > KEPT_PROGRAMS:
+            self.programs.popitem(last=False)
+
+    def _place(self) -> tuple[int | None, int | None]:
+        """The cell and line that this launch comes from."""
+        cells = self.cell_numbers
+        frame = sys._getframe(2)
+        while frame is not None:
+            number = cells.get(frame.f_code.co_filename)
+            if number is not None:
+                return number, frame.f_lineno
+            frame = frame.f_back  # type: ignore[assignment]
+        return None, None
+
+    def tail(self, count: int) -> list[wire.Launch]:
+        """The last ``count`` launches, oldest first."""
+        launches = list(self.launches)
+        return launches[-count:]
+
+    def restart(self) -> None:
+        """Forget all launches: the ranks are back in step and count from here."""
+        self.launches.clear()
+        self.counts.clear()
