@@ -77,6 +77,12 @@ else
     echo "$want" >"$mark"
 fi
 
+# A registry of its own (with a short path: sockets are made in it), so that a cluster that already
+# runs in somebody's notebook is not in the way.
+JAXCLUSTER_RUNTIME_DIR=$(mktemp -d /tmp/jaxcluster.XXXXXX)
+export JAXCLUSTER_RUNTIME_DIR
+trap 'rm -rf "$JAXCLUSTER_RUNTIME_DIR"' EXIT
+
 say "running notebooks/quickstart.ipynb on 4 processes"
 "$env/bin/python" - <<'EOF'
 import re

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -87,9 +88,6 @@ def wait_until_none_is_left(mark: str, deadline_s: float = 10.0) -> list[str]:
 
 def execute(path: Path, directory: Path) -> Executed:
     copy = Path(shutil.copy(path, directory))
-    mark = uuid.uuid4().hex
-    # IPYTHONDIR: no startup file, profile or running cluster of the user's gets in the way.
-    environment = os.environ | {MARK: mark, "IPYTHONDIR": str(directory / "ipython")}
     notebook = nbformat.read(copy, as_version=4)
     client = NotebookClient(
         notebook,
@@ -98,8 +96,17 @@ def execute(path: Path, directory: Path) -> Executed:
         allow_errors=True,  # we look at the outputs ourselves: a failure then shows all of them
         resources={"metadata": {"path": str(directory)}},
     )
-    client.execute(env=environment)
-    left_over = wait_until_none_is_left(mark)
+    mark = uuid.uuid4().hex
+    # Sockets are made in the runtime directory, so its path has to be short: pytest's are not.
+    with tempfile.TemporaryDirectory(prefix="jaxcluster-", dir="/tmp") as runtime:
+        # No startup file, profile or running cluster of the user's gets in the way.
+        settings = {
+            MARK: mark,
+            "IPYTHONDIR": str(directory / "ipython"),
+            "JAXCLUSTER_RUNTIME_DIR": runtime,
+        }
+        client.execute(env=os.environ | settings)
+        left_over = wait_until_none_is_left(mark)
     return Executed([c for c in notebook.cells if c.cell_type == "code"], left_over)
 
 
