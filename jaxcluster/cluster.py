@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxcluster import health, registry, topology, wire
+from jaxcluster import diagnose, health, recovery, registry, topology, wire
 from jaxcluster.engine.facts import (
     cuda_plugin_installed,
     host_gpus,
@@ -32,6 +32,7 @@ from jaxcluster.errors import (
     CellFailed,
     CellInterrupted,
     ClusterExists,
+    Divergence,
     EnginesMissing,
     InitializeFailed,
     JaxClusterError,
@@ -44,12 +45,15 @@ from jaxcluster.errors import (
     UsageError,
 )
 from jaxcluster.launchers.local import LocalCluster
+from jaxcluster.layout import ArrayLayout, TreeLayout
+from jaxcluster.layout import ArrayLayout, TreeLayout
 from jaxcluster.launchers.supervisor import Supervisor, release_warm, sweep
 from jaxcluster.link import Event, Link, Sink, unwrap
 from jaxcluster.outputs import CellRecord, name_ranks, traceback_lines
 
 LOOPBACK = "127.0.0.1"
 NOTICE_AFTER_S = 0.1
+CATCH_UP_AFTER_S = 0.2  # that interrupted ranks get to leave by themselves
 ASK_S = 2.0  # for answers that a beacon gives at once
 Progress = Callable[[str], None]
 Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
@@ -167,6 +171,8 @@ class Cluster:
       name: its name, for ``attach``.
       num_processes: how many ranks it has.
       last: the record of the last cell.
+      counts: each rank's launches, as last heard (see ``diagnose``).
+      out_of_step: why no cell may run; None while the ranks are in step.
     """
 
     def __init__(self, record: registry.ClusterRecord, link: Link, supervisor: Supervisor) -> None:
@@ -178,6 +184,8 @@ class Cluster:
         self.started_s = 0.0
         self.closed = False
         self.dead: dict[int, dict[str, Any]] = {}
+        self.counts: dict[int, diagnose.Counts] = {}
+        self.out_of_step: diagnose.Report | None = None
         self._link = link
         self._supervisor = supervisor
         self._local: LocalCluster | None = None
@@ -350,6 +358,7 @@ class Cluster:
         chosen = self.check_ranks(ranks)
         shown = self.check_ranks(shown_ranks) if shown_ranks is not None else chosen[:1]
         self._refuse_if_stuck(chosen)
+        self._refuse_if_out_of_step()
         sink = Sink()
         with registry.turn(self.name) as seq:
             request = wire.CellRequest(
@@ -376,6 +385,15 @@ class Cluster:
                 "so no cell can run on this cluster.",
                 f"%jaxcluster logs {rank} shows the last words; %jaxcluster restart begins anew.",
                 sorted(self.dead),
+            )
+
+    def _refuse_if_out_of_step(self) -> None:
+        """No number may be computed by mismatched collectives."""
+        if self.out_of_step is not None:
+            raise Divergence(
+                f"The ranks are out of step, so no cell can run.\n{self.out_of_step}",
+                "%jaxcluster restart begins anew.",
+                self.out_of_step,
             )
 
     def _refuse_if_stuck(self, ranks: Sequence[int]) -> None:
@@ -456,6 +474,45 @@ class Cluster:
             )
         return answers
 
+    def gather(
+        self,
+        op: str,
+        body: Any = None,
+        *,
+        timeout_s: float = ASK_S,
+        ranks: Sequence[int] | None = None,
+    ) -> dict[int, Event]:
+        """Whatever the ranks answered within ``timeout_s``; raises nothing."""
+        chosen = range(self.num_processes) if ranks is None else ranks
+        return self._link.gather(chosen, op, body, timeout_s=timeout_s)
+
+    def send(
+        self, rank: int, op: str, body: Any, buffers: Sequence[bytes] = (), *, sink: Sink
+    ) -> None:
+        """Send a request whose answer arrives in ``sink``."""
+        self._link.request(rank, op, body, buffers, sink=sink)
+
+    def ask_some(
+        self,
+        ranks: Sequence[int],
+        op: str,
+        body: Any = None,
+        *,
+        timeout_s: float = ASK_S,
+        bodies: Mapping[int, Any] | None = None,
+    ) -> tuple[dict[int, Event], dict[int, str]]:
+        """The answers that came, errors among them, and of each rank without one, why."""
+        self._check_not_closed()
+        answers = self._link.gather(ranks, op, body, timeout_s=timeout_s, bodies=bodies)
+        words = {r: f"dead ({e.body['why']})" for r, e in answers.items() if e.op == "died"}
+        missing = [r for r in ranks if r not in answers]
+        states = {s.rank: s for s in self.status()} if missing else {}
+        for rank in missing:
+            state = states[rank]
+            where = f": it is in cell [{state.cell}] line {state.line}" if state.line else ""
+            words[rank] = f"gave no answer within {timeout_s:g} s{where}"
+        return {r: e for r, e in answers.items() if r not in words}, words
+
     def spanning_names(self, names: Sequence[str], rank: int) -> list[str]:
         """Which of these names hold arrays that span processes, as ``rank`` sees them."""
         answer = self.ask([rank], "spanning", {"names": list(names)})
@@ -480,6 +537,19 @@ class Cluster:
         from jaxcluster import transfer
 
         return transfer.pull(self, name)
+
+    def layout(self, name: str) -> ArrayLayout | TreeLayout:
+        """Which device holds which part of a rank-side array, or of the arrays of a pytree.
+
+        Args:
+          name: a variable, or a part of one: ``"params['w']"``.
+
+        Raises:
+          UsageError: no rank has it, or it holds no array.
+        """
+        from jaxcluster import survey
+
+        return survey.look(self, name)
 
     def __getitem__(self, name: str) -> Any:
         return self.pull(name)
@@ -510,6 +580,7 @@ class AsyncCell:
     Attributes:
       record: what has come so far.
       silent: ranks that did not answer an interrupt.
+      report: the certain finding, if the cell could not end or its numbers are wrong.
       on_notice: is told of the first error while other ranks still run.
     """
 
@@ -526,7 +597,11 @@ class AsyncCell:
         self.record = record
         self.silent: tuple[int, ...] = ()
         self.done = False
+        self.report: diagnose.Report | None = None
         self.on_notice: Callable[[str], None] | None = None
+        self._recovered = ""
+        self._catch_up: recovery.CatchUp | None = None
+        self._catch_up_at: float | None = None
         self._sink = sink
         self._ids = ids
         self._on_output = on_output
@@ -575,12 +650,14 @@ class AsyncCell:
                 except KeyboardInterrupt:
                     self._feed(health.StopPressed())
         finally:
-            self.done = True
             self.record.seconds = time.monotonic() - self._started
             self.cluster._link.forget(self._ids)
+            self._settle()
+            self.done = True
 
     def _next(self) -> health.Event:
-        deadlines = [t for t in (self._watch.deadline(), self._notice_at) if t is not None]
+        times = (self._watch.deadline(), self._notice_at, self._catch_up_at)
+        deadlines = [t for t in times if t is not None]
         timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
         try:
             return self._take(self._sink.get(timeout=timeout))
@@ -593,8 +670,16 @@ class AsyncCell:
             match instruction:
                 case health.Interrupt(ranks, _):
                     self._interrupt(ranks)
+                    self._catch_up_at = now + CATCH_UP_AFTER_S
+                case health.RollCall():
+                    self._call_roll()
                 case health.Finish(silent):
                     self.silent = silent
+        if self._catch_up_at is not None and now >= self._catch_up_at:
+            # Ranks that sit in a collective may answer the interrupt only once it completes.
+            self._catch_up = self._catch_up or recovery.CatchUp(self.cluster)
+            self._catch_up.step()
+            self._catch_up_at = time.monotonic() + CATCH_UP_AFTER_S
         if self._notice_at is not None and now >= self._notice_at and not self._watch.finished:
             self._notice_at = None
             if self.on_notice is not None:
@@ -628,6 +713,52 @@ class AsyncCell:
         if self._on_output is not None:
             self._on_output(self.record, what)
 
+    def _call_roll(self) -> None:
+        """Ask all ranks where they are; a certain finding ends the cell."""
+        names = recovery.assigned_names(self.record.source)
+        self._find(recovery.ask_reports(self.cluster, names, launches=256))
+        if self.report is not None:
+            self._feed(health.Diagnosed())
+
+    def _find(self, reports: Mapping[int, wire.RankReport]) -> None:
+        """Keep the first certain finding in these reports."""
+        record = self.record
+        # A rank has ended this cell if its beacon says so: its reply may still be on its way.
+        ended = [r for r, report in reports.items() if report.state.seq != record.seq]
+        errors = {r: e for r, e in record.errors.items() if r in ended}
+        if self._watch.why in ("stop", "timeout"):
+            return  # whatever is uneven now, the interrupt made it so
+        self.report = self.report or diagnose.diagnose(
+            reports, ended, record.source, record.execution_count, errors, record.ranks
+        )
+
+    def _settle(self) -> None:
+        """After the cell: are the ranks in step? If not, say why, and bring them back."""
+        cluster = self.cluster
+        cluster.counts.update({r: reply.launches for r, reply in self.record.replies.items()})
+        if cluster.closed or cluster.dead or (
+            self._catch_up is None and not self.silent and diagnose.in_step(cluster.counts)
+        ):
+            return
+        names = recovery.assigned_names(self.record.source)
+        reports = recovery.ask_reports(cluster, names)
+        self._find(reports)
+        started = time.monotonic()
+        catch_up = self._catch_up or recovery.CatchUp(cluster)
+        if catch_up.settle():
+            if self.report is not None or catch_up.ran:
+                seconds = time.monotonic() - started
+                self._recovered = catch_up.told(self.record.source, seconds)
+            self.silent = ()
+        elif recovery.same_programs_completed(cluster, recovery.ask_reports(cluster)):
+            assigned = f" or assigned: {', '.join(names)}" if names else ""
+            self._recovered = (
+                "All of them have completed, and the ranks are in step again. Don't trust what "
+                f"this cell printed{assigned}."
+            )
+        elif self.report is not None:
+            cluster.out_of_step = self.report
+
     def _interrupt(self, ranks: Sequence[int]) -> None:
         for rank in ranks:
             self.cluster._link.request(rank, "interrupt", {"seq": self.record.seq}, sink=Sink())
@@ -649,13 +780,18 @@ class AsyncCell:
         if self.silent:
             hints.append(self._say_silent())
         interrupted = [r for r, reply in record.replies.items() if reply.status == "interrupted"]
+        if self.report is not None:
+            hints.append(str(self.report))
+        if self._recovered:
+            hints.append(self._recovered)
+        elif self.cluster.out_of_step is not None:
+            hints.append("The ranks are out of step: %jaxcluster restart begins anew.")
         if failed:
-            if interrupted:
+            if interrupted and self.report is None:
+                were = "was" if len(interrupted) == 1 else "were"
                 hints.append(
                     f"{name_ranks(interrupted).capitalize()} had not ended the cell "
-                    f"{watch.grace_s:g} s later and were interrupted: they may wait for a "
-                    "collective that the others never ran, so the ranks may be out of step. "
-                    "%jaxcluster restart puts them back in step."
+                    f"{watch.grace_s:g} s later and {were} interrupted."
                 )
             first = min(failed)
             if "spans non-addressable" in failed[first].evalue:
@@ -676,19 +812,28 @@ class AsyncCell:
                 "\n".join(hints),
                 self.silent,
             )
+        if self.report is not None:
+            raise Divergence(str(self.report), self._recovery_line(), self.report)
         if watch.why == "timeout":
+            hints.append("Give it longer with %%spmd --timeout, or leave the limit away.")
             raise CellFailed(
                 f"Cell [{record.execution_count}] took more than {watch.timeout_s:g} s and was "
                 f"interrupted on {name_ranks(interrupted)}.",
-                "Give it longer with %%spmd --timeout, or leave the limit away.",
+                "\n".join(hints),
                 interrupted,
                 "TimeoutError",
             )
         if interrupted:
-            raise CellInterrupted(
-                f"cell [{record.execution_count}] was stopped on {name_ranks(interrupted)}.",
-                interrupted,
+            told = "\n".join(
+                [
+                    f"cell [{record.execution_count}] was stopped on {name_ranks(interrupted)}.",
+                    *hints,
+                ]
             )
+            raise CellInterrupted(told, interrupted)
+
+    def _recovery_line(self) -> str:
+        return self._recovered or "The ranks are out of step: %jaxcluster restart begins anew."
 
     def _say_first_error(self) -> str:
         rank, error = min(self.record.errors.items())

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 GRACE_S = 2.0  # that the other ranks get after the first one raised
+ROLL_CALL_S = 1.0  # without any end before the ranks are asked why, and between askings
 ANSWER_S = 3.0  # that interrupted ranks get to say so
 
 
@@ -30,16 +31,26 @@ class StopPressed:
 
 
 @dataclass(frozen=True)
+class Diagnosed:
+    """It is certain that the cell can't end, or that its numbers are wrong."""
+
+
+@dataclass(frozen=True)
 class Tick:
     """Nothing happened but time."""
 
 
 @dataclass(frozen=True)
 class Interrupt:
-    """Interrupt these ranks. ``why``: ``stop``, ``timeout``, ``error`` or ``death``."""
+    """Interrupt these ranks. ``why``: ``stop``, ``timeout``, ``error``, ``death`` or ``hang``."""
 
     ranks: tuple[int, ...]
     why: str
+
+
+@dataclass(frozen=True)
+class RollCall:
+    """Ask all ranks where they are, and feed ``Diagnosed`` if that is certain to be a hang."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +60,8 @@ class Finish:
     silent: tuple[int, ...] = ()
 
 
-Event = Replied | Died | StopPressed | Tick
-Instruction = Interrupt | Finish
+Event = Replied | Died | StopPressed | Diagnosed | Tick
+Instruction = Interrupt | RollCall | Finish
 
 
 @dataclass
@@ -76,6 +87,10 @@ class CellWatch:
     _failed_at: float | None = None
     _failed_by: str = ""
     _interrupted_at: float | None = None
+    _roll_call_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._roll_call_at = self.started + ROLL_CALL_S
 
     @property
     def open_ranks(self) -> tuple[int, ...]:
@@ -87,6 +102,7 @@ class CellWatch:
         if self._interrupted_at is not None:
             times.append(self._interrupted_at + self.answer_s)
         else:
+            times.append(self._roll_call_at)
             if self._failed_at is not None:
                 times.append(self._failed_at + self.grace_s)
             if self.timeout_s is not None:
@@ -118,10 +134,15 @@ class CellWatch:
             return []
         if pressed:
             return self._interrupt("stop", now)
+        if isinstance(event, Diagnosed):
+            return self._interrupt("hang", now)
         if self.timeout_s is not None and now >= self.started + self.timeout_s:
             return self._interrupt("timeout", now)
         if self._failed_at is not None and now >= self._failed_at + self.grace_s:
             return self._interrupt(self._failed_by, now)
+        if now >= self._roll_call_at:
+            self._roll_call_at = now + ROLL_CALL_S
+            return [RollCall()]
         return []
 
     def _interrupt(self, why: str, now: float) -> list[Instruction]:

@@ -16,12 +16,13 @@ from typing import Any
 from ipyparallel.engine.app import IPEngine
 
 from jaxcluster import wire
-from jaxcluster.engine import bootstrap, inspection
+from jaxcluster.engine import bootstrap, drain, inspection
 from jaxcluster.engine.beacon import Beacon, Request, StopJobs
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.facts import engine_facts
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.processes import die_with_parent
+from jaxcluster.engine.shards import ArrayViews
 from jaxcluster.engine.values import Values
 
 CONNECTION_FILE_TIMEOUT_S = 60.0
@@ -68,7 +69,9 @@ class Rank:
         handle("cell", "main", self.runner.on_cell)
         handle("interrupt", "now", lambda request: self.runner.interrupt(request.body["seq"]))
         handle("state", "now", lambda request: self._state())
-        handle("stack", "now", lambda request: inspection.stack(self.runner))
+        handle("roll_call", "now", self._roll_call)
+        handle("resume", "now", self._resume)
+        handle("self_check", "main", self._self_check)
         handle("complete", "side", lambda request: inspection.complete(self.runner, request))
         handle("inspect", "side", lambda request: inspection.inspect(self.runner, request))
         handle("describe", "main", self.values.describe_value)
@@ -78,11 +81,30 @@ class Rank:
         handle("sample", "side", self.values.sample)
         handle("assign", "main", self.values.assign)
         handle("spanning", "side", self.values.spanning_names)
+        views = ArrayViews(self.values)
+        handle("arrays", "side", views.report)
+        handle("check_shards", "side", views.check)
+        handle("peek", "side", views.peek)
+        handle("meshes", "side", views.meshes)
+        handle("memory", "side", views.memory)
+        handle("export", "side", lambda request: drain.on_export(self.journal, request))
+        handle("drain", "main", lambda request: drain.on_drain(self.journal, request))
 
     def _state(self) -> wire.RankState:
         return inspection.rank_state(
             self.runner, self.facts.hostname, self.devices, starting=not self.attached
         )
+
+    def _roll_call(self, request: Request) -> Any:
+        names, count = request.body["names"], request.body["launches"]
+        return inspection.report(self.runner, self._state(), names, count)
+
+    def _self_check(self, request: Request) -> Any:
+        return bootstrap.self_check()
+
+    def _resume(self, request: Request) -> None:
+        """The notebook has found the ranks in step: count launches from here."""
+        self.journal.restart()
 
     def _reserve(self, request: Request) -> Any:
         self.reservation = bootstrap.Reservation(request.body["address"])

@@ -89,7 +89,13 @@ class Journal:
         cell, line = self._place()
         self.launches.append(
             wire.Launch(
-                counts[0], program.processes, program.name, program.fingerprint, cell, line
+                counts[0],
+                program.processes,
+                program.name,
+                program.fingerprint,
+                cell,
+                line,
+                program.signature,
             )
         )
         counts[1] = (counts[1] * _HASH_FACTOR + program.fingerprint) % _HASH_MODULUS

@@ -1,0 +1,379 @@
+"""Why a cell does not end, and whether its numbers may be trusted. Pure.
+
+The ranks' journals decide, not guesses about time. Programs that a set of processes shares must be
+launched by all of them in one order, so there are two certain findings:
+
+- *Different programs*: at one place of a set's sequence two ranks launched different programs. What
+  they computed from there on is wrong, whether or not anything hangs.
+- *A missing launch*: a rank has ended the cell with fewer launches than another. It will launch
+  nothing more, so what the other launched can never complete.
+
+Everything else is a rank that still works, however long it takes.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from jaxcluster import wire
+from jaxcluster.outputs import name_ranks
+
+Counts = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A certain finding.
+
+    Attributes:
+      kind: ``mismatch`` (different programs) or ``missing`` (a launch that some ranks skipped).
+      processes: the set of processes concerned, as in the journals.
+      seq: the first launch of that set that is not to be trusted; None where the journals no longer
+        reach back to it.
+      culprits: the ranks that differ from the most.
+      others: the other ranks of the set.
+      lines: the finding in words.
+    """
+
+    kind: str
+    processes: str
+    seq: int | None
+    culprits: tuple[int, ...]
+    others: tuple[int, ...]
+    lines: tuple[str, ...] = field(default=())
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+
+def in_step(counts: Mapping[int, Counts]) -> bool:
+    """Whether all ranks agree on every set of processes that they are members of."""
+    return not any(_uneven(counts, processes) for processes in _sets(counts))
+
+
+def _sets(counts: Mapping[int, Counts]) -> list[str]:
+    return sorted({processes for per_rank in counts.values() for processes in per_rank})
+
+
+def members(processes: str) -> list[int]:
+    return [int(rank) for rank in processes.split(",")]
+
+
+def _uneven(counts: Mapping[int, Counts], processes: str) -> bool:
+    held = [tuple(counts[r].get(processes, (0, 0))) for r in members(processes) if r in counts]
+    return len(set(held)) > 1
+
+
+def diagnose(
+    reports: Mapping[int, wire.RankReport],
+    ended: Iterable[int],
+    source: str,
+    cell: int,
+    errors: Mapping[int, wire.ErrorInfo] | None = None,
+    told: Iterable[int] | None = None,
+) -> Report | None:
+    """The certain finding in these reports, if there is one.
+
+    Args:
+      reports: what each rank's beacon says.
+      ended: the ranks that have ended the cell (or never ran it).
+      source: the cell's source, with the notebook's line numbers.
+      cell: its number.
+      errors: what ranks raised in it.
+      told: the ranks that were told to run it; all by default.
+    """
+    runners = set(reports if told is None else told)
+    counts = {rank: report.state.launches for rank, report in reports.items()}
+    over = set(ended)
+    for processes in _sets(counts):
+        group = {r: reports[r] for r in members(processes) if r in reports}
+        if not _uneven(counts, processes):
+            continue
+        teller = _Teller(processes, group, over, source, cell, errors or {}, runners)
+        if (found := teller.mismatch()) is not None or (found := teller.missing()) is not None:
+            return found
+    return None
+
+
+class _Teller:
+    """Finds and words one set's finding."""
+
+    def __init__(
+        self,
+        processes: str,
+        group: Mapping[int, wire.RankReport],
+        over: set[int],
+        source: str,
+        cell: int,
+        errors: Mapping[int, wire.ErrorInfo],
+        told: set[int],
+    ) -> None:
+        self.told = told
+        self.processes = processes
+        self.group = group
+        self.over = over
+        self.source = source
+        self.cell = cell
+        self.errors = errors
+        self.launches = {
+            rank: {e.seq: e for e in report.launches if e.processes == processes}
+            for rank, report in group.items()
+        }
+        self.counts = {
+            rank: tuple(report.state.launches.get(processes, [0, 0]))
+            for rank, report in group.items()
+        }
+
+    # ------------------------------------------------------------------ different programs
+
+    def mismatch(self) -> Report | None:
+        shared = min(count for count, _ in self.counts.values())
+        known = [set(entries) for entries in self.launches.values()]
+        for seq in sorted(set.intersection(*known)) if known else []:
+            if seq >= shared:
+                break
+            prints: dict[int, list[int]] = {}
+            for rank, entries in self.launches.items():
+                prints.setdefault(entries[seq].fingerprint, []).append(rank)
+            if len(prints) > 1:
+                return self._tell_mismatch(seq, sorted(prints.values(), key=len))
+        hashes = {h for count, h in self.counts.values() if count == shared}
+        if len({c for c, _ in self.counts.values()}) == 1 and len(hashes) > 1:
+            by_hash: dict[int, list[int]] = {}
+            for rank, (_, value) in self.counts.items():
+                by_hash.setdefault(value, []).append(rank)
+            return self._tell_mismatch(None, sorted(by_hash.values(), key=len))
+        return None
+
+    def _tell_mismatch(self, seq: int | None, groups: list[list[int]]) -> Report:
+        culprits = tuple(sorted(r for ranks in groups[:-1] for r in ranks))
+        others = tuple(sorted(groups[-1]))
+        if seq is None:
+            lines = [
+                f"{_Ranks(culprits)} and {name_ranks(others)} launched different programs, longer "
+                "ago than the journals reach."
+            ]
+            return Report("mismatch", self.processes, None, culprits, others, tuple(lines))
+        lines = [f"The ranks launched different programs as launch {seq + 1}:"]
+        for ranks in reversed(groups):
+            lines.append(f"  {name_ranks(ranks)}: {self._program(self.launches[ranks[0]][seq])}")
+        lines += self._scalars()
+        lines.append("Hint: " + self._mismatch_hint(seq, groups))
+        return Report("mismatch", self.processes, seq, culprits, others, tuple(lines))
+
+    def _mismatch_hint(self, seq: int, groups: list[list[int]]) -> str:
+        first, second = (self.launches[ranks[0]] for ranks in (groups[-1], groups[0]))
+        a, b = first[seq], second[seq]
+        if a.name == b.name and a.signature != b.signature:
+            return (
+                f"the shapes differ ({a.signature or '?'} against {b.signature or '?'}): pad or "
+                "drop so that every process passes the same shape."
+            )
+        if a.name == b.name:
+            return (
+                "the same call compiled to different programs: do constants, closures, jax.config "
+                "or environment variables differ between the processes?"
+            )
+        later_a = [first[s].name for s in sorted(first) if s >= seq]
+        later_b = [second[s].name for s in sorted(second) if s >= seq]
+        if len(later_a) > 1 and sorted(later_a) == sorted(later_b):
+            return (
+                "the same programs in another order: iterating over a set, a dict of other origin "
+                "or a directory differs between processes. Sort first."
+            )
+        branch = self._branch(b.line) or self._branch(a.line)
+        return branch or "a branch that depends on the rank, or on data that differs between ranks."
+
+    # ------------------------------------------------------------------ a missing launch
+
+    def missing(self) -> Report | None:
+        most = max(count for count, _ in self.counts.values())
+        behind = {r: c for r, (c, _) in self.counts.items() if c < most}
+        culprits = tuple(sorted(r for r in behind if r in self.over))
+        if not culprits:
+            return None
+        seq = min(behind[r] for r in culprits)
+        others = tuple(sorted(r for r, (c, _) in self.counts.items() if c > seq))
+        leader = next(r for r, (c, _) in self.counts.items() if c == most)
+        wanted = self.launches[leader].get(seq)
+        lines = []
+        for ranks in self._by_place(others):
+            lines.append(self._tell_waiting(ranks, wanted))
+        skipped: dict[str, list[int]] = {}
+        for rank in culprits:
+            skipped.setdefault(self._tell_skipped(rank), []).append(rank)
+        lines += [f"{_Ranks(ranks)} {what}" for what, ranks in skipped.items()]
+        lines += self._scalars()
+        if hint := self._missing_hint(culprits, wanted):
+            lines.append(f"Hint: {hint}")
+        return Report("missing", self.processes, seq, culprits, others, tuple(lines))
+
+    def _by_place(self, ranks: Sequence[int]) -> list[list[int]]:
+        places: dict[tuple[object, ...], list[int]] = {}
+        for rank in ranks:
+            state = self.group[rank].state
+            places.setdefault((rank in self.over, state.line), []).append(rank)
+        return list(places.values())
+
+    def _tell_waiting(self, ranks: Sequence[int], wanted: wire.Launch | None) -> str:
+        state = self.group[ranks[0]].state
+        launch = ""
+        if wanted is not None:
+            launch = f" (launch {wanted.seq + 1}: {wanted.name})"
+        one = len(ranks) == 1
+        if ranks[0] in self.over:
+            line = f" at cell [{wanted.cell}] line {wanted.line}" if wanted and wanted.line else ""
+            call = self._call(wanted.line) if wanted and wanted.cell == self.cell else ""
+            return f"{_Ranks(ranks)} launched {call or 'a program'}{line}{launch}."
+        verb = "waits" if one else "wait"
+        where = f"cell [{state.cell}] line {state.line}" if state.line else f"cell [{self.cell}]"
+        own = wanted is not None and wanted.cell == self.cell
+        if wanted is not None and own and wanted.line != state.line:
+            call = self._call(wanted.line) or "the program"
+            return f"{_Ranks(ranks)} {verb} at {where} for {call} of line {wanted.line}{launch}."
+        call = self._call(state.line) or state.frame.partition(" ")[0]
+        return f"{_Ranks(ranks)} {verb} in {call} at {where}{launch}."
+
+    def _tell_skipped(self, rank: int) -> str:
+        entries = self.launches[rank]
+        last = "it has launched none"
+        if entries:
+            entry = entries[max(entries)]
+            last = f"its last launch: {entry.seq + 1}, {self._program(entry)}"
+        if (error := self.errors.get(rank)) is not None:
+            line = f" on line {error.lineno}" if error.lineno else ""
+            return f"raised {error.ename}{line} before it ({last})."
+        if self.group[rank].state.seq == 0 and rank not in self.told:
+            return f"did not run the cell ({last})."
+        return f"finished the cell without it ({last})."
+
+    def _missing_hint(self, culprits: Sequence[int], wanted: wire.Launch | None) -> str:
+        if any(r not in self.told for r in culprits):
+            return "a program that spans processes must be launched by all of them: no --ranks."
+        if any(r in self.errors for r in culprits):
+            return "an error on some ranks only: check its cause on all of them before the launch."
+        if wanted is None or wanted.cell != self.cell:
+            return ""
+        if branch := self._branch(wanted.line):
+            return branch
+        if loop := self._enclosing(wanted.line, (ast.For, ast.While)):
+            return (
+                f"the loop on line {loop.lineno} ran more often on some ranks: give every process "
+                "the same number of steps (the last batch is the usual cause)."
+            )
+        return ""
+
+    # ------------------------------------------------------------------ words
+
+    @staticmethod
+    def _program(entry: wire.Launch) -> str:
+        place = f", cell [{entry.cell}] line {entry.line}" if entry.cell is not None else ""
+        signature = f"  {entry.signature}" if entry.signature else ""
+        return f"{entry.name}{place}{signature}"
+
+    def _scalars(self) -> list[str]:
+        """Small values of the cell's names that differ between the ranks."""
+        names = sorted({n for report in self.group.values() for n in report.locals})
+        lines = []
+        for name in names:
+            values: dict[str, list[int]] = {}
+            for rank, report in self.group.items():
+                if name in report.locals:
+                    values.setdefault(report.locals[name], []).append(rank)
+            if 1 < len(values) <= 4 and sum(map(len, values.values())) == len(self.group):
+                told = ", ".join(f"{v} on {name_ranks(r)}" for v, r in values.items())
+                lines.append(f"{name} = {told}.")
+        return lines[:3]
+
+    def _tree(self) -> ast.Module | None:
+        try:
+            return ast.parse(self.source)
+        except SyntaxError:  # IPython's own syntax: then there is no hint
+            return None
+
+    def _call(self, line: int | None) -> str:
+        """The outermost call on a line, as it is written: ``jnp.sum``."""
+        tree = self._tree()
+        if tree is None or line is None:
+            return ""
+        calls = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or 0)
+        ]
+        printing = ("print", "float", "int", "str", "repr", "bool")
+        for node in sorted(calls, key=lambda n: n.col_offset):
+            name = ast.unparse(node.func)
+            if name not in printing and len(name) < 60:
+                return name
+        return ""
+
+    def _enclosing(
+        self, line: int | None, kinds: tuple[type[ast.stmt], ...]
+    ) -> ast.If | ast.For | ast.While | None:
+        tree = self._tree()
+        if tree is None or line is None:
+            return None
+        found = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, kinds) and node.lineno <= line <= (node.end_lineno or 0)
+        ]
+        inner = max(found, key=lambda n: n.lineno, default=None)
+        return inner if isinstance(inner, (ast.If, ast.For, ast.While)) else None
+
+    def _branch(self, line: int | None) -> str:
+        node = self._enclosing(line, (ast.If, ast.While))
+        if node is None or isinstance(node, ast.For) or line is None:
+            return ""
+        test = ast.unparse(node.test)
+        word = "while" if isinstance(node, ast.While) else "if"
+        here = f"line {line}" if node.lineno == line else f"line {node.lineno}"
+        if isinstance(node, ast.If) and any(
+            part.lineno <= line <= (part.end_lineno or 0) for part in node.orelse
+        ):
+            return f"{here} runs it only where not `{test}`."
+        call = self._call(line) or "it"
+        return f"{here} runs {call} only `{word} {test}`."
+
+
+class _Ranks:
+    """``Rank 1`` or ``Ranks 0, 2`` at the start of a sentence."""
+
+    def __init__(self, ranks: Iterable[int]) -> None:
+        self.ranks = list(ranks)
+
+    def __str__(self) -> str:
+        return name_ranks(self.ranks).capitalize()
+
+
+def catch_up(
+    counts: Mapping[int, Counts], launches: Mapping[int, Sequence[wire.Launch]]
+) -> dict[int, list[wire.Launch]] | None:
+    """What each rank must still launch to be in step, in order; None where that can't be known.
+
+    It can't where ranks launched different programs, or where the journals no longer reach back.
+    """
+    todo: dict[int, list[wire.Launch]] = {}
+    for processes in _sets(counts):
+        if not _uneven(counts, processes):
+            continue
+        group = [r for r in members(processes) if r in counts]
+        held = {r: tuple(counts[r].get(processes, (0, 0))) for r in group}
+        leader = max(group, key=lambda r: held[r][0])
+        lead = {e.seq: e for e in launches[leader] if e.processes == processes}
+        for rank in group:
+            own = {e.seq: e for e in launches[rank] if e.processes == processes}
+            if any(seq in lead and lead[seq].fingerprint != e.fingerprint
+                   for seq, e in own.items()):  # fmt: skip
+                return None
+            count = held[rank][0]
+            if count == held[leader][0] and held[rank][1] != held[leader][1]:
+                return None
+            needed = range(count, held[leader][0])
+            if any(seq not in lead for seq in needed):
+                return None
+            todo.setdefault(rank, []).extend(lead[seq] for seq in needed)
+    return {rank: entries for rank, entries in todo.items() if entries}

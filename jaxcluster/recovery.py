@@ -1,0 +1,183 @@
+"""Brings ranks that are out of step back into step, with their variables.
+
+The mildest way first. Now: *catching up* (a ghost drain). A rank that skipped programs runs them,
+in order, with zeros for inputs; that releases the ranks which wait in them, and counts and hashes
+are equal again. What those programs computed is garbage, so the names that the cut cell assigned
+are named as not to be trusted; everything older is as it was.
+"""
+
+from __future__ import annotations
+
+import ast
+import queue
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from jaxcluster import diagnose, wire
+from jaxcluster.link import Event, Sink
+from jaxcluster.outputs import name_ranks
+
+if TYPE_CHECKING:
+    from jaxcluster.cluster import Cluster
+
+REPORT_S = 1.0
+JOURNAL_DEPTH = 4096
+SETTLE_S = 8.0
+
+
+def ask_reports(
+    cluster: Cluster, names: Iterable[str] = (), launches: int = JOURNAL_DEPTH
+) -> dict[int, wire.RankReport]:
+    """What the beacons say of all ranks; those that are dead or silent are missing."""
+    body = {"names": sorted(names), "launches": launches}
+    answers = cluster.gather("roll_call", body, timeout_s=REPORT_S)
+    return {
+        rank: wire.parse(wire.RankReport, event.body)
+        for rank, event in answers.items()
+        if event.op == "reply"
+    }
+
+
+@dataclass
+class CatchUp:
+    """Lets idle ranks run what they skipped, while the others wait in it.
+
+    Call ``step`` again and again; it never blocks on a rank.
+
+    Attributes:
+      ran: how many programs each rank ran in place of real ones.
+      stuck: why it can't go on; "" while it can.
+    """
+
+    cluster: Cluster
+    ran: dict[int, int] = field(default_factory=dict)
+    stuck: str = ""
+    _sink: Sink = field(default_factory=Sink)
+    _asked: dict[int, list[wire.Launch]] = field(default_factory=dict)
+    _shipped: set[int] = field(default_factory=set)
+
+    def step(self) -> bool:
+        """One look and what follows from it. True once all ranks are idle and in step."""
+        self._collect()
+        reports = ask_reports(self.cluster)
+        counts = {r: report.state.launches for r, report in reports.items()}
+        idle = {r for r, report in reports.items() if report.state.state == "idle"}
+        if len(reports) == self.cluster.num_processes == len(idle) and not self._asked:
+            self.cluster.counts.update(counts)
+            if diagnose.in_step(counts):
+                return True
+        todo = diagnose.catch_up(counts, {r: rep.launches for r, rep in reports.items()})
+        if todo is None:
+            self.stuck = "the ranks launched different programs"
+            return False
+        for rank, launches in todo.items():
+            if rank in idle and rank not in self._asked and not self.stuck:
+                self._ask(rank, launches, {})
+        return False
+
+    def _ask(
+        self,
+        rank: int,
+        launches: Sequence[wire.Launch],
+        shipped: dict[int, bytes],
+    ) -> None:
+        self._asked[rank] = list(launches)
+        body = {"fingerprints": [e.fingerprint for e in launches], "shipped": list(shipped)}
+        self.cluster.send(rank, "drain", body, list(shipped.values()), sink=self._sink)
+
+    def _collect(self) -> None:
+        while not self._sink.empty():
+            event = self._sink.get()
+            launches = self._asked.pop(event.rank, [])
+            if event.op == "reply":
+                self.ran[event.rank] = self.ran.get(event.rank, 0) + event.body["ran"]
+            elif event.op == "error" and event.rank not in self._shipped:
+                # It has never compiled some of them: send it all of them.
+                self._ship(event.rank, launches)
+            else:
+                why = event.body.get("message") or event.body.get("why")
+                self.stuck = f"rank {event.rank}: {why}"
+
+    def _ship(self, rank: int, launches: Sequence[wire.Launch]) -> None:
+        """Send ``rank`` the programs that it may never have compiled, from a rank that has."""
+        self._shipped.add(rank)
+        shipped: dict[int, bytes] = {}
+        owners = [r for r in range(self.cluster.num_processes) if r != rank]
+        for fingerprint in dict.fromkeys(e.fingerprint for e in launches):
+            answers = self.cluster.gather(
+                "export", {"fingerprint": fingerprint}, timeout_s=5.0, ranks=owners
+            )
+            found = [e for e in answers.values() if e.op == "reply" and e.buffers]
+            if not found:
+                self.stuck = f"no rank can hand out a program that rank {rank} skipped"
+                return
+            shipped[fingerprint] = bytes(found[0].buffers[0])
+        self._ask(rank, launches, shipped)
+
+    def settle(self, timeout_s: float = SETTLE_S) -> bool:
+        """Step until all ranks are in step, it is stuck, or the time is up."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if self.step():
+                return True
+            if self.stuck:
+                return False
+            try:  # an answer, or a little time for a rank to come back
+                event: Event = self._sink.get(timeout=0.02)
+                self._sink.put(event)
+            except queue.Empty:
+                pass
+        self.stuck = self.stuck or f"not in step after {timeout_s:g} s"
+        return False
+
+    def told(self, source: str, seconds: float) -> str:
+        """One line: what was done, what is kept, what is not to be trusted."""
+        by_number: dict[int, list[int]] = {}
+        for rank, n in sorted(self.ran.items()):
+            by_number.setdefault(n, []).append(rank)
+        done = ", ".join(
+            f"{name_ranks(ranks)} ran {n} skipped program{'s' if n != 1 else ''} with zeros"
+            for n, ranks in by_number.items()
+        )
+        names = assigned_names(source)
+        doubt = f" Don't trust what this cell assigned: {', '.join(names)}." if names else ""
+        kept = "All variables are kept." if not names else "Everything older is kept."
+        return f"Back in step after {seconds:.1f} s ({done or 'nothing was missing'}). {kept}{doubt}"
+
+
+def assigned_names(source: str) -> list[str]:
+    """The names that a cell binds, by any statement."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return []
+    return sorted(
+        {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    )
+
+
+def same_programs_completed(cluster: Cluster, reports: dict[int, wire.RankReport]) -> bool:
+    """Whether mixed-up programs have all ended and the ranks can count anew from here.
+
+    Ranks that launched different programs of one shape may both have completed, with wrong numbers.
+    If every rank is idle, has launched equally many, and a small program of known result comes out
+    right on all of them, nothing is left over in the transport.
+    """
+    if len(reports) < cluster.num_processes:
+        return False
+    if any(report.state.state != "idle" for report in reports.values()):
+        return False
+    launched = {
+        tuple(sorted((p, c[0]) for p, c in r.state.launches.items())) for r in reports.values()
+    }
+    if len(launched) > 1:
+        return False
+    answers: dict[int, Any] = cluster.gather("self_check", {}, timeout_s=5.0)
+    right = [e.op == "reply" and e.body["right"] for e in answers.values()]
+    if len(right) < cluster.num_processes or not all(right):
+        return False
+    cluster.gather("resume", {}, timeout_s=REPORT_S)
+    cluster.counts.clear()
+    return True
