@@ -14,8 +14,8 @@ from jaxcluster.errors import UsageError
 class Parser(argparse.ArgumentParser):
     """Says what is wrong and what to type instead, in one UsageError; never ends the process."""
 
-    def __init__(self, *args: Any, example: str = "", **kwargs: Any) -> None:
-        super().__init__(*args, add_help=False, allow_abbrev=False, exit_on_error=False, **kwargs)
+    def __init__(self, prog: str, example: str) -> None:
+        super().__init__(prog, add_help=False, allow_abbrev=False, exit_on_error=False)
         self.example = example
 
     def error(self, message: str) -> NoReturn:
@@ -64,7 +64,7 @@ def _device_ids(text: str) -> list[int] | list[list[int]]:
 
 
 def start_parser(prog: str) -> Parser:
-    parser = Parser(prog, example=f"{prog} -n 4 --devices-per-process 2")
+    parser = Parser(prog, f"{prog} -n 4 --devices-per-process 2")
     add = parser.add_argument
     add("-n", "--num-processes", type=int)
     add("--devices-per-process", type=int)
@@ -92,7 +92,7 @@ def start_options(parsed: argparse.Namespace) -> dict[str, Any]:
 
 
 def spmd_parser() -> Parser:
-    parser = Parser("%%spmd", example="%%spmd --ranks 0,2-3 --timeout 60")
+    parser = Parser("%%spmd", "%%spmd --ranks 0,2-3 --timeout 60")
     add = parser.add_argument
     add("--ranks")
     add("--all", action="store_true", dest="all_ranks")
@@ -106,7 +106,7 @@ def spmd_parser() -> Parser:
 
 def word_parser(prog: str, *words: str, optional: bool = True) -> Parser:
     """A command that takes a few plain words."""
-    parser = Parser(prog, example=" ".join([prog, *(w.upper() for w in words)]))
+    parser = Parser(prog, " ".join([prog, *(w.upper() for w in words)]))
     for word in words:
         parser.add_argument(word, nargs="?" if optional else None)
     return parser

@@ -8,7 +8,7 @@ import time
 
 from jaxcluster import arguments, cluster, doctor, registry
 from jaxcluster.errors import JaxClusterError, UsageError
-from jaxcluster.outputs import name_ranks
+from jaxcluster.ranks import name_ranks
 from jaxcluster.views import text
 from jaxcluster.views.live import StartDisplay
 

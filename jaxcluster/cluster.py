@@ -36,8 +36,8 @@ from jaxcluster.errors import (
     EnginesMissing,
     InitializeFailed,
     JaxClusterError,
-    LauncherUnavailable,
     LaunchError,
+    LauncherUnavailable,
     NoCluster,
     PlanError,
     RankDied,
@@ -45,11 +45,11 @@ from jaxcluster.errors import (
     UsageError,
 )
 from jaxcluster.launchers.local import LocalCluster
-from jaxcluster.layout import ArrayLayout, TreeLayout
-from jaxcluster.layout import ArrayLayout, TreeLayout
 from jaxcluster.launchers.supervisor import Supervisor, release_warm, sweep
+from jaxcluster.layout import ArrayLayout, TreeLayout
 from jaxcluster.link import Event, Link, Sink, unwrap
-from jaxcluster.outputs import CellRecord, name_ranks, traceback_lines
+from jaxcluster.outputs import CellRecord, traceback_lines
+from jaxcluster.ranks import name_ranks
 
 LOOPBACK = "127.0.0.1"
 NOTICE_AFTER_S = 0.1
@@ -138,12 +138,11 @@ def live_records() -> list[registry.ClusterRecord]:
     """The running clusters of this user on this machine; what dead ones left is removed."""
     living = []
     for record in registry.records():
-        if record.owner and not is_alive(record.owner):
-            _clear_away(record)
-        elif not record.owner and not Path(record.supervisor).exists():
-            _clear_away(record)
-        else:
+        alive = is_alive(record.owner) if record.owner else Path(record.supervisor).exists()
+        if alive:
             living.append(record)
+        else:
+            _clear_away(record)
     return living
 
 
@@ -474,24 +473,6 @@ class Cluster:
             )
         return answers
 
-    def gather(
-        self,
-        op: str,
-        body: Any = None,
-        *,
-        timeout_s: float = ASK_S,
-        ranks: Sequence[int] | None = None,
-    ) -> dict[int, Event]:
-        """Whatever the ranks answered within ``timeout_s``; raises nothing."""
-        chosen = range(self.num_processes) if ranks is None else ranks
-        return self._link.gather(chosen, op, body, timeout_s=timeout_s)
-
-    def send(
-        self, rank: int, op: str, body: Any, buffers: Sequence[bytes] = (), *, sink: Sink
-    ) -> None:
-        """Send a request whose answer arrives in ``sink``."""
-        self._link.request(rank, op, body, buffers, sink=sink)
-
     def ask_some(
         self,
         ranks: Sequence[int],
@@ -677,7 +658,7 @@ class AsyncCell:
                     self.silent = silent
         if self._catch_up_at is not None and now >= self._catch_up_at:
             # Ranks that sit in a collective may answer the interrupt only once it completes.
-            self._catch_up = self._catch_up or recovery.CatchUp(self.cluster)
+            self._catch_up = self._catch_up or recovery.CatchUp(self.cluster._link)
             self._catch_up.step()
             self._catch_up_at = time.monotonic() + CATCH_UP_AFTER_S
         if self._notice_at is not None and now >= self._notice_at and not self._watch.finished:
@@ -716,7 +697,7 @@ class AsyncCell:
     def _call_roll(self) -> None:
         """Ask all ranks where they are; a certain finding ends the cell."""
         names = recovery.assigned_names(self.record.source)
-        self._find(recovery.ask_reports(self.cluster, names, launches=256))
+        self._find(recovery.ask_reports(self.cluster._link, names, launches=256))
         if self.report is not None:
             self._feed(health.Diagnosed())
 
@@ -736,21 +717,25 @@ class AsyncCell:
         """After the cell: are the ranks in step? If not, say why, and bring them back."""
         cluster = self.cluster
         cluster.counts.update({r: reply.launches for r, reply in self.record.replies.items()})
-        if cluster.closed or cluster.dead or (
-            self._catch_up is None and not self.silent and diagnose.in_step(cluster.counts)
+        if (
+            cluster.closed
+            or cluster.dead
+            or (self._catch_up is None and not self.silent and diagnose.in_step(cluster.counts))
         ):
             return
         names = recovery.assigned_names(self.record.source)
-        reports = recovery.ask_reports(cluster, names)
+        reports = recovery.ask_reports(cluster._link, names)
         self._find(reports)
         started = time.monotonic()
-        catch_up = self._catch_up or recovery.CatchUp(cluster)
+        catch_up = self._catch_up or recovery.CatchUp(cluster._link)
         if catch_up.settle():
+            cluster.counts.update(catch_up.counts)
             if self.report is not None or catch_up.ran:
                 seconds = time.monotonic() - started
                 self._recovered = catch_up.told(self.record.source, seconds)
             self.silent = ()
-        elif recovery.same_programs_completed(cluster, recovery.ask_reports(cluster)):
+        elif recovery.same_programs_completed(cluster._link, recovery.ask_reports(cluster._link)):
+            cluster.counts.clear()
             assigned = f" or assigned: {', '.join(names)}" if names else ""
             self._recovered = (
                 "All of them have completed, and the ranks are in step again. Don't trust what "
@@ -1025,7 +1010,11 @@ class _Starting:
         return [wire.parse(wire.InitializeReply, answers[r].body) for r in sorted(answers)]
 
     def _ask(
-        self, op: str, bodies: Mapping[int, Any], error: type[LaunchError], what: str
+        self,
+        op: str,
+        bodies: Mapping[int, Any],
+        error: type[EnginesMissing | InitializeFailed],
+        what: str,
     ) -> dict[int, Event]:
         """Ask all ranks for one step. The first that fails or dies ends the start."""
         assert self.link is not None

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxcluster import wire
-from jaxcluster.outputs import name_ranks
+from jaxcluster.ranks import name_ranks
 
 Counts = Mapping[str, Sequence[int]]
 

@@ -16,7 +16,8 @@ from jaxcluster import arguments, cluster, doctor, registry, rewrite, transfer
 from jaxcluster.completion import Completion
 from jaxcluster.errors import CellFailed, NoCluster, UsageError
 from jaxcluster.launchers.supervisor import quit_warm
-from jaxcluster.outputs import CellRecord, name_ranks, parse_ranks
+from jaxcluster.outputs import CellRecord
+from jaxcluster.ranks import name_ranks, parse_ranks
 from jaxcluster.views import text
 from jaxcluster.views.live import CellDisplay, StartDisplay
 
@@ -38,6 +39,8 @@ COMMANDS = (
 @magics_class
 class JaxClusterMagics(Magics):
     """``%jaxcluster``, ``%%spmd``, ``%spmd``, ``%push`` and ``%pull``."""
+
+    shell: Any
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)

@@ -6,11 +6,12 @@ Pure: outputs and replies go in, in the order of their arrival; groups of equal 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcluster import wire
+from jaxcluster.ranks import format_ranks, name_ranks
 
 KEPT_CHARS = 10_000_000  # of one rank's printed text in one cell; the rest is counted only
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -128,48 +129,6 @@ class CellRecord:
             f"<cell [{self.execution_count}] on ranks {format_ranks(self.ranks)}: {state}, "
             f"{self.seconds:.3g} s>"
         )
-
-
-def format_ranks(ranks: Iterable[int]) -> str:
-    """Ranks as people write them: ``0, 2-5``."""
-    ordered = sorted(set(ranks))
-    runs: list[list[int]] = []
-    for rank in ordered:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ", ".join(
-        str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in runs
-    )
-
-
-def name_ranks(ranks: Iterable[int]) -> str:
-    """``rank 3`` or ``ranks 0, 2-5``."""
-    ordered = sorted(set(ranks))
-    return f"rank{'s' if len(ordered) != 1 else ''} {format_ranks(ordered)}"
-
-
-def parse_ranks(text: str, num_processes: int) -> list[int]:
-    """The ranks that ``0,2-3`` names.
-
-    Raises:
-      ValueError: it is no list of ranks, or one of them does not exist.
-    """
-    ranks: set[int] = set()
-    for part in text.replace(" ", "").split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
-        if match is None:
-            raise ValueError(f"{text!r} is no list of ranks such as 0,2-3")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if first > last:
-            raise ValueError(f"{part!r} counts backwards: write {last}-{first}")
-        if last >= num_processes:
-            raise ValueError(
-                f"there is no rank {last}: this cluster has ranks 0-{num_processes - 1}"
-            )
-        ranks.update(range(first, last + 1))
-    return sorted(ranks)
 
 
 @dataclass(frozen=True)

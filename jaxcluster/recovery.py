@@ -13,14 +13,11 @@ import queue
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxcluster import diagnose, wire
-from jaxcluster.link import Event, Sink
-from jaxcluster.outputs import name_ranks
-
-if TYPE_CHECKING:
-    from jaxcluster.cluster import Cluster
+from jaxcluster.link import Event, Link, Sink
+from jaxcluster.ranks import name_ranks
 
 REPORT_S = 1.0
 JOURNAL_DEPTH = 4096
@@ -28,11 +25,11 @@ SETTLE_S = 8.0
 
 
 def ask_reports(
-    cluster: Cluster, names: Iterable[str] = (), launches: int = JOURNAL_DEPTH
+    link: Link, names: Iterable[str] = (), launches: int = JOURNAL_DEPTH
 ) -> dict[int, wire.RankReport]:
     """What the beacons say of all ranks; those that are dead or silent are missing."""
     body = {"names": sorted(names), "launches": launches}
-    answers = cluster.gather("roll_call", body, timeout_s=REPORT_S)
+    answers = link.gather(link.ranks, "roll_call", body, timeout_s=REPORT_S)
     return {
         rank: wire.parse(wire.RankReport, event.body)
         for rank, event in answers.items()
@@ -49,11 +46,13 @@ class CatchUp:
     Attributes:
       ran: how many programs each rank ran in place of real ones.
       stuck: why it can't go on; "" while it can.
+      counts: each rank's launches, once all are idle.
     """
 
-    cluster: Cluster
+    link: Link
     ran: dict[int, int] = field(default_factory=dict)
     stuck: str = ""
+    counts: dict[int, diagnose.Counts] = field(default_factory=dict)
     _sink: Sink = field(default_factory=Sink)
     _asked: dict[int, list[wire.Launch]] = field(default_factory=dict)
     _shipped: set[int] = field(default_factory=set)
@@ -61,11 +60,13 @@ class CatchUp:
     def step(self) -> bool:
         """One look and what follows from it. True once all ranks are idle and in step."""
         self._collect()
-        reports = ask_reports(self.cluster)
-        counts = {r: report.state.launches for r, report in reports.items()}
+        reports = ask_reports(self.link)
+        counts: dict[int, diagnose.Counts] = {
+            rank: report.state.launches for rank, report in reports.items()
+        }
         idle = {r for r, report in reports.items() if report.state.state == "idle"}
-        if len(reports) == self.cluster.num_processes == len(idle) and not self._asked:
-            self.cluster.counts.update(counts)
+        if len(reports) == len(self.link.ranks) == len(idle) and not self._asked:
+            self.counts = counts
             if diagnose.in_step(counts):
                 return True
         todo = diagnose.catch_up(counts, {r: rep.launches for r, rep in reports.items()})
@@ -85,7 +86,7 @@ class CatchUp:
     ) -> None:
         self._asked[rank] = list(launches)
         body = {"fingerprints": [e.fingerprint for e in launches], "shipped": list(shipped)}
-        self.cluster.send(rank, "drain", body, list(shipped.values()), sink=self._sink)
+        self.link.request(rank, "drain", body, list(shipped.values()), sink=self._sink)
 
     def _collect(self) -> None:
         while not self._sink.empty():
@@ -104,10 +105,10 @@ class CatchUp:
         """Send ``rank`` the programs that it may never have compiled, from a rank that has."""
         self._shipped.add(rank)
         shipped: dict[int, bytes] = {}
-        owners = [r for r in range(self.cluster.num_processes) if r != rank]
+        owners = [r for r in self.link.ranks if r != rank]
         for fingerprint in dict.fromkeys(e.fingerprint for e in launches):
-            answers = self.cluster.gather(
-                "export", {"fingerprint": fingerprint}, timeout_s=5.0, ranks=owners
+            answers = self.link.gather(
+                owners, "export", {"fingerprint": fingerprint}, timeout_s=5.0
             )
             found = [e for e in answers.values() if e.op == "reply" and e.buffers]
             if not found:
@@ -144,7 +145,9 @@ class CatchUp:
         names = assigned_names(source)
         doubt = f" Don't trust what this cell assigned: {', '.join(names)}." if names else ""
         kept = "All variables are kept." if not names else "Everything older is kept."
-        return f"Back in step after {seconds:.1f} s ({done or 'nothing was missing'}). {kept}{doubt}"
+        return (
+            f"Back in step after {seconds:.1f} s ({done or 'nothing was missing'}). {kept}{doubt}"
+        )
 
 
 def assigned_names(source: str) -> list[str]:
@@ -158,14 +161,14 @@ def assigned_names(source: str) -> list[str]:
     )
 
 
-def same_programs_completed(cluster: Cluster, reports: dict[int, wire.RankReport]) -> bool:
+def same_programs_completed(link: Link, reports: dict[int, wire.RankReport]) -> bool:
     """Whether mixed-up programs have all ended and the ranks can count anew from here.
 
     Ranks that launched different programs of one shape may both have completed, with wrong numbers.
     If every rank is idle, has launched equally many, and a small program of known result comes out
     right on all of them, nothing is left over in the transport.
     """
-    if len(reports) < cluster.num_processes:
+    if len(reports) < len(link.ranks):
         return False
     if any(report.state.state != "idle" for report in reports.values()):
         return False
@@ -174,10 +177,9 @@ def same_programs_completed(cluster: Cluster, reports: dict[int, wire.RankReport
     }
     if len(launched) > 1:
         return False
-    answers: dict[int, Any] = cluster.gather("self_check", {}, timeout_s=5.0)
+    answers: dict[int, Any] = link.gather(link.ranks, "self_check", {}, timeout_s=5.0)
     right = [e.op == "reply" and e.body["right"] for e in answers.values()]
-    if len(right) < cluster.num_processes or not all(right):
+    if len(right) < len(link.ranks) or not all(right):
         return False
-    cluster.gather("resume", {}, timeout_s=REPORT_S)
-    cluster.counts.clear()
+    link.gather(link.ranks, "resume", {}, timeout_s=REPORT_S)
     return True

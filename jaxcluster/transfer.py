@@ -29,7 +29,7 @@ from jaxcluster import wire
 from jaxcluster.engine.facts import host_key
 from jaxcluster.errors import NotAddressable, NotSerialisable, TransferError, UsageError
 from jaxcluster.link import unwrap
-from jaxcluster.outputs import name_ranks
+from jaxcluster.ranks import name_ranks
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
@@ -115,7 +115,7 @@ def _describe(cluster: Cluster, name: str, plain: bool) -> _Described:
 
 
 def _collect(cluster: Cluster, described: _Described) -> Any:
-    dtypes = [_dtype(next(iter(views.values()))) for views in described.arrays]
+    dtypes = [numpy_dtype(next(iter(views.values())).dtype) for views in described.arrays]
     shapes = [tuple(next(iter(views.values())).shape) for views in described.arrays]
     for views, shape in zip(described.arrays, shapes, strict=True):
         _check_complete(described.name, views, shape)
@@ -126,9 +126,11 @@ def _collect(cluster: Cluster, described: _Described) -> Any:
     try:
         check_memory(described.name, total)
         if not total:
-            return _load(described.pickled, [_empty(s, d) for s, d in zip(shapes, dtypes)], [])
+            return _load(
+                described.pickled, [np.empty(s, d) for s, d in zip(shapes, dtypes, strict=True)], []
+            )
         if total >= SHARED_FROM_NBYTES and shares_memory(cluster, total):
-            memory = _fill_shared(cluster, described, sizes, total)
+            memory: mmap.mmap | bytearray = _fill_shared(cluster, described, sizes, total)
         else:
             memory = _fetch(cluster, described, shapes, dtypes, sizes, total)
         tokens = {}
@@ -147,10 +149,6 @@ def _collect(cluster: Cluster, described: _Described) -> Any:
     return _load(described.pickled, arrays, [view[o : o + n] for o, n in ends])
 
 
-def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    return np.empty(shape, dtype)
-
-
 def _offsets(sizes: Sequence[int]) -> list[int]:
     offsets, at = [], 0
     for size in sizes:
@@ -159,14 +157,15 @@ def _offsets(sizes: Sequence[int]) -> list[int]:
     return offsets
 
 
-def _dtype(info: wire.ArrayInfo) -> np.dtype[Any]:
+def numpy_dtype(name: str) -> np.dtype[Any]:
     """numpy's dtype of that name; bfloat16 and its like come from ml_dtypes, which is not jax."""
     try:
-        return np.dtype(info.dtype)
+        return np.dtype(name)
     except TypeError:
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, info.dtype))
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return dtype
 
 
 def _check_complete(name: str, views: Mapping[int, wire.ArrayInfo], shape: tuple[int, ...]) -> None:
@@ -373,7 +372,10 @@ def push(cluster: Cluster, values: Mapping[str, Any], ranks: Sequence[int] | Non
         with _shared_file(total) as (path, memory):
             for raw, offset in zip(raws, offsets, strict=True):
                 memory[offset : offset + raw.nbytes] = raw
-            body = {"path": path, "buffers": [[o, o + n] for o, n in zip(offsets, sizes)]}
+            body = {
+                "path": path,
+                "buffers": [[o, o + n] for o, n in zip(offsets, sizes, strict=True)],
+            }
             cluster.ask(chosen, "assign", body, buffers=[pickled], timeout_s=VALUE_TIMEOUT_S)
     else:
         if total:
@@ -384,7 +386,7 @@ def push(cluster: Cluster, values: Mapping[str, Any], ranks: Sequence[int] | Non
 def check_names(names: Iterator[str] | Sequence[str] | Mapping[str, Any]) -> None:
     """Raises UsageError for what can't be a variable."""
     for name in names:
-        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+        if not name.isidentifier() or keyword.iskeyword(name):
             raise UsageError(
                 f"{name!r} is no variable name.", "For example: %pull x   or   %push a b"
             )
@@ -413,7 +415,7 @@ def sample(
         for (where, part_shape, dtype_name), frame in zip(
             body["places"], answer.buffers, strict=True
         ):
-            dtype = _dtype(wire.ArrayInfo([], dtype_name, "", True, []))
+            dtype = numpy_dtype(dtype_name)
             if values is None:
                 values = np.zeros(kept, dtype)
             part = np.frombuffer(frame, np.uint8).view(dtype).reshape(part_shape)

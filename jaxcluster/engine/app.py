@@ -156,7 +156,7 @@ def _no_input(prompt: str = "") -> str:
     )
 
 
-def main(argv: list[str] | None = None) -> None:
+def main() -> None:
     """Run the rank that the environment variable JAXCLUSTER_ENGINE describes (JSON)."""
     if parent := os.environ.pop("JAXCLUSTER_PARENT", None):
         die_with_parent(int(parent))

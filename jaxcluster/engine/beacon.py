@@ -153,7 +153,8 @@ class Beacon:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         socket.bind(self.address)
-        self.address = socket.getsockopt(zmq.LAST_ENDPOINT).decode()
+        endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
+        self.address = endpoint.decode() if isinstance(endpoint, bytes) else self.address
         self._bound.set()
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
@@ -161,7 +162,7 @@ class Beacon:
         while True:
             with self._lock:
                 busy = self._stream is not None or self.ticking
-            events = dict(poller.poll(STREAM_PERIOD_S * 1000 if busy else None))
+            events = dict(poller.poll(int(STREAM_PERIOD_S * 1000) if busy else None))
             if self._wake_read in events:
                 os.read(self._wake_read, 4096)
             self._woken = False
@@ -193,7 +194,10 @@ class Beacon:
                 envelope = wire.decode(data)
             except ValueError as error:
                 socket.send_multipart(
-                    [ident, wire.encode("error", "", {"ename": "ValueError", "message": str(error)})]
+                    [
+                        ident,
+                        wire.encode("error", "", {"ename": "ValueError", "message": str(error)}),
+                    ]
                 )
                 continue
             request = Request(

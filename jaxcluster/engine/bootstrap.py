@@ -73,7 +73,7 @@ def wait_for_coordinator(
         except OSError as error:
             if clock() > deadline:
                 raise TimeoutError(
-                    f"the coordinator at {address} did not answer within {timeout_s:.0f} s ({error})"
+                    f"the coordinator at {address} gave no answer in {timeout_s:.0f} s ({error})"
                 ) from None
             time.sleep(POLL_S)
 
@@ -163,9 +163,10 @@ def keep_proxies_away(coordinator_address: str) -> None:
     if not any(os.environ.get(name) for name in ("grpc_proxy", "https_proxy", "http_proxy")):
         return
     host = coordinator_address.rpartition(":")[0].strip("[]")
-    exempt = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy") or ""
+    # gRPC reads the lower-case names alone.
+    exempt = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy") or ""  # noqa: SIM112
     if host not in exempt.split(","):
-        os.environ["no_grpc_proxy"] = f"{exempt},{host}".lstrip(",")
+        os.environ["no_grpc_proxy"] = f"{exempt},{host}".lstrip(",")  # noqa: SIM112
 
 
 def _device_info(device: Any) -> wire.DeviceInfo:

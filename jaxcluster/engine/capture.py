@@ -28,7 +28,7 @@ Emit = Callable[[str, dict[str, Any]], None]
 
 
 class RankStream(io.TextIOBase):
-    """A ``sys.stdout`` whose text goes to the running cell's notebook, else where it went before."""
+    """A ``sys.stdout`` whose text goes to the running cell's notebook, else to ``inner``."""
 
     def __init__(self, name: str, fd: int, inner: Any, sink: Callable[[str, str], bool]) -> None:
         super().__init__()

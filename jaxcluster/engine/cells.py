@@ -149,7 +149,7 @@ class CellRunner:
         )
 
     async def _execute(self, running: Running) -> Any:
-        """IPython's run of one cell, with top-level await, as ipykernel's ``do_execute`` does it."""
+        """IPython's run of one cell, with top-level await, as ipykernel's ``do_execute`` does."""
         shell, cell = self.shell, running.cell
         shell.execution_count = cell.execution_count
         shell._last_traceback = None
@@ -260,4 +260,3 @@ class CellRunner:
         running = self.current
         if running is not None and running.shown and (text := self._log.read(last)):
             self._print("stdout", text)
-

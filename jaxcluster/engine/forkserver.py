@@ -249,10 +249,13 @@ class ForkServer:
         os.chdir(proc["cwd"])
         gc.unfreeze()
         if proc["role"] == "rank":
-            from jaxcluster.engine.app import main
+            from jaxcluster.engine import app
+
+            app.main()
         else:
-            from jaxcluster.engine.controller import main
-        main(proc["argv"])
+            from jaxcluster.engine import controller
+
+            controller.main(proc["argv"])
 
     # ------------------------------------------------------------------ ends
 
@@ -310,7 +313,6 @@ class ForkServer:
 
 
 def _preload_controller() -> None:
-    import ipykernel.ipkernel
     import ipyparallel.controller.app
     import ipyparallel.engine.app  # noqa: F401
     import zmq  # noqa: F401
@@ -323,10 +325,10 @@ def _preload_rank() -> None:
     import jax.numpy
     import jax.sharding  # noqa: F401
 
-    import jaxcluster.engine.app  # noqa: F401
-
     # The first traceback that IPython renders costs over a second of imports.
     from IPython.core.ultratb import VerboseTB
+
+    import jaxcluster.engine.app  # noqa: F401
 
     try:
         raise RuntimeError

@@ -14,7 +14,9 @@ from jaxcluster.engine.beacon import Request
 from jaxcluster.engine.cells import CellRunner
 
 
-def rank_state(runner: CellRunner, hostname: str, devices: list[str], starting: bool) -> Any:
+def rank_state(
+    runner: CellRunner, hostname: str, devices: list[str], starting: bool
+) -> wire.RankState:
     """What this rank's main thread is doing, read from another thread in microseconds."""
     running = runner.current
     where: dict[str, Any] = {}
@@ -65,7 +67,7 @@ def stack(runner: CellRunner) -> list[list[Any]]:
 
 
 def small_values(runner: CellRunner, names: list[str]) -> dict[str, str]:
-    """Numbers and short strings among ``names``: of the cell's innermost frame, else of the rank."""
+    """Numbers and short strings among ``names``, of the cell's innermost frame or the rank."""
     frame = sys._current_frames().get(runner.main_thread_id)
     while frame is not None and frame.f_code.co_filename not in runner.cell_numbers:
         frame = frame.f_back
@@ -106,9 +108,7 @@ def complete(runner: CellRunner, request: Request) -> Any:
     from IPython.core.completer import provisionalcompleter, rectify_completions
 
     with provisionalcompleter():
-        found = list(
-            rectify_completions(code, shell.Completer.completions(code, cursor))
-        )
+        found = list(rectify_completions(code, shell.Completer.completions(code, cursor)))
     if not found:
         return {"matches": [], "start": cursor, "end": cursor}
     return {

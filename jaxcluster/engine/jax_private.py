@@ -5,9 +5,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
+import io
+import pickle
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 if TYPE_CHECKING:
     from jaxcluster.engine.journal import Journal, Program
@@ -63,13 +68,14 @@ def record_launches(journal: Journal) -> bool:
         original_fastpath = pjit._get_fastpath_data
         original_cpp_call = pxla.MeshExecutable.create_cpp_call
         original_call = pxla.ExecuteReplicated.__call__
-        register = tree_util.dispatch_registry.register_node
+        register: Any = tree_util.dispatch_registry.register_node
         slots = [s for s in pxla.ExecuteReplicated.__slots__ if s != "__weakref__"]
     except (ImportError, AttributeError):
         return False
 
-    class RecordedExecute(pxla.ExecuteReplicated):  # type: ignore[misc]
+    class RecordedExecute(pxla.ExecuteReplicated):
         __slots__ = ("program",)
+        program: Program
 
         def __call__(self, *args: Any) -> Any:
             journal.about_to_launch(self.program)
@@ -95,7 +101,7 @@ def record_launches(journal: Journal) -> bool:
         recorded = RecordedExecute.__new__(RecordedExecute)
         for slot in slots:
             setattr(recorded, slot, getattr(call, slot))
-        recorded.program = _describe(self)
+        recorded.program = describe_program(self)
         return recorded
 
     def get_fastpath_data(executable: Any, *args: Any, **kwargs: Any) -> Any:
@@ -104,20 +110,23 @@ def record_launches(journal: Journal) -> bool:
             return data
         if journal.before_launch is not None or _runs_inline(executable.unsafe_call):
             return None
-        tree = data.out_pytree_def
-        value = tree_util.tree_unflatten(tree, [0] * tree.num_leaves)
-        node = Recorded(executable.unsafe_call.program, value)
-        _, wrapped = tree_util.dispatch_registry.flatten(node, None)
-        return data._replace(out_pytree_def=wrapped)
+        node = Recorded(executable.unsafe_call.program, 0)
+        _, outer = tree_util.dispatch_registry.flatten(node, None)
+        # Composed, not unflattened and flattened again: key arrays and many users' classes can't be
+        # made of placeholders.
+        return data._replace(out_pytree_def=outer.compose(data.out_pytree_def))
 
     def create_cpp_call(self: Any, params: Any) -> Any:
         if isinstance(self.unsafe_call, RecordedExecute):
             return None
         return original_cpp_call(self, params)
 
-    pxla.UnloadedMeshExecutable.build_unsafe_call = build_unsafe_call
-    pxla.MeshExecutable.create_cpp_call = create_cpp_call
-    pjit._get_fastpath_data = get_fastpath_data
+    for owner, name, replacement in (
+        (pxla.UnloadedMeshExecutable, "build_unsafe_call", build_unsafe_call),
+        (pxla.MeshExecutable, "create_cpp_call", create_cpp_call),
+        (pjit, "_get_fastpath_data", get_fastpath_data),
+    ):
+        setattr(owner, name, replacement)
     return True
 
 
@@ -127,7 +136,8 @@ def _runs_inline(call: Any) -> bool:
     return len(devices) == 1 and devices[0].platform == "cpu"
 
 
-def _describe(executable: Any) -> Program:
+def describe_program(executable: Any) -> Program:
+    """What the journal keeps of a compiled program."""
     from jaxcluster.engine.journal import Program
 
     mark = getattr(executable.xla_executable, "fingerprint", None)
@@ -151,6 +161,99 @@ def _readable(name: str) -> str:
     """``jit(step)`` for XLA's ``jit_step``."""
     kind, _, rest = name.partition("_")
     return f"{kind}({rest})" if kind in ("jit", "pmap", "pjit") and rest else name
+
+
+def export_program(executable: Any) -> bytes:
+    """A compiled program as bytes that ``load_program`` takes on another rank.
+
+    By the pickler behind ``jax.experimental.serialize_executable`` (jax 0.10.2 and 0.12), which
+    has no public way to serialize a program without the call that compiled it. Needs no main
+    thread. A pickle: load it only where the ranks are trusted, which they are, being one program.
+
+    Raises:
+      NotImplementedError: the private names have moved.
+      Exception: whatever pickling the program raises.
+    """
+    try:
+        from jax.experimental.serialize_executable import _JaxPjrtPickler
+
+        # What the program closes over is replaced by zeros when it is run there.
+        slim = dataclasses.replace(executable, all_args_info=None, pgle_profiler=None, mut=None)
+        devices = [d.id for d in executable.device_list]
+    except (ImportError, AttributeError, TypeError) as error:
+        raise NotImplementedError(f"this jax serializes programs in another way: {error}") from None
+    file = io.BytesIO()
+    pickle.dump(devices, file)
+    _JaxPjrtPickler(file).dump(slim)
+    return file.getvalue()
+
+
+def load_program(payload: bytes | memoryview) -> Any:
+    """The executable that ``export_program`` made bytes of, on this rank's devices.
+
+    Raises:
+      NotImplementedError: the private names have moved.
+    """
+    import jax
+
+    try:
+        from jax.experimental.serialize_executable import _JaxPjrtUnpickler
+    except ImportError as error:
+        raise NotImplementedError(f"this jax serializes programs in another way: {error}") from None
+    file = io.BytesIO(payload)
+    ids = pickle.load(file)
+    by_id = {d.id: d for d in jax.devices()}
+    devices = [by_id[i] for i in ids]
+    return _JaxPjrtUnpickler(file, jax.local_devices()[0].client, devices).load()
+
+
+def calls_python(executable: Any) -> bool:
+    """Whether a program calls back into Python or orders its effects (debug.print, io_callback)."""
+    return bool(
+        executable.host_callbacks
+        or executable.keepalive
+        or executable.ordered_effects
+        or executable.unordered_effects
+    )
+
+
+def launch_with_zeros(program: Program, executable: Any) -> list[Any]:
+    """Launch a program with zeros for all its inputs; it counts as a launch of ``program``.
+
+    The launch goes through the same recorded call as the user's own, so the journal's count and
+    hash move exactly as on the ranks that launched it themselves. The fingerprint is taken from
+    ``program``: XLA gives a deserialized executable another one.
+    """
+    call = executable.build_unsafe_call()
+    call.program = program
+    inputs = [
+        _zeros(aval, sharding)
+        for aval, sharding in zip(executable.input_avals, executable.input_shardings, strict=True)
+    ]
+    # The avals are those of the inputs that are used, and of the refs that the program closes over.
+    call.kept_var_idx = set(range(len(inputs)))
+    call.mut = None
+    call.pgle_profiler = None
+    outputs: list[Any] = call(*inputs)
+    return outputs
+
+
+def _zeros(aval: Any, sharding: Any) -> Any:
+    """A jax.Array of zeros, made of local shards alone: nothing is launched."""
+    import jax
+
+    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
+        impl = aval.dtype._impl
+        bits = _zero_bits((*aval.shape, *impl.key_shape), np.dtype("uint32"), sharding)
+        return jax.random.wrap_key_data(bits, impl=impl)
+    return _zero_bits(aval.shape, aval.dtype, sharding)
+
+
+def _zero_bits(shape: Any, dtype: Any, sharding: Any) -> Any:
+    import jax
+
+    shard: np.ndarray[Any, Any] = np.zeros(sharding.shard_shape(shape), dtype)
+    return jax.make_array_from_callback(shape, sharding, lambda index: shard)
 
 
 def self_test() -> dict[str, bool]:
@@ -177,4 +280,16 @@ def self_test() -> dict[str, bool]:
         )
     except (ImportError, AttributeError):
         found["launch journal"] = False
+    try:
+        from jax._src.interpreters import pxla
+        from jax.experimental import serialize_executable
+
+        fields = {f.name for f in dataclasses.fields(pxla.UnloadedMeshExecutable)}
+        found["ghost drain"] = (
+            hasattr(serialize_executable, "_JaxPjrtPickler")
+            and hasattr(serialize_executable, "_JaxPjrtUnpickler")
+            and {"input_avals", "input_shardings", "device_list", "keepalive"} <= fields
+        )
+    except (ImportError, AttributeError, TypeError):
+        found["ghost drain"] = False
     return found

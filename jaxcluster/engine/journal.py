@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from jaxcluster import wire
@@ -71,9 +72,7 @@ class Journal:
 
     def leave(self, status: str, seconds: float) -> None:
         entry = self.cells.pop()
-        self.cells.append(
-            CellEntry(entry.seq, entry.execution_count, entry.at_ns, seconds, status)
-        )
+        self.cells.append(CellEntry(entry.seq, entry.execution_count, entry.at_ns, seconds, status))
 
     def about_to_launch(self, program: Program) -> None:
         """Called before a program is issued where JAX's Python path is taken."""
@@ -107,12 +106,12 @@ class Journal:
     def _place(self) -> tuple[int | None, int | None]:
         """The cell and line that this launch comes from."""
         cells = self.cell_numbers
-        frame = sys._getframe(2)
+        frame: FrameType | None = sys._getframe(2)
         while frame is not None:
             number = cells.get(frame.f_code.co_filename)
             if number is not None:
                 return number, frame.f_lineno
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         return None, None
 
     def tail(self, count: int) -> list[wire.Launch]:

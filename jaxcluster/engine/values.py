@@ -56,7 +56,7 @@ class Held:
     buffers: list[pickle.PickleBuffer]
 
 
-class ArrayPickler(cloudpickle.Pickler):  # type: ignore[misc]
+class ArrayPickler(cloudpickle.Pickler):
     """Pickles everything but jax.Arrays, which it gathers in ``arrays``."""
 
     def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer]) -> None:
@@ -153,7 +153,7 @@ class Values:
             for shard in own_shards(array):
                 values = np.asarray(shard.data)
                 places.append([number, [[s.start, s.stop] for s in shard.index], values.shape])
-                frames.append(memoryview(np.ascontiguousarray(values).reshape(-1).view(np.uint8)))
+                frames.append(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
         frames.extend(b.raw() for b in held.buffers)
         return {"places": places}, frames
 
@@ -169,7 +169,10 @@ class Values:
         array = numpy_view(array)
         wait_ready(array, name or "the result", DISPLAY_TIMEOUT_S)
         parts = sample(array, edge)
-        body = {"shape": list(array.shape), "places": [[w, list(v.shape), str(v.dtype)] for w, v in parts]}
+        body = {
+            "shape": list(array.shape),
+            "places": [[w, list(v.shape), str(v.dtype)] for w, v in parts],
+        }
         return body, [v.tobytes() for _, v in parts]
 
     # ------------------------------------------------------------------ push

@@ -31,7 +31,9 @@ class _OnForkServer:
     """What both launcher classes share: their processes live on a fork server."""
 
     supervisor: Supervisor
+    supervisor_path: str
     proc_pids: list[int]
+    state: str
 
     def find_args(self) -> list[str]:
         return ["jaxcluster"]
@@ -41,7 +43,7 @@ class _OnForkServer:
         return None if running else 0
 
     async def stop(self) -> None:
-        if self.state != "after":  # type: ignore[has-type]
+        if self.state != "after":
             with contextlib.suppress(LaunchError):
                 self.supervisor.command("kill", pids=self.proc_pids)
             self.notify_stop({"exit_code": 0, "pids": self.proc_pids})  # type: ignore[attr-defined]
@@ -55,7 +57,7 @@ class _OnForkServer:
                 os.kill(pid, sig)
 
     @classmethod
-    def from_dict(cls, d: dict[str, object], **kwargs: object) -> "_OnForkServer":
+    def from_dict(cls, d: dict[str, object], **kwargs: object) -> _OnForkServer:
         self: _OnForkServer = super().from_dict(d, **kwargs)  # type: ignore[misc]
         if self.poll() is not None:
             raise NotRunning(f"processes {self.proc_pids}")
@@ -63,7 +65,7 @@ class _OnForkServer:
         return self
 
 
-class HostController(_OnForkServer, ControllerLauncher):  # type: ignore[misc]
+class HostController(_OnForkServer, ControllerLauncher):
     """ipyparallel's controller as a child of the fork server."""
 
     supervisor_path = Unicode().tag(to_dict=True)
@@ -80,7 +82,7 @@ class HostController(_OnForkServer, ControllerLauncher):  # type: ignore[misc]
         self.notify_start(self.proc_pids)
 
 
-class HostEngines(_OnForkServer, EngineLauncher):  # type: ignore[misc]
+class HostEngines(_OnForkServer, EngineLauncher):
     """A cluster's ranks as children of the fork server."""
 
     supervisor_path = Unicode().tag(to_dict=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxcluster import registry, wire
 from jaxcluster.errors import LaunchError
-from jaxcluster.launchers.supervisor import warm_supervisor
+from jaxcluster.launchers.supervisor import retire, warm_supervisor
 
 # What would make a child believe that it is a part of somebody else's job or kernel.
 DROPPED_ENV = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_CONNECTION_INFO")
@@ -138,6 +138,7 @@ class LocalCluster:
             self.ipp.stop_cluster_sync()
         self._remove_connection_files()
         self.supervisor.on_event = None
+        retire(self.supervisor)
 
     def _remove_connection_files(self) -> None:
         """The controller does it itself when it has the time; it is killed instead."""

@@ -77,6 +77,11 @@ class Supervisor:
         return self._process.pid if self._process else None
 
     @property
+    def in_use(self) -> bool:
+        """Whether a cluster of this process is on it."""
+        return self.on_event is not None
+
+    @property
     def alive(self) -> bool:
         if self._process is not None:
             return self._process.poll() is None
@@ -207,13 +212,14 @@ def warm_supervisor(root: Path, env: Mapping[str, str], cwd: str) -> Supervisor:
     """This process's fork server: the one that is there already if its imports fit ``env``.
 
     One is kept for the life of the process (it ends by itself after 10 idle minutes), so that the
-    second start of a cluster costs no import.
+    second start of a cluster costs no import. One that carries a cluster is not shared: its end
+    is the end of all that is on it.
     """
     global _warm
     settings = import_time_settings(env)
-    if _warm is not None and _warm.alive and _warm.settings == settings:
-        return _warm
-    if _warm is not None:
+    if _warm is not None and not _warm.in_use:
+        if _warm.alive and _warm.settings == settings:
+            return _warm
         _warm.quit()
     path = root / f"fork-{os.getpid()}-{time.monotonic_ns() % 100000}.sock"
     _warm = Supervisor.launch(path, env, cwd)
@@ -227,11 +233,19 @@ def release_warm(supervisor: Supervisor) -> None:
         _warm = None
 
 
+def retire(supervisor: Supervisor) -> None:
+    """After the end of its cluster: it is kept for the next one, unless there is another."""
+    if supervisor is not _warm:
+        supervisor.quit()
+
+
 def quit_warm() -> bool:
-    """End this process's fork server, if there is one. Returns whether there was."""
+    """End this process's idle fork server, if there is one. Returns whether there was."""
     global _warm
+    if _warm is None or _warm.in_use:
+        return False
     supervisor, _warm = _warm, None
-    if supervisor is None or not supervisor.alive:
+    if not supervisor.alive:
         return False
     supervisor.quit()
     return True

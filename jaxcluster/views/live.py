@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
 from jaxcluster.errors import JaxClusterError
-from jaxcluster.outputs import CellRecord, group_outputs, name_ranks
+from jaxcluster.outputs import CellRecord, group_outputs
+from jaxcluster.ranks import name_ranks
 from jaxcluster.views import text
 
 if TYPE_CHECKING:
@@ -109,11 +109,11 @@ class CellDisplay:
                 continue
             print(f"── {name_ranks(others)} ──")
             for output in group.outputs:
-                if output.kind == "execute_result":
-                    output = wire.RankOutput(
-                        output.rank, output.seq, "display_data", output.content | {"transient": {}}
-                    )
-                self.show(output)
+                if output.kind == "execute_result":  # a cell has one Out: the first rank's
+                    content = output.content
+                    self.shell.display_pub.publish(content["data"], content["metadata"])
+                else:
+                    self.show(output)
 
 
 class StartDisplay:
@@ -150,5 +150,3 @@ class StartDisplay:
             self._show("The cluster did not start.")
         elif sys.stderr.isatty():
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-

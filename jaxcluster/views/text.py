@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from jaxcluster import wire
-from jaxcluster.outputs import CellRecord, format_ranks, group_outputs, name_ranks
+from jaxcluster.outputs import CellRecord, group_outputs
+from jaxcluster.ranks import format_ranks, name_ranks
 from jaxcluster.registry import ClusterRecord
 
 

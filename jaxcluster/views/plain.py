@@ -1,0 +1,307 @@
+"""Layouts as plain text: for terminals, logs, and notebooks that show nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from jaxcluster.layout import ArrayLayout, CheckResult, Device, Part, TreeLayout
+from jaxcluster.ranks import format_ranks, name_ranks
+from jaxcluster.survey import Memory, Meshes
+from jaxcluster.views import palette, picture, words
+from jaxcluster.views.text import table
+from jaxcluster.wire import MeshInfo
+
+MAX_ROWS = 12  # of a picture
+MAX_COLUMNS = 8
+MAX_TABLE = 32
+MAX_LEAVES = 60
+BAR = 24  # characters
+
+Paint = Callable[[int, str], str]
+
+
+def no_paint(rank: int, text: str) -> str:
+    return text
+
+
+def array(layout: ArrayLayout, check: CheckResult | None = None, color: bool = False) -> str:
+    """The array cut into its parts, and a table of who holds how much."""
+    paint = palette.ansi if color else no_paint
+    kind = words.array_type(layout.dtype, layout.shape)
+    lines = [f"{layout.name}: {kind}, {words.headline(layout)}", *words.facts(layout)]
+    if layout.parts:
+        lines += _pictures(layout, paint)
+        lines.append(_holders(layout))
+    if check is not None:
+        lines += words.check(check)
+    return "\n".join(lines)
+
+
+# --------------------------------------------------------------------------- picture
+
+
+def _pictures(layout: ArrayLayout, paint: Paint) -> list[str]:
+    drawn = picture.lay_out(layout, limit=3)
+    lines = []
+    for panel in drawn.panels:
+        if panel.fixed:
+            where = ["·"] * len(layout.shape)
+            for axis, start, stop in panel.fixed:
+                where[axis] = f"{start}:{stop}"
+            for axis in (drawn.row_axis, drawn.column_axis):
+                if axis is not None:
+                    where[axis] = ":"
+            lines.append(f"[{', '.join(where)}]")
+        lines += _grid(layout, panel.tiles, paint)
+    if drawn.folded:
+        lines.append(f"... and {words.plural(drawn.folded, 'such panel')} more")
+    return lines
+
+
+def _grid(layout: ArrayLayout, tiles: Sequence[picture.Tile], paint: Paint) -> list[str]:
+    rows = sorted({tile.rows for tile in tiles})
+    columns = sorted({tile.columns for tile in tiles})
+    at = {(tile.rows, tile.columns): tile.part for tile in tiles}
+    overlapping = any(a[1] > b[0] for spans in (rows, columns) for a, b in _pairs(spans))
+    if overlapping or len(at) < len(tiles):
+        return []  # parts that form no grid: the table has them all
+    shown_rows, shown_columns = rows[:MAX_ROWS], columns[:MAX_COLUMNS]
+    labels = {
+        (r, c): _label(layout, at[r, c]) if (r, c) in at else ["(no one)"]
+        for r in shown_rows
+        for c in shown_columns
+    }
+    width = max(len(line) for label in labels.values() for line in label) + 2
+    edge = [f"{start}:{stop}" for start, stop in shown_rows] if len(layout.shape) > 1 else [""]
+    margin = max(map(len, edge)) + 1 if edge != [""] else 0
+    pad = " " * margin
+    across = len(shown_columns)
+    heads = [f"{start}:{stop}".center(width) for start, stop in shown_columns]
+    lines = [(pad + " " + " ".join(heads)).rstrip()] if layout.shape else []
+    lines.append(pad + "┌" + "┬".join(["─" * width] * across) + "┐")
+    for number, row in enumerate(shown_rows):
+        if number:
+            lines.append(pad + "├" + "┼".join(["─" * width] * across) + "┤")
+        cells = [labels[row, column] for column in shown_columns]
+        for line in range(max(map(len, cells))):
+            texts = []
+            for column, cell in zip(shown_columns, cells, strict=True):
+                text = (cell[line] if line < len(cell) else "").center(width)
+                part = at.get((row, column))
+                texts.append(paint(part.shards[0].rank, text) if part else text)
+            head = (edge[number] if line == 0 and margin else "").rjust(max(0, margin - 1))
+            lines.append(head + (" " if margin else "") + "│" + "│".join(texts) + "│")
+    lines.append(pad + "└" + "┴".join(["─" * width] * across) + "┘")
+    hidden = len(rows) * len(columns) - len(shown_rows) * across
+    if hidden:
+        lines.append(f"{pad}... and {words.plural(hidden, 'part')} more")
+    return lines
+
+
+def _pairs(spans: Sequence[tuple[int, int]]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    return list(zip(spans, spans[1:], strict=False))
+
+
+def _label(layout: ArrayLayout, part: Part) -> list[str]:
+    ids = [shard.device for shard in part.shards]
+    held = words.devices(ids, layout.devices)
+    first = f"{palette.glyph(part.ranks[0])} {name_ranks(part.ranks)}"
+    if len(held) > 24:
+        held = words.plural(len(ids), "device")
+    return [first, held]
+
+
+def _holders(layout: ArrayLayout) -> str:
+    per_rank = layout.bytes_per_rank
+    rows = []
+    for rank, held in per_rank.items():
+        own = [shard for shard in layout.shards if shard.rank == rank]
+        ids = sorted({shard.device for shard in own})
+        places = sorted({shard.index for shard in own})
+        holds = ", ".join(words.index(place) for place in places[:2])
+        holds += f" and {len(places) - 2} more" if len(places) > 2 else ""
+        host = layout.devices[ids[0]].host if ids[0] in layout.devices else ""
+        rows.append(
+            [
+                f"{palette.glyph(rank)} {rank}",
+                host,
+                words.devices(ids, layout.devices),
+                holds or "[]",
+                words.nbytes(held),
+            ]
+        )
+    head = ["rank", "host", "devices", "holds", "bytes"]
+    if len(rows) > MAX_TABLE:
+        return f"{table(head, rows[:MAX_TABLE])}\n... and {len(rows) - MAX_TABLE} more ranks"
+    return table(head, rows)
+
+
+# --------------------------------------------------------------------------- trees
+
+
+def tree(layout: TreeLayout, check: CheckResult | None = None) -> str:
+    """One line a leaf, the totals above; long trees are cut."""
+    held = layout.bytes_per_device
+    top = max(held.values(), default=0)
+    lines = [
+        f"{layout.name}: {layout.type} of {words.plural(layout.leaves, 'leaf', 'leaves')}, "
+        f"{words.nbytes(layout.nbytes)}, {words.nbytes(top)} on the fullest device",
+        *words.notes(layout),
+    ]
+    rows = []
+    for row in layout.rows[:MAX_LEAVES]:
+        found = layout.layouts[row.use]
+        times = f" x {row.count:,}" if row.count > 1 else ""
+        per_device = max(found.bytes_per_device.values(), default=0)
+        rows.append(
+            [
+                layout.name + "".join(row.path) + times,
+                leaf_type(found),
+                leaf_spec(found),
+                words.nbytes(found.nbytes * row.count),
+                words.nbytes(per_device * row.count) if found.parts else "",
+            ]
+        )
+    lines.append(table(["leaf", "type", "sharding", "bytes", "per device"], rows))
+    if len(layout.rows) > MAX_LEAVES:
+        more = sum(row.count for row in layout.rows[MAX_LEAVES:])
+        lines.append(
+            f"... and {words.plural(more, 'leaf', 'leaves')} more; "
+            f"%shards {layout.name}{''.join(layout.rows[MAX_LEAVES].path[:1])} shows a part"
+        )
+    if check is not None:
+        lines += words.check(check)
+    return "\n".join(lines)
+
+
+def leaf_type(layout: ArrayLayout) -> str:
+    """``float32[8, 8]``, or what a leaf is that is no array."""
+    if layout.dtype:
+        return words.array_type(layout.dtype, layout.shape)
+    return next(iter(layout.notes.values()), "")
+
+
+def leaf_spec(layout: ArrayLayout) -> str:
+    """The PartitionSpec, or what there is instead."""
+    if layout.spec:
+        return layout.spec
+    if layout.kind:
+        return "on one device of each rank" if not layout.spans else layout.kind
+    return next(iter(layout.notes.values()), "") if layout.dtype else ""
+
+
+# --------------------------------------------------------------------------- meshes
+
+
+def mesh(found: Meshes) -> str:
+    """Each mesh as a grid of its devices, those of one rank marked alike."""
+    return "\n\n".join(_mesh(info, found) for info in found.meshes)
+
+
+def mesh_headline(info: MeshInfo) -> str:
+    """``mesh: 'data': 4 × 'model': 2, 8 devices``."""
+    axes = " × ".join(
+        f"'{name}': {size}" for name, size in zip(info.axis_names, info.axis_sizes, strict=True)
+    )
+    kinds = f" ({', '.join(sorted(set(info.axis_types)))})" if info.axis_types else ""
+    return f"{info.name}: {axes}{kinds}, {words.plural(len(info.devices), 'device')}"
+
+
+def _mesh(info: MeshInfo, found: Meshes) -> str:
+    lines = [mesh_headline(info)]
+    sizes = info.axis_sizes
+    columns = sizes[-1] if sizes else 1
+    cells = [_mesh_cell(found.devices.get(id), id) for id in info.devices]
+    width = max(map(len, cells), default=0)
+    names = info.axis_names
+    if len(sizes) > 1:
+        lines.append(f"rows: {', '.join(map(repr, names[:-1]))}; columns: {names[-1]!r}")
+    for number in range(0, len(cells), columns):
+        if number // columns >= MAX_TABLE:
+            lines.append(f"... and {words.plural(len(cells) - number, 'device')} more")
+            break
+        row = cells[number : number + columns]
+        cut = " ..." if len(row) > 2 * MAX_COLUMNS else ""
+        place = _place(number, sizes) if len(sizes) > 1 else ""
+        shown = "  ".join(cell.ljust(width) for cell in row[: 2 * MAX_COLUMNS])
+        lines.append(f"{place:<{2 * len(sizes)}}  {shown}{cut}".rstrip())
+    hosts = sorted({found.devices[id].host for id in info.devices if id in found.devices})
+    lines.append(f"hosts: {', '.join(hosts)}")
+    return "\n".join(lines)
+
+
+def _mesh_cell(device: Device | None, id: int) -> str:
+    if device is None:
+        return f"device {id}"
+    return f"{palette.glyph(device.rank)} rank {device.rank} {words.device(device, id)}"
+
+
+def _place(number: int, sizes: Sequence[int]) -> str:
+    """The indices of all axes but the last at a flat position."""
+    place = []
+    number //= sizes[-1]
+    for size in reversed(sizes[:-1]):
+        place.append(str(number % size))
+        number //= size
+    return ",".join(reversed(place))
+
+
+# --------------------------------------------------------------------------- memory
+
+
+def memory(found: Memory) -> str:
+    """A bar for each device, and the variables that hold most."""
+    lines = []
+    rows = []
+    full = max(
+        (limit or total for _, _, _, total, limit in device_bars(found)),
+        default=0,
+    )
+    for rank, device, named, total, limit in device_bars(found):
+        top = limit or full or 1
+        filled = round(BAR * total / top)
+        split = round(BAR * named / top)
+        bar = "█" * split + "▒" * (filled - split) + "·" * (BAR - filled)
+        free = words.nbytes(limit - total) if limit else ""
+        label = words.device(found.devices.get(device), device)
+        rows.append(
+            [f"{palette.glyph(rank)} {rank}", label, bar, words.nbytes(named),
+             words.nbytes(total - named), free]
+        )  # fmt: skip
+    lines.append(table(["rank", "device", "█ named ▒ other", "named", "other", "free"], rows))
+    named_rows = [
+        [name, words.nbytes(total), format_ranks(ranks)]
+        for name, total, ranks in variable_rows(found)[:MAX_TABLE]
+    ]
+    if named_rows:
+        lines += ["", table(["variable", "bytes on all devices", "ranks"], named_rows)]
+    if len(found.names) > MAX_TABLE:
+        lines.append(f"... and {len(found.names) - MAX_TABLE} more variables")
+    lines += [f"Rank {rank}: {word}" for rank, word in found.words.items()]
+    return "\n".join(lines)
+
+
+def device_bars(found: Memory) -> list[tuple[int, int, int, int, int | None]]:
+    """(rank, device, bytes of variables, bytes in all, limit) of each device.
+
+    In all is what the allocator says where the platform tells it, else what live arrays hold.
+    """
+    bars = []
+    for rank, report in found.reports.items():
+        for i, device in enumerate(report.devices):
+            named = sum(entry.nbytes[i] for entry in report.names)
+            held = named + report.other[i]
+            in_use = report.in_use[i]
+            bars.append((rank, device, named, max(held, in_use or 0), report.limit[i]))
+    return bars
+
+
+def variable_rows(found: Memory) -> list[tuple[str, int, list[int]]]:
+    """(name, bytes on all devices, ranks) of each variable, the largest first."""
+    total: dict[str, int] = {}
+    ranks: dict[str, list[int]] = {}
+    for rank, report in found.reports.items():
+        for entry in report.names:
+            total[entry.name] = total.get(entry.name, 0) + sum(entry.nbytes)
+            ranks.setdefault(entry.name, []).append(rank)
+    return [(name, total[name], ranks[name]) for name in sorted(total, key=lambda n: -total[n])]

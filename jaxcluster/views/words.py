@@ -1,0 +1,141 @@
+"""What the views say in words, the same in text, HTML and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from jaxcluster.layout import ArrayLayout, Bounds, CheckResult, Device, TreeLayout
+from jaxcluster.ranks import format_ranks, name_ranks
+
+
+def nbytes(size: float) -> str:
+    """``1.5 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def plural(count: int, word: str, many: str = "") -> str:
+    """``1 device``, ``4 devices``."""
+    return f"{count:,} {word if count == 1 else many or word + 's'}"
+
+
+def index(bounds: Bounds) -> str:
+    """``[0:2, 0:8]``, as it would be typed."""
+    return "[" + ", ".join(f"{start}:{stop}" for start, stop in bounds) + "]"
+
+
+def array_type(dtype: str, shape: Sequence[int]) -> str:
+    """``float32[8, 8]``."""
+    return f"{dtype}[{', '.join('?' if size < 0 else str(size) for size in shape)}]"
+
+
+def device(found: Device | None, id: int) -> str:
+    """``CPU 2048``, as JAX's own picture calls it."""
+    return f"{found.platform.upper()} {id}" if found is not None else f"device {id}"
+
+
+def devices(ids: Iterable[int], known: Mapping[int, Device]) -> str:
+    """``CPU 0-1, 2048-2049``: runs joined, platforms said once."""
+    by_platform: dict[str, list[int]] = {}
+    for id in ids:
+        found = known.get(id)
+        by_platform.setdefault(found.platform.upper() if found else "device", []).append(id)
+    return "; ".join(f"{name} {format_ranks(held)}" for name, held in by_platform.items())
+
+
+def headline(layout: ArrayLayout) -> str:
+    """How big the array is, and over what it is spread."""
+    words = [nbytes(layout.nbytes)]
+    held = layout.bytes_per_device
+    if not layout.parts:
+        words.append("held by no device")
+    elif layout.spans:
+        words.append(
+            f"{plural(len(layout.parts), 'part')} on {plural(len(held), 'device')} of "
+            f"{plural(len(layout.ranks), 'process', 'processes')}"
+        )
+    elif len(layout.ranks) > 1:
+        words.append(f"{name_ranks(layout.ranks)} each have one of their own")
+    else:
+        words.append(f"local to {name_ranks(layout.ranks)}")
+    if layout.spans and layout.parts:
+        copies = layout.replication
+        words.append("nothing replicated" if copies == 1 else f"{copies:g} copies of each element")
+        if layout.imbalance > 1.001:
+            words.append(f"uneven: the fullest device has {layout.imbalance:.2f} times the mean")
+    return " · ".join(words)
+
+
+def facts(layout: ArrayLayout) -> list[str]:
+    """The sharding as JAX prints it, and what is out of the ordinary."""
+    lines = [f"sharding: {layout.sharding}"] if layout.sharding else []
+    if layout.memory_kind not in ("", "device", "unpinned_host"):
+        lines.append(f"memory: {layout.memory_kind}")
+    if not layout.committed and layout.parts:
+        lines.append("not committed to its devices: JAX may move it to where it is used")
+    if not layout.ready:
+        lines.append("still being computed")
+    if layout.missing:
+        where = ", ".join(index(gap) for gap in layout.gaps[:4])
+        more = f" and {len(layout.gaps) - 4} more" if len(layout.gaps) > 4 else ""
+        lines.append(
+            f"{plural(layout.missing, 'element')} held by no process that answered"
+            + (f": {where}{more}" if where else "")
+        )
+    return lines + notes(layout)
+
+
+def notes(layout: ArrayLayout | TreeLayout) -> list[str]:
+    """What is to be said of single ranks; equal words once."""
+    by_word: dict[str, list[int]] = {}
+    for rank, word in layout.notes.items():
+        by_word.setdefault(word.removeprefix(f"rank {rank} "), []).append(rank)
+    lines = [f"{name_ranks(ranks).capitalize()}: {word}" for word, ranks in by_word.items()]
+    if layout.stale:
+        lines.append(
+            f"{name_ranks(layout.stale).capitalize()}: shown as of {age(layout.age_s)} ago"
+        )
+    return lines
+
+
+def age(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def check(result: CheckResult, limit: int = 20) -> list[str]:
+    """What a check has found, worst first."""
+    lines = []
+    for d in result.differences:
+        most, *odd = d.groups
+        told = "; ".join(
+            f"{name_ranks(r for r, _ in group)} ({plural(len(group), 'copy', 'copies')})"
+            for group in odd
+        )
+        lines.append(
+            f"✖ {''.join(d.leaf) or result.name} {index(d.index)}: the copies differ: {told} "
+            f"against {name_ranks(r for r, _ in most)}"
+        )
+    same: dict[tuple[tuple[str, ...], Bounds, int, int], list[int]] = {}
+    for b in result.bad:
+        same.setdefault((b.leaf, b.index, b.nan, b.inf), []).append(b.rank)
+    for (leaf, where, nan, inf), ranks in same.items():
+        what = ", ".join(f"{n:,} {word}" for n, word in ((nan, "NaN"), (inf, "Inf")) if n)
+        lines.append(
+            f"✖ {''.join(leaf) or result.name} {index(where)}: {what} on {name_ranks(ranks)}"
+        )
+    hidden = len(lines) - limit
+    lines = [*lines[:limit], f"  ... and {hidden} more"] if hidden > 0 else lines
+    for rank, word in result.unchecked.items():
+        lines.append(f"? rank {rank} was not checked: {word}")
+    if not (result.differences or result.bad):
+        compared = (
+            f"all copies of {plural(result.compared, 'replicated part')} are bitwise equal"
+            if result.compared
+            else "nothing is replicated"
+        )
+        shards = plural(result.shards, "shard")
+        lines.insert(0, f"✔ {shards} checked: {compared}, no NaN, no Inf")
+    return lines
