@@ -1,0 +1,144 @@
+"""Real clusters for the tests of this folder, and the proof that each test leaves no process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from helpers import GONE_S, NOTEBOOK, Home, Notebook, until
+
+import jaxcluster
+from jaxcluster.launchers.supervisor import quit_warm
+
+
+@pytest.fixture(scope="session", autouse=True)
+def home() -> Iterator[Home]:
+    """Folders of this session's own, so that no cluster or profile of the user's is in the way."""
+    home = Home.make()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in home.variables.items():
+            patch.setenv(name, value)
+        yield home
+        quit_warm()
+        home.wait_until_empty()
+    home.remove()
+
+
+@pytest.fixture
+def private_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    """Folders of one test's own: it sees no other cluster, and must leave no process."""
+    home = Home.make()
+    for name, value in home.variables.items():
+        monkeypatch.setenv(name, value)
+    yield home
+    home.wait_until_empty()
+    home.remove()
+
+
+@pytest.fixture(scope="session")
+def cluster(home: Home) -> Iterator[jaxcluster.Cluster]:
+    """4 ranks with 2 devices each. Tests leave it in step and idle."""
+    with jaxcluster.start(4, devices_per_process=2, name="shared") as running:
+        running.run(SETUP)
+        yield running
+
+
+@pytest.fixture(scope="session")
+def pair(home: Home) -> Iterator[jaxcluster.Cluster]:
+    """2 ranks with 1 device each, where collectives run inline."""
+    with jaxcluster.start(2, devices_per_process=1, name="pair") as running:
+        running.run(SETUP)
+        yield running
+
+
+SETUP = """
+import jax, jax.numpy as jnp, numpy as np, os, sys, time
+from jax.sharding import NamedSharding, PartitionSpec as P
+rank = jax.process_index()
+mesh = jax.make_mesh((jax.process_count(), jax.local_device_count()), ("i", "j"))
+x = jax.device_put(np.arange(32).reshape(4, 8), NamedSharding(mesh, P("i", "j")))
+"""
+
+
+@pytest.fixture
+def start(home: Home) -> Iterator[Callable[..., jaxcluster.Cluster]]:
+    """Starts clusters of 2 ranks (or more) that end with the test."""
+    started = []
+
+    def start(num_processes: int = 2, **options: object) -> jaxcluster.Cluster:
+        started.append(jaxcluster.start(num_processes, **options))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.stop()
+
+
+@pytest.fixture(scope="module")
+def notebook(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    """A notebook of the module's own, with the extension loaded."""
+    opened = Notebook(tmp_path_factory.mktemp("notebook"))
+    opened.ok("%load_ext jaxcluster")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def open_notebook(home: Home, tmp_path: Path) -> Iterator[Callable[..., Notebook]]:
+    """Opens notebooks that are closed after the test."""
+    opened: list[Notebook] = []
+
+    def open_one(**env: str) -> Notebook:
+        opened.append(Notebook(tmp_path, env))
+        opened[-1].ok("%load_ext jaxcluster")
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        one.close()
+
+
+# ------------------------------------------------------------------------------------------ leaks
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_over(home: Home) -> Iterator[None]:
+    """No process that a test has started is there after it.
+
+    What belongs to a shared cluster was there before; what belongs to a module's notebook is
+    looked for when that is closed; and an idle fork server of this process may wait for the next
+    start, as in any notebook.
+    """
+    before = home.processes()
+    yield
+
+    def left() -> dict[int, str]:
+        return {
+            pid: line
+            for pid, line in home.processes().items()
+            if pid not in before and not _of_a_notebook(pid) and not _is_own_idle_forkserver(pid)
+        }
+
+    with contextlib.suppress(AssertionError):
+        until(lambda: not left(), "end of all processes", GONE_S)
+    assert not left()
+
+
+def _of_a_notebook(pid: int) -> bool:
+    try:
+        return NOTEBOOK in psutil.Process(pid).environ()
+    except psutil.Error:
+        return True
+
+
+def _is_own_idle_forkserver(pid: int) -> bool:
+    try:
+        process = psutil.Process(pid)
+        ours = f"--owner {os.getpid()}:" in " ".join(process.cmdline())
+        return ours and process.ppid() == os.getpid() and not process.children()
+    except psutil.Error:
+        return True
