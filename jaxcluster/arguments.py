@@ -98,10 +98,28 @@ def spmd_parser() -> Parser:
     add("--all", action="store_true", dest="all_ranks")
     add("--out")
     add("--timeout", type=float, dest="timeout_s")
+    add("--strict", action="store_true")
     add("--async", action="store_true", dest="background")
     # Set by auto mode, whose cells have no %%spmd line above them.
     add("--no-magic-line", action="store_true", help=argparse.SUPPRESS)
     return parser
+
+
+def shards_line(line: str) -> tuple[str, set[str]]:
+    """The (name, options) of a ``%shards`` line; quotes in ``params['w']`` stay as they are.
+
+    Raises:
+      UsageError: there is no name, or no such option.
+    """
+    example = "For example: %shards x   or   %shards params['w'] --check"
+    words = line.split(" ")
+    options = {word for word in words if word.startswith("--")}
+    if unknown := options - {"--check", "--widget"}:
+        raise UsageError(f"%shards: there is no {min(unknown)}.", example)
+    name = " ".join(word for word in words if word not in options).strip()
+    if not name:
+        raise UsageError("%shards needs the name of a variable of the ranks.", example)
+    return name, options
 
 
 def word_parser(prog: str, *words: str, optional: bool = True) -> Parser:

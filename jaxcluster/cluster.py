@@ -42,6 +42,7 @@ from jaxcluster.errors import (
     PlanError,
     RankDied,
     RankHung,
+    RecoveryError,
     UsageError,
 )
 from jaxcluster.launchers.local import LocalCluster
@@ -185,6 +186,7 @@ class Cluster:
         self.dead: dict[int, dict[str, Any]] = {}
         self.counts: dict[int, diagnose.Counts] = {}
         self.out_of_step: diagnose.Report | None = None
+        self.is_strict = False
         self._link = link
         self._supervisor = supervisor
         self._local: LocalCluster | None = None
@@ -410,6 +412,42 @@ class Cluster:
             )
         for cell in self._background:
             cell.silent = ()
+
+    def strict(self, on: bool) -> None:
+        """Check every multi-process launch before it is issued (some 2 ms each), or no longer.
+
+        Ranks that are about to launch different programs then raise at the line, with nothing
+        launched. Programs are compiled anew after the switch.
+        """
+        self._check_open()
+        epoch = f"{time.time_ns():x}" if on else None
+        self.ask(range(self.num_processes), "strict", {"epoch": epoch}, timeout_s=10.0)
+        self.is_strict = on
+
+    def resync(self) -> str:
+        """Bring ranks that are out of step back into step; returns what was done, in a line.
+
+        Raises:
+          RecoveryError: they can't be; ``restart`` begins anew.
+        """
+        self._check_open()
+        started = time.monotonic()
+        catch_up = recovery.CatchUp(self._link)
+        if catch_up.settle() or recovery.same_programs_completed(
+            self._link, recovery.ask_reports(self._link)
+        ):
+            self.counts.clear()
+            self.out_of_step = None
+            return catch_up.told("", time.monotonic() - started)
+        raise RecoveryError(
+            f"The ranks could not be brought back in step: {catch_up.stuck}.",
+            "%jaxcluster restart begins anew.",
+        )
+
+    def reports(self, launches: int = 256) -> dict[int, wire.RankReport]:
+        """Each rank's stack and last launches, also while it runs or hangs."""
+        self._check_not_closed()
+        return recovery.ask_reports(self._link, launches=launches)
 
     def interrupt(self, ranks: Sequence[int] | None = None) -> list[int]:
         """Interrupt whatever the ranks run now; returns those that were running something."""
@@ -771,6 +809,11 @@ class AsyncCell:
             hints.append(self._recovered)
         elif self.cluster.out_of_step is not None:
             hints.append("The ranks are out of step: %jaxcluster restart begins anew.")
+        if failed and all(error.ename == "Divergence" for error in failed.values()):
+            # Strict mode: nothing was launched, and JAX's frames say nothing more.
+            raise Divergence(
+                f"Cell [{record.execution_count}]: {failed[min(failed)].evalue}.", "\n".join(hints)
+            )
         if failed:
             if interrupted and self.report is None:
                 were = "was" if len(interrupted) == 1 else "were"

@@ -14,6 +14,7 @@ Everything else is a rank that still works, however long it takes.
 from __future__ import annotations
 
 import ast
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -85,6 +86,7 @@ def diagnose(
       told: the ranks that were told to run it; all by default.
     """
     runners = set(reports if told is None else told)
+    reports = {rank: with_announced(report) for rank, report in reports.items()}
     counts = {rank: report.state.launches for rank, report in reports.items()}
     over = set(ended)
     for processes in _sets(counts):
@@ -95,6 +97,17 @@ def diagnose(
         if (found := teller.mismatch()) is not None or (found := teller.missing()) is not None:
             return found
     return None
+
+
+def with_announced(report: wire.RankReport) -> wire.RankReport:
+    """In strict mode: count the launch that a rank waits to be allowed as if it were made."""
+    entry = report.announced
+    if entry is None:
+        return report
+    count, value = report.state.launches.get(entry.processes, [0, 0])
+    launches = {**report.state.launches, entry.processes: [count + 1, value]}
+    state = dataclasses.replace(report.state, launches=launches)
+    return dataclasses.replace(report, state=state, launches=[*report.launches, entry])
 
 
 class _Teller:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from IPython.core.magic import (
@@ -18,6 +20,7 @@ from jaxcluster.errors import CellFailed, NoCluster, UsageError
 from jaxcluster.launchers.supervisor import quit_warm
 from jaxcluster.outputs import CellRecord
 from jaxcluster.ranks import name_ranks, parse_ranks
+from jaxcluster.views import shards as array_views
 from jaxcluster.views import text
 from jaxcluster.views.live import CellDisplay, StartDisplay
 
@@ -33,6 +36,12 @@ COMMANDS = (
     "outputs",
     "doctor",
     "auto",
+    "mesh",
+    "memory",
+    "resync",
+    "stacks",
+    "journal",
+    "strict",
 )
 
 
@@ -151,6 +160,35 @@ class JaxClusterMagics(Magics):
         arguments.word_parser("%jaxcluster doctor").read(line)
         print(doctor.render(doctor.run_checks(registry.runtime_root())))
 
+    def _resync(self, line: str) -> None:
+        arguments.word_parser("%jaxcluster resync").read(line)
+        print(cluster.current().resync())
+
+    def _stacks(self, line: str) -> None:
+        arguments.word_parser("%jaxcluster stacks").read(line)
+        print(text.stacks(cluster.current().reports(launches=1)))
+
+    def _journal(self, line: str) -> None:
+        word = arguments.word_parser("%jaxcluster journal", "count").read(line).count
+        if word is not None and not word.isdigit():
+            raise UsageError(f"{word!r} is no number of launches.", "%jaxcluster journal 30")
+        print(text.journal(cluster.current().reports(), int(word or 20)))
+
+    def _strict(self, line: str) -> None:
+        word = arguments.word_parser("%jaxcluster strict", "switch").read(line).switch
+        running = cluster.current()
+        if word not in ("on", "off"):
+            raise UsageError(
+                f"Strict mode is {'on' if running.is_strict else 'off'}.",
+                "%jaxcluster strict on|off switches it.",
+            )
+        running.strict(word == "on")
+        print(
+            "Every program that spans processes is now checked on all of them before it runs."
+            if running.is_strict
+            else "Programs run without being checked first; the journals are compared as before."
+        )
+
     def _auto(self, line: str) -> None:
         word = arguments.word_parser("%jaxcluster auto", "switch").read(line).switch
         if word not in ("on", "off"):
@@ -165,13 +203,40 @@ class JaxClusterMagics(Magics):
             else "Cells run in the notebook again."
         )
 
+    def _mesh(self, line: str) -> None:
+        name = arguments.word_parser("%jaxcluster mesh", "name").read(line).name
+        with say_usage():
+            array_views.show(array_views.mesh(cluster.current(), name), self.rich)
+
+    def _memory(self, line: str) -> None:
+        arguments.word_parser("%jaxcluster memory").read(line)
+        array_views.show(array_views.memory(cluster.current()), self.rich)
+
+    @line_magic
+    def shards(self, line: str) -> None:
+        """%shards NAME [--check] [--widget]: which rank and device holds which part of an array.
+
+        NAME may be a pytree, or a part of one: ``params['w']``. ``--check`` compares all copies and
+        looks for NaN; ``--widget`` also gives statistics and values of single shards.
+        """
+        name, options = arguments.shards_line(line)
+        running = cluster.current()
+        color = not self.rich and array_views.color_terminal()
+        with say_usage():
+            view = array_views.shards(running, name, check="--check" in options, color=color)
+            if "--widget" in options and self.rich:
+                self.shell.display_pub.publish(*view.widget()._repr_mimebundle_())
+            else:
+                array_views.show(view, self.rich)
+
     # ------------------------------------------------------------------ cells
 
     @line_cell_magic
     def spmd(self, line: str, cell: str | None = None) -> None:
-        """%%spmd [--ranks 0,2-3] [--all] [--out NAME] [--timeout S] [--async]: run on every rank.
+        """%%spmd [--ranks 0,2-3] [--all] [--out NAME] [--timeout S] [--strict] [--async]
 
-        Process 0's output is shown as it comes. ``%spmd EXPRESSION`` does one line.
+        Run the cell on every rank; process 0's output is shown as it comes. ``%spmd EXPRESSION``
+        does one line.
         """
         if cell is None:
             if not line.strip():
@@ -189,6 +254,19 @@ class JaxClusterMagics(Magics):
         rewrite.check_syntax(self.shell, source)
         if ranks is not None:
             self._warn_partial(running, ranks, source)
+        if options.strict and not running.is_strict:
+            running.strict(True)
+            try:
+                self._run_cell(running, source, ranks, options)
+            finally:
+                if not running.closed and not running.dead:
+                    running.strict(False)
+        else:
+            self._run_cell(running, source, ranks, options)
+
+    def _run_cell(
+        self, running: cluster.Cluster, source: str, ranks: list[int] | None, options: Any
+    ) -> None:
         display = CellDisplay(self.shell, running, options.all_ranks)
         submitted = running.submit(
             source,
@@ -286,6 +364,15 @@ class JaxClusterMagics(Magics):
         if parsed.new_name is not None:
             values = {parsed.new_name: values[parsed.names[0]]}
         self.shell.user_ns.update(values)
+
+
+@contextlib.contextmanager
+def say_usage() -> Iterator[None]:
+    """Print what is wrong with a name: nothing to look at is no reason to stop a notebook."""
+    try:
+        yield
+    except UsageError as error:
+        print(error)
 
 
 _loaded: dict[int, tuple[JaxClusterMagics, Completion]] = {}

@@ -192,13 +192,15 @@ class RankReport:
     """What a rank's beacon says when it is asked why a cell does not end.
 
     ``stack`` is the main thread's, outermost first: [file, line, function, source, cell or None].
-    ``locals`` are small values of the innermost frame of the cell.
+    ``locals`` are small values of the innermost frame of the cell. ``announced`` is, in strict
+    mode, the launch that waits for the other ranks.
     """
 
     state: RankState
     stack: list[list[Any]]
     launches: list[Launch]
     locals: dict[str, str] = field(default_factory=dict)
+    announced: Launch | None = None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 from ipyparallel.engine.app import IPEngine
 
 from jaxcluster import wire
-from jaxcluster.engine import bootstrap, drain, inspection
+from jaxcluster.engine import bootstrap, drain, inspection, strict
 from jaxcluster.engine.beacon import Beacon, Request, StopJobs
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.facts import engine_facts
@@ -71,6 +71,7 @@ class Rank:
         handle("state", "now", lambda request: self._state())
         handle("roll_call", "now", self._roll_call)
         handle("resume", "now", self._resume)
+        handle("strict", "main", self._strict)
         handle("self_check", "main", self._self_check)
         handle("complete", "side", lambda request: inspection.complete(self.runner, request))
         handle("inspect", "side", lambda request: inspection.inspect(self.runner, request))
@@ -98,6 +99,9 @@ class Rank:
     def _roll_call(self, request: Request) -> Any:
         names, count = request.body["names"], request.body["launches"]
         return inspection.report(self.runner, self._state(), names, count)
+
+    def _strict(self, request: Request) -> None:
+        strict.switch(self.journal, self.rank, request.body["epoch"])
 
     def _self_check(self, request: Request) -> Any:
         return bootstrap.self_check()

@@ -96,6 +96,7 @@ def report(
         stack=frames,
         launches=runner.journal.tail(count),
         locals=small_values(runner, names),
+        announced=runner.journal.announced,
     )
 
 

@@ -64,7 +64,7 @@ def record_launches(journal: Journal) -> bool:
         from jax._src import pjit, tree_util
         from jax._src.interpreters import pxla
 
-        original_build = pxla.UnloadedMeshExecutable.build_unsafe_call
+        original_build: Any = pxla.UnloadedMeshExecutable.build_unsafe_call
         original_fastpath = pjit._get_fastpath_data
         original_cpp_call = pxla.MeshExecutable.create_cpp_call
         original_call = pxla.ExecuteReplicated.__call__
@@ -256,6 +256,21 @@ def _zero_bits(shape: Any, dtype: Any, sharding: Any) -> Any:
     return jax.make_array_from_callback(shape, sharding, lambda index: shard)
 
 
+def coordination_client() -> Any:
+    """JAX's client of the coordination service (its key-value store and barriers).
+
+    Raises:
+      NotImplementedError: the private name has moved.
+    """
+    try:
+        from jax._src import distributed
+
+        client = distributed.global_state.client
+    except (ImportError, AttributeError) as error:
+        raise NotImplementedError(f"this jax keeps its client elsewhere: {error}") from None
+    return client
+
+
 def self_test() -> dict[str, bool]:
     """Which private names are where this module expects them. Starts no backend."""
     found = {}
@@ -292,4 +307,10 @@ def self_test() -> dict[str, bool]:
         )
     except (ImportError, AttributeError, TypeError):
         found["ghost drain"] = False
+    try:
+        from jax._src import distributed
+
+        found["coordination client"] = hasattr(distributed.global_state, "client")
+    except (ImportError, AttributeError):
+        found["coordination client"] = False
     return found

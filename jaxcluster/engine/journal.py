@@ -55,6 +55,7 @@ class Journal:
       counts: set of processes -> [launches so far, rolling hash of them].
       programs: the programs launched last, by fingerprint.
       before_launch: in strict mode: called before a program is issued, may raise.
+      announced: in strict mode: the launch that waits for the other ranks to announce it too.
       recording: whether JAX's launches reach this journal.
     """
 
@@ -65,6 +66,7 @@ class Journal:
         self.programs: OrderedDict[int, Program] = OrderedDict()
         self.cell_numbers: dict[str, int] = {}
         self.before_launch: Callable[[Program], None] | None = None
+        self.announced: wire.Launch | None = None
         self.recording = False
 
     def enter(self, seq: int, execution_count: int) -> None:
@@ -73,6 +75,11 @@ class Journal:
     def leave(self, status: str, seconds: float) -> None:
         entry = self.cells.pop()
         self.cells.append(CellEntry(entry.seq, entry.execution_count, entry.at_ns, seconds, status))
+
+    @property
+    def cell_seq(self) -> int:
+        """The seq of the cell that runs, or ran last."""
+        return self.cells[-1].seq if self.cells else 0
 
     def about_to_launch(self, program: Program) -> None:
         """Called before a program is issued where JAX's Python path is taken."""
@@ -85,26 +92,28 @@ class Journal:
         counts = self.counts.get(program.processes)
         if counts is None:
             counts = self.counts[program.processes] = [0, 0]
-        cell, line = self._place()
-        self.launches.append(
-            wire.Launch(
-                counts[0],
-                program.processes,
-                program.name,
-                program.fingerprint,
-                cell,
-                line,
-                program.signature,
-            )
-        )
+        self.launches.append(self.entry(program, counts[0], *self.place()))
         counts[1] = (counts[1] * _HASH_FACTOR + program.fingerprint) % _HASH_MODULUS
         counts[0] += 1
         self.programs[program.fingerprint] = program
         if len(self.programs) > KEPT_PROGRAMS:
             self.programs.popitem(last=False)
 
-    def _place(self) -> tuple[int | None, int | None]:
-        """The cell and line that this launch comes from."""
+    @staticmethod
+    def entry(program: Program, seq: int, cell: int | None, line: int | None) -> wire.Launch:
+        """A launch as the notebook is told of it."""
+        return wire.Launch(
+            seq,
+            program.processes,
+            program.name,
+            program.fingerprint,
+            cell,
+            line,
+            program.signature,
+        )
+
+    def place(self) -> tuple[int | None, int | None]:
+        """The cell and line that a launch comes from."""
         cells = self.cell_numbers
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,6 +89,55 @@ def spanning_array(info: wire.ArrayInfo, values: np.ndarray[Any, Any] | None, cu
     return f"{head}\n{body}"
 
 
+def stacks(reports: Mapping[int, wire.RankReport]) -> str:
+    """Where each rank is: equal stacks once, from the cell inwards."""
+    groups: dict[str, list[int]] = {}
+    for rank, report in sorted(reports.items()):
+        groups.setdefault(_stack(report), []).append(rank)
+    return "\n".join(f"── {name_ranks(r)} ──\n{shown}" for shown, r in groups.items())
+
+
+def _stack(report: wire.RankReport) -> str:
+    if report.state.state != "running":
+        return f"{report.state.state}, in no cell"
+    frames = report.stack
+    first = next((i for i, frame in enumerate(frames) if frame[4] is not None), len(frames) - 1)
+    shown = []
+    for file, line, function, source, cell in frames[first:]:
+        place = f"cell [{cell}] line {line}" if cell is not None else f"{file}:{line}"
+        shown.append(f"  {place}, in {function}\n    {source or ''}".rstrip())
+    return "\n".join(shown)
+
+
+def journal(reports: Mapping[int, wire.RankReport], count: int) -> str:
+    """The last launches of each set of processes, the first difference between ranks marked."""
+    sets = sorted({entry.processes for r in reports.values() for entry in r.launches})
+    if not sets:
+        return "No program that spans processes has been launched since the ranks were in step."
+    parts = []
+    for processes in sets:
+        ranks = [r for r in sorted(reports) if str(r) in processes.split(",")]
+        known = {r: {e.seq: e for e in reports[r].launches if e.processes == processes}
+                 for r in ranks}  # fmt: skip
+        last = max(max(entries, default=0) for entries in known.values())
+        rows, marked = [], False
+        for seq in range(max(0, last - count + 1), last + 1):
+            groups: dict[tuple[object, ...], list[int]] = {}
+            for rank in ranks:
+                e = known[rank].get(seq)
+                key = (e.fingerprint, e.name, e.cell, e.line) if e else (None, "-", None, None)
+                groups.setdefault(key, []).append(rank)
+            different = len({key[0] for key in groups}) > 1
+            for (_, name, cell, line), members in groups.items():
+                mark = "<- first difference" if different and not marked else ""
+                marked = marked or different
+                place = f"[{cell}] line {line}" if cell is not None else ""
+                rows.append([str(seq + 1), format_ranks(members), str(name), place, mark])
+        title = f"Programs of {name_ranks(ranks)}"
+        parts.append(title + "\n" + table(["launch", "ranks", "program", "cell", ""], rows))
+    return "\n".join(parts)
+
+
 def outputs(record: CellRecord) -> str:
     """Every rank's text of a cell, equal ones once."""
     parts = []
@@ -115,10 +164,12 @@ def same_as(ranks: Sequence[int], other: int) -> str:
 __all__ = [
     "clusters",
     "format_ranks",
+    "journal",
     "outputs",
     "plain_output",
     "same_as",
     "spanning_array",
+    "stacks",
     "status",
     "table",
 ]

@@ -1,0 +1,106 @@
+"""Strict mode: no program is issued before all its processes have announced the same one.
+
+Each rank writes what it is about to launch into the coordination service's key-value store and
+waits until every process of the program has done so. Announcements that differ raise on every rank,
+at the line, with nothing issued, so the ranks stay in step. The wait is a loop in Python: the stop
+button ends it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from jaxcluster.engine import jax_private
+from jaxcluster.engine.journal import Journal, Program
+
+POLL_S = 0.0005
+SLOW_POLL_S = 0.02  # once a rank is so late that it hardly matters
+SLOW_AFTER_S = 0.1
+
+
+class Divergence(RuntimeError):
+    """The processes of a program were about to launch different ones. Nothing was launched."""
+
+
+class Strict:
+    """Announces one rank's launches.
+
+    Args:
+      client: JAX's client of the coordination service.
+      epoch: a name that no earlier announcements in the store begin with.
+    """
+
+    def __init__(self, journal: Journal, rank: int, client: Any, epoch: str) -> None:
+        self.journal = journal
+        self.rank = rank
+        self.client = client
+        self.epoch = epoch
+        self._own: list[str] = []
+        self._divergences = 0
+
+    def before_launch(self, program: Program) -> None:
+        """Return once all have announced this program as their next.
+
+        Raises:
+          Divergence: one of them has announced another.
+        """
+        seq = self.journal.counts.get(program.processes, [0])[0]
+        cell, line = self.journal.place()
+        # After a divergence the same seq comes again, and must not meet what was said before.
+        era = f"{self.journal.cell_seq}.{self._divergences}"
+        folder = f"jaxcluster-strict/{self.epoch}/{era}/{program.processes}/{seq}/"
+        place = f"cell [{cell}] line {line}" if cell is not None else "?"
+        own = f"{program.fingerprint}|{program.name}, {place}"
+        self.journal.announced = self.journal.entry(program, seq, cell, line)
+        try:
+            self.client.key_value_set(f"{folder}{self.rank}", own, allow_overwrite=True)
+            self._own.append(f"{folder}{self.rank}")
+            self._wait(folder, program)
+            if len(self._own) > 2:  # nobody waits for that one any more
+                self.client.key_value_delete(self._own.pop(0))
+        finally:
+            self.journal.announced = None
+
+    def _wait(self, folder: str, program: Program) -> None:
+        expected = len(program.processes.split(","))
+        started = time.monotonic()
+        while True:
+            said = {
+                int(key.rpartition("/")[2]): value
+                for key, value in self.client.key_value_dir_get(folder)
+            }
+            if len({value.partition("|")[0] for value in said.values()}) > 1:
+                self._divergences += 1
+                raise Divergence(self._tell(said))
+            if len(said) == expected:
+                return
+            late = time.monotonic() - started > SLOW_AFTER_S
+            time.sleep(SLOW_POLL_S if late else POLL_S)
+
+    @staticmethod
+    def _tell(said: dict[int, str]) -> str:
+        groups: dict[str, list[int]] = {}
+        for rank, value in sorted(said.items()):
+            groups.setdefault(value.partition("|")[2], []).append(rank)
+        told = "; ".join(
+            f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}: {what}"
+            for what, ranks in groups.items()
+        )
+        return f"the ranks were about to launch different programs, and launched none: {told}"
+
+
+def switch(journal: Journal, rank: int, epoch: str | None) -> None:
+    """Turn strict mode on (with an epoch) or off (None) on this rank.
+
+    Programs that were called before have C++ fast paths that ask nobody, so JAX's caches are
+    cleared: they compile anew.
+    """
+    import jax
+
+    if epoch is None:
+        journal.before_launch = None
+    else:
+        client = jax_private.coordination_client()
+        journal.before_launch = Strict(journal, rank, client, epoch).before_launch
+    jax.clear_caches()
