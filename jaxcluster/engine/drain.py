@@ -1,0 +1,134 @@
+"""Ghost drain: a rank catches up with launches that it has missed.
+
+When one rank skips a program that the others have launched, the others wait in its collectives. The
+rank then runs the missing programs itself, in order, with zeros for inputs, and drops the results:
+the others come free, with values that are not to be trusted, and all ranks are in step again, with
+every variable kept. A program that the rank never compiled comes from another rank as bytes.
+
+Not every program can be run so: one that calls back into Python would hand zeros to the user's
+functions, so it is refused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from jaxcluster.engine import jax_private
+from jaxcluster.engine.arrays import numpy_view
+from jaxcluster.engine.beacon import Request
+from jaxcluster.engine.journal import Journal, Program
+
+TIMEOUT_S = 10.0
+READY_POLL_S = 0.001
+
+
+class CannotDrain(Exception):
+    """A program that can't be exported or run here. Nothing was launched by the failed request."""
+
+    hint = "The ranks must be brought back in step another way: %jaxcluster resync"
+
+
+class DrainStuck(Exception):
+    """A program was launched and did not end: not all its processes take part."""
+
+    hint = CannotDrain.hint
+
+
+def export_program(journal: Journal, fingerprint: int) -> bytes:
+    """A program that this rank has launched, as bytes for a rank that has not compiled it.
+
+    Needs no main thread, so it works while that waits in a collective. Some 15 KB each.
+
+    Raises:
+      CannotDrain: the program is not known here any more, or can't be serialized.
+    """
+    program = journal.programs.get(fingerprint)
+    if program is None:
+        raise CannotDrain(f"this rank does not know a program with fingerprint {fingerprint}")
+    _refuse_callbacks(program)
+    try:
+        return jax_private.export_program(program.executable)
+    except Exception as error:
+        raise CannotDrain(
+            f"{program.name} can't be serialized: {type(error).__name__}: {error}"
+        ) from None
+
+
+def run_programs(
+    journal: Journal,
+    fingerprints: Sequence[int],
+    shipped: Mapping[int, bytes | memoryview],
+    timeout_s: float = TIMEOUT_S,
+) -> int:
+    """Launch these programs in order with zeros for inputs; returns how many.
+
+    Each counts in the journal as the launch that it stands for. On the main thread. Returns when
+    the last one is done; where launches run inline (one CPU device) a missing peer blocks it for
+    good, elsewhere for ``timeout_s`` each.
+
+    Args:
+      shipped: what ``export_program`` gave, for programs that this rank may not know.
+
+    Raises:
+      CannotDrain: one of them is unknown or can't be run; then none was.
+      DrainStuck: one did not end within ``timeout_s``.
+    """
+    programs = [_find(journal, f, shipped) for f in fingerprints]
+    # In strict mode each launch waits for the others to announce it too, and they have done so.
+    strict, journal.before_launch = journal.before_launch, None
+    try:
+        for program in programs:
+            _wait(program, jax_private.launch_with_zeros(program, program.executable), timeout_s)
+    finally:
+        journal.before_launch = strict
+    return len(programs)
+
+
+def _find(journal: Journal, fingerprint: int, shipped: Mapping[int, bytes | memoryview]) -> Program:
+    program = journal.programs.get(fingerprint)
+    if program is None and fingerprint in shipped:
+        try:
+            executable = jax_private.load_program(shipped[fingerprint])
+            described = jax_private.describe_program(executable)
+        except Exception as error:
+            raise CannotDrain(
+                f"a program from another rank can't be loaded: {type(error).__name__}: {error}"
+            ) from None
+        program = replace(described, fingerprint=fingerprint)
+    if program is None:
+        raise CannotDrain(f"this rank has no program with fingerprint {fingerprint}")
+    _refuse_callbacks(program)
+    return program
+
+
+def _refuse_callbacks(program: Program) -> None:
+    if jax_private.calls_python(program.executable):
+        raise CannotDrain(f"{program.name} calls Python functions, which would be given zeros")
+
+
+def _wait(program: Program, outputs: Sequence[Any], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    for output in map(numpy_view, outputs):
+        while not output.is_ready():
+            if time.monotonic() > deadline:
+                raise DrainStuck(f"{program.name} has not ended after {timeout_s:g} s")
+            time.sleep(READY_POLL_S)
+
+
+def on_export(journal: Journal, request: Request) -> tuple[Any, list[bytes]]:
+    """``export`` {"fingerprint"}: the program in one buffer."""
+    return None, [export_program(journal, request.body["fingerprint"])]
+
+
+def on_drain(journal: Journal, request: Request) -> Any:
+    """``drain`` {"fingerprints", "shipped", "timeout_s"}: run them, a buffer per shipped one.
+
+    Replies with ``ran`` and the journal's ``launches`` afterwards.
+    """
+    body = request.body
+    shipped = dict(zip(body.get("shipped", ()), request.buffers, strict=True))
+    ran = run_programs(journal, body["fingerprints"], shipped, body.get("timeout_s", TIMEOUT_S))
+    return {"ran": ran, "launches": {k: list(v) for k, v in journal.counts.items()}}
