@@ -67,11 +67,19 @@ class LogTail:
         self._path = path
         self._offset = 0
         self._partial = b""
+        self._in_old_line = False
         self._lock = threading.Lock()  # the beacon's thread and the main thread both read
 
     def reset(self) -> None:
-        self._offset = self._size()
-        self._partial = b""
+        """Begin here. The rest of a line that is half written now belongs to what was before."""
+        with self._lock:
+            self._offset = self._size()
+            self._partial = b""
+            self._in_old_line = False
+            if self._offset:
+                with open(self._path, "rb") as log:
+                    log.seek(self._offset - 1)
+                    self._in_old_line = log.read(1) != b"\n"
 
     def _size(self) -> int:
         try:
@@ -90,6 +98,9 @@ class LogTail:
                 log.seek(self._offset)
                 data = log.read(1 << 20)
             self._offset += len(data)
+            if self._in_old_line:
+                _, newline, data = data.partition(b"\n")
+                self._in_old_line = not newline
             self._partial += data
         if not self._partial:
             return ""

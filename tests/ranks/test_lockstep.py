@@ -1,0 +1,229 @@
+"""Cells that break JAX's one rule, on real ranks: each ends with the culprit named, the next
+result right, the variables kept and the session usable."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from helpers import Home
+
+import jaxcluster
+from jaxcluster.errors import CellFailed, Divergence, JaxClusterError
+
+TOLD_WITHIN_S = 8.0  # the issue asks for 2 s after certainty; other work may run on the machine
+
+SETUP = """
+import jax, jax.numpy as jnp, numpy as np, time
+from jax.sharding import NamedSharding, PartitionSpec as P
+from jax.experimental import multihost_utils as mhu
+mesh = jax.make_mesh((jax.device_count(),), ("i",))
+split = NamedSharding(mesh, P("i"))
+def spread(values):
+    return jax.make_array_from_callback(values.shape, split, lambda index: values[index])
+g = spread(np.arange(16.0))
+h = spread(np.arange(16.0) * 100)
+keep = "mine"
+r = jax.process_index()
+float(jnp.sum(g))
+"""
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["D=1", "D=2"])
+def ranks(request: pytest.FixtureRequest, home: Home) -> Iterator[jaxcluster.Cluster]:
+    with jaxcluster.start(
+        4, devices_per_process=request.param, name=f"lockstep-{request.param}"
+    ) as cluster:
+        cluster.run(SETUP)
+        yield cluster
+
+
+def fails(cluster: jaxcluster.Cluster, source: str, **options: object) -> JaxClusterError:
+    """The error of a cell that must fail soon, after which the session must be whole."""
+    started = time.monotonic()
+    with pytest.raises(JaxClusterError) as caught:
+        cluster.run(source, show=False, **options)
+    assert time.monotonic() - started < TOLD_WITHIN_S
+    check_whole(cluster)
+    return caught.value
+
+
+def check_whole(cluster: jaxcluster.Cluster) -> None:
+    """The next results are right on every rank, and old variables are there."""
+    record = cluster.run("print(float(jnp.sum(h)), float(jnp.max(g)), keep)", show=False)
+    assert [record.stdout(rank) for rank in range(4)] == ["12000.0 15.0 mine\n"] * 4
+
+
+def test_a_skipped_sum_names_rank_line_and_branch(ranks: jaxcluster.Cluster) -> None:
+    error = fails(ranks, "x = 1\nif r != 1:\n    s = jnp.sum(g)\n    print(s)\ny = 2")
+    assert isinstance(error, Divergence)
+    assert error.report.culprits == (1,)
+    assert "jnp.sum" in str(error)
+    assert "Rank 1 finished the cell without it" in str(error)
+    assert "Hint: line 2 runs jnp.sum only `if r != 1`." in str(error)
+    assert "Don't trust what this cell assigned: s, x, y." in str(error)
+
+
+def test_a_skip_that_nobody_waits_for_yet_is_found_at_the_end_of_the_cell(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    error = fails(ranks, "if r != 1: s = jnp.sum(g)")
+    assert isinstance(error, Divergence)
+    assert error.report.culprits == (1,)
+
+
+def test_one_rank_that_launches_alone_is_found(ranks: jaxcluster.Cluster) -> None:
+    error = fails(ranks, "if r == 2: s = float(jnp.sum(g))")
+    assert error.report.culprits == (0, 1, 3)
+
+
+def test_the_last_batch_shows_the_loop_counter(ranks: jaxcluster.Cluster) -> None:
+    error = fails(ranks, "for step in range(10 + (r == 0)):\n    s = jnp.sum(g)\nprint(float(s))")
+    assert "step = 10 on rank 0, 9 on ranks 1-3." in str(error)
+    assert "last batch" in str(error)
+
+
+def test_an_error_before_a_program_that_the_rank_never_compiled(ranks: jaxcluster.Cluster) -> None:
+    error = fails(
+        ranks,
+        "if r == 1: raise ValueError('data shard missing')\n"
+        "z = jax.jit(lambda a, b: (a * b).sum() + jnp.max(a))(g, h)\nprint(z)",
+    )
+    assert isinstance(error, CellFailed)
+    assert error.ranks == (1,)
+    assert "data shard missing" in error.message
+    assert "Back in step" in error.hint
+
+
+def test_an_error_inside_a_loop_with_the_others_far_ahead(ranks: jaxcluster.Cluster) -> None:
+    error = fails(
+        ranks,
+        "for i in range(50):\n"
+        "    if i == 5 and r == 1: raise ValueError('bad batch')\n"
+        "    s = jnp.sum(g * i)\n    m = jnp.max(h)\nprint(s)",
+    )
+    assert error.ranks == (1,)
+    assert "Back in step" in error.hint
+
+
+def test_a_max_against_sums_of_one_shape_never_passes_as_right(ranks: jaxcluster.Cluster) -> None:
+    error = fails(ranks, "if r == 1: print(float(jnp.max(g)))\nelse: print(float(jnp.sum(g)))")
+    assert isinstance(error, Divergence)
+    assert error.report.kind == "mismatch"
+    assert error.report.culprits == (1,)
+    assert "jit(_reduce_max)" in str(error)
+    assert "jit(_reduce_sum)" in str(error)
+    assert "Don't trust what this cell printed" in str(error)
+
+
+def test_the_same_programs_in_another_order(ranks: jaxcluster.Cluster) -> None:
+    error = fails(
+        ranks,
+        "if r == 1: a = float(jnp.max(g)); b = float(jnp.sum(g))\n"
+        "else: b = float(jnp.sum(g)); a = float(jnp.max(g))",
+    )
+    assert isinstance(error, Divergence)
+    assert "in another order" in str(error)
+
+
+def test_a_slow_rank_is_waited_for_in_silence(ranks: jaxcluster.Cluster) -> None:
+    record = ranks.run("if r == 1: time.sleep(3)\nprint(float(jnp.sum(g)))", show=False)
+    assert record.stdout(0) == "120.0\n"
+
+
+def test_a_part_of_the_ranks_can_not_run_a_program_of_all(ranks: jaxcluster.Cluster) -> None:
+    error = fails(ranks, "print(float(jnp.sum(g)))", ranks=[0, 2, 3])
+    assert isinstance(error, Divergence)
+    assert "Rank 1 did not run the cell" in str(error)
+
+
+def test_a_program_of_a_part_of_the_ranks_is_fine_on_that_part(ranks: jaxcluster.Cluster) -> None:
+    source = """
+if r < 2:
+    own = [d for d in jax.devices() if d.process_index < 2]
+    part = jax.sharding.Mesh(np.array(own), ("i",))
+    v = jax.make_array_from_callback(
+        (8,), NamedSharding(part, P("i")), lambda index: np.arange(8.0)[index])
+    print(float(jnp.sum(v)))
+"""
+    record = ranks.run(source, show=False)
+    assert [record.stdout(rank) for rank in range(4)] == ["28.0\n"] * 2 + [""] * 2
+    check_whole(ranks)
+
+
+def test_a_timeout_with_one_rank_in_an_endless_loop(ranks: jaxcluster.Cluster) -> None:
+    error = fails(
+        ranks, "if r == 2:\n    while True: pass\nprint(float(jnp.sum(g)))", timeout_s=2
+    )
+    assert "took more than 2 s" in str(error)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "mhu.process_allgather(np.ones(3))",
+        "mhu.sync_global_devices('here')",
+        "np.asarray(jnp.sum(g))",
+        "jax.device_put(np.arange(16.0), split)",
+        "jax.block_until_ready([jnp.sum(g * i) for i in range(5)])",
+    ],
+)
+def test_whatever_they_wait_in_ranks_are_released(ranks: jaxcluster.Cluster, call: str) -> None:
+    ranks.run(call, show=False)
+    error = fails(ranks, f"if r != 3: {call}")
+    assert isinstance(error, Divergence)
+    assert error.report.culprits == (3,)
+
+
+def test_twice_in_a_row(ranks: jaxcluster.Cluster) -> None:
+    for culprit in (1, 2):
+        error = fails(ranks, f"if r != {culprit}: print(float(jnp.sum(g)))")
+        assert error.report.culprits == (culprit,)
+
+
+class TestStrict:
+    def test_different_programs_raise_at_the_line_with_nothing_launched(
+        self, ranks: jaxcluster.Cluster
+    ) -> None:
+        ranks.strict(True)
+        try:
+            before = ranks.status()[0].launches
+            error = fails(
+                ranks, "if r == 1: print(float(jnp.max(g)))\nelse: print(float(jnp.sum(g)))"
+            )
+            assert isinstance(error, Divergence)
+            assert "launched none" in str(error)
+            assert "rank 1: jit(_reduce_max), cell" in str(error)
+            after = ranks.status()[0].launches
+            # check_whole launches two; the cell that diverged none.
+            (key,) = [k for k in after if k.count(",") == 3]
+            assert after[key][0] - before.get(key, [0])[0] == 2
+        finally:
+            ranks.strict(False)
+        check_whole(ranks)
+
+    def test_a_skip_ends_as_a_divergence_with_nothing_to_catch_up(
+        self, ranks: jaxcluster.Cluster
+    ) -> None:
+        ranks.strict(True)
+        try:
+            error = fails(ranks, "if r != 1: s = float(jnp.sum(g))")
+            assert isinstance(error, Divergence)
+            assert error.report.culprits == (1,)
+            assert "nothing was missing" in str(error)
+        finally:
+            ranks.strict(False)
+
+
+def test_one_program_compiled_at_different_lines_is_one_program(ranks: jaxcluster.Cluster) -> None:
+    source = """
+total = jax.jit(lambda v: v.sum() * 3)
+if r % 2:
+    print(float(total(g)))
+else:
+
+    print(float(total(g)))
+"""
+    record = ranks.run(source, show=False)
+    assert [record.stdout(rank) for rank in range(4)] == ["360.0\n"] * 4
