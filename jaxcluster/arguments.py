@@ -38,9 +38,14 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             options = [o for action in self._actions for o in action.option_strings]
             close = difflib.get_close_matches(unknown[0], options, n=1)
+            takes = [o for a in self._actions for o in a.option_strings or [a.dest.upper()]]
             self.error(
                 f"there is no {unknown[0]}"
-                + (f" (did you mean {close[0]}?)" if close else f"; it takes {' '.join(options)}")
+                + (
+                    f" (did you mean {close[0]}?)"
+                    if close
+                    else f"; it takes {' '.join(takes) or 'nothing'}"
+                )
             )
         return found
 

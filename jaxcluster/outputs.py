@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxcluster import wire
@@ -29,12 +29,19 @@ class RankRecord:
     _texts: list[str] = field(default_factory=list)
     _name: str = ""
     _chars: int = 0
+    _clear_first: bool = False  # clear_output(wait=True): at the next output
 
     def add(self, output: wire.RankOutput) -> None:
         if output.kind == "clear_output":
-            self._texts, self._name, self._chars = [], "", 0
-            self.pieces = []
+            self._clear_first = bool(output.content.get("wait"))
+            if not self._clear_first:
+                self._clear()
             return
+        if output.kind == "update_display_data" and self._update(output):
+            return
+        if self._clear_first:
+            self._clear_first = False
+            self._clear()
         if output.kind != "stream":
             self._join()
             self.pieces.append(output)
@@ -48,16 +55,35 @@ class RankRecord:
         self._texts.append(text[: max(0, room)])
         self._chars += min(len(text), max(0, room))
 
+    def _clear(self) -> None:
+        self._texts, self._name, self._chars = [], "", 0
+        self.pieces, self.dropped_chars = [], 0
+
+    def _update(self, output: wire.RankOutput) -> bool:
+        """Change the display that it names, if that was made in this cell."""
+        self._join()
+        found = False
+        for number, piece in enumerate(self.pieces):
+            if _display_id(piece) is not None and _display_id(piece) == _display_id(output):
+                new = {k: output.content[k] for k in ("data", "metadata")}
+                self.pieces[number] = replace(piece, content=piece.content | new)
+                found = True
+        return found
+
     def _join(self) -> None:
         if self._texts:
-            content = {"name": self._name, "text": "".join(self._texts)}
+            text = "".join(self._texts)
+            last = self.pieces[-1] if self.pieces else None
+            if last is not None and last.content.get("name") == self._name:
+                text = last.content["text"] + text
+                self.pieces.pop()
+            content = {"name": self._name, "text": text}
             self.pieces.append(wire.RankOutput(self.rank, 0, "stream", content))
             self._texts = []
 
     def outputs(self) -> list[wire.RankOutput]:
         """The pieces, with all text joined and counted drops said."""
         self._join()
-        self._name = ""
         if not self.dropped_chars:
             return list(self.pieces)
         note = {"name": "stderr", "text": f"\n[{self.dropped_chars} more characters not kept]\n"}
@@ -146,7 +172,15 @@ def group_outputs(records: Mapping[int, RankRecord]) -> list[Group]:
     outputs: dict[Hashable, tuple[wire.RankOutput, ...]] = {}
     for rank, record in sorted(records.items()):
         pieces = tuple(record.outputs())
-        key = tuple((p.kind, _freeze(p.content)) for p in pieces)
+        ids: dict[Any, int] = {}  # every rank makes up its own: only which are equal counts
+        key = tuple(
+            (
+                p.kind,
+                ids.setdefault(_display_id(p), len(ids)),
+                _freeze({k: v for k, v in p.content.items() if k != "transient"}),
+            )
+            for p in pieces
+        )
         groups.setdefault(key, []).append(rank)
         outputs.setdefault(key, pieces)
     return [Group(tuple(ranks), outputs[key]) for key, ranks in groups.items()]
@@ -158,6 +192,10 @@ def group_errors(errors: Mapping[int, wire.ErrorInfo]) -> list[Group]:
     for rank, error in sorted(errors.items()):
         groups.setdefault((error.ename, _without_rank(error.evalue), error.lineno), []).append(rank)
     return [Group(tuple(ranks), error=errors[ranks[0]]) for ranks in groups.values()]
+
+
+def _display_id(output: wire.RankOutput) -> Any:
+    return (output.content.get("transient") or {}).get("display_id")
 
 
 def _without_rank(text: str) -> str:

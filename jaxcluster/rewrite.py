@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import warnings
 from typing import Any
 
 from jaxcluster.errors import CellSyntaxError
@@ -10,37 +12,64 @@ from jaxcluster.errors import CellSyntaxError
 # What belongs to the notebook, whatever the mode.
 OWN_MAGICS = ("%jaxcluster", "%push", "%pull", "%shards", "%load_ext", "%unload_ext", "%reload_ext")
 
+# Cell magics whose body is Python that runs in the cell's namespace.
+PYTHON_MAGIC = re.compile(r"\s*%%(time|timeit|capture|prun)\b[^\n]*\n")
+
 
 def with_magic_line(line: str, body: str) -> str:
     """The cell with its ``%%spmd`` line as a comment, so that line numbers are the notebook's.
 
-    A body that begins with a cell magic (``%%time``) must keep it on its first line.
+    A body that begins with a cell magic (``%%time``) must keep it on its first line. The comment
+    is indented as the body is, so that IPython takes the indentation of a pasted cell away.
     """
     if body.lstrip().startswith("%%"):
         return body
-    return f"# %%spmd {line}".rstrip() + "\n" + body
+    code = body.lstrip("\n")
+    indent = code[: len(code) - len(code.lstrip(" \t"))]
+    return f"{indent}# %%spmd {line}".rstrip() + "\n" + body
 
 
 def check_syntax(shell: Any, source: str) -> None:
     """Find a cell's SyntaxError here, before any rank has seen it.
 
-    IPython's own syntax (magics, ``!``, ``?``) and top-level ``await`` are fine.
+    IPython's own syntax (magics, ``!``, ``?``) and top-level ``await`` are fine. The body of a
+    cell magic that runs it as Python (``%%time``) is looked at too.
 
     Raises:
       CellSyntaxError: it has one.
     """
-    name = f"Cell In[{shell.displayhook.prompt_count}]"
-    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    if PYTHON_MAGIC.match(source):
+        source = PYTHON_MAGIC.sub("# the magic\n", source, count=1)
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     try:
-        compile(shell.transform_cell(source), name, "exec", flags)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the rank's own compiler says them
+            python = _as_python(shell, source)
+            # Under this name IPython says "Cell In[3], line 2".
+            name = shell.compile.cache(python, shell.displayhook.prompt_count, raw_code=source)
+            compile(python, name, "exec", flags, dont_inherit=True)
     except SyntaxError as error:
         lines = shell.SyntaxTB.structured_traceback(type(error), error, [])
         raise CellSyntaxError(f"{type(error).__name__}: {error}", "", lines) from None
 
 
+def _as_python(shell: Any, source: str) -> str:
+    """``source`` with IPython's syntax rewritten; auto mode would wrap it whole instead."""
+    transforms = shell.input_transformers_cleanup
+    modes = [m for t in transforms if isinstance(m := getattr(t, "__self__", None), AutoMode)]
+    switches = [mode.on for mode in modes]
+    for mode in modes:
+        mode.on = False
+    try:
+        return str(shell.transform_cell(source))
+    finally:
+        for mode, on in zip(modes, switches, strict=True):
+            mode.on = on
+
+
 def names_in(shell: Any, source: str) -> list[str]:
     """The names that a cell reads."""
-    tree = ast.parse(shell.transform_cell(source))
+    tree = ast.parse(_as_python(shell, source))
     return sorted(
         {
             node.id

@@ -1,0 +1,161 @@
+"""The words that users type: what they mean, and what is said of those that mean nothing."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from jaxcluster.arguments import (
+    Parser,
+    spmd_parser,
+    start_options,
+    start_parser,
+    word_parser,
+)
+from jaxcluster.cluster import make_spec
+from jaxcluster.errors import UsageError
+
+
+def started(line: str) -> dict[str, Any]:
+    return start_options(start_parser("%jaxcluster start").read(line))
+
+
+def complaint(parser: Parser, line: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        parser.read(line)
+    return str(caught.value)
+
+
+# --------------------------------------------------------------------------- start
+
+
+def test_the_start_line_of_the_readme() -> None:
+    options = started("-n 4 --devices-per-process 2")
+    assert options["num_processes"] == 4
+    assert options["devices_per_process"] == 2
+    assert options["timeout_s"] == 60.0
+    assert options["detach"] is False
+
+
+def test_all_that_start_takes_is_an_argument_in_python_too() -> None:
+    assert set(started("")) == set(inspect.signature(make_spec).parameters)
+
+
+def test_every_argument_of_initialize_can_be_given() -> None:
+    options = started(
+        "--num-processes 2 --local-device-ids 0,1 --coordinator-address 10.0.0.1:9000 "
+        "--coordinator-bind-address 0.0.0.0:9000 --initialization-timeout 7 "
+        "--heartbeat-timeout-seconds 11 --timeout 30 --platform cpu --name exp --detach"
+    )
+    assert options == {
+        "num_processes": 2,
+        "devices_per_process": None,
+        "platform": "cpu",
+        "launcher": "local",
+        "name": "exp",
+        "env": {},
+        "timeout_s": 30.0,
+        "detach": True,
+        "local_device_ids": [0, 1],
+        "coordinator_address": "10.0.0.1:9000",
+        "coordinator_bind_address": "0.0.0.0:9000",
+        "initialization_timeout": 7,
+        "heartbeat_timeout_seconds": 11,
+    }
+
+
+def test_environment_variables_may_hold_spaces_and_equal_signs() -> None:
+    options = started('--env XLA_FLAGS="--xla_a=1 --xla_b" --env A= --env B=c=d')
+    assert options["env"] == {"XLA_FLAGS": "--xla_a=1 --xla_b", "A": "", "B": "c=d"}
+
+
+def test_local_device_ids_are_one_list_for_all_or_one_for_each() -> None:
+    assert started("--local-device-ids 1")["local_device_ids"] == [1]
+    assert started("--local-device-ids 0,1/2,3")["local_device_ids"] == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("-n four", "argument -n/--num-processes: invalid int value: 'four'"),
+        ("-n", "argument -n/--num-processes: expected one argument"),
+        ("-m 4", "there is no -m; it takes -n --num-processes"),
+        ("--device-per-process 2", "(did you mean --devices-per-process?)"),
+        ("--env A", "'A' is not of the form NAME=VALUE"),
+        ("--env =1", "'=1' is not of the form NAME=VALUE"),
+        ("--local-device-ids a", "'a' is neither 0,1 (every rank) nor 0/1 (a list for each rank)"),
+        ("--timeout soon", "invalid float value: 'soon'"),
+        ("--name 'exp", "No closing quotation"),
+        ("--zzz", "there is no --zzz; it takes -n --num-processes"),
+    ],
+)
+def test_what_start_does_not_take_says_why_with_an_example(line: str, message: str) -> None:
+    text = complaint(start_parser("%jaxcluster start"), line)
+    assert text.startswith("%jaxcluster start: ")
+    assert message in text
+    assert text.endswith("\nFor example: %jaxcluster start -n 4 --devices-per-process 2")
+
+
+def test_abbreviations_are_not_guessed() -> None:
+    assert "there is no --dev" in complaint(start_parser("%jaxcluster start"), "--dev 2")
+
+
+# --------------------------------------------------------------------------- spmd
+
+
+def test_a_cell_without_options_runs_everywhere_and_shows_one() -> None:
+    parsed = spmd_parser().read("")
+    assert parsed.ranks is None
+    assert parsed.all_ranks is False
+    assert parsed.out is None
+    assert parsed.timeout_s is None
+    assert parsed.background is False
+
+
+def test_a_cell_with_all_options() -> None:
+    parsed = spmd_parser().read("--ranks 0,2-3 --all --out h --timeout 1.5 --async")
+    assert parsed.ranks == "0,2-3"
+    assert parsed.all_ranks is True
+    assert parsed.out == "h"
+    assert parsed.timeout_s == 1.5
+    assert parsed.background is True
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--rank 0", "there is no --rank (did you mean --ranks?)"),
+        ("--timeout", "argument --timeout: expected one argument"),
+        ("print(1)", "there is no print(1)"),
+    ],
+)
+def test_what_a_cell_does_not_take_says_why(line: str, message: str) -> None:
+    text = complaint(spmd_parser(), line)
+    assert message in text
+    assert "For example: %%spmd --ranks" in text
+
+
+# --------------------------------------------------------------------------- words
+
+
+def test_a_command_takes_its_words() -> None:
+    assert word_parser("%jaxcluster logs", "rank").read("2").rank == "2"
+    assert word_parser("%jaxcluster logs", "rank").read("").rank is None
+
+
+def test_a_word_too_many_says_what_there_is() -> None:
+    assert complaint(word_parser("%jaxcluster status"), "now") == (
+        "%jaxcluster status: there is no now; it takes nothing.\nFor example: %jaxcluster status"
+    )
+
+
+def test_what_a_command_takes_is_named() -> None:
+    text = complaint(word_parser("%jaxcluster logs", "rank"), "1 2")
+    assert text.startswith("%jaxcluster logs: there is no 2; it takes RANK.")
+
+
+def test_a_word_that_is_missing_is_named() -> None:
+    text = complaint(word_parser("%jaxcluster auto", "switch", optional=False), "")
+    assert "switch" in text

@@ -1,0 +1,132 @@
+"""The errors survive pickling, and are shown without a frame of ours."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import re
+from typing import Any
+
+import pytest
+
+from jaxcluster import errors
+from jaxcluster.errors import (
+    CellFailed,
+    CellInterrupted,
+    CellSyntaxError,
+    JaxClusterError,
+    NoCluster,
+    RankError,
+    UsageError,
+)
+
+FACTS: dict[str, Any] = {
+    "message": "It broke.",
+    "hint": "Type this.",
+    "missing": (1, 2),
+    "ranks": (0, 3),
+    "ename": "ValueError",
+    "traceback": ("Cell In[3], line 2", "ValueError: no"),
+    "report": {"launch": 3},
+}
+
+
+def classes() -> list[type]:
+    found = vars(errors).values()
+    return [c for c in found if isinstance(c, type) and c.__module__ == errors.__name__]
+
+
+every_error = pytest.mark.parametrize("error_class", classes(), ids=lambda c: c.__name__)
+
+
+def make(error_class: type) -> Any:
+    names = list(inspect.signature(error_class).parameters)
+    return error_class(**{name: FACTS[name] for name in names})
+
+
+@every_error
+def test_every_error_survives_pickling_with_its_facts(error_class: type) -> None:
+    error = make(error_class)
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        again = pickle.loads(pickle.dumps(error, protocol))
+        assert type(again) is error_class
+        assert str(again) == str(error)
+        assert {k: v for k, v in vars(again).items() if k != "__notes__"} == vars(error)
+
+
+@every_error
+def test_every_error_can_be_made_without_facts(error_class: type) -> None:
+    assert isinstance(str(error_class()), str)
+
+
+@every_error
+def test_every_error_is_shown_without_a_frame_of_ours(error_class: type) -> None:
+    try:
+        raise make(error_class)
+    except BaseException as error:
+        lines = error._render_traceback_()  # type: ignore[attr-defined]
+    assert all(isinstance(line, str) for line in lines)
+    text = "\n".join(lines)
+    assert "Traceback" not in text
+    assert __file__ not in text
+    assert "jaxcluster/" not in text
+
+
+def test_the_tree_in_the_docstring_is_the_tree() -> None:
+    drawn: dict[str, str] = {}
+    above: list[tuple[int, str]] = []
+    for line in (errors.__doc__ or "").splitlines():
+        found = re.match(r"( {4}(?:[│ ] {3})*(?:[├└]── )?)([A-Z]\w+)(?:\s{2,}|$)", line)
+        if not found:
+            continue
+        indent, name = len(found[1]), found[2]
+        above = [a for a in above if a[0] < indent]
+        drawn[name] = above[-1][1] if above else ""
+        above.append((indent, name))
+    actual = {c.__name__: c.__bases__[0].__name__ for c in classes()}
+    actual |= {"JaxClusterError": "", "KeyboardInterrupt": ""}
+    assert drawn == actual
+
+
+def test_the_hint_stands_below_the_message() -> None:
+    assert str(NoCluster("There is no cluster.", "%jaxcluster start -n 4")) == (
+        "There is no cluster.\n%jaxcluster start -n 4"
+    )
+    assert str(NoCluster("There is no cluster.")) == "There is no cluster."
+
+
+def test_an_error_is_shown_as_its_class_and_text() -> None:
+    (line,) = UsageError("No such word.", "Try another.")._render_traceback_()
+    assert re.sub(r"\x1b\[[0-9;]*m", "", line) == "UsageError: No such word.\nTry another."
+
+
+def test_a_failed_cell_shows_the_ranks_traceback_and_then_the_hint() -> None:
+    error = CellFailed("ValueError on rank 1: no", "hint", [1], "ValueError", ["one", "two"])
+    assert error._render_traceback_() == ["one", "two", "hint"]
+    assert error.ranks == (1,)
+    assert error.ename == "ValueError"
+    assert isinstance(error, RankError)
+
+
+def test_a_failed_cell_without_a_traceback_is_still_told() -> None:
+    shown = "\n".join(CellFailed("It took more than 1 s.", "Give it longer.")._render_traceback_())
+    assert "It took more than 1 s." in shown
+    assert shown.count("Give it longer.") == 1
+
+
+def test_a_syntax_error_is_shown_as_ipython_shows_it() -> None:
+    lines = ["  Cell In[2], line 2", "    def f(:", "SyntaxError: invalid syntax"]
+    assert CellSyntaxError("m", "", lines)._render_traceback_() == lines
+
+
+def test_a_stopped_cell_is_a_keyboard_interrupt() -> None:
+    """So that no ``except Exception`` in a notebook goes on with the next thing."""
+    error = CellInterrupted("cell [3] was stopped on rank 1.", [1])
+    assert isinstance(error, KeyboardInterrupt)
+    assert not isinstance(error, Exception)
+    assert "KeyboardInterrupt" in error._render_traceback_()[0]
+
+
+def test_all_others_are_caught_by_one_name() -> None:
+    for error_class in classes():
+        assert issubclass(error_class, JaxClusterError | CellInterrupted)

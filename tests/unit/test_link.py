@@ -1,0 +1,277 @@
+"""The notebook's end of the ranks' sockets, with a made-up rank at the other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+from helpers import until
+
+from jaxcluster import wire
+from jaxcluster.errors import (
+    NotSerialisable,
+    RankDied,
+    RankError,
+    TransferError,
+    VersionMismatch,
+)
+from jaxcluster.link import Event, Link, Sink, unwrap
+
+Answer = tuple[str, Any, Sequence[bytes]]
+ANSWER_S = 20.0
+
+
+class FakeRank:
+    """A rank's socket: answers each request with what ``script`` makes of it, and keeps them."""
+
+    def __init__(self, address: str, script: Callable[[str, Any], list[Answer]]) -> None:
+        self.address = address
+        self.script = script
+        self.received: list[tuple[str, Any, list[bytes]]] = []
+        self._stop = threading.Event()
+        self._bound = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+        assert self._bound.wait(ANSWER_S)
+
+    def _serve(self) -> None:
+        with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
+            socket.linger = 0
+            socket.bind(self.address)
+            self._bound.set()
+            while not self._stop.is_set():
+                if not socket.poll(10):
+                    continue
+                ident, data, *buffers = socket.recv_multipart()
+                envelope = wire.decode(data)
+                self.received.append((envelope["op"], envelope["body"], buffers))
+                for op, body, frames in self.script(envelope["op"], envelope["body"]):
+                    made = body if op == "raw" else wire.encode(op, envelope["id"], body)
+                    socket.send_multipart([ident, made, *frames])
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(ANSWER_S)
+
+
+def echo(op: str, body: Any) -> list[Answer]:
+    match op:
+        case "silence":
+            return []
+        case "chatter":
+            return [("output", k, []) for k in range(100)] + [("reply", "end", [])]
+        case "frames":
+            return [("reply", None, [b"first", b"\x00" * 200_000])]
+        case "refuse":
+            return [("error", {"ename": body, "message": "no", "hint": "type this"}, [])]
+        case "other version":
+            return [("raw", b'{"v": 99, "op": "reply", "id": "x"}', [])]
+    return [("reply", [op, body], [])]
+
+
+@pytest.fixture
+def make_rank(tmp_path: Path) -> Iterator[Callable[..., FakeRank]]:
+    made = []
+
+    def make(address: str = "", script: Callable[[str, Any], list[Answer]] = echo) -> FakeRank:
+        made.append(FakeRank(address or f"inproc-{len(made)}", script))
+        return made[-1]
+
+    yield make
+    for rank in made:
+        rank.close()
+
+
+@pytest.fixture
+def addresses(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("s")
+    return [f"ipc://{folder}/{rank}" for rank in range(3)]
+
+
+@pytest.fixture
+def link(addresses: list[str], make_rank: Callable[..., FakeRank]) -> Iterator[Link]:
+    """A link to three ranks that echo."""
+    for address in addresses:
+        make_rank(address)
+    made = Link(dict(enumerate(addresses)))
+    yield made
+    made.close()
+
+
+def next_event(sink: Sink) -> Event:
+    return sink.get(timeout=ANSWER_S)
+
+
+# --------------------------------------------------------------------------- asking
+
+
+def test_an_answer_arrives_with_the_rank_and_the_request_it_belongs_to(link: Link) -> None:
+    sink = Sink()
+    ids = [link.request(rank, "op", {"n": rank}, sink=sink) for rank in (0, 1, 2)]
+    assert len(set(ids)) == 3
+    events = sorted((next_event(sink) for _ in ids), key=lambda event: event.rank)
+    assert [(e.rank, e.op, e.id, e.body) for e in events] == [
+        (rank, "reply", ids[rank], ["op", {"n": rank}]) for rank in range(3)
+    ]
+
+
+def test_what_comes_before_the_reply_comes_in_order(link: Link) -> None:
+    sink = Sink()
+    link.request(1, "chatter", sink=sink)
+    events = [next_event(sink) for _ in range(101)]
+    assert [e.body for e in events] == [*range(100), "end"]
+    assert {e.op for e in events[:-1]} == {"output"}
+
+
+def test_requests_of_one_sender_arrive_in_the_order_sent(
+    addresses: list[str], make_rank: Callable[..., FakeRank]
+) -> None:
+    rank = make_rank(addresses[0])
+    link = Link({0: addresses[0]})
+    sink = Sink()
+    for k in range(500):
+        link.request(0, "op", k, sink=sink)
+    for _ in range(500):
+        next_event(sink)
+    link.close()
+    assert [body for _, body, _ in rank.received] == list(range(500))
+
+
+def test_raw_buffers_travel_beside_the_envelope_both_ways(
+    addresses: list[str], make_rank: Callable[..., FakeRank]
+) -> None:
+    rank = make_rank(addresses[0])
+    link = Link({0: addresses[0]})
+    found = link.gather([0], "frames", buffers=[b"sent", b"y" * 100_000], timeout_s=ANSWER_S)
+    link.close()
+    assert [bytes(b) for b in found[0].buffers] == [b"first", b"\x00" * 200_000]
+    assert rank.received[0][2] == [b"sent", b"y" * 100_000]
+
+
+def test_each_rank_may_be_asked_something_else(link: Link) -> None:
+    found = link.gather([0, 2], "op", bodies={0: "a", 2: "b"}, timeout_s=ANSWER_S)
+    assert {rank: event.body[1] for rank, event in found.items()} == {0: "a", 2: "b"}
+
+
+def test_gathering_leaves_out_what_is_no_answer(link: Link) -> None:
+    found = link.gather([0, 1], "chatter", timeout_s=ANSWER_S)
+    assert {rank: event.body for rank, event in found.items()} == {0: "end", 1: "end"}
+
+
+def test_ranks_that_do_not_answer_in_time_are_left_out(link: Link) -> None:
+    assert link.gather([0, 1], "silence", timeout_s=0.05) == {}
+    assert link._waiting == {}
+
+
+def test_requests_from_many_threads_all_get_their_own_answer(link: Link) -> None:
+    answers: dict[int, Any] = {}
+
+    def ask(k: int) -> None:
+        for _ in range(20):
+            answers[k] = link.gather([k % 3], "op", k, timeout_s=ANSWER_S)[k % 3].body
+
+    threads = [threading.Thread(target=ask, args=(k,)) for k in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert answers == {k: ["op", k] for k in range(8)}
+
+
+def test_a_forgotten_request_is_answered_to_nobody(link: Link) -> None:
+    sink = Sink()
+    id = link.request(0, "op", sink=sink)
+    link.forget([id])
+    link.gather([0], "op", timeout_s=ANSWER_S)  # the earlier answer has come and gone
+    assert sink.empty() or next_event(sink).id == id  # it may have been there already
+    assert id not in link._waiting
+
+
+# --------------------------------------------------------------------------- life and death
+
+
+def test_a_rank_that_listens_later_gets_what_was_sent_before(
+    addresses: list[str], make_rank: Callable[..., FakeRank]
+) -> None:
+    link = Link({0: addresses[0]})
+    sink = Sink()
+    link.request(0, "op", "early", sink=sink)
+    make_rank(addresses[0])
+    assert next_event(sink).body == ["op", "early"]
+    link.close()
+
+
+def test_the_death_of_a_rank_answers_all_that_waits_for_it(link: Link) -> None:
+    sink = Sink()
+    waiting = link.request(1, "silence", sink=sink)
+    link.mark_dead(1, {"why": "killed by SIGKILL"})
+    event = next_event(sink)
+    assert (event.rank, event.op, event.id) == (1, "died", waiting)
+    later = link.request(1, "op", sink=sink)
+    assert next_event(sink).id == later
+    assert link.gather([0, 1], "op", timeout_s=ANSWER_S)[0].op == "reply"
+
+
+def test_a_rank_of_another_version_is_not_talked_to(link: Link) -> None:
+    found = link.gather([2], "other version", timeout_s=ANSWER_S)
+    with pytest.raises(VersionMismatch, match="install the same jaxcluster version"):
+        unwrap(found[2])
+
+
+def test_closing_ends_the_thread_and_twice_does_nothing(addresses: list[str]) -> None:
+    link = Link({0: addresses[0]})
+    link.close()
+    until(lambda: not link._thread.is_alive(), "end of the link's thread")
+    link.close()
+
+
+def test_closing_does_not_wait_for_a_rank_that_is_not_there(addresses: list[str]) -> None:
+    link = Link({0: addresses[0]})
+    link.request(0, "op", sink=Sink())
+    started = time.monotonic()
+    link.close()
+    assert not link._thread.is_alive()
+    assert time.monotonic() - started < 5
+
+
+# --------------------------------------------------------------------------- what ranks refuse
+
+
+def test_a_reply_is_unwrapped_to_its_body(link: Link) -> None:
+    assert unwrap(link.gather([0], "op", 3, timeout_s=ANSWER_S)[0]) == ["op", 3]
+
+
+@pytest.mark.parametrize(
+    ("ename", "error"),
+    [
+        ("BadName", TransferError),
+        ("NotReady", TransferError),
+        ("CannotPickle", NotSerialisable),
+    ],
+)
+def test_what_is_wrong_with_a_value_is_raised_as_that(
+    link: Link, ename: str, error: type[Exception]
+) -> None:
+    with pytest.raises(error) as caught:
+        unwrap(link.gather([0], "refuse", ename, timeout_s=ANSWER_S)[0])
+    assert str(caught.value) == "no\ntype this"
+
+
+def test_any_other_refusal_names_the_rank(link: Link) -> None:
+    with pytest.raises(RankError) as caught:
+        unwrap(link.gather([2], "refuse", "OSError", timeout_s=ANSWER_S)[2])
+    assert str(caught.value) == "Rank 2: OSError: no\ntype this"
+    assert caught.value.ranks == (2,)
+
+
+def test_the_dead_are_named_with_the_reason() -> None:
+    with pytest.raises(RankDied) as caught:
+        unwrap(Event(3, "died", "id", {"why": "killed by SIGKILL"}))
+    assert str(caught.value).startswith("Rank 3 has died (killed by SIGKILL).\n")
+    assert "%jaxcluster logs 3" in caught.value.hint
+    assert caught.value.ranks == (3,)

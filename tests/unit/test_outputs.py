@@ -1,0 +1,252 @@
+"""What the ranks put out, folded: one rank's in order, and equal ones of several ranks once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jaxcluster import outputs, wire
+from jaxcluster.outputs import CellRecord, RankRecord, group_errors, group_outputs, traceback_lines
+
+
+def text(text: str, rank: int = 0, name: str = "stdout") -> wire.RankOutput:
+    return wire.RankOutput(rank, 1, "stream", {"name": name, "text": text})
+
+
+def shown(data: str, rank: int = 0, id: str | None = None, kind: str = "display_data") -> Any:
+    transient = {} if id is None else {"display_id": id}
+    bundle = {"data": {"text/plain": data}, "metadata": {}, "transient": transient}
+    return wire.RankOutput(rank, 1, kind, bundle)
+
+
+def result(data: str, rank: int = 0) -> wire.RankOutput:
+    return wire.RankOutput(
+        rank, 1, "execute_result", {"data": {"text/plain": data}, "metadata": {}}
+    )
+
+
+def clear(wait: bool, rank: int = 0) -> wire.RankOutput:
+    return wire.RankOutput(rank, 1, "clear_output", {"wait": wait})
+
+
+def record_of(*pieces: wire.RankOutput) -> RankRecord:
+    record = RankRecord(pieces[0].rank if pieces else 0)
+    for piece in pieces:
+        record.add(piece)
+    return record
+
+
+def cell(n: int = 4) -> CellRecord:
+    return CellRecord(seq=1, execution_count=7, source="pass", ranks=list(range(n)))
+
+
+def reply(rank: int, status: str = "ok", error: wire.ErrorInfo | None = None) -> wire.CellReply:
+    return wire.CellReply(rank, 1, status, 0.1, error)
+
+
+def failure(evalue: str = "no", lineno: int = 2, ename: str = "ValueError") -> wire.ErrorInfo:
+    return wire.ErrorInfo(ename, evalue, [f"Cell In[7], line {lineno}", f"{ename}: {evalue}"], lineno)
+
+
+# --------------------------------------------------------------------------- one rank
+
+
+def test_neighbouring_text_is_joined_and_stdout_and_stderr_keep_their_order() -> None:
+    record = record_of(text("a"), text("b\n"), text("c", name="stderr"), text("d"))
+    assert [(o.content["name"], o.content["text"]) for o in record.outputs()] == [
+        ("stdout", "ab\n"),
+        ("stderr", "c"),
+        ("stdout", "d"),
+    ]
+    assert record.text("stdout") == "ab\nd"
+    assert record.text() == "ab\ncd"
+
+
+def test_displays_stand_where_they_were_made() -> None:
+    record = record_of(text("before"), shown("figure"), text("after"), result("5"))
+    assert [o.kind for o in record.outputs()] == [
+        "stream",
+        "display_data",
+        "stream",
+        "execute_result",
+    ]
+
+
+def test_outputs_may_be_read_while_the_cell_goes_on() -> None:
+    record = record_of(text("a"))
+    assert record.text() == "a"
+    record.add(text("b"))
+    assert record.text() == "ab"
+    assert [o.content["text"] for o in record.outputs()] == ["ab"]
+
+
+def test_cleared_output_is_gone() -> None:
+    assert record_of(text("old"), shown("old"), clear(False), text("new")).text() == "new"
+    assert record_of(text("old"), clear(False)).outputs() == []
+
+
+def test_cleared_output_waits_for_what_comes_next() -> None:
+    record = record_of(text("old"), clear(True))
+    assert record.text() == "old"
+    record.add(text("new"))
+    assert record.text() == "new"
+    record.add(text("er"))
+    assert record.text() == "newer"
+
+
+def test_an_updated_display_is_kept_as_it_is_now() -> None:
+    record = record_of(
+        shown("first", id="a"),
+        text("text"),
+        shown("other", id="b"),
+        shown("second", id="a", kind="update_display_data"),
+    )
+    assert [o.content["data"]["text/plain"] for o in record.outputs() if "data" in o.content] == [
+        "second",
+        "other",
+    ]
+
+
+def test_an_update_of_an_earlier_cells_display_is_kept() -> None:
+    record = record_of(shown("second", id="earlier", kind="update_display_data"))
+    assert [o.kind for o in record.outputs()] == ["update_display_data"]
+
+
+def test_kept_text_is_bounded_and_says_what_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outputs, "KEPT_CHARS", 10)
+    record = record_of(text("0123456"), text("789abc"), text("def"))
+    assert record.text("stdout") == "0123456789"
+    assert record.text("stderr") == "\n[6 more characters not kept]\n"
+    record.add(clear(False))
+    record.add(text("new"))
+    assert record.text() == "new"
+
+
+# --------------------------------------------------------------------------- a cell
+
+
+def test_a_cell_is_read_by_its_first_rank_unless_one_is_named() -> None:
+    record = CellRecord(1, 7, "pass", [2, 3])
+    record.add_output(text("two", rank=2))
+    record.add_output(text("three", rank=3))
+    record.add_output(result("2", rank=2))
+    assert record.stdout() == "two"
+    assert record.stdout(3) == "three"
+    assert record.result() == {"text/plain": "2"}
+    assert record.result(3) is None
+
+
+def test_a_cell_is_ok_only_when_all_its_ranks_are() -> None:
+    record = cell(2)
+    record.add_reply(reply(0))
+    assert not record.ok
+    record.add_reply(reply(1))
+    assert record.ok
+    record.add_reply(reply(1, "interrupted"))
+    assert not record.ok
+    assert repr(record).startswith("<cell [7] on ranks 0, 1: failed")
+
+
+# --------------------------------------------------------------------------- several ranks
+
+
+def test_equal_outputs_are_said_once() -> None:
+    record = cell()
+    for rank in range(4):
+        record.add_output(text("same\n" if rank != 2 else "other\n", rank=rank))
+    groups = group_outputs(record.records)
+    assert [g.ranks for g in groups] == [(0, 1, 3), (2,)]
+    assert [g.outputs[0].content["text"] for g in groups] == ["same\n", "other\n"]
+
+
+def test_outputs_are_equal_however_they_were_cut_into_messages() -> None:
+    record = cell(2)
+    for piece in (text("a"), text("bc"), text("a b c", name="stderr")):
+        record.add_output(piece)
+    for piece in (text("ab", 1), text("c", 1), text("a ", 1, "stderr"), text("b c", 1, "stderr")):
+        record.add_output(piece)
+    assert [g.ranks for g in group_outputs(record.records)] == [(0, 1)]
+
+
+def test_addresses_and_display_ids_make_no_difference() -> None:
+    record = cell(2)
+    for rank in range(2):
+        record.add_output(result(f"<object at 0x7f00000{rank}>", rank))
+        record.add_output(shown("bar", rank, id=f"made-up-{rank}"))
+    assert [g.ranks for g in group_outputs(record.records)] == [(0, 1)]
+
+
+def test_text_and_its_stream_make_a_difference() -> None:
+    record = cell(3)
+    record.add_output(text("a", 0))
+    record.add_output(text("a", 1, "stderr"))
+    record.add_output(shown("a", 2))
+    assert [g.ranks for g in group_outputs(record.records)] == [(0,), (1,), (2,)]
+
+
+def test_silence_is_an_output_too() -> None:
+    record = cell(3)
+    record.add_output(text("only me", 1))
+    assert [(g.ranks, len(g.outputs)) for g in group_outputs(record.records)] == [
+        ((0, 2), 0),
+        ((1,), 1),
+    ]
+
+
+# --------------------------------------------------------------------------- errors
+
+
+def test_equal_errors_are_grouped_and_different_ones_are_not() -> None:
+    errors = {
+        0: failure("bad <A at 0x7fabc00>"),
+        1: failure("bad <A at 0x7fdef00>"),
+        2: failure("bad <A at 0x7fabc00>", lineno=3),
+        3: failure("bad <A at 0x7fabc00>", ename="TypeError"),
+    }
+    assert [g.ranks for g in group_errors(errors)] == [(0, 1), (2,), (3,)]
+
+
+def test_equal_errors_are_shown_once_naming_the_ranks() -> None:
+    record = cell()
+    for rank in range(4):
+        record.add_reply(reply(rank, "error", failure()))
+    lines = traceback_lines(record)
+    assert outputs.ANSI.sub("", lines[0]) == "On all 4 ranks:"
+    assert lines[1:] == failure().traceback
+
+
+def test_different_errors_are_each_shown_under_their_ranks() -> None:
+    record = cell()
+    record.add_reply(reply(0))
+    record.add_reply(reply(1, "error", failure("one")))
+    record.add_reply(reply(2, "error", failure("two")))
+    record.add_reply(reply(3, "error", failure("one")))
+    lines = [outputs.ANSI.sub("", line) for line in traceback_lines(record)]
+    assert lines == [
+        "On ranks 1, 3:",
+        *failure("one").traceback,
+        "On rank 2:",
+        *failure("two").traceback,
+    ]
+
+
+def test_interrupted_ranks_have_no_traceback() -> None:
+    record = cell(2)
+    record.add_reply(reply(0, "error", failure()))
+    record.add_reply(reply(1, "interrupted", failure("", ename="KeyboardInterrupt")))
+    text = "\n".join(traceback_lines(record))
+    assert "On rank 0:" in text
+    assert "KeyboardInterrupt" not in text
+
+
+def test_a_single_rank_needs_no_heading() -> None:
+    record = cell(1)
+    record.add_reply(reply(0, "error", failure()))
+    assert traceback_lines(record) == failure().traceback
+
+
+def test_an_error_without_a_traceback_is_named_all_the_same() -> None:
+    record = cell(1)
+    record.add_reply(reply(0, "error", wire.ErrorInfo("ValueError", "no", [])))
+    assert traceback_lines(record) == ["ValueError: no"]

@@ -1,0 +1,54 @@
+"""Ranks as people write and read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from jaxcluster.ranks import format_ranks, name_ranks, parse_ranks
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ([3], "rank 3"),
+        ([0, 1], "ranks 0, 1"),
+        ([2, 0, 1], "ranks 0-2"),
+        ([0, 2, 3, 4, 5], "ranks 0, 2-5"),
+        ([1, 3, 5], "ranks 1, 3, 5"),
+        ([1, 1], "rank 1"),
+        (range(64), "ranks 0-63"),
+    ],
+)
+def test_ranks_are_named_in_runs(ranks: list[int], text: str) -> None:
+    assert name_ranks(ranks) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [("0", [0]), ("0,2-3", [0, 2, 3]), ("3, 1", [1, 3]), ("0-3", [0, 1, 2, 3]), ("1,1-2", [1, 2])],
+)
+def test_ranks_are_read_as_they_are_written(text: str, ranks: list[int]) -> None:
+    assert parse_ranks(text, 4) == ranks
+
+
+def test_what_is_written_can_be_read_again() -> None:
+    for ranks in ([0], [0, 1], [0, 2, 3], [1, 3], [0, 1, 2, 3]):
+        assert parse_ranks(format_ranks(ranks), 4) == ranks
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "'' is no list of ranks such as 0,2-3"),
+        ("a", "'a' is no list of ranks such as 0,2-3"),
+        ("1,", "'1,' is no list of ranks such as 0,2-3"),
+        ("-1", "'-1' is no list of ranks such as 0,2-3"),
+        ("3-1", "'3-1' counts backwards: write 1-3"),
+        ("4", "there is no rank 4: this cluster has ranks 0-3"),
+        ("0-7", "there is no rank 7: this cluster has ranks 0-3"),
+    ],
+)
+def test_what_names_no_ranks_says_why(text: str, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        parse_ranks(text, 4)
+    assert str(caught.value) == message

@@ -1,0 +1,170 @@
+"""A cell's source before it is sent: its line numbers, its syntax, its names, and auto mode."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from jaxcluster.errors import CellSyntaxError
+from jaxcluster.rewrite import (
+    AutoMode,
+    check_syntax,
+    names_in,
+    stays_in_notebook,
+    with_magic_line,
+)
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteractiveShell]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
+        made = InteractiveShell.instance()  # the one that get_ipython() finds
+        made.history_manager.enabled = False
+        yield made
+        made.history_manager.end_session()
+        made.restore_sys_module_state()
+        InteractiveShell.clear_instance()
+
+
+# --------------------------------------------------------------------------- line numbers
+
+
+def test_the_magic_line_becomes_a_comment_so_that_line_numbers_are_the_notebooks() -> None:
+    assert with_magic_line("--ranks 1", "a\nb") == "# %%spmd --ranks 1\na\nb"
+    assert with_magic_line("", "a\n") == "# %%spmd\na\n"
+
+
+@pytest.mark.parametrize("body", ["%%time\nf()", "\n  %%time -n 3\nf()"])
+def test_a_cell_magic_of_the_ranks_keeps_the_first_line(body: str) -> None:
+    assert with_magic_line("--all", body) == body
+
+
+def test_a_pasted_cell_may_be_indented_as_a_local_one(shell: InteractiveShell) -> None:
+    source = with_magic_line("", "\n    x = 1\n    if x:\n        y = 2\n")
+    check_syntax(shell, source)
+    assert shell.transform_cell(source) == "# %%spmd\n\nx = 1\nif x:\n    y = 2\n"
+
+
+# --------------------------------------------------------------------------- syntax
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x = 1\nx",
+        "%time f()\n!ls\nx = !ls\nx?\n?y",
+        "await f()\nasync with a: pass\n[i async for i in f()]",
+        "%%time\nx = 1",
+        "%%timeit -n 3\nx = 1",
+        "%%writefile a.py\ndef f(:",
+        "%%bash\nif (",
+        "",
+        "# only a comment",
+    ],
+)
+def test_what_a_local_cell_may_say_is_fine(shell: InteractiveShell, source: str) -> None:
+    check_syntax(shell, source)
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("# %%spmd\ndef f(:\n", 2),
+        ("# %%spmd\nx = 1\nx = = 1", 3),
+        ("# %%spmd\nif 1:\nx = 2", 3),
+        ("# %%spmd\nreturn 3", 2),
+        ("# %%spmd\nfor i in x:\n    pass\nbreak", 4),
+        ("# %%spmd\nf(a=1, a=2)", 2),
+        ("# %%spmd\ns = '''never ended", 2),
+        ("%%time\ndef f(:", 2),
+    ],
+)
+def test_a_syntax_error_is_found_and_shown_with_its_line(
+    shell: InteractiveShell, source: str, line: int
+) -> None:
+    with pytest.raises(CellSyntaxError) as caught:
+        check_syntax(shell, source)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(caught.value._render_traceback_()))
+    assert re.search(rf"Cell In\[\d+\], line {line}\b", shown), shown
+    assert source.splitlines()[line - 1].strip() in shown
+    assert "Error" in str(caught.value)
+
+
+def test_a_syntax_error_is_found_in_auto_mode_too(shell: InteractiveShell) -> None:
+    auto = AutoMode()
+    auto.on = True
+    shell.input_transformers_cleanup.insert(0, auto.transform)
+    try:
+        with pytest.raises(CellSyntaxError):
+            check_syntax(shell, "def f(:")
+        assert names_in(shell, "f(x)") == ["f", "x"]
+        assert auto.on
+    finally:
+        shell.input_transformers_cleanup.remove(auto.transform)
+
+
+def test_warnings_are_left_to_the_ranks(shell: InteractiveShell) -> None:
+    check_syntax(shell, r"x = '\d'")  # a SyntaxWarning: an error, did we let it pass
+
+
+def test_the_names_that_a_cell_reads(shell: InteractiveShell) -> None:
+    source = "# %%spmd\ny = f(x.shape) + z[i]\nw = 1\n%time w\nprint(y)"
+    assert names_in(shell, source) == sorted(
+        ["f", "x", "z", "i", "y", "print", "get_ipython"]
+    )
+
+
+# --------------------------------------------------------------------------- auto mode
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "x",
+        "x = 1\ny = 2",
+        "# a comment\nx",
+        "%matplotlib inline\nplt.plot(x)",
+        "files = !ls",
+        "print('%d' % 3)",
+        "%time f()\nx",
+    ],
+)
+def test_code_goes_to_the_ranks(cell: str) -> None:
+    assert not stays_in_notebook(cell.splitlines())
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "%%spmd --ranks 0\nx",
+        "%%html\n<b>x</b>",
+        "\n\n%%time\nx",
+        "%jaxcluster status",
+        "%pull x\nx.sum()",
+        "# look\n%pull x --as y\ny",
+        "%push a b",
+        "%load_ext autoreload",
+        "%matplotlib inline",
+        "%pwd\n!ls",
+        "!ls",
+        "x?",
+        "?x",
+        "",
+        "# only a comment",
+    ],
+)
+def test_magics_stay_in_the_notebook(cell: str) -> None:
+    assert stays_in_notebook(cell.splitlines())
+
+
+def test_auto_mode_makes_a_cell_an_spmd_cell() -> None:
+    auto = AutoMode()
+    lines = ["x = 1\n", "x\n"]
+    assert auto.transform(lines) == lines
+    auto.on = True
+    assert auto.transform(lines) == ["%%spmd --no-magic-line\n", "x = 1\n", "x\n"]
+    assert auto.transform(["%pwd\n"]) == ["%pwd\n"]

@@ -1,0 +1,117 @@
+"""Messages survive the wire, and what is no message of ours is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from jaxcluster import wire
+
+MESSAGES = [
+    value
+    for value in vars(wire).values()
+    if isinstance(value, type)
+    and dataclasses.is_dataclass(value)
+    and value.__module__ == wire.__name__
+]
+
+
+def example(annotation: Any) -> Any:
+    """A value of that type, with something in every list and dict, and no field left out."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return example(next(a for a in arguments if a is not type(None)))
+    if origin is list:
+        return [example(arguments[0])] * 2
+    if origin is dict:
+        return {"key": example(arguments[1])}
+    if dataclasses.is_dataclass(annotation):
+        hints = typing.get_type_hints(annotation)
+        return annotation(**{f.name: example(hints[f.name]) for f in dataclasses.fields(annotation)})
+    return {str: "é\n\x1b[0m", int: 2**60, float: 0.1, bool: True, Any: ["any", 1, None]}[annotation]
+
+
+def over_the_wire(body: Any) -> Any:
+    return wire.decode(wire.encode("op", "id-1", body))["body"]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
+def test_every_message_comes_back_equal(message: type) -> None:
+    sent = example(message)
+    assert wire.parse(message, over_the_wire(sent)) == sent
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
+def test_no_message_can_be_changed(message: type) -> None:
+    assert message.__dataclass_params__.frozen  # type: ignore[attr-defined]
+
+
+def test_an_envelope_carries_operation_id_and_version() -> None:
+    envelope = json.loads(wire.encode("cell", "7f-3", {"a": 1}))
+    assert envelope == {"v": wire.PROTOCOL_VERSION, "op": "cell", "id": "7f-3", "body": {"a": 1}}
+
+
+def test_what_is_absent_stays_absent() -> None:
+    reply = wire.CellReply(rank=1, seq=2, status="ok", seconds=0.5)
+    assert wire.parse(wire.CellReply, over_the_wire(reply)).error is None
+    assert over_the_wire(None) is None
+
+
+def test_a_newer_peers_fields_are_dropped() -> None:
+    body = {"ename": "E", "evalue": "v", "traceback": [], "new_field": {"deep": 1}}
+    assert wire.parse(wire.ErrorInfo, body) == wire.ErrorInfo("E", "v", [])
+
+
+def test_an_older_peers_missing_fields_take_their_defaults() -> None:
+    state = wire.parse(wire.RankState, {"rank": 3, "pid": 1, "hostname": "h", "state": "idle"})
+    assert state == wire.RankState(3, 1, "h", "idle")
+
+
+def test_half_a_surrogate_pair_may_be_printed() -> None:
+    output = wire.RankOutput(0, 1, "stream", {"name": "stdout", "text": "\ud83d"})
+    assert wire.parse(wire.RankOutput, over_the_wire(output)) == output
+
+
+def test_messages_are_read_from_zmqs_memory() -> None:
+    assert wire.decode(memoryview(wire.encode("op", "id")))["op"] == "op"
+
+
+def test_another_protocol_version_says_what_to_install() -> None:
+    data = json.dumps({"v": 99, "op": "cell", "id": "1"}).encode()
+    with pytest.raises(ValueError, match="protocol 99 met protocol 1: install the same jaxcluster"):
+        wire.decode(data)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[1]", b'{"v": 1}', b"\xff\xfe"])
+def test_what_is_no_envelope_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        wire.decode(data)
+
+
+class Bomb:
+    def __reduce__(self) -> Any:
+        return (pytest.fail, ("a message was unpickled",))
+
+
+def test_nothing_that_arrives_is_unpickled() -> None:
+    with pytest.raises(ValueError):
+        wire.decode(pickle.dumps(Bomb()))
+
+
+@dataclass(frozen=True)
+class Outer:
+    inner: wire.ErrorInfo | None = None
+    many: list[wire.DeviceInfo] = field(default_factory=list)
+
+
+def test_messages_in_messages_are_rebuilt() -> None:
+    device = wire.DeviceInfo(0, "cpu", "cpu", 0)
+    sent = Outer(wire.ErrorInfo("E", "v", ["t"], 3), [device, device])
+    assert wire.parse(Outer, over_the_wire(sent)) == sent
