@@ -16,7 +16,7 @@ from typing import Any
 from ipyparallel.engine.app import IPEngine
 
 from jaxcluster import wire
-from jaxcluster.engine import bootstrap, drain, inspection, strict
+from jaxcluster.engine import bootstrap, drain, inspection, state, strict
 from jaxcluster.engine.beacon import Beacon, Request, StopJobs
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.facts import engine_facts
@@ -90,6 +90,8 @@ class Rank:
         handle("memory", "side", views.memory)
         handle("export", "side", lambda request: drain.on_export(self.journal, request))
         handle("drain", "main", lambda request: drain.on_drain(self.journal, request))
+        handle("snapshot", "side", lambda q: state.on_snapshot(self.values.namespace, rank, q.body))
+        handle("restore", "main", lambda q: state.on_restore(self.values.namespace, rank, q.body))
 
     def _state(self) -> wire.RankState:
         return inspection.rank_state(

@@ -116,6 +116,10 @@ def record_launches(journal: Journal) -> bool:
         # made of placeholders.
         return data._replace(out_pytree_def=outer.compose(data.out_pytree_def))
 
+    # Under its old name, or cloudpickle takes it, and the journal with it, for a part of every
+    # jitted function.
+    functools.update_wrapper(get_fastpath_data, original_fastpath)
+
     def create_cpp_call(self: Any, params: Any) -> Any:
         if isinstance(self.unsafe_call, RecordedExecute):
             return None
@@ -286,6 +290,40 @@ def coordination_client() -> Any:
     return client
 
 
+def uncommitted(values: np.ndarray[Any, Any], weak_type: bool) -> Any:
+    """A jax.Array on the default device, which jit may move; weakly typed where that was so.
+
+    ``jax.numpy.asarray`` makes weak types of Python scalars alone (jax 0.10.2 and 0.12 have it in
+    ``lax_internal._convert_element_type``). Without that name the array is strongly typed.
+    """
+    import jax
+
+    array = jax.numpy.asarray(values)
+    if weak_type:
+        try:
+            from jax._src.lax.lax import _convert_element_type
+
+            array = _convert_element_type(array, array.dtype, weak_type=True)
+        except (ImportError, TypeError):
+            pass
+    return array
+
+
+def pytree_functions(cls: type) -> tuple[Any, Any] | None:
+    """(flatten, unflatten) of a class that is registered as a pytree node; None for others.
+
+    JAX has no public way to ask (jax 0.10.2 and 0.12: ``tree_util._registry``). Without it a
+    restored class that a cell defines must be registered again by that cell.
+    """
+    try:
+        from jax._src.tree_util import _registry
+
+        entry = _registry.get(cls)
+        return None if entry is None else (entry.to_iter, entry.from_iter)
+    except (ImportError, AttributeError):
+        return None
+
+
 def self_test() -> dict[str, bool]:
     """Which private names are where this module expects them. Starts no backend."""
     found = {}
@@ -324,6 +362,15 @@ def self_test() -> dict[str, bool]:
         )
     except (ImportError, AttributeError, TypeError):
         found["ghost drain"] = False
+    try:
+        from jax._src import tree_util
+        from jax._src.lax import lax
+
+        found["saved variables"] = hasattr(tree_util, "_registry") and hasattr(
+            lax, "_convert_element_type"
+        )
+    except ImportError:
+        found["saved variables"] = False
     try:
         from jax._src import distributed
 

@@ -1,0 +1,702 @@
+"""A rank's variables, saved while its main thread may be stuck for good, and brought back.
+
+``save`` works from a side thread: it needs no collective and no main thread, so a deadlocked rank
+can be saved, killed, started anew and given its variables again. Each name is pickled by itself
+first, so that one that can't be (a generator, an open file, an array whose computation will never
+end) costs only itself; then all that can be are pickled together, which keeps the aliasing between
+them.
+
+What a plain pickle can't do is done here:
+
+- a ``jax.Array`` becomes its addressable shards (equal ones once) and its sharding. It is rebuilt
+  from them on the same places: no rank needs another one's shards;
+- a ``Device`` or ``Mesh`` becomes device ids, and comes back as the devices of the backend that is
+  there then. One that lies on this process alone becomes local positions, so that another rank
+  can take the value over;
+- functions and classes that were defined in cells go by value, and the functions' globals are the
+  namespace itself: redefining a global changes what they see, as before.
+
+The file of a rank is ``rank-<number>.state`` in a folder that all ranks share or have each on its
+host: a JSON header, which can be read without unpickling anything, and the sections it points to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import io
+import json
+import os
+import pickle
+import random
+import re
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from pickle import PickleBuffer
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from jaxcluster.engine import jax_private
+from jaxcluster.engine.arrays import base_array, bounds, is_array, is_tracer
+
+MAGIC = b"jaxcluster-state-1\n"
+PROTOCOL = 5
+ALIGN = 64
+IN_BAND_NBYTES = 512  # a buffer below this stays inside its pickle
+
+# What IPython, the engine and Python keep in a namespace; it comes with the process.
+_SYSTEM_NAME = re.compile(r"_+|_i{1,3}|_i?\d+|_[iod]h|__\w+__|In|Out")
+_SYSTEM_MODULES = ("IPython", "ipykernel", "ipyparallel", "jaxcluster.engine", "io", "_io")
+
+# JAX settings that change what a user's programs compute. All others belong to the process.
+SETTINGS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion",
+    "jax_debug_nans",
+    "jax_debug_infs",
+    "jax_disable_jit",
+)
+
+
+class CannotSave(Exception):
+    """Why a value can't be saved, in words for its owner."""
+
+    hint = ""
+
+
+class CannotRestore(Exception):
+    """Why a saved value, or a whole file, can't be brought back."""
+
+    hint = ""
+
+
+@dataclass
+class SavedArray:
+    """An array as this rank had it. ``shards`` are (bounds per axis, section), equal ones once.
+
+    ``shape`` and ``dtype`` are those of the stored numbers: of a key array, its integers.
+    ``local`` says that no other process had a part of it.
+    """
+
+    shape: list[int]
+    dtype: str
+    sharding: int
+    local: bool
+    committed: bool
+    shards: list[tuple[list[list[int]], int]]
+    weak_type: bool = False
+    key_impl: str | None = None
+    text: str = ""
+
+
+@dataclass
+class SavedPickle:
+    """One pickle: its section, and what its references to arrays and buffers stand for."""
+
+    section: int
+    arrays: list[int]
+    buffers: list[int]
+
+
+@dataclass
+class Saved:
+    """A rank's variables as sections of bytes and what they mean; ``write`` makes a file of it."""
+
+    rank: int
+    process_count: int
+    versions: dict[str, str]
+    names: dict[str, SavedPickle] = field(default_factory=dict)
+    together: SavedPickle | None = None
+    arrays: list[SavedArray] = field(default_factory=list)
+    lost: dict[str, str] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    environment: int = -1
+    sections: list[Any] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(memoryview(s).nbytes for s in self.sections)
+
+    def report(self) -> dict[str, Any]:
+        """What the notebook is told; plain JSON.
+
+        ``spanning`` has for each name the arrays in it that span processes: their shape, dtype and
+        sharding, and which parts this rank has. ``digests`` are equal on ranks where a name has
+        equal values (of a spanning array only its metadata counts).
+        """
+        spanning: dict[str, list[dict[str, Any]]] = {}
+        for name, saved in self.names.items():
+            for array in (self.arrays[n] for n in saved.arrays):
+                if not array.local:
+                    spanning.setdefault(name, []).append(
+                        {
+                            "shape": array.shape,
+                            "dtype": array.dtype,
+                            "sharding": array.text,
+                            "shards": [where for where, _ in array.shards],
+                        }
+                    )
+        return {
+            "kept": sorted(self.names),
+            "lost": self.lost,
+            "nbytes": self.nbytes,
+            "spanning": spanning,
+            "digests": self.digests,
+        }
+
+
+# --------------------------------------------------------------------------- saving
+
+
+def save(
+    namespace: dict[str, Any], rank: int, *, copy: bool = False, digests: bool = False
+) -> Saved:
+    """The variables of ``namespace``, as far as they can be saved.
+
+    Runs on any thread; waits for no computation. Costs one pickling of the Python objects for each
+    name and one for all; the numbers of arrays are not copied on CPU (devices with memory of their
+    own: one copy to the host).
+
+    Args:
+      copy: copy the numbers too: the backend that holds them is about to go.
+      digests: hash each name's value, so that ranks can be compared (about 1 s per GB).
+    """
+    saver = _Saver(namespace, rank, copy)
+    saved = saver.saved
+    values = {k: v for k, v in list(namespace.items()) if _is_users(k, v)}
+    for name, value in list(values.items()):
+        try:
+            saved.names[name] = saver.pickle(value)
+        except Exception as error:
+            saved.lost[name] = reason(error)
+            del values[name]
+    try:
+        saved.together = saver.pickle(values)
+    except Exception:
+        # The main thread changes something at this moment: what is alone must do.
+        saved.together = None
+    if digests:
+        saved.digests = {name: _digest(saved, one) for name, one in saved.names.items()}
+    _save_surroundings(saver)
+    return saved
+
+
+def _is_users(name: str, value: Any) -> bool:
+    if _SYSTEM_NAME.fullmatch(name):
+        return False
+    if name in ("get_ipython", "exit", "quit", "open", "input"):
+        return not str(getattr(value, "__module__", "")).startswith(_SYSTEM_MODULES)
+    return True
+
+
+class _Saver:
+    def __init__(self, namespace: dict[str, Any], rank: int, copy: bool) -> None:
+        import jax
+
+        self.namespace = namespace
+        self.copy = copy
+        self.device_type: Any = jax.Device
+        self.mesh_type = jax.sharding.Mesh
+        self.custom_types = (jax.custom_vjp, jax.custom_jvp)
+        self.single_type = jax.sharding.SingleDeviceSharding
+        self.saved = Saved(rank, jax.process_count(), _versions())
+        self.process = jax.process_index()
+        self.local_positions = {d.id: i for i, d in enumerate(jax.local_devices())}
+        self.array_numbers: dict[int, int] = {}
+        self.buffer_sections: dict[tuple[int, int], int] = {}
+        self.shardings: dict[Any, int] = {}
+        self.keep: list[Any] = []  # keeps ids and addresses from being reused meanwhile
+
+    def section(self, data: Any) -> int:
+        self.saved.sections.append(data)
+        return len(self.saved.sections) - 1
+
+    def pickle(self, value: Any) -> SavedPickle:
+        file = io.BytesIO()
+        pickler = _Pickler(file, self)
+        pickler.dump(value)
+        return SavedPickle(self.section(file.getbuffer()), pickler.arrays, pickler.buffers)
+
+    def buffer(self, buffer: PickleBuffer) -> int:
+        """The section of an out-of-band buffer; one that two pickles share is kept once."""
+        raw = buffer.raw()
+        address = np.frombuffer(raw, np.uint8).__array_interface__["data"][0] if raw.nbytes else 0
+        key = (address, raw.nbytes)
+        if key not in self.buffer_sections:
+            self.keep.append(buffer)
+            self.buffer_sections[key] = self.section(raw)
+        return self.buffer_sections[key]
+
+    def array(self, array: Any) -> int:
+        """The number of an array, which is saved when it is first met.
+
+        Raises:
+          CannotSave: it has no values that could be read now.
+        """
+        if id(array) not in self.array_numbers:
+            saved = self._save_array(array)
+            self.keep.append(array)
+            self.saved.arrays.append(saved)
+            self.array_numbers[id(array)] = len(self.saved.arrays) - 1
+        return self.array_numbers[id(array)]
+
+    def _save_array(self, array: Any) -> SavedArray:
+        import jax
+
+        if is_tracer(array):
+            raise CannotSave("a tracer: it stood for an array while jit or grad ran")
+        key_impl = None
+        base = base_array(array)
+        if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+            key_impl = str(jax.random.key_impl(array))
+        if base.is_deleted():
+            raise CannotSave("deleted or donated")
+        if not base.is_ready():
+            raise CannotSave("still being computed")
+        shards: dict[str, tuple[list[list[int]], int]] = {}
+        try:
+            for shard in base.addressable_shards:
+                where = bounds(shard.index, base.shape)
+                if str(where) not in shards:
+                    values = np.asarray(shard.data)
+                    raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+                    shards[str(where)] = where, self.section(raw.copy() if self.copy else raw)
+        except CannotSave:
+            raise
+        except Exception as error:
+            first = str(error).partition("\n")[0]
+            raise CannotSave(f"its computation failed: {first[:200]}") from None
+        sharding = base.sharding
+        if sharding not in self.shardings:
+            self.shardings[sharding] = self.pickle(sharding).section
+        return SavedArray(
+            shape=list(base.shape),
+            dtype=str(base.dtype),
+            sharding=self.shardings[sharding],
+            local=base.is_fully_addressable,
+            committed=bool(getattr(base, "committed", True)),
+            shards=list(shards.values()),
+            weak_type=bool(getattr(base, "weak_type", False)),
+            key_impl=key_impl,
+            text=str(sharding)[:400],
+        )
+
+
+class _Pickler(cloudpickle.Pickler):
+    def __init__(self, file: io.BytesIO, saver: _Saver) -> None:
+        super().__init__(file, protocol=PROTOCOL, buffer_callback=self._out_of_band)
+        self.saver = saver
+        self.arrays: list[int] = []
+        self.buffers: list[int] = []
+        self._array_places: dict[int, int] = {}
+        # Functions of the namespace keep it as their globals: cloudpickle would give them a dict of
+        # their own (cloudpickle 3.1; where these names move, it does that again).
+        if isinstance(getattr(self, "globals_ref", None), dict):
+            self.globals_ref[id(saver.namespace)] = saver.namespace
+
+    def _out_of_band(self, buffer: PickleBuffer) -> bool:
+        if memoryview(buffer).nbytes < IN_BAND_NBYTES:
+            return True
+        self.buffers.append(self.saver.buffer(buffer))
+        return False
+
+    def _dynamic_function_reduce(self, func: Any) -> Any:
+        reduced = super()._dynamic_function_reduce(func)
+        if func.__globals__ is self.saver.namespace:
+            # Its globals are saved as names of their own, or are lost by themselves.
+            reduced[2][1]["__globals__"] = {}
+        return reduced
+
+    def reducer_override(self, obj: Any) -> Any:
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == 6:
+            functions = jax_private.pytree_functions(obj)
+            if functions is not None:
+                # A class that a cell defined and registered as a pytree node: register it again.
+                state = (reduced[5], reduced[2], functions)
+                return (*reduced[:2], state, None, None, _set_registered_class)
+        if isinstance(obj, self.saver.custom_types):
+            # jax 0.10.2: their __new__ takes the function, and pickle gives it nothing.
+            return (_make_bare, (type(obj),), vars(obj))
+        return reduced
+
+    def persistent_id(self, obj: Any) -> Any:
+        saver = self.saver
+        if isinstance(obj, io.IOBase) and not isinstance(obj, io.StringIO | io.BytesIO):
+            if obj is sys.stdout or obj is sys.stderr:
+                return ("stream", "stdout" if obj is sys.stdout else "stderr")
+            raise CannotSave("an open file can't be saved")  # cloudpickle would save its text
+        if obj is saver.namespace:
+            return ("namespace",)
+        if is_array(obj):
+            number = saver.array(obj)
+            if number not in self._array_places:
+                self._array_places[number] = len(self.arrays)
+                self.arrays.append(number)
+            return ("array", self._array_places[number])
+        if isinstance(obj, saver.device_type):
+            return ("device", obj.id)
+        if isinstance(obj, saver.single_type):
+            device: Any = next(iter(obj.device_set))
+            if device.id in saver.local_positions:
+                return ("single", saver.local_positions[device.id], obj.memory_kind)
+        if isinstance(obj, saver.mesh_type):
+            devices = np.asarray(obj.devices)
+            ids = [int(d.id) for d in devices.flat]
+            local = bool(ids) and all(i in saver.local_positions for i in ids)
+            places = [saver.local_positions[i] for i in ids] if local else ids
+            types = getattr(obj, "axis_types", None)
+            return ("mesh", local, places, devices.shape, obj.axis_names, types)
+        return None
+
+
+def _make_bare(cls: type) -> Any:
+    return object.__new__(cls)
+
+
+def _set_registered_class(cls: Any, state: Any) -> None:
+    import jax
+
+    set_state, class_state, functions = state
+    set_state(cls, class_state)
+    if jax_private.pytree_functions(cls) is None:
+        jax.tree_util.register_pytree_node(cls, *functions)
+
+
+def reason(error: BaseException) -> str:
+    """Why a name could not be saved, in a few words."""
+    if isinstance(error, CannotSave):
+        return str(error)
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    text = str(error).partition("\n")[0]
+    if found := re.search(r"cannot pickle '?([\w.]+)'? object", text):
+        kind = found[1].rpartition(".")[2]
+        kinds = {
+            "generator": "a generator",
+            "TextIOWrapper": "an open file",
+            "BufferedReader": "an open file",
+            "BufferedWriter": "an open file",
+            "async_generator": "a generator",
+            "coroutine": "a coroutine",
+            "lock": "a lock",
+            "RLock": "a lock",
+            "socket": "a socket",
+            "Ref": "a mutable array reference",
+        }
+        return f"{kinds.get(kind, f'a {kind} object')} can't be saved"
+    if "file" in text and "pickle" in text:
+        return "an open file can't be saved"
+    return f"{type(error).__name__}: {text[:200]}"
+
+
+def _digest(saved: Saved, one: SavedPickle) -> str:
+    text = bytes(saved.sections[one.section])
+    # cloudpickle marks each class that goes by value with a random number of this process.
+    marks = getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", {})
+    for mark in list(marks.values()):
+        text = text.replace(mark.encode(), b"")
+    digest = hashlib.blake2b(text, digest_size=12)
+    for number in one.buffers:
+        digest.update(saved.sections[number])
+    for array in (saved.arrays[n] for n in one.arrays):
+        digest.update(f"{array.shape} {array.dtype} {array.key_impl}".encode())
+        if array.local:
+            for where, number in array.shards:
+                digest.update(str(where).encode())
+                digest.update(saved.sections[number])
+        else:
+            digest.update(array.text.encode())
+    return digest.hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    import jax
+
+    return {"python": "{}.{}".format(*sys.version_info), "jax": jax.__version__}
+
+
+def _save_surroundings(saver: _Saver) -> None:
+    """What a user's cells have set up besides names: settings, folder, path, random states."""
+    import jax
+
+    for name in SETTINGS:
+        value = getattr(jax.config, name, None)
+        if value is None or isinstance(value, str | bool | int | float):
+            saver.saved.settings[name] = value
+    surroundings = {
+        "cwd": os.getcwd(),
+        "path": list(sys.path),
+        "random": random.getstate(),
+        "numpy": np.random.get_state(),
+    }
+    saver.saved.environment = saver.section(pickle.dumps(surroundings))
+
+
+# --------------------------------------------------------------------------- files
+
+
+def state_path(folder: str | Path, rank: int) -> Path:
+    return Path(folder) / f"rank-{rank}.state"
+
+
+def write(saved: Saved, path: Path) -> None:
+    """Write ``saved``; a reader never sees half of it."""
+    places, at = [], 0
+    for section in saved.sections:
+        nbytes = memoryview(section).nbytes
+        places.append([at, nbytes])
+        at += -(-nbytes // ALIGN) * ALIGN
+    body = {k: v for k, v in vars(saved).items() if k != "sections"}
+    plain = json.dumps({**body, "places": places}, default=asdict).encode()
+    draft = path.with_suffix(".part")
+    with open(draft, "wb", opener=_private) as file:
+        file.write(MAGIC + struct.pack("<Q", len(plain)) + plain)
+        start = -(-file.tell() // ALIGN) * ALIGN
+        for section, (offset, _) in zip(saved.sections, places, strict=True):
+            file.seek(start + offset)
+            file.write(section)
+        file.truncate(start + at)
+    draft.replace(path)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def read(path: Path) -> Saved:
+    """What ``write`` wrote. Unpickles nothing.
+
+    Raises:
+      CannotRestore: there is no such file, or it is none of ours.
+    """
+    try:
+        with open(path, "rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                raise CannotRestore(f"{path} is no saved state of this version of jaxcluster")
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(length))
+            start = -(-file.tell() // ALIGN) * ALIGN
+            sections = []
+            for offset, nbytes in header.pop("places"):
+                file.seek(start + offset)
+                data = bytearray(nbytes)
+                if file.readinto(data) != nbytes:
+                    raise CannotRestore(f"{path} is cut short")
+                sections.append(data)
+    except OSError as error:
+        raise CannotRestore(f"{path} can't be read: {error.strerror}") from None
+    header["names"] = {k: SavedPickle(**v) for k, v in header["names"].items()}
+    if header["together"] is not None:
+        header["together"] = SavedPickle(**header["together"])
+    header["arrays"] = [SavedArray(**a) for a in header["arrays"]]
+    return Saved(**header, sections=sections)
+
+
+# --------------------------------------------------------------------------- restoring
+
+
+def load(
+    saved: Saved, namespace: dict[str, Any], names: Iterable[str] | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """Bind what was saved in ``namespace``; returns (names that are back, those lost: why).
+
+    On the main thread of a rank whose backend is up. ``saved`` may be another rank's: then arrays
+    that were on that process alone are put on this one's devices, and an array that spans processes
+    comes back if this rank's parts of it are among the saved ones (replicated arrays are).
+
+    Args:
+      names: only these.
+    """
+    loader = _Loader(saved, namespace)
+    _restore_surroundings(saved)
+    wanted = [n for n in saved.names if names is None or n in set(names)]
+    if saved.together is not None and len(wanted) == len(saved.names):
+        try:
+            values = loader.unpickle(saved.together)
+            namespace.update(values)
+            return sorted(values), {}
+        except Exception:
+            pass  # name by name, which keeps what can be kept, and tells which can't
+    lost = {}
+    for name in wanted:
+        try:
+            namespace[name] = loader.unpickle(saved.names[name])
+        except Exception as error:
+            text = str(error).partition("\n")[0][:200]
+            plain = isinstance(error, CannotRestore)
+            lost[name] = text if plain else f"{type(error).__name__}: {text}"
+    return sorted(set(wanted) - set(lost)), lost
+
+
+class _Loader:
+    def __init__(self, saved: Saved, namespace: dict[str, Any]) -> None:
+        import jax
+
+        self.saved = saved
+        self.namespace = namespace
+        self.devices = {d.id: d for d in jax.devices()}
+        self.local = jax.local_devices()
+        self._arrays: dict[int, Any] = {}
+        self._shardings: dict[int, Any] = {}
+
+    def unpickle(self, one: SavedPickle) -> Any:
+        sections = self.saved.sections
+        buffers = [sections[n] for n in one.buffers]
+        return _Unpickler(bytes(sections[one.section]), buffers, one.arrays, self).load()
+
+    def array(self, number: int) -> Any:
+        if number not in self._arrays:
+            self._arrays[number] = self._make_array(self.saved.arrays[number])
+        return self._arrays[number]
+
+    def _make_array(self, saved: SavedArray) -> Any:
+        import jax
+
+        dtype = jax.numpy.dtype(saved.dtype)
+        shape = tuple(saved.shape)
+        if saved.sharding not in self._shardings:
+            one = SavedPickle(saved.sharding, [], [])
+            self._shardings[saved.sharding] = self.unpickle(one)
+        sharding = self._shardings[saved.sharding]
+        parts = {str(where): number for where, number in saved.shards}
+        ready: dict[str, np.ndarray[Any, Any]] = {}
+
+        def part(index: Sequence[slice]) -> np.ndarray[Any, Any]:
+            where = bounds(index, shape)
+            key = str(where)
+            if key not in parts:
+                places = ", ".join(f"{start}:{stop}" for start, stop in where)
+                raise CannotRestore(
+                    f"this rank's part [{places}] of an array of shape {shape} was not saved by "
+                    f"rank {self.saved.rank}"
+                )
+            if key not in ready:
+                flat = np.frombuffer(self.saved.sections[parts[key]], np.uint8).view(dtype)
+                ready[key] = flat.reshape([stop - start for start, stop in where])
+            return ready[key]
+
+        devices = sharding.addressable_devices_indices_map(shape)
+        if not saved.committed and len(sharding.device_set) == 1:
+            values = part(next(iter(devices.values())))
+            array = jax_private.uncommitted(values, saved.weak_type)
+        else:
+            kind = sharding.memory_kind
+            pieces = [
+                jax.device_put(part(index), jax.sharding.SingleDeviceSharding(d, memory_kind=kind))
+                for d, index in devices.items()
+            ]
+            array = jax.make_array_from_single_device_arrays(shape, sharding, pieces, dtype=dtype)
+        if saved.key_impl is not None:
+            array = jax.random.wrap_key_data(array, impl=saved.key_impl)
+        return array
+
+    def device(self, id: int) -> Any:
+        if id not in self.devices:
+            raise CannotRestore(f"it names device {id}, and this cluster has {len(self.devices)}")
+        return self.devices[id]
+
+    def local_device(self, position: int) -> Any:
+        if position >= len(self.local):
+            raise CannotRestore(f"this rank has {len(self.local)} devices, and it names one more")
+        return self.local[position]
+
+    def persistent(self, pid: Any, arrays: Sequence[int]) -> Any:
+        import jax
+
+        match pid:
+            case ("namespace",):
+                return self.namespace
+            case ("stream", name):
+                return getattr(sys, name)
+            case ("array", place):
+                return self.array(arrays[place])
+            case ("device", id):
+                return self.device(id)
+            case ("single", position, memory_kind):
+                device = self.local_device(position)
+                return jax.sharding.SingleDeviceSharding(device, memory_kind=memory_kind)
+            case ("mesh", local, places, shape, axis_names, types):
+                find: Callable[[int], Any] = self.local_device if local else self.device
+                devices = np.empty(len(places), object)
+                devices[:] = [find(place) for place in places]
+                kwargs = {"axis_types": types} if types is not None else {}
+                return jax.sharding.Mesh(devices.reshape(shape), axis_names, **kwargs)
+        raise pickle.UnpicklingError(f"unknown reference {pid!r}")
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(
+        self, data: bytes, buffers: Sequence[Any], arrays: Sequence[int], loader: _Loader
+    ) -> None:
+        super().__init__(io.BytesIO(data), buffers=buffers)
+        self._arrays = arrays
+        self._loader = loader
+
+    def persistent_load(self, pid: Any) -> Any:
+        return self._loader.persistent(pid, self._arrays)
+
+
+def _restore_surroundings(saved: Saved) -> None:
+    import jax
+
+    for name, value in saved.settings.items():
+        if getattr(jax.config, name, value) != value:
+            jax.config.update(name, value)
+    surroundings = pickle.loads(saved.sections[saved.environment])
+    try:
+        os.chdir(surroundings["cwd"])
+    except OSError:
+        pass  # another host, or it was removed: a user's relative paths fail by themselves
+    sys.path.extend(p for p in surroundings["path"] if p not in sys.path)
+    random.setstate(surroundings["random"])
+    np.random.set_state(surroundings["numpy"])
+    importlib.invalidate_caches()
+
+
+# --------------------------------------------------------------------------- requests
+
+
+def on_snapshot(namespace: dict[str, Any], rank: int, body: Any) -> Any:
+    """``snapshot`` {"path": folder, "digests": bool}: save to a file, from a side thread.
+
+    Replies with ``Saved.report`` and ``seconds``.
+    """
+    started = time.perf_counter()
+    folder = Path(body["path"])
+    folder.mkdir(parents=True, exist_ok=True)
+    saved = save(namespace, rank, digests=body.get("digests", False))
+    write(saved, state_path(folder, rank))
+    return {**saved.report(), "seconds": time.perf_counter() - started}
+
+
+def on_restore(namespace: dict[str, Any], rank: int, body: Any) -> Any:
+    """``restore`` {"path": folder, "from_rank": rank, "names": [...]}: bind what was saved there.
+
+    Replies with ``restored``, ``lost`` (name: why) and ``seconds``.
+    """
+    import jax
+
+    started = time.perf_counter()
+    source = body.get("from_rank")
+    saved = read(state_path(body["path"], rank if source is None else source))
+    if saved.process_count != jax.process_count():
+        raise CannotRestore(
+            f"it was saved by {saved.process_count} processes, and these are {jax.process_count()}"
+        )
+    if saved.versions != _versions():
+        there = ", ".join(f"{k} {v}" for k, v in saved.versions.items())
+        raise CannotRestore(f"it was saved with {there}, which this cluster does not have")
+    restored, lost = load(saved, namespace, body.get("names"))
+    return {"restored": restored, "lost": lost, "seconds": time.perf_counter() - started}
