@@ -35,34 +35,82 @@ def spans_processes(value: Any) -> bool:
     return is_array(value) and not value.is_deleted() and not value.is_fully_addressable
 
 
+def is_tracer(value: Any) -> bool:
+    """Whether ``value`` stands for an array inside a transformation: it has no shards."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.core.Tracer)
+
+
 def describe(array: Any) -> wire.ArrayInfo:
     """One rank's view of an array: never its values, so it neither waits nor copies."""
+    if is_tracer(array):
+        return _without_shards(array, "a tracer: it stood for an array while jit or grad ran")
     if array.is_deleted():
-        return wire.ArrayInfo(
-            shape=list(array.shape),
-            dtype=str(array.dtype),
-            sharding="",
-            spans=False,
-            shards=[],
-            note="deleted or donated",
-        )
+        return _without_shards(array, "deleted or donated")
+    ndim = array.ndim
     shards = [
         wire.ShardInfo(
             device=shard.device.id,
-            index=bounds(shard.index, array.shape),
+            # A key array's index has one axis more: that of the key's words.
+            index=bounds(shard.index[:ndim], array.shape),
             replica_id=shard.replica_id,
             nbytes=shard.data.nbytes,
         )
         for shard in array.addressable_shards
     ]
+    sharding = array.sharding
+    mesh, spec = getattr(sharding, "mesh", None), getattr(sharding, "spec", None)
     return wire.ArrayInfo(
         shape=list(array.shape),
         dtype=str(array.dtype),
-        sharding=str(array.sharding),
+        sharding=shorten(str(sharding)),
         spans=not array.is_fully_addressable,
         shards=shards,
-        ready=array.is_ready(),
+        ready=is_ready(array),
+        kind=type(sharding).__name__,
+        axis_names=[str(name) for name in mesh.axis_names] if mesh is not None else [],
+        axis_sizes=list(mesh.axis_sizes) if mesh is not None else [],
+        spec=shorten(str(spec)) if spec is not None else "",
+        split=split_of(spec, ndim) if spec is not None else [],
+        memory_kind=sharding.memory_kind or "",
+        committed=bool(getattr(array, "committed", True)),
+        nbytes=array.nbytes,
     )
+
+
+def _without_shards(array: Any, note: str) -> wire.ArrayInfo:
+    return wire.ArrayInfo(
+        shape=[size if isinstance(size, int) else -1 for size in array.shape],
+        dtype=str(array.dtype),
+        sharding="",
+        spans=False,
+        shards=[],
+        note=note,
+    )
+
+
+def is_ready(array: Any) -> bool:
+    """Whether ``array`` is computed. Key arrays can't say so themselves."""
+    return bool(base_array(array).is_ready())
+
+
+def base_array(array: Any) -> Any:
+    """``array``, or the integers of a key array. Nothing is launched: jax unwraps it in place."""
+    return array if hasattr(array, "is_ready") else numpy_view(array)
+
+
+def split_of(spec: Any, ndim: int) -> list[list[str]]:
+    """For each axis of an array the mesh axes that cut it, by its PartitionSpec."""
+    split = []
+    for part in tuple(spec)[:ndim]:
+        names = part if isinstance(part, tuple) else () if part is None else (part,)
+        split.append([str(name) for name in names])
+    return split + [[] for _ in range(ndim - len(split))]
+
+
+def shorten(text: str, limit: int = 400) -> str:
+    """``text``, its middle left out where it is long: some shardings print every device."""
+    return text if len(text) <= limit else f"{text[: limit - 60]} ... {text[-50:]}"
 
 
 def bounds(index: Sequence[slice], shape: Sequence[int]) -> list[list[int]]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from html import escape
 from typing import TYPE_CHECKING, Any
 
-from jaxcluster import wire
+from jaxcluster import survey, wire
 from jaxcluster.errors import JaxClusterError
+from jaxcluster.layout import TreeLayout
 from jaxcluster.outputs import CellRecord, group_outputs
 from jaxcluster.ranks import name_ranks
-from jaxcluster.views import text
+from jaxcluster.views import document, shards, text
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
@@ -96,7 +99,24 @@ class CellDisplay:
             except JaxClusterError as error:
                 print(error, file=sys.stderr)
         shown = text.spanning_array(info, values, cut)
-        self.show_result({"text/plain": shown}, {})
+        self.show_result({**self._pictures(record, shown), "text/plain": shown}, {})
+
+    def _pictures(self, record: CellRecord, shown: str) -> dict[str, Any]:
+        """What a notebook draws of the array that a cell ended in."""
+        if not hasattr(self.shell, "kernel"):
+            return {}
+        last = record.source.strip().rpartition("\n")[2].strip()
+        try:
+            layout = survey.look(self.cluster, "")
+        except JaxClusterError:
+            return {}
+        if isinstance(layout, TreeLayout):
+            return {}
+        name = last if last.isidentifier() else "Array"
+        bundle = shards.layout_view(replace(layout, name=name))._repr_mimebundle_()
+        bundle[document.MIME]["values"] = shown.partition("\n")[2].partition("\n")[2]
+        bundle["text/html"] = f"<pre>{escape(shown)}</pre>\n{bundle['text/html']}"
+        return bundle
 
     def _show_others(self, record: CellRecord) -> None:
         first = record.ranks[0]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
-from jaxcluster.layout import ArrayLayout, CheckResult, Device, Part, TreeLayout
+from jaxcluster.layout import ArrayLayout, CheckResult, Device, Part, Shard, TreeLayout
 from jaxcluster.ranks import format_ranks, name_ranks
 from jaxcluster.survey import Memory, Meshes
 from jaxcluster.views import palette, picture, words
@@ -48,9 +49,9 @@ def _pictures(layout: ArrayLayout, paint: Paint) -> list[str]:
             where = ["·"] * len(layout.shape)
             for axis, start, stop in panel.fixed:
                 where[axis] = f"{start}:{stop}"
-            for axis in (drawn.row_axis, drawn.column_axis):
-                if axis is not None:
-                    where[axis] = ":"
+            for whole in (drawn.row_axis, drawn.column_axis):
+                if whole is not None:
+                    where[whole] = ":"
             lines.append(f"[{', '.join(where)}]")
         lines += _grid(layout, panel.tiles, paint)
     if drawn.folded:
@@ -99,7 +100,7 @@ def _grid(layout: ArrayLayout, tiles: Sequence[picture.Tile], paint: Paint) -> l
 
 
 def _pairs(spans: Sequence[tuple[int, int]]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    return list(zip(spans, spans[1:], strict=False))
+    return list(itertools.pairwise(spans))
 
 
 def _label(layout: ArrayLayout, part: Part) -> list[str]:
@@ -112,10 +113,11 @@ def _label(layout: ArrayLayout, part: Part) -> list[str]:
 
 
 def _holders(layout: ArrayLayout) -> str:
-    per_rank = layout.bytes_per_rank
+    by_rank: dict[int, list[Shard]] = {}
+    for shard in layout.shards:
+        by_rank.setdefault(shard.rank, []).append(shard)
     rows = []
-    for rank, held in per_rank.items():
-        own = [shard for shard in layout.shards if shard.rank == rank]
+    for rank, own in sorted(by_rank.items())[:MAX_TABLE]:
         ids = sorted({shard.device for shard in own})
         places = sorted({shard.index for shard in own})
         holds = ", ".join(words.index(place) for place in places[:2])
@@ -127,13 +129,12 @@ def _holders(layout: ArrayLayout) -> str:
                 host,
                 words.devices(ids, layout.devices),
                 holds or "[]",
-                words.nbytes(held),
+                words.nbytes(sum(shard.nbytes for shard in own)),
             ]
         )
-    head = ["rank", "host", "devices", "holds", "bytes"]
-    if len(rows) > MAX_TABLE:
-        return f"{table(head, rows[:MAX_TABLE])}\n... and {len(rows) - MAX_TABLE} more ranks"
-    return table(head, rows)
+    more = len(by_rank) - len(rows)
+    shown = table(["rank", "host", "devices", "holds", "bytes"], rows)
+    return f"{shown}\n... and {more} more ranks" if more else shown
 
 
 # --------------------------------------------------------------------------- trees
@@ -199,8 +200,8 @@ def mesh(found: Meshes) -> str:
 
 
 def mesh_headline(info: MeshInfo) -> str:
-    """``mesh: 'data': 4 × 'model': 2, 8 devices``."""
-    axes = " × ".join(
+    """``mesh: 'data': 4 x 'model': 2, 8 devices``."""
+    axes = " x ".join(
         f"'{name}': {size}" for name, size in zip(info.axis_names, info.axis_sizes, strict=True)
     )
     kinds = f" ({', '.join(sorted(set(info.axis_types)))})" if info.axis_types else ""
@@ -222,9 +223,9 @@ def _mesh(info: MeshInfo, found: Meshes) -> str:
             break
         row = cells[number : number + columns]
         cut = " ..." if len(row) > 2 * MAX_COLUMNS else ""
-        place = _place(number, sizes) if len(sizes) > 1 else ""
+        at = place(number, sizes) if len(sizes) > 1 else ""
         shown = "  ".join(cell.ljust(width) for cell in row[: 2 * MAX_COLUMNS])
-        lines.append(f"{place:<{2 * len(sizes)}}  {shown}{cut}".rstrip())
+        lines.append(f"{at:<{2 * len(sizes)}}  {shown}{cut}".rstrip())
     hosts = sorted({found.devices[id].host for id in info.devices if id in found.devices})
     lines.append(f"hosts: {', '.join(hosts)}")
     return "\n".join(lines)
@@ -236,14 +237,14 @@ def _mesh_cell(device: Device | None, id: int) -> str:
     return f"{palette.glyph(device.rank)} rank {device.rank} {words.device(device, id)}"
 
 
-def _place(number: int, sizes: Sequence[int]) -> str:
+def place(number: int, sizes: Sequence[int]) -> str:
     """The indices of all axes but the last at a flat position."""
-    place = []
+    at = []
     number //= sizes[-1]
     for size in reversed(sizes[:-1]):
-        place.append(str(number % size))
+        at.append(str(number % size))
         number //= size
-    return ",".join(reversed(place))
+    return ",".join(reversed(at))
 
 
 # --------------------------------------------------------------------------- memory

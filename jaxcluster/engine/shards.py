@@ -1,0 +1,409 @@
+"""What a rank says of its variables' arrays: their shards, values, meshes and memory.
+
+Everything here answers on a side thread while the main thread may run a cell. Addressable shards
+alone are read, no computation is launched, so nothing here can wait for another rank; a value that
+is still being computed is waited for, for a bounded time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from jaxcluster import wire
+from jaxcluster.engine.arrays import (
+    base_array,
+    bounds,
+    describe,
+    is_array,
+    is_tracer,
+    wait_ready,
+)
+from jaxcluster.engine.beacon import Request
+from jaxcluster.engine.values import BadName, Values
+
+READY_TIMEOUT_S = 5.0
+MAX_ROWS = 10_000  # leaves of a tree that are told one by one; past it subtrees are folded
+MAX_VALUES = 4096  # elements of one look into a shard
+MAX_NAMES = 200  # variables that a memory report names
+CHUNK = 1 << 20  # elements at a time: statistics need no copy of a whole shard
+
+Leaf = tuple[tuple[str, ...], Any]
+
+
+class ArrayViews:
+    """The handlers behind ``cluster.layout``, ``%shards`` and their kin."""
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+
+    def report(self, request: Request) -> Any:
+        """``arrays``: every array in a variable and where its shards are. Never waits."""
+        body = request.body
+        try:
+            found = self.values.lookup(body["name"])
+        except BadName as error:
+            return wire.ValueReport(self.values.rank, "", str(error), error.hint)
+        leaves = below(leaves_of(found), body["path"])
+        report = wire.ValueReport(self.values.rank, type(found).__name__)
+        if not leaves:
+            return replace(report, note=self._nothing(found, body))
+        return fold(report, leaves, with_paths=body["paths"])
+
+    def _nothing(self, found: Any, body: Any) -> str:
+        if body["path"]:
+            return f"{body['name']} has no part {''.join(body['path'])}"
+        return f"{body['name'] or 'the last result'} is {article(type(found).__name__)}: no array"
+
+    def _shards(self, request: Request) -> Iterator[tuple[tuple[str, ...], Any, list[list[int]]]]:
+        """The (path, shard, index) that a request means, each ready to be read."""
+        body = request.body
+        device = body.get("device")
+        for path, array in below(arrays_of(self.values.lookup(body["name"])), body["path"]):
+            wait_ready(base_array(array), body["name"], READY_TIMEOUT_S)
+            for shard in array.addressable_shards:
+                if device is None or shard.device.id == device:
+                    # A key array's index has one axis more: that of the key's words.
+                    yield path, shard, bounds(shard.index[: array.ndim], array.shape)
+
+    def check(self, request: Request) -> Any:
+        """``check_shards``: statistics of this rank's shards, and hashes where asked for."""
+        checks = []
+        for path, shard, index in self._shards(request):
+            values = host_values(shard.data)
+            found = wire.ShardCheck(list(path), shard.device.id, index, **statistics(values))
+            if request.body.get("hash"):
+                found = replace(found, digest=digest_of(values))
+            checks.append(dataclasses.asdict(found))
+        return checks
+
+    def peek(self, request: Request) -> Any:
+        """``peek``: some values of one shard: ``start`` and ``stop`` count from its own corner."""
+        body = request.body
+        for _, shard, _ in self._shards(request):
+            values = host_values(shard.data)
+            start, stop = body["start"], body["stop"]
+            if len(start) != values.ndim:  # a key array's words are one axis more
+                start, stop = [*start, 0], [*stop, values.shape[-1]]
+            cut = values[tuple(slice(a, b) for a, b in zip(start, stop, strict=True))]
+            if cut.size > MAX_VALUES:
+                raise BadName(
+                    f"{cut.size} values are too many to look at", f"ask for {MAX_VALUES} at most"
+                )
+            dtype = str(cut.dtype)
+            return {"shape": list(cut.shape), "dtype": dtype}, [np.ascontiguousarray(cut).tobytes()]
+        raise BadName(
+            f"device {body.get('device')} holds no part of {body['name']} on rank "
+            f"{self.values.rank}",
+            "%shards shows who does.",
+        )
+
+    def meshes(self, request: Request) -> Any:
+        """``meshes``: the device meshes among this rank's variables, and those of its arrays."""
+        return [dataclasses.asdict(mesh) for mesh in meshes_in(dict(self.values.namespace))]
+
+    def memory(self, request: Request) -> Any:
+        """``memory``: what is held on each device of this rank, by variable."""
+        return memory_report(self.values.rank, dict(self.values.namespace))
+
+
+# --------------------------------------------------------------------------- trees
+
+
+def leaves_of(value: Any) -> list[Leaf]:
+    """The leaves of a pytree with their paths as JAX prints them: ``('[\\'w\\']', '[0]', '.b')``.
+
+    Beyond what JAX knows as a pytree, dataclasses are entered too.
+    """
+    import jax
+
+    leaves: list[Leaf] = []
+    for keys, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+        path = tuple(str(key) for key in keys)
+        if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type) and not is_array(leaf):
+            for field in dataclasses.fields(leaf):
+                inner = leaves_of(getattr(leaf, field.name, None))
+                leaves += [((*path, f".{field.name}", *rest), part) for rest, part in inner]
+        else:
+            leaves.append((path, leaf))
+    return leaves
+
+
+def arrays_of(value: Any) -> list[Leaf]:
+    """The living arrays in a pytree, with their paths."""
+    try:
+        leaves = leaves_of(value)
+    except Exception:  # a user's own pytree class may refuse to be taken apart
+        return []
+    return [
+        leaf
+        for leaf in leaves
+        if is_array(leaf[1]) and not is_tracer(leaf[1]) and not leaf[1].is_deleted()
+    ]
+
+
+def below(leaves: Sequence[Leaf], path: Sequence[str]) -> list[Leaf]:
+    """The leaves whose paths begin with ``path``, which is left in place."""
+    n, prefix = len(path), tuple(path)
+    return [leaf for leaf in leaves if leaf[0][:n] == prefix]
+
+
+def fold(report: wire.ValueReport, leaves: Sequence[Leaf], with_paths: bool) -> wire.ValueReport:
+    """``report`` with its leaves: those that look alike described once, too many ones folded."""
+    infos: list[wire.ArrayInfo] = []
+    known: dict[Any, int] = {}
+    use = []
+    for _, leaf in leaves:
+        key = likeness(leaf)
+        if key not in known:
+            known[key] = len(infos)
+            infos.append(describe_leaf(leaf))
+        use.append(known[key])
+    paths = [path for path, _ in leaves]
+    counts = [1] * len(leaves)
+    if len(leaves) > MAX_ROWS:
+        paths, use, counts = fold_rows(paths, use)
+    text = "\n".join("\t".join(path) for path in paths)
+    return replace(
+        report,
+        paths=[list(path) for path in paths] if with_paths else [],
+        use=use,
+        counts=counts if len(leaves) > len(paths) else [],
+        infos=infos,
+        digest=hashlib.blake2b(text.encode(), digest_size=8).hexdigest(),
+    )
+
+
+def likeness(leaf: Any) -> Any:
+    """Equal for leaves whose descriptions are equal."""
+    if not is_array(leaf):
+        shape = leaf.shape if isinstance(leaf, np.ndarray) else ()
+        return (type(leaf), shape, str(getattr(leaf, "dtype", "")))
+    if is_tracer(leaf) or leaf.is_deleted():
+        return ("gone", is_tracer(leaf), leaf.shape, leaf.dtype)
+    committed = getattr(leaf, "committed", True)
+    return (leaf.shape, leaf.dtype, leaf.sharding, committed, base_array(leaf).is_ready())
+
+
+def describe_leaf(leaf: Any) -> wire.ArrayInfo:
+    """A leaf of a pytree, which need not be a jax.Array."""
+    if is_array(leaf):
+        return describe(leaf)
+    if isinstance(leaf, np.ndarray):
+        note, shape, dtype, nbytes = "numpy array", list(leaf.shape), str(leaf.dtype), leaf.nbytes
+    else:
+        note, shape, dtype, nbytes = type(leaf).__name__, [], "", 0
+    return wire.ArrayInfo(shape, dtype, "", False, [], note=note, nbytes=nbytes)
+
+
+def fold_rows(
+    paths: Sequence[tuple[str, ...]], use: Sequence[int], limit: int = MAX_ROWS
+) -> tuple[list[tuple[str, ...]], list[int], list[int]]:
+    """At most ``limit`` rows (paths, use, counts): alike leaves of a subtree become one row."""
+    depth = max(len(path) for path in paths)
+    while True:
+        depth -= 1
+        rows: dict[tuple[tuple[str, ...], int], int] = {}
+        for path, number in zip(paths, use, strict=True):
+            at = path[:depth] + (("*",) if len(path) > depth else ())
+            rows[at, number] = rows.get((at, number), 0) + 1
+        if len(rows) <= limit or depth <= 0:
+            kept = list(rows.items())[:limit]
+            return [p for (p, _), _ in kept], [u for (_, u), _ in kept], [c for _, c in kept]
+
+
+def article(word: str) -> str:
+    return f"{'an' if word[:1].lower() in 'aeiou' else 'a'} {word}"
+
+
+# --------------------------------------------------------------------------- values
+
+
+def host_values(array: Any) -> np.ndarray[Any, Any]:
+    """A shard's values on the host, without leaving a copy behind in the user's array.
+
+    ``np.asarray`` keeps what it copied from a GPU for as long as the array lives, so it is given
+    another array of the same buffer.
+    """
+    import jax
+
+    base = array if hasattr(array, "is_ready") else jax.random.key_data(array)
+    again = jax.make_array_from_single_device_arrays(base.shape, base.sharding, [base])
+    return np.asarray(again)
+
+
+def statistics(values: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Minimum, maximum and mean of the finite values, and how many are none."""
+    flat = values.reshape(-1)
+    found: dict[str, Any] = {"size": flat.size, "nan": 0, "inf": 0}
+    low, high, total, finite = math.inf, -math.inf, 0.0, 0
+    for start in range(0, flat.size, CHUNK):
+        part = flat[start : start + CHUNK]
+        if part.dtype.kind == "c":
+            part = np.abs(part)
+        elif part.dtype.kind not in "biuf":  # bfloat16 and its like are no kind of numpy's
+            try:
+                part = part.astype(np.float32)
+            except (TypeError, ValueError):
+                return found
+        if part.dtype.kind == "f":
+            found["nan"] += int(np.count_nonzero(np.isnan(part)))
+            found["inf"] += int(np.count_nonzero(np.isinf(part)))
+            if found["nan"] or found["inf"]:
+                part = part[np.isfinite(part)]
+        if part.size:
+            low, high = min(low, float(part.min())), max(high, float(part.max()))
+            total += float(part.sum(dtype=np.float64))
+            finite += part.size
+    if finite:
+        found |= {"minimum": low, "maximum": high, "mean": total / finite}
+    return found
+
+
+def digest_of(values: np.ndarray[Any, Any]) -> str:
+    """A hash of the bytes: -0.0 and 0.0, or two different NaNs, are different."""
+    digest = hashlib.blake2b(digest_size=8)
+    flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+    for start in range(0, flat.size, 1 << 24):
+        digest.update(flat[start : start + (1 << 24)].data)
+    return digest.hexdigest()
+
+
+# --------------------------------------------------------------------------- meshes
+
+
+def meshes_in(namespace: dict[str, Any]) -> list[wire.MeshInfo]:
+    """The meshes that variables are or carry, equal ones once, under the names that lead there."""
+    import jax
+
+    found: dict[Any, str] = {}
+    for name, value in namespace.items():
+        if not name.startswith("_") and isinstance(value, jax.sharding.Mesh):
+            found.setdefault(value, name)
+    for name, value in namespace.items():
+        if name.startswith("_") or name in ("In", "Out"):
+            continue
+        if isinstance(mesh := getattr(value, "mesh", None), jax.sharding.Mesh):
+            found.setdefault(mesh, f"{name}.mesh")
+            continue
+        for path, leaf in arrays_of(value):
+            mesh = getattr(leaf.sharding, "mesh", None)
+            if isinstance(mesh, jax.sharding.Mesh):
+                found.setdefault(mesh, f"{name}{''.join(path)}.sharding.mesh")
+    return [
+        wire.MeshInfo(
+            name=name,
+            axis_names=[str(axis) for axis in mesh.axis_names],
+            axis_sizes=list(mesh.devices.shape),
+            axis_types=[getattr(kind, "name", str(kind)) for kind in mesh.axis_types],
+            devices=[device.id for device in mesh.devices.flat],
+        )
+        for mesh, name in found.items()
+        if mesh.devices.size
+    ]
+
+
+# --------------------------------------------------------------------------- memory
+
+
+@dataclass
+class _Buffers:
+    """Live buffers by device; each is counted for whoever is first to reach it."""
+
+    position: dict[int, int]
+    seen: set[Any]
+
+    def take(self, array: Any) -> list[int]:
+        """Bytes per device of an array's buffers that nobody has counted yet."""
+        held = [0] * len(self.position)
+        try:
+            base = base_array(array)
+            ready = base.is_ready()
+        except RuntimeError:  # deleted or donated in this moment, by the main thread
+            return held
+        for shard in base.addressable_shards:
+            # The address of a buffer that is still being computed would be waited for.
+            key = shard.data.unsafe_buffer_pointer() if ready else (id(base), shard.replica_id)
+            where = self.position.get(shard.device.id)
+            if where is not None and (where, key) not in self.seen and shard.data.nbytes:
+                self.seen.add((where, key))
+                held[where] += shard.data.nbytes
+        return held
+
+
+def memory_report(rank: int, namespace: dict[str, Any]) -> wire.MemoryReport:
+    """Bytes that live arrays hold on this rank's devices, by variable."""
+    import jax
+
+    devices = jax.local_devices()
+    buffers = _Buffers({device.id: i for i, device in enumerate(devices)}, set())
+    named: list[wire.NamedBytes] = []
+    history: list[str] = []
+    for name, value in namespace.items():
+        if name.startswith("_") or name in ("In", "Out"):
+            history.append(name)
+            continue
+        named += _named(buffers, name, value)
+    kept = [0] * len(devices)
+    for name in history:  # Out[7], _7 and _ keep what cells ended in
+        for entry in _named(buffers, name, namespace[name]):
+            kept = [a + b for a, b in zip(kept, entry.nbytes, strict=True)]
+    if any(kept):
+        named.append(wire.NamedBytes("Out (results of earlier cells)", kept))
+    other = [0] * len(devices)
+    for array in jax.live_arrays():
+        other = [a + b for a, b in zip(other, buffers.take(array), strict=True)]
+    named.sort(key=lambda entry: -sum(entry.nbytes))
+    stats = [device.memory_stats() or {} for device in devices]
+    return wire.MemoryReport(
+        rank=rank,
+        devices=[device.id for device in devices],
+        names=_fold_names(named),
+        other=other,
+        in_use=[s.get("bytes_in_use") for s in stats],
+        limit=[s.get("bytes_limit") for s in stats],
+        rss_nbytes=_pages("/proc/self/statm", 1),
+        available_nbytes=_available(),
+        folded=max(0, len(named) - MAX_NAMES),
+    )
+
+
+def _named(buffers: _Buffers, name: str, value: Any) -> list[wire.NamedBytes]:
+    held = [0] * len(buffers.position)
+    for _, array in arrays_of(value):
+        held = [a + b for a, b in zip(held, buffers.take(array), strict=True)]
+    return [wire.NamedBytes(name, held)] if any(held) else []
+
+
+def _fold_names(named: list[wire.NamedBytes]) -> list[wire.NamedBytes]:
+    kept, rest = named[:MAX_NAMES], named[MAX_NAMES:]
+    if rest:
+        sums = [sum(column) for column in zip(*(entry.nbytes for entry in rest), strict=True)]
+        kept.append(wire.NamedBytes(f"{len(rest)} more variables", sums))
+    return kept
+
+
+def _pages(path: str, field: int) -> int:
+    try:
+        with open(path) as file:
+            return int(file.read().split()[field]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+def _available() -> int:
+    try:
+        with open("/proc/meminfo") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0

@@ -1,0 +1,483 @@
+"""The ranks' reports of an array, joined into one model: who holds which part of it.
+
+Pure: nothing here talks to a rank, and nothing needs a collective, so a view can't hang.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from jaxcluster import wire
+
+Bounds = tuple[tuple[int, int], ...]  # (start, stop) for each axis
+
+MAX_GAP_CELLS = 1_000_000  # past it gaps are counted, not located
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device, and the rank and host that it belongs to."""
+
+    id: int
+    rank: int
+    kind: str
+    platform: str
+    host: str
+    coords: tuple[int, ...] | None = None
+    local_hardware_id: int | None = None
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One device's copy of one part of an array."""
+
+    rank: int
+    device: int
+    index: Bounds
+    nbytes: int
+    replica_id: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(stop - start for start, stop in self.index)
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The index as numpy and ``jax.Array.addressable_shards`` write it, bounds written out."""
+        return tuple(slice(start, stop) for start, stop in self.index)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of an array and its copies, by replica id."""
+
+    index: Bounds
+    shards: tuple[Shard, ...]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(sorted({shard.rank for shard in self.shards}))
+
+
+@dataclass(frozen=True)
+class ArrayLayout:
+    """Where every part of an array lies.
+
+    Attributes:
+      sharding: as JAX prints it; ``kind`` is its class.
+      mesh: (axis name, size) for each axis of its mesh; empty where it has none.
+      spec: the PartitionSpec as JAX prints it.
+      split: for each axis of the array, the mesh axes that cut it.
+      spans: processes share one array. Otherwise each rank has one of its own by that name, and
+        ``shards`` are those of all of them.
+      parts: the parts in the order of their indices, each with all its copies.
+      devices: all devices of the cluster, by id.
+      notes: what is to be said of single ranks: it is dead, has no such name, has another shape.
+      ready: whether every rank has computed its part.
+      age_s: how old the oldest report in it is; 0 for one that was just made.
+      stale: the ranks whose reports are that old, because they did not answer now.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    sharding: str
+    kind: str
+    mesh: tuple[tuple[str, int], ...]
+    spec: str
+    split: tuple[tuple[str, ...], ...]
+    memory_kind: str
+    committed: bool
+    spans: bool
+    parts: tuple[Part, ...]
+    devices: Mapping[int, Device] = field(repr=False)
+    notes: Mapping[int, str] = field(default_factory=dict)
+    ready: bool = True
+    age_s: float = 0.0
+    stale: tuple[int, ...] = ()
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """Every shard of every rank."""
+        return tuple(shard for part in self.parts for shard in part.shards)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that hold a part."""
+        return tuple(sorted({shard.rank for shard in self.shards}))
+
+    @property
+    def bytes_per_device(self) -> dict[int, int]:
+        """Bytes on each device that holds a part."""
+        held: Counter[int] = Counter()
+        for shard in self.shards:
+            held[shard.device] += shard.nbytes
+        return dict(sorted(held.items()))
+
+    @property
+    def bytes_per_rank(self) -> dict[int, int]:
+        """Bytes on each rank that holds a part."""
+        held: Counter[int] = Counter()
+        for shard in self.shards:
+            held[shard.rank] += shard.nbytes
+        return dict(sorted(held.items()))
+
+    @property
+    def replication(self) -> float:
+        """How many copies of an element there are on average: 1 when nothing is replicated."""
+        held = sum(volume(part.index) for part in self.parts)
+        return sum(volume(s.index) for s in self.shards) / held if held else 0.0
+
+    @property
+    def imbalance(self) -> float:
+        """The fullest device's bytes by the mean of those that hold a part: 1 is even."""
+        held = self.bytes_per_device.values()
+        return max(held) * len(held) / sum(held) if any(held) else 1.0
+
+    @property
+    def missing(self) -> int:
+        """How many elements no process holds that answered."""
+        if not self.spans and not self.parts:
+            return 0
+        return max(0, math.prod(self.shape) - covered(part.index for part in self.parts))
+
+    @property
+    def gaps(self) -> tuple[Bounds, ...]:
+        """The parts that no process holds that answered, as boxes."""
+        return find_gaps(self.shape, [part.index for part in self.parts]) if self.missing else ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A leaf of a pytree: where it is, and which of ``TreeLayout.layouts`` it looks like.
+
+    ``count`` is more than 1 where a huge tree was folded: the row stands for so many leaves.
+    """
+
+    path: tuple[str, ...]
+    use: int
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class TreeLayout:
+    """Where the arrays of a pytree lie. Leaves that are laid out alike share a layout."""
+
+    name: str
+    type: str
+    rows: tuple[Row, ...]
+    layouts: tuple[ArrayLayout, ...]
+    devices: Mapping[int, Device] = field(repr=False)
+    notes: Mapping[int, str] = field(default_factory=dict)
+    age_s: float = 0.0
+    stale: tuple[int, ...] = ()
+
+    @property
+    def leaves(self) -> int:
+        return sum(row.count for row in self.rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays, each counted once however often it is replicated."""
+        return sum(self.layouts[row.use].nbytes * row.count for row in self.rows)
+
+    @property
+    def bytes_per_device(self) -> dict[int, int]:
+        """Bytes on each device that holds a part."""
+        held: Counter[int] = Counter()
+        for use, count in self._uses().items():
+            for device, nbytes in self.layouts[use].bytes_per_device.items():
+                held[device] += nbytes * count
+        return dict(sorted(held.items()))
+
+    def _uses(self) -> Counter[int]:
+        uses: Counter[int] = Counter()
+        for row in self.rows:
+            uses[row.use] += row.count
+        return uses
+
+
+# --------------------------------------------------------------------------- joining
+
+
+def known_devices(
+    replies: Iterable[wire.InitializeReply], facts: Iterable[wire.EngineFacts]
+) -> dict[int, Device]:
+    """All devices of a cluster by id, from what its ranks said when they were initialized."""
+    hosts = {fact.rank: fact.hostname for fact in facts}
+    return {
+        d.id: Device(
+            id=d.id,
+            rank=reply.rank,
+            kind=d.kind,
+            platform=d.platform,
+            host=hosts.get(reply.rank, ""),
+            coords=tuple(d.coords) if d.coords is not None else None,
+            local_hardware_id=d.local_hardware_id,
+        )
+        for reply in replies
+        for d in reply.devices
+    }
+
+
+def array_layout(
+    name: str,
+    infos: Mapping[int, wire.ArrayInfo],
+    devices: Mapping[int, Device],
+    notes: Mapping[int, str] | None = None,
+) -> ArrayLayout:
+    """One array as all its ranks see it.
+
+    Args:
+      infos: each rank's report of it.
+      devices: those of the cluster.
+      notes: what is to be said of ranks that have no report. Ranks whose array has another shape,
+        dtype or sharding than the first rank's, or none any more, are added to them.
+    """
+    said = dict(notes or {})
+    alive = {rank: info for rank, info in sorted(infos.items()) if not info.note}
+    said.update({rank: info.note for rank, info in infos.items() if info.note})
+    first = next(iter(alive.values()), None) or next(iter(infos.values()))
+    like = (first.shape, first.dtype, first.spans)
+    shards = []
+    for rank, info in alive.items():
+        if (info.shape, info.dtype, info.spans) != like:
+            span = "" if info.spans == first.spans else ", across processes" * info.spans
+            said[rank] = f"another array: {info.dtype}{info.shape}{span}"
+            continue
+        if info.sharding != first.sharding and first.spans:
+            said[rank] = f"another sharding: {info.sharding}"
+        shards += [
+            Shard(rank, s.device, tuple((a, b) for a, b in s.index), s.nbytes, s.replica_id)
+            for s in info.shards
+        ]
+    return ArrayLayout(
+        name=name,
+        shape=tuple(first.shape),
+        dtype=first.dtype,
+        nbytes=first.nbytes,
+        sharding=first.sharding,
+        kind=first.kind,
+        mesh=tuple(zip(first.axis_names, first.axis_sizes, strict=True)),
+        spec=first.spec,
+        split=tuple(tuple(names) for names in first.split),
+        memory_kind=first.memory_kind,
+        committed=first.committed,
+        spans=first.spans,
+        parts=parts_of(shards),
+        devices=devices,
+        notes=dict(sorted(said.items())),
+        ready=all(info.ready for info in alive.values()),
+    )
+
+
+def parts_of(shards: Iterable[Shard]) -> tuple[Part, ...]:
+    """Shards of equal index together, the parts in the order of their indices."""
+    by_index: dict[Bounds, list[Shard]] = {}
+    for shard in shards:
+        by_index.setdefault(shard.index, []).append(shard)
+    return tuple(
+        Part(index, tuple(sorted(copies, key=lambda s: (s.replica_id, s.rank, s.device))))
+        for index, copies in sorted(by_index.items())
+    )
+
+
+def tree_layout(
+    name: str,
+    reports: Mapping[int, wire.ValueReport],
+    devices: Mapping[int, Device],
+    notes: Mapping[int, str] | None = None,
+) -> TreeLayout:
+    """A pytree as all its ranks see it; ``paths`` are those of the first rank that sent any.
+
+    A rank whose tree has other paths is told of in ``notes`` and left out.
+    """
+    said = dict(notes or {})
+    first = next(r for _, r in sorted(reports.items()) if r.paths)
+    alike = {}
+    for rank, report in sorted(reports.items()):
+        if report.digest == first.digest:
+            alike[rank] = report
+        else:
+            said[rank] = different_tree(first, report)
+    layouts: list[ArrayLayout] = []
+    known: dict[tuple[int, ...], int] = {}
+    rows = []
+    counts = first.counts or itertools.repeat(1)
+    uses = zip(*(report.use for report in alike.values()), strict=True)
+    for path, use, count in zip(first.paths, uses, counts, strict=False):
+        if use not in known:
+            known[use] = len(layouts)
+            infos = {r: alike[r].infos[u] for r, u in zip(alike, use, strict=True)}
+            layouts.append(array_layout(name, infos, devices))
+        rows.append(Row(tuple(path), known[use], count))
+    return TreeLayout(
+        name, first.type, tuple(rows), tuple(layouts), devices, dict(sorted(said.items()))
+    )
+
+
+def different_tree(one: wire.ValueReport, other: wire.ValueReport) -> str:
+    """What a rank's tree has that another's has not, in a few words."""
+    if not other.paths:
+        return "another tree"
+    here, there = {tuple(p) for p in one.paths}, {tuple(p) for p in other.paths}
+    words = [f"lacks {''.join(min(here - there))}"] if here - there else []
+    words += [f"has {''.join(min(there - here))} more"] if there - here else []
+    return "another tree: " + (" and ".join(words) or "its leaves are in another order")
+
+
+def leaf_layout(tree: TreeLayout, number: int) -> ArrayLayout:
+    """The layout of one row of a tree, under the leaf's own name."""
+    row = tree.rows[number]
+    return replace(
+        tree.layouts[row.use],
+        name=tree.name + "".join(row.path),
+        age_s=tree.age_s,
+        stale=tree.stale,
+        notes={**tree.layouts[row.use].notes, **tree.notes},
+    )
+
+
+# --------------------------------------------------------------------------- boxes
+
+
+def volume(index: Bounds) -> int:
+    """How many elements a part has."""
+    return math.prod(stop - start for start, stop in index)
+
+
+def covered(indices: Iterable[Bounds]) -> int:
+    """How many elements are in these parts; JAX's parts are equal or disjoint."""
+    return sum(volume(index) for index in set(indices))
+
+
+def find_gaps(shape: Sequence[int], held: Sequence[Bounds]) -> tuple[Bounds, ...]:
+    """What of ``shape`` none of ``held`` covers, as boxes; neighbours along an axis joined.
+
+    None where there would be too many cells to look at: ``ArrayLayout.missing`` counts them still.
+    """
+    edges = [
+        sorted({0, size, *(at for index in held for at in index[axis])})
+        for axis, size in enumerate(shape)
+    ]
+    if math.prod(len(e) - 1 for e in edges) > MAX_GAP_CELLS:
+        return ()
+    positions = [{at: i for i, at in enumerate(e)} for e in edges]
+    taken: set[tuple[int, ...]] = set()
+    for index in set(held):
+        spans = (range(p[a], p[b]) for p, (a, b) in zip(positions, index, strict=True))
+        taken.update(itertools.product(*spans))
+    cells = itertools.product(*(range(len(e) - 1) for e in edges))
+    free = [
+        tuple((e[i], e[i + 1]) for e, i in zip(edges, cell, strict=True))
+        for cell in cells
+        if cell not in taken
+    ]
+    for axis in range(len(shape)):
+        free = _join(free, axis)
+    return tuple(sorted(free))
+
+
+def _join(boxes: Sequence[Bounds], axis: int) -> list[Bounds]:
+    """Boxes that touch along ``axis`` and are equal along the others become one."""
+    joined: list[Bounds] = []
+    for box in sorted(boxes, key=lambda b: (b[:axis], b[axis + 1 :], b[axis])):
+        last = joined[-1] if joined else None
+        if (
+            last is not None
+            and last[:axis] + last[axis + 1 :] == box[:axis] + box[axis + 1 :]
+            and last[axis][1] == box[axis][0]
+        ):
+            joined[-1] = (*box[:axis], (last[axis][0], box[axis][1]), *box[axis + 1 :])
+        else:
+            joined.append(box)
+    return joined
+
+
+# --------------------------------------------------------------------------- checking
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Copies of one part that are not bitwise equal: (rank, device) with equal bytes together.
+
+    The largest group comes first; the others are what to look at.
+    """
+
+    leaf: tuple[str, ...]
+    index: Bounds
+    groups: tuple[tuple[tuple[int, int], ...], ...]
+
+
+@dataclass(frozen=True)
+class BadValues:
+    """A shard with NaN or infinite values."""
+
+    leaf: tuple[str, ...]
+    rank: int
+    device: int
+    index: Bounds
+    nan: int
+    inf: int
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What comparing all copies of all parts has shown. ``unchecked`` ranks gave no answer."""
+
+    name: str
+    shards: int
+    compared: int
+    differences: tuple[Difference, ...]
+    bad: tuple[BadValues, ...]
+    unchecked: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        return not (self.differences or self.bad or self.unchecked)
+
+    @property
+    def odd_ranks(self) -> tuple[int, ...]:
+        """The ranks that hold a copy unlike the most frequent one."""
+        odd = {r for d in self.differences for group in d.groups[1:] for r, _ in group}
+        return tuple(sorted(odd))
+
+
+def compare(
+    name: str,
+    checks: Mapping[int, Sequence[wire.ShardCheck]],
+    unchecked: Mapping[int, str] | None = None,
+) -> CheckResult:
+    """Which copies of a part differ, and which shards hold NaN or infinity.
+
+    Args:
+      checks: what each rank found in its shards, with digests.
+    """
+    copies: dict[tuple[tuple[str, ...], Bounds], dict[str, list[tuple[int, int]]]] = {}
+    bad, shards = [], 0
+    for rank, found in sorted(checks.items()):
+        for check in found:
+            shards += 1
+            leaf, index = tuple(check.leaf), tuple((a, b) for a, b in check.index)
+            same = copies.setdefault((leaf, index), {}).setdefault(check.digest, [])
+            same.append((rank, check.device))
+            if check.nan or check.inf:
+                bad.append(BadValues(leaf, rank, check.device, index, check.nan, check.inf))
+    differences = [
+        Difference(leaf, index, tuple(sorted(map(tuple, by_digest.values()), key=_most_first)))
+        for (leaf, index), by_digest in copies.items()
+        if len(by_digest) > 1
+    ]
+    compared = sum(1 for by_digest in copies.values() if sum(map(len, by_digest.values())) > 1)
+    return CheckResult(
+        name, shards, compared, tuple(differences), tuple(bad), dict(unchecked or {})
+    )
+
+
+def _most_first(group: tuple[tuple[int, int], ...]) -> tuple[int, tuple[int, int]]:
+    return -len(group), group[0]

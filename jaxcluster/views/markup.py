@@ -1,0 +1,333 @@
+"""Layouts as HTML that survives: untrusted notebooks, nbconvert and GitHub's sanitizer.
+
+Those strip styles, scripts and inline SVG, so a picture is an ``<img>`` of a data URI, and colour
+is a ``bgcolor``. Every picture has a text that says the same, and a table beside it.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from jaxcluster.layout import ArrayLayout, CheckResult, Device, TreeLayout
+from jaxcluster.ranks import format_ranks, name_ranks
+from jaxcluster.survey import Memory, Meshes
+from jaxcluster.views import palette, picture, plain, words
+
+WIDTH = 560
+MAX_TILES = 600  # of one picture
+MAX_ROWS = 64
+MAX_LEAVES = 200
+FONT = "font-family='system-ui,sans-serif'"
+
+
+def array(layout: ArrayLayout, check: CheckResult | None = None) -> str:
+    """A picture of the array cut into its parts, and a table of the devices."""
+    kind = words.array_type(layout.dtype, layout.shape)
+    out = [f"<p><b>{escape(layout.name)}</b>: <code>{escape(kind)}</code>, "
+           f"{escape(words.headline(layout))}</p>"]  # fmt: skip
+    out += _lines(words.facts(layout))
+    odd = _odd_parts(check)
+    drawn = picture.lay_out(layout)
+    for panel in drawn.panels if layout.parts else ():
+        if panel.fixed:
+            where = ", ".join(f"axis {axis} at {a}:{b}" for axis, a, b in panel.fixed)
+            out.append(f"<p>{where}</p>")
+        svg = array_svg(layout, drawn, panel, odd)
+        out.append(_image(svg, f"{layout.name} cut into {len(panel.tiles)} parts; see the table"))
+    if drawn.folded:
+        out.append(f"<p>... and {words.plural(drawn.folded, 'such panel')} more</p>")
+    if layout.parts:
+        out.append(_devices(layout))
+    if check is not None:
+        out += _lines(words.check(check))
+    return "\n".join(out)
+
+
+def _lines(lines: Iterable[str]) -> list[str]:
+    text = "<br>\n".join(escape(line) for line in lines)
+    return [f"<p><small>{text}</small></p>"] if text else []
+
+
+def _image(svg: str, alt: str) -> str:
+    data = base64.b64encode(svg.encode()).decode()
+    return f'<img alt="{escape(alt)}" src="data:image/svg+xml;base64,{data}">'
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], more: str = "") -> str:
+    """Cells are HTML already."""
+    out = ["<table><thead><tr>" + "".join(f"<th>{h}</th>" for h in head) + "</tr></thead><tbody>"]
+    out += ["<tr>" + "".join(cells) + "</tr>" for cells in rows]
+    out.append("</tbody></table>")
+    return "\n".join(out) + (f"\n<p>{escape(more)}</p>" if more else "")
+
+
+def _td(text: str) -> str:
+    return f"<td>{escape(text)}</td>"
+
+
+def _rank_cells(rank: int) -> list[str]:
+    """A swatch of the rank's colour and its glyph and number in plain ink."""
+    return [
+        f'<td bgcolor="{palette.color(rank)}">&nbsp;</td>',
+        _td(f"{palette.glyph(rank)} {rank}"),
+    ]
+
+
+def _devices(layout: ArrayLayout) -> str:
+    held = layout.bytes_per_device
+    replicas: dict[int, list[str]] = {}
+    for shard in layout.shards:
+        copy = f" copy {shard.replica_id}" if shard.replica_id else ""
+        replicas.setdefault(shard.device, []).append(words.index(shard.index) + copy)
+    ranks = {shard.device: shard.rank for shard in layout.shards}
+    rows = []
+    for id in sorted(held, key=lambda d: (ranks[d], d))[:MAX_ROWS]:
+        found = layout.devices.get(id)
+        rows.append(
+            [
+                *_rank_cells(ranks[id]),
+                _td(words.device(found, id)),
+                _td(_where(found)),
+                _td("; ".join(replicas[id][:4])),
+                _td(words.nbytes(held[id])),
+            ]
+        )
+    more = len(held) - MAX_ROWS
+    return _table(
+        ["", "rank", "device", "host", "holds", "bytes"],
+        rows,
+        f"... and {more} more devices" if more > 0 else "",
+    )
+
+
+def _where(found: Device | None) -> str:
+    if found is None:
+        return ""
+    at = f" {found.coords}" if found.coords else ""
+    return f"{found.host}{at}"
+
+
+# --------------------------------------------------------------------------- SVG
+
+
+def array_svg(
+    layout: ArrayLayout,
+    drawn: picture.Picture,
+    panel: picture.Panel,
+    odd: frozenset[object] = frozenset(),
+) -> str:
+    """One panel as SVG on its own white ground, so that it reads on every theme."""
+    width, height = WIDTH, _height(drawn)
+    left, top = (54, 20) if layout.shape else (4, 4)
+    out = [_open(width + left + 6, height + top + 6)]
+    shown = panel.tiles[:MAX_TILES]
+    for tile in shown:
+        x0, x1 = (left + width * at / max(1, drawn.columns) for at in tile.columns)
+        y0, y1 = (top + height * at / max(1, drawn.rows) for at in tile.rows)
+        out += _tile(layout, tile, (x0, y0, x1, y1), tile.part.index in odd)
+    out += _axes(layout, drawn, panel, left, top, width, height)
+    if len(panel.tiles) > len(shown):
+        note = f"{len(panel.tiles) - len(shown)} more parts not drawn"
+        out.append(_text(left, height + top + 4, note, 10))
+    return "".join([*out, "</svg>"])
+
+
+def _open(width: float, height: float) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
+        f'viewBox="0 0 {width:g} {height:g}" {FONT}>'
+        f'<rect width="{width:g}" height="{height:g}" fill="#ffffff"/>'
+    )
+
+
+def _height(drawn: picture.Picture) -> float:
+    rows = len({tile.rows for panel in drawn.panels for tile in panel.tiles})
+    natural = WIDTH * drawn.rows / max(1, drawn.columns)
+    return max(30.0 * min(rows, 12), min(natural, 0.7 * WIDTH), 40.0)
+
+
+def _tile(
+    layout: ArrayLayout,
+    tile: picture.Tile,
+    box: tuple[float, float, float, float],
+    odd: bool,
+) -> list[str]:
+    """A part: a stripe for each rank that holds it, and who they are."""
+    x0, y0, x1, y1 = box
+    ranks = tile.part.ranks
+    shown = ranks[:8]
+    stripe = (x1 - x0) / len(shown)
+    title = f"{words.index(tile.part.index)}: {name_ranks(ranks)}"
+    out = [f"<g><title>{escape(title)}</title>"]
+    for number, rank in enumerate(shown):
+        out.append(
+            f'<rect x="{x0 + number * stripe:.1f}" y="{y0:.1f}" width="{stripe:.1f}" '
+            f'height="{y1 - y0:.1f}" fill="{palette.color(rank)}"/>'
+        )
+        if stripe > 24 and y1 - y0 > 14:
+            paper = palette.ink(palette.color(rank))
+            label = f"{palette.glyph(rank)} {rank}"
+            out.append(_text(x0 + number * stripe + 4, y0 + 13, label, 11, paper))
+            ids = sorted(shard.device for shard in tile.part.shards if shard.rank == rank)
+            held = words.devices(ids, layout.devices)
+            if stripe > 6.2 * len(held) and y1 - y0 > 28:
+                out.append(_text(x0 + number * stripe + 4, y0 + 26, held, 10, paper))
+    frame = palette.ALARM if odd else "#ffffff"
+    out.append(
+        f'<rect x="{x0:.1f}" y="{y0:.1f}" width="{x1 - x0:.1f}" height="{y1 - y0:.1f}" '
+        f'fill="none" stroke="{frame}" stroke-width="{4 if odd else 1.5}"/></g>'
+    )
+    if len(ranks) > len(shown) and x1 - x0 > 60:
+        out.append(_text(x1 - 44, y1 - 5, f"+{len(ranks) - len(shown)} ranks", 10))
+    return out
+
+
+def _text(x: float, y: float, text: str, size: int, fill: str = "#333333") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{fill}">{escape(text)}</text>'
+
+
+def _axes(
+    layout: ArrayLayout,
+    drawn: picture.Picture,
+    panel: picture.Panel,
+    left: float,
+    top: float,
+    width: float,
+    height: float,
+) -> list[str]:
+    """Where the cuts are, as many as there is room for, and which mesh axes make them."""
+    out = []
+    if drawn.column_axis is not None:
+        marks = sorted({at for tile in panel.tiles for at in tile.columns})
+        for at in _thin(marks, 12):
+            out.append(_text(left + width * at / max(1, drawn.columns) - 6, top - 4, str(at), 10))
+    if drawn.row_axis is not None:
+        marks = sorted({at for tile in panel.tiles for at in tile.rows})
+        for at in _thin(marks, max(2, int(height / 14))):
+            out.append(_text(2, top + height * at / max(1, drawn.rows) + 3, str(at), 10))
+    return out
+
+
+def _thin(marks: Sequence[int], limit: int) -> Sequence[int]:
+    return marks if len(marks) <= limit else [*marks[:: -(-len(marks) // limit)], marks[-1]]
+
+
+# --------------------------------------------------------------------------- the others
+
+
+def tree(layout: TreeLayout, check: CheckResult | None = None) -> str:
+    """The leaves as a table, the totals above."""
+    top = max(layout.bytes_per_device.values(), default=0)
+    out = [
+        f"<p><b>{escape(layout.name)}</b>: {escape(layout.type)} of "
+        f"{words.plural(layout.leaves, 'leaf', 'leaves')}, {words.nbytes(layout.nbytes)}, "
+        f"{words.nbytes(top)} on the fullest device</p>",
+        *_lines(words.notes(layout)),
+    ]
+    rows = []
+    for row in layout.rows[:MAX_LEAVES]:
+        found = layout.layouts[row.use]
+        times = f" x {row.count:,}" if row.count > 1 else ""
+        per_device = max(found.bytes_per_device.values(), default=0) * row.count
+        rows.append(
+            [
+                _td("".join(row.path) + times),
+                _td(plain.leaf_type(found)),
+                _td(plain.leaf_spec(found)),
+                _td(words.nbytes(found.nbytes * row.count)),
+                _td(words.nbytes(per_device) if found.parts else ""),
+            ]
+        )
+    more = sum(row.count for row in layout.rows[MAX_LEAVES:])
+    head = ["leaf", "type", "sharding", "bytes", "per device"]
+    note = f"... and {words.plural(more, 'leaf', 'leaves')} more" if more else ""
+    out.append(_table(head, rows, note))
+    if check is not None:
+        out += _lines(words.check(check))
+    return "\n".join(out)
+
+
+def mesh(found: Meshes) -> str:
+    """Each mesh as a table of its devices, coloured by rank."""
+    out = []
+    for info in found.meshes:
+        out.append(f"<p><b>{escape(plain.mesh_headline(info))}</b></p>")
+        columns = info.axis_sizes[-1] if info.axis_sizes else 1
+        cell, gap = (max(64.0, min(140.0, WIDTH / max(1, columns))), 34.0)
+        rows = -(-len(info.devices) // columns)
+        shown = min(rows, MAX_ROWS)
+        svg = [_open(cell * columns + 60, gap * shown + 26)]
+        if info.axis_names:
+            svg.append(_text(58, 13, f"{info.axis_names[-1]} →", 11))
+        if len(info.axis_names) > 1:
+            svg.append(_text(2, 13, f"{','.join(info.axis_names[:-1])} ↓", 11))
+        for number, id in enumerate(info.devices[: shown * columns]):
+            device = found.devices.get(id)
+            rank = device.rank if device else 0
+            x, y = 56 + cell * (number % columns), 20 + gap * (number // columns)
+            fill = palette.color(rank)
+            svg.append(
+                f'<rect x="{x:.1f}" y="{y:.1f}" width="{cell - 3:.1f}" height="{gap - 3:.1f}" '
+                f'fill="{fill}"/>'
+            )
+            paper = palette.ink(fill)
+            svg.append(_text(x + 4, y + 13, f"{palette.glyph(rank)} {rank}", 11, paper))
+            svg.append(_text(x + 4, y + 26, words.device(device, id), 10, paper))
+            if number % columns == 0 and len(info.axis_sizes) > 1:
+                svg.append(_text(4, y + 18, plain.place(number, info.axis_sizes), 10))
+        out.append(_image("".join([*svg, "</svg>"]), plain.mesh_headline(info)))
+        if rows > shown:
+            out.append(f"<p>... and {len(info.devices) - shown * columns} more devices</p>")
+    hosts: dict[str, list[int]] = {}
+    for found_device in found.devices.values():
+        hosts.setdefault(found_device.host, []).append(found_device.rank)
+    table = [[_td(host), _td(format_ranks(ranks))] for host, ranks in list(hosts.items())]
+    out.append(_table(["host", "ranks"], table[:MAX_ROWS]))
+    return "\n".join(out + _lines(f"Rank {r}: {w}" for r, w in found.words.items()))
+
+
+def memory(found: Memory) -> str:
+    """A bar for each device, and a table of the variables."""
+    bars = plain.device_bars(found)
+    full = max((limit or total for *_, total, limit in bars), default=0) or 1
+    shown = bars[:MAX_ROWS]
+    svg = [_open(WIDTH + 160, 20 * len(shown) + 24)]
+    svg.append(_text(150, 13, "dark: variables, light: other live arrays, grey: free", 11))
+    for number, (rank, id, named, total, limit) in enumerate(shown):
+        y = 20 + 20 * number
+        scale = WIDTH / (limit or full)
+        label = f"{palette.glyph(rank)} {rank} · {words.device(found.devices.get(id), id)}"
+        svg.append(_text(4, y + 13, label, 11))
+        for x, width, fill, opacity in (
+            (0.0, float(WIDTH), "#e0e0e0", 1.0),
+            (0.0, total * scale, palette.color(rank), 0.45),
+            (0.0, named * scale, palette.color(rank), 1.0),
+        ):
+            svg.append(
+                f'<rect x="{150 + x:g}" y="{y}" width="{max(0.0, width):.1f}" height="16" '
+                f'fill="{fill}" fill-opacity="{opacity:g}"/>'
+            )
+    out = [_image("".join([*svg, "</svg>"]), "Bytes held on each device; see the tables")]
+    rows = [
+        [*_rank_cells(rank), _td(words.device(found.devices.get(id), id)), _td(words.nbytes(named)),
+         _td(words.nbytes(total - named)), _td(words.nbytes(limit - total) if limit else "")]
+        for rank, id, named, total, limit in shown
+    ]  # fmt: skip
+    more = len(bars) - len(shown)
+    note = f"... and {more} more devices" if more else ""
+    out.append(_table(["", "rank", "device", "variables", "other", "free"], rows, note))
+    names = [
+        [_td(name), _td(words.nbytes(size)), _td(format_ranks(ranks))]
+        for name, size, ranks in plain.variable_rows(found)[:MAX_ROWS]
+    ]
+    if names:
+        out.append(_table(["variable", "bytes on all devices", "ranks"], names))
+    return "\n".join(out + _lines(f"Rank {r}: {w}" for r, w in found.words.items()))
+
+
+def _odd_parts(check: CheckResult | None) -> frozenset[object]:
+    if check is None:
+        return frozenset()
+    return frozenset({d.index for d in check.differences} | {b.index for b in check.bad})

@@ -1,0 +1,139 @@
+"""What ``%shards``, ``%jaxcluster mesh`` and ``%jaxcluster memory`` show, for every frontend.
+
+The default display is no widget: a widget is gone when a saved notebook is opened again, while a
+MIME bundle stays. Where nothing draws its JSON, the frontend takes the HTML or the text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxcluster import survey, wire
+from jaxcluster.layout import ArrayLayout, CheckResult, TreeLayout
+from jaxcluster.views import document, markup, plain
+
+if TYPE_CHECKING:
+    from jaxcluster.cluster import Cluster
+
+Answer = Callable[[Mapping[str, Any]], Any]
+
+
+@dataclass(frozen=True)
+class View:
+    """Something to show, in all the forms that a frontend may ask for.
+
+    Attributes:
+      document: JSON for ``static/shardview.js``.
+      text, html: the same for terminals and logs, and for saved and untrusted notebooks.
+    """
+
+    document: dict[str, Any] = field(repr=False)
+    text: str
+    html: str = field(repr=False)
+    answer: Answer | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return {document.MIME: self.document, "text/html": self.html, "text/plain": self.text}
+
+    def widget(self) -> Any:
+        """An anywidget of it, whose statistics and values come from the ranks on demand."""
+        from jaxcluster.views.widget import ShardWidget
+
+        return ShardWidget(self.document, self.html, self.answer)
+
+
+def shards(cluster: Cluster, name: str, *, check: bool = False, color: bool = False) -> View:
+    """The view of an array or a pytree of the ranks.
+
+    Args:
+      name: a variable, or a part of one: ``params['w']``. ``""``: what the last cell ended in.
+      check: compare all copies and look for NaN, too; that reads every byte.
+      color: mark the ranks by ANSI colours in the text.
+
+    Raises:
+      UsageError: no rank has it, or it holds no array.
+    """
+    layout = survey.look(cluster, name)
+    checked = survey.check(cluster, name) if check else None
+    return layout_view(layout, checked, answers(cluster, name), color)
+
+
+def layout_view(
+    layout: ArrayLayout | TreeLayout,
+    check: CheckResult | None = None,
+    answer: Answer | None = None,
+    color: bool = False,
+) -> View:
+    """The view of a layout."""
+    if isinstance(layout, TreeLayout):
+        text, html = plain.tree(layout, check), markup.tree(layout, check)
+        return View(document.tree(layout, check), text, html, answer)
+    text = plain.array(layout, check, color)
+    return View(document.array(layout, check), text, markup.array(layout, check), answer)
+
+
+def mesh(cluster: Cluster, name: str | None = None) -> View:
+    """The view of the device meshes among the ranks' variables."""
+    found = survey.meshes(cluster, name)
+    return View(document.mesh(found), plain.mesh(found), markup.mesh(found))
+
+
+def memory(cluster: Cluster) -> View:
+    """The view of what every device holds."""
+    found = survey.memory(cluster)
+    return View(document.memory(found), plain.memory(found), markup.memory(found))
+
+
+def show(view: View, rich: bool) -> None:
+    """Display a view: as a bundle in a notebook, as text in a terminal."""
+    if rich:
+        from IPython.display import display
+
+        display(view)
+    else:
+        print(view.text)
+
+
+def color_terminal() -> bool:
+    """Whether this is a terminal, which takes colours."""
+    return sys.stdout.isatty()
+
+
+# --------------------------------------------------------------------------- on demand
+
+
+def answers(cluster: Cluster, name: str) -> Answer:
+    """Answers what a widget asks for, as JSON: stats, peek, check and look."""
+    handle = survey.answer(cluster, name)
+
+    def answer(question: Mapping[str, Any]) -> Any:
+        found = handle(question)
+        match found:
+            case wire.ShardCheck():
+                return dataclasses.asdict(found)
+            case CheckResult():
+                return document.checked(found)
+            case ArrayLayout():
+                return document.array(found)
+            case TreeLayout():
+                return document.tree(found)
+            case np.ndarray():
+                return {"shape": list(found.shape), "values": spell(found)}
+        return found
+
+    return answer
+
+
+def spell(values: np.ndarray[Any, Any]) -> list[str]:
+    """Values as short texts: JSON has no NaN, and a reader wants no 17 digits."""
+    flat: Sequence[Any] = values.reshape(-1).tolist()
+    return [f"{v:.5g}" if isinstance(v, float | complex) else str(v) for v in flat]

@@ -1,0 +1,54 @@
+"""The views as widgets: JupyterLab, Notebook 7, VS Code and Colab draw them with one ESM file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+from jaxcluster.errors import JaxClusterError
+
+ESM = Path(__file__).parents[1] / "static" / "shardview.js"
+
+
+class ShardWidget(anywidget.AnyWidget):
+    """Draws a document, and asks the ranks for statistics and values when they are wanted.
+
+    Questions are custom messages ``{"id": n, "op": ...}``; the answer has the same id, and a
+    ``result`` or an ``error``, which is a text.
+    """
+
+    _esm = ESM
+    document = traitlets.Dict().tag(sync=True)
+    live = traitlets.Bool(False).tag(sync=True)
+
+    def __init__(
+        self,
+        document: Mapping[str, Any],
+        html: str = "",
+        answer: Callable[[Mapping[str, Any]], Any] | None = None,
+    ) -> None:
+        super().__init__(document=dict(document), live=answer is not None)
+        self._html = html
+        self._answer = answer
+        self.on_msg(self._on_question)
+
+    def _on_question(self, widget: Any, question: Any, buffers: Any) -> None:
+        if self._answer is None or not isinstance(question, dict) or "op" not in question:
+            return
+        reply: dict[str, Any] = {"id": question.get("id")}
+        try:
+            reply["result"] = self._answer(question)
+        except JaxClusterError as error:
+            reply["error"] = str(error)
+        except (KeyError, TypeError, ValueError) as error:
+            reply["error"] = f"not understood: {type(error).__name__}: {error}"
+        self.send(reply)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
+        # What remains of it in a saved notebook that knows no widgets.
+        return ({**data, "text/html": self._html} if self._html else data), metadata

@@ -1,0 +1,436 @@
+"""static/shardview.js in a real browser, with a fake kernel: pictures, keyboard, axe."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import layouts
+import pytest
+
+import jaxcluster
+from jaxcluster import layout, survey, wire
+from jaxcluster.views import document, palette
+
+STATIC = Path(jaxcluster.__file__).parent / "static"
+SHOTS = os.environ.get("SCREENSHOTS")  # a folder to leave pictures in, for people to look at
+
+# A page that draws a document as a widget does; its kernel is `reply`.
+PAGE = """
+async ([source, document_, live, theme]) => {
+  for (const [name, value] of Object.entries(theme)) document.body.style.setProperty(name, value);
+  const url = URL.createObjectURL(new Blob([source], {type: 'text/javascript'}));
+  const module = await import(url);
+  const listeners = {};
+  const model = {
+    values: {document: document_, live}, asked: [],
+    get(key) { return this.values[key]; },
+    set(key, value) { this.values[key] = value; listeners['change:' + key]?.(); },
+    on(event, f) { listeners[event] = f; }, off(event) { delete listeners[event]; },
+    send(question) { this.asked.push(question); },
+    answer(reply) { listeners['msg:custom']?.(reply); },
+    listeners,
+  };
+  window.model = model;
+  window.module = module;
+  window.dispose = module.default.render({model, el: document.getElementById('view')});
+}
+"""
+
+# What JupyterLab's themes set (@jupyterlab/theme-*-extension/style/variables.css).
+THEMES = {
+    "light": {
+        "--jp-ui-font-color1": "rgba(0, 0, 0, 0.87)",
+        "--jp-layout-color1": "#ffffff",
+        "--jp-layout-color2": "#eeeeee",
+        "--jp-border-color1": "#bdbdbd",
+        "--jp-brand-color1": "#1976d2",
+        "--jp-error-color1": "#d32f2f",
+        "background": "#ffffff",
+    },
+    "dark": {
+        "--jp-ui-font-color1": "rgba(255, 255, 255, 0.87)",
+        "--jp-layout-color1": "#111111",
+        "--jp-layout-color2": "#212121",
+        "--jp-border-color1": "#616161",
+        "--jp-brand-color1": "#2196f3",
+        "--jp-error-color1": "#f44336",
+        "background": "#111111",
+    },
+    "high contrast": {
+        "--jp-ui-font-color1": "#ffffff",
+        "--jp-layout-color1": "#000000",
+        "--jp-layout-color2": "#000000",
+        "--jp-border-color1": "#ffffff",
+        "--jp-brand-color1": "#ffd500",
+        "--jp-error-color1": "#ff7a70",
+        "background": "#000000",
+    },
+}
+
+
+def show(page: Any, doc: dict[str, Any], live: bool = False, theme: str = "light") -> None:
+    source = (STATIC / "shardview.js").read_text()
+    page.evaluate(PAGE, [source, doc, live, THEMES[theme]])
+
+
+def drawing_ms(page: Any) -> float:
+    """How long the page needs to draw its document once more."""
+    took = page.evaluate(
+        """() => {
+          const began = performance.now();
+          module.draw(document.getElementById('view'), model.get('document'));
+          document.body.offsetHeight;  // layout too
+          return performance.now() - began;
+        }"""
+    )
+    print(f"drawn in {took:.0f} ms")
+    return float(took)
+
+
+def shoot(page: Any, name: str) -> None:
+    if SHOTS:
+        page.screenshot(path=str(Path(SHOTS) / f"{name}.png"), full_page=True)
+
+
+def answer(page: Any, result: Any = None, error: str | None = None) -> dict[str, Any]:
+    """Reply to the last question, and return it."""
+    page.wait_for_function("() => model.asked.length")
+    return dict(
+        page.evaluate(
+            """([result, error]) => {
+              const question = model.asked.pop();
+              model.answer(error ? {id: question.id, error} : {id: question.id, result});
+              return question;
+            }""",
+            [result, error],
+        )
+    )
+
+
+def grid() -> layout.ArrayLayout:
+    return layouts.array((8, 8), {"data": 4, "model": 2}, ("data", "model"))
+
+
+def replicated() -> layout.ArrayLayout:
+    return layouts.array((8,), {"data": 4, "model": 2}, ("model",), name="b")
+
+
+def cube(ranks: int = 4) -> layout.ArrayLayout:
+    return layouts.array((4, 8, 6), {"a": 2, "b": 2, "c": 2}, ("a", "b", "c"), ranks=ranks)
+
+
+def checked() -> layout.CheckResult:
+    bounds = [[0, 4]]
+    checks = {
+        rank: [
+            wire.ShardCheck([], 2048 * rank, bounds, digest="odd" if rank == 2 else "same"),
+            wire.ShardCheck([], 2048 * rank + 1, [[4, 8]], digest="same", nan=3 * (rank == 1)),
+        ]
+        for rank in range(4)
+    }
+    return layout.compare("b", checks)
+
+
+def tree(leaves: int) -> dict[str, Any]:
+    return document.tree(layout.tree_layout("params", *layouts.tree(leaves)))
+
+
+def mesh(ranks: int = 4, per_rank: int = 2) -> dict[str, Any]:
+    known = layouts.devices(ranks, per_rank)
+    info = wire.MeshInfo("mesh", ["data", "model"], [ranks, per_rank], ["Auto"], list(known))
+    return document.mesh(survey.Meshes((info,), known))
+
+
+def memory(ranks: int = 4) -> dict[str, Any]:
+    known = layouts.devices(ranks, 2)
+    reports = {
+        rank: wire.MemoryReport(
+            rank,
+            [rank * 2048, rank * 2048 + 1],
+            [wire.NamedBytes("params", [3 << 20, 2 << 20]), wire.NamedBytes("x", [1 << 20, 0])],
+            [1 << 19, 0],
+            [None, None],
+            [None, 16 << 20],
+        )
+        for rank in range(ranks)
+    }
+    return document.memory(survey.Memory(reports, known))
+
+
+def status() -> dict[str, Any]:
+    states = [
+        wire.RankState(0, 11, "host-00", "running", ["cpu:0"], 3, 7, 4, "step", seconds=2.5),
+        wire.RankState(1, 12, "host-00", "idle", ["cpu:1"]),
+        wire.RankState(2, 13, "host-00", "dead"),
+    ]
+    return document.status(states, {2: {"why": "killed by SIGKILL"}})
+
+
+ALL: dict[str, Any] = {
+    "grid": lambda: document.array(grid()),
+    "replicated-checked": lambda: document.array(replicated(), checked()),
+    "cube": lambda: document.array(cube()),
+    "many": lambda: document.array(
+        layouts.array((512, 64), {"a": 512, "b": 8}, ("a", "b"), ranks=512)
+    ),
+    "tree": lambda: tree(24),
+    "big-tree": lambda: tree(2000),
+    "mesh": mesh,
+    "memory": memory,
+    "status": status,
+}
+
+
+# ----------------------------------------------------------------------------------- the same as
+
+
+def test_python_and_the_browser_use_the_same_colours_and_glyphs(page: Any) -> None:
+    show(page, ALL["grid"]())
+    assert tuple(page.evaluate("() => module.COLORS")) == palette.COLORS
+    assert page.evaluate("() => module.GLYPHS") == palette.GLYPHS
+    for rank in range(64):
+        pair = page.evaluate("r => [module.color(r), module.glyph(r)]", rank)
+        assert pair == [palette.color(rank), palette.glyph(rank)]
+        assert page.evaluate("c => module.ink(c)", pair[0]) == palette.ink(pair[0])
+
+
+def test_colour_and_glyph_together_differ_for_64_ranks() -> None:
+    assert len({(palette.color(r), palette.glyph(r)) for r in range(64)}) == 64
+
+
+# ----------------------------------------------------------------------------------- arrays
+
+
+def test_every_part_is_a_tile_with_its_holders(page: Any) -> None:
+    show(page, ALL["grid"]())
+    shoot(page, "grid")
+    tiles = page.locator(".jxc-tile")
+    assert tiles.count() == 8
+    label = tiles.nth(3).get_attribute("aria-label")
+    assert "[2:4, 4:8]" in label
+    assert "CPU 2049 (rank 1)" in label
+
+
+def test_the_arrow_keys_go_to_the_neighbour_and_only_one_tile_is_in_the_tab_order(
+    page: Any,
+) -> None:
+    show(page, ALL["grid"]())
+    page.locator(".jxc-tile").first.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    assert "[2:4, 4:8]" in page.evaluate("() => document.activeElement.getAttribute('aria-label')")
+    assert "[2:4, 4:8]" in page.locator(".jxc-info").inner_text()
+    assert page.locator('.jxc-tile[tabindex="0"]').count() == 1
+    page.keyboard.press("End")
+    assert "[6:8, 4:8]" in page.evaluate("() => document.activeElement.getAttribute('aria-label')")
+
+
+def test_replicas_are_stripes_of_one_tile(page: Any) -> None:
+    show(page, document.array(replicated()))
+    tiles = page.locator(".jxc-tile")
+    assert tiles.count() == 2
+    assert tiles.first.locator("rect[fill]").count() == 4
+    assert "copy 3" in tiles.first.get_attribute("aria-label")
+
+
+def test_what_a_check_has_found_is_marked_and_said(page: Any) -> None:
+    show(page, ALL["replicated-checked"]())
+    shoot(page, "replicated-checked")
+    assert page.locator(".jxc-tile.jxc-alarm").count() == 2
+    text = page.locator("#view").inner_text()
+    assert "the copies differ: rank 2 (1 copy) against ranks 0, 1, 3" in text
+    assert "3 NaN on rank 1" in text
+    page.locator(".jxc-tile").first.focus()
+    assert "the copies differ: rank 2" in page.locator(".jxc-info").inner_text()
+
+
+def test_an_array_of_three_dimensions_has_axes_to_choose_and_a_slider(page: Any) -> None:
+    show(page, ALL["cube"]())
+    shoot(page, "cube")
+    assert page.locator("select").count() == 2
+    slider = page.locator("input[type=range]")
+    assert slider.count() == 1
+    before = page.locator(".jxc-tile").first.get_attribute("aria-label")
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".jxc-tile").first.get_attribute("aria-label") != before
+    assert "(2 of 2)" in page.locator("output").inner_text()
+    page.locator("select").first.select_option("0")
+    assert page.locator(".jxc-tile").count() == 4
+
+
+def test_statistics_and_values_are_asked_of_the_one_rank(page: Any) -> None:
+    show(page, ALL["grid"](), live=True)
+    page.locator(".jxc-tile").nth(2).click()
+    page.get_by_role("button", name="statistics on CPU 2048").click()
+    stats = {"minimum": 1.5, "maximum": 9, "mean": 4, "nan": 2, "inf": 0, "size": 8}
+    asked = answer(page, stats)
+    assert {k: asked[k] for k in ("op", "name", "rank", "device")} == {
+        "op": "stats",
+        "name": "x",
+        "rank": 1,
+        "device": 2048,
+    }
+    page.get_by_text("min 1.5 · max 9 · mean 4 · 2 NaN").wait_for()
+    page.get_by_role("button", name="values on CPU 2048").click()
+    asked = answer(page, {"shape": [2, 4], "values": ["1", "2", "nan", "4", "5", "6", "7", "8"]})
+    assert (asked["op"], asked["start"], asked["stop"]) == ("peek", [0, 0], [2, 4])
+    page.locator(".jxc-values td", has_text="nan").wait_for()
+    assert page.locator(".jxc-values tbody th").all_inner_texts() == ["2", "3"]
+    shoot(page, "values")
+
+
+def test_what_a_rank_could_not_answer_is_said(page: Any) -> None:
+    show(page, ALL["grid"](), live=True)
+    page.locator(".jxc-tile").first.click()
+    page.get_by_role("button", name="statistics on CPU 0", exact=True).click()
+    answer(page, error="Rank 0 did not answer within 60 s.")
+    page.get_by_text("did not answer").wait_for()
+
+
+def test_the_check_button_marks_what_differs(page: Any) -> None:
+    show(page, document.array(replicated()), live=True)
+    assert page.locator(".jxc-alarm").count() == 0
+    page.get_by_role("button", name="Check copies and NaN").click()
+    asked = answer(page, document.checked(checked()))
+    assert asked["op"] == "check"
+    page.locator(".jxc-tile.jxc-alarm").first.wait_for()
+
+
+def test_without_a_kernel_there_are_no_buttons_that_do_nothing(page: Any) -> None:
+    show(page, ALL["grid"]())
+    page.locator(".jxc-tile").first.click()
+    assert page.get_by_role("button", name="statistics").count() == 0
+    assert "--widget" in page.locator(".jxc-info").inner_text()
+
+
+def test_a_new_document_replaces_the_old_one_and_the_end_removes_the_listeners(page: Any) -> None:
+    show(page, ALL["grid"]())
+    page.evaluate("doc => model.set('document', doc)", document.array(replicated()))
+    assert page.locator(".jxc-tile").count() == 2
+    page.evaluate("() => dispose()")
+    assert page.evaluate("() => Object.keys(model.listeners)") == []
+
+
+def test_an_array_without_parts_says_why(page: Any) -> None:
+    gone = wire.ArrayInfo([8, 8], "float32", "", False, [], note="deleted or donated")
+    show(page, document.array(layout.array_layout("x", {0: gone, 1: gone}, {})))
+    assert "Ranks 0, 1: deleted or donated" in page.locator("#view").inner_text()
+
+
+def test_4096_devices_are_joined_by_host_at_once_and_can_be_drawn_apart(page: Any) -> None:
+    doc = ALL["many"]()
+    show(page, doc)
+    assert drawing_ms(page) < 1000
+    shoot(page, "many")
+    assert page.locator(".jxc-tile").count() == 64
+    assert "host-03" in page.locator(".jxc-tile").nth(3).get_attribute("aria-label")
+    assert "folded into 64 hosts" in page.locator("#view").inner_text()
+    page.get_by_label("join the parts of a host").uncheck()
+    canvas = page.locator("canvas")
+    canvas.focus()
+    page.keyboard.press("ArrowDown")
+    assert "[1:2, 0:8]" in page.locator(".jxc-info").inner_text()
+    shoot(page, "many-canvas")
+
+
+# ----------------------------------------------------------------------------------- trees
+
+
+def test_a_tree_folds_and_unfolds_by_keyboard_and_a_leaf_opens_its_picture(page: Any) -> None:
+    show(page, ALL["tree"]())
+    shoot(page, "tree")
+    box = page.get_by_role("tree")
+    box.focus()
+    count = page.get_by_role("treeitem").count()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowLeft")
+    assert page.get_by_role("treeitem").count() < count
+    page.keyboard.press("ArrowRight")
+    for _ in range(2):
+        page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.locator(".jxc-leaf .jxc-tile").first.wait_for()
+    assert "params['layers'][0]['kernel']" in page.locator(".jxc-leaf").inner_text()
+    shoot(page, "tree-leaf")
+
+
+def test_a_tree_is_searched_by_path_and_sorted_by_bytes(page: Any) -> None:
+    show(page, ALL["tree"]())
+    page.get_by_label("find").fill("bias")
+    assert "6 rows" in page.locator(".jxc-bar").inner_text()
+    page.get_by_label("find").fill("")
+    page.get_by_label("order").select_option("bytes")
+    rows = page.get_by_role("treeitem").all_inner_texts()
+    leaves = [row for row in rows if "float32" in row]
+    assert "['up']" in leaves[0]
+
+
+def test_2000_leaves_open_within_a_second_and_few_rows_are_drawn(page: Any) -> None:
+    doc = ALL["big-tree"]()
+    show(page, doc)
+    assert drawing_ms(page) < 1000
+    page.get_by_role("tree").focus()
+    page.keyboard.press("End")
+    assert page.get_by_role("treeitem").count() < 60
+    assert "[499]" in page.get_by_role("treeitem").last.inner_text()
+
+
+# ----------------------------------------------------------------------------------- the others
+
+
+def test_a_mesh_is_a_grid_of_its_devices(page: Any) -> None:
+    show(page, mesh())
+    shoot(page, "mesh")
+    assert page.locator(".jxc-tile").count() == 8
+    assert "data ↓   model →" in page.locator("svg").text_content()
+    assert "CPU 4097 (rank 2)" in page.locator(".jxc-tile").nth(5).get_attribute("aria-label")
+
+
+def test_memory_has_a_bar_for_each_device_and_the_variables(page: Any) -> None:
+    show(page, memory())
+    shoot(page, "memory")
+    assert page.locator(".jxc-meter").count() == 8
+    text = page.locator("#view").inner_text()
+    assert "4.0 MiB" in text
+    assert "params" in text
+
+
+def test_status_says_what_each_rank_does(page: Any) -> None:
+    show(page, status())
+    shoot(page, "status")
+    text = page.locator("#view").inner_text()
+    assert "1 running, 1 idle, 1 dead" in text
+    assert "killed by SIGKILL" in text
+    assert "4 step" in text
+
+
+def test_a_document_of_a_newer_version_is_not_drawn_wrongly(page: Any) -> None:
+    show(page, ALL["grid"]() | {"v": 99})
+    assert "another version" in page.locator("#view").inner_text()
+
+
+# ----------------------------------------------------------------------------------- accessible
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("name", ALL)
+def test_axe_finds_nothing(page: Any, axe: str, name: str, theme: str) -> None:
+    show(page, ALL[name](), live=True, theme=theme)
+    if name == "tree":
+        page.get_by_role("tree").focus()
+        page.keyboard.press("End")
+        page.keyboard.press("Enter")
+    for details in page.locator("summary").all():
+        details.click()
+    if page.locator(".jxc-tile").count():
+        page.locator(".jxc-tile").first.click()
+    shoot(page, f"{name}-{theme.replace(' ', '-')}")
+    page.evaluate(axe)
+    found = page.evaluate(
+        """async () => (await axe.run('#view')).violations.map(
+             v => [v.id, v.help, v.nodes.slice(0, 3).map(n => n.html.slice(0, 200))])"""
+    )
+    assert found == []

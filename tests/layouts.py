@@ -1,0 +1,128 @@
+"""Ranks' reports of arrays as JAX makes them, for any number of ranks, without running any.
+
+``NamedSharding``'s rule: devices in the mesh's row-major order; each mesh axis that a
+PartitionSpec names cuts an axis of the array; the others replicate. tests/ranks/test_shards.py
+holds it against real clusters.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from jaxcluster import layout, wire
+
+Spec = Sequence[str | tuple[str, ...] | None]
+
+
+def devices(
+    ranks: int, per_rank: int, ranks_per_host: int = 8, stride: int = 2048
+) -> dict[int, layout.Device]:
+    """CPU devices: rank r has ids r * 2048, r * 2048 + 1..."""
+    return {
+        rank * stride + i: layout.Device(
+            rank * stride + i, rank, "cpu", "cpu", f"host-{rank // ranks_per_host:02}"
+        )
+        for rank in range(ranks)
+        for i in range(per_rank)
+    }
+
+
+def named(
+    known: dict[int, layout.Device],
+    shape: Sequence[int],
+    mesh: dict[str, int],
+    spec: Spec,
+    dtype: str = "float32",
+    itemsize: int = 4,
+    **changes: Any,
+) -> dict[int, wire.ArrayInfo]:
+    """Each rank's report of an array with a NamedSharding over all of ``known``."""
+    names, sizes = list(mesh), list(mesh.values())
+    padded = [*spec, *[None] * (len(shape) - len(spec))]
+    split = [[p] if isinstance(p, str) else list(p or ()) for p in padded]
+    copies: dict[tuple[tuple[int, int], ...], int] = {}
+    shards: dict[int, list[wire.ShardInfo]] = {d.rank: [] for d in known.values()}
+    for device, at in zip(
+        known.values(), itertools.product(*(range(size) for size in sizes)), strict=True
+    ):
+        where = dict(zip(names, at, strict=True))
+        index = []
+        for size, axes in zip(shape, split, strict=True):
+            block, blocks = 0, 1
+            for axis in axes:
+                block, blocks = block * mesh[axis] + where[axis], blocks * mesh[axis]
+            step = -(-size // blocks)
+            index.append((min(size, block * step), min(size, (block + 1) * step)))
+        key = tuple(index)
+        nbytes = itemsize * math.prod(b - a for a, b in index)
+        replica = copies.get(key, 0)
+        copies[key] = replica + 1
+        shards[device.rank].append(
+            wire.ShardInfo(device.id, [list(span) for span in index], replica, nbytes)
+        )
+    words = ", ".join(f"'{name}': {size}" for name, size in mesh.items())
+    printed = f"P({', '.join(map(repr, spec))}{',' * (len(spec) == 1)})"
+    whole = wire.ArrayInfo(
+        shape=list(shape),
+        dtype=dtype,
+        sharding=f"NamedSharding(mesh=Mesh({words}), spec={printed}, memory_kind=device)",
+        spans=len(shards) > 1,
+        shards=[],
+        kind="NamedSharding",
+        axis_names=names,
+        axis_sizes=sizes,
+        spec=printed,
+        split=split,
+        memory_kind="device",
+        nbytes=itemsize * math.prod(shape),
+    )
+    return {
+        rank: wire.parse(
+            wire.ArrayInfo,
+            {**vars(whole), "shards": [vars(s) for s in held], **changes},
+        )
+        for rank, held in shards.items()
+    }
+
+
+def array(
+    shape: Sequence[int],
+    mesh: dict[str, int],
+    spec: Spec,
+    ranks: int = 4,
+    name: str = "x",
+    **changes: Any,
+) -> layout.ArrayLayout:
+    """The layout of such an array on so many ranks."""
+    known = devices(ranks, math.prod(mesh.values()) // ranks)
+    return layout.array_layout(name, named(known, shape, mesh, spec, **changes), known)
+
+
+def tree(
+    leaves: int, ranks: int = 4, per_rank: int = 2
+) -> tuple[dict[int, wire.ValueReport], dict[int, layout.Device]]:
+    """The ranks' reports of a transformer-like tree of so many leaves."""
+    known = devices(ranks, per_rank)
+    mesh = {"data": ranks, "model": per_rank}
+    looks = [
+        named(known, (512, 512), mesh, ("data", "model")),
+        named(known, (512,), mesh, ("model",)),
+        named(known, (512, 2048), mesh, (None, ("data", "model"))),
+        named(known, (), mesh, ()),
+    ]
+    words = ["['kernel']", "['bias']", "['up']", "['scale']"]
+    paths = [["['layers']", f"[{i // 4}]", words[i % 4]] for i in range(leaves)]
+    return {
+        rank: wire.ValueReport(
+            rank,
+            "dict",
+            paths=paths if rank == 0 else [],
+            use=[i % 4 for i in range(leaves)],
+            infos=[look[rank] for look in looks],
+            digest="same",
+        )
+        for rank in range(ranks)
+    }, known

@@ -1,0 +1,267 @@
+"""The ranks' reports joined into layouts, from 1 to 64 ranks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import layouts
+import numpy as np
+import pytest
+
+from jaxcluster import layout, wire
+
+MESHES = {
+    1: {"i": 1, "j": 2},
+    2: {"i": 2, "j": 2},
+    4: {"i": 4, "j": 2},
+    16: {"i": 16, "j": 4},
+    64: {"i": 64, "j": 8},
+}
+SPECS: list[layouts.Spec] = [
+    (),
+    ("i",),
+    ("i", "j"),
+    (None, "j"),
+    (("i", "j"),),
+    ("j", None, "i"),
+    (None, None, "i", "j"),
+]
+
+
+def cover(found: layout.ArrayLayout) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """How many shards hold each element, counted one by one."""
+    counted = np.zeros(found.shape, int)
+    for shard in found.shards:
+        counted[shard.slices] += 1
+    return counted
+
+
+@pytest.mark.parametrize("ranks", MESHES)
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_every_element_is_held_as_often_as_the_replication_says(
+    ranks: int, spec: layouts.Spec
+) -> None:
+    mesh = MESHES[ranks]
+    shape = [math.prod(mesh.values())] * max(1, len(spec))
+    shape = shape[:2] + [max(mesh["i"], mesh["j"])] * (len(shape) - 2)
+    if math.prod(shape) > 5e7:
+        shape = [mesh["j"], 1, mesh["i"]] if len(shape) == 3 else [1, 1, mesh["i"], mesh["j"]]
+    found = layouts.array(shape, mesh, spec, ranks)
+    counted = cover(found)
+    assert found.missing == 0
+    assert found.gaps == ()
+    assert counted.min() == counted.max() == found.replication
+    assert found.imbalance == 1
+    assert sum(found.bytes_per_device.values()) == counted.sum() * 4
+    assert found.bytes_per_rank == {
+        rank: sum(found.bytes_per_device[d.id] for d in found.devices.values() if d.rank == rank)
+        for rank in range(ranks)
+    }
+    assert len(found.shards) == math.prod(mesh.values())
+    assert {s.replica_id for part in found.parts for s in part.shards} == set(
+        range(int(found.replication))
+    )
+
+
+def test_a_layout_tells_mesh_spec_and_which_axes_cut_what() -> None:
+    found = layouts.array((8, 8, 3), {"data": 4, "model": 2}, (("data", "model"), None))
+    assert found.mesh == (("data", 4), ("model", 2))
+    assert found.spec == "P(('data', 'model'), None)"
+    assert found.split == (("data", "model"), (), ())
+    assert (found.kind, found.memory_kind, found.committed) == ("NamedSharding", "device", True)
+    assert found.shards[1].shape == (1, 8, 3)
+    assert found.shards[1].slices == (slice(1, 2), slice(0, 8), slice(0, 3))
+
+
+def test_an_uneven_array_says_how_uneven() -> None:
+    found = layouts.array((10,), {"i": 4}, ("i",))
+    assert [shard.shape for shard in found.shards] == [(3,), (3,), (3,), (1,)]
+    assert found.imbalance == pytest.approx(3 / 2.5)
+    assert found.missing == 0
+
+
+def test_a_partly_replicated_array_counts_its_copies() -> None:
+    found = layouts.array((8, 8), {"i": 4, "j": 2}, ("j",))
+    assert [part.ranks for part in found.parts] == [(0, 1, 2, 3)] * 2
+    assert found.replication == 4
+    assert [s.replica_id for s in found.parts[0].shards] == [0, 1, 2, 3]
+
+
+def test_the_part_of_a_silent_rank_is_a_gap_unless_another_has_a_copy() -> None:
+    known = layouts.devices(4, 2)
+    infos = layouts.named(known, (8, 8), {"i": 4, "j": 2}, ("i", "j"))
+    del infos[2]
+    found = layout.array_layout("x", infos, known, {2: "dead (killed by SIGKILL)"})
+    assert found.missing == 16
+    assert found.gaps == (((4, 6), (0, 8)),)
+    assert found.notes == {2: "dead (killed by SIGKILL)"}
+    copied = layouts.named(known, (8, 8), {"i": 4, "j": 2}, ("j",))
+    del copied[2]
+    assert layout.array_layout("x", copied, known).missing == 0
+
+
+def test_gaps_are_joined_into_boxes() -> None:
+    held = [((0, 2), (0, 4)), ((2, 4), (0, 2))]
+    assert layout.find_gaps((4, 6), held) == (((0, 4), (4, 6)), ((2, 4), (2, 4)))
+    assert layout.find_gaps((4,), []) == (((0, 4),),)
+    assert layout.find_gaps((), [()]) == ()
+
+
+def test_gaps_cover_exactly_what_is_missing() -> None:
+    found = layouts.array((6, 4, 5), {"a": 3, "b": 2, "c": 5}, ("a", "b", "c"), ranks=1)
+    held = [part.index for k, part in enumerate(found.parts) if k % 3]
+    free = np.ones(found.shape, bool)
+    for index in held:
+        free[tuple(slice(*span) for span in index)] = False
+    told = np.zeros(found.shape, int)
+    for gap in layout.find_gaps(found.shape, held):
+        told[tuple(slice(*span) for span in gap)] += 1
+    assert (told == free).all()
+
+
+def test_arrays_of_one_rank_each_are_not_taken_for_one() -> None:
+    known = layouts.devices(4, 1)
+    infos = {
+        rank: wire.ArrayInfo(
+            [3], "float32", "SingleDeviceSharding", False,
+            [wire.ShardInfo(2048 * rank, [[0, 3]], 0, 12)], kind="SingleDeviceSharding",
+            committed=False, nbytes=12,
+        )
+        for rank in range(4)
+    }  # fmt: skip
+    found = layout.array_layout("y", infos, known)
+    assert not found.spans
+    assert not found.committed
+    assert found.ranks == (0, 1, 2, 3)
+    assert found.missing == 0
+    infos[3] = replace(infos[3], shape=[4], shards=[wire.ShardInfo(6144, [[0, 4]], 0, 16)])
+    assert layout.array_layout("y", infos, known).notes == {3: "another array: float32[4]"}
+
+
+def test_a_deleted_array_and_a_tracer_have_a_word() -> None:
+    for note in ("deleted or donated", "a tracer: it stood for an array while jit or grad ran"):
+        gone = wire.ArrayInfo([8, 8], "float32", "", False, [], note=note)
+        found = layout.array_layout("x", dict.fromkeys(range(4), gone), {})
+        assert found.parts == ()
+        assert found.missing == 0
+        assert set(found.notes.values()) == {note}
+
+
+def test_an_array_deleted_on_one_rank_only_is_shown_with_its_gap() -> None:
+    known = layouts.devices(4, 1)
+    infos = layouts.named(known, (8,), {"i": 4}, ("i",))
+    infos[0] = wire.ArrayInfo([8], "float32", "", False, [], note="deleted or donated")
+    found = layout.array_layout("x", infos, known)
+    assert found.notes == {0: "deleted or donated"}
+    assert found.gaps == (((0, 2),),)
+
+
+def test_a_scalar_and_an_empty_array_are_whole() -> None:
+    scalar = layouts.array((), {"i": 4}, ())
+    assert (len(scalar.parts), scalar.replication, scalar.missing) == (1, 4, 0)
+    empty = layouts.array((0, 4), {"i": 4}, (None, "i"))
+    assert empty.missing == 0
+    assert empty.replication == 0
+    assert empty.imbalance == 1
+
+
+def test_a_rank_with_another_sharding_is_told_of() -> None:
+    known = layouts.devices(2, 1)
+    infos = layouts.named(known, (4,), {"i": 2}, ("i",))
+    infos[1] = replace(infos[1], sharding="NamedSharding(mesh=Mesh('k': 2), spec=P('k'))")
+    assert "another sharding" in layout.array_layout("x", infos, known).notes[1]
+
+
+# ------------------------------------------------------------------------------------------ trees
+
+
+def test_alike_leaves_share_a_layout_and_sums_count_every_leaf() -> None:
+    found = layout.tree_layout("params", *layouts.tree(40))
+    assert len(found.rows) == 40
+    assert len(found.layouts) == 4
+    whole = [512 * 512 * 4, 512 * 4, 512 * 2048 * 4, 4]
+    assert found.nbytes == 10 * sum(whole)
+    each = [512 * 512 * 4 // 8, 512 * 4 // 2, 512 * 2048 * 4 // 8, 4]
+    assert set(found.bytes_per_device.values()) == {10 * sum(each)}
+    leaf = layout.leaf_layout(found, 2)
+    assert leaf.name == "params['layers'][0]['up']"
+    assert leaf.shape == (512, 2048)
+
+
+def test_a_row_that_stands_for_many_leaves_counts_as_many() -> None:
+    reports, known = layouts.tree(4)
+    reports = {rank: replace(report, counts=[5, 1, 1, 1]) for rank, report in reports.items()}
+    assert layout.tree_layout("params", reports, known).leaves == 8
+
+
+def test_a_rank_whose_tree_is_another_is_told_of_and_left_out() -> None:
+    reports, known = layouts.tree(4)
+    other = [*reports[0].paths[:-1], ["['extra']"]]
+    reports[2] = replace(reports[2], paths=other, digest="other")
+    found = layout.tree_layout("params", reports, known)
+    assert found.notes == {
+        2: "another tree: lacks ['layers'][0]['scale'] and has ['extra'] more",
+    }
+    assert 2 not in found.layouts[0].ranks
+
+
+def test_64_ranks_of_2000_leaves_are_joined_well_within_a_second() -> None:
+    import time
+
+    reports, known = layouts.tree(2000, ranks=64, per_rank=8)
+    began = time.perf_counter()
+    found = layout.tree_layout("params", reports, known)
+    assert found.leaves == 2000
+    assert time.perf_counter() - began < 1
+
+
+# ------------------------------------------------------------------------------------------ checks
+
+
+def copies(digests: list[str], **changes: int) -> dict[int, list[wire.ShardCheck]]:
+    return {
+        rank: [wire.ShardCheck(["['w']"], 2048 * rank, [[0, 4]], digest=digest, **changes)]
+        for rank, digest in enumerate(digests)
+    }
+
+
+def test_equal_copies_are_all_right() -> None:
+    result = layout.compare("w", copies(["a"] * 4))
+    assert result.ok
+    assert (result.shards, result.compared) == (4, 1)
+
+
+def test_the_rank_whose_copy_differs_is_named() -> None:
+    result = layout.compare("w", copies(["a", "a", "b", "a"]))
+    (difference,) = result.differences
+    assert difference.groups == (((0, 0), (1, 2048), (3, 6144)), ((2, 4096),))
+    assert result.odd_ranks == (2,)
+    assert not result.ok
+
+
+def test_nan_is_found_where_all_copies_are_equal_too() -> None:
+    result = layout.compare("w", copies(["a"] * 2, nan=3))
+    assert [(b.rank, b.nan) for b in result.bad] == [(0, 3), (1, 3)]
+    assert not result.ok
+
+
+def test_a_rank_that_was_not_checked_is_no_pass() -> None:
+    result = layout.compare("w", copies(["a"] * 2), {2: "dead"})
+    assert not result.ok
+
+
+def test_different_parts_are_not_compared() -> None:
+    checks = {
+        rank: [wire.ShardCheck([], rank, [[rank, rank + 1]], digest=str(rank))] for rank in range(4)
+    }
+    result = layout.compare("x", checks)
+    assert result.ok
+    assert result.compared == 0
+
+
+def test_slices_of_all_shards_tile_the_array() -> None:
+    found = layouts.array((4, 6), {"i": 2, "j": 2}, ("i", "j"), ranks=2)
+    taken = [set(itertools.product(*(range(*span) for span in part.index))) for part in found.parts]
+    assert sum(map(len, taken)) == len(set().union(*taken)) == 24
