@@ -330,6 +330,11 @@ def _load(data: bytes, arrays: Sequence[Any], buffers: Sequence[Any]) -> Any:
             f"The value needs a module that this notebook does not have: {error.name}.",
             "Install it here too, or pull a plain dict, list or array instead.",
         ) from None
+    except (AttributeError, ImportError) as error:
+        raise NotSerialisable(
+            f"The value can't be rebuilt in this notebook: {error}.",
+            "Pull a plain dict, list or array instead.",
+        ) from None
     finally:
         if guard is not None:
             sys.meta_path.remove(guard)
@@ -386,7 +391,7 @@ def push(cluster: Cluster, values: Mapping[str, Any], ranks: Sequence[int] | Non
 def check_names(names: Iterator[str] | Sequence[str] | Mapping[str, Any]) -> None:
     """Raises UsageError for what can't be a variable."""
     for name in names:
-        if not name.isidentifier() or keyword.iskeyword(name):
+        if not str(name).isidentifier() or keyword.iskeyword(str(name)):
             raise UsageError(
                 f"{name!r} is no variable name.", "For example: %pull x   or   %push a b"
             )

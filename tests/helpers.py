@@ -7,6 +7,8 @@ import queue
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 import uuid
@@ -34,6 +36,21 @@ def until(condition: Callable[[], T], what: str, deadline_s: float = DEADLINE_S)
             raise AssertionError(f"not within {deadline_s:g} s: {what}")
         time.sleep(0.01)
     return found
+
+
+def python(
+    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run this Python to its end, whatever that is."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        check=False,
+        env=env,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
 
 
 def plain(text: str) -> str:

@@ -18,11 +18,14 @@ from typing import Any
 from ipykernel.jsonutil import encode_images, json_clean
 
 # gloo's and XLA's own lines: "[Gloo] Rank 0 is connected to 3 peer ranks...", absl's and glog's
-# "E0000 00:00:1729.1 12345 cuda.cc:1] ...", TSL's "2026-01-01 10:00:00.0: I external/...".
+# "E0000 00:00:1729.1 12345 cuda.cc:1] ...", TSL's "2026-01-01 10:00:00.0: I external/...", NCCL's
+# "gpu-07:123:456 [0] NCCL INFO ...".
 CHATTER = re.compile(
     r"^(\[Gloo\] |[IWEF]\d{4} \d\d:|\d{4}-\d\d-\d\d[ T][\d:.]+: [IWEF] |WARNING: All log messages "
-    r"before absl|\[IPEngine|\S* ?NCCL (INFO|WARN))"
+    r"before absl|\[IPEngine|\S+:\d+:\d+ \[\d+\] (\S+ )?NCCL )"
 )
+
+READ_NBYTES = 1 << 20  # at a time while the cell runs; the last read takes all that there is
 
 Emit = Callable[[str, dict[str, Any]], None]
 
@@ -96,7 +99,7 @@ class LogTail:
         if self._size() > self._offset:
             with open(self._path, "rb") as log:
                 log.seek(self._offset)
-                data = log.read(1 << 20)
+                data = log.read(-1 if last else READ_NBYTES)
             self._offset += len(data)
             if self._in_old_line:
                 _, newline, data = data.partition(b"\n")

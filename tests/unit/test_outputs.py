@@ -46,7 +46,9 @@ def reply(rank: int, status: str = "ok", error: wire.ErrorInfo | None = None) ->
 
 
 def failure(evalue: str = "no", lineno: int = 2, ename: str = "ValueError") -> wire.ErrorInfo:
-    return wire.ErrorInfo(ename, evalue, [f"Cell In[7], line {lineno}", f"{ename}: {evalue}"], lineno)
+    return wire.ErrorInfo(
+        ename, evalue, [f"Cell In[7], line {lineno}", f"{ename}: {evalue}"], lineno
+    )
 
 
 # --------------------------------------------------------------------------- one rank

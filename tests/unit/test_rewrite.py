@@ -113,9 +113,7 @@ def test_warnings_are_left_to_the_ranks(shell: InteractiveShell) -> None:
 
 def test_the_names_that_a_cell_reads(shell: InteractiveShell) -> None:
     source = "# %%spmd\ny = f(x.shape) + z[i]\nw = 1\n%time w\nprint(y)"
-    assert names_in(shell, source) == sorted(
-        ["f", "x", "z", "i", "y", "print", "get_ipython"]
-    )
+    assert names_in(shell, source) == sorted(["f", "x", "z", "i", "y", "print", "get_ipython"])
 
 
 # --------------------------------------------------------------------------- auto mode

@@ -34,8 +34,12 @@ def example(annotation: Any) -> Any:
         return {"key": example(arguments[1])}
     if dataclasses.is_dataclass(annotation):
         hints = typing.get_type_hints(annotation)
-        return annotation(**{f.name: example(hints[f.name]) for f in dataclasses.fields(annotation)})
-    return {str: "é\n\x1b[0m", int: 2**60, float: 0.1, bool: True, Any: ["any", 1, None]}[annotation]
+        return annotation(
+            **{f.name: example(hints[f.name]) for f in dataclasses.fields(annotation)}
+        )
+    return {str: "é\n\x1b[0m", int: 2**60, float: 0.1, bool: True, Any: ["any", 1, None]}[
+        annotation
+    ]
 
 
 def over_the_wire(body: Any) -> Any:

@@ -1,0 +1,342 @@
+"""A rank's own socket: who answers where, and how printed text is sent."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import zmq
+
+from jaxcluster import wire
+from jaxcluster.engine.beacon import DEFERRED, STREAM_PERIOD_S, Beacon, Request, StopJobs
+
+ANSWER_S = 30.0
+
+
+@dataclass
+class Peer:
+    """A notebook's end of one beacon, which counts the bytes that come."""
+
+    socket: zmq.Socket[bytes]
+    nbytes: int = 0
+    messages: int = 0
+    ids: itertools.count[int] = field(default_factory=itertools.count)
+
+    def send(self, op: str, body: Any = None, *buffers: bytes) -> str:
+        id = str(next(self.ids))
+        self.socket.send_multipart([wire.encode(op, id, body), *buffers])
+        return id
+
+    def receive(self) -> tuple[dict[str, Any], list[bytes]]:
+        assert self.socket.poll(ANSWER_S * 1000), "no answer"
+        data, *buffers = self.socket.recv_multipart()
+        self.nbytes += len(data)
+        self.messages += 1
+        return wire.decode(data), buffers
+
+    def ask(self, op: str, body: Any = None, *buffers: bytes) -> dict[str, Any]:
+        self.send(op, body, *buffers)
+        return self.receive()[0]
+
+    def until_reply(self) -> list[dict[str, Any]]:
+        """All that comes, up to the reply."""
+        envelopes = [self.receive()[0]]
+        while envelopes[-1]["op"] not in ("reply", "error"):
+            envelopes.append(self.receive()[0])
+        return envelopes
+
+
+@pytest.fixture
+def beacon() -> Beacon:
+    """It lives on a thread as long as the process, as in a rank."""
+    made = Beacon("tcp://127.0.0.1:*")
+    made.start()
+    return made
+
+
+@pytest.fixture
+def peer(beacon: Beacon) -> Iterator[Peer]:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.linger = 0
+        socket.rcvhwm = 0
+        socket.connect(beacon.address)
+        yield Peer(socket)
+
+
+def texts(envelopes: list[dict[str, Any]], name: str | None = None) -> str:
+    return "".join(
+        e["body"]["content"]["text"]
+        for e in envelopes
+        if e["op"] == "output"
+        and e["body"]["kind"] == "stream"
+        and name in (None, e["body"]["content"]["name"])
+    )
+
+
+def printing(beacon: Beacon, write: Callable[[Callable[..., None], Request], None]) -> None:
+    """Handle ``print`` as a cell would: on another thread, with a reply at its end."""
+
+    def handler(request: Request) -> Any:
+        def put(text: str, name: str = "stdout") -> None:
+            beacon.stream(request, 0, 1, name, text)
+
+        def run() -> None:
+            write(put, request)
+            request.reply("done")
+
+        threading.Thread(target=run, daemon=True).start()
+        return DEFERRED
+
+    beacon.handle("print", "now", handler)
+
+
+# --------------------------------------------------------------------------- requests
+
+
+@pytest.mark.parametrize("where", ["now", "side"])
+def test_a_request_is_answered_by_its_handler(beacon: Beacon, peer: Peer, where: str) -> None:
+    beacon.handle("double", where, lambda request: request.body * 2)
+    assert peer.ask("double", 21)["body"] == 42
+    assert peer.ask("double", "ab") == {"v": 1, "op": "reply", "id": "1", "body": "abab"}
+
+
+def test_a_handler_may_answer_with_buffers(beacon: Beacon, peer: Peer) -> None:
+    beacon.handle(
+        "swap", "now", lambda request: ("body", [bytes(b) for b in request.buffers[::-1]])
+    )
+    peer.send("swap", None, b"one", b"x" * 200_000)
+    envelope, buffers = peer.receive()
+    assert envelope["body"] == "body"
+    assert buffers == [b"x" * 200_000, b"one"]
+
+
+def test_the_main_threads_requests_wait_for_it_and_keep_their_order(
+    beacon: Beacon, peer: Peer
+) -> None:
+    done = []
+
+    def stop(request: Request) -> Any:
+        raise StopJobs
+
+    beacon.handle("work", "main", lambda request: done.append(request.body))
+    beacon.handle("stop", "main", stop)
+    beacon.handle("here?", "now", lambda request: list(done))
+    for k in range(5):
+        peer.send("work", k)
+    peer.send("stop")
+    assert peer.ask("here?")["body"] == []  # the main thread is busy: the beacon answers
+    beacon.run_jobs()
+    assert done == [0, 1, 2, 3, 4]
+
+
+def test_a_slow_request_holds_up_no_other(beacon: Beacon, peer: Peer) -> None:
+    go_on = threading.Event()
+    beacon.handle("slow", "side", lambda request: go_on.wait(ANSWER_S))
+    beacon.handle("quick", "now", lambda request: "quick")
+    slow = peer.send("slow")
+    assert peer.ask("quick")["body"] == "quick"
+    go_on.set()
+    assert peer.receive()[0]["id"] == slow
+
+
+def test_an_unknown_request_is_refused_by_name(beacon: Beacon, peer: Peer) -> None:
+    answer = peer.ask("levitate")
+    assert answer["op"] == "error"
+    assert answer["body"]["message"] == "this rank knows no 'levitate' request yet"
+
+
+class Hinted(Exception):
+    hint = "Type this."
+
+
+@pytest.mark.parametrize("where", ["now", "side"])
+def test_what_a_handler_raises_is_told_and_the_beacon_lives_on(
+    beacon: Beacon, peer: Peer, where: str
+) -> None:
+    def fail(request: Request) -> Any:
+        raise Hinted("no such thing")
+
+    beacon.handle("fail", where, fail)
+    for _ in range(2):
+        answer = peer.ask("fail")
+        assert answer["op"] == "error"
+        assert answer["body"] == {
+            "ename": "Hinted",
+            "message": "no such thing",
+            "hint": "Type this.",
+        }
+
+
+def test_an_unexpected_error_leaves_its_traceback_in_the_log(
+    beacon: Beacon, peer: Peer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    beacon.handle("fail", "now", lambda request: 1 / 0)
+    assert peer.ask("fail")["body"]["ename"] == "ZeroDivisionError"
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_another_protocol_version_is_told_so(beacon: Beacon, peer: Peer) -> None:
+    peer.socket.send_multipart([b'{"v": 99, "op": "double", "id": "x"}'])
+    answer, _ = peer.receive()
+    assert answer["op"] == "error"
+    assert "install the same jaxcluster version" in answer["body"]["message"]
+
+
+# --------------------------------------------------------------------------- printed text
+
+LINES = 100_000
+
+
+def test_100_000_lines_arrive_unmangled_and_in_order(beacon: Beacon, peer: Peer) -> None:
+    expected = "".join(f"line {k} é\n" for k in range(LINES))
+
+    def write(put: Callable[..., None], request: Request) -> None:
+        for k in range(LINES):  # print() writes a line in two pieces
+            put(f"line {k} é")
+            put("\n")
+
+    printing(beacon, write)
+    peer.send("print")
+    envelopes = peer.until_reply()
+    assert texts(envelopes) == expected
+    assert envelopes[-1]["body"] == "done"
+
+
+def test_bytes_sent_grow_linearly_with_what_is_printed(beacon: Beacon, peer: Peer) -> None:
+    """ipyparallel re-sends all text at each flush: 2,000 lines in 20 s were 27.6 MB."""
+    sent = {}
+    for count in (LINES // 10, LINES):
+
+        def write(put: Callable[..., None], request: Request, count: int = count) -> None:
+            for _ in range(count):
+                put("x" * 39 + "\n")
+
+        printing(beacon, write)
+        before = peer.nbytes, peer.messages
+        peer.send("print")
+        peer.until_reply()
+        sent[count] = peer.nbytes - before[0]
+        # JSON writes a newline as two bytes; each message has some 200 bytes of envelope.
+        assert sent[count] <= count * 41 + 300 * (peer.messages - before[1])
+    assert 9 < sent[LINES] / sent[LINES // 10] < 11
+
+
+def test_slow_lines_are_each_sent_once(beacon: Beacon, peer: Peer) -> None:
+    """Also when every line goes out alone, as it does where lines come slower than 20 ms."""
+    sent_alone = threading.Semaphore(0)
+
+    def write(put: Callable[..., None], request: Request) -> None:
+        for k in range(20):
+            put(f"{k}\n")
+            sent_alone.acquire(timeout=ANSWER_S)
+
+    printing(beacon, write)
+    peer.send("print")
+    envelopes = []
+    for _ in range(20):
+        envelopes.append(peer.receive()[0])
+        sent_alone.release()
+    assert [texts([e]) for e in envelopes] == [f"{k}\n" for k in range(20)]
+    assert peer.until_reply()[-1]["op"] == "reply"
+
+
+def test_many_small_writes_share_a_message(beacon: Beacon, peer: Peer) -> None:
+    def write(put: Callable[..., None], request: Request) -> None:
+        for _ in range(1000):
+            put("x")
+
+    printing(beacon, write)
+    started = time.monotonic()
+    peer.send("print")
+    envelopes = peer.until_reply()
+    periods = (time.monotonic() - started) / STREAM_PERIOD_S
+    assert texts(envelopes) == "x" * 1000
+    assert len(envelopes) <= periods + 3
+
+
+def test_stdout_and_stderr_keep_their_order(beacon: Beacon, peer: Peer) -> None:
+    def write(put: Callable[..., None], request: Request) -> None:
+        for k in range(100):
+            put(f"{k} ", "stdout" if k % 2 else "stderr")
+
+    printing(beacon, write)
+    peer.send("print")
+    envelopes = peer.until_reply()
+    assert texts(envelopes) == "".join(f"{k} " for k in range(100))
+    assert texts(envelopes, "stderr") == "".join(f"{k} " for k in range(0, 100, 2))
+
+
+def test_text_and_displays_keep_their_order(beacon: Beacon, peer: Peer) -> None:
+    def write(put: Callable[..., None], request: Request) -> None:
+        for k in range(50):
+            put(f"text {k}")
+            request.send("output", wire.RankOutput(0, 1, "display_data", {"k": k}))
+
+    printing(beacon, write)
+    peer.send("print")
+    seen = [
+        e["body"]["content"].get("text", e["body"]["content"].get("k"))
+        for e in peer.until_reply()[:-1]
+    ]
+    assert seen == [piece for k in range(50) for piece in (f"text {k}", k)]
+
+
+def test_all_text_comes_before_the_reply(beacon: Beacon, peer: Peer) -> None:
+    printing(beacon, lambda put, request: put("last words"))
+    for _ in range(50):
+        peer.send("print")
+        assert texts(peer.until_reply()) == "last words"
+
+
+def test_text_of_many_threads_is_neither_lost_nor_cut(beacon: Beacon, peer: Peer) -> None:
+    def write(put: Callable[..., None], request: Request) -> None:
+        threads = [
+            threading.Thread(target=lambda k=k: [put(f"<{k}:{n}>") for n in range(500)])
+            for k in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(ANSWER_S)
+
+    printing(beacon, write)
+    peer.send("print")
+    pieces = texts(peer.until_reply()).strip("<>").split("><")
+    assert len(pieces) == 2000
+    for k in range(4):
+        assert [p for p in pieces if p.startswith(f"{k}:")] == [f"{k}:{n}" for n in range(500)]
+
+
+def test_whoever_prints_faster_than_the_socket_waits_for_it(
+    beacon: Beacon, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a loop which only prints does not fill the rank's memory."""
+    monkeypatch.setattr("jaxcluster.engine.beacon.STREAM_MAX_CHARS", 1000)
+    waiting = []
+
+    def write(put: Callable[..., None], request: Request) -> None:
+        for _ in range(300):
+            put("x" * 1001)
+            waiting.append(len(beacon._outbox))
+
+    printing(beacon, write)
+    peer.send("print")
+    assert len(texts(peer.until_reply())) == 300 * 1001
+    assert max(waiting) <= 10
+
+
+def test_the_tick_comes_while_a_cell_runs_and_not_after(beacon: Beacon, peer: Peer) -> None:
+    ticks = threading.Semaphore(0)
+    beacon.on_tick = ticks.release
+    beacon.handle("tick", "now", lambda request: setattr(beacon, "ticking", request.body))
+    peer.ask("tick", True)
+    assert all(ticks.acquire(timeout=ANSWER_S) for _ in range(3))
+    peer.ask("tick", False)
+    while ticks.acquire(blocking=False):
+        pass
+    assert not ticks.acquire(timeout=5 * STREAM_PERIOD_S)

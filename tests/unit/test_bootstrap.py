@@ -1,0 +1,250 @@
+"""From an engine to a JAX process: port, probe, and what jax.distributed.initialize is given."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from jaxcluster import wire
+from jaxcluster.engine import bootstrap
+from jaxcluster.engine.bootstrap import Reservation
+
+LOOPBACK = "127.0.0.1"
+
+
+# --------------------------------------------------------------------------- the port
+
+
+def test_a_reserved_port_is_given_to_nobody_else() -> None:
+    reservation = Reservation(LOOPBACK)
+    try:
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind((LOOPBACK, reservation.port))
+    finally:
+        reservation.release()
+
+
+def test_the_coordinator_can_share_the_reserved_port() -> None:
+    """gRPC listens with SO_REUSEPORT."""
+    reservation = Reservation(LOOPBACK)
+    with socket.socket() as coordinator:
+        coordinator.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        coordinator.bind((LOOPBACK, reservation.port))
+        coordinator.listen()
+        with socket.create_connection((LOOPBACK, reservation.port), timeout=10):
+            connection, _ = coordinator.accept()
+            connection.close()
+    reservation.release()
+
+
+def test_a_released_port_is_free_again() -> None:
+    reservation = Reservation(LOOPBACK)
+    reservation.release()
+    with socket.socket() as other:
+        other.bind((LOOPBACK, reservation.port))
+
+
+# --------------------------------------------------------------------------- the probe
+
+
+def test_the_probe_tells_this_ranks_own_address_on_the_way_to_rank_0() -> None:
+    reservation = Reservation(LOOPBACK)
+    assert bootstrap.probe(LOOPBACK, reservation.probe_port) == LOOPBACK
+    reservation.release()
+
+
+def test_a_probe_that_reaches_nobody_fails_instead_of_aborting_the_process() -> None:
+    reservation = Reservation(LOOPBACK)
+    reservation.release()
+    with pytest.raises(OSError):
+        bootstrap.probe(LOOPBACK, reservation.probe_port, timeout_s=1)
+
+
+def test_waiting_for_the_coordinator_ends_when_it_listens() -> None:
+    with socket.socket() as coordinator:
+        coordinator.bind((LOOPBACK, 0))
+        address = f"{LOOPBACK}:{coordinator.getsockname()[1]}"
+        done = threading.Event()
+
+        def wait() -> None:
+            bootstrap.wait_for_coordinator(address, 30)
+            done.set()
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert not done.wait(0.05)
+        coordinator.listen()
+        assert done.wait(30)
+        thread.join()
+
+
+def test_a_coordinator_that_never_listens_is_named() -> None:
+    reservation = Reservation(LOOPBACK)
+    reservation.release()
+    ticks = iter([0.0, 0.5, 1.5])
+    with pytest.raises(TimeoutError) as caught:
+        bootstrap.wait_for_coordinator(
+            f"{LOOPBACK}:{reservation.port}", 1, clock=lambda: next(ticks)
+        )
+    assert f"the coordinator at {LOOPBACK}:{reservation.port} gave no answer in 1 s" in str(
+        caught.value
+    )
+
+
+# --------------------------------------------------------------------------- initialize
+
+
+class FakeJax(types.ModuleType):
+    """Keeps what it is told, in order."""
+
+    def __init__(self, process_index: int) -> None:
+        super().__init__("jax")
+        self.calls: list[tuple[str, Any]] = []
+        self.config = types.SimpleNamespace(update=self._update)
+        self.distributed = types.SimpleNamespace(
+            initialize=lambda **arguments: self.calls.append(("initialize", arguments))
+        )
+        self.process_index = lambda: process_index
+
+    def _update(self, name: str, value: object) -> None:
+        if name == "jax_enable_preemption_service":
+            raise AttributeError(f"Unrecognized config option: {name}")  # as an older jax does
+        self.calls.append((name, value))
+
+    def local_devices(self) -> list[Any]:
+        return [
+            types.SimpleNamespace(id=2, device_kind="cpu", platform="cpu", process_index=1),
+            types.SimpleNamespace(
+                id=3, device_kind="TPU v4", platform="tpu", process_index=1, coords=(0, 1, 2)
+            ),
+        ]
+
+    def process_count(self) -> int:
+        return 2
+
+    def device_count(self) -> int:
+        return 4
+
+
+REQUEST = wire.InitializeRequest(
+    process_id=1,
+    num_processes=2,
+    coordinator_address="10.0.0.1:9000",
+    coordinator_bind_address="0.0.0.0:9000",
+    local_device_ids=[0, 1],
+    initialization_timeout=7,
+    heartbeat_timeout_seconds=11,
+    platforms="cpu",
+    num_cpu_devices=2,
+    collectives_address="10.0.0.2",
+    env={"JAXCLUSTER_TEST_ENV": "set"},
+)
+
+
+@pytest.fixture
+def jax(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJax]:
+    fake = FakeJax(process_index=1)
+    monkeypatch.setitem(__import__("sys").modules, "jax", fake)
+    monkeypatch.delenv("JAXCLUSTER_TEST_ENV", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # or this process's numpy is told its threads
+    for name in ("http_proxy", "https_proxy", "grpc_proxy", "no_grpc_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    private = types.SimpleNamespace(
+        set_collectives_address=lambda address: fake.calls.append(("gloo", address)),
+        record_launches=lambda journal: True,
+    )
+    monkeypatch.setattr(bootstrap, "jax_private", private)
+    monkeypatch.setattr(
+        bootstrap,
+        "wait_for_coordinator",
+        lambda address, timeout_s: fake.calls.append(("wait", (address, timeout_s))),
+    )
+    before = dict(os.environ)
+    yield fake
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def initialize(request: wire.InitializeRequest = REQUEST) -> wire.InitializeReply:
+    return bootstrap.initialize(request, types.SimpleNamespace(recording=False))  # type: ignore[arg-type]
+
+
+def test_initialize_is_given_what_was_asked_for_and_jax_detects_nothing(jax: FakeJax) -> None:
+    initialize()
+    assert dict(jax.calls)["initialize"] == {
+        "coordinator_address": "10.0.0.1:9000",
+        "num_processes": 2,
+        "process_id": 1,
+        "local_device_ids": [0, 1],
+        "cluster_detection_method": "deactivate",
+        "initialization_timeout": 7,
+        "heartbeat_timeout_seconds": 11,
+        "coordinator_bind_address": "0.0.0.0:9000",
+    }
+
+
+def test_environment_and_settings_come_before_initialize(jax: FakeJax) -> None:
+    initialize()
+    names = [name for name, _ in jax.calls]
+    assert os.environ["JAXCLUSTER_TEST_ENV"] == "set"
+    assert dict(jax.calls)["jax_platforms"] == "cpu"
+    assert dict(jax.calls)["jax_num_cpu_devices"] == 2
+    assert dict(jax.calls)["gloo"] == "10.0.0.2"
+    assert names[-2:] == ["wait", "initialize"]
+    assert dict(jax.calls)["wait"] == ("10.0.0.1:9000", 7)
+
+
+def test_rank_0_does_not_wait_for_itself(jax: FakeJax) -> None:
+    import dataclasses
+
+    jax.process_index = lambda: 0
+    initialize(dataclasses.replace(REQUEST, process_id=0))
+    assert "wait" not in dict(jax.calls)
+
+
+def test_the_reply_lists_this_process_devices(jax: FakeJax) -> None:
+    reply = initialize()
+    assert (reply.rank, reply.process_count, reply.device_count) == (1, 2, 4)
+    assert [(d.id, d.kind, d.platform, d.coords) for d in reply.devices] == [
+        (2, "cpu", "cpu", None),
+        (3, "TPU v4", "tpu", [0, 1, 2]),
+    ]
+
+
+def test_another_number_than_ours_is_an_error(jax: FakeJax) -> None:
+    jax.process_index = lambda: 0
+    with pytest.raises(RuntimeError, match="JAX numbered this process 0, jaxcluster 1"):
+        initialize()
+
+
+# --------------------------------------------------------------------------- proxies
+
+EXEMPT = "no_grpc_proxy"  # gRPC reads the lower-case names alone
+
+
+@pytest.fixture
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(EXEMPT, "")
+    return monkeypatch
+
+
+def test_a_proxy_is_not_asked_for_the_coordinator(no_proxies: pytest.MonkeyPatch) -> None:
+    no_proxies.setenv("https_proxy", "http://proxy:3128")
+    no_proxies.setenv("no_proxy", "localhost")
+    bootstrap.keep_proxies_away("127.0.0.1:9000")
+    assert os.environ[EXEMPT] == "localhost,127.0.0.1"
+    bootstrap.keep_proxies_away("127.0.0.1:9000")
+    assert os.environ[EXEMPT] == "localhost,127.0.0.1"
+
+
+def test_without_a_proxy_nothing_is_changed(no_proxies: pytest.MonkeyPatch) -> None:
+    bootstrap.keep_proxies_away("127.0.0.1:9000")
+    assert os.environ[EXEMPT] == ""

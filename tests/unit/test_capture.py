@@ -1,0 +1,162 @@
+"""What of a rank's log is shown under a cell, and where a rank's print goes."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxcluster.engine import capture
+from jaxcluster.engine.capture import LogTail, RankStream
+
+# --------------------------------------------------------------------------- the log
+
+
+class Log:
+    """A rank's log as its file descriptors 1 and 2 write it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.touch()
+        self.tail = LogTail(str(path))
+
+    def write(self, data: bytes | str) -> None:
+        with open(self.path, "ab") as log:
+            log.write(data if isinstance(data, bytes) else data.encode())
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    made = Log(tmp_path / "rank-0.log")
+    made.write("from before the cell\n")
+    made.tail.reset()
+    return made
+
+
+def test_what_was_there_before_the_cell_is_not_shown(log: Log) -> None:
+    assert log.tail.read(last=True) == ""
+
+
+def test_what_c_code_prints_is_shown_once(log: Log) -> None:
+    log.write("hello from C\n")
+    assert log.tail.read() == "hello from C\n"
+    assert log.tail.read() == ""
+
+
+def test_an_unfinished_line_waits_for_its_end(log: Log) -> None:
+    log.write("half a ")
+    assert log.tail.read() == ""
+    log.write("line\nand ")
+    assert log.tail.read() == "half a line\n"
+    assert log.tail.read(last=True) == "and "
+
+
+def test_the_rest_of_a_line_from_before_is_not_the_cells(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log")
+    log.write("[Gloo] Rank 0 is conn")
+    log.tail.reset()
+    log.write("ected to 3 peer ranks\nmine\n")
+    assert log.tail.read() == "mine\n"
+
+
+def test_a_character_is_never_cut_in_two(log: Log) -> None:
+    data = "déjà vu\n".encode()
+    log.write(data[:2])
+    assert log.tail.read() == ""
+    log.write(data[2:])
+    assert log.tail.read() == "déjà vu\n"
+
+
+def test_bytes_that_are_no_text_are_shown_as_such(log: Log) -> None:
+    log.write(b"\xff\xfe\n")
+    assert log.tail.read() == "\ufffd\ufffd\n"
+
+
+def test_a_flood_is_shown_whole_at_the_cells_end(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture, "READ_NBYTES", 1000)
+    flood = "".join(f"line {k}\n" for k in range(10_000))
+    log.write(flood)
+    first = log.tail.read()
+    assert 0 < len(first) <= 1000
+    assert first + log.tail.read(last=True) == flood
+
+
+def test_a_log_that_does_not_exist_shows_nothing(tmp_path: Path) -> None:
+    tail = LogTail(str(tmp_path / "none.log"))
+    tail.reset()
+    assert tail.read(last=True) == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[Gloo] Rank 0 is connected to 3 peer ranks. Expected number of connected peers is : 3",
+        "E0000 00:00:1729000000.123456   12345 cuda_dnn.cc:8310] Unable to register cuDNN factory",
+        "I0718 12:00:00.000000 123 service.cc:10] XLA service initialized",
+        "W1120 21:36:56.1 99 client.cc:4] heartbeat",
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+        "2026-01-01 10:00:00.123456: I external/xla/xla/service.cc:1] Platform CUDA",
+        "2026-01-01T10:00:00.1: W tensorflow/tsl.cc] x",
+        "gpu-07:123:456 [0] NCCL INFO Bootstrap : Using eth0",
+        "gpu-07:12:34 [1] include/socket.h:380 NCCL WARN Connect to 10.0.0.1<1> failed",
+        "[IPEngine] Completed registration with id 0",
+    ],
+)
+def test_the_transports_chatter_stays_in_the_log(log: Log, line: str) -> None:
+    log.write(f"before\n{line}\nafter\n")
+    assert log.tail.read() == "before\nafter\n"
+    assert line in log.path.read_text()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "epoch 3: loss 0.1",
+        "Gloo is a library",
+        "  [Gloo] quoted by somebody",
+        "2026-01-01 10:00:00 my own log line",
+        "INFO:root:mine",
+        "E = mc2",
+        "I1 is a name",
+        "NCCL is fast",
+    ],
+)
+def test_what_only_looks_like_chatter_is_shown(log: Log, line: str) -> None:
+    log.write(f"{line}\n")
+    assert log.tail.read() == f"{line}\n"
+
+
+# --------------------------------------------------------------------------- print
+
+
+def test_print_goes_to_the_cell_while_one_runs_and_to_the_log_else() -> None:
+    inner, sent = io.StringIO(), []
+    running = True
+
+    def sink(name: str, text: str) -> bool:
+        if running:
+            sent.append((name, text))
+        return running
+
+    stream = RankStream("stderr", 2, inner, sink)
+    print("in the cell", file=stream)
+    running = False
+    print("between cells", file=stream)
+    assert "".join(text for _, text in sent) == "in the cell\n"
+    assert {name for name, _ in sent} == {"stderr"}
+    assert inner.getvalue() == "between cells\n"
+
+
+def test_a_ranks_stream_is_a_text_stream_as_libraries_expect_one() -> None:
+    stream = RankStream("stdout", 1, sys.__stdout__, lambda name, text: True)
+    assert stream.write("four") == 4
+    assert stream.writable()
+    assert not stream.isatty()
+    assert stream.encoding == "utf-8"
+    assert os.fstat(stream.fileno())
+    stream.flush()
+    with pytest.raises(TypeError, match="must be str, not bytes"):
+        stream.write(b"bytes")  # type: ignore[arg-type]

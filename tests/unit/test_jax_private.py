@@ -1,0 +1,67 @@
+"""Every private name of JAX that we use is where we expect it. In a process of its own (law 1)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from helpers import python
+
+SCRIPT = """
+import json
+from jaxcluster.engine import jax_private
+found = {"before": jax_private.self_test()}
+found["set"] = jax_private.set_collectives_address("127.0.0.1")
+import jax
+from jax._src.lib import _jax
+wrapped = _jax.make_gloo_tcp_collectives
+found["hostname"] = wrapped.keywords["hostname"]
+found["set again"] = jax_private.set_collectives_address("127.0.0.2")
+again = _jax.make_gloo_tcp_collectives
+found["hostname again"] = again.keywords["hostname"]
+found["wrapped once"] = again.func is wrapped.func and not hasattr(again.func, "keywords")
+found["after"] = jax_private.self_test()
+del _jax.make_gloo_tcp_collectives
+found["moved"] = jax_private.self_test()["gloo address"]
+from jax._src import xla_bridge
+found["backends"] = len(xla_bridge._backends)
+found["jax"] = jax.__version__
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    done = python("-c", SCRIPT)
+    assert done.returncode == 0, done.stderr
+    answers: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answers
+
+
+def test_all_private_names_are_in_this_jax(found: dict[str, Any]) -> None:
+    moved = [name for name, is_there in found["before"].items() if not is_there]
+    assert not moved, f"jax {found['jax']} has moved what {moved} need(s)"
+
+
+def test_gloo_is_given_its_address(found: dict[str, Any]) -> None:
+    assert found["set"]
+    assert found["hostname"] == "127.0.0.1"
+
+
+def test_a_second_address_takes_the_place_of_the_first(found: dict[str, Any]) -> None:
+    assert found["set again"]
+    assert found["hostname again"] == "127.0.0.2"
+    assert found["wrapped once"]
+
+
+def test_the_names_are_still_there_once_wrapped(found: dict[str, Any]) -> None:
+    assert all(found["after"].values())
+
+
+def test_the_self_test_can_fail(found: dict[str, Any]) -> None:
+    assert found["moved"] is False
+
+
+def test_the_self_test_starts_no_backend(found: dict[str, Any]) -> None:
+    assert found["backends"] == 0

@@ -1,0 +1,132 @@
+"""Law 1: the notebook's process never imports jax, which would seize its GPU or TPU.
+
+Proved in processes of their own, since another test may have imported it here. The import-linter
+contracts in pyproject.toml say the same of the source; these see what really happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from helpers import Home, python
+
+import jaxcluster
+from jaxcluster.errors import JaxClusterError
+
+REPORT = """
+import sys
+found = sorted({name.partition(".")[0] for name in sys.modules} & {"jax", "jaxlib", "libtpu"})
+print("imported:", *found)
+"""
+
+SHELL = """
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.run_cell("%load_ext jaxcluster").raise_error()
+"""
+
+CLUSTER = """
+import numpy as np
+import jaxcluster
+with jaxcluster.start(2, devices_per_process=2) as cluster:
+    cluster.run('''
+import jax, jax.numpy as jnp, numpy as np
+from typing import NamedTuple
+from jax.sharding import NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((4,), ("i",))
+x = jax.device_put(np.arange(8.0), NamedSharding(mesh, P("i")))
+small = jnp.ones(3, jnp.bfloat16)
+key = jax.random.key(0)
+tree = {"x": x, "spec": P("i")}
+''')
+    assert cluster["x"].sum() == 28
+    assert cluster["small"].dtype.name == "bfloat16"
+    cluster["key"]
+    try:
+        cluster["tree"]
+    except jaxcluster.JaxClusterError:
+        pass
+    cluster.push({"a": np.ones(100_000)})
+    cluster.run("a.sum()")
+    cluster.status()
+"""
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    made = Home.make()
+    yield made
+    made.wait_until_empty()
+    made.remove()
+
+
+def imported_by(home: Home, source: str) -> list[str]:
+    """Which of JAX's packages a process has imported after ``source``."""
+    done = python("-c", source + REPORT, env=home.environ())
+    assert done.returncode == 0, done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("imported:")
+    return last.split()[1:]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import jaxcluster",
+        "from jaxcluster import *; start, attach, current, Cluster",
+        "import jaxcluster.cli, jaxcluster.magics, jaxcluster.transfer, jaxcluster.views.live",
+        "from jaxcluster import doctor, registry; doctor.run_checks(registry.runtime_root())",
+        "from jaxcluster import cluster; cluster.dry_run(cluster.make_spec(4))",
+    ],
+)
+def test_importing_jaxcluster_does_not_import_jax(home: Home, source: str) -> None:
+    assert imported_by(home, source) == []
+
+
+def test_loading_the_extension_does_not_import_jax(home: Home) -> None:
+    assert imported_by(home, SHELL) == []
+
+
+def test_start_run_and_pull_do_not_import_jax(home: Home) -> None:
+    assert imported_by(home, CLUSTER) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import jax",
+        SHELL + "shell.run_cell('import jax.numpy').raise_error()",
+    ],
+    ids=["plainly", "in a cell"],
+)
+def test_the_proof_can_fail(home: Home, source: str) -> None:
+    assert "jax" in imported_by(home, source)
+
+
+# --------------------------------------------------------------------------- what is exported
+
+
+def test_these_names_are_jaxclusters_interface() -> None:
+    assert jaxcluster.__all__ == [
+        "AsyncCell",
+        "Cluster",
+        "JaxClusterError",
+        "__version__",
+        "attach",
+        "current",
+        "load_ipython_extension",
+        "start",
+        "unload_ipython_extension",
+    ]
+
+
+def test_every_exported_name_is_there() -> None:
+    for name in jaxcluster.__all__:
+        assert getattr(jaxcluster, name) is not None
+    assert jaxcluster.JaxClusterError is JaxClusterError
+
+
+def test_an_unknown_name_is_an_attribute_error_as_in_any_module() -> None:
+    with pytest.raises(AttributeError, match="module 'jaxcluster' has no attribute 'begin'"):
+        _ = jaxcluster.begin  # type: ignore[attr-defined]

@@ -1,0 +1,111 @@
+"""What the local launcher would start: pure, and nothing secret in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxcluster import wire
+from jaxcluster.launchers.local import LaunchPlan, describe_launch, render
+from jaxcluster.launchers.supervisor import can_fork, import_time_settings
+
+SPEC = wire.ClusterSpec("exp", 3, devices_per_process=2, env={"MINE": "1", "PATH": "/mine"})
+ENV = {"PATH": "/bin", "HOME": "/home/me", "JPY_PARENT_PID": "12", "IPP_CONNECTION_INFO": "{}"}
+FILE = "/home/me/security/ipcontroller-exp-engine.json"
+
+
+@pytest.fixture
+def plan() -> LaunchPlan:
+    return render(SPEC, Path("/run/exp"), ENV, "/work", FILE)
+
+
+def test_every_rank_has_a_socket_and_a_log_in_the_clusters_folder(plan: LaunchPlan) -> None:
+    assert plan.addresses == tuple(f"ipc:///run/exp/rank-{rank}.sock" for rank in range(3))
+    assert [proc["log"] for proc in plan.ranks] == [f"/run/exp/rank-{r}.log" for r in range(3)]
+    assert [(proc["role"], proc["rank"]) for proc in plan.ranks] == [("rank", r) for r in range(3)]
+    assert plan.controller["role"] == "controller"
+
+
+def test_a_rank_is_told_who_it_is_by_its_environment(plan: LaunchPlan) -> None:
+    told: dict[str, Any] = json.loads(plan.ranks[2]["env"]["JAXCLUSTER_ENGINE"])
+    assert told == {
+        "rank": 2,
+        "address": "ipc:///run/exp/rank-2.sock",
+        "connection_file": FILE,
+        "log_path": "/run/exp/rank-2.log",
+    }
+
+
+def test_the_users_environment_stands_above_the_notebooks(plan: LaunchPlan) -> None:
+    for proc in (*plan.ranks, plan.controller):
+        assert proc["env"]["PATH"] == "/mine"
+        assert proc["env"]["MINE"] == "1"
+        assert proc["env"]["HOME"] == "/home/me"
+        assert proc["cwd"] == "/work"
+
+
+def test_a_rank_does_not_take_itself_for_a_part_of_the_notebooks_kernel(plan: LaunchPlan) -> None:
+    for proc in (*plan.ranks, plan.controller):
+        assert "JPY_PARENT_PID" not in proc["env"]
+        assert "IPP_CONNECTION_INFO" not in proc["env"]
+
+
+def test_nothing_is_in_the_command_line(plan: LaunchPlan) -> None:
+    """Every user of a machine can read everybody's command lines."""
+    assert [proc["argv"] for proc in (*plan.ranks, plan.controller)] == [[]] * 4
+
+
+def test_a_dry_run_shows_each_ranks_part_but_not_the_whole_environment(plan: LaunchPlan) -> None:
+    shown = describe_launch(plan)
+    assert shown.startswith("3 ranks on this machine")
+    for rank in range(3):
+        assert f"rank {rank}: JAXCLUSTER_ENGINE=" in shown
+    assert "every rank: MINE=1 PATH=/mine" in shown
+    assert "/home/me/security" in shown
+    assert "HOME=" not in shown
+
+
+def test_rendering_changes_nothing(tmp_path: Path) -> None:
+    env = dict(ENV)
+    made = render(SPEC, tmp_path / "exp", env, "/work", FILE)
+    assert not (tmp_path / "exp").exists()
+    assert env == ENV
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.spec = SPEC  # type: ignore[misc]
+
+
+def test_ipyparallel_finds_our_launchers_by_name() -> None:
+    for kind in ("controller", "engine"):
+        (found,) = importlib.metadata.entry_points(
+            group=f"ipyparallel.{kind}_launchers", name="jaxcluster"
+        )
+        assert found.load().__module__ == "jaxcluster.launchers.ipp"
+
+
+# --------------------------------------------------------------------------- the fork server
+
+
+def test_what_is_read_at_import_asks_for_a_fork_server_of_its_own() -> None:
+    env = {"XLA_FLAGS": "a", "JAX_ENABLE_X64": "1", "HOME": "h", "PYTHONPATH": "p", "MINE": "1"}
+    assert import_time_settings(env) == {
+        "JAX_ENABLE_X64": "1",
+        "PYTHONPATH": "p",
+        "XLA_FLAGS": "a",
+    }
+
+
+@pytest.mark.parametrize(
+    ("platform", "no_fork", "forks"),
+    [("linux", "", True), ("linux", "1", False), ("darwin", "", False)],
+)
+def test_ranks_are_forked_where_that_is_safe(
+    monkeypatch: pytest.MonkeyPatch, platform: str, no_fork: str, forks: bool
+) -> None:
+    monkeypatch.setattr("jaxcluster.launchers.supervisor.sys.platform", platform)
+    monkeypatch.setenv("JAXCLUSTER_NO_FORK", no_fork)
+    assert can_fork() is forks

@@ -1,0 +1,96 @@
+"""Facts about processes, and the means by which none is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from helpers import python, until
+
+from jaxcluster.engine.processes import is_alive, process_token, start_time
+
+linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc, prctl")
+
+
+def sleeper() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+
+
+def test_this_process_is_alive_and_named_by_pid_and_start() -> None:
+    token = process_token(os.getpid())
+    assert token.startswith(f"{os.getpid()}:")
+    assert is_alive(token)
+
+
+def test_an_ended_process_is_not_alive() -> None:
+    with sleeper() as process:
+        token = process_token(process.pid)
+        assert is_alive(token)
+        process.kill()
+    assert not is_alive(token)
+
+
+@linux_only
+def test_a_zombie_is_not_alive() -> None:
+    process = sleeper()
+    token = process_token(process.pid)
+    process.kill()
+    until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE, "zombie")
+    assert not is_alive(token)
+    process.wait()
+
+
+@linux_only
+def test_a_pid_used_again_names_another_process() -> None:
+    pid, _, started = process_token(os.getpid()).partition(":")
+    assert not is_alive(f"{pid}:{int(started) + 1}")
+    assert start_time(os.getpid()) == started
+
+
+@linux_only
+def test_a_process_may_ask_to_die_with_its_parent(tmp_path: Path) -> None:
+    written = tmp_path / "child"
+    child = (
+        "import os, sys, time, pathlib\n"
+        "from jaxcluster.engine.processes import die_with_parent\n"
+        "die_with_parent(int(sys.argv[1]))\n"
+        f"pathlib.Path({str(written)!r} + '.tmp').write_text(str(os.getpid()))\n"
+        f"os.rename({str(written)!r} + '.tmp', {str(written)!r})\n"
+        "time.sleep(100)\n"
+    )
+    parent = (
+        "import os, subprocess, sys, time\n"
+        "subprocess.Popen([sys.executable, '-c', sys.argv[1], str(os.getpid())])\n"
+        "time.sleep(100)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", parent, child]) as process:
+        until(written.exists, "the child runs")
+        pid = int(written.read_text())
+        token = process_token(pid)
+        assert is_alive(token)
+        os.kill(process.pid, signal.SIGKILL)
+    until(lambda: not is_alive(token), "the child has ended with its parent", 10)
+
+
+@linux_only
+def test_output_goes_to_the_log_however_it_is_written(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("from before\n")
+    source = (
+        "import os, sys\n"
+        "from jaxcluster.engine.processes import redirect_output\n"
+        f"redirect_output({str(log)!r})\n"
+        "print('printed'); print('error', file=sys.stderr); sys.__stdout__.write('dunder\\n')\n"
+        "os.system('echo child'); os.write(2, b'raw\\n')\n"
+        "assert sys.stdin.read() == ''\n"
+    )
+    done = python("-c", source)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert sorted(log.read_text().split()) == sorted(
+        ["from", "before", "printed", "error", "dunder", "child", "raw"]
+    )

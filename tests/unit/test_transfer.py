@@ -1,0 +1,219 @@
+"""Values between notebook and ranks: the parts that need no rank."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from jaxcluster import transfer, wire
+from jaxcluster.errors import NotAddressable, NotSerialisable, TransferError, UsageError
+
+
+def info(shape: list[int], shards: list[wire.ShardInfo], note: str = "") -> wire.ArrayInfo:
+    return wire.ArrayInfo(shape, "float32", "sharding", True, shards, note=note)
+
+
+def shard(*index: list[int], replica: int = 0) -> wire.ShardInfo:
+    return wire.ShardInfo(0, list(index), replica, 4)
+
+
+# --------------------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize("name", ["x", "_x1", "größe", "match"])
+def test_variables_have_python_names(name: str) -> None:
+    transfer.check_names([name])
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x.y", "x[0]", "1x", "class", "None", 3, None])
+def test_what_is_no_name_is_refused_by_name(name: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        transfer.check_names(["good", name])
+    assert str(caught.value) == (
+        f"{name!r} is no variable name.\nFor example: %pull x   or   %push a b"
+    )
+
+
+# --------------------------------------------------------------------------- sizes
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 << 20, "3.0 MiB"), (5 << 40, "5.0 TiB")],
+)
+def test_sizes_are_written_as_people_read_them(nbytes: int, text: str) -> None:
+    assert transfer.format_nbytes(nbytes) == text
+
+
+def test_what_does_not_fit_says_both_sizes_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = types.SimpleNamespace(available=1 << 30)
+    monkeypatch.setattr(transfer.psutil, "virtual_memory", lambda: memory)
+    transfer.check_memory("x", 1 << 30)
+    with pytest.raises(TransferError) as caught:
+        transfer.check_memory("x", (1 << 30) + (1 << 29))
+    assert str(caught.value) == (
+        "x holds 1.5 GiB; this machine has 1.0 GiB free.\n"
+        "Pull a part: %spmd part = x[:100]   then   %pull part"
+    )
+
+
+def test_every_value_begins_on_a_cache_line_and_none_overlaps() -> None:
+    sizes = [1, 64, 65, 0, 128, 7]
+    offsets = transfer._offsets(sizes)
+    assert all(offset % transfer.ALIGN == 0 for offset in offsets)
+    ends = [offset + size for offset, size in zip(offsets, sizes, strict=True)]
+    assert all(end <= following for end, following in zip(ends, offsets[1:], strict=False))
+
+
+# --------------------------------------------------------------------------- dtypes
+
+
+@pytest.mark.parametrize("name", ["float32", "int8", "bool", "complex64", "uint32"])
+def test_numpys_dtypes_keep_their_names(name: str) -> None:
+    assert transfer.numpy_dtype(name).name == name
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "int4"])
+def test_jaxs_small_dtypes_are_known_without_jax(name: str) -> None:
+    dtype = transfer.numpy_dtype(name)
+    assert dtype.name == name
+    assert np.zeros(3, dtype).astype(np.float32).sum() == 0
+
+
+# --------------------------------------------------------------------------- whole arrays
+
+
+def test_an_array_whose_every_part_is_held_is_complete() -> None:
+    views = {
+        0: info([4, 2], [shard([0, 2], [0, 2]), shard([0, 2], [0, 2], replica=1)]),
+        1: info([4, 2], [shard([2, 4], [0, 2])]),
+    }
+    transfer._check_complete("x", views, (4, 2))
+
+
+def test_a_scalar_is_held_by_its_first_replica() -> None:
+    views = {0: info([], [shard()]), 1: info([], [shard(replica=1)])}
+    transfer._check_complete("x", views, ())
+
+
+def test_what_no_rank_holds_is_counted() -> None:
+    views = {0: info([4, 2], [shard([0, 2], [0, 2])]), 1: info([4, 2], [])}
+    with pytest.raises(NotAddressable) as caught:
+        transfer._check_complete("x", views, (4, 2))
+    assert str(caught.value) == "4 of the 8 elements of x are held by no rank of this cluster."
+
+
+def test_a_deleted_array_is_said_to_be_so() -> None:
+    views = {0: info([4], [shard([0, 4])]), 1: info([4], [], note="deleted or donated")}
+    with pytest.raises(TransferError) as caught:
+        transfer._check_complete("x", views, (4,))
+    assert str(caught.value) == "x is deleted or donated on rank 1: it has no values any more."
+
+
+# --------------------------------------------------------------------------- unpickling
+
+
+class RankPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Leaves arrays out as a rank's pickler leaves out jax.Arrays."""
+
+    def persistent_id(self, obj: Any) -> Any:
+        return ("array", 0) if isinstance(obj, np.ndarray) else None
+
+
+def pickled(value: Any) -> bytes:
+    file = io.BytesIO()
+    RankPickler(file, protocol=5).dump(value)
+    return file.getvalue()
+
+
+@pytest.fixture
+def foreign_module() -> Iterator[types.ModuleType]:
+    """A module that exists only where the value was pickled."""
+    module = types.ModuleType("only_on_the_ranks")
+    exec("class Thing:\n    pass", module.__dict__)
+    sys.modules[module.__name__] = module
+    module.Thing.__module__ = module.__name__
+    yield module
+    sys.modules.pop(module.__name__, None)
+
+
+@pytest.fixture
+def no_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in sys.modules if n == "jax" or n.startswith(("jax.", "jaxlib"))]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+def test_arrays_are_put_back_where_they_were_left_out() -> None:
+    array = np.arange(6.0)
+    value = transfer._load(pickled({"a": np.zeros(1), "b": [1, "two"]}), [array], [])
+    assert value["a"] is array
+    assert value["b"] == [1, "two"]
+
+
+def test_a_module_that_is_not_here_says_what_to_do(foreign_module: types.ModuleType) -> None:
+    data = pickle.dumps(foreign_module.Thing())
+    sys.modules.pop(foreign_module.__name__)
+    with pytest.raises(NotSerialisable) as caught:
+        transfer._load(data, [], [])
+    assert str(caught.value) == (
+        "The value needs a module that this notebook does not have: only_on_the_ranks.\n"
+        "Install it here too, or pull a plain dict, list or array instead."
+    )
+
+
+def test_a_class_that_is_not_here_says_what_to_do(foreign_module: types.ModuleType) -> None:
+    data = pickle.dumps(foreign_module.Thing())
+    del foreign_module.Thing
+    with pytest.raises(NotSerialisable) as caught:
+        transfer._load(data, [], [])
+    assert "The value can't be rebuilt in this notebook" in str(caught.value)
+    assert "Thing" in str(caught.value)
+
+
+@pytest.mark.parametrize("module", ["jax.sharding", "jaxlib", "jax"])
+def test_unpickling_never_imports_jax(no_jax: None, module: str) -> None:
+    data = b"c" + f"{module}\nPartitionSpec\n.".encode()
+    before = list(sys.meta_path)
+    with pytest.raises(transfer._NeedsJax):
+        transfer._load(data, [], [])
+    assert not any(name.split(".")[0] in ("jax", "jaxlib") for name in sys.modules)
+    assert sys.meta_path == before
+
+
+# --------------------------------------------------------------------------- shared memory
+
+
+def fake_cluster(*host_keys: str) -> Any:
+    facts = [types.SimpleNamespace(host_key=key) for key in host_keys]
+    return types.SimpleNamespace(record=types.SimpleNamespace(facts=facts))
+
+
+def test_memory_is_shared_only_on_one_host_with_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "host_key", lambda: "here")
+    room = types.SimpleNamespace(f_bavail=64 << 20, f_frsize=1)
+    monkeypatch.setattr(transfer.os, "statvfs", lambda path: room)
+    assert transfer.shares_memory(fake_cluster("here", "here"), 1 << 20)
+    assert not transfer.shares_memory(fake_cluster("here", "there"), 1 << 20)
+    assert not transfer.shares_memory(fake_cluster("here"), 64 << 20)  # 64 MB in containers
+
+
+def test_memory_is_not_shared_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "host_key", lambda: "here")
+    monkeypatch.setattr(transfer, "SHARED_MEMORY", "/nowhere")
+    assert not transfer.shares_memory(fake_cluster("here"), 1)
+
+
+def test_a_shared_file_leaves_no_name_behind_and_keeps_its_bytes() -> None:
+    with transfer._shared_file(1000) as (path, memory), open(path, "r+b") as again:
+        again.write(b"from a rank")
+    assert not Path(path).exists()
+    assert memory[:11] == b"from a rank"

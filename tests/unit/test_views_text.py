@@ -1,0 +1,158 @@
+"""The models as plain text."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+
+from jaxcluster import wire
+from jaxcluster.outputs import CellRecord
+from jaxcluster.registry import ClusterRecord
+from jaxcluster.views import text
+
+
+def state(rank: int, state: str = "idle", **facts: object) -> wire.RankState:
+    made = wire.RankState(rank, 100 + rank, "box", state, [f"cpu:{rank}"])
+    return dataclasses.replace(made, **facts)  # type: ignore[arg-type]
+
+
+def rows(shown: str) -> list[list[str]]:
+    """A table's rows, cut where its header says."""
+    header, *lines = shown.splitlines()
+    starts = [word.start() for word in re.finditer(r"\S+", header)]
+    ends = [*starts[1:], None]
+    return [[line[a:b].strip() for a, b in zip(starts, ends, strict=True)] for line in lines]
+
+
+# --------------------------------------------------------------------------- tables
+
+
+def test_columns_are_as_wide_as_their_widest_entry() -> None:
+    assert text.table(["a", "bee"], [["1", ""], ["long", "x"]]) == "a     bee\n1\nlong  x"
+
+
+def test_status_says_for_each_rank_where_it_is_and_what_it_does() -> None:
+    shown = text.status(
+        [
+            state(0, rss_nbytes=200 << 20),
+            state(1, "running", seq=5, cell=7, line=3, seconds=1.25, rss_nbytes=1 << 20),
+        ],
+        {},
+    )
+    assert shown.splitlines()[0].split() == [
+        "rank", "pid", "host", "devices", "state", "cell", "for", "memory",
+    ]  # fmt: skip
+    assert rows(shown) == [
+        ["0", "100", "box", "cpu:0", "idle", "", "", "200 MiB"],
+        ["1", "101", "box", "cpu:1", "running", "[7] line 3", "1.2 s", "1 MiB"],
+    ]
+
+
+def test_status_says_why_a_rank_is_dead_and_which_is_silent() -> None:
+    shown = text.status([state(0, "dead"), state(1, "silent")], {0: {"why": "killed by SIGKILL"}})
+    assert [row[4] for row in rows(shown)] == ["dead: killed by SIGKILL", "silent"]
+
+
+def test_status_counts_the_cells_that_wait() -> None:
+    shown = text.status([state(0, "running", cell=1, queued=2), state(1, queued=1)], {})
+    assert [row[4] for row in rows(shown)] == ["running, 2 waiting", "idle"]
+
+
+def record(name: str, owner: str = "12:34", seconds_ago: float = 5) -> ClusterRecord:
+    return ClusterRecord(
+        name=name,
+        spec=wire.ClusterSpec(name, 4),
+        owner=owner,
+        created_ns=int(1e18 - seconds_ago * 1e9),
+        host_key="",
+        hostname="box",
+        supervisor="",
+        notebook="a.ipynb",
+    )
+
+
+def test_clusters_are_listed_with_their_owners_and_ages() -> None:
+    shown = text.clusters([record("a"), record("b", "", 600)], ["b"], int(1e18))
+    assert shown.splitlines()[0].split() == [
+        "name", "ranks", "platform", "launcher", "host", "age", "owner", "notebook",
+    ]  # fmt: skip
+    assert [line.split() for line in shown.splitlines()[1:]] == [
+        ["a", "4", "cpu", "local", "box", "5", "s", "pid", "12", "a.ipynb"],
+        ["*", "b", "4", "cpu", "local", "box", "10", "min", "detached", "a.ipynb"],
+    ]
+
+
+def test_no_cluster_says_how_to_start_one() -> None:
+    assert text.clusters([], [], 0) == ("No cluster is running. Start one: %jaxcluster start -n 4")
+
+
+# --------------------------------------------------------------------------- arrays
+
+
+def info(shape: tuple[int, ...]) -> wire.ArrayInfo:
+    return wire.ArrayInfo(list(shape), "int64", "NamedSharding(...)", True, [])
+
+
+def test_an_array_is_shown_with_shape_dtype_sharding_and_values() -> None:
+    values = np.arange(6).reshape(2, 3)
+    assert text.spanning_array(info((2, 3)), values, False) == (
+        "Array(shape=(2, 3), dtype=int64)\nsharding: NamedSharding(...)\n[[0 1 2]\n [3 4 5]]"
+    )
+
+
+def test_an_array_whose_values_can_not_be_had_is_shown_without() -> None:
+    shown = text.spanning_array(info((2,)), None, False)
+    assert shown.endswith("(values not at hand)")
+
+
+def sampled(whole: np.ndarray, edge: int = 3) -> np.ndarray:  # type: ignore[type-arg]
+    for axis, size in enumerate(whole.shape):
+        if size > 2 * edge + 1:
+            kept = [*range(edge), size // 2, *range(size - edge, size)]
+            whole = np.take(whole, kept, axis)
+    return whole
+
+
+@pytest.mark.parametrize(
+    "shape", [(5000,), (100, 100), (2, 5000), (5000, 2), (7, 1000), (10, 10, 50), (3, 8, 100)]
+)
+def test_a_large_array_is_summarized_as_numpy_does_it(shape: tuple[int, ...]) -> None:
+    whole = np.arange(np.prod(shape)).reshape(shape) % 10
+    shown = text.spanning_array(info(shape), sampled(whole), True)
+    assert shown.split("\n", 2)[2] == np.array2string(whole, threshold=0, edgeitems=3)
+
+
+def test_a_small_array_is_shown_whole() -> None:
+    whole = np.arange(900).reshape(30, 30)
+    shown = text.spanning_array(info((30, 30)), whole, False)
+    assert "..." not in shown.split("\n", 2)[2]
+    assert "899" in shown
+
+
+# --------------------------------------------------------------------------- outputs
+
+
+def cell() -> CellRecord:
+    return CellRecord(1, 7, "pass", [0, 1, 2])
+
+
+def test_outputs_of_equal_ranks_are_shown_once() -> None:
+    record = cell()
+    for rank in (0, 2):
+        record.add_output(wire.RankOutput(rank, 1, "stream", {"name": "stdout", "text": "hi\n"}))
+        bundle = {"data": {"text/plain": "5"}, "metadata": {}}
+        record.add_output(wire.RankOutput(rank, 1, "execute_result", bundle))
+    assert text.outputs(record) == "── ranks 0, 2 ──\nhi\n5\n── rank 1 ──\n(no output)"
+
+
+def test_what_has_no_text_is_left_out() -> None:
+    assert text.plain_output(wire.RankOutput(0, 1, "clear_output", {"wait": True})) == ""
+    figure = wire.RankOutput(0, 1, "display_data", {"data": {"image/png": "…"}})
+    assert text.plain_output(figure) == "\n"
+
+
+def test_ranks_that_said_the_same_are_named() -> None:
+    assert text.same_as([1, 2, 3], 0) == "── ranks 1-3: same as rank 0 ──"
