@@ -1,0 +1,406 @@
+"""Layouts of a real cluster's arrays, held against each rank's ``addressable_shards``."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import layouts
+import numpy as np
+import pytest
+from helpers import plain, until
+
+import jaxcluster
+from jaxcluster import survey
+from jaxcluster.errors import UsageError
+from jaxcluster.layout import ArrayLayout, TreeLayout
+from jaxcluster.views import document, shards
+
+MAKE = """
+from jax.sharding import SingleDeviceSharding
+def make(shape, sharding, dtype=np.float32):
+    whole = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
+    return jax.make_array_from_callback(shape, sharding, lambda i: whole[i], dtype=dtype)
+cube = jax.make_mesh((2, 2, 2), ("a", "b", "c"))
+half = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(4), ("h",))
+auto = jax.make_mesh((4, 2), ("i", "j"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+"""
+
+# Every way in which an array can lie on devices: a Python expression, and its own name.
+ARRAYS = {
+    "one_axis": "make((8,), NamedSharding(mesh, P('i')))",
+    "two_axes": "make((8, 8), NamedSharding(mesh, P('i', 'j')))",
+    "both_on_one": "make((16, 2), NamedSharding(mesh, P(('i', 'j'))))",
+    "swapped": "make((4, 8), NamedSharding(mesh, P('j', 'i')))",
+    "replicated": "make((5, 3), NamedSharding(mesh, P()))",
+    "partly": "make((8, 3), NamedSharding(mesh, P('j')))",
+    "three_axes": "make((4, 2, 6), NamedSharding(cube, P('a', 'b', 'c')))",
+    "five_axes": "make((2, 3, 4, 2, 2), NamedSharding(cube, P('c', None, ('a', 'b'))))",
+    "scalar": "make((), NamedSharding(mesh, P()))",
+    "empty": "make((0, 4), NamedSharding(mesh, P(None, 'i')))",
+    "on_half": "make((8,), NamedSharding(half, P('h')))",
+    "automatic": "make((8, 8), NamedSharding(auto, P(None, 'i')))",
+    "bf16": "make((8, 8), NamedSharding(mesh, P('i', 'j')), jnp.bfloat16)",
+    "integer": "make((8,), NamedSharding(mesh, P('i')), np.int8)",
+    "keys": "jax.random.wrap_key_data(make((8, 2), NamedSharding(mesh, P('i')), np.uint32))",
+    "computed": "jax.jit(lambda a: a @ a.T)(make((8, 8), NamedSharding(auto, P('i', 'j'))))",
+    "single": "jax.device_put(np.arange(6.0), SingleDeviceSharding(jax.local_devices()[1]))",
+    "uncommitted": "jnp.arange(3)",
+    "local_mesh": "jax.device_put(np.arange(8.0), NamedSharding(jax.sharding.Mesh("
+    "np.array(jax.local_devices()), ('l',)), P('l')))",
+}
+
+TRUTH = """
+import json
+def truth(x):
+    n = x.ndim
+    return dict(shape=list(x.shape), dtype=str(x.dtype), sharding=str(x.sharding),
+        committed=bool(x.committed), spans=not x.is_fully_addressable, shards=[
+        [s.device.id, [list(p.indices(d)[:2]) for p, d in zip(s.index[:n], x.shape)],
+         s.replica_id, s.data.nbytes, list(s.data.shape)] for s in x.addressable_shards])
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def arrays(cluster: jaxcluster.Cluster) -> None:
+    lines = "\n".join(f"{name} = {source}" for name, source in ARRAYS.items())
+    cluster.run(MAKE + TRUTH + lines)
+
+
+def printed(cluster: jaxcluster.Cluster, expression: str) -> dict[int, Any]:
+    """A JSON value of each rank."""
+    record = cluster.run(f"print(json.dumps({expression}))", show=False)
+    return {rank: json.loads(record.stdout(rank)) for rank in record.ranks}
+
+
+def array(found: ArrayLayout | TreeLayout) -> ArrayLayout:
+    assert isinstance(found, ArrayLayout)
+    return found
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_a_layout_says_what_every_rank_says_of_its_shards(
+    cluster: jaxcluster.Cluster, name: str
+) -> None:
+    found = array(cluster.layout(name))
+    truth = printed(cluster, f"truth({name})")
+    for rank, told in truth.items():
+        ours = sorted(
+            [s.device, [list(span) for span in s.index], s.replica_id, s.nbytes, list(s.shape)]
+            for s in found.shards
+            if s.rank == rank
+        )
+        assert ours == sorted(told["shards"])
+    first = truth[0]
+    assert list(found.shape) == first["shape"]
+    assert found.dtype == first["dtype"]
+    assert found.sharding == first["sharding"]
+    assert found.committed == first["committed"]
+    assert found.spans == first["spans"]
+    assert found.missing == 0
+    assert found.notes == {}
+
+
+def test_the_recorded_reports_of_the_unit_tests_are_what_jax_says(
+    cluster: jaxcluster.Cluster,
+) -> None:
+    cases = {
+        "two_axes": ((8, 8), {"i": 4, "j": 2}, ("i", "j")),
+        "both_on_one": ((16, 2), {"i": 4, "j": 2}, (("i", "j"),)),
+        "partly": ((8, 3), {"i": 4, "j": 2}, ("j",)),
+        "three_axes": ((4, 2, 6), {"a": 2, "b": 2, "c": 2}, ("a", "b", "c")),
+    }
+    for name, (shape, mesh, spec) in cases.items():
+        real, made = array(cluster.layout(name)), layouts.array(shape, mesh, spec)
+        assert real.parts == made.parts, name
+        assert (real.mesh, real.split, real.spec) == (made.mesh, made.split, made.spec)
+
+
+@pytest.mark.parametrize("name", ["one_axis", "two_axes", "swapped", "replicated", "partly"])
+def test_jaxs_own_picture_names_the_same_devices_for_each_part(
+    cluster: jaxcluster.Cluster, name: str
+) -> None:
+    """``visualize_array_sharding`` labels each block with the devices that hold it."""
+    pytest.importorskip("rich")
+    record = cluster.run(f"jax.debug.visualize_array_sharding({name})", show=False)
+    (drawn,) = (o for o in record.records[0].outputs() if o.kind == "display_data")
+    labels = re.findall(r"CPU ([\d,]+)", plain(drawn.content["data"]["text/plain"]))
+    theirs = {frozenset(map(int, label.split(","))) for label in labels}
+    parts = array(cluster.layout(name)).parts
+    assert {frozenset(shard.device for shard in part.shards) for part in parts} == theirs
+
+
+# ------------------------------------------------------------------------------------------ words
+
+
+def test_a_name_that_no_rank_has_is_a_word_and_not_a_traceback(
+    cluster: jaxcluster.Cluster,
+) -> None:
+    with pytest.raises(UsageError, match="No rank has a variable 'one_axes'") as error:
+        cluster.layout("one_axes")
+    assert "one_axis" in str(error.value)
+    with pytest.raises(UsageError, match="rank holds no jax.Array, only int"):
+        cluster.layout("rank")
+    with pytest.raises(UsageError, match="neither a variable nor a part of one"):
+        cluster.layout("one_axis + 1")
+    with pytest.raises(UsageError, match="has no part"):
+        cluster.layout("one_axis['w']")
+
+
+def test_deleted_and_donated_arrays_and_tracers_have_a_word(cluster: jaxcluster.Cluster) -> None:
+    cluster.run(
+        """
+gone = make((8,), NamedSharding(mesh, P('i')))
+gone.delete()
+kept = []
+jax.jit(lambda a: kept.append(a) or a)(1.0)
+tracer = kept[0]
+"""
+    )
+    assert set(array(cluster.layout("gone")).notes.values()) == {"deleted or donated"}
+    tracer = array(cluster.layout("tracer"))
+    assert all("a tracer" in note for note in tracer.notes.values())
+    assert tracer.parts == ()
+    for name in ("gone", "tracer"):
+        shown = shards.shards(cluster, name)
+        assert "Ranks 0-3" in shown.text
+
+
+def test_a_variable_of_some_ranks_is_shown_with_what_the_others_lack(
+    cluster: jaxcluster.Cluster,
+) -> None:
+    cluster.run("some = make((8,), NamedSharding(half, P('h')))", ranks=[0, 1])
+    found = array(cluster.layout("some"))
+    assert found.ranks == (0, 1)
+    assert found.missing == 0
+    assert set(found.notes) == {2, 3}
+
+
+def test_a_busy_rank_answers_all_the_same(cluster: jaxcluster.Cluster) -> None:
+    running = cluster.submit("import time\nfor _ in range(2000): time.sleep(0.01)")
+    carrier = threading.Thread(target=lambda: swallow(running.wait))
+    carrier.start()
+    try:
+        until(lambda: all(s.state == "running" for s in cluster.status()), "all ranks run")
+        began = time.perf_counter()
+        found = array(cluster.layout("two_axes"))
+        assert time.perf_counter() - began < survey.LOOK_S
+        assert found.ranks == (0, 1, 2, 3)
+        assert found.stale == ()
+        values = survey.peek(cluster, "two_axes", 1, found.shards[2].device, [0, 0], [1, 3])
+        assert values.tolist() == [[16, 17, 18]]
+    finally:
+        cluster.interrupt()
+        carrier.join(30)
+
+
+def swallow(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except BaseException:  # the interrupt, which is how this cell ends
+        pass
+
+
+def test_a_stopped_rank_is_shown_by_its_last_report_and_its_age(
+    cluster: jaxcluster.Cluster,
+) -> None:
+    cluster.layout("two_axes")
+    pid = cluster.record.pids[2]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        found = array(cluster.layout("two_axes"))
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert found.stale == (2,)
+    assert found.age_s > 0
+    assert found.missing == 0
+    assert "gave no answer" in found.notes[2]
+    assert "shown as of" in shards.layout_view(found).text
+
+
+def test_a_dead_ranks_part_is_named(start: Callable[..., jaxcluster.Cluster]) -> None:
+    running = start(2)
+    running.run(
+        "import jax, numpy as np\n"
+        "from jax.sharding import NamedSharding, PartitionSpec as P\n"
+        "mesh = jax.make_mesh((2,), ('i',))\n"
+        "z = jax.make_array_from_callback((8,), NamedSharding(mesh, P('i')),"
+        " lambda i: np.arange(8.0)[i])"
+    )
+    os.kill(running.record.pids[1], signal.SIGKILL)
+    until(lambda: 1 in running.dead, "the death is noticed")
+    found = array(running.layout("z"))
+    assert found.gaps == (((4, 8),),)
+    assert "dead" in found.notes[1]
+    assert "4 elements held by no process that answered: [4:8]" in shards.layout_view(found).text
+
+
+# ------------------------------------------------------------------------------------------ values
+
+
+def test_statistics_are_those_of_numpy(cluster: jaxcluster.Cluster) -> None:
+    cluster.run(
+        """
+whole = np.arange(64.0, dtype=np.float32).reshape(8, 8)
+whole[0, 0], whole[0, 5], whole[7, 7] = np.nan, np.inf, np.nan
+odd = jax.make_array_from_callback((8, 8), NamedSharding(mesh, P('i', 'j')), lambda i: whole[i])
+"""
+    )
+    whole = np.arange(64.0).reshape(8, 8)
+    whole[0, 0], whole[0, 5], whole[7, 7] = np.nan, np.inf, np.nan
+    for rank in range(4):
+        for told in survey.statistics(cluster, "odd", rank):
+            part = whole[tuple(slice(*span) for span in told.index)]
+            finite = part[np.isfinite(part)]
+            assert (told.minimum, told.maximum) == (finite.min(), finite.max())
+            assert told.mean == pytest.approx(finite.mean())
+            assert (told.nan, told.inf) == (np.isnan(part).sum(), np.isinf(part).sum())
+    result = survey.check(cluster, "odd")
+    assert {b.rank for b in result.bad} == {0, 3}
+
+
+@pytest.mark.parametrize("name", ["bf16", "integer", "keys", "scalar", "empty", "uncommitted"])
+def test_every_dtype_can_be_checked_and_looked_at(cluster: jaxcluster.Cluster, name: str) -> None:
+    assert survey.check(cluster, name).ok
+    found = array(cluster.layout(name))
+    shard = found.shards[0]
+    stop = [min(2, size) for size in shard.shape]
+    values = survey.peek(cluster, name, shard.rank, shard.device, [0] * len(stop), stop)
+    assert list(values.shape[: len(stop)]) == stop
+
+
+def test_a_rank_whose_replicated_values_differ_is_found(cluster: jaxcluster.Cluster) -> None:
+    cluster.run(
+        """
+bias = jax.make_array_from_callback((16,), NamedSharding(mesh, P()),
+    lambda i: np.full(16, 1.0 + 1e-7 * (rank == 2), np.float32)[i])
+"""
+    )
+    result = survey.check(cluster, "bias")
+    assert result.odd_ranks == (2,)
+    assert result.compared == 1
+    assert "the copies differ: rank 2 (2 copies)" in shards.shards(cluster, "bias", check=True).text
+    assert survey.check(cluster, "replicated").ok
+
+
+def test_looking_launches_nothing(cluster: jaxcluster.Cluster) -> None:
+    before = [s.launches for s in cluster.status()]
+    for name in ARRAYS:
+        shards.shards(cluster, name, check=True)
+    survey.memory(cluster)
+    survey.meshes(cluster)
+    assert [s.launches for s in cluster.status()] == before
+
+
+def test_looking_leaves_no_copy_behind(cluster: jaxcluster.Cluster) -> None:
+    shards.shards(cluster, "two_axes", check=True)
+    held = printed(cluster, "[s.data._npy_value is None for s in two_axes.addressable_shards]")
+    assert all(all(flags) for flags in held.values())
+
+
+# ------------------------------------------------------------------------------------------ trees
+
+
+def test_a_tree_of_dicts_lists_tuples_and_dataclasses(cluster: jaxcluster.Cluster) -> None:
+    cluster.run(
+        """
+import dataclasses
+@dataclasses.dataclass
+class Layer:
+    w: object
+    name: str = "l"
+tree = {"layers": [Layer(two_axes), Layer(partly)], "step": 3, "opt": (replicated, np.ones(2))}
+"""
+    )
+    found = cluster.layout("tree")
+    assert isinstance(found, TreeLayout)
+    paths = ["".join(row.path) for row in found.rows]
+    assert "['layers'][1].w" in paths
+    assert "['opt'][0]" in paths
+    w = array(cluster.layout("tree['layers'][1].w"))
+    assert w.parts == array(cluster.layout("partly")).parts
+    assert isinstance(cluster.layout("tree['layers']"), TreeLayout)
+    assert survey.check(cluster, "tree").ok
+
+
+def test_2000_leaves_open_within_a_second(cluster: jaxcluster.Cluster) -> None:
+    cluster.run("big = {f'l{i}': {'w': two_axes, 'b': partly} for i in range(1000)}")
+    cluster.layout("big")
+    began = time.perf_counter()
+    view = shards.shards(cluster, "big")
+    assert time.perf_counter() - began < 1
+    assert view.document["leaves"] == 2000
+
+
+def test_a_tree_that_differs_between_ranks_says_where(cluster: jaxcluster.Cluster) -> None:
+    cluster.run("uneven = {'w': two_axes} | ({'extra': partly} if rank == 3 else {})")
+    found = cluster.layout("uneven")
+    assert "extra" in found.notes[3]
+
+
+# ------------------------------------------------------------------------------------------ more
+
+
+def test_meshes_of_variables_and_arrays_are_found(cluster: jaxcluster.Cluster) -> None:
+    found = survey.meshes(cluster)
+    names = {info.name: info for info in found.meshes}
+    assert names["mesh"].axis_sizes == [4, 2]
+    assert names["half"].axis_sizes == [4]
+    devices = printed(cluster, "[d.id for d in cube.devices.flat]")[0]
+    assert names["cube"].devices == devices
+    with pytest.raises(UsageError, match="no mesh 'nope'"):
+        survey.meshes(cluster, "nope")
+
+
+def test_memory_counts_a_buffer_once_and_names_who_holds_it(cluster: jaxcluster.Cluster) -> None:
+    cluster.run(
+        """
+import gc
+large = jax.device_put(np.ones(1 << 20, np.float32), jax.local_devices()[0])
+alias = large
+def hide():
+    box = jax.device_put(np.ones(1 << 19, np.float32), jax.local_devices()[1])
+    return lambda: box
+closure = hide()
+"""
+    )
+    found = survey.memory(cluster)
+    for report in found.reports.values():
+        named = {entry.name: entry.nbytes for entry in report.names}
+        assert named["large"] == [4 << 20, 0]
+        assert "alias" not in named
+        assert report.other[1] >= 2 << 20
+        assert report.rss_nbytes > 0
+    assert found.names[0] == "large"
+    cluster.run("del large, alias, closure")
+
+
+def test_documents_are_json_and_the_widget_answers_questions(cluster: jaxcluster.Cluster) -> None:
+    view = shards.shards(cluster, "two_axes")
+    assert json.loads(json.dumps(view.document))["kind"] == "array"
+    bundle = view._repr_mimebundle_()
+    assert set(bundle) == {document.MIME, "text/html", "text/plain"}
+    sent: list[Any] = []
+    widget = view.widget()
+    widget.send = sent.append
+    first = view.document["parts"][0][1][0][0]
+    question = {"id": 1, "op": "stats", "name": "two_axes", "rank": 0, "device": first}
+    widget._on_question(widget, question, [])
+    widget._on_question(widget, question | {"id": 2, "rank": 3}, [])
+    widget._on_question(
+        widget, question | {"id": 3, "op": "peek", "start": [0, 0], "stop": [2, 2]}, []
+    )
+    widget._on_question(widget, {"id": 4, "op": "check"}, [])
+    widget._on_question(widget, {"id": 5, "op": "look", "name": "nothing"}, [])
+    json.dumps(sent)
+    assert sent[0]["result"]["maximum"] == 11
+    assert sent[1]["result"] is None
+    assert sent[2]["result"]["values"] == ["0", "1", "8", "9"]
+    assert sent[3]["result"]["ok"]
+    assert "No rank has" in sent[4]["error"]
