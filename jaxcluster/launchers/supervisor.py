@@ -137,8 +137,9 @@ class Supervisor:
             reply = answer.get(timeout=timeout_s)
         except queue.Empty:
             raise LaunchError(
-                f"The fork server did not answer {cmd!r} within {timeout_s:.0f} s.\n"
-                + self.last_words()
+                f"The fork server did not answer {cmd!r} within {timeout_s:g} s.\n"
+                + self.last_words(),
+                "On a busy machine: %jaxcluster start --timeout 120" if cmd == "spawn" else "",
             ) from None
         finally:
             self._replies.pop(id, None)
@@ -167,6 +168,7 @@ class Supervisor:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait(5)
+            _unlink(self.path)
         self.close()
 
     def close(self) -> None:
@@ -253,14 +255,18 @@ def quit_warm() -> bool:
 
 def sweep(root: Path) -> None:
     """Remove what dead fork servers left behind in the runtime folder."""
-    for path in root.glob("fork-*.sock"):
+    for path in {path.with_suffix(".sock") for path in root.glob("fork-*")}:
         pid = path.name.split("-")[1]
         if not is_alive(process_token(int(pid))):
             probe = socket.socket(socket.AF_UNIX)
             try:
                 probe.connect(str(path))
             except OSError:
-                path.unlink(missing_ok=True)
-                path.with_suffix(".log").unlink(missing_ok=True)
+                _unlink(path)
             finally:
                 probe.close()
+
+
+def _unlink(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.with_suffix(".log").unlink(missing_ok=True)
