@@ -651,12 +651,16 @@ class AsyncCell:
         self._thread = threading.Thread(target=run, args=(carry,), daemon=True)
         self._thread.start()
 
+    def stop(self) -> None:
+        """Interrupt the cell's ranks, as the stop button does; ``wait`` then says how it ended."""
+        self._sink.put(Event(-1, "stop", "", None))
+
     def _join(self, thread: threading.Thread) -> None:
         while thread.is_alive():
             try:
                 thread.join(0.2)
             except KeyboardInterrupt:
-                self._sink.put(Event(-1, "stop", "", None))
+                self.stop()
 
     def _carry(self) -> None:
         if self.done:
@@ -955,6 +959,7 @@ class _Starting:
         self.exited: dict[int, str] = {}
         self.local: LocalCluster | None = None
         self.link: Link | None = None
+        self.coordinator_pid = 0
 
     @property
     def left_s(self) -> float:
@@ -987,6 +992,7 @@ class _Starting:
             devices=replies,
             cluster_file=local.ipp.cluster_file,
             notebook=os.environ.get("JPY_SESSION_NAME", ""),
+            coordinator_pid=self.coordinator_pid,
         )
         registry.write(record)
         cluster = Cluster(record, self.link, local.supervisor)
@@ -1039,13 +1045,29 @@ class _Starting:
                 "%jaxcluster doctor looks at the network of this machine.",
             )
         coordinator = f"{address}:{reserved['port']}"
-        return topology.plan_ranks(
+        plan = topology.plan_ranks(
             self.spec,
             facts,
             coordinator_address=coordinator,
             coordinator_bind_address=coordinator,
             collectives_addresses=[unwrap(answers[rank]) for rank in ranks],
         )
+        return self._with_coordinator(plan, reserved["coordinator_process"])
+
+    def _with_coordinator(self, plan: topology.RankPlan, possible: bool) -> topology.RankPlan:
+        """Start the coordination service beside the ranks, so that rank 0 may die as well.
+
+        A coordinator that the user placed stays where JAX puts it: in rank 0.
+        """
+        assert self.local is not None
+        chosen = self.spec.coordinator_address or self.spec.coordinator_bind_address
+        if chosen is not None or not possible or os.environ.get("JAXCLUSTER_COORDINATOR") == "rank0":
+            return plan
+        # Rank 0 holds the port with SO_REUSEPORT, so nobody else gets it meanwhile.
+        address = plan.requests[0].coordinator_address
+        self.coordinator_pid = self.local.start_coordinator(address)
+        requests = tuple(dataclasses.replace(r, coordinator_process=True) for r in plan.requests)
+        return dataclasses.replace(plan, requests=requests)
 
     def _initialize(self, plan: topology.RankPlan) -> list[wire.InitializeReply]:
         bodies = {request.process_id: request for request in plan.requests}
@@ -1100,9 +1122,11 @@ class _Starting:
             if event["event"] == "exit" and event["role"] == "rank":
                 self.exited[event["rank"]] = describe_exit(event["code"])
             elif event["event"] == "exit":
+                role = event["role"]
+                what = {"controller": "ipyparallel's controller", "coordinator": "the coordinator"}
                 raise LaunchError(
-                    f"ipyparallel's controller ended ({describe_exit(event['code'])}).\n"
-                    + self._tail(registry.folder(self.spec.name) / "controller.log")
+                    f"{what.get(role, role)} ended ({describe_exit(event['code'])}).\n"
+                    + self._tail(registry.folder(self.spec.name) / f"{role}.log")
                 )
             elif event["event"] == "lost":
                 raise LaunchError("The fork server ended while the cluster came up.")

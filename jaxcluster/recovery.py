@@ -9,19 +9,19 @@ are named as not to be trusted; everything older is as it was.
 from __future__ import annotations
 
 import ast
-import queue
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcluster import diagnose, wire
-from jaxcluster.link import Event, Link, Sink
+from jaxcluster.link import Link, Sink
 from jaxcluster.ranks import name_ranks
 
 REPORT_S = 1.0
 JOURNAL_DEPTH = 4096
 SETTLE_S = 8.0
+STEP_S = 0.01
 
 
 def ask_reports(
@@ -56,6 +56,7 @@ class CatchUp:
     _sink: Sink = field(default_factory=Sink)
     _asked: dict[int, list[wire.Launch]] = field(default_factory=dict)
     _shipped: set[int] = field(default_factory=set)
+    _exported: dict[int, bytes] = field(default_factory=dict)
 
     def step(self) -> bool:
         """One look and what follows from it. True once all ranks are idle and in step."""
@@ -102,20 +103,24 @@ class CatchUp:
                 self.stuck = f"rank {event.rank}: {why}"
 
     def _ship(self, rank: int, launches: Sequence[wire.Launch]) -> None:
-        """Send ``rank`` the programs that it may never have compiled, from a rank that has."""
+        """Send ``rank`` the programs that it may never have compiled, from a rank that has.
+
+        All get the same bytes: a program that came as bytes is not the same when it is exported
+        once more (on jax 0.10.2 and 0.12 some devices then wait for ever).
+        """
         self._shipped.add(rank)
-        shipped: dict[int, bytes] = {}
-        owners = [r for r in self.link.ranks if r != rank]
         for fingerprint in dict.fromkeys(e.fingerprint for e in launches):
-            answers = self.link.gather(
-                owners, "export", {"fingerprint": fingerprint}, timeout_s=5.0
-            )
+            if fingerprint in self._exported:
+                continue
+            body = {"fingerprint": fingerprint}
+            answers = self.link.gather(self.link.ranks, "export", body, timeout_s=5.0)
             found = [e for e in answers.values() if e.op == "reply" and e.buffers]
             if not found:
                 self.stuck = f"no rank can hand out a program that rank {rank} skipped"
                 return
-            shipped[fingerprint] = bytes(found[0].buffers[0])
-        self._ask(rank, launches, shipped)
+            self._exported[fingerprint] = bytes(found[0].buffers[0])
+        wanted = {e.fingerprint for e in launches}
+        self._ask(rank, launches, {f: self._exported[f] for f in wanted})
 
     def settle(self, timeout_s: float = SETTLE_S) -> bool:
         """Step until all ranks are in step, it is stuck, or the time is up."""
@@ -125,11 +130,7 @@ class CatchUp:
                 return True
             if self.stuck:
                 return False
-            try:  # an answer, or a little time for a rank to come back
-                event: Event = self._sink.get(timeout=0.02)
-                self._sink.put(event)
-            except queue.Empty:
-                pass
+            time.sleep(STEP_S)
         self.stuck = self.stuck or f"not in step after {timeout_s:g} s"
         return False
 

@@ -46,7 +46,8 @@ def export_program(journal: Journal, fingerprint: int) -> bytes:
       CannotDrain: the program is not known here any more, or can't be serialized.
     """
     program = journal.programs.get(fingerprint)
-    if program is None:
+    if program is None or program.shipped:
+        # What came as bytes is not the same when it is exported once more.
         raise CannotDrain(f"this rank does not know a program with fingerprint {fingerprint}")
     _refuse_callbacks(program)
     try:
@@ -97,7 +98,7 @@ def _find(journal: Journal, fingerprint: int, shipped: Mapping[int, bytes | memo
             raise CannotDrain(
                 f"a program from another rank can't be loaded: {type(error).__name__}: {error}"
             ) from None
-        program = replace(described, fingerprint=fingerprint)
+        program = replace(described, fingerprint=fingerprint, shipped=True)
     if program is None:
         raise CannotDrain(f"this rank has no program with fingerprint {fingerprint}")
     _refuse_callbacks(program)

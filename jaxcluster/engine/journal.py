@@ -38,7 +38,8 @@ class Program:
     """A compiled multi-process program.
 
     ``fingerprint`` is equal on all processes that compiled the same program; ``processes`` are
-    those whose devices take part; ``executable`` is JAX's, to run it again.
+    those whose devices take part; ``executable`` is JAX's, to run it again; ``shipped`` says that
+    it came as bytes from another rank.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Program:
     processes: str
     signature: str
     executable: Any
+    shipped: bool = False
 
 
 class Journal:
