@@ -356,8 +356,10 @@ def covered(indices: Iterable[Bounds]) -> int:
     return sum(volume(index) for index in set(indices))
 
 
-def find_gaps(shape: Sequence[int], held: Sequence[Bounds]) -> tuple[Bounds, ...]:
-    """What of ``shape`` none of ``held`` covers, as boxes; neighbours along an axis joined.
+def find_gaps(
+    shape: Sequence[int], held: Sequence[Bounds], join: bool = True
+) -> tuple[Bounds, ...]:
+    """What of ``shape`` none of ``held`` covers, as boxes; neighbours joined, unless told not to.
 
     None where there would be too many cells to look at: ``ArrayLayout.missing`` counts them still.
     """
@@ -378,7 +380,7 @@ def find_gaps(shape: Sequence[int], held: Sequence[Bounds]) -> tuple[Bounds, ...
         for cell in cells
         if cell not in taken
     ]
-    for axis in range(len(shape)):
+    for axis in range(len(shape)) if join else ():
         free = _join(free, axis)
     return tuple(sorted(free))
 

@@ -61,6 +61,7 @@ export const CSS = `
 .jxc .jxc-tile:is(:focus-visible, :hover, [aria-pressed=true]) .jxc-ring { stroke: #000000; }
 .jxc .jxc-tile:is(:focus-visible, :hover, [aria-pressed=true]) .jxc-ring + .jxc-ring { stroke: #ffffff; stroke-width: 1.5; }
 .jxc .jxc-tile[aria-pressed=true] .jxc-ring + .jxc-ring { stroke-dasharray: 6 3; }
+.jxc .jxc-gap { fill: var(--paper); stroke: var(--ink); stroke-dasharray: 5 4; }
 .jxc .jxc-axis { fill: var(--ink); font-size: 11px; }
 .jxc .jxc-legend { display: flex; flex-wrap: wrap; gap: 2px 12px; margin: 6px 0; padding: 0; list-style: none; }
 .jxc .jxc-legend li { margin: 0; }
@@ -191,6 +192,12 @@ export function tilesAt(doc, [rowAxis, columnAxis], at, devices) {
       columns: columnAxis == null ? [0, 1] : index[columnAxis],
     });
   }
+  for (const index of doc.gaps ?? []) { // what no process holds that answered
+    if (index.every(([a, b], axis) => axis === rowAxis || axis === columnAxis || (at[axis] >= a && at[axis] < b))) {
+      tiles.push({ index, holders: [], ranks: [], label: `${place(index)} · held by no process that answered`,
+        rows: rowAxis == null ? [0, 1] : index[rowAxis], columns: columnAxis == null ? [0, 1] : index[columnAxis] });
+    }
+  }
   return tiles;
 }
 
@@ -297,6 +304,10 @@ function drawSvg(box, tiles, g) {
     if (!tile.stripes && tile.ranks.length > stripes.length && x1 - x0 > 90 && y1 - y0 > 48) {
       const ground = color(stripes.at(-1));
       labels.append(s('text', { x: x1 - 6, y: y1 - 6, 'font-size': 11, 'text-anchor': 'end', fill: ink(ground) }, `+${tile.ranks.length - stripes.length} ranks`));
+    }
+    if (!stripes.length) {
+      node.append(s('rect', { class: 'jxc-gap', x: x0 + 2, y: y0 + 2, width: Math.max(1, x1 - x0 - 4), height: Math.max(1, y1 - y0 - 4) }));
+      if (y1 - y0 > 15) labels.append(s('text', { x: x0 + 6, y: y0 + 15, class: 'jxc-axis' }, 'no one'));
     }
     node.append(s('rect', { class: 'jxc-frame', x: x0, y: y0, width: x1 - x0, height: y1 - y0 }));
     for (const inset of [2.5, 4.5]) { // black and white: one of them is seen on any colour

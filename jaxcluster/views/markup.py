@@ -157,6 +157,12 @@ def _tile(
     """A part: a stripe for each rank that holds it, and who they are."""
     x0, y0, x1, y1 = box
     ranks = tile.part.ranks
+    if not ranks:
+        return [
+            f'<rect x="{x0 + 1:.1f}" y="{y0 + 1:.1f}" width="{x1 - x0 - 2:.1f}" '
+            f'height="{y1 - y0 - 2:.1f}" fill="none" stroke="#555555" stroke-dasharray="4 3"/>',
+            _text(x0 + 6, y0 + 14, "no one", 11),
+        ]
     shown = ranks[:8]
     stripe = (x1 - x0) / len(shown)
     title = f"{words.index(tile.part.index)}: {name_ranks(ranks)}"

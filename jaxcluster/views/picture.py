@@ -10,14 +10,17 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxcluster.layout import ArrayLayout, Part
+from jaxcluster.layout import ArrayLayout, Part, find_gaps
 
 MAX_PANELS = 6
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A part's place in a panel: (start, stop) of rows and columns, in elements."""
+    """A part's place in a panel: (start, stop) of rows and columns, in elements.
+
+    What no process holds is a part without shards.
+    """
 
     part: Part
     rows: tuple[int, int]
@@ -47,10 +50,9 @@ class Picture:
     folded: int = 0
 
 
-def cuts(layout: ArrayLayout) -> list[list[tuple[int, int]]]:
+def cuts(parts: Sequence[Part], ndim: int) -> list[list[tuple[int, int]]]:
     """For each axis the different (start, stop) that parts have along it."""
-    ndim = len(layout.shape)
-    return [sorted({part.index[axis] for part in layout.parts}) for axis in range(ndim)]
+    return [sorted({part.index[axis] for part in parts}) for axis in range(ndim)]
 
 
 def choose_axes(cut: Sequence[Sequence[object]]) -> tuple[int | None, int | None]:
@@ -65,7 +67,11 @@ def choose_axes(cut: Sequence[Sequence[object]]) -> tuple[int | None, int | None
 
 def lay_out(layout: ArrayLayout, limit: int = MAX_PANELS) -> Picture:
     """The picture of an array, of at most ``limit`` panels."""
-    cut = cuts(layout)
+    parts = [*layout.parts]
+    if layout.missing:
+        held = [part.index for part in parts]
+        parts += [Part(gap, ()) for gap in find_gaps(layout.shape, held, join=False)]
+    cut = cuts(parts, len(layout.shape))
     row_axis, column_axis = choose_axes(cut)
     others = [a for a in range(len(cut)) if a not in (row_axis, column_axis)]
     places = list(itertools.islice(itertools.product(*(cut[a] for a in others)), limit))
@@ -73,7 +79,7 @@ def lay_out(layout: ArrayLayout, limit: int = MAX_PANELS) -> Picture:
     for axis in others:
         total *= len(cut[axis])
     tiles: dict[tuple[tuple[int, int], ...], list[Tile]] = {place: [] for place in places}
-    for part in layout.parts:
+    for part in parts:
         place = tuple(part.index[axis] for axis in others)
         if place in tiles:
             rows = part.index[row_axis] if row_axis is not None else (0, 1)

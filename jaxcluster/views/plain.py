@@ -89,7 +89,7 @@ def _grid(layout: ArrayLayout, tiles: Sequence[picture.Tile], paint: Paint) -> l
             for column, cell in zip(shown_columns, cells, strict=True):
                 text = (cell[line] if line < len(cell) else "").center(width)
                 part = at.get((row, column))
-                texts.append(paint(part.shards[0].rank, text) if part else text)
+                texts.append(paint(part.shards[0].rank, text) if part and part.shards else text)
             head = (edge[number] if line == 0 and margin else "").rjust(max(0, margin - 1))
             lines.append(head + (" " if margin else "") + "│" + "│".join(texts) + "│")
     lines.append(pad + "└" + "┴".join(["─" * width] * across) + "┘")
@@ -104,6 +104,8 @@ def _pairs(spans: Sequence[tuple[int, int]]) -> list[tuple[tuple[int, int], tupl
 
 
 def _label(layout: ArrayLayout, part: Part) -> list[str]:
+    if not part.shards:
+        return ["(no one)"]
     ids = [shard.device for shard in part.shards]
     held = words.devices(ids, layout.devices)
     first = f"{palette.glyph(part.ranks[0])} {name_ranks(part.ranks)}"

@@ -105,18 +105,20 @@ def age(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
+def holders(copies: Sequence[tuple[int, int]]) -> str:
+    """``rank 2 (device 4097)``."""
+    ids = format_ranks(id for _, id in copies)
+    return f"{name_ranks(r for r, _ in copies)} (device{'s' if len(copies) > 1 else ''} {ids})"
+
+
 def check(result: CheckResult, limit: int = 20) -> list[str]:
     """What a check has found, worst first."""
     lines = []
     for d in result.differences:
         most, *odd = d.groups
-        told = "; ".join(
-            f"{name_ranks(r for r, _ in group)} ({plural(len(group), 'copy', 'copies')})"
-            for group in odd
-        )
         lines.append(
-            f"✖ {''.join(d.leaf) or result.name} {index(d.index)}: the copies differ: {told} "
-            f"against {name_ranks(r for r, _ in most)}"
+            f"✖ {''.join(d.leaf) or result.name} {index(d.index)}: the copies differ: "
+            f"{'; '.join(map(holders, odd))} against {holders(most)}"
         )
     same: dict[tuple[tuple[str, ...], Bounds, int, int], list[int]] = {}
     for b in result.bad:

@@ -240,7 +240,7 @@ def test_what_a_check_has_found_is_marked_and_said(page: Any) -> None:
     shoot(page, "replicated-checked")
     assert page.locator(".jxc-tile.jxc-alarm").count() == 2
     text = page.locator("#view").inner_text()
-    assert "the copies differ: rank 2 (1 copy) against ranks 0, 1, 3" in text
+    assert "the copies differ: rank 2 (device 4096) against ranks 0, 1, 3" in text
     assert "3 NaN on rank 1" in text
     page.locator(".jxc-tile").first.focus()
     assert "the copies differ: rank 2" in page.locator(".jxc-info").inner_text()
@@ -318,6 +318,17 @@ def test_an_array_without_parts_says_why(page: Any) -> None:
     gone = wire.ArrayInfo([8, 8], "float32", "", False, [], note="deleted or donated")
     show(page, document.array(layout.array_layout("x", {0: gone, 1: gone}, {})))
     assert "Ranks 0, 1: deleted or donated" in page.locator("#view").inner_text()
+
+
+def test_what_no_process_holds_is_a_tile_that_says_so(page: Any) -> None:
+    known = layouts.devices(4, 2)
+    infos = layouts.named(known, (8, 8), {"i": 4, "j": 2}, ("i", "j"))
+    del infos[2]
+    show(page, document.array(layout.array_layout("x", infos, known, {2: "dead"})))
+    shoot(page, "gap")
+    assert page.locator(".jxc-gap").count() == 1
+    label = page.locator(".jxc-tile").last.get_attribute("aria-label")
+    assert label == "[4:6, 0:8] · held by no process that answered"
 
 
 def test_4096_devices_are_joined_by_host_at_once_and_can_be_drawn_apart(page: Any) -> None:

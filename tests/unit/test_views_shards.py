@@ -1,0 +1,272 @@
+"""What ``%shards`` and its kin show, held against golden files.
+
+Write them anew with ``GOLDEN=write pytest tests/unit/test_views_shards.py`` and look at the diff.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import layouts
+import numpy as np
+import pytest
+
+from jaxcluster import arguments, layout, survey, wire
+from jaxcluster.errors import UsageError
+from jaxcluster.views import document, markup, palette, picture, plain, shards, words
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def array() -> shards.View:
+    return shards.layout_view(
+        layouts.array((8, 8), {"data": 4, "model": 2}, ("data", None)), checked_array()
+    )
+
+
+def checked_array() -> layout.CheckResult:
+    checks = {
+        rank: [
+            wire.ShardCheck(
+                [],
+                2048 * rank + copy,
+                [[2 * rank, 2 * rank + 2], [0, 8]],
+                digest="odd" if (rank, copy) == (2, 1) else "same",
+                nan=5 * (rank == 3),
+            )
+            for copy in range(2)
+        ]
+        for rank in range(4)
+    }
+    return layout.compare("x", checks)
+
+
+def cube() -> shards.View:
+    spec = ("a", "b", "c")
+    return shards.layout_view(layouts.array((4, 2, 6), {"a": 2, "b": 2, "c": 2}, spec))
+
+
+def gap() -> shards.View:
+    known = layouts.devices(4, 2)
+    infos = layouts.named(known, (8, 8), {"i": 4, "j": 2}, ("i", "j"))
+    del infos[2]
+    found = layout.array_layout("x", infos, known, {2: "dead (killed by SIGKILL)"})
+    return shards.layout_view(found)
+
+
+def tree() -> shards.View:
+    return shards.layout_view(layout.tree_layout("params", *layouts.tree(8)))
+
+
+def mesh() -> shards.View:
+    known = layouts.devices(4, 2)
+    info = wire.MeshInfo("mesh", ["data", "model"], [4, 2], ["Auto", "Auto"], list(known))
+    found = survey.Meshes((info,), known)
+    return shards.View(document.mesh(found), plain.mesh(found), markup.mesh(found))
+
+
+def memory() -> shards.View:
+    known = layouts.devices(2, 2)
+    reports = {
+        rank: wire.MemoryReport(
+            rank,
+            [rank * 2048, rank * 2048 + 1],
+            [wire.NamedBytes("params", [3 << 20, 2 << 20]), wire.NamedBytes("x", [1 << 20, 0])],
+            [1 << 19, 0],
+            [None, 4 << 20],
+            [None, 16 << 20],
+        )
+        for rank in range(2)
+    }
+    found = survey.Memory(reports, known, {2: "gave no answer within 10 s"})
+    return shards.View(document.memory(found), plain.memory(found), markup.memory(found))
+
+
+VIEWS: dict[str, Callable[[], shards.View]] = {
+    "shards-array": array,
+    "shards-cube": cube,
+    "shards-gap": gap,
+    "shards-tree": tree,
+    "mesh": mesh,
+    "memory": memory,
+}
+
+
+def golden(name: str, found: str) -> None:
+    path = GOLDEN / name
+    if os.environ.get("GOLDEN") == "write":
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(found + "\n")
+    assert found + "\n" == path.read_text()
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_text_is_as_it_was(name: str) -> None:
+    golden(f"{name}.txt", VIEWS[name]().text)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_html_is_as_it_was(name: str) -> None:
+    golden(f"{name}.html", VIEWS[name]().html)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_the_document_is_as_it_was(name: str) -> None:
+    golden(f"{name}.json", json.dumps(VIEWS[name]().document, indent=1))
+
+
+# -------------------------------------------------------------------------- what sanitizers leave
+
+
+class Tags(HTMLParser):
+    """The tags and attributes of a text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.images: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag == "img":
+            self.images.append(str(dict(attrs)["src"]))
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_html_uses_only_what_sanitizers_leave(name: str) -> None:
+    """JupyterLab (untrusted) and GitHub drop styles, scripts, classes and inline SVG."""
+    found = Tags(VIEWS[name]().html)
+    assert found.tags <= {
+        "p", "b", "br", "code", "small", "img", "table", "thead", "tbody", "tr", "th", "td",
+    }  # fmt: skip
+    assert found.attributes <= {"alt", "src", "bgcolor"}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_pictures_are_well_formed_svg_without_scripts(name: str) -> None:
+    for source in Tags(VIEWS[name]().html).images:
+        kind, data = source.split(",", 1)
+        assert kind == "data:image/svg+xml;base64"
+        svg = base64.b64decode(data).decode()
+        assert ElementTree.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
+        assert not re.search(r"<script|onload|href", svg)
+
+
+def test_names_are_escaped() -> None:
+    found = layouts.array((4,), {"i": 4}, ("i",), name="p['<b>&']")
+    view = shards.layout_view(found)
+    assert "<b>&" not in view.html.replace("<b>p[&#x27;&lt;b&gt;&amp;&#x27;]", "")
+
+
+# -------------------------------------------------------------------------- text
+
+
+def test_a_terminal_gets_colours_and_a_log_gets_none() -> None:
+    found = layouts.array((8,), {"i": 4}, ("i",))
+    assert "\x1b[" in plain.array(found, color=True)
+    assert "\x1b[" not in plain.array(found)
+    assert re.sub(r"\x1b\[[0-9;]*m", "", plain.array(found, color=True)) == plain.array(found)
+
+
+def test_long_pictures_and_tables_say_how_much_is_left_out() -> None:
+    text = plain.array(layouts.array((64, 64), {"a": 64, "b": 8}, ("a", "b"), ranks=64))
+    assert "... and 416 parts more" in text
+    assert "... and 32 more ranks" in text
+    assert len(text.splitlines()) < 90
+    html = markup.array(layouts.array((64, 64), {"a": 64, "b": 8}, ("a", "b"), ranks=64))
+    assert "... and 448 more devices" in html
+
+
+def test_a_tree_of_thousands_is_cut_and_says_so() -> None:
+    found = layout.tree_layout("params", *layouts.tree(2000))
+    text = plain.tree(found)
+    assert "... and 1,940 leaves more" in text
+    assert len(text.splitlines()) < 70
+
+
+def test_a_tree_of_too_many_shards_leaves_its_pictures_to_be_asked_for() -> None:
+    found = layout.tree_layout("params", *layouts.tree(8))
+    assert document.tree(found)["layouts"][0]["parts"]
+    limit, document.MAX_SHARDS = document.MAX_SHARDS, 3
+    try:
+        assert document.tree(found)["layouts"][0]["parts"] is None
+    finally:
+        document.MAX_SHARDS = limit
+
+
+def test_labels_on_every_colour_have_enough_contrast() -> None:
+    def luminance(color: str) -> float:
+        channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    for ground in palette.COLORS:
+        pair = sorted([luminance(ground), luminance(palette.ink(ground))])
+        assert (pair[1] + 0.05) / (pair[0] + 0.05) >= 4.5, ground
+
+
+def test_the_axes_that_are_cut_most_are_laid_out() -> None:
+    assert picture.choose_axes([[1], [1, 2, 3], [1], [1, 2]]) == (1, 3)
+    assert picture.choose_axes([[1], [1], [1]]) == (1, 2)
+    assert picture.choose_axes([[1]]) == (None, 0)
+    assert picture.choose_axes([]) == (None, None)
+
+
+def test_bytes_and_indices_are_spelled_shortly() -> None:
+    assert [words.nbytes(n) for n in (0, 1023, 1536, 3 << 30)] == [
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "3.0 GiB",
+    ]
+    assert words.index(((0, 2), (4, 8))) == "[0:2, 4:8]"
+    assert shards.spell(np.array([[1.0, float("nan")], [1 / 3, 1e9]])) == [
+        "1",
+        "nan",
+        "0.33333",
+        "1e+09",
+    ]
+
+
+# -------------------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "path"),
+    [
+        ("x", "x", ()),
+        ("params['layers'][0]", "params", ("['layers']", "[0]")),
+        ('params["w"].b', "params", ("['w']", ".b")),
+        (" état.opt[ 1 ] ", "état", (".opt", "[1]")),
+        (r"p['it\'s']", "p", ('["it\'s"]',)),
+    ],
+)
+def test_a_name_and_the_way_to_a_part(text: str, name: str, path: tuple[str, ...]) -> None:
+    assert survey.split_name(text) == (name, path)
+
+
+@pytest.mark.parametrize(
+    "text", ["x + 1", "f(x)", "x[i]", "1x", "x[0", "x['a'", "", "__import__('os').x"]
+)
+def test_expressions_are_not_evaluated(text: str) -> None:
+    with pytest.raises(UsageError, match="neither a variable nor a part of one"):
+        survey.split_name(text)
+
+
+def test_options_of_the_magic_do_not_touch_the_name() -> None:
+    assert arguments.shards_line("params['a b'] --check") == ("params['a b']", {"--check"})
+    assert arguments.shards_line("--widget x") == ("x", {"--widget"})
+    with pytest.raises(UsageError, match="there is no --wdget"):
+        arguments.shards_line("x --wdget")
+    with pytest.raises(UsageError, match="needs the name"):
+        arguments.shards_line("--check")
