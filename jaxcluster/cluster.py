@@ -173,6 +173,7 @@ class Cluster:
       last: the record of the last cell.
       counts: each rank's launches, as last heard (see ``diagnose``).
       out_of_step: why no cell may run; None while the ranks are in step.
+      recovery: ``auto``, ``ask`` or ``never``: what follows when ranks have died or hang for good.
     """
 
     def __init__(self, record: registry.ClusterRecord, link: Link, supervisor: Supervisor) -> None:
@@ -187,6 +188,7 @@ class Cluster:
         self.counts: dict[int, diagnose.Counts] = {}
         self.out_of_step: diagnose.Report | None = None
         self.is_strict = False
+        self.recovery = "auto"
         self._link = link
         self._supervisor = supervisor
         self._local: LocalCluster | None = None
@@ -264,10 +266,47 @@ class Cluster:
                 self._client.close()
             self._client = None
 
-    def restart(self, progress: Progress | None = None) -> Cluster:
-        """A new cluster in this one's place: same name, same spec, empty namespaces."""
+    def restart(self, progress: Progress | None = None, *, clean: bool = False) -> str:
+        """Give it new processes; returns in a line what was kept and what was lost.
+
+        The variables of all ranks that live are saved first and restored on the new processes; a
+        dead rank's successor takes those that all ranks share from a survivor.
+
+        Args:
+          clean: keep nothing.
+
+        Raises:
+          RecoveryError: nothing could be saved; the old processes still run then.
+          LaunchError: the new processes did not come up.
+        """
+        self._check_not_closed()
+        if clean:
+            self.start_anew(progress)
+            return "All variables of the ranks are gone."
+        from jaxcluster import rebuild
+
+        return str(rebuild.rebuild(self, progress))
+
+    def start_anew(self, progress: Progress | None = None) -> None:
+        """End all its processes and start new ones, with empty namespaces, in their place."""
+        if self._local is None:
+            raise RecoveryError(
+                f"Cluster {self.name!r} was started elsewhere and can't be restarted from here.",
+                "Restart it in the notebook that started it, or %jaxcluster stop and start anew.",
+            )
         self.stop()
-        return start_spec(self.spec, progress)
+        fresh = start_spec(self.spec, progress)
+        for name in ("record", "_link", "_supervisor", "_local", "started_s"):
+            setattr(self, name, getattr(fresh, name))
+        self.dead, self.counts, self.out_of_step = {}, {}, None
+        self._background, self.is_strict, self.closed = [], False, False
+        self._supervisor.on_event = self._on_supervisor_event
+        _open[self.name] = self
+
+    @property
+    def link(self) -> Link:
+        """The ranks' own sockets."""
+        return self._link
 
     @property
     def client(self) -> Any:
@@ -382,10 +421,10 @@ class Cluster:
         if self.dead:
             rank, facts = next(iter(sorted(self.dead.items())))
             raise RankDied(
-                f"{name_ranks(self.dead).capitalize()} died ({facts['why']}), "
-                "so no cell can run on this cluster.",
-                f"%jaxcluster logs {rank} shows the last words; %jaxcluster restart begins anew.",
-                sorted(self.dead),
+                f"{name_ranks(self.dead).capitalize()} died ({facts['why']}), so the cell was not "
+                "run.",
+                self.recover(f"The end of rank {rank}'s log: {self.last_words(rank)}"),
+                sorted(self.dead) or [rank],
             )
 
     def _refuse_if_out_of_step(self) -> None:
@@ -413,6 +452,24 @@ class Cluster:
         for cell in self._background:
             cell.silent = ()
 
+    def last_words(self, rank: int) -> str:
+        """The end of a rank's log, without the transport's own lines."""
+        try:
+            lines = [line for line in self.logs(rank, 40).splitlines() if "[Gloo]" not in line]
+        except OSError:
+            lines = []
+        return "\n".join(lines[-6:]) or "(empty)"
+
+    def recover(self, said: str = "") -> str:
+        """After a death or a hang for good: what was done about it, as ``recovery`` has it."""
+        hint = "%jaxcluster restart gives it new processes with the variables that live."
+        if self.recovery == "auto" and self._local is not None:
+            try:
+                hint = self.restart()
+            except JaxClusterError as error:
+                hint = f"Recovery failed: {error}"
+        return "\n".join(filter(None, [said, hint]))
+
     def strict(self, on: bool) -> None:
         """Check every multi-process launch before it is issued (some 2 ms each), or no longer.
 
@@ -425,24 +482,22 @@ class Cluster:
         self.is_strict = on
 
     def resync(self) -> str:
-        """Bring ranks that are out of step back into step; returns what was done, in a line.
+        """Bring the ranks back into step, the mildest way that works; returns what was done.
 
         Raises:
-          RecoveryError: they can't be; ``restart`` begins anew.
+          RecoveryError: no way works; ``restart(clean=True)`` begins anew.
         """
-        self._check_open()
+        self._check_not_closed()
         started = time.monotonic()
         catch_up = recovery.CatchUp(self._link)
-        if catch_up.settle() or recovery.same_programs_completed(
-            self._link, recovery.ask_reports(self._link)
+        if not self.dead and (
+            catch_up.settle()
+            or recovery.same_programs_completed(self._link, recovery.ask_reports(self._link))
         ):
             self.counts.clear()
             self.out_of_step = None
             return catch_up.told("", time.monotonic() - started)
-        raise RecoveryError(
-            f"The ranks could not be brought back in step: {catch_up.stuck}.",
-            "%jaxcluster restart begins anew.",
-        )
+        return self.restart()
 
     def reports(self, launches: int = 256) -> dict[int, wire.RankReport]:
         """Each rank's stack and last launches, also while it runs or hangs."""
@@ -718,6 +773,8 @@ class AsyncCell:
             return health.StopPressed()
         if event.op == "died":
             self.record.records[event.rank].died = event.body["why"]
+            if self.on_notice is not None:
+                self.on_notice(f"Rank {event.rank} died: {event.body['why']}.\n")
             return health.Died(event.rank)
         if event.op == "error":
             body = event.body
@@ -741,7 +798,7 @@ class AsyncCell:
         names = recovery.assigned_names(self.record.source)
         self._find(recovery.ask_reports(self.cluster._link, names, launches=256))
         if self.report is not None:
-            self._feed(health.Diagnosed())
+            self._feed(health.Diagnosed(releasable=self.report.kind == "missing"))
 
     def _find(self, reports: Mapping[int, wire.RankReport]) -> None:
         """Keep the first certain finding in these reports."""
@@ -783,8 +840,15 @@ class AsyncCell:
                 "All of them have completed, and the ranks are in step again. Don't trust what "
                 f"this cell printed{assigned}."
             )
-        elif self.report is not None:
+        elif self.report is not None or self.silent:
             cluster.out_of_step = self.report
+            if cluster.recovery == "auto":
+                self._recovered = self._with_doubt(cluster.recover(), names)
+                self.silent = ()
+
+    @staticmethod
+    def _with_doubt(line: str, names: Sequence[str]) -> str:
+        return f"{line} Don't trust what this cell assigned: {', '.join(names)}." if names else line
 
     def _interrupt(self, ranks: Sequence[int]) -> None:
         for rank in ranks:
@@ -795,9 +859,11 @@ class AsyncCell:
         died = {r: rec.died for r, rec in record.records.items() if rec.died}
         if died:
             rank, why = next(iter(sorted(died.items())))
+            names = recovery.assigned_names(record.source)
+            words = f"The end of rank {rank}'s log: {self.cluster.last_words(rank)}"
             raise RankDied(
                 f"{name_ranks(died).capitalize()} died in cell [{record.execution_count}]: {why}.",
-                f"%jaxcluster logs {rank} shows the last words; %jaxcluster restart begins anew.",
+                self._with_doubt(self.cluster.recover(words), names),
                 sorted(died),
             )
         failed = {

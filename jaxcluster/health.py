@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 GRACE_S = 2.0  # that the other ranks get after the first one raised
 ROLL_CALL_S = 1.0  # without any end before the ranks are asked why, and between askings
 ANSWER_S = 3.0  # that interrupted ranks get to say so
+HOPELESS_ANSWER_S = 1.0  # the same for ranks that nothing can release: they wait for the dead
+DEATH_GRACE_S = 0.3  # that the other ranks get after one died
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,12 @@ class StopPressed:
 
 @dataclass(frozen=True)
 class Diagnosed:
-    """It is certain that the cell can't end, or that its numbers are wrong."""
+    """It is certain that the cell can't end, or that its numbers are wrong.
+
+    ``releasable``: ranks that wait in a collective can be released from it.
+    """
+
+    releasable: bool = True
 
 
 @dataclass(frozen=True)
@@ -121,6 +128,8 @@ class CellWatch:
                     self._failed_at, self._failed_by = now, "error"
             case Died(rank):
                 self.status[rank] = "died"
+                self.grace_s = min(self.grace_s, DEATH_GRACE_S)
+                self.answer_s = min(self.answer_s, HOPELESS_ANSWER_S)
                 if self._failed_at is None:
                     self._failed_at, self._failed_by = now, "death"
             case StopPressed():
@@ -135,6 +144,8 @@ class CellWatch:
         if pressed:
             return self._interrupt("stop", now)
         if isinstance(event, Diagnosed):
+            if not event.releasable:
+                self.answer_s = min(self.answer_s, HOPELESS_ANSWER_S)
             return self._interrupt("hang", now)
         if self.timeout_s is not None and now >= self.started + self.timeout_s:
             return self._interrupt("timeout", now)

@@ -42,6 +42,7 @@ COMMANDS = (
     "stacks",
     "journal",
     "strict",
+    "recovery",
 )
 
 
@@ -121,15 +122,16 @@ class JaxClusterMagics(Magics):
     def _restart(self, line: str) -> None:
         parser = arguments.word_parser("%jaxcluster restart")
         parser.add_argument("--clean", action="store_true")
-        parser.read(line)
+        clean = parser.read(line).clean
         display = StartDisplay(self.rich)
         display.progress("restarting ...")
         try:
-            again = cluster.current().restart(display.progress)
+            running = cluster.current()
+            kept = running.restart(display.progress, clean=clean)
         except BaseException:
             display.clear()
             raise
-        display.done(again.summary() + " All variables of the ranks are gone.")
+        display.done(f"{running.summary()}\n{kept}")
 
     def _interrupt(self, line: str) -> None:
         arguments.word_parser("%jaxcluster interrupt").read(line)
@@ -188,6 +190,17 @@ class JaxClusterMagics(Magics):
             if running.is_strict
             else "Programs run without being checked first; the journals are compared as before."
         )
+
+    def _recovery(self, line: str) -> None:
+        word = arguments.word_parser("%jaxcluster recovery", "mode").read(line).mode
+        running = cluster.current()
+        if word not in ("auto", "ask", "never"):
+            raise UsageError(
+                f"Recovery is set to {running.recovery}.",
+                "%jaxcluster recovery auto|ask|never sets it.",
+            )
+        running.recovery = word
+        print(f"Recovery is set to {word}.")
 
     def _auto(self, line: str) -> None:
         word = arguments.word_parser("%jaxcluster auto", "switch").read(line).switch

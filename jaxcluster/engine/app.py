@@ -11,12 +11,13 @@ import json
 import os
 import sys
 import time
+from dataclasses import asdict
 from typing import Any
 
 from ipyparallel.engine.app import IPEngine
 
 from jaxcluster import wire
-from jaxcluster.engine import bootstrap, drain, inspection, state, strict
+from jaxcluster.engine import bootstrap, drain, inspection, jax_private, sockets, state, strict
 from jaxcluster.engine.beacon import Beacon, Request, StopJobs
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.facts import engine_facts
@@ -62,11 +63,11 @@ class Rank:
         self._serve_request: Request | None = None
         handle = self.beacon.handle
         handle("facts", "now", lambda request: self.facts)
-        handle("reserve", "now", self._reserve)
+        handle("reserve", "side", self._reserve)
         handle("probe", "side", self._probe)
         handle("initialize", "main", self._initialize)
         handle("serve", "main", self._serve)
-        handle("cell", "main", self.runner.on_cell)
+        handle("cell", "now", self.runner.on_cell)
         handle("interrupt", "now", lambda request: self.runner.interrupt(request.body["seq"]))
         handle("state", "now", lambda request: self._state())
         handle("roll_call", "now", self._roll_call)
@@ -82,6 +83,7 @@ class Rank:
         handle("sample", "side", self.values.sample)
         handle("assign", "main", self.values.assign)
         handle("spanning", "side", self.values.spanning_names)
+        handle("unbind", "main", self.values.unbind)
         views = ArrayViews(self.values)
         handle("arrays", "side", views.report)
         handle("check_shards", "side", views.check)
@@ -91,6 +93,9 @@ class Rank:
         handle("export", "side", lambda request: drain.on_export(self.journal, request))
         handle("drain", "main", lambda request: drain.on_drain(self.journal, request))
         handle("snapshot", "side", lambda q: state.on_snapshot(self.values.namespace, rank, q.body))
+        handle("reinitialize", "main", self._reinitialize)
+        handle("connections", "side", lambda request: sockets.connections())
+        handle("sever", "side", lambda q: sockets.sever(map(tuple, q.body["connections"])))
         handle("restore", "main", lambda q: state.on_restore(self.values.namespace, rank, q.body))
 
     def _state(self) -> wire.RankState:
@@ -114,7 +119,11 @@ class Rank:
 
     def _reserve(self, request: Request) -> Any:
         self.reservation = bootstrap.Reservation(request.body["address"])
-        return {"port": self.reservation.port, "probe_port": self.reservation.probe_port}
+        return {
+            "port": self.reservation.port,
+            "probe_port": self.reservation.probe_port,
+            "coordinator_process": jax_private.can_coordinate_elsewhere(),
+        }
 
     def _probe(self, request: Request) -> Any:
         return bootstrap.probe(request.body["address"], request.body["port"])
@@ -127,6 +136,24 @@ class Rank:
             self.reservation = None
         self.devices = [f"{d.platform}:{d.id}" for d in reply.devices]
         return reply
+
+    def _reinitialize(self, request: Request) -> Any:
+        """``reinitialize`` (an InitializeRequest): join a new coordinator, variables kept.
+
+        Replies with ``initialize`` (an InitializeReply), ``kept``, ``lost``, ``unsaved``, ``seconds``.
+        """
+        started = time.perf_counter()
+        plan = wire.parse(wire.InitializeRequest, request.body)
+        self.runner.last_result = None
+        try:
+            reply, report = bootstrap.reinitialize(plan, self.journal, self.values.namespace)
+        finally:
+            if self.reservation is not None:
+                self.reservation.release()
+                self.reservation = None
+        self.devices = [f"{d.platform}:{d.id}" for d in reply.devices]
+        seconds = time.perf_counter() - started
+        return {"initialize": asdict(reply), **report, "seconds": seconds}
 
     def _serve(self, request: Request) -> Any:
         self._serve_request = request

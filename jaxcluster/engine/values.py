@@ -194,6 +194,11 @@ class Values:
 
     # ------------------------------------------------------------------ names
 
+    def unbind(self, request: Request) -> None:
+        """``unbind``: forget these names. On the main thread."""
+        for name in request.body["names"]:
+            self.namespace.pop(name, None)
+
     def spanning_names(self, request: Request) -> Any:
         """``spanning``: which of these names hold an array that spans processes, at any depth."""
         import jax
