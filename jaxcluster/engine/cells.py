@@ -40,6 +40,7 @@ class CellRunner:
 
     Attributes:
       current: the running cell, read by the beacon's thread.
+      ended: the seq of the last cell that ended.
       last_result: the value of the last cell's last expression.
     """
 
@@ -49,11 +50,11 @@ class CellRunner:
         self.journal = journal
         self.current: Running | None = None
         self.last_result: Any = None
+        self.ended = 0
         self.shell: Any = None
         self.cell_numbers = journal.cell_numbers
         self.main_thread_id = threading.main_thread().ident or 0
-        self._cancelled: set[int] = set()
-        self._waiting = 0
+        self._waiting: dict[int, Request] = {}  # cells that have come and do not run yet, by seq
         self._log = LogTail(log_path)
         self._lock: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -81,7 +82,7 @@ class CellRunner:
 
     @property
     def queued(self) -> int:
-        return self._waiting
+        return len(self._waiting)
 
     def _code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
         digest = hashlib.blake2b(raw_code.encode(), digest_size=6).hexdigest()
@@ -92,32 +93,37 @@ class CellRunner:
     # ------------------------------------------------------------------ running
 
     def on_cell(self, request: Request) -> Any:
-        """Handler of ``cell``, on the main thread: start it and reply when it has ended."""
+        """Handler of ``cell``, on the beacon's thread: run it in its turn and reply at its end.
+
+        It counts as waiting from here on, so that it can be interrupted while the main thread is
+        in another cell.
+        """
         cell = wire.parse(wire.CellRequest, request.body)
-        self._waiting += 1
+        self._waiting[cell.seq] = request
+        self.beacon.call_main(lambda: self._begin(request, cell))
+        return DEFERRED
+
+    def _begin(self, request: Request, cell: wire.CellRequest) -> None:
         task = asyncio.ensure_future(self._run_in_turn(request, cell))
         task.add_done_callback(lambda t: t.exception())
-        return DEFERRED
 
     async def _run_in_turn(self, request: Request, cell: wire.CellRequest) -> None:
         assert self._lock is not None
         async with self._lock:
-            self._waiting -= 1
-            if cell.seq in self._cancelled:
-                self._cancelled.discard(cell.seq)
-                request.reply(wire.CellReply(self.rank, cell.seq, "interrupted", 0.0))
+            shown = self.rank in cell.shown_ranks
+            running = Running(request, cell, time.perf_counter(), shown)
+            self.current = running  # before it leaves those: an interrupt finds it here or there
+            if self._waiting.pop(cell.seq, None) is None:
+                self.current = None  # interrupted before its turn, and answered
                 return
-            request.reply(await self._run(request, cell))
+            request.reply(await self._run(running))
 
-    async def _run(self, request: Request, cell: wire.CellRequest) -> wire.CellReply:
-        shown = self.rank in cell.shown_ranks
-        started = time.perf_counter()
-        running = Running(request, cell, started, shown)
+    async def _run(self, running: Running) -> wire.CellReply:
+        cell = running.cell
         self.last_result = None
         self._log.reset()
         self.journal.enter(cell.seq, cell.execution_count)
-        self.current = running
-        self.beacon.ticking = shown
+        self.beacon.ticking = running.shown
         result: Any = None
         try:
             result = await self._execute(running)
@@ -129,7 +135,8 @@ class CellRunner:
             self._show_log(last=True)
             self._show_pages()
             self.current = None
-        seconds = time.perf_counter() - started
+            self.ended = cell.seq
+        seconds = time.perf_counter() - running.started
         error = self._error(result) if result is not None else None
         if error is None:
             status = "interrupted" if result is None else "ok"
@@ -162,6 +169,8 @@ class CellRunner:
             source, transformed_cell=transformed, preprocessing_exc_tuple=problem
         ):
             running.interruptible = True
+            if running.interrupted:  # before it was
+                raise KeyboardInterrupt
             result = shell.run_cell(source, store_history=True)
             running.interruptible = False
             return result
@@ -173,6 +182,8 @@ class CellRunner:
                 preprocessing_exc_tuple=problem,
             )
         )
+        if running.interrupted:
+            running.task.cancel()
         try:
             return await running.task
         except asyncio.CancelledError:
@@ -210,8 +221,8 @@ class CellRunner:
         """
         running = self.current
         if running is None or (seq is not None and running.cell.seq != seq):
-            if seq is not None and self._waiting:
-                self._cancelled.add(seq)
+            if seq is not None and (request := self._waiting.pop(seq, None)) is not None:
+                request.reply(wire.CellReply(self.rank, seq, "interrupted", 0.0))
             return False
         running.interrupted = True
         if running.task is not None and self._loop is not None:
@@ -221,9 +232,17 @@ class CellRunner:
 
     def _on_sigint(self, signum: int, frame: FrameType | None) -> None:
         running = self.current
-        if running is not None and running.interruptible:
+        if running is None:
+            return
+        # A cell with top-level await shares the loop's thread: only its own code is broken off.
+        if running.interruptible or (running.task is not None and self._in_a_cell(frame)):
             running.interrupted = True
             raise KeyboardInterrupt
+
+    def _in_a_cell(self, frame: FrameType | None) -> bool:
+        while frame is not None and frame.f_code.co_filename not in self.cell_numbers:
+            frame = frame.f_back
+        return frame is not None
 
     # ------------------------------------------------------------------ output
 
