@@ -54,6 +54,7 @@ from jaxcluster.ranks import name_ranks
 
 LOOPBACK = "127.0.0.1"
 NOTICE_AFTER_S = 0.1
+STILL_WORKING_S = 5.0  # before it is said who a cell waits for; then ever more rarely
 CATCH_UP_AFTER_S = 0.2  # that interrupted ranks get to leave by themselves
 ASK_S = 2.0  # for answers that a beacon gives at once
 Progress = Callable[[str], None]
@@ -189,6 +190,7 @@ class Cluster:
         self.out_of_step: diagnose.Report | None = None
         self.is_strict = False
         self.recovery = "auto"
+        self._oom_kills = oom_kills()
         self._link = link
         self._supervisor = supervisor
         self._local: LocalCluster | None = None
@@ -227,7 +229,16 @@ class Cluster:
         return (
             f"Cluster {self.name!r}: {name_ranks(range(self.num_processes))}, "
             f"{per_rank} {self.spec.platform} device{'s' if counts != [1] else ''} per rank "
-            f"({total} in all, {', '.join(kinds)}){took}."
+            f"({total} in all, {', '.join(kinds)}){took}.{self._unchecked()}"
+        )
+
+    def _unchecked(self) -> str:
+        """What to say where JAX's launches don't reach the journal."""
+        if all(reply.recording for reply in self.record.devices):
+            return ""
+        return (
+            " This jax can't be watched: divergence is not checked, and a hang is told by stacks "
+            "alone (%jaxcluster stacks)."
         )
 
     def stop(self) -> float:
@@ -641,7 +652,10 @@ class Cluster:
             for rank in range(self.num_processes):
                 self._mark_dead(rank, "the fork server has ended, and its ranks with it")
         elif event["event"] == "exit" and event["role"] == "rank":
-            self._mark_dead(event["rank"], describe_exit(event["code"]))
+            why = describe_exit(event["code"])
+            if event["code"] == -signal.SIGKILL and oom_kills() > self._oom_kills:
+                why += " by the kernel: out of memory"
+            self._mark_dead(event["rank"], why)
 
     def _mark_dead(self, rank: int, why: str) -> None:
         self.dead.setdefault(rank, {"why": why})
@@ -683,6 +697,7 @@ class AsyncCell:
         self._watch = health.CellWatch(record.ranks, self._started, timeout_s)
         self._thread: threading.Thread | None = None
         self._noticed = False
+        self._next_word_at = STILL_WORKING_S
         self._notice_at: float | None = None
 
     def wait(self) -> CellRecord:
@@ -796,21 +811,46 @@ class AsyncCell:
     def _call_roll(self) -> None:
         """Ask all ranks where they are; a certain finding ends the cell."""
         names = recovery.assigned_names(self.record.source)
-        self._find(recovery.ask_reports(self.cluster._link, names, launches=256))
+        reports = recovery.ask_reports(self.cluster._link, names, launches=256)
+        self._find(reports)
         if self.report is not None:
             self._feed(health.Diagnosed(releasable=self.report.kind == "missing"))
+        elif self.on_notice is not None:
+            self._say_waiting(reports)
+
+    def _say_waiting(self, reports: Mapping[int, wire.RankReport]) -> None:
+        """Now and then: who still works while others have ended, and who says nothing at all."""
+        waited = time.monotonic() - self._started
+        if self.on_notice is None or waited < self._next_word_at:
+            return
+        lines = []
+        for rank in sorted(set(self._watch.open_ranks) - set(reports) - set(self.cluster.dead)):
+            lines.append(diagnose.tell_silent(rank, self.cluster.record.pids[rank]))
+        working = {r: reports[r] for r in self._watch.open_ranks if r in reports}
+        if self.record.replies and working:
+            lines += diagnose.tell_working(working, waited)
+        if lines:
+            self._next_word_at = 3 * waited
+            self.on_notice("\n".join(lines) + "\n")
 
     def _find(self, reports: Mapping[int, wire.RankReport]) -> None:
         """Keep the first certain finding in these reports."""
         record = self.record
-        # A rank has ended this cell if its beacon says so: its reply may still be on its way.
-        ended = [r for r, report in reports.items() if report.state.seq != record.seq]
+        ended = [r for r, report in reports.items() if self._has_ended(report.state)]
         errors = {r: e for r, e in record.errors.items() if r in ended}
         if self._watch.why in ("stop", "timeout"):
             return  # whatever is uneven now, the interrupt made it so
         self.report = self.report or diagnose.diagnose(
             reports, ended, record.source, record.execution_count, errors, record.ranks
         )
+
+    def _has_ended(self, state: wire.RankState) -> bool:
+        """Whether a rank will launch nothing more in this cell; its reply may be on its way."""
+        if state.rank in self.record.replies:
+            return True
+        if state.state == "running" or state.queued:
+            return state.seq > self.record.seq
+        return state.rank not in self.record.ranks or state.ended >= self.record.seq
 
     def _settle(self) -> None:
         """After the cell: are the ranks in step? If not, say why, and bring them back."""
@@ -892,11 +932,7 @@ class AsyncCell:
                     f"{watch.grace_s:g} s later and {were} interrupted."
                 )
             first = min(failed)
-            if "spans non-addressable" in failed[first].evalue:
-                hints.append(
-                    "An array that spans processes can't be fetched by one of them. End the cell "
-                    "with it to see it whole, or %pull it into the notebook."
-                )
+            hints += diagnose.kind_words(failed[first].evalue)
             raise CellFailed(
                 f"{failed[first].ename} on {name_ranks(failed)}: {failed[first].evalue}",
                 "\n".join(hints),
@@ -962,6 +998,15 @@ def _print_first(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> 
             print(what.content["text"], end="", flush=True)
         elif what.kind in ("display_data", "execute_result"):
             print(what.content["data"].get("text/plain", ""), flush=True)
+
+
+def oom_kills() -> int:
+    """How many processes this machine's kernel has killed for want of memory since it booted."""
+    try:
+        fields = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+        return int(fields.get("oom_kill", 0))
+    except (OSError, ValueError):
+        return 0
 
 
 def describe_exit(code: int) -> str:
@@ -1127,7 +1172,11 @@ class _Starting:
         """
         assert self.local is not None
         chosen = self.spec.coordinator_address or self.spec.coordinator_bind_address
-        if chosen is not None or not possible or os.environ.get("JAXCLUSTER_COORDINATOR") == "rank0":
+        if (
+            chosen is not None
+            or not possible
+            or os.environ.get("JAXCLUSTER_COORDINATOR") == "rank0"
+        ):
             return plan
         # Rank 0 holds the port with SO_REUSEPORT, so nobody else gets it meanwhile.
         address = plan.requests[0].coordinator_address

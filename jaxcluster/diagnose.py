@@ -352,6 +352,53 @@ class _Teller:
         return f"{here} runs {call} only `{word} {test}`."
 
 
+# What JAX says, and what it means on a cluster.
+KIND_WORDS = (
+    (
+        "spans non-addressable",
+        "An array that spans processes can't be fetched by one of them. End the cell with it to "
+        "see it whole, or %pull it into the notebook.",
+    ),
+    (
+        "distributed.initialize should only be called once",
+        "%jaxcluster start has called jax.distributed.initialize on every rank already: leave the "
+        "call away.",
+    ),
+    (
+        "distributed.initialize() must be called before",
+        "%jaxcluster start has called jax.distributed.initialize on every rank already: leave the "
+        "call away.",
+    ),
+)
+
+
+def kind_words(message: str) -> list[str]:
+    """What to add to an error of JAX."""
+    return [words for mark, words in KIND_WORDS if mark in message]
+
+
+def tell_working(reports: Mapping[int, wire.RankReport], waited_s: float) -> list[str]:
+    """One line for each place where ranks still are while others have ended the cell."""
+    places: dict[str, list[int]] = {}
+    for rank, report in sorted(reports.items()):
+        state = report.state
+        where = f"cell [{state.cell}] line {state.line}" if state.line else state.frame or "no cell"
+        places.setdefault(where, []).append(rank)
+    return [
+        f"{_Ranks(ranks)} still {'works' if len(ranks) == 1 else 'work'} at {where} "
+        f"({waited_s:.0f} s); the others have ended the cell."
+        for where, ranks in places.items()
+    ]
+
+
+def tell_silent(rank: int, pid: int) -> str:
+    """Why a living rank's beacon may say nothing, and what to do."""
+    return (
+        f"Rank {rank} (pid {pid}) gives no sign of life. Was it stopped by a signal? "
+        f"`kill -CONT {pid}` lets it go on; %jaxcluster restart replaces it."
+    )
+
+
 class _Ranks:
     """``Rank 1`` or ``Ranks 0, 2`` at the start of a sentence."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -265,6 +266,12 @@ class JaxClusterMagics(Magics):
         if options.timeout_s is not None and options.timeout_s <= 0:
             raise UsageError("--timeout takes a number of seconds, e.g. %%spmd --timeout 60")
         rewrite.check_syntax(self.shell, source)
+        if rewrite.loose_timeit(source):
+            print(
+                "Note: %timeit without -n may choose another number of loops on each rank, which "
+                "breaks collectives. For example: %timeit -n 100 -r 3 ...",
+                file=sys.stderr,
+            )
         if ranks is not None:
             self._warn_partial(running, ranks, source)
         if options.strict and not running.is_strict:

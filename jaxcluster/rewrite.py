@@ -79,6 +79,14 @@ def names_in(shell: Any, source: str) -> list[str]:
     )
 
 
+def loose_timeit(source: str) -> bool:
+    """Whether a ``%timeit`` chooses its own number of loops, which differs between ranks."""
+    return any(
+        re.match(r"\s*%%?timeit\b", line) and not re.search(r"\s-n\s*\d", line)
+        for line in source.splitlines()
+    )
+
+
 class AutoMode:
     """An input transformer that makes every following cell an ``%%spmd`` cell.
 

@@ -73,7 +73,11 @@ class EngineFacts:
 
 @dataclass(frozen=True)
 class InitializeRequest:
-    """One rank's part of the plan: its environment, JAX settings and initialize arguments."""
+    """One rank's part of the plan: its environment, JAX settings and initialize arguments.
+
+    ``coordinator_process`` says that the coordination service runs in a process of its own; else
+    rank 0 hosts it.
+    """
 
     process_id: int
     num_processes: int
@@ -86,6 +90,7 @@ class InitializeRequest:
     num_cpu_devices: int | None
     collectives_address: str | None
     env: dict[str, str] = field(default_factory=dict)
+    coordinator_process: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,13 +107,17 @@ class DeviceInfo:
 
 @dataclass(frozen=True)
 class InitializeReply:
-    """What JAX says after ``initialize``: the devices of this process and how many there are."""
+    """What JAX says after ``initialize``: the devices of this process and how many there are.
+
+    ``recording`` says that launches reach the rank's journal.
+    """
 
     rank: int
     process_count: int
     device_count: int
     devices: list[DeviceInfo]
     seconds: float
+    recording: bool = True
 
 
 # --------------------------------------------------------------------------- cells
@@ -208,7 +217,9 @@ class RankState:
     """What a rank's beacon says of its main thread, at any time.
 
     ``state``: ``starting``, ``idle`` or ``running``; the notebook adds ``dead`` and ``silent``.
-    ``line`` is the innermost line of the running cell, ``frame`` the innermost frame of all.
+    ``seq`` is the running cell's, ``ended`` that of the last one that ended, ``queued`` how many
+    wait for their turn. ``line`` is the innermost line of the running cell, ``frame`` the innermost
+    frame of all.
     """
 
     rank: int
@@ -223,6 +234,7 @@ class RankState:
     frame: str = ""
     seconds: float = 0.0
     queued: int = 0
+    ended: int = 0
     launches: dict[str, list[int]] = field(default_factory=dict)
     rss_nbytes: int = 0
 

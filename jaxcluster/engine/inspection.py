@@ -33,6 +33,7 @@ def rank_state(
         cell=running.cell.execution_count if running else None,
         seconds=time.perf_counter() - running.started if running else 0.0,
         queued=runner.queued,
+        ended=runner.ended,
         launches={k: list(v) for k, v in list(runner.journal.counts.items())},
         rss_nbytes=_rss_nbytes(),
         **where,

@@ -83,6 +83,9 @@ class CellDisplay:
             self._show_array(record, self._deferred)
         if self.all_ranks:
             self._show_others(record)
+        if (straggler := record.straggler()) is not None:
+            rank, behind = straggler
+            self.on_notice(f"Rank {rank} was {behind:.1f} s behind.\n")
 
     def _show_array(self, record: CellRecord, output: wire.RankOutput) -> None:
         from jaxcluster import transfer

@@ -30,6 +30,7 @@ def report(
         hostname="here",
         state="running" if running else "idle",
         seq=5 if running else 0,
+        ended=0 if running else 5,
         cell=cell if running else None,
         line=line if running else None,
         launches={processes: [len(programs), fold(programs)]},
