@@ -96,6 +96,7 @@ def look(cluster: Cluster, text: str) -> ArrayLayout | TreeLayout:
         found = layout.array_layout(shown, infos, devices, words)
     else:
         found = layout.tree_layout(name, useful, devices, words)
+        found = replace(found, type="a part") if path else found
     return replace(found, age_s=age_s, stale=stale)
 
 
