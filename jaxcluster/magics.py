@@ -22,7 +22,7 @@ from jaxcluster.launchers.supervisor import quit_warm
 from jaxcluster.outputs import CellRecord
 from jaxcluster.ranks import name_ranks, parse_ranks
 from jaxcluster.views import shards as array_views
-from jaxcluster.views import text
+from jaxcluster.views import status, text
 from jaxcluster.views.live import CellDisplay, StartDisplay
 
 COMMANDS = (
@@ -90,8 +90,13 @@ class JaxClusterMagics(Magics):
         display.done(started.summary())
 
     def _status(self, line: str) -> None:
-        arguments.word_parser("%jaxcluster status").read(line)
+        parser = arguments.word_parser("%jaxcluster status")
+        parser.add_argument("--live", action="store_true")
+        live = parser.read(line).live
         running = cluster.current()
+        if live and self.rich:
+            self.shell.display_pub.publish(*status.live(running)._repr_mimebundle_())
+            return
         print(running.summary())
         print(text.status(running.status(), running.dead))
 

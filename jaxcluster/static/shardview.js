@@ -821,12 +821,14 @@ const KINDS = { array: drawArray, tree: drawTree, mesh: drawMesh, memory: drawMe
  * device, start, stop}, {op: 'check', name}, {op: 'look', name}.
  */
 export function draw(el, doc, { ask = null } = {}) {
+  const focused = doc?.kind === 'status' && el.querySelector('.jxc-scroll:focus') != null;
   el.textContent = '';
   const root = h('div', { class: 'jxc' }, h('style', {}, CSS));
   el.append(root);
   const kind = KINDS[doc?.kind];
   if (!kind || doc.v > VERSION) root.append(h('p', {}, 'This view was made by another version of jaxcluster; the cell\'s text says the same.'));
   else kind(root, doc, { ask });
+  if (focused) root.querySelector('.jxc-scroll')?.focus(); // a status is drawn anew twice a second
   return root;
 }
 

@@ -20,7 +20,7 @@ import jaxcluster
 from jaxcluster import survey
 from jaxcluster.errors import UsageError
 from jaxcluster.layout import ArrayLayout, TreeLayout
-from jaxcluster.views import document, shards
+from jaxcluster.views import document, shards, status
 
 MAKE = """
 from jax.sharding import SingleDeviceSharding
@@ -382,6 +382,27 @@ closure = hide()
         assert report.rss_nbytes > 0
     assert found.names[0] == "large"
     cluster.run("del large, alias, closure")
+
+
+def test_a_live_status_follows_a_cell_and_ends_with_its_widget(
+    cluster: jaxcluster.Cluster,
+) -> None:
+    widget = status.live(cluster)
+    states = lambda: {rank["state"] for rank in widget.document["ranks"]}  # noqa: E731
+    assert states() == {"idle"}
+    running = cluster.submit("import time\nfor _ in range(2000): time.sleep(0.01)")
+    carrier = threading.Thread(target=lambda: swallow(running.wait))
+    carrier.start()
+    until(lambda: states() == {"running"}, "the widget says that the ranks run")
+    assert {rank["line"] for rank in widget.document["ranks"]} == {2}
+    cluster.interrupt()
+    carrier.join(30)
+    until(lambda: states() == {"idle"}, "the widget says that they are idle again")
+    widget.close()
+    until(
+        lambda: all(t.name != "jaxcluster-status" for t in threading.enumerate()),
+        "its thread ends",
+    )
 
 
 def test_documents_are_json_and_the_widget_answers_questions(cluster: jaxcluster.Cluster) -> None:
