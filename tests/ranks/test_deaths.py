@@ -130,3 +130,37 @@ def test_a_restart_keeps_variables_and_a_clean_one_does_not(ranks: jaxcluster.Cl
     ranks.restart(clean=True)
     with pytest.raises(JaxClusterError, match="history"):
         ranks.run(CHECK.replace("float(total(w)), ", ""), show=False)
+
+
+def test_a_stopped_rank_is_told_and_the_cell_goes_on_when_it_does(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    pid = ranks.record.pids[1]
+    os.kill(pid, signal.SIGSTOP)
+    notices: list[str] = []
+
+    def wake(notice: str) -> None:
+        notices.append(notice)
+        os.kill(pid, signal.SIGCONT)
+
+    record = ranks.run("print(float(total(w)))", show=False, on_notice=wake)
+    assert [record.stdout(rank) for rank in range(4)] == ["10.0\n"] * 4
+    assert f"Rank 1 (pid {pid}) gives no sign of life." in notices[0]
+
+
+@pytest.mark.parametrize("num_processes", [2, 8])
+def test_a_skip_and_a_death_on_fewer_and_more_ranks(home: Home, num_processes: int) -> None:
+    with jaxcluster.start(num_processes, devices_per_process=1, name="sizes") as cluster:
+        cluster.run(SETUP)
+        with pytest.raises(Divergence) as caught:
+            cluster.run("if r != 1: print(float(total(g)))", show=False)
+        assert caught.value.report.culprits == (1,)
+        record = cluster.run("print(float(total(g)))", show=False)
+        assert [record.stdout(r) for r in range(num_processes)] == ["120.0\n"] * num_processes
+        kill(cluster, num_processes - 1)
+        until(lambda: cluster.dead, "news of the death", 5)
+        with pytest.raises(RankDied):
+            cluster.run("print(1)", show=False)
+        source = "import jax\nprint(jax.process_count())"
+        record = cluster.run(source, show=False)
+        assert record.stdout(num_processes - 1) == f"{num_processes}\n"

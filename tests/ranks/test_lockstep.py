@@ -153,9 +153,7 @@ if r < 2:
 
 
 def test_a_timeout_with_one_rank_in_an_endless_loop(ranks: jaxcluster.Cluster) -> None:
-    error = fails(
-        ranks, "if r == 2:\n    while True: pass\nprint(float(jnp.sum(g)))", timeout_s=2
-    )
+    error = fails(ranks, "if r == 2:\n    while True: pass\nprint(float(jnp.sum(g)))", timeout_s=2)
     assert "took more than 2 s" in str(error)
 
 

@@ -1,4 +1,4 @@
-"""A random session: cells that compute, fail, skip, mix, stall and are stopped, one after another.
+"""A random session: cells that compute, fail, skip, mix, stall, are stopped, and ranks that die.
 
 After each the invariant is checked against numpy: whatever a cell says without an error is right on
 every rank, and the session goes on with its variables. JAXCLUSTER_SOAK_S sets how long (20 s by
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import threading
 import time
 
@@ -17,7 +18,7 @@ import pytest
 from helpers import Home
 
 import jaxcluster
-from jaxcluster.errors import CellInterrupted, JaxClusterError, RankError
+from jaxcluster.errors import CellInterrupted, Divergence, JaxClusterError, RankDied, RankError
 
 SECONDS = float(os.environ.get("JAXCLUSTER_SOAK_S", "20"))
 SEED = int(os.environ.get("JAXCLUSTER_SOAK_SEED", "0")) or random.randrange(1, 10**6)
@@ -32,7 +33,6 @@ split = NamedSharding(mesh, P("i"))
 values = np.random.default_rng(7).integers(0, 100, 64).astype(np.float32)
 a = jax.make_array_from_callback(values.shape, split, lambda index: values[index])
 r = jax.process_index()
-kept = []
 """
 VALUES = np.random.default_rng(7).integers(0, 100, 64).astype(np.float32)
 
@@ -59,7 +59,7 @@ class Session:
     def step(self) -> None:
         kind = self.chance.choice(
             ["right", "right", "right", "loop", "skip", "alone", "error", "late_error",
-             "all_error", "mix", "stop", "timeout", "ranks"]
+             "all_error", "mix", "stop", "timeout", "ranks", "death", "crossed"]
         )  # fmt: skip
         getattr(self, kind)()
         self.ended[kind] = self.ended.get(kind, 0) + 1
@@ -120,6 +120,25 @@ class Session:
             cell.wait()
         timer.join()
 
+    def death(self) -> None:
+        """A rank is killed in the middle of a cell; what only it held is made anew."""
+        rank = self.rank()
+        pid = self.cluster.record.pids[rank]
+        timer = threading.Timer(self.chance.uniform(0.0, 0.5), os.kill, (pid, signal.SIGKILL))
+        timer.start()
+        error = self.breaks("while True: x = float(jnp.sum(a))")
+        timer.join()
+        assert isinstance(error, RankDied)
+        self.cluster.run(SETUP, show=False)
+
+    def crossed(self) -> None:
+        """All ranks wait, in different collectives: nothing can release them in place."""
+        error = self.breaks(
+            "if r % 2: print(float(jnp.sum(a)))\n"
+            "else: print(mhu.process_allgather(np.ones(999)).sum())"
+        )
+        assert isinstance(error, Divergence)
+
     # ------------------------------------------------------------------ parts
 
     def rank(self) -> int:
@@ -147,7 +166,7 @@ def test_a_random_session_never_shows_a_wrong_number(home: Home, devices_per_pro
     print(f"seed {SEED}")
     chance = random.Random(SEED)
     with jaxcluster.start(RANKS, devices_per_process=devices_per_process, name="soak") as cluster:
-        cluster.run(SETUP)
+        cluster.run(SETUP + "kept = []")
         session = Session(cluster, chance)
         ends = time.monotonic() + SECONDS / 2
         while time.monotonic() < ends:
