@@ -257,6 +257,7 @@ class Cluster:
                 self._supervisor.command("stop", timeout_s=10)
                 if not self.record.owner:
                     self._supervisor.quit()
+            self._supervisor.close()
         self._link.close()
         _clear_away(self.record)
         return time.perf_counter() - started
@@ -411,7 +412,7 @@ class Cluster:
         self._refuse_if_stuck(chosen)
         self._refuse_if_out_of_step()
         sink = Sink()
-        with registry.turn(self.name) as seq:
+        with registry.turn(self.name, chosen) as seq:
             request = wire.CellRequest(
                 seq=seq,
                 source=source,
@@ -419,7 +420,12 @@ class Cluster:
                 ranks=chosen,
                 shown_ranks=shown,
             )
-            ids = [self._link.request(rank, "cell", request, sink=sink) for rank in chosen]
+            ids = [
+                self._link.request(
+                    r, "cell", dataclasses.replace(request, after=seq.after[r]), sink=sink
+                )
+                for r in chosen
+            ]
         record = CellRecord(seq, request.execution_count, source, chosen)
         self.last = record
         cell = AsyncCell(self, record, sink, ids, timeout_s, on_output)

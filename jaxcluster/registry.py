@@ -3,7 +3,7 @@
     <runtime>/<name>/cluster.json     the record (ClusterRecord)
                      rank-0.sock      the ranks' own sockets
                      rank-0.log       what they wrote to file descriptors 1 and 2
-                     lock             held while a cell is handed out, and holds the last cell's seq
+                     lock             held while a cell is handed out, and holds the last cells' seqs
                      fork.sock        the fork server's socket
 
 The folder belongs to the user alone (0700): whoever can't enter it can't talk to the ranks.
@@ -19,7 +19,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -140,18 +140,29 @@ def remove(name: str) -> None:
 
 
 @contextlib.contextmanager
-def turn(name: str) -> Iterator[int]:
+def turn(name: str, ranks: Iterable[int] = ()) -> Iterator[Turn]:
     """Hold the cluster's lock and get the next cell's seq.
 
     Two notebooks on one cluster must hand out their cells in one order for all ranks: else rank 0
-    runs A, B and rank 1 runs B, A, and both hang in each other's collectives.
+    runs A, B and rank 1 runs B, A, and both hang in each other's collectives. The lock alone does
+    not make that sure, since their sockets are not one: each of ``ranks`` is told which cell comes
+    before this one, and waits for it.
     """
     with open(folder(name) / "lock", "a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.seek(0)
-        seq = int(lock.read() or 0) + 1
+        before = json.loads(lock.read() or "{}")
+        last = {int(rank): seq for rank, seq in before.get("last", {}).items()}
+        seq = Turn(before.get("seq", 0) + 1)
+        seq.after = {rank: last.get(rank, 0) for rank in ranks}
         lock.seek(0)
         lock.truncate()
-        lock.write(str(seq))
+        json.dump({"seq": seq, "last": last | dict.fromkeys(seq.after, seq)}, lock)
         lock.flush()
         yield seq
+
+
+class Turn(int):
+    """A cell's seq; ``after`` is, for each rank that runs it, the seq of its cell before."""
+
+    after: Mapping[int, int]

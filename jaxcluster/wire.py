@@ -129,6 +129,7 @@ class CellRequest:
 
     ``source`` has the notebook's own line numbers (the ``%%spmd`` line is line 1, a comment).
     ``execution_count`` is the notebook's, so tracebacks and ``Out`` carry the cell's number.
+    ``after`` is the seq of the cell before it on this rank, which another notebook may have sent.
     """
 
     seq: int
@@ -137,6 +138,7 @@ class CellRequest:
     ranks: list[int]
     shown_ranks: list[int]
     cell_id: str = ""
+    after: int = 0
 
 
 @dataclass(frozen=True)

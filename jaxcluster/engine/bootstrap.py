@@ -108,7 +108,9 @@ def initialize(request: wire.InitializeRequest, journal: Journal) -> wire.Initia
     journal.recording = jax_private.record_launches(journal)
     keep_proxies_away(request.coordinator_address)
     if request.process_id != 0:
-        wait_for_coordinator(request.coordinator_address, request.initialization_timeout)
+        # It gives up before the notebook does, so that its reason is heard.
+        wait_s = max(1, request.initialization_timeout - 1)
+        wait_for_coordinator(request.coordinator_address, wait_s)
     jax.distributed.initialize(
         coordinator_address=request.coordinator_address,
         num_processes=request.num_processes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import signal
 import sys
@@ -20,6 +21,9 @@ from jaxcluster.engine.journal import Journal
 
 # Equal on all ranks: a cell's file name is part of its program's fingerprint in JAX.
 CELL_DIRECTORY = "/tmp/ipykernel_jaxcluster"
+
+HOLD_S = 2.0  # that a cell waits for the one before it, which another notebook has sent
+HOLD_NEW_S = 0.1  # on a rank that has run no cell: it may have taken the place of one that had
 
 
 @dataclass
@@ -55,6 +59,9 @@ class CellRunner:
         self.cell_numbers = journal.cell_numbers
         self.main_thread_id = threading.main_thread().ident or 0
         self._waiting: dict[int, Request] = {}  # cells that have come and do not run yet, by seq
+        self._held: dict[int, tuple[Request, wire.CellRequest]] = {}  # those that come too early
+        self._last = 0  # the seq of the last cell that the main thread was given
+        self._order = threading.Lock()
         self._log = LogTail(log_path)
         self._lock: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -100,8 +107,30 @@ class CellRunner:
         """
         cell = wire.parse(wire.CellRequest, request.body)
         self._waiting[cell.seq] = request
-        self.beacon.call_main(lambda: self._begin(request, cell))
+        with self._order:
+            self._held[cell.seq] = (request, cell)
+        self._hand_over()
         return DEFERRED
+
+    def _hand_over(self, overdue: int | None = None) -> None:
+        """Give the main thread the cells that have come, in the order of all notebooks.
+
+        One whose predecessor is not here yet is held back; ``overdue`` is one that has been held
+        back for long enough: the predecessor's notebook must have died over it.
+        """
+        with self._order:
+            while self._held:
+                seq = min(self._held)
+                request, cell = self._held[seq]
+                if cell.after > self._last and seq != overdue:
+                    hold_s = HOLD_S if self._last else HOLD_NEW_S
+                    timer = threading.Timer(hold_s, self._hand_over, [seq])
+                    timer.daemon = True
+                    timer.start()
+                    return
+                del self._held[seq]
+                self._last = max(self._last, seq)
+                self.beacon.call_main(functools.partial(self._begin, request, cell))
 
     def _begin(self, request: Request, cell: wire.CellRequest) -> None:
         task = asyncio.ensure_future(self._run_in_turn(request, cell))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -20,7 +21,16 @@ from jaxcluster.errors import LaunchError
 
 # Read when numpy or jax is imported, so a fork server has them for good: where they differ, it
 # takes a new one.
-IMPORT_TIME_PREFIXES = ("JAX_", "XLA_", "OPENBLAS_", "OMP_", "MKL_", "LD_", "PYTHON")
+IMPORT_TIME_PREFIXES = (
+    "JAX_",
+    "XLA_",
+    "OPENBLAS_",
+    "OMP_",
+    "MKL_",
+    "LD_",
+    "PYTHON",
+    "JAXCLUSTER_NO_FORK",
+)
 
 
 def import_time_settings(env: Mapping[str, str]) -> dict[str, str]:
@@ -174,6 +184,8 @@ class Supervisor:
     def close(self) -> None:
         """Let go of the connection; the fork server lives on with its owner."""
         if self._socket is not None:
+            with contextlib.suppress(OSError):  # it wakes the reader, which close alone does not
+                self._socket.shutdown(socket.SHUT_RDWR)
             self._socket.close()
             self._socket = None
 
@@ -247,10 +259,9 @@ def quit_warm() -> bool:
     if _warm is None or _warm.in_use:
         return False
     supervisor, _warm = _warm, None
-    if not supervisor.alive:
-        return False
+    was_alive = supervisor.alive
     supervisor.quit()
-    return True
+    return was_alive
 
 
 def sweep(root: Path) -> None:

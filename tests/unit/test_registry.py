@@ -178,3 +178,17 @@ def test_a_turn_excludes_every_other() -> None:
         thread.join(30)
     assert set(overlaps) == {1}
     assert seen == list(range(1, 201))
+
+
+def test_each_rank_is_told_which_cell_comes_before() -> None:
+    registry.folder("main").mkdir()
+    seen = []
+    for ranks in ([0, 1], [1], [0, 1], []):
+        with registry.turn("main", ranks) as seq:
+            seen.append((seq, seq.after))
+    assert seen == [
+        (1, {0: 0, 1: 0}),
+        (2, {1: 1}),
+        (3, {0: 1, 1: 2}),
+        (4, {}),
+    ]

@@ -1,0 +1,294 @@
+"""Starting: what comes up, how it is closed off, and that a failed start leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from helpers import Home
+
+import jaxcluster
+from jaxcluster import registry
+from jaxcluster.cluster import make_spec, start_spec
+from jaxcluster.errors import (
+    ClusterExists,
+    EnginesMissing,
+    InitializeFailed,
+    LaunchError,
+    NoCluster,
+    PlanError,
+)
+
+Start = Callable[..., jaxcluster.Cluster]
+LATE_S = 10.0  # that a busy machine may need beyond the time it was given
+
+
+def on_each_rank(cluster: jaxcluster.Cluster, expression: str) -> list[str]:
+    record = cluster.run(f"print({expression})", show=False)
+    return [record.stdout(rank).strip() for rank in range(cluster.num_processes)]
+
+
+# --------------------------------------------------------------------------- what comes up
+
+
+def test_the_last_line_says_ranks_devices_platform_and_time(cluster: jaxcluster.Cluster) -> None:
+    assert re.fullmatch(
+        r"Cluster 'shared': ranks 0-3, 2 cpu devices per rank \(8 in all, cpu\), "
+        r"ready in \d+\.\d s\.",
+        cluster.summary(),
+    )
+    assert repr(cluster) == "<jaxcluster 'shared': 4 processes, 8 cpu devices>"
+
+
+def test_all_ranks_are_processes_of_one_jax(cluster: jaxcluster.Cluster) -> None:
+    numbers = on_each_rank(
+        cluster,
+        "(jax.process_index(), jax.process_count(), jax.device_count(), len(jax.local_devices()))",
+    )
+    assert numbers == [f"({rank}, 4, 8, 2)" for rank in range(4)]
+    assert on_each_rank(cluster, "os.getpid()") == [str(pid) for pid in cluster.record.pids]
+
+
+def test_they_compute_together(cluster: jaxcluster.Cluster, pair: jaxcluster.Cluster) -> None:
+    for running in (cluster, pair):
+        values = on_each_rank(running, "float(jnp.sum(jnp.sin(x)))")
+        assert len(set(values)) == 1
+        assert float(values[0]) == pytest.approx(-0.1239873, abs=1e-5)
+
+
+def test_what_is_happening_is_told_step_by_step(home: Home) -> None:
+    told: list[str] = []
+    with start_spec(make_spec(2, name="told"), told.append):
+        pass
+    assert told[0] == "starting 2 processes ..."
+    steps = [
+        "starting",
+        "engines 1/2",
+        "engines 2/2",
+        "initializing JAX on 2 processes",
+        "connecting",
+    ]
+    where = [next(i for i, line in enumerate(told) if line.startswith(step)) for step in steps]
+    assert where == sorted(where)
+
+
+def test_the_environment_that_was_given_reaches_every_rank(start: Start) -> None:
+    running = start(env={"MINE": "a b=c", "SHELL_LIKE": "$HOME"})
+    running.run("import os")
+    assert (
+        on_each_rank(running, "os.environ['MINE'], os.environ['SHELL_LIKE']") == ["a b=c $HOME"] * 2
+    )
+
+
+def test_schedulers_variables_that_leaked_in_lead_nobody_astray(start: Start) -> None:
+    running = start(
+        env={
+            "SLURM_JOB_ID": "12",
+            "SLURM_NTASKS": "64",
+            "SLURM_PROCID": "5",
+            "SLURM_LOCALID": "5",
+            "SLURM_STEP_NODELIST": "node[1-8]",
+            "OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1:34911",
+            "OMPI_COMM_WORLD_SIZE": "9",
+            "OMPI_COMM_WORLD_RANK": "8",
+        }
+    )
+    running.run("import jax")
+    assert on_each_rank(running, "jax.process_index(), jax.process_count()") == ["0 2", "1 2"]
+
+
+def test_a_chosen_coordinator_address_is_listened_on(start: Start) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    running = start(coordinator_address=f"127.0.0.1:{port}", heartbeat_timeout_seconds=50)
+    listening = [
+        c.laddr.port
+        for pid in running.record.pids
+        for c in psutil.Process(pid).net_connections("inet")
+        if c.status == psutil.CONN_LISTEN
+    ]
+    assert port in listening
+    assert running.spec.heartbeat_timeout_seconds == 50
+
+
+def test_a_name_that_is_taken_says_what_to_type(cluster: jaxcluster.Cluster) -> None:
+    with pytest.raises(ClusterExists) as caught:
+        jaxcluster.start(2, name="shared")
+    assert str(caught.value) == (
+        "Cluster 'shared' is running already.\n"
+        "%jaxcluster attach shared connects to it, %jaxcluster stop ends it, and "
+        "%jaxcluster start --name NAME starts another."
+    )
+    assert on_each_rank(cluster, "1") == ["1"] * 4
+
+
+def test_clusters_side_by_side_do_not_end_each_other(start: Start) -> None:
+    first, second = start(name="first"), start(name="second")
+    first.run("a = 1")
+    second.stop()
+    assert on_each_rank(first, "a") == ["1", "1"]
+    assert first.dead == {}
+
+
+# --------------------------------------------------------------------------- closed off
+
+
+def test_every_port_is_on_loopback(cluster: jaxcluster.Cluster, home: Home) -> None:
+    cluster.run("total = jnp.sum(x)")  # gloo listens from the first collective on
+    listening = {}
+    for pid, line in home.processes().items():
+        for connection in psutil.Process(pid).net_connections("inet"):
+            if connection.status == psutil.CONN_LISTEN:
+                listening[connection.laddr] = line
+    assert listening
+    assert {address.ip for address in listening} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}, (
+        listening
+    )
+
+
+def test_ipyparallels_keys_are_on_and_in_no_command_line(
+    cluster: jaxcluster.Cluster, home: Home
+) -> None:
+    security = Path(cluster.record.cluster_file).parent
+    secrets = []
+    for kind in ("engine", "client"):
+        path = security / f"ipcontroller-jaxcluster-shared-{kind}.json"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        secrets.append(json.loads(path.read_text())["key"])
+    assert all(len(secret) >= 32 for secret in secrets)
+    for line in home.processes().values():
+        assert not any(secret in line for secret in secrets)
+
+
+def test_only_this_user_can_reach_the_ranks_sockets(cluster: jaxcluster.Cluster) -> None:
+    root = registry.runtime_root()
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+    assert all(a.startswith(f"ipc://{root}/") for a in cluster.record.addresses)
+
+
+def test_jax_does_not_swallow_sigterm(cluster: jaxcluster.Cluster) -> None:
+    assert on_each_rank(cluster, "jax.config.jax_enable_preemption_service") == ["False"] * 4
+
+
+# --------------------------------------------------------------------------- failing
+
+
+def assert_nothing_is_registered(name: str) -> None:
+    assert not registry.folder(name).exists()
+    with pytest.raises(NoCluster):
+        registry.read(name)
+
+
+def test_a_rank_that_crashes_says_why_with_the_tail_of_its_log(home: Home) -> None:
+    began = time.monotonic()
+    with pytest.raises(LaunchError) as caught:
+        jaxcluster.start(2, name="bad", env={"XLA_FLAGS": "--no_such_flag=1"}, timeout_s=60)
+    assert time.monotonic() - began < 60
+    text = str(caught.value)
+    assert "died while the cluster came up (exit code 1)" in text
+    assert "Unknown flag in XLA_FLAGS: --no_such_flag=1" in text
+    assert "%jaxcluster doctor" in text
+    assert_nothing_is_registered("bad")
+
+
+def test_the_rank_that_crashes_is_named(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        """if '"rank": 1' in os.environ.get("JAXCLUSTER_ENGINE", ""):\n"""
+        "    print('dying on purpose', flush=True)\n"
+        "    os._exit(7)\n"
+    )
+    monkeypatch.setenv("JAXCLUSTER_NO_FORK", "1")  # a rank of its own reads that file
+    with pytest.raises(EnginesMissing) as caught:
+        jaxcluster.start(2, name="bad", env={"PYTHONPATH": str(tmp_path)})
+    assert str(caught.value).startswith(
+        "Rank 1 died while the cluster came up (exit code 7). The end of its log:\ndying on purpose"
+    )
+    assert caught.value.missing == (1,)
+    assert_nothing_is_registered("bad")
+
+
+def test_a_jax_that_can_not_be_imported_says_so(home: Home, tmp_path: Path) -> None:
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").write_text("raise RuntimeError('jax is broken here')")
+    with pytest.raises(LaunchError) as caught:
+        jaxcluster.start(2, name="bad", env={"PYTHONPATH": str(tmp_path)})
+    assert "RuntimeError: jax is broken here" in str(caught.value)
+    assert_nothing_is_registered("bad")
+
+
+def test_a_coordinator_that_can_not_be_reached_is_named(home: Home) -> None:
+    """JAX by itself would abort the process, without an exception."""
+    began = time.monotonic()
+    with pytest.raises(InitializeFailed) as caught:
+        # TEST-NET-1: no packet to it comes back.
+        jaxcluster.start(2, name="bad", coordinator_address="192.0.2.1:9999", timeout_s=4)
+    assert time.monotonic() - began < 4 + LATE_S
+    assert caught.value.ranks
+    assert "did not initialize JAX" in str(caught.value)
+    assert_nothing_is_registered("bad")
+
+
+def test_too_short_a_time_says_how_to_get_more(home: Home) -> None:
+    began = time.monotonic()
+    with pytest.raises(LaunchError) as caught:
+        jaxcluster.start(2, name="bad", timeout_s=0.1, env={"JAX_LOG_COMPILES": "0"})
+    assert time.monotonic() - began < 0.1 + LATE_S
+    assert "--timeout" in str(caught.value)
+    assert_nothing_is_registered("bad")
+
+
+def test_devices_that_are_not_there_are_said_to_be_missing(home: Home) -> None:
+    with pytest.raises(PlanError) as caught:
+        jaxcluster.start(2, name="bad", platform="cuda", env={"CUDA_VISIBLE_DEVICES": ""})
+    assert "2 processes on 1 host asked for GPUs, but no GPU is visible there." in str(caught.value)
+    assert "%jaxcluster start -n 2 --platform cpu" in str(caught.value)
+    assert_nothing_is_registered("bad")
+
+
+@pytest.mark.parametrize("step", ["starting", "engines 1/2", "initializing", "connecting"])
+def test_a_start_that_the_user_stops_leaves_nothing(home: Home, step: str) -> None:
+    def stop(line: str) -> None:
+        if line.startswith(step):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        start_spec(make_spec(2, name="stopped"), stop)
+    assert_nothing_is_registered("stopped")
+    assert "stopped" not in os.listdir(registry.runtime_root())
+
+
+def test_after_a_failure_the_next_start_works(start: Start) -> None:
+    with pytest.raises(LaunchError):
+        jaxcluster.start(2, name="again", coordinator_address="192.0.2.1:9999", timeout_s=2)
+    assert on_each_rank(start(name="again"), "1") == ["1", "1"]
+
+
+# --------------------------------------------------------------------------- without fork
+
+
+def test_where_fork_is_not_to_be_had_ranks_are_plain_processes(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAXCLUSTER_NO_FORK", "1")
+    running = start(name="plain", devices_per_process=2)
+    running.run("import jax, jax.numpy as jnp")
+    assert on_each_rank(running, "jax.process_index(), jax.device_count()") == ["0 4", "1 4"]
+    commands = [" ".join(psutil.Process(pid).cmdline()) for pid in running.record.pids]
+    assert all(line.endswith("-m jaxcluster.engine") for line in commands)
+    with pytest.raises(jaxcluster.JaxClusterError, match="ZeroDivisionError"):
+        running.run("1/0")
+    pids = running.record.pids
+    running.stop()
+    assert not any(psutil.pid_exists(pid) for pid in pids)

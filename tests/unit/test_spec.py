@@ -1,0 +1,138 @@
+"""What a start is asked for, and what is chosen where nothing was said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from helpers import Home
+
+from jaxcluster import cluster
+from jaxcluster.cluster import describe_exit, dry_run, make_spec
+from jaxcluster.errors import LauncherUnavailable, PlanError, UsageError
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch) -> Any:
+    home = Home.make()
+    for name, value in home.variables.items():
+        monkeypatch.setenv(name, value)
+    yield home
+    home.remove()
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Gives the test's machine devices."""
+
+    def has(gpus: Sequence[str] = (), tpu_chips: int = 0, cuda_plugin: bool = True) -> None:
+        monkeypatch.setattr(cluster, "host_gpus", lambda environ: list(gpus))
+        monkeypatch.setattr(cluster, "host_tpu_chips", lambda: tpu_chips)
+        monkeypatch.setattr(cluster, "cuda_plugin_installed", lambda: cuda_plugin)
+
+    has()
+    return has
+
+
+@pytest.mark.parametrize(
+    ("devices", "platform", "num_processes"),
+    [
+        ({}, "cpu", 2),
+        ({"gpus": ["0", "1", "2"]}, "cuda", 3),
+        ({"gpus": ["0", "1", "2"], "cuda_plugin": False}, "cpu", 2),
+        ({"tpu_chips": 4}, "tpu", 4),
+    ],
+)
+def test_one_process_per_accelerator_that_is_here_else_two_on_cpu(
+    machine: Any, devices: dict[str, Any], platform: str, num_processes: int
+) -> None:
+    machine(**devices)
+    spec = make_spec()
+    assert (spec.platform, spec.num_processes) == (platform, num_processes)
+
+
+def test_what_was_said_is_kept(machine: Any) -> None:
+    machine(gpus=["0", "1"])
+    spec = make_spec(
+        4,
+        platform="cpu",
+        devices_per_process=2,
+        name="exp",
+        env={"A": "1"},
+        timeout_s=7,
+        detach=True,
+        heartbeat_timeout_seconds=11,
+    )
+    assert (spec.platform, spec.num_processes, spec.devices_per_process) == ("cpu", 4, 2)
+    assert (spec.name, spec.env, spec.timeout_s, spec.detach) == ("exp", {"A": "1"}, 7, True)
+    assert spec.heartbeat_timeout_seconds == 11
+
+
+def test_local_device_ids_for_all_or_for_each(machine: Any) -> None:
+    assert make_spec(2, local_device_ids=[1]).local_device_ids == [[1], [1]]
+    assert make_spec(2, local_device_ids=[0, 1]).local_device_ids == [[0, 1], [0, 1]]
+    assert make_spec(2, local_device_ids=[[0], [1]]).local_device_ids == [[0], [1]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_processes": 0}, "-n must be at least 1, not 0."),
+        ({"num_processes": -3}, "-n must be at least 1, not -3."),
+        ({"devices_per_process": 0}, "--devices-per-process must be at least 1, not 0."),
+        ({"timeout_s": 0}, "--timeout must be more than 0 seconds, not 0."),
+        ({"name": "a b"}, "'a b' can't be a cluster's name"),
+        ({"num_processes": 2, "local_device_ids": [[0]]}, "devices for 1 ranks; there are 2"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_started(
+    machine: Any, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        make_spec(**arguments)
+    assert message in str(caught.value)
+
+
+def test_an_unknown_platform_lists_those_that_there_are(machine: Any) -> None:
+    with pytest.raises((UsageError, PlanError)) as caught:
+        make_spec(2, platform="abacus")
+    for word in ("abacus", "cpu", "cuda", "tpu"):
+        assert word in str(caught.value)
+
+
+def test_an_unknown_launcher_lists_those_that_there_are(machine: Any) -> None:
+    with pytest.raises(LauncherUnavailable) as caught:
+        make_spec(2, launcher="pigeon")
+    assert str(caught.value).startswith("There is no launcher 'pigeon'; this version has: ")
+
+
+def test_the_first_cluster_is_main(machine: Any) -> None:
+    assert make_spec(2).name == "main"
+
+
+def test_a_dry_run_plans_the_gpus_and_starts_nothing(machine: Any, home: Home) -> None:
+    machine(gpus=["4", "5"])
+    text = dry_run(make_spec(platform="cuda"))
+    assert "2 processes on 1 host, platform cuda" in text
+    assert "CUDA_VISIBLE_DEVICES=4" in text
+    assert "CUDA_VISIBLE_DEVICES=5" in text
+    assert home.processes() == {}
+
+
+def test_a_dry_run_says_why_a_start_would_fail(machine: Any) -> None:
+    machine(gpus=["4"])
+    assert "one GPU can't be shared" in dry_run(make_spec(2, platform="cuda"))
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "exit code 0"),
+        (7, "exit code 7"),
+        (-9, "killed by SIGKILL"),
+        (-99, "killed by signal 99"),
+    ],
+)
+def test_the_end_of_a_process_is_told_in_words(code: int, words: str) -> None:
+    assert describe_exit(code) == words
