@@ -174,6 +174,7 @@ class Cluster:
       last: the record of the last cell.
       counts: each rank's launches, as last heard (see ``diagnose``).
       out_of_step: why no cell may run; None while the ranks are in step.
+      on_push: called, on the link's thread, with what ranks send unasked (widgets).
       recovery: ``auto``, ``ask`` or ``never``: what follows when ranks have died or hang for good.
     """
 
@@ -191,7 +192,9 @@ class Cluster:
         self.is_strict = False
         self.recovery = "auto"
         self._oom_kills = oom_kills()
+        self.on_push: Callable[[Event], None] | None = None
         self._link = link
+        self._link.on_push = self._on_push
         self._supervisor = supervisor
         self._local: LocalCluster | None = None
         self._client: Any = None
@@ -312,6 +315,7 @@ class Cluster:
             setattr(self, name, getattr(fresh, name))
         self.dead, self.counts, self.out_of_step = {}, {}, None
         self._background, self.is_strict, self.closed = [], False, False
+        self._link.on_push = self._on_push
         self._supervisor.on_event = self._on_supervisor_event
         _open[self.name] = self
 
@@ -649,6 +653,10 @@ class Cluster:
         self.push({name: value})
 
     # ------------------------------------------------------------------ supervision
+
+    def _on_push(self, event: Event) -> None:
+        if self.on_push is not None:
+            self.on_push(event)
 
     def _on_supervisor_event(self, event: dict[str, Any]) -> None:
         """On the supervisor's thread."""

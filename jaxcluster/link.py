@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,9 @@ class Link:
 
     Args:
       addresses: a zmq endpoint for each rank. A rank that does not listen yet is retried for ever.
+
+    Attributes:
+      on_push: called on the link's thread with what a rank sends unasked.
     """
 
     def __init__(self, addresses: Mapping[int, str]) -> None:
@@ -52,6 +55,7 @@ class Link:
         os.set_blocking(self._wake_write, False)
         self._woken = False
         self._closed = False
+        self.on_push: Callable[[Event], None] | None = None
         self._context = zmq.Context()
         self._sockets: dict[int, zmq.Socket[bytes]] = {}
         for rank, address in addresses.items():
@@ -183,6 +187,11 @@ class Link:
                 self.mark_dead(rank, {"version": str(error)})
                 continue
             id, op = envelope["id"], envelope["op"]
+            if op == "push":
+                if self.on_push is not None:
+                    pushed = [frame.buffer for frame in frames[1:]]
+                    self.on_push(Event(rank, op, id, envelope.get("body"), pushed))
+                continue
             with self._lock:
                 waiting = self._waiting.get(id)
                 if op in ("reply", "error"):

@@ -23,6 +23,7 @@ from jaxcluster.outputs import CellRecord
 from jaxcluster.ranks import name_ranks, parse_ranks
 from jaxcluster.views import shards as array_views
 from jaxcluster.views import status, text
+from jaxcluster.views.comms import CommRelay
 from jaxcluster.views.live import CellDisplay, StartDisplay
 
 COMMANDS = (
@@ -292,6 +293,8 @@ class JaxClusterMagics(Magics):
     def _run_cell(
         self, running: cluster.Cluster, source: str, ranks: list[int] | None, options: Any
     ) -> None:
+        if running.on_push is None and self.rich:
+            running.on_push = CommRelay(running).handle
         display = CellDisplay(self.shell, running, options.all_ranks)
         submitted = running.submit(
             source,

@@ -17,7 +17,16 @@ from typing import Any
 from ipyparallel.engine.app import IPEngine
 
 from jaxcluster import wire
-from jaxcluster.engine import bootstrap, drain, inspection, jax_private, sockets, state, strict
+from jaxcluster.engine import (
+    bootstrap,
+    comms,
+    drain,
+    inspection,
+    jax_private,
+    sockets,
+    state,
+    strict,
+)
 from jaxcluster.engine.beacon import Beacon, Request, StopJobs
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.facts import engine_facts
@@ -83,6 +92,7 @@ class Rank:
         handle("sample", "side", self.values.sample)
         handle("assign", "main", self.values.assign)
         handle("spanning", "side", self.values.spanning_names)
+        handle("comm", "main", comms.on_comm)
         handle("unbind", "main", self.values.unbind)
         views = ArrayViews(self.values)
         handle("arrays", "side", views.report)
@@ -94,7 +104,7 @@ class Rank:
         handle("drain", "main", lambda request: drain.on_drain(self.journal, request))
         handle("snapshot", "side", lambda q: state.on_snapshot(self.values.namespace, rank, q.body))
         handle("reinitialize", "main", self._reinitialize)
-        handle("connections", "side", lambda request: sockets.connections())
+        handle("connections", "side", lambda request: self._connections())
         handle("sever", "side", lambda q: sockets.sever(map(tuple, q.body["connections"])))
         handle("restore", "main", lambda q: state.on_restore(self.values.namespace, rank, q.body))
 
@@ -137,10 +147,14 @@ class Rank:
         self.devices = [f"{d.platform}:{d.id}" for d in reply.devices]
         return reply
 
+    def _connections(self) -> Any:
+        return sockets.connections(jax_private.coordinator_port())
+
     def _reinitialize(self, request: Request) -> Any:
         """``reinitialize`` (an InitializeRequest): join a new coordinator, variables kept.
 
-        Replies with ``initialize`` (an InitializeReply), ``kept``, ``lost``, ``unsaved``, ``seconds``.
+        Replies with ``initialize`` (an InitializeReply), ``seconds``, and ``kept``, ``lost`` and
+        ``unsaved`` of ``bootstrap.reinitialize``.
         """
         started = time.perf_counter()
         plan = wire.parse(wire.InitializeRequest, request.body)
@@ -164,6 +178,7 @@ class Rank:
         self.values.namespace = kernel.shell.user_ns
         kernel.shell.user_ns["input"] = _no_input
         self.runner.attach(kernel.shell)
+        comms.relay_comms(self.runner)
         self.attached = True
         if self._serve_request is not None:
             self._serve_request.reply(self._state())
