@@ -110,8 +110,16 @@ def execute(path: Path, directory: Path) -> Executed:
     return Executed([c for c in notebook.cells if c.cell_type == "code"], left_over)
 
 
+def may_fail(cell: Any) -> bool:
+    """Whether a cell shows an error on purpose."""
+    return "raises-exception" in cell.metadata.get("tags", [])
+
+
 def errors_in(cells: list[Any]) -> Iterator[str]:
+    """The errors of cells that are not meant to fail."""
     for cell in cells:
+        if may_fail(cell):
+            continue
         for output in cell.outputs:
             if output.output_type == "error":
                 yield f"{cell.source}\n{output.ename}: {output.evalue}\n" + "\n".join(
@@ -156,6 +164,43 @@ def test_notebook_runs_without_an_error(path: Path, executed: Any) -> None:
 @pytest.mark.timeout(240)
 def test_notebook_leaves_no_process_behind(path: Path, executed: Any) -> None:
     assert executed(path).left_over == []
+
+
+@every_notebook
+@pytest.mark.timeout(240)
+def test_cells_that_are_meant_to_fail_do(path: Path, executed: Any) -> None:
+    for cell in filter(may_fail, executed(path).cells):
+        assert any(o.output_type == "error" for o in cell.outputs), cell.source
+
+
+BREAKS = next(path for path in NOTEBOOKS if path.stem == "when_it_breaks")
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("part_of_source", "told"),
+    [
+        ("if rank != 1:", "Hint: line 2 runs jnp.sum only `if rank != 1`."),
+        ("batches = 10", "batches = 10 on rank 0, 9 on ranks 1-3."),
+        ("raise ValueError", "Rank 2 raised ValueError on line 3 before it"),
+        ("%%spmd\nif rank == 1:", "rank 1: jit(_reduce_max), cell"),
+        ("--timeout 2", "took more than 2 s"),
+        ("--strict", "launched none"),
+    ],
+)
+def test_each_break_is_told(executed: Any, part_of_source: str, told: str) -> None:
+    cell = executed(BREAKS).cell(part_of_source)
+    (error,) = (o for o in cell.outputs if o.output_type == "error")
+    assert told in "\n".join(error.traceback)
+
+
+@pytest.mark.timeout(240)
+def test_after_all_breaks_results_are_right(executed: Any) -> None:
+    assert text_under(executed(BREAKS).cell("--all")).splitlines() == [
+        "── rank 0 ──",
+        "120.0 15.0",
+        "── ranks 1-3: same as rank 0 ──",
+    ]
 
 
 QUICKSTART = next(path for path in NOTEBOOKS if path.stem == "quickstart")
