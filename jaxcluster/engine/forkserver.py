@@ -29,6 +29,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import importlib
 import json
 import os
 import selectors
@@ -45,6 +46,20 @@ from jaxcluster.engine.processes import die_with_parent, is_alive, redirect_outp
 
 OWNER_CHECK_S = 0.5
 IDLE_EXIT_S = 600.0
+
+# What a rank imports only when its kernel is made or its first computation is compiled: imported
+# here, it is neither loaded nor kept once for every rank. One that has moved is loaded late again.
+LATE_MODULES = (
+    "IPython.core.completerlib",
+    "IPython.core.logger",
+    "IPython.core.oinspect",
+    "IPython.extensions.storemagic",
+    "ipykernel.debugger",  # debugpy, some 0.1 s: the kernel class names it, used or not
+    "jaxlib.mlir.dialects.builtin",
+    "jaxlib.mlir.dialects.mhlo",
+    "threadpoolctl",
+    "tornado.platform.asyncio",
+)
 
 
 @dataclass
@@ -99,12 +114,15 @@ class ForkServer:
         self.selector.register(self.wake_read, selectors.EVENT_READ, self._woken)
         self.selector.register(0, selectors.EVENT_READ, self._stdin)
         if self.fork:
+            # All that is imported stays: to look for garbage in it costs a fifth of the time.
+            gc.disable()
             # The controller needs no jax: let it come up on another core meanwhile.
             _preload_controller()
-            self._step(0)
+            while self._step(0):  # a connection first, then what it has sent
+                pass
             _preload_rank()
-            gc.collect()
-            gc.freeze()
+            gc.freeze()  # for good: a child that collects garbage would copy all these pages
+            gc.enable()
             self.preloaded = True
             for connection, message in self.deferred:
                 self._command(connection, message)
@@ -118,9 +136,12 @@ class ForkServer:
             elif self.detached or time.monotonic() - self.idle_since > IDLE_EXIT_S:
                 self._quit()
 
-    def _step(self, timeout_s: float) -> None:
-        for key, _ in self.selector.select(timeout_s):
+    def _step(self, timeout_s: float) -> int:
+        """Handle what is there, or comes within ``timeout_s``. Returns how much it was."""
+        events = self.selector.select(timeout_s)
+        for key, _ in events:
             key.data()
+        return len(events)
 
     def _stdin(self) -> None:
         if not os.read(0, 4096):
@@ -247,7 +268,7 @@ class ForkServer:
         os.environ.clear()
         os.environ.update(proc["env"])
         os.chdir(proc["cwd"])
-        gc.unfreeze()
+        gc.enable()
         if proc["role"] == "rank":
             from jaxcluster.engine import app
 
@@ -330,6 +351,11 @@ def _preload_rank() -> None:
 
     import jaxcluster.engine.app  # noqa: F401
 
+    # ipykernel's debugger says this of itself, to the log, when it is imported.
+    os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
+    for name in LATE_MODULES:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     try:
         raise RuntimeError
     except RuntimeError as error:
