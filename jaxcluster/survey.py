@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
     from jaxcluster.link import Event
 
-LOOK_S = 2.0  # for what a rank's side thread answers at once
+LOOK_S = 2.0  # for what a rank's side thread answers at once, as a rule
 READ_S = 60.0  # for reading every byte of what it holds
+FIRST_LOOK_S = 30.0  # where no last report could be shown instead
 KEPT = 32  # variables whose last reports are remembered
 
 Path = tuple[str, ...]
@@ -112,7 +113,11 @@ def _reports(
     # The paths of a tree are equal on all ranks as a rule, so one rank sends them.
     first = next((r for r in ranks if r not in cluster.dead), 0)
     bodies = {r: {"name": name, "path": path, "paths": r == first} for r in ranks}
-    answers, words = ask_each(cluster, ranks, "arrays", bodies=bodies)
+    kept = _last.setdefault(cluster, {})
+    known = kept.pop((name, path), {})
+    # A tree of a million leaves takes seconds; where there is something to show, don't wait for it.
+    timeout_s = LOOK_S if len(known) == len(ranks) else FIRST_LOOK_S
+    answers, words = ask_each(cluster, ranks, "arrays", timeout_s=timeout_s, bodies=bodies)
     now = time.monotonic()
     reports = {r: wire.parse(wire.ValueReport, e.body) for r, e in answers.items()}
     told = next((r for r in reports.values() if r.paths), None)
@@ -121,8 +126,6 @@ def _reports(
         body = {"name": name, "path": path, "paths": True}
         for rank, event in ask_each(cluster, odd, "arrays", body)[0].items():
             reports[rank] = wire.parse(wire.ValueReport, event.body)
-    kept = _last.setdefault(cluster, {})
-    known = kept.pop((name, path), {})
     stale, age_s = [], 0.0
     for rank in words:
         if rank in known:
