@@ -966,9 +966,9 @@ class AsyncCell:
             hints.append("Give it longer with %%spmd --timeout, or leave the limit away.")
             raise CellFailed(
                 f"Cell [{record.execution_count}] took more than {watch.timeout_s:g} s and was "
-                f"interrupted on {name_ranks(interrupted)}.",
+                f"interrupted on {name_ranks(watch.interrupted)}.",
                 "\n".join(hints),
-                interrupted,
+                watch.interrupted,
                 "TimeoutError",
             )
         if interrupted:

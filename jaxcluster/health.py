@@ -90,6 +90,7 @@ class CellWatch:
     answer_s: float = ANSWER_S
     status: dict[int, str] = field(default_factory=dict)
     why: str = ""
+    interrupted: tuple[int, ...] = ()
     finished: bool = False
     _failed_at: float | None = None
     _failed_by: str = ""
@@ -158,6 +159,7 @@ class CellWatch:
 
     def _interrupt(self, why: str, now: float) -> list[Instruction]:
         self.why = why
+        self.interrupted = self.open_ranks
         self._interrupted_at = now
         return [Interrupt(self.open_ranks, why)]
 

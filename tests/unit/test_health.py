@@ -100,7 +100,7 @@ def test_a_timeout_interrupts_those_that_are_still_in_the_cell() -> None:
     w.feed(Replied(1, "ok"), T0 + 1)
     assert not any(isinstance(m, Interrupt) for m in w.feed(Tick(), T0 + 9.9))
     assert w.feed(Tick(), T0 + 10) == [Interrupt((0, 2), "timeout")]
-    assert w.why == "timeout"
+    assert (w.why, w.interrupted) == ("timeout", (0, 2))
 
 
 def test_the_stop_button_interrupts_at_once() -> None:

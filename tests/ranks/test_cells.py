@@ -1,0 +1,387 @@
+"""Cells by the Python interface: outputs, errors, who is waited for and who is interrupted."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from helpers import plain, until
+
+import jaxcluster
+from jaxcluster import wire
+from jaxcluster.errors import CellFailed, CellInterrupted, UsageError
+from jaxcluster.outputs import CellRecord
+
+LONG_S = 30.0  # generous: for what the issue wants at once, on a machine that is busy
+
+
+def stdouts(record: CellRecord) -> list[str]:
+    return [record.stdout(rank) for rank in record.ranks]
+
+
+# --------------------------------------------------------------------------- running
+
+
+def test_a_cell_runs_on_all_ranks_and_all_outputs_are_kept(cluster: jaxcluster.Cluster) -> None:
+    record = cluster.run("print('rank', rank)\nrank * 10", show=False)
+    assert stdouts(record) == [f"rank {r}\n" for r in range(4)]
+    assert [record.result(r) for r in range(4)] == [{"text/plain": str(10 * r)} for r in range(4)]
+    assert record.ok
+    assert cluster.last is record
+    assert re.fullmatch(
+        rf"<cell \[{record.execution_count}\] on ranks 0-3: ok, .* s>", repr(record)
+    )
+
+
+def test_process_0s_output_is_printed_as_a_scripts_own(
+    cluster: jaxcluster.Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.run("print('rank', rank)\nrank + 5")
+    assert capsys.readouterr().out == "rank 0\n5\n"
+
+
+def test_variables_stay_and_belong_to_each_rank(cluster: jaxcluster.Cluster) -> None:
+    cluster.run("mine = rank + 1")
+    cluster.run("mine *= 2")
+    assert stdouts(cluster.run("print(mine)", show=False)) == [f"{2 * r + 2}\n" for r in range(4)]
+
+
+def test_stdout_and_stderr_keep_their_order(cluster: jaxcluster.Cluster) -> None:
+    record = cluster.run(
+        "for k in range(50): print(k, end=' ', file=[sys.stdout, sys.stderr][k % 2])", show=False
+    )
+    assert record.records[0].text() == "".join(f"{k} " for k in range(50))
+    assert record.records[0].text("stderr") == "".join(f"{k} " for k in range(1, 50, 2))
+
+
+def test_100_000_lines_arrive_complete_from_every_rank(cluster: jaxcluster.Cluster) -> None:
+    record = cluster.run("for k in range(100_000): print(rank, k)", show=False)
+    for rank in range(4):
+        assert record.stdout(rank) == "".join(f"{rank} {k}\n" for k in range(100_000))
+
+
+def test_output_is_streamed_while_the_cell_runs(
+    cluster: jaxcluster.Cluster, tmp_path: Path
+) -> None:
+    go_on = tmp_path / "go"
+    pieces: list[str] = []
+    seen = threading.Event()
+
+    def on_output(record: CellRecord, what: object) -> None:
+        if isinstance(what, wire.RankOutput) and what.rank == 0:
+            pieces.append(what.content["text"])
+            if "first" in "".join(pieces):
+                seen.set()
+                go_on.touch()  # the cell would not end, were the text not here before its end
+
+    record = cluster.run(
+        "print('first')\n"
+        f"while not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n"
+        "print('last')",
+        on_output=on_output,
+        timeout_s=LONG_S,
+    )
+    assert seen.is_set()
+    assert record.stdout() == "first\nlast\n"
+
+
+def test_what_c_code_and_subprocesses_print_is_shown_but_for_the_transports_chatter(
+    cluster: jaxcluster.Cluster,
+) -> None:
+    record = cluster.run(
+        "import subprocess\n"
+        "subprocess.run(['echo', 'from a subprocess'])\n"
+        "os.write(1, b'from C\\n')\n"
+        "os.write(2, b'[Gloo] Rank 0 is connected to 3 peer ranks.\\n')\n"
+        "os.system('echo half a line | tr -d \"\\\\n\"')",
+        show=False,
+    )
+    text = record.stdout(0)
+    assert "from a subprocess\nfrom C\n" in text
+    assert "half a line" in text
+    assert "Gloo" not in text
+    assert "[Gloo] Rank 0 is connected to 3 peer ranks." in cluster.logs(0)
+
+
+def test_the_first_collective_of_a_fresh_cluster_prints_nothing_of_its_own(
+    pair: jaxcluster.Cluster,
+) -> None:
+    record = pair.run("print(float(jnp.sum(x)))", show=False)
+    assert record.records[0].text() == "496.0\n"
+
+
+def test_only_the_named_ranks_run_a_cell(cluster: jaxcluster.Cluster) -> None:
+    cluster.run("touched = False")
+    record = cluster.run("touched = True\nprint(rank)", ranks=[3, 1], show=False)
+    assert record.ranks == [1, 3]
+    assert stdouts(record) == ["1\n", "3\n"]
+    after = cluster.run("print(touched)", show=False)
+    assert stdouts(after) == ["False\n", "True\n", "False\n", "True\n"]
+
+
+@pytest.mark.parametrize("ranks", [[4], [-1], []])
+def test_ranks_that_do_not_exist_are_refused(cluster: jaxcluster.Cluster, ranks: list[int]) -> None:
+    with pytest.raises(UsageError):
+        cluster.run("1", ranks=ranks)
+
+
+def test_top_level_await_works(cluster: jaxcluster.Cluster) -> None:
+    record = cluster.run(
+        "import asyncio\nawait asyncio.sleep(0.01)\nprint('awaited', rank)\nrank", show=False
+    )
+    assert stdouts(record) == [f"awaited {r}\n" for r in range(4)]
+    assert record.result(3) == {"text/plain": "3"}
+
+
+def test_input_says_what_to_do_instead(cluster: jaxcluster.Cluster) -> None:
+    with pytest.raises(CellFailed, match="then %push the answer"):
+        cluster.run("input('name? ')")
+
+
+def test_sys_exit_does_not_end_a_rank(cluster: jaxcluster.Cluster) -> None:
+    with pytest.raises(CellFailed) as caught:
+        cluster.run("raise SystemExit(3)")
+    assert caught.value.ename == "SystemExit"
+    assert stdouts(cluster.run("print(rank)", show=False)) == [f"{r}\n" for r in range(4)]
+
+
+# --------------------------------------------------------------------------- submitting
+
+
+def test_a_cell_may_run_while_the_notebook_does_something_else(
+    cluster: jaxcluster.Cluster, tmp_path: Path
+) -> None:
+    go_on = tmp_path / "go"
+    cell = cluster.submit(
+        f"while not os.path.exists({str(go_on)!r}): time.sleep(0.01)\nprint(rank)"
+    )
+    until(lambda: {s.state for s in cluster.status()} == {"running"}, "all ranks run the cell")
+    assert not cell.done
+    go_on.touch()
+    assert stdouts(cell.wait()) == [f"{r}\n" for r in range(4)]
+    assert cell.done
+    assert cell.wait() is cell.record
+
+
+def test_cells_run_one_after_another(cluster: jaxcluster.Cluster) -> None:
+    cluster.run("log = []")
+    cells = [cluster.submit(f"log.append({k})\ntime.sleep(0.01)") for k in range(5)]
+    for cell in reversed(cells):
+        cell.wait()
+    assert stdouts(cluster.run("print(log)", show=False)) == ["[0, 1, 2, 3, 4]\n"] * 4
+
+
+# --------------------------------------------------------------------------- errors
+
+
+def test_equal_errors_are_told_once_with_the_cells_line(cluster: jaxcluster.Cluster) -> None:
+    with pytest.raises(CellFailed) as caught:
+        cluster.run("a = 1\nb = 0\na / b", execution_count=12)
+    error = caught.value
+    text = plain("\n".join(error._render_traceback_()))
+    assert error.ename == "ZeroDivisionError"
+    assert error.ranks == (0, 1, 2, 3)
+    assert text.startswith("On all 4 ranks:")
+    assert text.count("ZeroDivisionError: division by zero") == 1
+    assert "Cell In[12], line 3" in text
+    assert "----> 3 a / b" in text
+    assert str(error).startswith("ZeroDivisionError on ranks 0-3: division by zero")
+
+
+def test_no_frame_of_ours_or_ipyparallels_is_shown(cluster: jaxcluster.Cluster) -> None:
+    with pytest.raises(CellFailed) as caught:
+        cluster.run(
+            "def f(n):\n    return 1 / n if n == 0 else f(n - 1)\nimport json\njson.loads('{')"
+        )
+    text = plain("\n".join(caught.value.traceback))
+    assert "json/decoder.py" in text  # a library's are
+    for ours in ("jaxcluster", "ipyparallel", "ipykernel", "interactiveshell"):
+        assert ours not in text
+
+
+def test_different_errors_are_grouped_by_their_ranks(cluster: jaxcluster.Cluster) -> None:
+    with pytest.raises(CellFailed) as caught:
+        cluster.run(
+            "if rank == 2:\n    raise ValueError('two')\n"
+            "if rank > 0:\n    raise KeyError('others')",
+            execution_count=3,
+        )
+    text = plain("\n".join(caught.value.traceback))
+    assert caught.value.ranks == (1, 2, 3)
+    assert text.index("On ranks 1, 3:") < text.index("On rank 2:")
+    assert text.count("KeyError: 'others'") == 1
+    assert text.count("ValueError: two") == 1
+    assert "line 4" in text
+    assert "line 2" in text
+
+
+def test_an_error_inside_a_function_names_both_cells(cluster: jaxcluster.Cluster) -> None:
+    cluster.run("def broken():\n    raise ValueError('inside')", execution_count=21)
+    with pytest.raises(CellFailed) as caught:
+        cluster.run("pass\nbroken()", execution_count=22)
+    text = plain("\n".join(caught.value.traceback))
+    assert "Cell In[22], line 2" in text
+    assert "Cell In[21], line 2" in text
+
+
+def test_an_error_on_some_ranks_makes_no_other_rank_skip_the_next_cell(
+    cluster: jaxcluster.Cluster,
+) -> None:
+    """ipykernel aborts what is queued behind an error: jaxcluster's ranks never do."""
+    cluster.run("count = 0")
+    failing = cluster.submit("if rank in (1, 2): raise ValueError('some')")
+    queued = [cluster.submit("count += 1") for _ in range(5)]
+    with pytest.raises(CellFailed):
+        failing.wait()
+    for cell in queued:
+        cell.wait()
+    assert stdouts(cluster.run("print(count)", show=False)) == ["5\n"] * 4
+
+
+def test_an_interrupt_on_some_ranks_makes_no_other_rank_skip_the_next_cell(
+    cluster: jaxcluster.Cluster,
+) -> None:
+    cluster.run("count = 0")
+    stuck = cluster.submit("while rank == 1: time.sleep(0.01)", timeout_s=0.3)
+    queued = [cluster.submit("count += 1") for _ in range(5)]
+    with pytest.raises(CellFailed):
+        stuck.wait()
+    for cell in queued:
+        cell.wait()
+    assert stdouts(cluster.run("print(count)", show=False)) == ["5\n"] * 4
+
+
+def test_an_array_that_spans_processes_can_not_be_fetched_and_a_hint_says_how(
+    cluster: jaxcluster.Cluster,
+) -> None:
+    with pytest.raises(CellFailed) as caught:
+        cluster.run("np.asarray(x)")
+    assert "End the cell with it to see it whole, or %pull it into the notebook." in str(
+        caught.value
+    )
+
+
+# --------------------------------------------------------------------------- failing fast
+
+
+def test_the_first_error_is_told_at_once_while_others_still_run(
+    cluster: jaxcluster.Cluster, tmp_path: Path
+) -> None:
+    go_on = tmp_path / "go"
+    notices: list[str] = []
+
+    def on_notice(text: str) -> None:
+        notices.append(text)
+        go_on.touch()  # the others end only after it was told
+
+    with pytest.raises(CellFailed) as caught:
+        cluster.run(
+            "if rank == 1:\n    raise ValueError('first')\n"
+            f"while not os.path.exists({str(go_on)!r}): time.sleep(0.01)",
+            execution_count=5,
+            on_notice=on_notice,
+        )
+    assert len(notices) == 1
+    assert notices[0].startswith("Rank 1 raised ValueError: first (cell [5], line 2). ")
+    assert re.search(r"Ranks 0, 2, 3 have \d+ s to end the cell\.", notices[0])
+    assert caught.value.ranks == (1,)
+
+
+def test_errors_of_all_ranks_are_no_notice(cluster: jaxcluster.Cluster) -> None:
+    notices: list[str] = []
+    with pytest.raises(CellFailed):
+        cluster.run("1/0", on_notice=notices.append)
+    assert notices == []
+
+
+def test_after_the_grace_period_the_others_are_interrupted(cluster: jaxcluster.Cluster) -> None:
+    began = time.monotonic()
+    with pytest.raises(CellFailed) as caught:
+        cluster.run("if rank == 1: raise ValueError('first')\ntime.sleep(1000)")
+    assert time.monotonic() - began < LONG_S  # 2 s of grace
+    assert caught.value.ranks == (1,)
+    assert "Ranks 0, 2, 3 had not ended the cell" in str(caught.value)
+    assert {s.state for s in cluster.status()} == {"idle"}
+    assert stdouts(cluster.run("print(rank)", show=False)) == [f"{r}\n" for r in range(4)]
+
+
+def test_whoever_ends_within_the_grace_period_ends_by_itself(cluster: jaxcluster.Cluster) -> None:
+    with pytest.raises(CellFailed) as caught:
+        cluster.run("if rank == 1: raise ValueError('first')\ntime.sleep(0.3)\nended = rank")
+    assert "interrupted" not in str(caught.value)
+    record = cluster.run("print(ended)", ranks=[0, 2, 3], show=False)
+    assert stdouts(record) == ["0\n", "2\n", "3\n"]
+
+
+# --------------------------------------------------------------------------- timeouts
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "while True: pass",
+        "time.sleep(1000)",
+        "import asyncio\nawait asyncio.sleep(1000)",
+        "import asyncio\nawait asyncio.sleep(0)\nwhile True: pass",
+        "!sleep 1000",
+        "%timeit -n 1000000000 1",
+        "%%time\nwhile True: pass",
+    ],
+)
+def test_a_timeout_ends_a_cell_that_does_not_end(cluster: jaxcluster.Cluster, source: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(CellFailed) as caught:
+        cluster.run(source, timeout_s=0.5, execution_count=9)
+    assert time.monotonic() - began < LONG_S
+    assert str(caught.value).startswith(
+        "Cell [9] took more than 0.5 s and was interrupted on ranks 0-3."
+    )
+    assert caught.value.ename == "TimeoutError"
+    assert stdouts(cluster.run("print(rank)", show=False)) == [f"{r}\n" for r in range(4)]
+
+
+def test_a_timeout_names_only_those_that_were_late(cluster: jaxcluster.Cluster) -> None:
+    with pytest.raises(CellFailed, match=r"was interrupted on rank 2\."):
+        cluster.run("while rank == 2: time.sleep(0.01)", timeout_s=0.5)
+
+
+def test_a_cell_that_ends_in_time_knows_nothing_of_its_timeout(cluster: jaxcluster.Cluster) -> None:
+    assert cluster.run("rank", timeout_s=LONG_S, show=False).ok
+
+
+# --------------------------------------------------------------------------- stopping
+
+
+def test_a_stopped_cell_says_so_and_the_next_one_runs(cluster: jaxcluster.Cluster) -> None:
+    cell = cluster.submit("while True: time.sleep(0.01)", execution_count=8)
+    until(lambda: {s.state for s in cluster.status()} == {"running"}, "all ranks run the cell")
+    cell.stop()
+    with pytest.raises(CellInterrupted, match=r"cell \[8\] was stopped on ranks 0-3\."):
+        cell.wait()
+    assert stdouts(cluster.run("print(rank)", show=False)) == [f"{r}\n" for r in range(4)]
+
+
+def test_a_cell_that_waits_for_its_turn_is_stopped_at_once(cluster: jaxcluster.Cluster) -> None:
+    first = cluster.submit("while True: time.sleep(0.01)")
+    second = cluster.submit("never = 1")
+    until(lambda: all(s.queued for s in cluster.status()), "the second cell waits")
+    second.stop()
+    with pytest.raises(CellInterrupted):
+        second.wait()
+    assert {s.state for s in cluster.status()} == {"running"}
+    first.stop()
+    with pytest.raises(CellInterrupted):
+        first.wait()
+    assert stdouts(cluster.run("print('never' in globals())", show=False)) == ["False\n"] * 4
+
+
+def test_code_that_catches_the_interrupt_goes_on(cluster: jaxcluster.Cluster) -> None:
+    cell = cluster.submit(
+        "try:\n    while True: time.sleep(0.01)\nexcept KeyboardInterrupt:\n    print('caught')"
+    )
+    until(lambda: {s.state for s in cluster.status()} == {"running"}, "all ranks run the cell")
+    cell.stop()
+    assert stdouts(cell.wait()) == ["caught\n"] * 4

@@ -1,0 +1,124 @@
+"""In which order a rank takes the cells that come, and those that are interrupted before."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+from helpers import until
+
+from jaxcluster import wire
+from jaxcluster.engine import cells
+from jaxcluster.engine.cells import CellRunner
+from jaxcluster.engine.journal import Journal
+
+
+class FakeBeacon:
+    """Collects what the main thread is given."""
+
+    def __init__(self) -> None:
+        self.given: list[int] = []
+
+    def call_main(self, job: Callable[[], None]) -> None:
+        _, cell = job.args  # type: ignore[attr-defined]
+        self.given.append(cell.seq)
+
+
+class FakeRequest:
+    def __init__(self, seq: int, after: int) -> None:
+        self.body = asdict(wire.CellRequest(seq, "pass", seq, [0], [0], after=after))
+        self.replies: list[Any] = []
+
+    def reply(self, body: Any) -> None:
+        self.replies.append(body)
+
+
+@pytest.fixture
+def beacon() -> FakeBeacon:
+    return FakeBeacon()
+
+
+@pytest.fixture
+def runner(beacon: FakeBeacon) -> CellRunner:
+    return CellRunner(0, beacon, Journal(), "/nowhere/rank-0.log")  # type: ignore[arg-type]
+
+
+def send(runner: CellRunner, seq: int, after: int) -> FakeRequest:
+    request = FakeRequest(seq, after)
+    runner.on_cell(request)  # type: ignore[arg-type]
+    return request
+
+
+def test_cells_in_order_are_taken_at_once(runner: CellRunner, beacon: FakeBeacon) -> None:
+    for seq, after in ((1, 0), (2, 1), (5, 2)):  # 3 and 4 were for other ranks
+        send(runner, seq, after)
+    assert beacon.given == [1, 2, 5]
+
+
+def test_a_cell_waits_for_the_one_before_it_of_another_notebook(
+    runner: CellRunner, beacon: FakeBeacon
+) -> None:
+    send(runner, 1, 0)
+    send(runner, 4, 3)
+    send(runner, 3, 2)
+    assert beacon.given == [1]
+    send(runner, 2, 1)
+    assert beacon.given == [1, 2, 3, 4]
+
+
+def test_a_cell_whose_predecessor_never_comes_is_run_after_a_while(
+    runner: CellRunner, beacon: FakeBeacon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cells, "HOLD_S", 0.05)
+    send(runner, 1, 0)
+    send(runner, 3, 2)
+    assert beacon.given == [1]
+    until(lambda: beacon.given == [1, 3], "cell 3 is taken", 20)
+    send(runner, 4, 3)
+    assert beacon.given == [1, 3, 4]
+
+
+def test_what_was_lost_holds_up_a_fresh_rank_but_shortly(
+    runner: CellRunner, beacon: FakeBeacon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank in the place of a dead one has run none of the cells before."""
+    monkeypatch.setattr(cells, "HOLD_S", 1000.0)
+    send(runner, 51, 50)
+    until(lambda: beacon.given == [51], "cell 51 is taken", 20)
+
+
+def test_a_waiting_cell_is_counted_and_can_be_interrupted(
+    runner: CellRunner, beacon: FakeBeacon
+) -> None:
+    requests = [send(runner, 1, 0), send(runner, 2, 1)]
+    assert runner.queued == 2
+    assert runner.interrupt(2) is False  # it does not run
+    assert requests[1].replies == [wire.CellReply(0, 2, "interrupted", 0.0)]
+    assert requests[0].replies == []
+    assert runner.queued == 1
+    assert runner.interrupt(2) is False
+    assert len(requests[1].replies) == 1
+
+
+def test_an_interrupt_of_nothing_does_nothing(runner: CellRunner) -> None:
+    assert runner.interrupt(None) is False
+    assert runner.interrupt(7) is False
+
+
+def test_cells_from_many_threads_are_all_taken_in_order(
+    runner: CellRunner, beacon: FakeBeacon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cells, "HOLD_S", 1000.0)
+    monkeypatch.setattr(cells, "HOLD_NEW_S", 1000.0)
+    threads = [
+        threading.Thread(target=lambda k=k: [send(runner, n, n - 1) for n in range(1 + k, 101, 4)])
+        for k in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert beacon.given == list(range(1, 101))
