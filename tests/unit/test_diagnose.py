@@ -181,3 +181,20 @@ class TestCatchUp:
         counts = {r: rep.state.launches for r, rep in reports.items()}
         launches = {0: reports[0].launches[2:], 1: reports[1].launches}
         assert diagnose.catch_up(counts, launches) is None
+
+
+class TestWords:
+    def test_ranks_that_still_work_are_named_by_place(self):
+        reports = {r: report(r, [], line=3) for r in (0, 2)} | {3: report(3, [], line=5)}
+        assert diagnose.tell_working(reports, 5.2) == [
+            "Ranks 0, 2 still work at cell [7] line 3 (5 s); the others have ended the cell.",
+            "Rank 3 still works at cell [7] line 5 (5 s); the others have ended the cell.",
+        ]
+
+    def test_a_silent_rank_may_be_stopped(self):
+        assert "`kill -CONT 812` lets it go on" in diagnose.tell_silent(1, 812)
+
+    def test_an_error_of_jax_that_means_something_here_is_explained(self):
+        said = "Fetching value for `jax.Array` that spans non-addressable (non process local)"
+        assert "%pull" in diagnose.kind_words(said)[0]
+        assert diagnose.kind_words("division by zero") == []

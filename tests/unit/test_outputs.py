@@ -252,3 +252,22 @@ def test_an_error_without_a_traceback_is_named_all_the_same() -> None:
     record = cell(1)
     record.add_reply(reply(0, "error", wire.ErrorInfo("ValueError", "no", [])))
     assert traceback_lines(record) == ["ValueError: no"]
+
+
+class TestStragglers:
+    @staticmethod
+    def record(*seconds: float) -> outputs.CellRecord:
+        record = outputs.CellRecord(1, 1, "", range(len(seconds)))
+        for rank, took in enumerate(seconds):
+            record.add_reply(wire.CellReply(rank, 1, "ok", took))
+        return record
+
+    def test_a_rank_that_took_much_longer_is_named(self) -> None:
+        assert self.record(1.0, 1.1, 5.3, 1.0).straggler() == (2, pytest.approx(4.3))
+
+    def test_small_differences_do_not_matter(self) -> None:
+        assert self.record(1.0, 1.1, 1.9, 1.0).straggler() is None
+        assert self.record(100.0, 101.0, 105.0, 100.0).straggler() is None
+
+    def test_one_rank_alone_is_never_behind(self) -> None:
+        assert self.record(9.0).straggler() is None

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
+from jaxcluster import rewrite
 from jaxcluster.errors import CellSyntaxError
 from jaxcluster.rewrite import (
     AutoMode,
@@ -166,3 +167,18 @@ def test_auto_mode_makes_a_cell_an_spmd_cell() -> None:
     auto.on = True
     assert auto.transform(lines) == ["%%spmd --no-magic-line\n", "x = 1\n", "x\n"]
     assert auto.transform(["%pwd\n"]) == ["%pwd\n"]
+
+
+@pytest.mark.parametrize(
+    ("source", "loose"),
+    [
+        ("%timeit f(x)", True),
+        ("%%timeit\nf(x)", True),
+        ("  %timeit -r 3 f(x)", True),
+        ("%timeit -n 100 f(x)", False),
+        ("%timeit -r 3 -n100 f(x)", False),
+        ("timeit = 3", False),
+    ],
+)
+def test_a_timeit_that_chooses_its_own_loops_is_noticed(source: str, loose: bool) -> None:
+    assert rewrite.loose_timeit(source) is loose
