@@ -13,6 +13,7 @@ from IPython.core.magic import (
     line_cell_magic,
     line_magic,
     magics_class,
+    no_var_expand,
 )
 
 from jaxcluster import arguments, cluster, doctor, registry, rewrite, transfer
@@ -251,6 +252,7 @@ class JaxClusterMagics(Magics):
 
     # ------------------------------------------------------------------ cells
 
+    @no_var_expand
     @line_cell_magic
     def spmd(self, line: str, cell: str | None = None) -> None:
         """%%spmd [--ranks 0,2-3] [--all] [--out NAME] [--timeout S] [--strict] [--async]

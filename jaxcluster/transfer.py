@@ -408,6 +408,9 @@ def sample(
     Returns:
       (the values, whether positions were left out): of an axis longer than ``2 * edge + 1`` only
       the first and last ``edge`` are there, and one between.
+
+    Raises:
+      NotAddressable: ``ranks`` do not hold all of them.
     """
     answers = cluster.ask(ranks, "sample", {"name": name, "edge": edge}, timeout_s=10.0)
     first = unwrap(answers[min(answers)])
@@ -415,6 +418,7 @@ def sample(
     kept = [min(size, 2 * edge + 1) for size in shape]
     dtype = np.dtype(object)
     values: np.ndarray[Any, Any] | None = None
+    held = 0
     for answer in answers.values():
         body = unwrap(answer)
         for (where, part_shape, dtype_name), frame in zip(
@@ -425,6 +429,12 @@ def sample(
                 values = np.zeros(kept, dtype)
             part = np.frombuffer(frame, np.uint8).view(dtype).reshape(part_shape)
             values[np.ix_(*where) if where else ()] = part
+            held += part.size
+    if held != math.prod(kept):
+        raise NotAddressable(
+            f"{name_ranks(answers).capitalize()} hold only a part of this array.",
+            "Run the cell on all ranks to see it whole.",
+        )
     if values is None:
         values = np.zeros(kept, dtype)
     return values, list(values.shape) != list(shape)

@@ -1,0 +1,577 @@
+"""A notebook, as its user sees it: one kernel, one cluster, cell after cell."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers import Notebook, plain
+
+# The tests of this module share a notebook: the first of them starts its cluster.
+START = "%jaxcluster start -n 4 --devices-per-process 2"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def started(notebook: Notebook) -> str:
+    """What stands under the cell that starts the cluster."""
+    cell = notebook.ok(START)
+    notebook.ok(
+        "%%spmd\n"
+        "import jax, jax.numpy as jnp, numpy as np, os, sys, time\n"
+        "from IPython.display import HTML, Markdown, clear_output, display\n"
+        "from jax.sharding import NamedSharding, PartitionSpec as P\n"
+        "mesh = jax.make_mesh((4, 2), ('i', 'j'))\n"
+        "x = jax.device_put(np.arange(32).reshape(4, 8), NamedSharding(mesh, P('i', 'j')))\n"
+        "rank = jax.process_index()"
+    )
+    assert cell.kinds == ["display_data"]  # one display, which was updated
+    return cell.text
+
+
+@pytest.fixture
+def ok(notebook: Notebook) -> Callable[[str], object]:
+    return notebook.ok
+
+
+# --------------------------------------------------------------------------- starting
+
+
+def test_the_start_ends_in_one_line(started: str) -> None:
+    assert re.fullmatch(
+        r"Cluster 'main': ranks 0-3, 2 cpu devices per rank \(8 in all, cpu\), "
+        r"ready in \d+\.\d s\.\n",
+        started,
+    )
+
+
+def test_the_first_cell_of_the_readme_shows_process_0s_line(notebook: Notebook) -> None:
+    cell = notebook.ok("%%spmd\nprint(jax.process_index(), float(jnp.sum(jnp.sin(x))))")
+    assert cell.kinds == ["stdout"]
+    process, value = cell.stdout.split()
+    assert process == "0"
+    assert float(value) == pytest.approx(-0.1239873, abs=1e-5)
+
+
+def test_a_second_start_says_what_to_type(notebook: Notebook) -> None:
+    cell = notebook.run("%jaxcluster start -n 2 --name main")
+    assert cell.ename == "ClusterExists"
+    assert "%jaxcluster attach main connects to it" in cell.error
+
+
+def test_a_dry_run_prints_the_plan_and_starts_nothing(notebook: Notebook) -> None:
+    before = set(notebook.processes())
+    cell = notebook.ok("%jaxcluster start -n 3 --devices-per-process 2 --name dry --dry-run")
+    assert "cluster 'dry': 3 processes on 1 host, platform cpu, launcher local" in cell.stdout
+    assert "2 x cpu" in cell.stdout
+    assert "cluster_detection_method=deactivate" in cell.stdout
+    assert set(notebook.processes()) <= before
+
+
+def test_a_failed_start_shows_why_and_no_frame_of_ours(notebook: Notebook) -> None:
+    cell = notebook.run(
+        "%jaxcluster start -n 2 --name bad --timeout 30 --env XLA_FLAGS=--no_such=1"
+    )
+    assert cell.text.startswith("The cluster did not start.\n")
+    assert "Unknown flag in XLA_FLAGS: --no_such=1" in cell.error
+    assert "jaxcluster/" not in cell.error
+    assert "Traceback" not in cell.error
+
+
+# --------------------------------------------------------------------------- words
+
+
+def test_status_has_a_row_for_each_rank(notebook: Notebook) -> None:
+    lines = notebook.ok("%jaxcluster status").text.splitlines()
+    table = next(i for i, line in enumerate(lines) if line.startswith("rank"))
+    assert lines[table].split()[:5] == ["rank", "pid", "host", "devices", "state"]
+    rows = [line.split() for line in lines[table + 1 : table + 5]]
+    assert [row[0] for row in rows] == ["0", "1", "2", "3"]
+    assert all("idle" in row for row in rows)
+
+
+def test_list_marks_the_cluster_of_this_notebook(notebook: Notebook) -> None:
+    header, *rows = notebook.ok("%jaxcluster list").text.splitlines()
+    assert header.split()[:3] == ["name", "ranks", "platform"]
+    assert any(row.split()[:4] == ["*", "main", "4", "cpu"] for row in rows)
+
+
+def test_logs_of_one_rank_and_of_all(notebook: Notebook) -> None:
+    notebook.ok("%%spmd\nos.system(f'echo log of rank {rank}')")
+    one = notebook.ok("%jaxcluster logs 2").stdout
+    assert one.startswith("── rank 2 ──\n")
+    assert "log of rank 2" in one
+    assert "log of rank 1" not in one
+    every = notebook.ok("%jaxcluster logs").stdout
+    assert all(f"── rank {r} ──" in every and f"log of rank {r}" in every for r in range(4))
+
+
+def test_doctor_checks_and_says_what_to_mend(notebook: Notebook) -> None:
+    text = notebook.ok("%jaxcluster doctor").stdout
+    for word in ("Python", "jax", "ipyparallel", "loopback", "hostname", "devices"):
+        assert re.search(rf"^[✓!✗] {word}", text, re.MULTILINE), text
+
+
+def test_interrupt_with_nothing_to_interrupt_says_so(notebook: Notebook) -> None:
+    assert notebook.ok("%jaxcluster interrupt").stdout == "No rank was running a cell.\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("%jaxcluster", "%jaxcluster needs a word.\nIt knows: start, status, list, attach, stop"),
+        ("%jaxcluster stat", "There is no %jaxcluster stat."),
+        ("%jaxcluster logs two", "'two' is no rank."),
+        ("%jaxcluster logs 9", "There is no rank 9: this cluster has ranks 0-3."),
+        ("%jaxcluster start -n four", "invalid int value: 'four'"),
+        ("%jaxcluster auto perhaps", "Auto mode is off."),
+        ("%spmd", "%spmd needs an expression."),
+        ("%%spmd --ranks 0,7\n1", "there is no rank 7: this cluster has ranks 0-3."),
+        ("%%spmd --ranks x\n1", "'x' is no list of ranks such as 0,2-3."),
+        ("%%spmd --rank 1\n1", "there is no --rank (did you mean --ranks?)"),
+        ("%%spmd --timeout 0\n1", "--timeout takes a number of seconds"),
+        ("%%spmd --out 1x\n1", "'1x' is no variable name."),
+        ("%push", "%push needs the name of a variable."),
+        ("%push nothing_here", "The notebook has no variable nothing_here."),
+        ("%pull", "%pull needs the name of a variable."),
+        ("%pull a b --as c", "--as names one variable, and several are pulled."),
+        ("%pull a.b", "'a.b' is no variable name."),
+    ],
+)
+def test_wrong_words_say_what_is_wrong_without_a_traceback(
+    notebook: Notebook, line: str, message: str
+) -> None:
+    cell = notebook.run(line)
+    assert cell.ename == "UsageError"
+    assert message in cell.error
+    assert "Traceback" not in cell.error
+
+
+# --------------------------------------------------------------------------- rich output
+
+
+def test_the_last_expression_is_the_cells_result(notebook: Notebook) -> None:
+    cell = notebook.ok("%%spmd\n{'rank': rank}")
+    assert cell.kinds == ["execute_result"]
+    assert cell.result == "{'rank': 0}"
+    (output,) = cell.outputs
+    assert cell.reply is not None
+    assert output["execution_count"] == cell.reply["execution_count"]
+
+
+def test_a_result_is_silenced_by_a_semicolon(notebook: Notebook) -> None:
+    assert notebook.ok("%%spmd\n1 + 1;").outputs == []
+
+
+def test_a_line_is_a_cell_too(notebook: Notebook) -> None:
+    assert notebook.ok("%spmd rank + 5").result == "5"
+
+
+def test_a_lines_braces_and_dollars_are_pythons(notebook: Notebook) -> None:
+    notebook.ok("rank = 'the notebook has one too'")
+    assert notebook.ok("%spmd f'{rank} {{}} $rank'").result == "'0 {} $rank'"
+
+
+def test_html_markdown_and_dataframes_are_shown_as_such(notebook: Notebook) -> None:
+    cell = notebook.ok(
+        "%%spmd\nimport pandas as pd\n"
+        "display(HTML('<b>bold</b>'), Markdown('*leaning*'))\npd.DataFrame({'a': [1, 2]})"
+    )
+    html, markdown, frame = cell.bundles
+    assert html["text/html"] == "<b>bold</b>"
+    assert markdown["text/markdown"] == "*leaning*"
+    assert "<table" in frame["text/html"]
+    assert "text/plain" in frame
+    assert cell.kinds == ["display_data", "display_data", "execute_result"]
+
+
+@pytest.mark.parametrize("magic", ["", "%matplotlib inline\n"])
+def test_matplotlib_figures_are_pictures(notebook: Notebook, magic: str) -> None:
+    cell = notebook.ok(f"%%spmd\n{magic}import matplotlib.pyplot as plt\nplt.plot([1, 2], [3, 4]);")
+    (figure,) = cell.bundles
+    assert figure["image/png"].startswith("iVBORw0KGgo")
+    assert cell.stderr == ""
+
+
+def test_a_display_can_be_updated(notebook: Notebook) -> None:
+    cell = notebook.ok(
+        "%%spmd\nhandle = display(HTML('first'), display_id=True)\nprint('between')\n"
+        "handle.update(HTML('second'))"
+    )
+    assert [bundle["text/html"] for bundle in cell.bundles] == ["second"]
+    assert cell.stdout == "between\n"
+    later = notebook.ok("%%spmd\nhandle.update(HTML('third'))")
+    assert [bundle["text/html"] for bundle in cell.bundles] == ["third"]
+    assert later.bundles == []
+
+
+def test_output_can_be_cleared(notebook: Notebook) -> None:
+    assert notebook.ok("%%spmd\nprint('old')\nclear_output()\nprint('new')").stdout == "new\n"
+    cell = notebook.ok(
+        "%%spmd\nfor k in range(5):\n    clear_output(wait=True)\n    print(k)\n    display(k)"
+    )
+    assert cell.text == "4\n4\n"
+
+
+def test_text_and_displays_keep_their_order(notebook: Notebook) -> None:
+    cell = notebook.ok("%%spmd\nfor k in range(3):\n    print(k)\n    display(HTML(str(k)))")
+    assert cell.kinds == ["stdout", "display_data"] * 3
+
+
+def test_stderr_is_shown_as_stderr(notebook: Notebook) -> None:
+    cell = notebook.ok("%%spmd\nprint('out')\nprint('err', file=sys.stderr)")
+    assert (cell.stdout, cell.stderr) == ("out\n", "err\n")
+
+
+def test_progress_bars_are_shown_in_text(notebook: Notebook) -> None:
+    cell = notebook.ok("%%spmd\nfrom tqdm import tqdm\nfor _ in tqdm(range(3)): pass")
+    assert "3/3" in cell.stderr
+    assert "\r" in cell.stderr
+
+
+def test_top_level_await(notebook: Notebook) -> None:
+    cell = notebook.ok("%%spmd\nimport asyncio\nawait asyncio.sleep(0.01)\n'awaited'")
+    assert cell.result == "'awaited'"
+
+
+def test_magics_inside_a_cell_are_the_ranks(notebook: Notebook) -> None:
+    cell = notebook.ok("%%spmd\n%timeit -n 2 -r 2 sum(range(10))\nfiles = !echo one\nprint(files)")
+    assert "2 runs, 2 loops each" in cell.stdout
+    assert "['one']" in cell.stdout
+
+
+def test_time_inside_a_cell(notebook: Notebook) -> None:
+    cell = notebook.ok("%%spmd\n%%time\nprint(sum(range(10)))\nrank")
+    assert "45\n" in cell.stdout
+    assert "Wall time" in cell.stdout
+    assert cell.result == "0"
+
+
+def test_help_on_a_ranks_name_is_shown(notebook: Notebook) -> None:
+    notebook.ok("%%spmd\ndef documented(a, b=2):\n    'What it does.'")
+    text = notebook.ok("%%spmd\ndocumented?").text
+    assert "What it does." in text
+    assert "documented(a, b=2)" in text
+
+
+def test_what_other_ranks_print_is_not_shown_but_kept(notebook: Notebook) -> None:
+    assert notebook.ok("%%spmd\nprint('I am', rank)").text == "I am 0\n"
+    kept = notebook.ok("%jaxcluster outputs").stdout
+    assert all(f"── rank {r} ──\nI am {r}\n" in kept for r in range(4))
+    some = notebook.ok("%jaxcluster outputs 1,3").stdout
+    assert "I am 1" in some
+    assert "I am 3" in some
+    assert "I am 2" not in some
+
+
+def test_equal_outputs_are_kept_once(notebook: Notebook) -> None:
+    notebook.ok("%%spmd\nprint('the same')")
+    assert "── ranks 0-3 ──\nthe same\n" in notebook.ok("%jaxcluster outputs").stdout
+
+
+def test_the_record_of_a_cell_can_be_had(notebook: Notebook) -> None:
+    notebook.ok("%%spmd --out record\nprint(rank)\nrank * 2")
+    cell = notebook.ok("[record.stdout(r) for r in range(4)], record.result(3), record.ok")
+    assert cell.result == "(['0\\n', '1\\n', '2\\n', '3\\n'], {'text/plain': '6'}, True)"
+
+
+def test_a_figure_of_100_000_lines(notebook: Notebook) -> None:
+    cell = notebook.ok("%%spmd\nfor k in range(100_000): print(k)")
+    assert cell.stdout == "".join(f"{k}\n" for k in range(100_000))
+
+
+# --------------------------------------------------------------------------- all and some
+
+
+def test_all_shows_every_rank_and_equal_outputs_once(notebook: Notebook) -> None:
+    cell = notebook.ok("%%spmd --all\nprint('group', rank // 2)")
+    assert cell.text.splitlines() == [
+        "── rank 0 ──",
+        "group 0",
+        "── rank 1: same as rank 0 ──",
+        "── ranks 2, 3 ──",
+        "group 1",
+    ]
+
+
+def test_all_says_once_what_all_say(notebook: Notebook) -> None:
+    cell = notebook.ok("%%spmd --all\nprint('same')\nhandle = display(HTML('x'), display_id=True)")
+    assert cell.text.splitlines()[0] == "── rank 0 ──"
+    assert "── ranks 1-3: same as rank 0 ──" in cell.text
+    assert cell.stdout.count("same\n") == 1
+
+
+def test_all_shows_results_and_figures_of_other_ranks(notebook: Notebook) -> None:
+    cell = notebook.ok("%%spmd --all\nHTML(f'rank {rank}')")
+    assert [b["text/html"] for b in cell.bundles] == [f"rank {r}" for r in range(4)]
+    assert cell.kinds.count("execute_result") == 1
+
+
+def test_some_ranks_are_said_to_be_alone(notebook: Notebook) -> None:
+    cell = notebook.ok("%%spmd --ranks 1,3\nprint(rank)")
+    assert cell.text == "Only on ranks 1, 3:\n1\n"
+    every = notebook.ok("%%spmd --ranks 2-3 --all\nprint(rank)")
+    assert every.text.splitlines() == [
+        "Only on ranks 2, 3:",
+        "── rank 2 ──",
+        "2",
+        "── rank 3 ──",
+        "3",
+    ]
+
+
+def test_some_ranks_are_warned_of_arrays_that_span_processes(notebook: Notebook) -> None:
+    notebook.ok("%%spmd\npytree = {'w': x}\nlocal = jnp.ones(3)")
+    cell = notebook.ok("%%spmd --ranks 1\nprint(x.shape, pytree['w'].shape, local.shape)")
+    assert re.search(r"Warning: .*\bpytree\b.*\bx\b.* spans? processes", cell.stdout)
+    assert "local" not in cell.stdout.partition("Warning")[2].partition("\n")[0]
+    assert cell.stdout.endswith("(4, 8) (4, 8) (3,)\n")
+    assert "Warning" not in notebook.ok("%%spmd --ranks 1\nprint(local)").stdout
+    assert "Warning" not in notebook.ok("%%spmd --ranks 0-3\nprint(x.shape)").stdout
+
+
+# --------------------------------------------------------------------------- arrays
+
+
+def values_in(text: str) -> list[int]:
+    body = plain(text).split("\n", 2)[2]
+    return [int(word) for word in re.findall(r"-?\d+", body)]
+
+
+def test_a_cell_that_ends_in_a_spanning_array_shows_its_values(notebook: Notebook) -> None:
+    cell = notebook.ok("%%spmd\nx")
+    assert cell.kinds == ["execute_result"]
+    assert cell.result.startswith("Array(shape=(4, 8), dtype=int32)\nsharding: NamedSharding(")
+    assert values_in(cell.result) == list(range(32))
+
+
+@pytest.mark.parametrize(
+    ("expression", "values"),
+    [
+        ("jnp.sum(x)", [496]),
+        ("jax.device_put(np.arange(6), NamedSharding(mesh, P()))", list(range(6))),
+        ("jax.device_put(np.arange(8), NamedSharding(mesh, P(('i', 'j'))))", list(range(8))),
+        ("jax.device_put(np.arange(8).reshape(4, 2), NamedSharding(mesh, P('i')))", list(range(8))),
+    ],
+    ids=["scalar", "replicated", "all devices", "partly replicated"],
+)
+def test_spanning_arrays_of_all_kinds_are_assembled(
+    notebook: Notebook, expression: str, values: list[int]
+) -> None:
+    cell = notebook.ok(f"%%spmd\n{expression}")
+    assert cell.result.startswith("Array(shape=(")
+    assert values_in(cell.result) == values
+
+
+def test_a_large_spanning_array_is_summarized(notebook: Notebook) -> None:
+    cell = notebook.ok(
+        "%%spmd\nlarge = np.arange(80_000).reshape(400, 200)\n"
+        "jax.device_put(large, NamedSharding(mesh, P('i', 'j')))"
+    )
+    assert "shape=(400, 200)" in cell.result
+    assert "..." in cell.result.split("\n", 2)[2]
+    assert values_in(cell.result)[:3] == [0, 1, 2]
+    assert values_in(cell.result)[-3:] == [79_997, 79_998, 79_999]
+    assert len(cell.result) < 2000
+
+
+def test_all_shows_a_spanning_array_once(notebook: Notebook) -> None:
+    cell = notebook.ok("%%spmd --all\nx")
+    assert [o["kind"] for o in cell.outputs].count("execute_result") == 1
+    assert values_in(cell.result) == list(range(32))
+
+
+def test_a_spanning_array_on_some_ranks_shows_no_value_that_is_not_known(
+    notebook: Notebook,
+) -> None:
+    cell = notebook.ok("%%spmd --ranks 1,2\nx")
+    assert "Array(shape=(4, 8), dtype=int32)" in cell.result
+    assert cell.result.endswith("(values not at hand)")
+    assert "Ranks 1, 2 hold only a part of this array." in cell.stderr
+
+
+def test_an_array_of_one_process_is_shown_as_jax_shows_it(notebook: Notebook) -> None:
+    assert notebook.ok("%%spmd\njnp.arange(3)").result == "Array([0, 1, 2], dtype=int32)"
+
+
+def test_printing_a_spanning_array_does_not_hang(notebook: Notebook) -> None:
+    assert "(4, 8)" in notebook.run("%%spmd\nprint(x.shape, x.dtype)").stdout
+
+
+# --------------------------------------------------------------------------- errors
+
+
+def test_an_error_has_the_notebooks_own_cell_and_line(notebook: Notebook) -> None:
+    cell = notebook.run("%%spmd\na = 1\n\n1 / 0")
+    assert cell.reply is not None
+    number = cell.reply["execution_count"]
+    assert cell.ename == "CellFailed"
+    assert "On all 4 ranks:" in cell.error
+    assert f"Cell In[{number}], line 4" in cell.error
+    assert "----> 4 1 / 0" in cell.error
+    assert cell.error.count("ZeroDivisionError: division by zero") == 1
+    for ours in ("jaxcluster/", "ipyparallel", "run_cell_magic"):
+        assert ours not in cell.error
+
+
+def test_output_before_an_error_is_kept(notebook: Notebook) -> None:
+    cell = notebook.run("%%spmd\nprint('before')\n1 / 0")
+    assert cell.kinds == ["stdout", "error"]
+    assert cell.stdout == "before\n"
+
+
+def test_all_shows_the_other_ranks_output_of_a_failed_cell_too(notebook: Notebook) -> None:
+    cell = notebook.run("%%spmd --all\nprint('I am', rank)\nif rank == 1: raise ValueError('one')")
+    assert all(f"I am {r}" in cell.stdout for r in range(4))
+    assert "On rank 1:" in cell.error
+
+
+def test_a_syntax_error_is_found_before_anything_is_sent(notebook: Notebook) -> None:
+    notebook.ok("%%spmd\ncounted = 0")
+    cell = notebook.run("%%spmd\ncounted += 1\ndef f(:\n    pass")
+    assert cell.reply is not None
+    assert f"Cell In[{cell.reply['execution_count']}], line 3" in cell.error
+    assert "def f(:" in cell.error
+    assert "SyntaxError" in cell.error
+    assert "On all" not in cell.error
+    assert notebook.ok("%spmd counted").result == "0"
+
+
+def test_an_early_error_is_shown_under_the_cell_before_its_end(notebook: Notebook) -> None:
+    """The others get 2 s, which they use: the notice must not wait for them."""
+    cell = notebook.begin("%%spmd\nif rank == 2: raise ValueError('early')\ntime.sleep(1000)")
+    notebook.until(lambda: "Rank 2 raised ValueError: early" in cell.stderr, "the notice")
+    assert not cell.done
+    notebook.wait(cell)
+    assert "On rank 2:" in cell.error
+    assert "Ranks 0, 1, 3 had not ended the cell" in cell.error
+
+
+def test_a_timeout_ends_a_cell(notebook: Notebook) -> None:
+    cell = notebook.run("%%spmd --timeout 0.5\nwhile True: pass")
+    assert "took more than 0.5 s and was interrupted on ranks 0-3." in cell.error
+    assert notebook.ok("%spmd rank").result == "0"
+
+
+# --------------------------------------------------------------------------- in the background
+
+
+def test_a_cell_in_the_background_leaves_the_notebook_free(
+    notebook: Notebook, tmp_path: Path
+) -> None:
+    go_on = tmp_path / "go"
+    cell = notebook.ok(
+        "%%spmd --async --out background\nprint('begun')\n"
+        f"while not os.path.exists({str(go_on)!r}): time.sleep(0.01)\nprint('ended', rank)"
+    )
+    assert "runs in the background; background.wait() waits for it." in cell.text
+    assert notebook.ok("1 + 1").result == "2"
+    go_on.touch()
+    waited = notebook.ok("background.wait().stdout(3)")
+    assert waited.result == "'begun\\nended 3\\n'"
+    notebook.until(lambda: "is done" in cell.text, "the background cell's display is updated")
+    assert "ended 0" in cell.text
+
+
+def test_an_error_in_the_background_is_raised_where_it_is_waited_for(notebook: Notebook) -> None:
+    notebook.ok("%%spmd --async --out background\n1 / 0")
+    cell = notebook.run("background.wait()")
+    assert "ZeroDivisionError" in cell.error
+
+
+# --------------------------------------------------------------------------- values
+
+
+def test_values_are_pushed_and_pulled_by_name(notebook: Notebook) -> None:
+    notebook.ok("import numpy as np\na, b = np.arange(5), {'k': [1, 2]}\n%push a b")
+    assert notebook.ok("%%spmd --all\nint(a.sum()), b").text.count("(10, {'k': [1, 2]})") == 1
+    notebook.ok("%%spmd\nc = b | {'rank': rank}")
+    assert notebook.ok("%pull c\nc").result == "{'k': [1, 2], 'rank': 0}"
+    assert notebook.ok("%pull x --as y\ntype(y).__name__, y.sum()").result.startswith(
+        "('ndarray', "
+    )
+    assert notebook.ok("%pull a, c\nlen(a)").result == "5"
+
+
+def test_an_unknown_variable_is_said_to_be_unknown(notebook: Notebook) -> None:
+    notebook.ok("%%spmd\nlearning_rate = 0.1")
+    cell = notebook.run("%pull learning_rat")
+    assert cell.ename == "TransferError"
+    assert "rank 0 has no variable 'learning_rat'" in cell.error
+    assert "Did you mean learning_rate?" in cell.error
+    assert "Traceback" not in cell.error
+
+
+# --------------------------------------------------------------------------- auto mode
+
+
+@pytest.fixture
+def auto(notebook: Notebook) -> Notebook:
+    notebook.ok("here = 'notebook'")
+    notebook.ok("%jaxcluster auto on")
+    yield notebook
+    notebook.ok("%jaxcluster auto off")
+
+
+def test_auto_mode_runs_cells_on_the_ranks(auto: Notebook) -> None:
+    assert auto.ok("z = rank + 3\nz").result == "3"
+    assert auto.ok("'here' in globals()").result == "False"
+    assert auto.ok("%timeit -n 2 -r 2 pass\nz").result == "3"
+
+
+def test_auto_mode_leaves_the_notebooks_magics_alone(auto: Notebook) -> None:
+    assert auto.ok("%pull x\nx.shape").result == "(4, 8)"
+    assert "idle" in auto.ok("%jaxcluster status").text
+    assert auto.ok("%%html\n<b>x</b>").bundles[0]["text/html"].strip() == "<b>x</b>"
+    assert "'here'" in auto.ok("%who_ls").result
+    assert auto.ok("%%spmd --ranks 1\nprint(rank)").stdout == "Only on rank 1:\n1\n"
+    assert auto.ok("!echo from the shell").stdout.strip() == "from the shell"
+
+
+def test_auto_mode_keeps_line_numbers_and_finds_syntax_errors(auto: Notebook) -> None:
+    cell = auto.run("a = 1\n1 / 0")
+    assert cell.reply is not None
+    assert f"Cell In[{cell.reply['execution_count']}], line 2" in cell.error
+    assert "On all 4 ranks:" in cell.error
+    wrong = auto.run("a = 1\ndef f(:")
+    assert "SyntaxError" in wrong.error
+    assert "On all" not in wrong.error
+    assert f"Cell In[{wrong.reply['execution_count']}], line 2" in wrong.error  # type: ignore[index]
+
+
+def test_auto_mode_off_runs_cells_in_the_notebook_again(notebook: Notebook) -> None:
+    notebook.ok("here = 'notebook'\n")
+    notebook.ok("%jaxcluster auto on")
+    assert "Cells run in the notebook again." in notebook.ok("%jaxcluster auto off").text
+    assert notebook.ok("here").result == "'notebook'"
+
+
+# --------------------------------------------------------------------------- the end
+
+
+def test_a_clean_restart_forgets_all_variables(notebook: Notebook) -> None:
+    """One of the last: what the other tests have defined is gone after it."""
+    cell = notebook.ok("%jaxcluster restart --clean")
+    assert cell.text.startswith("Cluster 'main': ranks 0-3, 2 cpu devices per rank (8 in all, cpu)")
+    assert "All variables of the ranks are gone." in cell.text
+    assert "NameError" in notebook.run("%spmd x").error
+
+
+def test_stop_says_how_long_it_took_and_then_there_is_no_cluster(notebook: Notebook) -> None:
+    began = time.monotonic()
+    cell = notebook.ok("%jaxcluster stop")
+    assert re.fullmatch(r"Stopped ranks 0-3 in \d\.\d s\.\n", cell.stdout)
+    assert time.monotonic() - began < 20  # the issue: 3 s
+    gone = notebook.run("%spmd 1")
+    assert gone.ename == "NoCluster"
+    assert "No cluster is connected to this notebook." in gone.error
+    assert "%jaxcluster" in gone.error
+
+
+def test_unloading_the_extension_takes_the_magics_away(notebook: Notebook) -> None:
+    notebook.ok("%unload_ext jaxcluster")
+    assert "not found" in notebook.run("%jaxcluster status").text
+    notebook.ok("%load_ext jaxcluster")
+    assert notebook.run("%jaxcluster status").ename == "NoCluster"
