@@ -222,6 +222,8 @@ def unwrap(event: Event) -> Any:
         "BadName": errors.TransferError,
         "NotReady": errors.TransferError,
         "CannotPickle": errors.NotSerialisable,
+        "CannotRestore": errors.RecoveryError,
+        "CannotSave": errors.RecoveryError,
     }
     kind = kinds.get(event.body["ename"])
     if kind is not None:

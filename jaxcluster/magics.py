@@ -16,7 +16,7 @@ from IPython.core.magic import (
     no_var_expand,
 )
 
-from jaxcluster import arguments, cluster, doctor, registry, rewrite, transfer
+from jaxcluster import arguments, checkpoints, cluster, doctor, registry, rewrite, transfer
 from jaxcluster.completion import Completion
 from jaxcluster.errors import CellFailed, NoCluster, UsageError
 from jaxcluster.launchers.supervisor import quit_warm
@@ -46,6 +46,8 @@ COMMANDS = (
     "journal",
     "strict",
     "recovery",
+    "checkpoint",
+    "restore",
 )
 
 
@@ -198,6 +200,18 @@ class JaxClusterMagics(Magics):
             if running.is_strict
             else "Programs run without being checked first; the journals are compared as before."
         )
+
+    def _checkpoint(self, line: str) -> None:
+        name = arguments.word_parser("%jaxcluster checkpoint", "name").read(line).name
+        if name is None:
+            raise UsageError("A checkpoint needs a name.", "%jaxcluster checkpoint NAME")
+        print(checkpoints.save(cluster.current(), name))
+
+    def _restore(self, line: str) -> None:
+        name = arguments.word_parser("%jaxcluster restore", "name").read(line).name
+        if name is None:
+            raise UsageError("Which checkpoint?", "%jaxcluster restore NAME")
+        print(checkpoints.restore(cluster.current(), name))
 
     def _recovery(self, line: str) -> None:
         word = arguments.word_parser("%jaxcluster recovery", "mode").read(line).mode

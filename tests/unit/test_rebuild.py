@@ -6,7 +6,11 @@ from jaxcluster.rebuild import Rebuilt, _shared_names
 
 
 def saved(digests, spanning=()):
-    return {"kept": sorted(digests), "digests": digests, "spanning": dict.fromkeys(spanning, [])}
+    return {
+        "kept": sorted(digests),
+        "digests": digests,
+        "spanning": {name: [] for name in spanning},
+    }
 
 
 def test_names_with_equal_values_on_all_survivors_are_shared():

@@ -1,0 +1,79 @@
+"""The ranks' variables on disk: saved under a name, restored into this cluster or a later one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxcluster import registry
+from jaxcluster.errors import UsageError
+from jaxcluster.transfer import format_nbytes
+
+if TYPE_CHECKING:
+    from jaxcluster.cluster import Cluster
+
+FOLDER = "jaxcluster-checkpoints"
+TIMEOUT_S = 600.0
+
+
+def save(cluster: Cluster, name: str, folder: str | Path = FOLDER) -> str:
+    """Save every rank's variables; returns in a line what was saved and what can't be.
+
+    A file a rank, in ``folder/name``; an older checkpoint of that name is replaced once the new one
+    is whole. It takes one copy of all that the ranks hold.
+
+    Raises:
+      UsageError: a checkpoint can't be called so.
+      RankError: a rank could not write its file.
+    """
+    registry.check_name(name)
+    final = Path(folder).resolve() / name
+    draft = final.with_name(f".{name}.part")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    try:
+        ranks = range(cluster.num_processes)
+        answers = cluster.ask(ranks, "snapshot", {"path": str(draft)}, timeout_s=TIMEOUT_S)
+        shutil.rmtree(final, ignore_errors=True)
+        draft.rename(final)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    bodies = [event.body for _, event in sorted(answers.items())]
+    kept = sorted({kept for body in bodies for kept in body["kept"]})
+    lost = {lost: why for body in bodies for lost, why in body["lost"].items()}
+    size = format_nbytes(sum(body["nbytes"] for body in bodies))
+    line = f"Saved {len(kept)} variables of {len(bodies)} ranks ({size}) in {final}."
+    if lost:
+        line += " Not saved: " + ", ".join(f"{n} ({why})" for n, why in sorted(lost.items())) + "."
+    return line
+
+
+def restore(cluster: Cluster, name: str, folder: str | Path = FOLDER) -> str:
+    """Bind what ``save`` wrote on the ranks; returns in a line what came back.
+
+    The cluster must have as many ranks and devices, and the same jax, as the one that was saved.
+
+    Raises:
+      UsageError: there is no checkpoint of that name; those that are there are named.
+      RecoveryError: it was saved by a cluster of another shape or another jax.
+    """
+    path = Path(folder).resolve() / name
+    if not path.is_dir():
+        others = sorted(p.name for p in path.parent.glob("[!.]*")) if path.parent.is_dir() else []
+        raise UsageError(
+            f"There is no checkpoint {name!r} in {path.parent}.",
+            f"There are: {', '.join(others)}."
+            if others
+            else "%jaxcluster checkpoint NAME saves one.",
+        )
+    ranks = range(cluster.num_processes)
+    answers = cluster.ask(ranks, "restore", {"path": str(path)}, timeout_s=TIMEOUT_S)
+    lost = {n: why for event in answers.values() for n, why in event.body["lost"].items()}
+    if lost:  # on all ranks or on none
+        cluster.ask(ranks, "unbind", {"names": sorted(lost)}, timeout_s=10.0)
+    restored = {n for event in answers.values() for n in event.body["restored"]} - set(lost)
+    line = f"Restored {len(restored)} variables on {len(answers)} ranks."
+    if lost:
+        line += " Lost: " + ", ".join(f"{n} ({why})" for n, why in sorted(lost.items())) + "."
+    return line
