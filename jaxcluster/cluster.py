@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import contextvars
 import dataclasses
 import itertools
 import os
 import queue
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxcluster import diagnose, health, recovery, registry, topology, wire
+from jaxcluster import diagnose, recovery, registry, topology, wire
 from jaxcluster.engine.facts import (
     cuda_plugin_installed,
     host_gpus,
@@ -29,8 +27,6 @@ from jaxcluster.engine.facts import (
 )
 from jaxcluster.engine.processes import is_alive, process_token
 from jaxcluster.errors import (
-    CellFailed,
-    CellInterrupted,
     ClusterExists,
     Divergence,
     EnginesMissing,
@@ -49,16 +45,13 @@ from jaxcluster.launchers.local import LocalCluster
 from jaxcluster.launchers.supervisor import Supervisor, release_warm, sweep
 from jaxcluster.layout import ArrayLayout, TreeLayout
 from jaxcluster.link import Event, Link, Sink, unwrap
-from jaxcluster.outputs import CellRecord, traceback_lines
+from jaxcluster.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
+from jaxcluster.running import AsyncCell, Listener
 
 LOOPBACK = "127.0.0.1"
-NOTICE_AFTER_S = 0.1
-STILL_WORKING_S = 5.0  # before it is said who a cell waits for; then ever more rarely
-CATCH_UP_AFTER_S = 0.2  # that interrupted ranks get to leave by themselves
 ASK_S = 2.0  # for answers that a beacon gives at once
 Progress = Callable[[str], None]
-Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
 
 _open: dict[str, Cluster] = {}
 
@@ -674,335 +667,6 @@ class Cluster:
     def _mark_dead(self, rank: int, why: str) -> None:
         self.dead.setdefault(rank, {"why": why})
         self._link.mark_dead(rank, {"why": why})
-
-
-class AsyncCell:
-    """A cell on its way. ``wait`` returns its record or raises, as ``Cluster.run`` does.
-
-    Attributes:
-      record: what has come so far.
-      silent: ranks that did not answer an interrupt.
-      report: the certain finding, if the cell could not end or its numbers are wrong.
-      on_notice: is told of the first error while other ranks still run.
-    """
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        record: CellRecord,
-        sink: Sink,
-        ids: Sequence[str],
-        timeout_s: float | None,
-        on_output: Listener | None,
-    ) -> None:
-        self.cluster = cluster
-        self.record = record
-        self.silent: tuple[int, ...] = ()
-        self.done = False
-        self.report: diagnose.Report | None = None
-        self.on_notice: Callable[[str], None] | None = None
-        self._recovered = ""
-        self._catch_up: recovery.CatchUp | None = None
-        self._catch_up_at: float | None = None
-        self._sink = sink
-        self._ids = ids
-        self._on_output = on_output
-        self._started = time.monotonic()
-        self._watch = health.CellWatch(record.ranks, self._started, timeout_s)
-        self._thread: threading.Thread | None = None
-        self._noticed = False
-        self._next_word_at = STILL_WORKING_S
-        self._notice_at: float | None = None
-
-    def wait(self) -> CellRecord:
-        """Carry the cell through: show what comes, interrupt whom the watch says."""
-        if self._thread is None:
-            self._carry()
-        else:
-            self._join(self._thread)
-        self._raise()
-        return self.record
-
-    def run_in_background(self, when_done: Callable[[CellRecord], None]) -> None:
-        """Carry the cell through on a thread; ``when_done`` is called there at its end."""
-
-        def carry() -> None:
-            self._carry()
-            when_done(self.record)
-
-        # A copy of the context keeps displays on the thread under the cell that started it.
-        run = contextvars.copy_context().run
-        self._thread = threading.Thread(target=run, args=(carry,), daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Interrupt the cell's ranks, as the stop button does; ``wait`` then says how it ended."""
-        self._sink.put(Event(-1, "stop", "", None))
-
-    def _join(self, thread: threading.Thread) -> None:
-        while thread.is_alive():
-            try:
-                thread.join(0.2)
-            except KeyboardInterrupt:
-                self.stop()
-
-    def _carry(self) -> None:
-        if self.done:
-            return
-        try:
-            while not self._watch.finished:
-                # Wherever the stop button hits, the ranks are told, and waited for.
-                try:
-                    self._feed(self._next())
-                except KeyboardInterrupt:
-                    self._feed(health.StopPressed())
-        finally:
-            self.record.seconds = time.monotonic() - self._started
-            self.cluster._link.forget(self._ids)
-            self._settle()
-            self.done = True
-
-    def _next(self) -> health.Event:
-        times = (self._watch.deadline(), self._notice_at, self._catch_up_at)
-        deadlines = [t for t in times if t is not None]
-        timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
-        try:
-            return self._take(self._sink.get(timeout=timeout))
-        except queue.Empty:
-            return health.Tick()
-
-    def _feed(self, event: health.Event) -> None:
-        now = time.monotonic()
-        for instruction in self._watch.feed(event, now):
-            match instruction:
-                case health.Interrupt(ranks, _):
-                    self._interrupt(ranks)
-                    self._catch_up_at = now + CATCH_UP_AFTER_S
-                case health.RollCall():
-                    self._call_roll()
-                case health.Finish(silent):
-                    self.silent = silent
-        if self._catch_up_at is not None and now >= self._catch_up_at:
-            # Ranks that sit in a collective may answer the interrupt only once it completes.
-            self._catch_up = self._catch_up or recovery.CatchUp(self.cluster._link)
-            self._catch_up.step()
-            self._catch_up_at = time.monotonic() + CATCH_UP_AFTER_S
-        if self._notice_at is not None and now >= self._notice_at and not self._watch.finished:
-            self._notice_at = None
-            if self.on_notice is not None:
-                self.on_notice(self._say_first_error())
-
-    def _take(self, event: Event) -> health.Event:
-        if event.op == "output":
-            output = wire.parse(wire.RankOutput, event.body)
-            self.record.add_output(output)
-            self._tell(output)
-            return health.Tick()
-        if event.op == "stop":
-            return health.StopPressed()
-        if event.op == "died":
-            self.record.records[event.rank].died = event.body["why"]
-            if self.on_notice is not None:
-                self.on_notice(f"Rank {event.rank} died: {event.body['why']}.\n")
-            return health.Died(event.rank)
-        if event.op == "error":
-            body = event.body
-            error = wire.ErrorInfo(body["ename"], body["message"], [])
-            reply = wire.CellReply(event.rank, self.record.seq, "error", 0.0, error)
-        else:
-            reply = wire.parse(wire.CellReply, event.body)
-        self.record.add_reply(reply)
-        self._tell(reply)
-        if reply.status == "error" and not self._noticed:
-            # Equal errors come together; only one that the others don't share is told early.
-            self._noticed, self._notice_at = True, time.monotonic() + NOTICE_AFTER_S
-        return health.Replied(event.rank, reply.status)
-
-    def _tell(self, what: wire.RankOutput | wire.CellReply) -> None:
-        if self._on_output is not None:
-            self._on_output(self.record, what)
-
-    def _call_roll(self) -> None:
-        """Ask all ranks where they are; a certain finding ends the cell."""
-        names = recovery.assigned_names(self.record.source)
-        reports = recovery.ask_reports(self.cluster._link, names, launches=256)
-        self._find(reports)
-        if self.report is not None:
-            self._feed(health.Diagnosed(releasable=self.report.kind == "missing"))
-        elif self.on_notice is not None:
-            self._say_waiting(reports)
-
-    def _say_waiting(self, reports: Mapping[int, wire.RankReport]) -> None:
-        """Now and then: who still works while others have ended, and who says nothing at all."""
-        waited = time.monotonic() - self._started
-        if self.on_notice is None or waited < self._next_word_at:
-            return
-        lines = []
-        for rank in sorted(set(self._watch.open_ranks) - set(reports) - set(self.cluster.dead)):
-            lines.append(diagnose.tell_silent(rank, self.cluster.record.pids[rank]))
-        working = {r: reports[r] for r in self._watch.open_ranks if r in reports}
-        if self.record.replies and working:
-            lines += diagnose.tell_working(working, waited)
-        if lines:
-            self._next_word_at = 3 * waited
-            self.on_notice("\n".join(lines) + "\n")
-
-    def _find(self, reports: Mapping[int, wire.RankReport]) -> None:
-        """Keep the first certain finding in these reports."""
-        record = self.record
-        ended = [r for r, report in reports.items() if self._has_ended(report.state)]
-        errors = {r: e for r, e in record.errors.items() if r in ended}
-        if self._watch.why in ("stop", "timeout"):
-            return  # whatever is uneven now, the interrupt made it so
-        self.report = self.report or diagnose.diagnose(
-            reports, ended, record.source, record.execution_count, errors, record.ranks
-        )
-
-    def _has_ended(self, state: wire.RankState) -> bool:
-        """Whether a rank will launch nothing more in this cell; its reply may be on its way."""
-        if state.rank in self.record.replies:
-            return True
-        if state.state == "running" or state.queued:
-            return state.seq > self.record.seq
-        return state.rank not in self.record.ranks or state.ended >= self.record.seq
-
-    def _settle(self) -> None:
-        """After the cell: are the ranks in step? If not, say why, and bring them back."""
-        cluster = self.cluster
-        cluster.counts.update({r: reply.launches for r, reply in self.record.replies.items()})
-        if (
-            cluster.closed
-            or cluster.dead
-            or (self._catch_up is None and not self.silent and diagnose.in_step(cluster.counts))
-        ):
-            return
-        names = recovery.assigned_names(self.record.source)
-        reports = recovery.ask_reports(cluster._link, names)
-        self._find(reports)
-        started = time.monotonic()
-        catch_up = self._catch_up or recovery.CatchUp(cluster._link)
-        if catch_up.settle():
-            cluster.counts.update(catch_up.counts)
-            if self.report is not None or catch_up.ran:
-                seconds = time.monotonic() - started
-                self._recovered = catch_up.told(self.record.source, seconds)
-            self.silent = ()
-        elif recovery.same_programs_completed(cluster._link, recovery.ask_reports(cluster._link)):
-            cluster.counts.clear()
-            assigned = f" or assigned: {', '.join(names)}" if names else ""
-            self._recovered = (
-                "All of them have completed, and the ranks are in step again. Don't trust what "
-                f"this cell printed{assigned}."
-            )
-        elif self.report is not None or self.silent:
-            cluster.out_of_step = self.report
-            if cluster.recovery == "auto":
-                self._recovered = self._with_doubt(cluster.recover(), names)
-                self.silent = ()
-
-    @staticmethod
-    def _with_doubt(line: str, names: Sequence[str]) -> str:
-        return f"{line} Don't trust what this cell assigned: {', '.join(names)}." if names else line
-
-    def _interrupt(self, ranks: Sequence[int]) -> None:
-        for rank in ranks:
-            self.cluster._link.request(rank, "interrupt", {"seq": self.record.seq}, sink=Sink())
-
-    def _raise(self) -> None:
-        record, watch = self.record, self._watch
-        died = {r: rec.died for r, rec in record.records.items() if rec.died}
-        if died:
-            rank, why = next(iter(sorted(died.items())))
-            names = recovery.assigned_names(record.source)
-            words = f"The end of rank {rank}'s log: {self.cluster.last_words(rank)}"
-            raise RankDied(
-                f"{name_ranks(died).capitalize()} died in cell [{record.execution_count}]: {why}.",
-                self._with_doubt(self.cluster.recover(words), names),
-                sorted(died),
-            )
-        failed = {
-            r: e for r, e in record.errors.items() if record.replies[r].status != "interrupted"
-        }
-        hints = []
-        if self.silent:
-            hints.append(self._say_silent())
-        interrupted = [r for r, reply in record.replies.items() if reply.status == "interrupted"]
-        if self.report is not None:
-            hints.append(str(self.report))
-        if self._recovered:
-            hints.append(self._recovered)
-        elif self.cluster.out_of_step is not None:
-            hints.append("The ranks are out of step: %jaxcluster restart begins anew.")
-        if failed and all(error.ename == "Divergence" for error in failed.values()):
-            # Strict mode: nothing was launched, and JAX's frames say nothing more.
-            raise Divergence(
-                f"Cell [{record.execution_count}]: {failed[min(failed)].evalue}.", "\n".join(hints)
-            )
-        if failed:
-            if interrupted and self.report is None:
-                were = "was" if len(interrupted) == 1 else "were"
-                hints.append(
-                    f"{name_ranks(interrupted).capitalize()} had not ended the cell "
-                    f"{watch.grace_s:g} s later and {were} interrupted."
-                )
-            first = min(failed)
-            hints += diagnose.kind_words(failed[first].evalue)
-            raise CellFailed(
-                f"{failed[first].ename} on {name_ranks(failed)}: {failed[first].evalue}",
-                "\n".join(hints),
-                sorted(failed),
-                failed[first].ename,
-                traceback_lines(record),
-            )
-        if self.silent:
-            raise RankHung(
-                f"Cell [{record.execution_count}] did not end on {name_ranks(self.silent)}.",
-                "\n".join(hints),
-                self.silent,
-            )
-        if self.report is not None:
-            raise Divergence(str(self.report), self._recovery_line(), self.report)
-        if watch.why == "timeout":
-            hints.append("Give it longer with %%spmd --timeout, or leave the limit away.")
-            raise CellFailed(
-                f"Cell [{record.execution_count}] took more than {watch.timeout_s:g} s and was "
-                f"interrupted on {name_ranks(watch.interrupted)}.",
-                "\n".join(hints),
-                watch.interrupted,
-                "TimeoutError",
-            )
-        if interrupted:
-            told = "\n".join(
-                [
-                    f"cell [{record.execution_count}] was stopped on {name_ranks(interrupted)}.",
-                    *hints,
-                ]
-            )
-            raise CellInterrupted(told, interrupted)
-
-    def _recovery_line(self) -> str:
-        return self._recovered or "The ranks are out of step: %jaxcluster restart begins anew."
-
-    def _say_first_error(self) -> str:
-        rank, error = min(self.record.errors.items())
-        line = f", line {error.lineno}" if error.lineno else ""
-        waiting = name_ranks(self._watch.open_ranks).capitalize()
-        verb = "has" if len(self._watch.open_ranks) == 1 else "have"
-        return (
-            f"Rank {rank} raised {error.ename}: {error.evalue} (cell "
-            f"[{self.record.execution_count}]{line}). {waiting} {verb} "
-            f"{self._watch.grace_s:g} s to end the cell.\n"
-        )
-
-    def _say_silent(self) -> str:
-        states = {s.rank: s for s in self.cluster.status()}
-        lines = []
-        for rank in self.silent:
-            state = states[rank]
-            where = f"cell [{state.cell}] line {state.line}" if state.line else state.frame
-            lines.append(f"Rank {rank} did not answer the interrupt: it is in {where}.")
-        lines.append("%jaxcluster status shows them; %jaxcluster restart begins anew.")
-        return "\n".join(lines)
 
 
 def _print_first(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
