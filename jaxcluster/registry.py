@@ -34,7 +34,8 @@ class ClusterRecord:
     """What it takes to find a running cluster again.
 
     ``owner`` is the token (pid:start) of the process that the cluster ends with; "" if detached.
-    ``addresses``, ``pids`` and ``logs`` are indexed by rank.
+    ``addresses``, ``pids`` and ``logs`` are indexed by rank. ``coordinator_pid`` is the process that
+    hosts JAX's coordination service; 0: rank 0 does, and all others end with it.
     """
 
     name: str
@@ -51,6 +52,7 @@ class ClusterRecord:
     devices: list[wire.InitializeReply] = field(default_factory=list)
     cluster_file: str = ""
     notebook: str = ""
+    coordinator_pid: int = 0
 
 
 def runtime_root(environ: Mapping[str, str] = os.environ) -> Path:

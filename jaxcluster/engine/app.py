@@ -148,7 +148,7 @@ class Rank:
         return reply
 
     def _connections(self) -> Any:
-        return sockets.connections(jax_private.coordinator_port())
+        return sockets.connections(jax_private.coordinator_ports())
 
     def _reinitialize(self, request: Request) -> Any:
         """``reinitialize`` (an InitializeRequest): join a new coordinator, variables kept.

@@ -220,7 +220,9 @@ class ForkServer:
         return pid
 
     def _popen(self, proc: dict[str, Any]) -> int:
-        module = "jaxcluster.engine" if proc["role"] == "rank" else "jaxcluster.engine.controller"
+        module = "jaxcluster.engine"
+        if proc["role"] != "rank":
+            module += f".{proc['role']}"
         with open(proc["log"], "ab") as log:
             child = subprocess.Popen(
                 [sys.executable, "-m", module, *proc["argv"]],
@@ -273,6 +275,10 @@ class ForkServer:
             from jaxcluster.engine import app
 
             app.main()
+        elif proc["role"] == "coordinator":
+            from jaxcluster.engine import coordinator
+
+            coordinator.main(proc["argv"])
         else:
             from jaxcluster.engine import controller
 

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import io
 import pickle
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
     from jaxcluster.engine.journal import Journal, Program
 
 _gloo_original: Any = None
+_recording: Any = None
+_elsewhere = False
+_retired: list[Any] = []
+_coordinator_ports: set[int] = set()
 
 
 def set_collectives_address(address: str) -> bool:
@@ -60,6 +66,9 @@ def record_launches(journal: Journal) -> bool:
     Returns:
       False where a private name has moved: then nothing is recorded.
     """
+    global _recording
+    if _recording is not None:
+        return _recording is journal
     try:
         from jax._src import pjit, tree_util
         from jax._src.interpreters import pxla
@@ -131,6 +140,7 @@ def record_launches(journal: Journal) -> bool:
         (pjit, "_get_fastpath_data", get_fastpath_data),
     ):
         setattr(owner, name, replacement)
+    _recording = journal
     return True
 
 
@@ -275,6 +285,124 @@ def _zero_bits(shape: Any, dtype: Any, sharding: Any) -> Any:
     return jax.make_array_from_callback(shape, sharding, lambda index: shard)
 
 
+def coordination_service(
+    address: str, num_processes: int, heartbeat_timeout_s: int, shutdown_timeout_s: int
+) -> Any:
+    """JAX's coordination service, listening on ``address``; it lives as long as the object.
+
+    ``jax.distributed.initialize`` makes it on rank 0 and nowhere else (jax 0.10.2 and 0.12:
+    ``_jax.get_distributed_runtime_service``). Recoverable: a task that dies ends no other.
+
+    Raises:
+      ImportError, AttributeError, TypeError: the private name has moved.
+    """
+    from jax._src.lib import _jax
+
+    return _jax.get_distributed_runtime_service(
+        address,
+        num_processes,
+        heartbeat_timeout=heartbeat_timeout_s,
+        shutdown_timeout=shutdown_timeout_s,
+        recoverable=True,
+    )
+
+
+def can_coordinate_elsewhere() -> bool:
+    """Whether the coordination service can run in a process of its own with this jax."""
+    try:
+        from jax._src import distributed
+        from jax._src.lib import _jax
+
+        return (
+            hasattr(_jax, "get_distributed_runtime_service")
+            and getattr(distributed, "_jax", None) is _jax
+            and hasattr(distributed.global_state, "service")
+        )
+    except (ImportError, AttributeError):
+        return False
+
+
+def coordinator_ports() -> set[int]:
+    """The ports of the coordination services that this rank is, or has been, connected to.
+
+    A client that was dropped may live on in what gloo holds, and abort when its service is gone.
+    """
+    try:
+        from jax._src import distributed
+
+        address = distributed.global_state.coordinator_address
+        if address:
+            _coordinator_ports.add(int(address.rpartition(":")[2]))
+    except (ImportError, AttributeError):
+        pass
+    return _coordinator_ports
+
+
+def in_coordinator_process() -> bool:
+    """Whether this rank's coordination service runs in a process of its own."""
+    return _elsewhere
+
+
+@contextlib.contextmanager
+def coordinator_elsewhere() -> Iterator[None]:
+    """Inside it ``jax.distributed.initialize`` on rank 0 starts no service: there is one already.
+
+    Everything else that ``initialize`` does stays JAX's own.
+    """
+    from jax._src.lib import _jax
+
+    class NoService:
+        def shutdown(self) -> None:
+            """The service is not this process's to end."""
+
+    original = _jax.get_distributed_runtime_service
+    no_service: Any = lambda *args, **kwargs: NoService()  # noqa: E731
+    _jax.get_distributed_runtime_service = no_service
+    global _elsewhere
+    try:
+        yield
+        _elsewhere = True
+    finally:
+        _jax.get_distributed_runtime_service = original
+
+
+def retire_backend() -> None:
+    """Keep the CPU client alive after ``clear_backends``, for the life of this process.
+
+    Its destructor joins its threads, and one of them may wait in a collective that will never end.
+    That costs those threads (some MB). Other platforms' clients must go, for they hold the device.
+    """
+    import jax
+
+    client = jax.local_devices()[0].client
+    if client.platform == "cpu":
+        _retired.append(client)
+
+
+def leave_coordinator(recoverable: bool) -> None:
+    """Forget the coordination service, so that ``jax.distributed.initialize`` may come again.
+
+    Where tasks are recoverable, ``shutdown`` leaves at once. Elsewhere it waits at a barrier for
+    ranks that may be dead or stuck, and so does the client's destructor. So there the client lives
+    on, unused, with the service that rank 0 hosts: ending that would abort the ranks whose clients
+    are connected (jax 0.10.2 and 0.12: ``distributed.global_state``).
+    """
+    import jax
+
+    if recoverable:
+        try:
+            jax.distributed.shutdown()
+        except Exception:
+            pass  # the coordinator is gone, which comes to the same
+    from jax._src import distributed
+
+    coordinator_ports()
+    state = distributed.global_state
+    if not recoverable:
+        _retired.append((state.client, state.service))
+    state.client = state.service = state.preemption_sync_manager = None
+
+
 def coordination_client() -> Any:
     """JAX's client of the coordination service (its key-value store and barriers).
 
@@ -371,6 +499,7 @@ def self_test() -> dict[str, bool]:
         )
     except ImportError:
         found["saved variables"] = False
+    found["coordinator process"] = can_coordinate_elsewhere()
     try:
         from jax._src import distributed
 

@@ -26,6 +26,7 @@ class LaunchPlan:
     spec: wire.ClusterSpec
     folder: Path
     controller: dict[str, Any]
+    coordinator: dict[str, Any]
     ranks: tuple[dict[str, Any], ...]
     addresses: tuple[str, ...]
 
@@ -55,14 +56,13 @@ def render(
                 "log": log,
             }
         )
-    controller = {
-        "role": "controller",
-        "argv": [],
-        "env": base,
-        "cwd": cwd,
-        "log": f"{folder}/controller.log",
+    services: dict[str, dict[str, Any]] = {
+        role: {"role": role, "argv": [], "env": base, "cwd": cwd, "log": f"{folder}/{role}.log"}
+        for role in ("controller", "coordinator")
     }
-    return LaunchPlan(spec, folder, controller, tuple(ranks), addresses)
+    return LaunchPlan(
+        spec, folder, services["controller"], services["coordinator"], tuple(ranks), addresses
+    )
 
 
 def describe_launch(plan: LaunchPlan) -> str:
@@ -129,6 +129,21 @@ class LocalCluster:
         self.ipp.start_engines_sync(self.spec.num_processes, **kwargs)
         pids: list[int] = self.ipp.engine_set.proc_pids
         return pids
+
+    def start_coordinator(self, address: str) -> int:
+        """Start a process that hosts JAX's coordination service at ``address``; returns its pid.
+
+        Raises:
+          LaunchError: the fork server did not start it in time.
+        """
+        argv = [
+            f"--address={address}",
+            f"--num-processes={self.spec.num_processes}",
+            f"--heartbeat-timeout={self.spec.heartbeat_timeout_seconds}",
+        ]
+        proc = {**self.plan.coordinator, "argv": argv}
+        (pid,) = self.supervisor.spawn([proc], self.spec.timeout_s)
+        return pid
 
     def stop(self) -> None:
         """End every process of the cluster; returns when all are reaped."""

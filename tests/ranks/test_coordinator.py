@@ -1,0 +1,119 @@
+"""Any rank may die, rank 0 too, and the others live on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import jaxcluster
+from jaxcluster import wire
+
+DEADLINE_S = 40.0
+SETUP = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((jax.device_count(),), ("x",))
+g = jax.make_array_from_callback((16,), NamedSharding(mesh, P("x")), lambda i: np.arange(16.0)[i])
+keep = "my variable"
+print(float(jnp.sum(g)))
+"""
+
+
+@pytest.fixture(autouse=True)
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    root = Path(f"/tmp/jcco{os.getpid()}")
+    monkeypatch.setenv("JAXCLUSTER_RUNTIME_DIR", str(root))
+    yield root
+    from jaxcluster.launchers.supervisor import quit_warm
+
+    quit_warm()
+    shutil.rmtree(root, ignore_errors=True)
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {DEADLINE_S:g} s: {what}"
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def held(cluster: jaxcluster.Cluster, rank: int) -> bool:
+    """Whether a rank answers on its main thread and has its variables."""
+    body = {"name": "keep", "pickle": False}
+    event = cluster._link.gather([rank], "describe", body, timeout_s=DEADLINE_S)[rank]
+    return event.op == "reply"
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_survivors_outlive_the_heartbeats_of_dead_ranks(devices: int) -> None:
+    with jaxcluster.start(4, devices_per_process=devices, heartbeat_timeout_seconds=2) as cluster:
+        assert cluster.run(SETUP, show=False).stdout() == "120.0\n"
+        assert alive(cluster.record.coordinator_pid)
+        ended: list[int] = []
+        cluster._supervisor.on_event = lambda event: ended.append(event.get("rank"))
+        os.kill(cluster.record.pids[0], signal.SIGKILL)
+        until(lambda: 0 in ended, "the fork server tells of rank 0's death")
+        os.kill(cluster.record.pids[2], signal.SIGKILL)
+        until(lambda: 2 in ended, "the fork server tells of rank 2's death")
+        # Heartbeats are due every second, and a rank that gives one up is aborted within two:
+        # nothing happens in twice that time.
+        waited_since = time.monotonic()
+        until(lambda: time.monotonic() - waited_since > 5 or len(ended) > 2, "heartbeats")
+        assert ended == [0, 2]
+        assert held(cluster, 1) and held(cluster, 3)
+        coordinator, pids = cluster.record.coordinator_pid, cluster.record.pids
+    assert not alive(coordinator)
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_a_coordinator_that_the_user_placed_stays_with_rank_0() -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with jaxcluster.start(2, coordinator_address=f"127.0.0.1:{port}") as cluster:
+        assert cluster.record.coordinator_pid == 0
+        source = "import jax\nfrom jax._src import distributed\n"
+        source += "print(distributed.global_state.service is not None)"
+        assert cluster.run(source, show=False).stdout() == "True\n"
+
+
+def test_rank_0_hosts_the_service_where_no_other_process_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("JAXCLUSTER_COORDINATOR", "rank0")
+    with jaxcluster.start(2) as cluster:
+        assert cluster.record.coordinator_pid == 0
+        assert cluster.run(SETUP, show=False).stdout() == "120.0\n"
+
+
+def test_the_plan_of_each_rank_says_where_the_service_is() -> None:
+    request = wire.parse(
+        wire.InitializeRequest,
+        {
+            "process_id": 0,
+            "num_processes": 1,
+            "coordinator_address": "127.0.0.1:1",
+            "coordinator_bind_address": None,
+            "local_device_ids": None,
+            "initialization_timeout": 1,
+            "heartbeat_timeout_seconds": 1,
+            "platforms": None,
+            "num_cpu_devices": None,
+            "collectives_address": None,
+        },
+    )
+    assert request.coordinator_process is False
