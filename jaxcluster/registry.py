@@ -34,7 +34,7 @@ class ClusterRecord:
     """What it takes to find a running cluster again.
 
     ``owner`` is the token (pid:start) of the process that the cluster ends with; "" if detached.
-    ``addresses``, ``pids`` and ``logs`` are indexed by rank. ``coordinator_pid`` is the process that
+    ``addresses``, ``pids`` and ``logs`` are indexed by rank. ``coordinator_pid`` is the one that
     hosts JAX's coordination service; 0: rank 0 does, and all others end with it.
     """
 
