@@ -62,11 +62,12 @@ class Completion:
         answer = self._ask("complete", {"code": code, "cursor": cursor})
         if answer is None or not answer["matches"]:
             return nothing
-        # IPython replaces the token that it has found itself; rank 0 may have found a longer one.
+        # IPython replaces the token that it has found itself; rank 0 may have found another one.
         typed = code[answer["start"] : cursor]
         extra = len(typed) - len(context.token)
+        before = context.token[:-extra] if extra < 0 else ""
         completions = [
-            SimpleCompletion(text=word[extra:] if extra > 0 else word, type=kind)
+            SimpleCompletion(text=before + word[max(0, extra) :], type=kind)
             for word, kind in answer["matches"]
         ]
         return {"completions": completions, "suppress": True, "ordered": True}

@@ -61,40 +61,45 @@ class AsyncCell:
         self._on_output = on_output
         self._started = time.monotonic()
         self._watch = health.CellWatch(record.ranks, self._started, timeout_s)
-        self._thread: threading.Thread | None = None
+        self._ended: threading.Event | None = None  # where it is carried through on a thread
         self._noticed = False
         self._next_word_at = STILL_WORKING_S
         self._notice_at: float | None = None
 
     def wait(self) -> CellRecord:
         """Carry the cell through: show what comes, interrupt whom the watch says."""
-        if self._thread is None:
+        if self._ended is None:
             self._carry()
         else:
-            self._join(self._thread)
+            self._await(self._ended)
         self._raise()
         return self.record
 
     def run_in_background(self, when_done: Callable[[CellRecord], None]) -> None:
         """Carry the cell through on a thread; ``when_done`` is called there at its end."""
 
+        ended = self._ended = threading.Event()
+
         def carry() -> None:
-            self._carry()
-            when_done(self.record)
+            try:
+                self._carry()
+                when_done(self.record)
+            finally:
+                ended.set()
 
         # A copy of the context keeps displays on the thread under the cell that started it.
         run = contextvars.copy_context().run
-        self._thread = threading.Thread(target=run, args=(carry,), daemon=True)
-        self._thread.start()
+        threading.Thread(target=run, args=(carry,), daemon=True).start()
 
     def stop(self) -> None:
         """Interrupt the cell's ranks, as the stop button does; ``wait`` then says how it ended."""
         self._sink.put(Event(-1, "stop", "", None))
 
-    def _join(self, thread: threading.Thread) -> None:
-        while thread.is_alive():
+    def _await(self, ended: threading.Event) -> None:
+        # Not Thread.join: after a KeyboardInterrupt in it the thread counts as ended (Python 3.11).
+        while not ended.is_set():
             try:
-                thread.join(0.2)
+                ended.wait(0.2)
             except KeyboardInterrupt:
                 self.stop()
 
@@ -323,14 +328,10 @@ class AsyncCell:
                 watch.interrupted,
                 "TimeoutError",
             )
-        if interrupted:
-            told = "\n".join(
-                [
-                    f"cell [{record.execution_count}] was stopped on {name_ranks(interrupted)}.",
-                    *hints,
-                ]
-            )
-            raise CellInterrupted(told, interrupted)
+        if interrupted or (watch.why == "stop" and not record.ok):
+            stopped = interrupted or watch.interrupted
+            told = f"cell [{record.execution_count}] was stopped on {name_ranks(stopped)}."
+            raise CellInterrupted("\n".join([told, *hints]), stopped)
 
     def _recovery_line(self) -> str:
         return self._recovered or "The ranks are out of step: %jaxcluster restart begins anew."
