@@ -3,7 +3,7 @@
     <runtime>/<name>/cluster.json     the record (ClusterRecord)
                      rank-0.sock      the ranks' own sockets
                      rank-0.log       what they wrote to file descriptors 1 and 2
-                     lock             held while a cell is handed out, and holds the last cells' seqs
+                     lock             held while a cell is handed out; holds the last cells' seqs
                      fork.sock        the fork server's socket
 
 The folder belongs to the user alone (0700): whoever can't enter it can't talk to the ranks.
