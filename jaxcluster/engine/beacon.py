@@ -217,14 +217,15 @@ class Beacon:
             request.fail(ValueError(f"this rank knows no {request.op!r} request yet"))
             return
         if where == "now":
-            self._answer(handler, request)
+            self.answer(handler, request)
         elif where == "side":
-            self._pool.submit(self._answer, handler, request)
+            self._pool.submit(self.answer, handler, request)
         else:
-            self.call_main(lambda: self._answer(handler, request))
+            self.call_main(lambda: self.answer(handler, request))
 
     @staticmethod
-    def _answer(handler: Handler, request: Request) -> None:
+    def answer(handler: Handler, request: Request) -> None:
+        """Reply with what ``handler`` returns or raises."""
         try:
             result = handler(request)
         except StopJobs:

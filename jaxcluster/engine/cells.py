@@ -15,7 +15,7 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.engine.arrays import describe, spans_processes
-from jaxcluster.engine.beacon import DEFERRED, Beacon, Request
+from jaxcluster.engine.beacon import DEFERRED, Beacon, Handler, Request
 from jaxcluster.engine.capture import LogTail, RankStream, capture_displays
 from jaxcluster.engine.journal import Journal
 
@@ -135,6 +135,21 @@ class CellRunner:
     def _begin(self, request: Request, cell: wire.CellRequest) -> None:
         task = asyncio.ensure_future(self._run_in_turn(request, cell))
         task.add_done_callback(lambda t: t.exception())
+
+    def in_turn(self, handler: Handler) -> Handler:
+        """A ``main`` handler that keeps its turn among cells: whoever asks later, is later."""
+
+        async def answer(request: Request) -> None:
+            assert self._lock is not None
+            async with self._lock:
+                Beacon.answer(handler, request)
+
+        def begin(request: Request) -> Any:
+            task = asyncio.ensure_future(answer(request))
+            task.add_done_callback(lambda t: t.exception())
+            return DEFERRED
+
+        return begin
 
     async def _run_in_turn(self, request: Request, cell: wire.CellRequest) -> None:
         assert self._lock is not None

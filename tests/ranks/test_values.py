@@ -1,0 +1,330 @@
+"""Values between a process and its ranks: whole, equal, and without a collective."""
+
+from __future__ import annotations
+
+import collections
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import until
+
+import jaxcluster
+from jaxcluster import transfer
+from jaxcluster.errors import (
+    NotAddressable,
+    NotSerialisable,
+    RankError,
+    TransferError,
+    UsageError,
+)
+
+LARGE = 300_000  # elements: well above what a frame is quicker for
+
+
+@pytest.fixture(params=["shared memory", "frames"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways of large arrays: through /dev/shm, and as frames as from another host."""
+    if request.param == "frames":
+        monkeypatch.setattr(transfer, "shares_memory", lambda cluster, nbytes: False)
+    elif not Path(transfer.SHARED_MEMORY).exists():
+        pytest.skip("no /dev/shm here")
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def no_file_left_over() -> Iterator[None]:
+    """No name stays in shared memory after a push or pull, whatever became of it."""
+    folder = Path(transfer.SHARED_MEMORY)
+    before = set(folder.glob("jaxcluster-*")) if folder.exists() else set()
+    yield
+    after = set(folder.glob("jaxcluster-*")) if folder.exists() else set()
+    assert not {p for p in after - before if f"-{os.getpid()}-" in p.name}
+
+
+# --------------------------------------------------------------------------- pull
+
+
+def test_an_array_that_spans_processes_comes_whole(cluster: jaxcluster.Cluster, way: str) -> None:
+    np.testing.assert_array_equal(cluster["x"], np.arange(32).reshape(4, 8))
+    cluster.run(
+        f"wide = jax.device_put(np.arange({LARGE} * 8.0).reshape(8, -1),"
+        " NamedSharding(mesh, P('i', 'j')))"
+    )
+    pulled = cluster["wide"]
+    np.testing.assert_array_equal(pulled, np.arange(LARGE * 8).reshape(8, -1))
+    assert pulled.dtype == np.float32
+    pulled[0, 0] = 7  # it is the notebook's own
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["P()", "P('i')", "P('j')", "P(None, 'i')", "P(('i', 'j'))", "P('j', 'i')", "P(('j', 'i'))"],
+)
+def test_every_sharding_is_assembled_in_place(cluster: jaxcluster.Cluster, spec: str) -> None:
+    cluster.run(f"s = jax.device_put(np.arange(128).reshape(16, 8), NamedSharding(mesh, {spec}))")
+    np.testing.assert_array_equal(cluster["s"], np.arange(128).reshape(16, 8))
+
+
+def test_scalars_empty_and_local_arrays(cluster: jaxcluster.Cluster) -> None:
+    cluster.run(
+        "total = jnp.sum(x)\nempty = jnp.zeros((0, 3))\nlocal = jnp.arange(5) + rank\n"
+        "flag = jax.device_put(np.array([True, False] * 4), NamedSharding(mesh, P(('i', 'j'))))"
+    )
+    assert cluster["total"].shape == ()
+    assert int(cluster["total"]) == 496
+    assert cluster["empty"].shape == (0, 3)
+    np.testing.assert_array_equal(cluster["local"], np.arange(5))  # rank 0's
+    np.testing.assert_array_equal(cluster["flag"], np.array([True, False] * 4))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8", "uint32", "complex64", "bool_"])
+def test_dtypes_are_kept(cluster: jaxcluster.Cluster, way: str, dtype: str) -> None:
+    cluster.run(
+        f"d = jax.device_put(jnp.arange({LARGE}).astype(jnp.{dtype}),"
+        " NamedSharding(mesh, P(('i', 'j'))))\nsmall = jnp.arange(3).astype(jnp." + dtype + ")"
+    )
+    for name, size in (("d", LARGE), ("small", 3)):
+        pulled = cluster[name]
+        assert pulled.dtype.name == dtype.rstrip("_")
+        assert pulled.shape == (size,)
+        assert pulled.astype(np.float64 if dtype != "complex64" else np.complex64)[2] in (1, 2)
+
+
+def test_pytrees_of_spanning_arrays_keep_their_structure(
+    cluster: jaxcluster.Cluster, way: str
+) -> None:
+    cluster.run(
+        "from collections import OrderedDict, namedtuple\n"
+        "big = jax.device_put(np.arange(80_000.0), NamedSharding(mesh, P(('i', 'j'))))\n"
+        "tree = {'w': x, 'list': [big, (x, 3)], 'text': 'é', 'none': None,"
+        " 'np': np.ones((400, 400)), 'order': OrderedDict(b=1, a=2)}"
+    )
+    tree = cluster["tree"]
+    assert list(tree) == ["w", "list", "text", "none", "np", "order"]
+    np.testing.assert_array_equal(tree["w"], np.arange(32).reshape(4, 8))
+    np.testing.assert_array_equal(tree["list"][0], np.arange(80_000))
+    assert tree["list"][1][0] is tree["w"]  # the same array stays the same
+    assert tree["list"][1][1] == 3
+    assert (tree["text"], tree["none"]) == ("é", None)
+    assert tree["np"].sum() == 160_000
+    assert tree["order"] == collections.OrderedDict(b=1, a=2)
+
+
+def test_classes_of_the_notebook_that_jax_makes_are_plain_here(
+    cluster: jaxcluster.Cluster,
+) -> None:
+    """A state made of a library's classes comes as dicts and lists where that needs jax."""
+    cluster.run(
+        "from typing import NamedTuple\n"
+        "class State(NamedTuple):\n    params: dict\n    step: int\n"
+        "state = State({'w': x}, 7)\n"
+        "key = jax.random.key(0)\nold_key = jax.random.PRNGKey(0)"
+    )
+    state = cluster["state"]
+    assert (type(state).__name__, state.step) == ("State", 7)
+    np.testing.assert_array_equal(state.params["w"], np.arange(32).reshape(4, 8))
+    np.testing.assert_array_equal(cluster["key"], cluster["old_key"])
+    assert "jax" not in sys.modules
+
+
+def test_what_only_jax_can_rebuild_says_so(cluster: jaxcluster.Cluster) -> None:
+    cluster.run("spec = P('i')")
+    with pytest.raises(NotSerialisable) as caught:
+        cluster["spec"]
+    assert "the notebook does not import" in str(caught.value)
+    assert "%spmd print(spec)" in str(caught.value)
+
+
+def test_a_pull_needs_no_collective(cluster: jaxcluster.Cluster) -> None:
+    """The ranks' launch counts are the same after it."""
+    before = [state.launches for state in cluster.status()]
+    cluster["x"]
+    assert [state.launches for state in cluster.status()] == before
+
+
+def test_a_pull_waits_its_turn_behind_a_cell(cluster: jaxcluster.Cluster, tmp_path: Path) -> None:
+    go_on = tmp_path / "go"
+    cell = cluster.submit(
+        f"later = 1\nwhile not os.path.exists({str(go_on)!r}): time.sleep(0.01)\nlater = 2"
+    )
+    until(lambda: {s.state for s in cluster.status()} == {"running"}, "all ranks run the cell")
+    import threading
+
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(cluster["later"]))
+    thread.start()
+    assert found == []
+    go_on.touch()
+    thread.join(60)
+    cell.wait()
+    assert found == [2]
+
+
+def test_what_does_not_exist_is_said_not_to(cluster: jaxcluster.Cluster) -> None:
+    cluster.run("learning_rate = 0.1")
+    with pytest.raises(TransferError) as caught:
+        cluster["learning_rte"]
+    assert str(caught.value) == (
+        "rank 0 has no variable 'learning_rte'\nDid you mean learning_rate?"
+    )
+
+
+@pytest.mark.parametrize("name", ["a b", "x.y", "x[0]", "", "class"])
+def test_what_is_no_name_is_refused(cluster: jaxcluster.Cluster, name: str) -> None:
+    with pytest.raises(UsageError, match="is no variable name"):
+        cluster[name]
+
+
+def test_what_can_not_be_pickled_says_where_and_why(cluster: jaxcluster.Cluster) -> None:
+    cluster.run("generator = (i for i in range(3))")
+    with pytest.raises(NotSerialisable) as caught:
+        cluster["generator"]
+    assert "generator can't be pickled on rank 0: TypeError" in str(caught.value)
+
+
+def test_what_differs_between_ranks_names_them(cluster: jaxcluster.Cluster) -> None:
+    cluster.run("uneven = [x] if rank != 2 else []")
+    with pytest.raises(TransferError) as caught:
+        cluster["uneven"]
+    assert "uneven is not the same on all ranks: rank 2 has fewer arrays." in str(caught.value)
+    cluster.run("missing = x")
+    cluster.run("del missing", ranks=[3])
+    with pytest.raises((TransferError, RankError), match="rank 3 has no variable 'missing'"):
+        cluster["missing"]
+
+
+def test_a_deleted_array_is_said_to_be_deleted(cluster: jaxcluster.Cluster) -> None:
+    cluster.run("gone = jnp.array(x)\ngone.delete()")
+    with pytest.raises((TransferError, NotAddressable), match="deleted"):
+        cluster["gone"]
+
+
+def test_what_does_not_fit_into_memory_is_refused_before_it_is_sent(
+    cluster: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Memory:
+        available = 100
+
+    monkeypatch.setattr(transfer.psutil, "virtual_memory", lambda: Memory)
+    with pytest.raises(TransferError) as caught:
+        cluster["x"]
+    assert str(caught.value).startswith("x holds 128 B; this machine has 100 B free.\nPull a part")
+    monkeypatch.undo()
+    assert cluster["x"].shape == (4, 8)
+
+
+# --------------------------------------------------------------------------- push
+
+
+def test_values_are_bound_on_all_ranks(cluster: jaxcluster.Cluster, way: str) -> None:
+    large = np.arange(LARGE, dtype=np.float64)
+    cluster.push({"number": 3, "large": large, "nested": {"a": [large[:10], "text"]}})
+    record = cluster.run(
+        "print(number, large.sum(), large.dtype, nested['a'][0].sum(), nested['a'][1])", show=False
+    )
+    expected = f"3 {large.sum()} float64 45.0 text\n"
+    assert [record.stdout(rank) for rank in range(4)] == [expected] * 4
+
+
+def test_a_pushed_array_is_each_ranks_own(cluster: jaxcluster.Cluster, way: str) -> None:
+    mine = np.zeros(LARGE)
+    cluster.push({"shared": mine})
+    record = cluster.run("shared[:] = rank + 1\nprint(shared.sum())", show=False)
+    assert [float(record.stdout(r)) for r in range(4)] == [LARGE * (r + 1.0) for r in range(4)]
+    assert mine.sum() == 0
+
+
+def test_values_may_be_bound_on_some_ranks(cluster: jaxcluster.Cluster) -> None:
+    cluster["role"] = "other"
+    cluster.push({"role": "chosen"}, ranks=[1, 2])
+    record = cluster.run("print(role)", show=False)
+    assert [record.stdout(r).strip() for r in range(4)] == ["other", "chosen", "chosen", "other"]
+
+
+def test_what_was_pushed_comes_back_equal(cluster: jaxcluster.Cluster, way: str) -> None:
+    value = {"a": np.arange(LARGE), "b": [1, 2.5, "three", None, {4}], "f": np.float32(0.5)}
+    cluster["value"] = value
+    back = cluster["value"]
+    np.testing.assert_array_equal(back["a"], value["a"])
+    assert (back["b"], back["f"]) == (value["b"], value["f"])
+
+
+def test_functions_and_classes_of_the_notebook_travel(cluster: jaxcluster.Cluster) -> None:
+    factor = 3
+    namespace: dict[str, Any] = {"__name__": "__main__", "factor": factor}
+    exec("def triple(n):\n    return n * factor\nclass Thing:\n    n = 5", namespace)
+    cluster.push({"triple": namespace["triple"], "thing": namespace["Thing"]()})
+    assert cluster.run("print(triple(thing.n))", show=False).stdout(3) == "15\n"
+
+
+def test_fortran_order_and_views_are_pushed_right(cluster: jaxcluster.Cluster, way: str) -> None:
+    fortran = np.asfortranarray(np.arange(LARGE).reshape(-1, 100))
+    strided = np.arange(2 * LARGE)[::2]
+    cluster.push({"fortran": fortran, "strided": strided})
+    cluster.run(f"ok = bool((fortran == np.arange({LARGE}).reshape(-1, 100)).all())")
+    assert cluster["ok"]
+    np.testing.assert_array_equal(cluster["strided"], strided)
+
+
+def test_a_push_waits_its_turn_behind_a_cell(cluster: jaxcluster.Cluster) -> None:
+    cluster.run("turn = 0")
+    cells = [cluster.submit("time.sleep(0.1)\nseen = turn"), cluster.submit("turn += 1")]
+    cluster.push({"turn": 5})
+    cells.append(cluster.submit("turn += 1"))
+    assert cluster["turn"] == 6
+    for cell in cells:
+        cell.wait()
+    assert cluster["seen"] == 0
+
+
+def test_what_can_not_be_pushed_is_named(cluster: jaxcluster.Cluster) -> None:
+    cluster["before"] = 1
+    with pytest.raises(NotSerialisable) as caught:
+        cluster.push({"before": 2, "generator": (i for i in ())})
+    assert str(caught.value).startswith("generator can't be pickled: TypeError: ")
+    assert cluster["before"] == 1
+
+
+@pytest.mark.parametrize("name", ["a b", "", "x.y", 3])
+def test_what_is_no_name_can_not_be_pushed(cluster: jaxcluster.Cluster, name: Any) -> None:
+    with pytest.raises(UsageError, match="is no variable name"):
+        cluster.push({name: 1})
+
+
+def test_a_push_to_ranks_that_do_not_exist_is_refused(cluster: jaxcluster.Cluster) -> None:
+    with pytest.raises(UsageError, match="There is no rank 9"):
+        cluster.push({"a": 1}, ranks=[9])
+
+
+def test_a_module_that_only_the_notebook_has_is_named(
+    cluster: jaxcluster.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_in_the_notebook.py").write_text("class Thing:\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import only_in_the_notebook  # type: ignore[import-not-found]
+
+    with pytest.raises((RankError, TransferError), match="only_in_the_notebook"):
+        cluster.push({"thing": only_in_the_notebook.Thing()})
+    monkeypatch.delitem(sys.modules, "only_in_the_notebook")
+
+
+# --------------------------------------------------------------------------- size and time
+
+
+def test_a_large_array_crosses_in_bounded_time(cluster: jaxcluster.Cluster, way: str) -> None:
+    """Not a benchmark: those are in benchmarks/. It would take minutes, were it pickled twice."""
+    cluster.run(
+        "large = jax.make_array_from_callback((8, 1 << 21), NamedSharding(mesh, P(('i', 'j'))),"
+        " lambda i: np.full((1, 1 << 21), i[0].start, np.float32))"
+    )
+    began = time.monotonic()
+    pulled = cluster["large"]
+    assert time.monotonic() - began < 30
+    np.testing.assert_array_equal(pulled[:, -1], np.arange(8))
+    cluster.run("del large")
