@@ -1,0 +1,390 @@
+"""From a user's words to a running cluster: the spec, the steps of the start, and who runs already.
+
+Beside ``launchers`` and ``cluster``, nothing else knows of ipyparallel's files (law 3).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import queue
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxcluster import registry, topology, wire
+from jaxcluster.engine.facts import (
+    cuda_plugin_installed,
+    host_gpus,
+    host_key,
+    host_tpu_chips,
+)
+from jaxcluster.engine.processes import is_alive, process_token
+from jaxcluster.errors import (
+    EnginesMissing,
+    InitializeFailed,
+    LaunchError,
+    LauncherUnavailable,
+    PlanError,
+    UsageError,
+)
+from jaxcluster.launchers.local import LocalCluster
+from jaxcluster.launchers.supervisor import release_warm
+from jaxcluster.link import Event, Link, Sink, unwrap
+from jaxcluster.ranks import name_ranks
+
+LOOPBACK = "127.0.0.1"
+Progress = Callable[[str], None]
+
+
+def make_spec(
+    num_processes: int | None = None,
+    *,
+    devices_per_process: int | None = None,
+    platform: str | None = None,
+    launcher: str = "local",
+    name: str | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 60.0,
+    detach: bool = False,
+    local_device_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+    coordinator_address: str | None = None,
+    coordinator_bind_address: str | None = None,
+    initialization_timeout: int | None = None,
+    heartbeat_timeout_seconds: int = 100,
+) -> wire.ClusterSpec:
+    """A checked ClusterSpec, with what was left open chosen from what this machine has.
+
+    Raises:
+      UsageError: an argument is out of its range.
+      LauncherUnavailable: there is no such launcher.
+    """
+    if launcher != "local":
+        raise LauncherUnavailable(
+            f"There is no launcher {launcher!r}; this version has: local.",
+            "Leave --launcher away to start on this machine.",
+        )
+    environ = {**os.environ, **(env or {})}
+    gpus, chips = host_gpus(environ), host_tpu_chips()
+    chosen = topology.choose_platform(platform, gpus, chips, cuda_plugin_installed())
+    if num_processes is None:
+        on_gpu, on_tpu = chosen == "cuda", chosen == "tpu"
+        num_processes = topology.default_num_processes(
+            gpus if on_gpu else [], chips if on_tpu else 0
+        )
+    for what, value in (("-n", num_processes), ("--devices-per-process", devices_per_process)):
+        if value is not None and value < 1:
+            raise UsageError(f"{what} must be at least 1, not {value}.", "%jaxcluster start -n 4")
+    if timeout_s <= 0:
+        raise UsageError(f"--timeout must be more than 0 seconds, not {timeout_s:g}.")
+    ids: list[list[int]] | None = None
+    if local_device_ids is not None:
+        nested = [list(i) if isinstance(i, Sequence) else [i] for i in local_device_ids]
+        flat = all(isinstance(i, int) for i in local_device_ids)
+        ids = [[i[0] for i in nested]] * num_processes if flat else nested
+        if len(ids) != num_processes:
+            raise UsageError(
+                f"local_device_ids names devices for {len(ids)} ranks; there are {num_processes}."
+            )
+    return wire.ClusterSpec(
+        name=registry.check_name(name) if name is not None else free_name(),
+        num_processes=num_processes,
+        devices_per_process=devices_per_process,
+        platform=chosen,
+        launcher=launcher,
+        env=dict(env or {}),
+        timeout_s=timeout_s,
+        detach=detach,
+        local_device_ids=ids,
+        coordinator_address=coordinator_address,
+        coordinator_bind_address=coordinator_bind_address,
+        initialization_timeout=initialization_timeout,
+        heartbeat_timeout_seconds=heartbeat_timeout_seconds,
+    )
+
+
+def free_name() -> str:
+    """``main``, or the first of ``main-2``, ``main-3``... that no running cluster has."""
+    taken = {record.name for record in live_records()}
+    names = itertools.chain(["main"], (f"main-{i}" for i in itertools.count(2)))
+    return next(name for name in names if name not in taken)
+
+
+def live_records() -> list[registry.ClusterRecord]:
+    """The running clusters of this user on this machine; what dead ones left is removed."""
+    living = []
+    for record in registry.records():
+        alive = is_alive(record.owner) if record.owner else Path(record.supervisor).exists()
+        if alive:
+            living.append(record)
+        else:
+            clear_away(record)
+    return living
+
+
+def clear_away(record: registry.ClusterRecord) -> None:
+    registry.remove(record.name)
+    if record.cluster_file:
+        for path in ipp_files(record.cluster_file):
+            path.unlink(missing_ok=True)
+
+
+def ipp_files(cluster_file: str) -> list[Path]:
+    security = Path(cluster_file).parent
+    cluster_id = Path(cluster_file).stem.removeprefix("cluster-")
+    connection = [security / f"ipcontroller-{cluster_id}-{k}.json" for k in ("engine", "client")]
+    return [Path(cluster_file), *connection]
+
+
+def describe_exit(code: int) -> str:
+    """An exit code in words: ``killed by SIGKILL``, ``exit code 1``."""
+    if code >= 0:
+        return f"exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"killed by {signal.Signals(-code).name}"
+    return f"killed by signal {-code}"
+
+
+class Starting:
+    """The steps from a spec to a running cluster, each within what is left of the time.
+
+    Attributes:
+      local: the cluster's processes, once they are started.
+      link: the ranks' own sockets.
+    """
+
+    def __init__(self, spec: wire.ClusterSpec, say: Progress, deadline: float) -> None:
+        self.spec = spec
+        self.say = say
+        self.deadline = deadline
+        self.exits: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.exited: dict[int, str] = {}
+        self.local: LocalCluster | None = None
+        self.link: Link | None = None
+        self.coordinator_pid = 0
+
+    @property
+    def left_s(self) -> float:
+        return max(0.1, self.deadline - time.perf_counter())
+
+    def run(self) -> registry.ClusterRecord:
+        """Take all steps; returns the record of the running cluster, which is saved."""
+        spec, ranks = self.spec, range(self.spec.num_processes)
+        self.say(f"starting {spec.num_processes} processes ...")
+        self.local = local = LocalCluster(spec, self.exits.put)
+        pids = local.start()
+        self.link = Link(dict(zip(ranks, local.plan.addresses, strict=True)))
+        facts = self._facts()
+        plan = self._plan(facts)
+        self.say(f"initializing JAX on {spec.num_processes} processes ...")
+        replies = self._initialize(plan)
+        self.say("connecting engines ...")
+        self._ask("serve", {}, EnginesMissing, "did not become an ipyparallel engine")
+        record = registry.ClusterRecord(
+            name=spec.name,
+            spec=spec,
+            owner="" if spec.detach else process_token(os.getpid()),
+            created_ns=time.time_ns(),
+            host_key=host_key(),
+            hostname=socket.gethostname(),
+            supervisor=str(local.supervisor.path),
+            addresses=list(local.plan.addresses),
+            pids=pids,
+            logs=[proc["log"] for proc in local.plan.ranks],
+            facts=facts,
+            devices=replies,
+            cluster_file=local.ipp.cluster_file,
+            notebook=os.environ.get("JPY_SESSION_NAME", ""),
+            coordinator_pid=self.coordinator_pid,
+        )
+        registry.write(record)
+        if spec.detach:
+            local.supervisor.command("detach", detached=True)
+            release_warm(local.supervisor)
+        return record
+
+    def _facts(self) -> list[wire.EngineFacts]:
+        n = self.spec.num_processes
+        assert self.link is not None
+        sink = Sink()
+        for rank in range(n):
+            self.link.request(rank, "facts", sink=sink)
+        found: dict[int, wire.EngineFacts] = {}
+        while len(found) < n:
+            try:
+                event = sink.get(timeout=min(0.1, self.left_s))
+            except queue.Empty:
+                self._check_exits()
+                if time.perf_counter() >= self.deadline:
+                    missing = sorted(set(range(n)) - set(found))
+                    raise EnginesMissing(
+                        f"{len(found)} of {n} engines reported within {self.spec.timeout_s:g} s; "
+                        f"{name_ranks(missing)} is silent. {self._last_words(missing[0])}",
+                        f"Try: %jaxcluster start -n {n} --timeout {2 * self.spec.timeout_s:g}",
+                        missing,
+                    ) from None
+                continue
+            found[event.rank] = wire.parse(wire.EngineFacts, unwrap(event))
+            self.say(f"engines {len(found)}/{n}")
+        return [found[rank] for rank in range(n)]
+
+    def _plan(self, facts: list[wire.EngineFacts]) -> topology.RankPlan:
+        """Reserve rank 0's port, probe the way to it from all ranks, and lay out the ranks."""
+        ranks = range(self.spec.num_processes)
+        assert self.link is not None
+        one_host = len({f.host_key for f in facts}) == 1
+        address = LOOPBACK if one_host else facts[0].address
+        body = {"address": address}
+        reserved = unwrap(self.link.gather([0], "reserve", body, timeout_s=self.left_s)[0])
+        where = {"address": address, "port": reserved["probe_port"]}
+        answers = self.link.gather(ranks, "probe", where, timeout_s=min(6.0, self.left_s))
+        deaf = [r for r in ranks if r not in answers or answers[r].op != "reply"]
+        if deaf:
+            raise LaunchError(
+                f"Rank 0 at {address} can't be reached from {name_ranks(deaf)}.",
+                "%jaxcluster doctor looks at the network of this machine.",
+            )
+        coordinator = f"{address}:{reserved['port']}"
+        plan = topology.plan_ranks(
+            self.spec,
+            facts,
+            coordinator_address=coordinator,
+            coordinator_bind_address=coordinator,
+            collectives_addresses=[unwrap(answers[rank]) for rank in ranks],
+        )
+        return self._with_coordinator(plan, reserved["coordinator_process"])
+
+    def _with_coordinator(self, plan: topology.RankPlan, possible: bool) -> topology.RankPlan:
+        """Start the coordination service beside the ranks, so that rank 0 may die as well.
+
+        A coordinator that the user placed stays where JAX puts it: in rank 0.
+        """
+        assert self.local is not None
+        chosen = self.spec.coordinator_address or self.spec.coordinator_bind_address
+        if (
+            chosen is not None
+            or not possible
+            or os.environ.get("JAXCLUSTER_COORDINATOR") == "rank0"
+        ):
+            return plan
+        # Rank 0 holds the port with SO_REUSEPORT, so nobody else gets it meanwhile.
+        address = plan.requests[0].coordinator_address
+        self.coordinator_pid = self.local.start_coordinator(address)
+        requests = tuple(dataclasses.replace(r, coordinator_process=True) for r in plan.requests)
+        return dataclasses.replace(plan, requests=requests)
+
+    def _initialize(self, plan: topology.RankPlan) -> list[wire.InitializeReply]:
+        bodies = {request.process_id: request for request in plan.requests}
+        answers = self._ask("initialize", bodies, InitializeFailed, "did not initialize JAX")
+        return [wire.parse(wire.InitializeReply, answers[r].body) for r in sorted(answers)]
+
+    def _ask(
+        self,
+        op: str,
+        bodies: Mapping[int, Any],
+        error: type[EnginesMissing | InitializeFailed],
+        what: str,
+    ) -> dict[int, Event]:
+        """Ask all ranks for one step. The first that fails or dies ends the start."""
+        assert self.link is not None
+        n = self.spec.num_processes
+        sink = Sink()
+        for rank in range(n):
+            self.link.request(rank, op, bodies.get(rank), sink=sink)
+        found: dict[int, Event] = {}
+        while len(found) < n:
+            try:
+                event = sink.get(timeout=min(0.1, self.left_s))
+            except queue.Empty:
+                self._check_exits()
+                if time.perf_counter() >= self.deadline:
+                    missing = sorted(set(range(n)) - set(found))
+                    raise error(
+                        f"{name_ranks(missing).capitalize()} {what} within "
+                        f"{self.spec.timeout_s:g} s. {self._last_words(missing[0])}",
+                        f"Try: %jaxcluster start -n {n} --timeout {2 * self.spec.timeout_s:g}",
+                        missing,
+                    ) from None
+                continue
+            if event.op != "reply":
+                body = event.body
+                raise error(
+                    f"Rank {event.rank} {what}: {body.get('ename', '')} {body.get('message', '')}\n"
+                    + self._last_words(event.rank),
+                    "%jaxcluster doctor checks what JAX needs on this machine.",
+                    [event.rank],
+                )
+            found[event.rank] = event
+        return found
+
+    def _check_exits(self) -> None:
+        while True:
+            try:
+                event = self.exits.get_nowait()
+            except queue.Empty:
+                break
+            if event["event"] == "exit" and event["role"] == "rank":
+                self.exited[event["rank"]] = describe_exit(event["code"])
+            elif event["event"] == "exit":
+                role = event["role"]
+                what = {"controller": "ipyparallel's controller", "coordinator": "the coordinator"}
+                raise LaunchError(
+                    f"{what.get(role, role)} ended ({describe_exit(event['code'])}).\n"
+                    + self._tail(registry.folder(self.spec.name) / f"{role}.log")
+                )
+            elif event["event"] == "lost":
+                raise LaunchError("The fork server ended while the cluster came up.")
+        if self.exited:
+            rank, why = min(self.exited.items())
+            raise EnginesMissing(
+                f"{name_ranks(self.exited).capitalize()} died while the cluster came up ({why}). "
+                + self._last_words(rank),
+                "%jaxcluster doctor checks what JAX needs on this machine.",
+                sorted(self.exited),
+            )
+
+    def _last_words(self, rank: int) -> str:
+        tail = self._tail(registry.folder(self.spec.name) / f"rank-{rank}.log")
+        return f"The end of its log:\n{tail}" if tail else "Its log is empty."
+
+    @staticmethod
+    def _tail(path: Path, lines: int = 12) -> str:
+        try:
+            return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+        except OSError:
+            return ""
+
+    def abandon(self) -> None:
+        """End whatever was started."""
+        if self.link is not None:
+            self.link.close()
+        if self.local is not None:
+            self.local.stop()
+        registry.remove(self.spec.name)
+
+
+def dry_run(spec: wire.ClusterSpec) -> str:
+    """What ``start`` would do: the processes and, for this host, the plan of the ranks."""
+    from jaxcluster.engine.facts import engine_facts
+    from jaxcluster.launchers.local import describe_launch, render
+
+    here = dataclasses.replace(engine_facts(0), gpus=host_gpus({**os.environ, **spec.env}))
+    facts = [dataclasses.replace(here, rank=rank) for rank in range(spec.num_processes)]
+    folder = registry.runtime_root() / spec.name
+    launch = render(spec, folder, {}, os.getcwd(), "<security>/ipcontroller-engine.json")
+    try:
+        plan = topology.plan_ranks(
+            spec,
+            facts,
+            coordinator_address=f"{LOOPBACK}:<port>",
+            coordinator_bind_address=f"{LOOPBACK}:<port>",
+            collectives_addresses=[LOOPBACK] * spec.num_processes,
+        )
+    except PlanError as error:
+        return f"{describe_launch(launch)}\n{error}"
+    return f"{describe_launch(launch)}\n{topology.describe_plan(plan)}"
