@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from helpers import Home
 
-from jaxcluster import cluster
-from jaxcluster.cluster import describe_exit, dry_run, make_spec
+from jaxcluster import starting
 from jaxcluster.errors import LauncherUnavailable, PlanError, UsageError
+from jaxcluster.starting import describe_exit, dry_run, make_spec
 
 
 @pytest.fixture(autouse=True)
@@ -27,9 +27,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Gives the test's machine devices."""
 
     def has(gpus: Sequence[str] = (), tpu_chips: int = 0, cuda_plugin: bool = True) -> None:
-        monkeypatch.setattr(cluster, "host_gpus", lambda environ: list(gpus))
-        monkeypatch.setattr(cluster, "host_tpu_chips", lambda: tpu_chips)
-        monkeypatch.setattr(cluster, "cuda_plugin_installed", lambda: cuda_plugin)
+        monkeypatch.setattr(starting, "host_gpus", lambda environ: list(gpus))
+        monkeypatch.setattr(starting, "host_tpu_chips", lambda: tpu_chips)
+        monkeypatch.setattr(starting, "cuda_plugin_installed", lambda: cuda_plugin)
 
     has()
     return has
