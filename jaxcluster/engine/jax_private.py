@@ -11,6 +11,7 @@ import functools
 import hashlib
 import io
 import pickle
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -172,8 +173,13 @@ def _program_text(executable: Any, signature: str) -> bytes:
     XLA's own fingerprint is not: it covers the source lines, so the same program compiled at
     another line, which a branch on the rank does, has another (jaxlib 0.10.2 and 0.12). The text
     for fingerprints leaves them out; it takes 0.1 % of the time that the compilation took.
+
+    On other platforms than CPU each process tunes its kernels by its own timings, so even that text
+    may differ. There the collectives in their order, the shapes and the shardings must do.
     """
     devices = [d.id for d in executable.device_list]
+    outputs = [a.str_short() for a in executable.output_avals]
+    outside = repr((signature, outputs, [str(s) for s in executable.input_shardings]))
     try:
         from jaxlib import _hlo  # type: ignore[attr-defined]
 
@@ -181,9 +187,21 @@ def _program_text(executable: Any, signature: str) -> bytes:
         modules = executable.xla_executable.hlo_modules()
         text = "".join(module.to_string(options) for module in modules)
     except (ImportError, AttributeError, RuntimeError):  # moved, or a platform that keeps no HLO
-        outputs = [a.str_short() for a in executable.output_avals]
-        text = repr((signature, outputs, [str(s) for s in executable.input_shardings]))
-    return f"{executable.name} {devices} {text}".encode()
+        text = ""
+    if executable.backend.platform != "cpu":
+        text = repr(collectives_of(text))
+    return f"{executable.name} {devices} {outside} {text}".encode()
+
+
+_COLLECTIVE = re.compile(
+    r"(\S+) (all-reduce|all-gather|all-to-all|ragged-all-to-all|reduce-scatter|"
+    r"collective-permute|collective-broadcast)(?:-start)?\("
+)
+
+
+def collectives_of(hlo: str) -> list[tuple[str, str]]:
+    """The collectives of a program in its text's order: (shape, operation)."""
+    return _COLLECTIVE.findall(hlo)
 
 
 def _readable(name: str) -> str:

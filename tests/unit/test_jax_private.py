@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from helpers import python
 
+from jaxcluster.engine import jax_private
+
 SCRIPT = """
 import json
 from jaxcluster.engine import jax_private
@@ -65,3 +67,13 @@ def test_the_self_test_can_fail(found: dict[str, Any]) -> None:
 
 def test_the_self_test_starts_no_backend(found: dict[str, Any]) -> None:
     assert found["backends"] == 0
+
+
+def test_the_collectives_of_a_program_are_found_in_order() -> None:
+    hlo = """
+  tmp_1 = f32[8]{0} all-reduce-start(f32[8]{0} tmp_0), channel_id=1, to_apply={}
+  tmp_2 = f32[8]{0} all-reduce-done(f32[8]{0} tmp_1)
+  tmp_3 = (f32[16]{0}, s32[]) all-gather(f32[8]{0} tmp_2), dimensions={0}
+  ROOT tmp_4 = f32[8]{0} fusion(f32[8]{0} tmp_2), kind=kLoop, calls=all-reduce.fused
+"""
+    assert [op for _, op in jax_private.collectives_of(hlo)] == ["all-reduce", "all-gather"]
