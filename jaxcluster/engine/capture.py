@@ -53,6 +53,11 @@ class RankStream(io.TextIOBase):
     def flush(self) -> None:
         self.inner.flush()
 
+    def set_parent(self, parent: Any) -> None:
+        """ipykernel says whose code runs: without it ipyparallel's clients get no output."""
+        if hasattr(self.inner, "set_parent"):
+            self.inner.set_parent(parent)
+
     def writable(self) -> bool:
         return True
 

@@ -1,0 +1,213 @@
+"""``jaxcluster start|list|stop|doctor`` in a shell."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from helpers import GONE_S, Home, python
+
+import jaxcluster
+from jaxcluster.cluster import attach, live_records
+
+CLI = ("-m", "jaxcluster.cli")
+
+
+@pytest.fixture
+def shell(private_home: Home) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a command to its end."""
+    return lambda *words: python(*CLI, *words, env=private_home.environ())
+
+
+class Foreground:
+    """``jaxcluster start`` without --detach: it stays until Ctrl-C."""
+
+    def __init__(self, home: Home, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", *CLI, "start", *words],
+            env=home.environ(),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[str] = []
+
+    def wait_for(self, part: str) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+            if part in line:
+                return
+        raise AssertionError(f"it ended without {part!r}: {self.lines}")
+
+    def close(self) -> None:
+        self.process.kill()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self.process.wait(30)
+
+
+@pytest.fixture
+def foreground(private_home: Home) -> Iterator[Callable[..., Foreground]]:
+    made: list[Foreground] = []
+
+    def start(*words: str) -> Foreground:
+        made.append(Foreground(private_home, *words))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+
+
+# --------------------------------------------------------------------------- help and errors
+
+
+@pytest.mark.parametrize("word", ["-h", "--help", "help"])
+def test_help_lists_the_commands(
+    shell: Callable[..., subprocess.CompletedProcess[str]], word: str
+) -> None:
+    done = shell(word)
+    assert done.returncode == 0
+    for command in ("start", "list", "stop", "doctor"):
+        assert f"jaxcluster {command}" in done.stdout
+    assert done.stderr == ""
+
+
+def test_the_console_script_is_installed() -> None:
+    script = Path(sys.executable).with_name("jaxcluster")
+    assert script.exists() or shutil.which("jaxcluster")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (("levitate",), 2, "There is no command 'levitate'."),
+        (("start", "-n", "four"), 2, "invalid int value: 'four'"),
+        (("start", "--device-per-process", "2"), 2, "did you mean --devices-per-process?"),
+        (("stop", "nowhere"), 1, "NoCluster: There is no cluster 'nowhere' here"),
+        (("stop",), 1, "NoCluster: "),
+        (("stop", "a", "--all"), 2, "Name a cluster or say --all, not both."),
+    ],
+)
+def test_what_is_wrong_is_said_without_a_traceback(
+    shell: Callable[..., subprocess.CompletedProcess[str]],
+    words: tuple[str, ...],
+    status: int,
+    message: str,
+) -> None:
+    done = shell(*words)
+    assert done.returncode == status
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_dry_run_starts_nothing(
+    shell: Callable[..., subprocess.CompletedProcess[str]], private_home: Home
+) -> None:
+    done = shell("start", "-n", "3", "--dry-run")
+    assert done.returncode == 0
+    assert "3 processes on 1 host, platform cpu" in done.stdout
+    assert private_home.processes() == {}
+
+
+def test_doctor_looks_at_this_machine(
+    shell: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = shell("doctor")
+    assert re.search(r"^✓ Python", done.stdout, re.MULTILINE)
+    assert done.returncode == (1 if "✗" in done.stdout else 0)
+
+
+def test_a_failed_start_says_why(shell: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = shell("start", "-n", "2", "--env", "XLA_FLAGS=--no_such_flag=1")
+    assert done.returncode == 1
+    assert "Unknown flag in XLA_FLAGS: --no_such_flag=1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# --------------------------------------------------------------------------- life
+
+
+def test_a_detached_cluster_is_listed_attached_to_and_stopped(
+    shell: Callable[..., subprocess.CompletedProcess[str]], private_home: Home
+) -> None:
+    started = shell("start", "-n", "2", "--name", "kept", "--detach")
+    assert started.returncode == 0, started.stderr
+    first, how, until_when = started.stdout.splitlines()
+    assert first.startswith("Cluster 'kept': ranks 0, 1, 1 cpu device per rank (2 in all, cpu)")
+    assert how == "In a notebook: %load_ext jaxcluster, then %jaxcluster attach kept"
+    assert until_when == "It runs until: jaxcluster stop kept"
+
+    listed = shell("list").stdout.splitlines()
+    assert listed[0].split()[:2] == ["name", "ranks"]
+    assert "kept" in listed[1]
+    assert "detached" in listed[1]
+
+    attached = attach("kept")
+    assert attached.run("print(40 + 2)", show=False).stdout(1) == "42\n"
+    attached.close()
+
+    stopped = shell("stop", "kept")
+    assert stopped.returncode == 0
+    assert re.fullmatch(r"Stopped 'kept': ranks 0, 1, \d\.\d s\.\n", stopped.stdout)
+    private_home.wait_until_empty()
+    assert shell("list").stdout == "No cluster is running. Start one: %jaxcluster start -n 4\n"
+
+
+def test_stop_all_ends_all(
+    shell: Callable[..., subprocess.CompletedProcess[str]], private_home: Home
+) -> None:
+    for name in ("a", "b"):
+        assert shell("start", "-n", "1", "--name", name, "--detach").returncode == 0
+    done = shell("stop", "--all")
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == [
+        "Stopped 'a'",
+        "Stopped 'b'",
+    ]
+    private_home.wait_until_empty()
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_a_cluster_in_the_foreground_ends_with_its_command(
+    foreground: Callable[..., Foreground], private_home: Home, sign: signal.Signals
+) -> None:
+    command = foreground("-n", "2", "--name", "front")
+    command.wait_for("Ctrl-C stops it.")
+    assert [r.name for r in live_records()] == ["front"]
+    command.process.send_signal(sign)
+    assert command.process.wait(30) == 0
+    private_home.wait_until_empty()
+    assert live_records() == []
+
+
+def test_a_cluster_in_the_foreground_may_be_stopped_from_elsewhere(
+    foreground: Callable[..., Foreground],
+    shell: Callable[..., subprocess.CompletedProcess[str]],
+    private_home: Home,
+) -> None:
+    command = foreground("-n", "1", "--name", "front")
+    command.wait_for("Ctrl-C stops it.")
+    assert shell("stop").returncode == 0
+    began = time.monotonic()
+    command.process.wait(30)
+    assert time.monotonic() - began < 30
+    private_home.wait_until_empty(GONE_S)
+
+
+def test_the_notebook_sees_a_cluster_of_the_shell(
+    foreground: Callable[..., Foreground], private_home: Home
+) -> None:
+    command = foreground("-n", "2", "--devices-per-process", "2", "--name", "front")
+    command.wait_for("Ctrl-C stops it.")
+    attached = attach()
+    assert isinstance(attached, jaxcluster.Cluster)
+    record = attached.run("import jax\nprint(jax.device_count())", show=False)
+    assert record.stdout(1) == "4\n"
+    attached.close()

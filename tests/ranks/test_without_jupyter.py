@@ -1,0 +1,150 @@
+"""Without Jupyter: a plain script, and IPython in a terminal."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import nbformat
+import pytest
+from helpers import Home, plain, python
+
+SCRIPT = """
+import sys
+import jaxcluster
+
+with jaxcluster.start(num_processes=2, devices_per_process=2) as cluster:
+    cluster.run('''
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((4,), ("i",))
+x = jax.device_put(np.arange(8.0), NamedSharding(mesh, P("i")))
+print("process", jax.process_index(), "of", jax.process_count())
+float(jnp.sum(x))
+''')
+    print(cluster["x"].tolist())
+    cluster.push({"scale": 3})
+    cluster.run("y = x * scale")
+    print(cluster["y"].sum(), [s.state for s in cluster.status()], cluster.interrupt())
+    try:
+        cluster.run("\\n1 / 0")
+    except jaxcluster.JaxClusterError as error:
+        print(type(error).__name__, error.ename, error.ranks)
+print(cluster, "jax" in sys.modules)
+"""
+
+
+def test_a_plain_script_uses_a_cluster_as_a_context_manager(
+    private_home: Home, tmp_path: Path
+) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    done = python("-W", "error", str(path), env=private_home.environ())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "process 0 of 2",
+        "28.0",
+        "[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]",
+        "84.0 ['idle', 'idle'] []",
+        "CellFailed ZeroDivisionError (0, 1)",
+        "<jaxcluster 'main': stopped> False",
+    ]
+    assert done.stderr == ""
+
+
+def test_an_error_in_a_script_is_told_and_ends_it_with_its_cluster(
+    private_home: Home, tmp_path: Path
+) -> None:
+    path = tmp_path / "script.py"
+    path.write_text("import jaxcluster\njaxcluster.start(1).run('\\n1 / 0')\n")
+    done = python(str(path), env=private_home.environ())
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last == "jaxcluster.errors.CellFailed: ZeroDivisionError on rank 0: division by zero"
+    private_home.wait_until_empty()
+
+
+# --------------------------------------------------------------------------- IPython
+
+
+@pytest.fixture
+def ipython(private_home: Home, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs cells in IPython's own terminal, which takes a notebook file as a script of cells."""
+
+    def run(*cells: str) -> subprocess.CompletedProcess[str]:
+        path = tmp_path / "cells.ipynb"
+        made = [nbformat.v4.new_code_cell(cell) for cell in cells]
+        nbformat.write(nbformat.v4.new_notebook(cells=made), path)
+        options = ("--no-banner", "--no-confirm-exit", "--colors=NoColor", "--quick")
+        return python("-m", "IPython", *options, str(path), env=private_home.environ())
+
+    return run
+
+
+LOAD = ("%load_ext jaxcluster", "%jaxcluster start -n 2 --devices-per-process 2")
+
+
+def test_ipython_in_a_terminal_runs_cells_on_the_ranks(
+    ipython: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = ipython(
+        *LOAD,
+        "%%spmd\nimport jax, jax.numpy as jnp, numpy as np\n"
+        "from jax.sharding import NamedSharding, PartitionSpec as P\n"
+        "mesh = jax.make_mesh((4,), ('i',))\n"
+        "x = jax.device_put(np.arange(8.0), NamedSharding(mesh, P('i')))\n"
+        "print('rank', jax.process_index())",
+        "%%spmd\nx",
+        "%pull x\nprint('pulled', x.sum())",
+        "%%spmd --all\nprint('I am', jax.process_index())",
+        "from IPython.display import HTML\na = 5\n%push a",
+        "%%spmd\nfrom IPython.display import HTML, display\ndisplay(HTML('<b>x</b>'))\na + 1",
+        "%jaxcluster status",
+        "%jaxcluster outputs",
+        "%jaxcluster stop",
+    )
+    text = plain(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"Cluster 'main': ranks 0, 1, 2 cpu devices per rank .* ready in", text)
+    assert "rank 0\n" in text
+    assert "rank 1\n" not in text.replace("── rank 1 ──", "")
+    assert "Array(shape=(8,), dtype=float32)" in text
+    assert "[0. 1. 2. 3. 4. 5. 6. 7.]" in text
+    assert "pulled 28.0" in text
+    assert "── rank 0 ──\nI am 0\n── rank 1 ──\nI am 1\n" in text
+    assert "<IPython.core.display.HTML object>" in text
+    assert re.search(r"Out\[\d+\]: 6\n", text)
+    assert re.search(r"^0 +\d+ .* idle", text, re.MULTILINE)
+    assert re.search(r"Stopped ranks 0, 1 in \d\.\d s\.", text)
+    assert "jaxcluster/" not in text
+
+
+def test_ipython_in_a_terminal_shows_errors_as_a_notebook_does(
+    ipython: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = ipython(*LOAD, "%%spmd\na = 1\n1 / 0")
+    text = plain(done.stdout + done.stderr)
+    assert "On all 2 ranks:" in text
+    assert re.search(r"Cell In\[\d+\], line 3", text)
+    assert text.count("ZeroDivisionError: division by zero") == 1
+    assert "jaxcluster/" not in text
+
+
+def test_a_cluster_ends_with_its_ipython(
+    ipython: Callable[..., subprocess.CompletedProcess[str]], private_home: Home
+) -> None:
+    done = ipython(*LOAD, "%%spmd\nprint('here')")
+    assert "here" in done.stdout
+    private_home.wait_until_empty()
+
+
+def test_a_start_in_a_pipe_prints_one_line(
+    ipython: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    """What is happening is shown in a terminal, where it is wiped again, and not in a file."""
+    done = ipython(*LOAD)
+    lines = [line for line in plain(done.stdout).splitlines() if line.strip()]
+    assert [line for line in lines if line.startswith("Cluster 'main'")] == lines
+    assert "engines 1/2" not in done.stdout + done.stderr
