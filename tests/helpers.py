@@ -216,6 +216,7 @@ class Notebook:
 
     def __init__(self, directory: Path, env: Mapping[str, str] | None = None) -> None:
         self.mark = uuid.uuid4().hex
+        self.closed = False
         self.cells: dict[str, Cell] = {}
         self.manager = KernelManager(kernel_name="python3")
         self.manager.start_kernel(
@@ -317,6 +318,9 @@ class Notebook:
 
     def close(self) -> None:
         """Shut the kernel down; whatever it had started must be gone then."""
+        if self.closed:
+            return
+        self.closed = True
         self.client.stop_channels()
         self.manager.shutdown_kernel()
         self.manager.cleanup_resources()

@@ -365,6 +365,18 @@ def test_spanning_arrays_of_all_kinds_are_assembled(
     assert values_in(cell.result) == values
 
 
+def test_spanning_arrays_of_jaxs_own_dtypes_are_shown(notebook: Notebook) -> None:
+    half = notebook.ok("%%spmd\nx.astype(jnp.bfloat16)").result
+    assert "dtype=bfloat16" in half
+    assert values_in(half) == list(range(32))
+    keys = notebook.ok(
+        "%%spmd\nspread = NamedSharding(mesh, P(('i', 'j')))\n"
+        "jax.jit(lambda: jax.random.split(jax.random.key(0), 8), out_shardings=spread)()"
+    ).result
+    assert "dtype=key<fry>" in keys or "uint32" in keys
+    assert len(values_in(keys)) >= 8
+
+
 def test_a_large_spanning_array_is_summarized(notebook: Notebook) -> None:
     cell = notebook.ok(
         "%%spmd\nlarge = np.arange(80_000).reshape(400, 200)\n"

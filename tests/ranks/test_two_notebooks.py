@@ -1,0 +1,66 @@
+"""A second notebook on the cluster of a first one, and clusters that outlive their notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from helpers import GONE_S, Notebook, until
+
+Open = Callable[..., Notebook]
+
+
+def test_a_second_notebook_attaches_and_its_end_leaves_the_cluster_running(
+    open_notebook: Open,
+) -> None:
+    first, second = open_notebook(), open_notebook()
+    first.ok("%jaxcluster start -n 2 --name ours")
+    first.ok("%%spmd\nimport jax, time\nshared = [jax.process_index()]")
+
+    listed = second.ok("%jaxcluster list").text.splitlines()
+    assert any("ours" in line and "*" not in line for line in listed)
+    missing = second.run("%spmd 1")
+    assert missing.ename == "NoCluster"
+    assert "%jaxcluster attach connects to a running one (ours" in missing.error
+
+    attached = second.ok("%jaxcluster attach ours")
+    assert attached.text.startswith("Cluster 'ours': ranks 0, 1, 1 cpu device per rank")
+    assert second.ok("%%spmd\nshared.append('second')\nshared").result == "[0, 'second']"
+    assert first.ok("%spmd shared").result == "[0, 'second']"
+    assert second.ok("%pull shared\nshared").result == "[0, 'second']"
+
+    # A cell of one is seen by the other, which takes its turn behind it.
+    busy = first.begin("%%spmd\nwhile len(shared) < 3: time.sleep(0.01)")
+    second.until(
+        lambda: second.ok("%jaxcluster status").text.count("running") == 2, "both ranks are busy"
+    )
+    waiting = second.begin("%%spmd\nshared")
+    first.press_stop()
+    first.wait(busy)
+    assert "was stopped on ranks 0, 1." in busy.error
+    assert second.wait(waiting).result == "[0, 'second']"
+
+    second.close()
+    assert first.ok("%spmd shared").result == "[0, 'second']"
+    first.ok("%jaxcluster stop")
+
+
+def test_a_detached_cluster_outlives_its_notebook(open_notebook: Open) -> None:
+    first = open_notebook()
+    first.ok("%jaxcluster start -n 2 --name kept --detach")
+    first.ok("%%spmd\nkept = 42")
+    first.kill()
+    second = open_notebook()
+    second.ok("%jaxcluster attach kept")
+    assert second.ok("%spmd kept").result == "42"
+    second.ok("%jaxcluster stop")
+    until(lambda: not first.processes(), "end of the detached cluster", GONE_S)
+    assert "kept" not in second.ok("%jaxcluster list").text
+
+
+def test_unloading_the_extension_ends_the_notebooks_clusters(open_notebook: Open) -> None:
+    notebook = open_notebook()
+    before = set(notebook.processes())
+    notebook.ok("%jaxcluster start -n 2")
+    assert set(notebook.processes()) > before
+    notebook.ok("%unload_ext jaxcluster")
+    until(lambda: set(notebook.processes()) <= before, "end of the cluster", GONE_S)
