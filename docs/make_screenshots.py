@@ -1,0 +1,281 @@
+"""Makes the README's images, in a real JupyterLab with real clusters.
+
+    pip install playwright
+    python docs/make_screenshots.py                  all of them, into docs/images
+    python docs/make_screenshots.py shards           one of them
+
+It takes a Chromium, which is never downloaded: CHROMIUM names it, or one in PATH is taken.
+JupyterLab, its kernels and their clusters write to a folder of their own, and end with this.
+The shards' table shows this machine's hostname.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+import psutil
+from playwright.sync_api import Page, sync_playwright
+
+IMAGES = Path(__file__).parent / "images"
+MARK = "JAXCLUSTER_RUNTIME_DIR"
+WIDTH = 1000
+DEADLINE_S = 240
+
+START = "%load_ext jaxcluster\n%jaxcluster start -n 4 --devices-per-process 2"
+
+SUM = """\
+%%spmd
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((4, 2), ('i', 'j'))
+x = jax.device_put(np.arange(32).reshape(4, 8), NamedSharding(mesh, P('i', 'j')))
+print(jax.process_index(), float(jnp.sum(jnp.sin(x))))"""
+
+
+@dataclass(frozen=True)
+class Shot:
+    """An image of the last cells of a notebook.
+
+    Attributes:
+      cells: the sources of all its cells.
+      shown: how many of them, from the end, are in the image.
+      width: of the window, in pixels.
+      fails: whether one of them is meant to raise.
+    """
+
+    cells: Sequence[str]
+    shown: int
+    width: int = WIDTH
+    fails: bool = False
+
+
+SHOTS = {
+    "quickstart": Shot([START, SUM, "%%spmd --all\njax.local_devices()", "%pull x\nx.sum()"], 4),
+    "divergence": Shot(
+        [
+            START,
+            SUM,
+            "%%spmd\nif jax.process_index() != 1:\n    print(float(jnp.sum(x)))",
+            "%%spmd\nprint(float(jnp.sum(x)))",
+        ],
+        2,
+        width=1150,
+        fails=True,
+    ),
+    "shards": Shot([START, SUM, "%shards x"], 1),
+}
+
+
+# ------------------------------------------------------------------------------------ JupyterLab
+
+
+@contextlib.contextmanager
+def jupyterlab() -> Iterator[tuple[str, Path]]:
+    """A JupyterLab with nobody's settings: its address and its folder of notebooks."""
+    # Sockets are made below it, so its path has to be short.
+    home = Path(tempfile.mkdtemp(prefix="jc-shots-", dir="/tmp"))
+    settings = home / "settings" / "@jupyterlab"
+    for file, text in {
+        "apputils-extension/notification": '{"fetchNews": "false", "checkForUpdates": false}',
+        "apputils-extension/themes": '{"theme": "JupyterLab Light"}',
+        # Cells outside the window would have no height to measure.
+        "notebook-extension/tracker": '{"windowingMode": "none"}',
+    }.items():
+        path = settings / f"{file}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    notebooks = home / "notebooks"
+    notebooks.mkdir()
+    folders = {
+        "JUPYTER_CONFIG_DIR": "config",
+        "JUPYTER_DATA_DIR": "data",
+        "JUPYTER_RUNTIME_DIR": "runtime",
+        "JUPYTERLAB_SETTINGS_DIR": "settings",
+        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+        "IPYTHONDIR": "ipython",
+        MARK: "run",
+    }
+    environ = {**os.environ, **{name: str(home / folder) for name, folder in folders.items()}}
+    environ |= {"HOME": str(home), "JAX_PLATFORMS": "cpu"}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    log = home / "lab.log"
+    with log.open("wb") as out:
+        server = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root"),
+                *("--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"),
+                *("--IdentityProvider.token=", "--ServerApp.disable_check_xsrf=True"),
+                *(f"--ServerApp.root_dir={notebooks}", "--LabApp.expose_app_in_browser=True"),
+            ],
+            env=environ,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        _wait_until_up(address, server, log)
+        yield address, notebooks
+    finally:
+        server.send_signal(signal.SIGTERM)
+        try:
+            server.wait(20)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+        _end_leftovers(str(home))
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _wait_until_up(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            urllib.request.urlopen(f"{address}/api/status", timeout=2).close()
+            return
+        except (urllib.error.URLError, OSError):
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"JupyterLab did not come up:\n{log.read_text()}") from None
+            time.sleep(0.1)
+
+
+def _end_leftovers(home: str) -> None:
+    """Wait for what carries our environment to end by itself, and kill what does not."""
+    deadline = time.monotonic() + 10
+    while left := [p for p in psutil.process_iter() if _carries(p, home)]:
+        if time.monotonic() > deadline:
+            for process in left:
+                print(f"killed what was left: {process}", file=sys.stderr)
+                process.kill()
+            return
+        time.sleep(0.1)
+
+
+def _carries(process: psutil.Process, home: str) -> bool:
+    try:
+        running = process.status() != psutil.STATUS_ZOMBIE
+        return running and process.environ().get(MARK, "").startswith(home)
+    except psutil.Error:
+        return False
+
+
+# -------------------------------------------------------------------------------------- notebooks
+
+READY = """() => {
+  const context = window.jupyterapp?.shell?.currentWidget?.sessionContext;
+  const kernel = context?.session?.kernel;
+  return !!kernel && context.isReady && kernel.connectionStatus === 'connected'
+    && kernel.status === 'idle';
+}"""
+
+# Not awaited: a command that runs cells resolves only when they have ended.
+RUN = """(index) => {
+  const notebook = window.jupyterapp.shell.currentWidget.content;
+  notebook.activeCellIndex = index;
+  window.jupyterapp.commands.execute('notebook:run-cell');
+}"""
+
+# kernel.status says idle in the middle of a cell; the prompt does not.
+ENDED = """(index) => {
+  const cell = window.jupyterapp.shell.currentWidget.content.widgets[index];
+  return cell.promptNode.textContent.match(/\\[\\d+\\]/) !== null;
+}"""
+
+OUTPUTS = """(index) =>
+  window.jupyterapp.shell.currentWidget.content.widgets[index].model.outputs.toJSON()
+"""
+
+# No caret, no selected cell, no toolbar over a cell: what is left is the notebook.
+TIDY = """
+  .jp-Toolbar, .jp-cell-toolbar, .jp-Notebook-footer, .jp-Collapser { visibility: hidden; }
+  .cm-cursor, .cm-cursorLayer { display: none !important; }
+  .jp-Cell.jp-mod-active { box-shadow: none !important; }
+  .jp-InputPrompt, .jp-OutputPrompt { opacity: 1 !important; }
+  .jp-InputPrompt { color: var(--jp-cell-inprompt-font-color) !important; }
+  .jp-OutputPrompt { color: var(--jp-cell-outprompt-font-color) !important; }
+  .jp-Notebook, .jp-WindowedPanel-outer { overflow: visible !important; }
+"""
+
+
+def shoot(page: Page, address: str, folder: Path, name: str, shot: Shot) -> None:
+    """Run a notebook cell by cell and save the image of its last ones."""
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(source) for source in shot.cells],
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)"}},
+    )
+    nbformat.write(notebook, folder / f"{name}.ipynb")
+    page.set_viewport_size({"width": shot.width, "height": 1600})
+    page.goto(f"{address}/doc/tree/{name}.ipynb?reset")
+    page.wait_for_selector(".jp-NotebookPanel .jp-Cell")
+    page.wait_for_function(READY)
+    for index in range(len(shot.cells)):
+        run(page, index)
+        outputs = page.evaluate(OUTPUTS, index)
+        if raised := [o for o in outputs if o["output_type"] == "error"]:
+            if not shot.fails:
+                raise RuntimeError("\n".join(raised[0]["traceback"]))
+            print("\n".join(raised[0]["traceback"]))
+    page.add_style_tag(content=TIDY)
+    page.evaluate("() => document.activeElement?.blur()")
+    page.wait_for_timeout(1000)  # for pictures that are drawn late
+    cells = page.locator(".jp-NotebookPanel .jp-Cell")
+    first = cells.nth(len(shot.cells) - shot.shown).bounding_box()
+    last = cells.nth(len(shot.cells) - 1).bounding_box()
+    assert first is not None and last is not None
+    top = max(0.0, first["y"] - 4)
+    clip = {
+        "x": first["x"],
+        "y": top,
+        "width": first["width"],
+        "height": last["y"] + last["height"] + 4 - top,
+    }
+    page.screenshot(path=IMAGES / f"{name}.png", clip=clip)
+    print(f"docs/images/{name}.png: {clip['width']:.0f} x {clip['height']:.0f}")
+    page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+
+
+def run(page: Page, index: int) -> None:
+    page.evaluate(RUN, index)
+    page.wait_for_function(ENDED, arg=index)
+    page.wait_for_function(READY)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "names", nargs="*", choices=[*SHOTS, []], metavar="NAME", help="all by default"
+    )
+    names = parser.parse_args().names or list(SHOTS)
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
+    IMAGES.mkdir(exist_ok=True)
+    flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+    with jupyterlab() as (address, folder), sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=flags)
+        context = browser.new_context(device_scale_factor=2, color_scheme="light")
+        for name in names:
+            page = context.new_page()
+            page.set_default_timeout(DEADLINE_S * 1000)
+            shoot(page, address, folder, name, SHOTS[name])
+            page.close()
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
