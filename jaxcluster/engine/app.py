@@ -11,7 +11,6 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict
 from typing import Any
 
 from ipyparallel.engine.app import IPEngine
@@ -23,7 +22,6 @@ from jaxcluster.engine import (
     drain,
     inspection,
     jax_private,
-    sockets,
     state,
     strict,
 )
@@ -103,9 +101,6 @@ class Rank:
         handle("export", "side", lambda request: drain.on_export(self.journal, request))
         handle("drain", "main", lambda request: drain.on_drain(self.journal, request))
         handle("snapshot", "side", lambda q: state.on_snapshot(self.values.namespace, rank, q.body))
-        handle("reinitialize", "main", self._reinitialize)
-        handle("connections", "side", lambda request: self._connections())
-        handle("sever", "side", lambda q: sockets.sever(map(tuple, q.body["connections"])))
         handle("restore", "main", lambda q: state.on_restore(self.values.namespace, rank, q.body))
 
     def _state(self) -> wire.RankState:
@@ -146,28 +141,6 @@ class Rank:
             self.reservation = None
         self.devices = [f"{d.platform}:{d.id}" for d in reply.devices]
         return reply
-
-    def _connections(self) -> Any:
-        return sockets.connections(jax_private.coordinator_ports())
-
-    def _reinitialize(self, request: Request) -> Any:
-        """``reinitialize`` (an InitializeRequest): join a new coordinator, variables kept.
-
-        Replies with ``initialize`` (an InitializeReply), ``seconds``, and ``kept``, ``lost`` and
-        ``unsaved`` of ``bootstrap.reinitialize``.
-        """
-        started = time.perf_counter()
-        plan = wire.parse(wire.InitializeRequest, request.body)
-        self.runner.last_result = None
-        try:
-            reply, report = bootstrap.reinitialize(plan, self.journal, self.values.namespace)
-        finally:
-            if self.reservation is not None:
-                self.reservation.release()
-                self.reservation = None
-        self.devices = [f"{d.platform}:{d.id}" for d in reply.devices]
-        seconds = time.perf_counter() - started
-        return {"initialize": asdict(reply), **report, "seconds": seconds}
 
     def _serve(self, request: Request) -> Any:
         self._serve_request = request

@@ -8,17 +8,14 @@ exception; the port is reserved because a busy one segfaults it.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.engine import jax_private, state
-from jaxcluster.engine.arrays import is_array
+from jaxcluster.engine import jax_private
 from jaxcluster.engine.journal import Journal
 
 POLL_S = 0.002
@@ -141,56 +138,6 @@ def initialize(request: wire.InitializeRequest, journal: Journal) -> wire.Initia
         seconds=time.perf_counter() - started,
         recording=journal.recording,
     )
-
-
-def reinitialize(
-    request: wire.InitializeRequest, journal: Journal, namespace: dict[str, Any]
-) -> tuple[wire.InitializeReply, dict[str, Any]]:
-    """Make this process a rank anew, of a new coordinator, with its variables kept.
-
-    What the old backend holds (poisoned communicators, collectives that will never end) is left
-    behind with it. Every variable goes through a saved state, so arrays, meshes, shardings and
-    jitted functions come back on the new devices; a value that can't be saved stays the object it
-    is, and is reported if it is an array. On the main thread, on all ranks at once.
-
-    Returns:
-      what ``initialize`` returns, and {"kept": names, "lost": {name: why}, "unsaved": {name: why}}:
-      lost names are unbound, unsaved ones still bound to what they were.
-    """
-    import jax
-    import jax.extend
-
-    coordinated = jax_private.in_coordinator_process()
-    saved = state.save(namespace, request.process_id, copy=True)
-    unsaved = dict(saved.lost)
-    lost = {n: why for n, why in unsaved.items() if is_array(namespace.get(n))}
-    for name in [*saved.names, *lost]:
-        namespace.pop(name, None)
-    _forget_results(namespace)
-    journal.restart()
-    journal.programs.clear()
-    jax_private.retire_backend()
-    jax.clear_caches()
-    jax.extend.backend.clear_backends()
-    gc.collect()
-    jax_private.leave_coordinator(recoverable=coordinated)
-    reply = initialize(request, journal)
-    kept, failed = state.load(saved, namespace)
-    lost.update(failed)
-    unsaved = {n: why for n, why in unsaved.items() if n not in lost}
-    return reply, {"kept": kept, "lost": lost, "unsaved": unsaved}
-
-
-def _forget_results(namespace: dict[str, Any]) -> None:
-    """Drop the arrays in IPython's history of results and in the last error's frames."""
-    history = namespace.get("_oh", {})
-    for number in [k for k, value in history.items() if is_array(value)]:
-        del history[number]
-    for name in [n for n, value in namespace.items() if n.startswith("_") and is_array(value)]:
-        del namespace[name]
-    for name in ("last_exc", "last_type", "last_value", "last_traceback"):
-        if hasattr(sys, name):
-            delattr(sys, name)
 
 
 def self_check() -> dict[str, bool]:

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 _gloo_original: Any = None
 _recording: Any = None
-_elsewhere = False
-_retired: list[Any] = []
-_coordinator_ports: set[int] = set()
 
 
 def set_collectives_address(address: str) -> bool:
@@ -340,27 +337,6 @@ def can_coordinate_elsewhere() -> bool:
         return False
 
 
-def coordinator_ports() -> set[int]:
-    """The ports of the coordination services that this rank is, or has been, connected to.
-
-    A client that was dropped may live on in what gloo holds, and abort when its service is gone.
-    """
-    try:
-        from jax._src import distributed
-
-        address = distributed.global_state.coordinator_address
-        if address:
-            _coordinator_ports.add(int(address.rpartition(":")[2]))
-    except (ImportError, AttributeError):
-        pass
-    return _coordinator_ports
-
-
-def in_coordinator_process() -> bool:
-    """Whether this rank's coordination service runs in a process of its own."""
-    return _elsewhere
-
-
 @contextlib.contextmanager
 def coordinator_elsewhere() -> Iterator[None]:
     """Inside it ``jax.distributed.initialize`` on rank 0 starts no service: there is one already.
@@ -376,49 +352,10 @@ def coordinator_elsewhere() -> Iterator[None]:
     original = _jax.get_distributed_runtime_service
     no_service: Any = lambda *args, **kwargs: NoService()  # noqa: E731
     _jax.get_distributed_runtime_service = no_service
-    global _elsewhere
     try:
         yield
-        _elsewhere = True
     finally:
         _jax.get_distributed_runtime_service = original
-
-
-def retire_backend() -> None:
-    """Keep the CPU client alive after ``clear_backends``, for the life of this process.
-
-    Its destructor joins its threads, and one of them may wait in a collective that will never end.
-    That costs those threads (some MB). Other platforms' clients must go, for they hold the device.
-    """
-    import jax
-
-    client = jax.local_devices()[0].client
-    if client.platform == "cpu":
-        _retired.append(client)
-
-
-def leave_coordinator(recoverable: bool) -> None:
-    """Forget the coordination service, so that ``jax.distributed.initialize`` may come again.
-
-    Where tasks are recoverable, ``shutdown`` leaves at once. Elsewhere it waits at a barrier for
-    ranks that may be dead or stuck, and so does the client's destructor. So there the client lives
-    on, unused, with the service that rank 0 hosts: ending that would abort the ranks whose clients
-    are connected (jax 0.10.2 and 0.12: ``distributed.global_state``).
-    """
-    import jax
-
-    if recoverable:
-        try:
-            jax.distributed.shutdown()
-        except Exception:
-            pass  # the coordinator is gone, which comes to the same
-    from jax._src import distributed
-
-    coordinator_ports()
-    state = distributed.global_state
-    if not recoverable:
-        _retired.append((state.client, state.service))
-    state.client = state.service = state.preemption_sync_manager = None
 
 
 def coordination_client() -> Any:
