@@ -40,9 +40,9 @@ def start(words: list[str]) -> None:
         started.close()
         print(f"It runs until: jaxcluster stop {started.name}")
         return
-    print("Ctrl-C stops it.", flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
+        print("Ctrl-C stops it.", flush=True)
         while not started.dead:
             time.sleep(0.5)
         print(text.status(started.status(), started.dead))
