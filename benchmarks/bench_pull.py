@@ -1,0 +1,97 @@
+"""Pull an array that is sharded over n processes: ``cluster["x"]`` against numpy and ipyparallel.
+
+In turn, on the same array on the same ranks: jaxcluster's pull; numpy's copy of as many bytes
+within this process; and what one would write with ipyparallel alone: pull every rank's list of
+addressable shards and assemble them here. Each result is compared with the expected values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from harness import median, ratio, sandbox, table
+
+import jaxcluster
+
+MAKE = """\
+import jax, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((jax.device_count(),), ('i',))
+x = jax.make_array_from_callback(
+    ({size},), NamedSharding(mesh, P('i')),
+    lambda index: np.arange(*index[0].indices({size})[:2], dtype=np.int32))
+x.block_until_ready()
+def shards(array):
+    return [(s.index, np.asarray(s.data)) for s in array.addressable_shards if s.replica_id == 0]
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-n", type=int, default=4, help="processes (default: %(default)s)")
+    parser.add_argument("-d", type=int, default=2, help="devices per process (%(default)s)")
+    parser.add_argument("--megabytes", type=int, default=256, help="of int32 (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=7, help="of all ways (%(default)s)")
+    args = parser.parse_args()
+    size = args.megabytes * 2**20 // 4
+    expected = np.arange(size, dtype=np.int32)
+    with sandbox(), jaxcluster.start(args.n, devices_per_process=args.d) as cluster:
+        cluster.run(MAKE.format(size=size))
+        view = cluster.client[:]
+
+        def pull() -> Any:
+            return cluster["x"]
+
+        def copy() -> Any:
+            return expected.copy()
+
+        def pull_with_ipyparallel() -> Any:
+            view.execute("_shards = shards(x)", block=True)
+            whole = np.empty(size, np.int32)
+            for shards in view.pull("_shards", block=True):
+                for index, values in shards:
+                    whole[index] = values
+            view.execute("del _shards", block=True)
+            return whole
+
+        ways: dict[str, Callable[[], Any]] = {
+            "numpy copy of the bytes": copy,
+            'cluster["x"]': pull,
+            "ipyparallel: shards pulled, assembled": pull_with_ipyparallel,
+        }
+        took: dict[str, list[float]] = {name: [] for name in ways}
+        for number in range(-1, args.rounds):
+            for name, way in ways.items():
+                began = time.perf_counter()
+                value = way()
+                seconds = time.perf_counter() - began
+                if number < 0:
+                    np.testing.assert_array_equal(value, expected)
+                else:
+                    took[name].append(seconds)
+                del value
+            # ipyparallel's client keeps every result that it ever got.
+            cluster.client.purge_everything()
+        base, ours, theirs = (median(values) for values in took.values())
+        rows = [
+            [
+                name,
+                f"{median(values) * 1e3:.0f}",
+                f"{min(values) * 1e3:.0f}",
+                f"{args.megabytes / median(values):.0f}",
+                f"{median(values) / base:.1f}",
+            ]
+            for name, values in took.items()
+        ]
+        header = [f"{args.megabytes} MB over {args.n} processes", "p50 ms", "best ms", "MB/s"]
+        table([*header, "of numpy"], rows)
+        ratio('ipyparallel\'s pull / cluster["x"]', theirs / ours, 3, at_least=True)
+        print(f'cluster["x"] / numpy copy: {ours / base:.2f}x')
+
+
+if __name__ == "__main__":
+    main()
