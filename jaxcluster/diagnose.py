@@ -49,6 +49,11 @@ class Report:
         return "\n".join(self.lines)
 
 
+def unexplained(why: str) -> Report:
+    """The finding where ranks did not come back into step and nobody in particular is to blame."""
+    return Report("missing", "", None, (), (), (f"The ranks are out of step: {why}.",))
+
+
 def in_step(counts: Mapping[int, Counts]) -> bool:
     """Whether all ranks agree on every set of processes that they are members of."""
     return not any(_uneven(counts, processes) for processes in _sets(counts))

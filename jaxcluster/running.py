@@ -251,8 +251,9 @@ class AsyncCell:
                 "All of them have completed, and the ranks are in step again. Don't trust what "
                 f"this cell printed{assigned}."
             )
-        elif self.report is not None or self.silent:
-            cluster.out_of_step = self.report
+        elif not any(state.seq > self.record.seq for state in cluster.status()):
+            # Unless a later cell runs already, whose end will settle it.
+            cluster.out_of_step = self.report or diagnose.unexplained(catch_up.stuck)
             if cluster.recovery == "auto":
                 self._recovered = self._with_doubt(cluster.recover(), names)
                 self.silent = ()

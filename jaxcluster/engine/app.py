@@ -34,6 +34,7 @@ from jaxcluster.engine.shards import ArrayViews
 from jaxcluster.engine.values import Values
 
 CONNECTION_FILE_TIMEOUT_S = 60.0
+REGISTRATION_TIMEOUT_S = 60.0  # ipyparallel's 5 s are short on a busy machine
 
 
 class JaxEngine(IPEngine):
@@ -167,7 +168,7 @@ class Rank:
         argv = [f"--IPEngine.id={self.rank}", f"--IPEngine.url_file={self.connection_file}"]
         # WARNING and INFO of ipyparallel would fill the log that people read for their errors.
         sys.argv = ["ipengine", *argv]
-        app.initialize([*argv, "--log-level=40"])
+        app.initialize([*argv, "--log-level=40", f"--IPEngine.timeout={REGISTRATION_TIMEOUT_S}"])
         app.start()
 
 

@@ -19,6 +19,7 @@ from jaxcluster.engine.beacon import DEFERRED, Beacon, Handler, Request
 from jaxcluster.engine.capture import LogTail, RankStream, capture_displays
 from jaxcluster.engine.journal import Journal
 
+RETRY_S = 0.002  # before a signal that came at a bad moment is sent again
 # Equal on all ranks: a cell's file name is part of its program's fingerprint in JAX.
 CELL_DIRECTORY = "/tmp/ipykernel_jaxcluster"
 
@@ -167,6 +168,7 @@ class CellRunner:
         self.last_result = None
         self._log.reset()
         self.journal.enter(cell.seq, cell.execution_count)
+        self.journal.interrupted = False
         self.beacon.ticking = running.shown
         result: Any = None
         try:
@@ -278,10 +280,23 @@ class CellRunner:
         running = self.current
         if running is None:
             return
+        if self.journal.between_count_and_launch(frame):
+            # Raised here, it would put this rank out of step for good: the hook raises it when both
+            # are done, and should it have just looked, the signal comes again.
+            self.journal.interrupted = True
+            again = threading.Timer(RETRY_S, self._signal_again, (running,))
+            again.daemon = True
+            again.start()
+            return
         # A cell with top-level await shares the loop's thread: only its own code is broken off.
         if running.interruptible or (running.task is not None and self._in_a_cell(frame)):
             running.interrupted = True
             raise KeyboardInterrupt
+
+    def _signal_again(self, running: Running) -> None:
+        if self.current is running and self.journal.interrupted:
+            self.journal.interrupted = False
+            signal.pthread_kill(self.main_thread_id, signal.SIGINT)
 
     def _in_a_cell(self, frame: FrameType | None) -> bool:
         while frame is not None and frame.f_code.co_filename not in self.cell_numbers:

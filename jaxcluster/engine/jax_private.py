@@ -67,6 +67,8 @@ def record_launches(journal: Journal) -> bool:
     global _recording
     if _recording is not None:
         return _recording is journal
+    from jaxcluster.engine.journal import COUNTING
+
     try:
         from jax._src import pjit, tree_util
         from jax._src.interpreters import pxla
@@ -85,8 +87,13 @@ def record_launches(journal: Journal) -> bool:
         program: Program
 
         def __call__(self, *args: Any) -> Any:
-            journal.about_to_launch(self.program)
-            return original_call(self, *args)
+            try:
+                journal.about_to_launch(self.program)
+                result = original_call(self, *args)
+            finally:
+                journal.issuing = False
+            journal.raise_if_interrupted()
+            return result
 
     class Recorded:
         __slots__ = ("program", "value")
@@ -97,8 +104,10 @@ def record_launches(journal: Journal) -> bool:
 
     def unflatten(program: Program, children: Any) -> Any:
         journal.launched(program)
+        journal.raise_if_interrupted()
         return children[0]
 
+    COUNTING.add(unflatten.__code__)
     register(Recorded, lambda node: ((node.value,), node.program), unflatten)
 
     def build_unsafe_call(self: Any) -> Any:

@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from jaxcluster import wire
@@ -58,6 +58,8 @@ class Journal:
       programs: the programs launched last, by fingerprint.
       before_launch: in strict mode: called before a program is issued, may raise.
       announced: in strict mode: the launch that waits for the other ranks to announce it too.
+      issuing: a launch is counted and may not have been made yet.
+      interrupted: an interrupt came between count and launch, and is still to be raised.
       recording: whether JAX's launches reach this journal.
     """
 
@@ -70,6 +72,8 @@ class Journal:
         self.before_launch: Callable[[Program], None] | None = None
         self.announced: wire.Launch | None = None
         self.recording = False
+        self.issuing = False
+        self.interrupted = False
 
     def enter(self, seq: int, execution_count: int) -> None:
         self.cells.append(CellEntry(seq, execution_count, time.time_ns()))
@@ -87,6 +91,7 @@ class Journal:
         """Called before a program is issued where JAX's Python path is taken."""
         if self.before_launch is not None:
             self.before_launch(program)
+        self.issuing = True
         self.launched(program)
 
     def launched(self, program: Program) -> None:
@@ -100,6 +105,28 @@ class Journal:
         self.programs[program.fingerprint] = program
         if len(self.programs) > KEPT_PROGRAMS:
             self.programs.popitem(last=False)
+
+    def raise_if_interrupted(self) -> None:
+        """Raise the interrupt that came between count and launch: both are done now."""
+        if self.interrupted:
+            self.interrupted = False
+            raise KeyboardInterrupt
+
+    def between_count_and_launch(self, frame: FrameType | None) -> bool:
+        """Whether an exception raised in ``frame`` now would part a launch from its count.
+
+        On the fast path the count follows the launch: a signal that came during the launch is
+        handled at the first instruction after it, which is in ``launched`` or its caller.
+        """
+        if self.issuing:
+            return True
+        for _ in range(4):
+            if frame is None:
+                return False
+            if frame.f_code in COUNTING:
+                return True
+            frame = frame.f_back
+        return False
 
     @staticmethod
     def entry(program: Program, seq: int, cell: int | None, line: int | None) -> wire.Launch:
@@ -134,3 +161,7 @@ class Journal:
         """Forget all launches: the ranks are back in step and count from here."""
         self.launches.clear()
         self.counts.clear()
+
+
+# The code in which a launch is counted; the hooks that call it add theirs.
+COUNTING: set[CodeType] = {Journal.launched.__code__}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -94,7 +95,8 @@ class LocalCluster:
         from jaxcluster.launchers.ipp import HostController, HostEngines
 
         self.ipp = IPPCluster(
-            cluster_id=f"jaxcluster-{spec.name}",
+            # Unique: hosts that share a home directory share ipyparallel's folder too.
+            cluster_id=f"jaxcluster-{spec.name}-{secrets.token_hex(4)}",
             n=spec.num_processes,
             delay=0,
             controller_launcher_class=HostController,

@@ -145,11 +145,13 @@ def test_the_stop_button_ends_a_start_and_leaves_nothing(notebook: Notebook) -> 
     assert cell.ename == "KeyboardInterrupt"
     assert "The cluster did not start." in cell.text
     notebook.until(
-        lambda: not [
-            line
-            for pid, line in notebook.processes().items()
-            if pid not in before and "forkserver" not in line  # that waits for the next start
-        ],
+        lambda: (
+            not [
+                line
+                for pid, line in notebook.processes().items()
+                if pid not in before and "forkserver" not in line  # that waits for the next start
+            ]
+        ),
         "nothing is left of it",
     )
     assert "never" not in notebook.ok("%jaxcluster list").text
