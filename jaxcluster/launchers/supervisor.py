@@ -119,7 +119,10 @@ class Supervisor:
                         + self.last_words()
                     ) from None
                 if time.monotonic() > deadline:
-                    raise LaunchError(f"The fork server does not answer ({error}).") from None
+                    raise LaunchError(
+                        f"The fork server does not answer ({error}).",
+                        "Give it longer: %jaxcluster start --timeout 120",
+                    ) from None
                 time.sleep(0.002)
         self._socket = connection
         threading.Thread(
