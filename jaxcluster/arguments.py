@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import functools
 import shlex
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -96,6 +97,7 @@ def start_options(parsed: argparse.Namespace) -> dict[str, Any]:
     return options
 
 
+@functools.cache
 def spmd_parser() -> Parser:
     parser = Parser("%%spmd", "%%spmd --ranks 0,2-3 --timeout 60")
     add = parser.add_argument

@@ -313,12 +313,8 @@ class Cluster:
                 ranks=chosen,
                 shown_ranks=shown,
             )
-            ids = [
-                self._link.request(
-                    r, "cell", dataclasses.replace(request, after=seq.after[r]), sink=sink
-                )
-                for r in chosen
-            ]
+            each = {r: dataclasses.replace(request, after=seq.after[r]) for r in chosen}
+            ids = self._link.request_each(each, "cell", sink=sink)
         record = CellRecord(seq, request.execution_count, source, chosen)
         self.last = record
         cell = AsyncCell(self, record, sink, ids, timeout_s, on_output)

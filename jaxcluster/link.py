@@ -78,15 +78,26 @@ class Link:
         self, rank: int, op: str, body: Any = None, buffers: Sequence[Buffer] = (), *, sink: Sink
     ) -> str:
         """Send one request; what answers it arrives in ``sink``. Returns the request's id."""
-        id = f"{self._prefix}-{next(self._ids)}"
+        return self.request_each({rank: body}, op, buffers, sink=sink)[0]
+
+    def request_each(
+        self, bodies: Mapping[int, Any], op: str, buffers: Sequence[Buffer] = (), *, sink: Sink
+    ) -> list[str]:
+        """Send a request to each rank of ``bodies``; returns their ids.
+
+        The thread is woken once: each time it takes the interpreter from the caller for a while.
+        """
+        ids = []
         with self._lock:
-            if rank in self._dead:
-                sink.put(Event(rank, "died", id, self._dead[rank]))
-                return id
-            self._waiting[id] = (rank, sink)
-            self._outgoing.append((rank, [wire.encode(op, id, body), *buffers]))
+            for rank, body in bodies.items():
+                ids.append(id := f"{self._prefix}-{next(self._ids)}")
+                if rank in self._dead:
+                    sink.put(Event(rank, "died", id, self._dead[rank]))
+                    continue
+                self._waiting[id] = (rank, sink)
+                self._outgoing.append((rank, [wire.encode(op, id, body), *buffers]))
         self._wake()
-        return id
+        return ids
 
     def gather(
         self,
@@ -103,9 +114,8 @@ class Link:
         An answer may be of op ``error`` or ``died``; ``unwrap`` raises those.
         """
         sink = Sink()
-        asked = {
-            self.request(r, op, bodies[r] if bodies else body, buffers, sink=sink): r for r in ranks
-        }
+        each = {r: bodies[r] if bodies else body for r in ranks}
+        asked = self.request_each(each, op, buffers, sink=sink)
         found: dict[int, Event] = {}
         deadline = time.monotonic() + timeout_s
         try:

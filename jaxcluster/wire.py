@@ -13,6 +13,7 @@ is unpickled, except the values that a user pushes and pulls on purpose.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import types
 import typing
@@ -376,9 +377,15 @@ class NameInfo:
 
 def encode(op: str, id: str, body: Any = None) -> bytes:
     """One envelope as JSON bytes; ``body`` is a wire dataclass or a plain JSON value."""
-    if dataclasses.is_dataclass(body) and not isinstance(body, type):
-        body = dataclasses.asdict(body)
-    return json.dumps({"v": PROTOCOL_VERSION, "op": op, "id": id, "body": body}).encode()
+    envelope = {"v": PROTOCOL_VERSION, "op": op, "id": id, "body": body}
+    return json.dumps(envelope, default=_fields).encode()
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """A dataclass for JSON; ``dataclasses.asdict`` would copy all that is in it, at all depths."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return vars(value)
+    raise TypeError(f"{type(value).__name__} is no JSON value")
 
 
 def decode(data: bytes | memoryview) -> dict[str, Any]:
@@ -407,8 +414,8 @@ def parse(cls: type[T], body: Any) -> T:
 
 
 def _build(annotation: Any, value: Any) -> Any:
-    if value is None:
-        return None
+    if value is None or not _holds_dataclass(annotation):
+        return value
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType):
         inner = [a for a in typing.get_args(annotation) if a is not type(None)]
@@ -420,6 +427,14 @@ def _build(annotation: Any, value: Any) -> Any:
         hints = _hints(annotation)
         return annotation(**{k: _build(hints[k], v) for k, v in value.items() if k in hints})
     return value
+
+
+@functools.cache
+def _holds_dataclass(annotation: Any) -> bool:
+    """Whether there is anything to build in values of this type; most are JSON's own."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType, list):
+        return any(map(_holds_dataclass, typing.get_args(annotation)))
+    return dataclasses.is_dataclass(annotation)
 
 
 _hints_cache: dict[type, dict[str, Any]] = {}

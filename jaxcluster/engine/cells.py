@@ -207,13 +207,17 @@ class CellRunner:
         shell.execution_count = cell.execution_count
         shell._last_traceback = None
         source = cell.source
-        try:
-            transformed, problem = shell.transform_cell(source), None
-        except Exception:
-            transformed, problem = source, sys.exc_info()
-        if not shell.should_run_async(
-            source, transformed_cell=transformed, preprocessing_exc_tuple=problem
-        ):
+        transformed, problem = source, None
+        waits = "await" in source or "async" in source  # else run_cell alone transforms it
+        if waits:
+            try:
+                transformed = shell.transform_cell(source)
+            except Exception:
+                problem = sys.exc_info()
+            waits = shell.should_run_async(
+                source, transformed_cell=transformed, preprocessing_exc_tuple=problem
+            )
+        if not waits:
             running.interruptible = True
             if running.interrupted:  # before it was
                 raise KeyboardInterrupt
