@@ -230,7 +230,12 @@ class AsyncCell:
         if (
             cluster.closed
             or cluster.dead
-            or (self._catch_up is None and not self.silent and diagnose.in_step(cluster.counts))
+            or (
+                self._catch_up is None
+                and self.report is None
+                and not self.silent
+                and diagnose.in_step(cluster.counts)
+            )
         ):
             return
         names = recovery.assigned_names(self.record.source)

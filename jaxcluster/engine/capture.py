@@ -25,6 +25,10 @@ CHATTER = re.compile(
     r"before absl|\[IPEngine|\S+:\d+:\d+ \[\d+\] (\S+ )?NCCL )"
 )
 
+# Two devices of one process write gloo's line at once and in pieces: "[Gloo] Rank [Gloo] Rank 01 is
+# connected to 7 peer ranks. ...: 77", and what is left of it on lines of their own.
+GLOO = re.compile(r"\[Gloo\] Rank|is connected to \d+ peer|connected peer ranks")
+SCRAPS = re.compile(r"[\d\s]*")
 READ_NBYTES = 1 << 20  # at a time while the cell runs; the last read takes all that there is
 
 Emit = Callable[[str, dict[str, Any]], None]
@@ -76,6 +80,7 @@ class LogTail:
         self._offset = 0
         self._partial = b""
         self._in_old_line = False
+        self._after_gloo = False
         self._lock = threading.Lock()  # the beacon's thread and the main thread both read
 
     def reset(self) -> None:
@@ -86,8 +91,10 @@ class LogTail:
             self._in_old_line = False
             if self._offset:
                 with open(self._path, "rb") as log:
-                    log.seek(self._offset - 1)
-                    self._in_old_line = log.read(1) != b"\n"
+                    log.seek(max(0, self._offset - 200))
+                    end = log.read()
+                self._in_old_line = not end.endswith(b"\n")
+                self._after_gloo = GLOO.search(end.decode(errors="replace")) is not None
 
     def _size(self) -> int:
         try:
@@ -116,7 +123,16 @@ class LogTail:
         if last:
             whole, newline, self._partial = whole + newline + self._partial, b"", b""
         lines = (whole + newline).decode(errors="replace").splitlines(keepends=True)
-        return "".join(line for line in lines if not CHATTER.match(line))
+        return "".join(line for line in lines if not self._is_chatter(line))
+
+    def _is_chatter(self, line: str) -> bool:
+        if GLOO.search(line):
+            self._after_gloo = True
+            return True
+        if self._after_gloo and SCRAPS.fullmatch(line):
+            return True
+        self._after_gloo = False
+        return CHATTER.match(line) is not None
 
 
 def capture_displays(shell: Any, emit: Emit, active: Callable[[], bool]) -> None:

@@ -225,8 +225,3 @@ else:
 """
     record = ranks.run(source, show=False)
     assert [record.stdout(rank) for rank in range(4)] == ["360.0\n"] * 4
-
-
-def test_an_interrupt_during_a_launch_keeps_the_count_true(ranks: jaxcluster.Cluster) -> None:
-    """The others are blocked inside a launch (too many are in flight) when they are stopped."""
-    fails(ranks, "for i in range(100):\n    if r == 3 and i == 40: break\n    s = jnp.sum(g * i)")

@@ -159,9 +159,10 @@ def test_ipyparallels_keys_are_on_and_in_no_command_line(
     cluster: jaxcluster.Cluster, home: Home
 ) -> None:
     security = Path(cluster.record.cluster_file).parent
+    cluster_id = Path(cluster.record.cluster_file).stem.removeprefix("cluster-")
     secrets = []
     for kind in ("engine", "client"):
-        path = security / f"ipcontroller-jaxcluster-shared-{kind}.json"
+        path = security / f"ipcontroller-{cluster_id}-{kind}.json"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         secrets.append(json.loads(path.read_text())["key"])
     assert all(len(secret) >= 32 for secret in secrets)
