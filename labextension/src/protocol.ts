@@ -1,0 +1,208 @@
+/**
+ * What the kernel's side (jaxcluster/panel.py) and this extension say to each other.
+ *
+ * Two comms. On `jaxcluster.events`, whose id is fixed, only the kernel speaks: it sends the state
+ * whenever that changes, cells as they go on, and the answers to requests. The extension adopts the id
+ * without opening anything, so a frontend without the extension hears nothing of it. On
+ * `jaxcluster.rpc`, opened by the extension, only the extension speaks.
+ *
+ * tests/golden/panel.json holds one example of every message; it is read by the tests of both sides.
+ * Times are milliseconds since 1970 by the kernel's clock; `now` says what that clock shows, so that
+ * "running for 3 s" is right on a browser whose clock is off.
+ */
+
+export const PROTOCOL = 1;
+export const EVENTS = 'jaxcluster.events';
+export const EVENTS_ID = 'jaxcluster-events';
+export const RPC = 'jaxcluster.rpc';
+export const SHARDS_MIME = 'application/vnd.jaxcluster.shards+json';
+
+// ------------------------------------------------------------------------------------- the state
+
+/** What a rank is doing, as a user would say it. */
+export type RankStatus =
+  | 'starting'
+  | 'idle'
+  | 'running'
+  | 'waiting' // in a collective
+  | 'interrupted'
+  | 'silent' // gives no answer
+  | 'out-of-step'
+  | 'dead';
+
+export interface IRank {
+  rank: number;
+  status: RankStatus;
+  host: string;
+  pid: number;
+  devices: string[];
+  /** The running cell's number and line, as in [7] line 3. */
+  cell: number | null;
+  line: number | null;
+  /** Since when it has been in that cell; null while it runs none. */
+  since: number | null;
+  rss: number;
+  /** Why it is dead, or what else is to be said of it. */
+  note: string;
+}
+
+/** A running cluster of this user on the kernel's machine. */
+export interface ICluster {
+  name: string;
+  launcher: string;
+  num_processes: number;
+  platform: string;
+  host: string;
+  /** When it was started. */
+  created: number;
+  /** Path or name of the notebook that started it; '' if it was none. */
+  notebook: string;
+  /** Whether this kernel is connected to it, and whether it ends with this kernel. */
+  connected: boolean;
+  owned: boolean;
+  /** Whether the process that it would end with is gone, and no notebook holds it. */
+  orphaned: boolean;
+}
+
+/** A certain finding: who waits where, who does not. */
+export interface IReport {
+  /** Changes with every new finding. */
+  id: string;
+  cluster: string;
+  /** The Jupyter cell's id, and its number. */
+  cell_id: string;
+  cell: number;
+  at: number;
+  /** The finding in words, a line each; the last ones may be hints. */
+  lines: string[];
+  waiting: number[];
+  culprits: number[];
+  /** The stacks of all ranks as they were then, as %jaxcluster stacks shows them. */
+  stacks: string;
+  /** What was done about it: "Back in step after 0.3 s: ..."; '' while nothing is known yet. */
+  recovered: string;
+  /** Whether the ranks are still out of step: recovery is the user's to choose. */
+  open: boolean;
+}
+
+/** Everything but cells. */
+export interface IState {
+  type: 'state';
+  v: number;
+  now: number;
+  /** Version of the Python package. */
+  version: string;
+  /** Auto mode: every following cell is an %%spmd cell. */
+  spmd: boolean;
+  /** Every cluster that runs here, this kernel's first. */
+  clusters: ICluster[];
+  /** The one that %%spmd uses; null while there is none. */
+  current: string | null;
+  /** One line like "starting: engines 3/4", while a start or restart goes on; else ''. */
+  progress: string;
+  ranks: IRank[];
+  strict: boolean;
+  recovery: 'auto' | 'ask' | 'never';
+  report: IReport | null;
+}
+
+// ------------------------------------------------------------------------------------------- cells
+
+export type CellRankStatus =
+  | 'running'
+  | 'waiting'
+  | 'done'
+  | 'failed'
+  | 'interrupted'
+  | 'dead';
+
+export interface ICellRank {
+  rank: number;
+  status: CellRankStatus;
+  /** How long the cell took on this rank, in seconds; null while it runs. */
+  seconds: number | null;
+}
+
+/** One %%spmd cell as its ranks run it. The newest run of a Jupyter cell takes the older one's place. */
+export interface ICell {
+  type: 'cell';
+  now: number;
+  /** The Jupyter cell's id. */
+  cell_id: string;
+  seq: number;
+  cluster: string;
+  /** As in [7]. */
+  number: number;
+  started: number;
+  /** Null while it runs. */
+  ended: number | null;
+  ranks: ICellRank[];
+}
+
+// ------------------------------------------------------------------------- requests and answers
+
+/** What is asked, with what comes back. Errors come back as texts that say what to do next. */
+export interface IOperations {
+  /** Everything, also when nothing has changed. `client` is this page's; an older one of it is dropped. */
+  hello: { args: { client: string }; result: { state: IState; cells: ICell[] } };
+  auto: { args: { on: boolean }; result: null };
+  /** `line` is what would follow `%jaxcluster start`. The result is the one line that it ends in. */
+  start: { args: { line: string }; result: string };
+  attach: { args: { name: string }; result: string };
+  /** Stops a cluster, also one that this kernel is not connected to. */
+  stop: { args: { name: string }; result: string };
+  restart: { args: { clean: boolean }; result: string };
+  resync: { args: Record<string, never>; result: string };
+  strict: { args: { on: boolean }; result: null };
+  /** The ranks that were interrupted. */
+  interrupt: { args: Record<string, never>; result: number[] };
+  /** The last lines of a rank's log. */
+  logs: { args: { rank: number; lines: number }; result: string };
+  stacks: { args: Record<string, never>; result: string };
+  journal: { args: Record<string, never>; result: string };
+  /** What one rank put out in a cell, as notebook outputs (nbformat 4). */
+  outputs: { args: { cell_id: string; rank: number }; result: INotebookOutput[] };
+  variables: { args: Record<string, never>; result: IVariable[] };
+  /** The document that shardview.js draws. `name` may be a part: params['w']. */
+  look: { args: { name: string }; result: object };
+  /** What shardview.js asks of a document: {op: stats|peek|check|look, ...}; its `ask`. */
+  ask: { args: { name: string; question: object }; result: unknown };
+  mesh: { args: Record<string, never>; result: object };
+  memory: { args: Record<string, never>; result: object };
+}
+
+export type Operation = keyof IOperations;
+
+export interface IVariable {
+  name: string;
+  /** 'array' or the type of a pytree: 'dict of 12 arrays'. */
+  type: string;
+  shape: number[] | null;
+  dtype: string;
+  /** PartitionSpec or what else the sharding is called. */
+  sharding: string;
+  nbytes: number;
+  /** The most that one device holds of it. */
+  nbytes_per_device: number;
+  /** Whether it spans processes. */
+  spans: boolean;
+}
+
+export type INotebookOutput = { output_type: string; [key: string]: unknown };
+
+export interface IRequest {
+  /** `${client}:${number}`: the answer carries it, and other pages ignore that. */
+  id: string;
+  op: Operation;
+  args: object;
+}
+
+export interface IAnswer {
+  type: 'answer';
+  id: string;
+  result?: unknown;
+  /** Set instead of the result. */
+  error?: string;
+}
+
+export type Message = IState | ICell | IAnswer;
