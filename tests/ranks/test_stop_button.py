@@ -116,7 +116,10 @@ def test_ranks_in_a_collective_that_others_never_join_come_back(notebook: Notebo
 
 def test_a_background_cell_that_is_waited_for_can_be_stopped(notebook: Notebook) -> None:
     notebook.ok("%%spmd --async --out background\nwhile True: time.sleep(0.01)")
-    cell = notebook.begin("print('running', flush=True)\nbackground.wait()")
+    # From a thread and later: a press while the notebook itself prints would end only that.
+    cell = notebook.begin(
+        "import threading\nthreading.Timer(0.5, print, ['running']).start()\nbackground.wait()"
+    )
     stop(notebook, cell)
     assert "was stopped on ranks 0-3." in cell.error
     assert notebook.ok("%spmd 1").result == "1"
