@@ -54,6 +54,7 @@ class AsyncCell:
         self.report: diagnose.Report | None = None
         self.on_notice: Callable[[str], None] | None = None
         self._recovered = ""
+        self._cut_at: float | None = None  # when it was first interrupted, or found out of step
         self._catch_up: recovery.CatchUp | None = None
         self._catch_up_at: float | None = None
         self._sink = sink
@@ -238,15 +239,15 @@ class AsyncCell:
             )
         ):
             return
+        cut_at = time.monotonic() if self._cut_at is None else self._cut_at
         names = recovery.assigned_names(self.record.source)
         reports = recovery.ask_reports(cluster.link, names)
         self._find(reports)
-        started = time.monotonic()
         catch_up = self._catch_up or recovery.CatchUp(cluster.link)
         if catch_up.settle():
             cluster.counts.update(catch_up.counts)
             if self.report is not None or catch_up.ran:
-                seconds = time.monotonic() - started
+                seconds = time.monotonic() - cut_at
                 self._recovered = catch_up.told(self.record.source, seconds)
             self.silent = ()
         elif recovery.same_programs_completed(cluster.link, recovery.ask_reports(cluster.link)):
@@ -268,6 +269,7 @@ class AsyncCell:
         return f"{line} Don't trust what this cell assigned: {', '.join(names)}." if names else line
 
     def _interrupt(self, ranks: Sequence[int]) -> None:
+        self._cut_at = self._cut_at or time.monotonic()
         for rank in ranks:
             self.cluster.link.request(rank, "interrupt", {"seq": self.record.seq}, sink=Sink())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
+import queue
 import signal
 import sys
 import threading
@@ -66,6 +67,8 @@ class CellRunner:
         self._log = LogTail(log_path)
         self._lock: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        # Its put is one call of C, so that a signal handler may interrupt another in it.
+        self._retries: queue.SimpleQueue[Running] = queue.SimpleQueue()
 
     def attach(self, shell: Any) -> None:
         """Take over a running kernel's shell. On the main thread, inside its event loop."""
@@ -84,6 +87,7 @@ class CellRunner:
         sys.stdout = RankStream("stdout", 1, sys.stdout, self._print)
         sys.stderr = RankStream("stderr", 2, sys.stderr, self._print)
         signal.signal(signal.SIGINT, self._on_sigint)
+        threading.Thread(target=self._signal_again, name="jaxcluster-again", daemon=True).start()
         self.beacon.on_tick = self._tick
         # Looked up at each call: the main thread is in this loop from now on.
         self.beacon.call_main = loop.call_soon_threadsafe  # type: ignore[assignment]
@@ -286,21 +290,24 @@ class CellRunner:
             return
         if self.journal.between_count_and_launch(frame):
             # Raised here, it would put this rank out of step for good: the hook raises it when both
-            # are done, and should it have just looked, the signal comes again.
+            # are done, and should it have just looked, the signal comes again. Nothing here may
+            # wait: the next signal would come inside of it.
             self.journal.interrupted = True
-            again = threading.Timer(RETRY_S, self._signal_again, (running,))
-            again.daemon = True
-            again.start()
+            self._retries.put(running)
             return
         # A cell with top-level await shares the loop's thread: only its own code is broken off.
         if running.interruptible or (running.task is not None and self._in_a_cell(frame)):
             running.interrupted = True
             raise KeyboardInterrupt
 
-    def _signal_again(self, running: Running) -> None:
-        if self.current is running and self.journal.interrupted:
-            self.journal.interrupted = False
-            signal.pthread_kill(self.main_thread_id, signal.SIGINT)
+    def _signal_again(self) -> None:
+        """A thread's loop: interrupts that could not be raised where they came are sent again."""
+        while True:
+            running = self._retries.get()
+            time.sleep(RETRY_S)
+            if self.current is running and self.journal.interrupted:
+                self.journal.interrupted = False
+                signal.pthread_kill(self.main_thread_id, signal.SIGINT)
 
     def _in_a_cell(self, frame: FrameType | None) -> bool:
         while frame is not None and frame.f_code.co_filename not in self.cell_numbers:

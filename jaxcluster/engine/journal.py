@@ -116,13 +116,12 @@ class Journal:
         """Whether an exception raised in ``frame`` now would part a launch from its count.
 
         On the fast path the count follows the launch: a signal that came during the launch is
-        handled at the first instruction after it, which is in ``launched`` or its caller.
+        handled at the first instruction after it, which is in ``launched`` or its caller, or in
+        what runs on top of these: the handler of an earlier signal, a finalizer.
         """
         if self.issuing:
             return True
-        for _ in range(4):
-            if frame is None:
-                return False
+        while frame is not None:
             if frame.f_code in COUNTING:
                 return True
             frame = frame.f_back

@@ -107,6 +107,21 @@ def test_an_error_inside_a_loop_with_the_others_far_ahead(ranks: jaxcluster.Clus
     assert "Back in step" in error.hint
 
 
+def test_interrupts_that_come_while_a_launch_waits_its_turn_never_miscount_it(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    """Ranks 0-2 wait inside a launch, since 32 are on their way; the interrupt comes there."""
+    pids = list(ranks.record.pids)
+    for _ in range(5):
+        error = fails(
+            ranks, "for i in range(100):\n  if r == 3 and i == 40: break\n  s = jnp.sum(g * i)"
+        )
+        assert error.report.culprits == (3,)
+        seconds = float(error.hint.split("Back in step after ")[1].split()[0])
+        assert seconds > 0
+    assert ranks.record.pids == pids
+
+
 def test_a_max_against_sums_of_one_shape_never_passes_as_right(ranks: jaxcluster.Cluster) -> None:
     error = fails(ranks, "if r == 1: print(float(jnp.max(g)))\nelse: print(float(jnp.sum(g)))")
     assert isinstance(error, Divergence)

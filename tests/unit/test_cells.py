@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
@@ -12,8 +14,8 @@ from helpers import until
 
 from jaxcluster import wire
 from jaxcluster.engine import cells
-from jaxcluster.engine.cells import CellRunner
-from jaxcluster.engine.journal import Journal
+from jaxcluster.engine.cells import CellRunner, Running
+from jaxcluster.engine.journal import COUNTING, Journal
 
 
 class FakeBeacon:
@@ -122,3 +124,25 @@ def test_cells_from_many_threads_are_all_taken_in_order(
     for thread in threads:
         thread.join(30)
     assert beacon.given == list(range(1, 101))
+
+
+def test_an_interrupt_inside_the_handler_of_an_earlier_one_does_not_part_a_launch_from_its_count(
+    runner: CellRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def handler_of_the_first_signal(calls: int) -> None:
+        if calls:  # what a handler calls, however deep
+            handler_of_the_first_signal(calls - 1)
+        else:
+            runner._on_sigint(signal.SIGINT, sys._getframe())
+
+    def count_a_launch() -> None:
+        handler_of_the_first_signal(20)
+
+    runner.current = Running(None, None, 0.0, shown=False, interruptible=True)  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        handler_of_the_first_signal(20)
+    monkeypatch.setattr("jaxcluster.engine.journal.COUNTING", COUNTING | {count_a_launch.__code__})
+    count_a_launch()
+    assert runner.journal.interrupted
+    with pytest.raises(KeyboardInterrupt):
+        runner.journal.raise_if_interrupted()
