@@ -1,0 +1,43 @@
+"""Tells whoever wants to know that something of a cluster has changed, and how far a start has come.
+
+The panel listens. Clusters and cells tell, and know nothing of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Progress = Callable[[str], None]
+
+# Called on the thread that has changed something, with the cell (``running.AsyncCell``) that was
+# submitted, or with None. They are in the way of a cell: they take microseconds and never raise.
+watchers: list[Callable[[Any], None]] = []
+
+progress = ""  # the last word of the start or restart that goes on; "" while there is none
+
+
+def tell(cell: Any = None) -> None:
+    """Something has changed; ``cell`` has been submitted."""
+    for watcher in watchers:
+        watcher(cell)
+
+
+@contextlib.contextmanager
+def going_on(also: Progress | None = None) -> Iterator[Progress]:
+    """Yields what is to be told, a line at a time, how far something has come."""
+
+    def say(line: str) -> None:
+        global progress
+        progress = line
+        tell()
+        if also is not None:
+            also(line)
+
+    before = progress
+    try:
+        yield say
+    finally:
+        globals()["progress"] = before
+        tell()

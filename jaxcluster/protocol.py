@@ -1,0 +1,171 @@
+"""What the panel and the Lab extension say: ``labextension/src/protocol.ts`` in Python.
+
+``tests/golden/panel.json`` has one example of every message, which the tests of both sides read.
+Times are milliseconds since 1970 by the kernel's clock. All fields are JSON's own types, or one of
+these dataclasses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+PROTOCOL = 1
+EVENTS = "jaxcluster.events"
+EVENTS_ID = "jaxcluster-events"
+RPC = "jaxcluster.rpc"
+
+OPERATIONS = (
+    "hello",
+    "auto",
+    "start",
+    "attach",
+    "stop",
+    "restart",
+    "resync",
+    "strict",
+    "interrupt",
+    "logs",
+    "stacks",
+    "journal",
+    "outputs",
+    "variables",
+    "look",
+    "ask",
+    "mesh",
+    "memory",
+)
+
+
+# --------------------------------------------------------------------------- the state
+
+
+@dataclass(frozen=True)
+class Rank:
+    """``status``: starting, idle, running, waiting, interrupted, silent, out-of-step or dead.
+
+    ``cell`` and ``line`` are as in ``[7] line 3``; ``since`` is when it entered that cell.
+    """
+
+    rank: int
+    status: str
+    host: str
+    pid: int
+    devices: list[str] = field(default_factory=list)
+    cell: int | None = None
+    line: int | None = None
+    since: int | None = None
+    rss: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A running cluster of this user on the kernel's machine.
+
+    ``connected``: to this kernel. ``owned``: it ends with this kernel. ``orphaned``: no process is
+    connected to it.
+    """
+
+    name: str
+    launcher: str
+    num_processes: int
+    platform: str
+    host: str
+    created: int
+    notebook: str = ""
+    connected: bool = False
+    owned: bool = False
+    orphaned: bool = False
+
+
+@dataclass(frozen=True)
+class Report:
+    """A certain finding, or the death of ranks: who waits where, and who is to blame.
+
+    ``recovered`` is what was done about it; ``open`` says that the ranks are out of step still.
+    """
+
+    id: str
+    cluster: str
+    cell_id: str
+    cell: int
+    at: int
+    lines: list[str]
+    waiting: list[int]
+    culprits: list[int]
+    stacks: str = ""
+    recovered: str = ""
+    open: bool = False
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything but cells."""
+
+    version: str
+    now: int
+    spmd: bool = False
+    clusters: list[Cluster] = field(default_factory=list)
+    current: str | None = None
+    progress: str = ""
+    ranks: list[Rank] = field(default_factory=list)
+    strict: bool = False
+    recovery: str = "auto"
+    report: Report | None = None
+    type: str = "state"
+    v: int = PROTOCOL
+
+
+# --------------------------------------------------------------------------- cells
+
+
+@dataclass(frozen=True)
+class CellRank:
+    """``status``: running, waiting, done, failed, interrupted or dead."""
+
+    rank: int
+    status: str
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One ``%%spmd`` cell as its ranks run it; ``cell_id`` is Jupyter's."""
+
+    cell_id: str
+    seq: int
+    cluster: str
+    number: int
+    started: int
+    ranks: list[CellRank]
+    ended: int | None = None
+    now: int = 0
+    type: str = "cell"
+
+
+# --------------------------------------------------------------------------- answers
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable that is an array or a pytree of arrays."""
+
+    name: str
+    type: str
+    shape: list[int] | None
+    dtype: str
+    sharding: str
+    nbytes: int
+    nbytes_per_device: int
+    spans: bool
+
+
+def plain(message: Any) -> Any:
+    """A message as JSON's own types; ``dataclasses.asdict`` would copy all that is in it."""
+    if dataclasses.is_dataclass(message) and not isinstance(message, type):
+        return {name: plain(value) for name, value in vars(message).items()}
+    if isinstance(message, list | tuple):
+        return [plain(item) for item in message]
+    return message

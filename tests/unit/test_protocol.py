@@ -1,0 +1,210 @@
+"""The messages of the panel are those of ``tests/golden/panel.json``, which TypeScript reads too.
+
+Write it anew with ``GOLDEN=write pytest tests/unit/test_protocol.py`` and look at the diff.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxcluster import protocol
+from jaxcluster.protocol import Cell, CellRank, Cluster, Rank, Report, State, Variable, plain
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "golden" / "panel.json"
+TYPESCRIPT = ROOT / "labextension" / "src" / "protocol.ts"
+
+NOW = 1_750_000_000_000
+DEVICES = [["cpu:0", "cpu:1"], ["cpu:2", "cpu:3"], ["cpu:4", "cpu:5"], ["cpu:6", "cpu:7"]]
+
+REPORT = Report(
+    id="main:7:missing",
+    cluster="main",
+    cell_id="8a1f2c9e",
+    cell=7,
+    at=NOW - 300,
+    lines=[
+        "Rank 0 waits in jnp.sum at cell [7] line 3 (launch 5: jit(_reduce_sum)).",
+        "Rank 1 finished the cell without it (its last launch: 4, jit(f), cell [6] line 2).",
+        "Hint: line 2 runs jnp.sum only `if rank != 1`.",
+    ],
+    waiting=[0],
+    culprits=[1],
+    stacks="── rank 0 ──\n  cell [7] line 3, in <module>\n    total = jnp.sum(x)",
+    recovered="Back in step after 0.3 s (rank 1 ran 1 skipped program with zeros).",
+    open=False,
+)
+
+STATE = State(
+    version="0.1.0",
+    now=NOW,
+    spmd=True,
+    clusters=[
+        Cluster("main", "local", 4, "cpu", "host-a", NOW - 60_000, "nb/a.ipynb", True, True, False),
+        Cluster("exp1", "local", 2, "cuda", "host-a", NOW - 3_600_000, "", False, False, True),
+    ],
+    current="main",
+    progress="",
+    ranks=[
+        Rank(0, "waiting", "host-a", 4100, DEVICES[0], 7, 3, NOW - 1_500, 512 << 20),
+        Rank(1, "idle", "host-a", 4101, DEVICES[1], None, None, None, 496 << 20),
+        Rank(2, "running", "host-a", 4102, DEVICES[2], 7, 2, NOW - 1_500, 512 << 20),
+        Rank(3, "dead", "host-a", 4103, DEVICES[3], None, None, None, 0, "killed by SIGKILL"),
+    ],
+    strict=False,
+    recovery="auto",
+    report=REPORT,
+)
+
+CELL = Cell(
+    cell_id="8a1f2c9e",
+    seq=12,
+    cluster="main",
+    number=7,
+    started=NOW - 1_500,
+    ended=None,
+    ranks=[
+        CellRank(0, "waiting"),
+        CellRank(1, "done", 0.25),
+        CellRank(2, "running"),
+        CellRank(3, "dead"),
+    ],
+    now=NOW,
+)
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "hello": {"client": "3f2a"},
+    "auto": {"on": True},
+    "start": {"line": "-n 4 --devices-per-process 2"},
+    "attach": {"name": "exp1"},
+    "stop": {"name": "main"},
+    "restart": {"clean": False},
+    "resync": {},
+    "strict": {"on": True},
+    "interrupt": {},
+    "logs": {"rank": 2, "lines": 200},
+    "stacks": {},
+    "journal": {},
+    "outputs": {"cell_id": "8a1f2c9e", "rank": 1},
+    "variables": {},
+    "look": {"name": "params['w']"},
+    "ask": {"name": "x", "question": {"op": "stats", "rank": 1, "device": 2}},
+    "mesh": {},
+    "memory": {},
+}
+
+RESULTS: dict[str, Any] = {
+    "hello": {"state": STATE, "cells": [CELL]},
+    "auto": None,
+    "start": "Cluster 'main': ranks 0-3, 2 cpu devices per rank (8 in all, cpu), ready in 2.1 s.",
+    "attach": "Cluster 'exp1': ranks 0, 1, 1 cuda device per rank (2 in all, H200).",
+    "stop": "Stopped ranks 0-3 in 0.2 s.",
+    "restart": "New processes after 2.0 s: 3 variables kept.",
+    "resync": "Back in step after 0.1 s (nothing was missing). All variables are kept.",
+    "strict": None,
+    "interrupt": [0, 2],
+    "logs": "INFO: loading\nWARNING: slow",
+    "stacks": "── ranks 0, 2 ──\n  cell [7] line 3, in <module>\n    total = jnp.sum(x)",
+    "journal": "No program that spans processes has been launched since the ranks were in step.",
+    "outputs": [
+        {"output_type": "stream", "name": "stdout", "text": "hello from 1\n"},
+        {
+            "output_type": "display_data",
+            "data": {"text/plain": "<Figure>", "image/png": "iVBORw0KGgo="},
+            "metadata": {},
+        },
+        {
+            "output_type": "execute_result",
+            "data": {"text/plain": "3"},
+            "metadata": {},
+            "execution_count": 7,
+        },
+        {
+            "output_type": "error",
+            "ename": "ZeroDivisionError",
+            "evalue": "division by zero",
+            "traceback": ["\x1b[0;31mZeroDivisionError\x1b[0m: division by zero"],
+        },
+    ],
+    "variables": [
+        Variable("x", "array", [8, 1024], "float32", "P('i', None)", 32768, 4096, True),
+        Variable("params", "dict of 12 arrays", None, "float32", "P(None)", 96, 96, True),
+    ],
+    "look": {"v": 1, "kind": "array", "name": "params['w']"},
+    "ask": {"leaf": [], "device": 2, "index": [[0, 2]], "minimum": 0.0, "maximum": 1.5},
+    "mesh": {"v": 1, "kind": "mesh", "meshes": [], "devices": [], "notes": []},
+    "memory": {"v": 1, "kind": "memory", "bars": [], "names": [], "hosts": []},
+}
+
+EXAMPLES = {
+    "state": plain(STATE),
+    "state_without_cluster": plain(State("0.1.0", NOW)),
+    "cell": plain(CELL),
+    "requests": [
+        {"id": f"3f2a:{number}", "op": op, "args": args}
+        for number, (op, args) in enumerate(REQUESTS.items(), 1)
+    ],
+    "answers": [
+        {
+            "type": "answer",
+            "id": f"3f2a:{number}",
+            "result": {k: plain(v) for k, v in RESULTS[op].items()}
+            if isinstance(RESULTS[op], dict)
+            else plain(RESULTS[op]),
+        }
+        for number, op in enumerate(REQUESTS, 1)
+    ],
+    "error": {
+        "type": "answer",
+        "id": "3f2a:99",
+        "error": "No cluster is connected to this notebook.\nStart one: %jaxcluster start -n 4",
+    },
+}
+
+
+def test_the_messages_are_as_they_were() -> None:
+    found = json.dumps(EXAMPLES, indent=1, ensure_ascii=False) + "\n"
+    if os.environ.get("GOLDEN") == "write":
+        GOLDEN.write_text(found)
+    assert found == GOLDEN.read_text()
+
+
+def test_there_is_an_example_of_every_operation() -> None:
+    assert tuple(REQUESTS) == tuple(RESULTS) == protocol.OPERATIONS
+
+
+def interface(name: str) -> list[str]:
+    """The field names of a TypeScript interface, in order."""
+    source = re.sub(r"/\*.*?\*/|//[^\n]*", "", TYPESCRIPT.read_text(), flags=re.S)
+    found = re.search(rf"interface {name} \{{(.*?)\n\}}", source, re.S)
+    assert found is not None, f"protocol.ts has no {name}"
+    return re.findall(r"^  (\w+)\??:", found.group(1), re.M)
+
+
+@pytest.mark.parametrize("message", [Rank, Cluster, Report, State, CellRank, Cell, Variable])
+def test_the_fields_are_those_of_typescript(message: type) -> None:
+    assert {f.name for f in dataclasses.fields(message)} == set(interface(f"I{message.__name__}"))
+
+
+def test_the_operations_are_those_of_typescript() -> None:
+    assert tuple(interface("IOperations")) == protocol.OPERATIONS
+
+
+@pytest.mark.parametrize("name", ["PROTOCOL", "EVENTS", "EVENTS_ID", "RPC"])
+def test_the_names_are_those_of_typescript(name: str) -> None:
+    found = re.search(rf"export const {name} = '?([^';]+)'?;", TYPESCRIPT.read_text())
+    assert found is not None
+    assert found.group(1) == str(getattr(protocol, name))
+
+
+def test_no_message_has_a_state_of_its_own_that_nbclient_would_take_for_a_widgets() -> None:
+    """nbclient keeps ``data["state"]`` of any comm message as a widget's."""
+    messages = [EXAMPLES["state"], EXAMPLES["cell"], *EXAMPLES["answers"]]
+    assert not any("state" in message for message in messages)
