@@ -36,6 +36,7 @@ from jaxcluster.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
 from jaxcluster.running import AsyncCell, Listener
 from jaxcluster.starting import (
+    OomKills,
     Progress,
     Starting,
     clear_away,
@@ -64,6 +65,7 @@ class Cluster:
       counts: each rank's launches, as last heard (see ``diagnose``).
       out_of_step: why no cell may run; None while the ranks are in step.
       on_push: called, on the link's thread, with what ranks send unasked (widgets).
+      coordinator_died: how JAX's coordination service has ended; "" while it serves.
       recovery: ``auto``, ``ask`` or ``never``: what follows when ranks have died or hang for good.
     """
 
@@ -80,7 +82,8 @@ class Cluster:
         self.out_of_step: diagnose.Report | None = None
         self.is_strict = False
         self.recovery = "auto"
-        self._oom_kills = oom_kills()
+        self.coordinator_died = ""
+        self._oom_kills = OomKills()
         self.on_push: Callable[[Event], None] | None = None
         self._link = link
         self._link.on_push = self._on_push
@@ -122,6 +125,14 @@ class Cluster:
             f"Cluster {self.name!r}: {name_ranks(range(self.num_processes))}, "
             f"{per_rank} {self.spec.platform} device{'s' if counts != [1] else ''} per rank "
             f"({total} in all, {', '.join(kinds)}){took}.{self._unchecked()}"
+            + (f" {self._without_coordinator()}" if self.coordinator_died else "")
+        )
+
+    def _without_coordinator(self) -> str:
+        """What the death of JAX's coordinator means."""
+        return (
+            f"JAX's coordinator died ({self.coordinator_died}); no rank can do without it. "
+            "%jaxcluster restart gives the ranks new processes."
         )
 
     def _unchecked(self) -> str:
@@ -202,7 +213,8 @@ class Cluster:
         fresh = start_spec(self.spec, progress)
         for name in ("record", "_link", "_supervisor", "_local", "started_s"):
             setattr(self, name, getattr(fresh, name))
-        self.dead, self.counts, self.out_of_step = {}, {}, None
+        self.dead, self.counts, self.out_of_step = fresh.dead, {}, None
+        self.coordinator_died, self._oom_kills = fresh.coordinator_died, fresh._oom_kills
         self._background, self.is_strict, self.closed = [], False, False
         self._link.on_push = self._on_push
         self._supervisor.on_event = self._on_supervisor_event
@@ -332,6 +344,12 @@ class Cluster:
                 self.recover(f"The end of rank {rank}'s log: {self.last_words(rank)}"),
                 sorted(self.dead) or [rank],
             )
+        if self.coordinator_died:  # this jax's ranks outlive it
+            raise RankDied(
+                f"JAX's coordinator died ({self.coordinator_died}), so the cell was not run.",
+                self.recover(),
+                [],
+            )
 
     def _refuse_if_out_of_step(self) -> None:
         """No number may be computed by mismatched collectives."""
@@ -374,6 +392,8 @@ class Cluster:
                 hint = self.restart()
             except JaxClusterError as error:
                 hint = f"Recovery failed: {error}"
+                if self.closed:
+                    hint += "\nThe cluster is stopped: %jaxcluster start begins anew."
         return "\n".join(filter(None, [said, hint]))
 
     def strict(self, on: bool) -> None:
@@ -543,6 +563,12 @@ class Cluster:
         if self.on_push is not None:
             self.on_push(event)
 
+    def _listen(self, starting: Starting) -> None:
+        """From its start on: what its processes' parent tells, and has told meanwhile."""
+        self._supervisor.on_event = self._on_supervisor_event
+        while not starting.exits.empty():
+            self._on_supervisor_event(starting.exits.get())
+
     def _on_supervisor_event(self, event: dict[str, Any]) -> None:
         """On the supervisor's thread."""
         if self.closed:
@@ -551,10 +577,12 @@ class Cluster:
             for rank in range(self.num_processes):
                 self._mark_dead(rank, "the fork server has ended, and its ranks with it")
         elif event["event"] == "exit" and event["role"] == "rank":
-            why = describe_exit(event["code"])
-            if event["code"] == -signal.SIGKILL and oom_kills() > self._oom_kills:
-                why += " by the kernel: out of memory"
+            why = self._oom_kills.describe_exit(event["code"])
+            if self.coordinator_died and event["code"] == -signal.SIGABRT:
+                why = f"ended by JAX, whose coordinator had died: {self.coordinator_died}"
             self._mark_dead(event["rank"], why)
+        elif event["event"] == "exit" and event["role"] == "coordinator":
+            self.coordinator_died = self._oom_kills.describe_exit(event["code"])
 
     def _mark_dead(self, rank: int, why: str) -> None:
         self.dead.setdefault(rank, {"why": why})
@@ -568,15 +596,6 @@ def _print_first(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> 
             print(what.content["text"], end="", flush=True)
         elif what.kind in ("display_data", "execute_result"):
             print(what.content["data"].get("text/plain", ""), flush=True)
-
-
-def oom_kills() -> int:
-    """How many processes this machine's kernel has killed for want of memory since it booted."""
-    try:
-        fields = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
-        return int(fields.get("oom_kill", 0))
-    except (OSError, ValueError):
-        return 0
 
 
 # --------------------------------------------------------------------------- start and attach
@@ -615,7 +634,7 @@ def start_spec(spec: wire.ClusterSpec, progress: Progress | None = None) -> Clus
         assert starting.link is not None and starting.local is not None
         cluster = Cluster(record, starting.link, starting.local.supervisor)
         cluster._local = starting.local
-        starting.local.supervisor.on_event = cluster._on_supervisor_event
+        cluster._listen(starting)
     except BaseException:
         starting.abandon()
         raise

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster import registry
-from jaxcluster.errors import RecoveryError
+from jaxcluster.errors import LaunchError, RankDied, RecoveryError
+from jaxcluster.link import Event
 from jaxcluster.ranks import name_ranks
 
 if TYPE_CHECKING:
@@ -36,14 +37,21 @@ class Rebuilt:
       kept: the names that all ranks which had them have again.
       lost: the others, and why.
       replaced: ranks whose processes had died.
+      nothing_lived: there was no rank whose variables could be saved.
     """
 
     kept: tuple[str, ...]
     lost: dict[str, str] = field(default_factory=dict)
     replaced: tuple[int, ...] = ()
     seconds: float = 0.0
+    nothing_lived: bool = False
 
     def __str__(self) -> str:
+        if self.nothing_lived:
+            return (
+                f"New processes after {self.seconds:.1f} s: no rank lived, so all variables are "
+                "lost."
+            )
         n = len(self.kept)
         replaced = f", {name_ranks(self.replaced)} replaced" if self.replaced else ""
         text = (
@@ -60,11 +68,13 @@ class Rebuilt:
 def rebuild(cluster: Cluster, progress: Callable[[str], None] | None = None) -> Rebuilt:
     """Give ``cluster`` new processes with the variables of the old ones.
 
-    Takes the time of a restart, plus a copy of all that the ranks hold, out and in.
+    Takes the time of a restart, plus a copy of all that the ranks hold, out and in. A rank that
+    dies meanwhile costs a second try.
 
     Raises:
-      RecoveryError: no rank could be saved; nothing was ended then.
+      RecoveryError: no living rank could be saved; nothing was ended then.
       LaunchError: the new processes did not come up; the cluster is stopped then.
+      RankDied: a new rank died while it was given its variables, twice.
     """
     say = progress or (lambda line: None)
     started = time.perf_counter()
@@ -73,9 +83,11 @@ def rebuild(cluster: Cluster, progress: Callable[[str], None] | None = None) -> 
         say("saving the ranks' variables ...")
         saved = _save(cluster, folder)
         missing = tuple(r for r in range(cluster.num_processes) if r not in saved)
-        cluster.start_anew(progress)
-        say("restoring the variables ...")
-        lost = _restore(cluster, folder, saved)
+        try:
+            lost = _replace(cluster, folder, saved, progress)
+        except (LaunchError, RankDied) as error:
+            say(f"{error.message.partition(chr(10))[0]} Once more ...")
+            lost = _replace(cluster, folder, saved, progress)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     for body in saved.values():
@@ -83,7 +95,22 @@ def rebuild(cluster: Cluster, progress: Callable[[str], None] | None = None) -> 
             lost.setdefault(name, why)
     kept = {name for body in saved.values() for name in body["kept"]} - set(lost)
     seconds = time.perf_counter() - started
-    return Rebuilt(tuple(sorted(kept)), lost, missing, seconds)
+    return Rebuilt(tuple(sorted(kept)), lost, missing, seconds, not saved)
+
+
+def _replace(
+    cluster: Cluster,
+    folder: Path,
+    saved: dict[int, dict[str, Any]],
+    progress: Callable[[str], None] | None,
+) -> dict[str, str]:
+    """New processes with what was saved; returns the names that are lost."""
+    cluster.start_anew(progress)
+    if not saved:
+        return {}
+    if progress is not None:
+        progress("restoring the variables ...")
+    return _restore(cluster, folder, saved)
 
 
 def _state_folder() -> Path:
@@ -99,12 +126,20 @@ def _state_folder() -> Path:
 
 
 def _save(cluster: Cluster, folder: Path) -> dict[int, dict[str, Any]]:
-    alive = [r for r in range(cluster.num_processes) if r not in cluster.dead]
+    """What each living rank has written; empty if none lives."""
+    saved: dict[int, dict[str, Any]] = {}
+    answers: dict[int, Event] = {}
     # Hashes tell the values that all ranks share from those that each has of its own.
-    body = {"path": str(folder), "digests": bool(cluster.dead)}
-    answers = cluster.link.gather(alive, "snapshot", body, timeout_s=SAVE_S)
-    saved = {rank: event.body for rank, event in answers.items() if event.op == "reply"}
-    if not saved:
+    digests = bool(cluster.dead)
+    while alive := [r for r in range(cluster.num_processes) if r not in cluster.dead]:
+        body = {"path": str(folder), "digests": digests}
+        answers = cluster.link.gather(alive, "snapshot", body, timeout_s=SAVE_S)
+        saved = {rank: event.body for rank, event in answers.items() if event.op == "reply"}
+        if digests or len(saved) == len(alive):
+            break
+        digests = True  # one has died meanwhile, so now they are needed
+    died = [rank for rank, event in answers.items() if event.op == "died"]
+    if not saved and len(died) < len(alive):
         why = next((str(e.body.get("message", e.body)) for e in answers.values()), "none answered")
         raise RecoveryError(
             f"No rank's variables could be saved ({why}).",

@@ -141,13 +141,44 @@ def ipp_files(cluster_file: str) -> list[Path]:
     return [Path(cluster_file), *connection]
 
 
-def describe_exit(code: int) -> str:
-    """An exit code in words: ``killed by SIGKILL``, ``exit code 1``."""
+def describe_exit(code: int, out_of_memory: bool = False) -> str:
+    """An exit code in words: ``killed by SIGKILL``, ``exit code 1``.
+
+    Args:
+      out_of_memory: the kernel has just killed a process for want of memory.
+    """
     if code >= 0:
         return f"exit code {code}"
+    if code == -signal.SIGKILL and out_of_memory:
+        return "killed by SIGKILL by the kernel: out of memory"
     with contextlib.suppress(ValueError):
         return f"killed by {signal.Signals(-code).name}"
     return f"killed by signal {-code}"
+
+
+class OomKills:
+    """Which deaths the kernel's out-of-memory killer is to blame for.
+
+    The kernel counts its kills and does not say whom: a SIGKILL counts as one of them as long as
+    there were more since this object was made than were told of.
+    """
+
+    def __init__(self) -> None:
+        self._told = oom_kills()
+
+    def describe_exit(self, code: int) -> str:
+        out_of_memory = code == -signal.SIGKILL and oom_kills() > self._told
+        self._told += out_of_memory
+        return describe_exit(code, out_of_memory)
+
+
+def oom_kills() -> int:
+    """How many processes this machine's kernel has killed for want of memory since it booted."""
+    try:
+        fields = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+        return int(fields.get("oom_kill", 0))
+    except (OSError, ValueError):
+        return 0
 
 
 class Starting:
@@ -167,6 +198,7 @@ class Starting:
         self.local: LocalCluster | None = None
         self.link: Link | None = None
         self.coordinator_pid = 0
+        self._oom_kills = OomKills()
 
     @property
     def left_s(self) -> float:
@@ -176,7 +208,7 @@ class Starting:
         """Take all steps; returns the record of the running cluster, which is saved."""
         spec, ranks = self.spec, range(self.spec.num_processes)
         self.say(f"starting {spec.num_processes} processes ...")
-        self.local = local = LocalCluster(spec, self.exits.put)
+        self.local = local = LocalCluster(spec, self._on_exit)
         pids = local.start()
         self.link = Link(dict(zip(ranks, local.plan.addresses, strict=True)))
         facts = self._facts()
@@ -208,6 +240,12 @@ class Starting:
             release_warm(local.supervisor)
         return record
 
+    def _on_exit(self, event: dict[str, Any]) -> None:
+        """On the supervisor's thread: whoever waits for a rank that has died waits no longer."""
+        self.exits.put(event)
+        if self.link is not None and event["event"] == "exit" and event["role"] == "rank":
+            self.link.mark_dead(event["rank"], {"why": describe_exit(event["code"])})
+
     def _facts(self) -> list[wire.EngineFacts]:
         n = self.spec.num_processes
         assert self.link is not None
@@ -229,6 +267,8 @@ class Starting:
                         missing,
                     ) from None
                 continue
+            if event.op == "died":
+                self._check_exits()
             found[event.rank] = wire.parse(wire.EngineFacts, unwrap(event))
             self.say(f"engines {len(found)}/{n}")
         return [found[rank] for rank in range(n)]
@@ -240,9 +280,18 @@ class Starting:
         one_host = len({f.host_key for f in facts}) == 1
         address = LOOPBACK if one_host else facts[0].address
         body = {"address": address}
-        reserved = unwrap(self.link.gather([0], "reserve", body, timeout_s=self.left_s)[0])
+        answer = self.link.gather([0], "reserve", body, timeout_s=self.left_s)
+        self._check_exits()
+        if 0 not in answer:
+            raise EnginesMissing(
+                f"Rank 0 does not answer any more. {self._last_words(0)}",
+                f"Try: %jaxcluster start -n {len(ranks)} --timeout {2 * self.spec.timeout_s:g}",
+                [0],
+            )
+        reserved = unwrap(answer[0])
         where = {"address": address, "port": reserved["probe_port"]}
         answers = self.link.gather(ranks, "probe", where, timeout_s=min(6.0, self.left_s))
+        self._check_exits()
         deaf = [r for r in ranks if r not in answers or answers[r].op != "reply"]
         if deaf:
             raise LaunchError(
@@ -311,6 +360,8 @@ class Starting:
                         missing,
                     ) from None
                 continue
+            if event.op == "died":
+                self._check_exits()
             if event.op != "reply":
                 body = event.body
                 raise error(
@@ -329,7 +380,7 @@ class Starting:
             except queue.Empty:
                 break
             if event["event"] == "exit" and event["role"] == "rank":
-                self.exited[event["rank"]] = describe_exit(event["code"])
+                self.exited[event["rank"]] = self._oom_kills.describe_exit(event["code"])
             elif event["event"] == "exit":
                 role = event["role"]
                 what = {"controller": "ipyparallel's controller", "coordinator": "the coordinator"}

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import Home, until
 
 import jaxcluster
-from jaxcluster.errors import Divergence, JaxClusterError, RankDied
+from jaxcluster.errors import (
+    Divergence,
+    EnginesMissing,
+    JaxClusterError,
+    NoCluster,
+    RankDied,
+)
+from jaxcluster.launchers.local import LocalCluster
+from jaxcluster.rebuild import SHARED_MEMORY
 
 SETUP = """
 import jax, jax.numpy as jnp, numpy as np, time
@@ -164,3 +175,192 @@ def test_a_skip_and_a_death_on_fewer_and_more_ranks(home: Home, num_processes: i
         source = "import jax\nprint(jax.process_count())"
         record = cluster.run(source, show=False)
         assert record.stdout(num_processes - 1) == f"{num_processes}\n"
+
+
+# ------------------------------------------------------------------------------- out of memory
+
+
+class MemoryGroup:
+    """A memory cgroup of this test's own, of version 1 or 2."""
+
+    def __init__(self, nbytes: int) -> None:
+        name = f"jaxcluster-test-{os.getpid()}"
+        old = Path("/sys/fs/cgroup/memory")
+        self.path = (old if old.is_dir() else Path("/sys/fs/cgroup")) / name
+        self.path.mkdir()
+        try:
+            limit = "memory.limit_in_bytes" if old.is_dir() else "memory.max"
+            (self.path / limit).write_text(str(nbytes))
+            with contextlib.suppress(OSError):  # without it there may be swap to go to
+                (self.path / "memory.swap.max").write_text("0")
+        except OSError:
+            self.path.rmdir()
+            raise
+
+    def take(self, pid: int) -> None:
+        (self.path / "cgroup.procs").write_text(str(pid))
+
+    def remove(self) -> None:
+        until(lambda: not (self.path / "cgroup.procs").read_text(), "its processes have ended", 10)
+        self.path.rmdir()
+
+
+@pytest.fixture
+def memory_group() -> Iterator[MemoryGroup]:
+    try:
+        group = MemoryGroup(256 << 20)
+    except OSError as error:
+        pytest.skip(f"no memory cgroup can be made here: {error}")
+    yield group
+    group.remove()
+
+
+def test_a_rank_that_runs_out_of_memory_is_told_so_and_replaced(
+    ranks: jaxcluster.Cluster, memory_group: MemoryGroup
+) -> None:
+    memory_group.take(ranks.record.pids[2])
+    hog = "hog = []\nwhile r == 2 and len(hog) < 100:\n    hog.append(np.ones(1 << 21))"
+    with pytest.raises(RankDied) as caught:
+        ranks.run(hog, show=False)
+    assert "Rank 2 died in cell [2]: killed by SIGKILL by the kernel: out of memory." in str(
+        caught.value
+    )
+    assert caught.value.ranks == (2,)
+    check_whole(ranks)
+    # The kernel's count is no reason to call the next death one of these.
+    kill(ranks, 1)
+    until(lambda: 1 in ranks.dead, "news of the death", 5)
+    assert ranks.dead[1]["why"] == "killed by SIGKILL"
+    with pytest.raises(RankDied):
+        ranks.run("print(1)", show=False)
+
+
+# ---------------------------------------------------------------------- during start and recovery
+
+
+@pytest.fixture
+def new_pids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The ranks' pids, as soon as they are started."""
+    pids: list[int] = []
+    start = LocalCluster.start
+
+    def remember(local: LocalCluster) -> list[int]:
+        pids[:] = start(local)
+        return pids
+
+    monkeypatch.setattr(LocalCluster, "start", remember)
+    return pids
+
+
+def killer(pids: list[int], rank: int, step: str, times: int = 1) -> Callable[[str], Any]:
+    """A listener to progress that kills a rank as soon as ``step`` is said."""
+    left = [step] * times
+
+    def listen(line: str) -> None:
+        if left and line.startswith(left[-1]):
+            left.pop()
+            os.kill(pids[rank], signal.SIGKILL)
+
+    return listen
+
+
+def saved_states() -> list[Path]:
+    return list(SHARED_MEMORY.glob("jaxcluster-state-*"))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("step", ["engines 2/2", "initializing JAX", "connecting engines"])
+def test_a_rank_that_dies_during_the_start_is_named_with_signal_and_log(
+    home: Home, new_pids: list[int], step: str, rank: int
+) -> None:
+    spec = jaxcluster.cluster.make_spec(2, name="stillborn")
+    started = time.monotonic()
+    with pytest.raises(EnginesMissing) as caught:
+        jaxcluster.cluster.start_spec(spec, killer(new_pids, rank, step))
+    assert time.monotonic() - started < 15  # not the 60 s that a start may take
+    told = f"Rank {rank} died while the cluster came up (killed by SIGKILL). "
+    assert str(caught.value).startswith(told)
+    assert "log" in str(caught.value)
+    assert "%jaxcluster doctor" in caught.value.hint
+    assert caught.value.missing == (rank,)
+    with jaxcluster.start(2, name="stillborn") as again:
+        assert again.run("print(1)", show=False).stdout() == "1\n"
+
+
+@pytest.mark.parametrize("step", ["saving", "initializing JAX", "restoring"])
+def test_a_rank_that_dies_during_a_recovery_costs_a_second_try_and_no_more(
+    ranks: jaxcluster.Cluster, new_pids: list[int], step: str
+) -> None:
+    new_pids[:] = ranks.record.pids
+    before = saved_states()
+    kept = ranks.restart(killer(new_pids, 3, step))
+    assert "variables kept" in kept
+    if step == "saving":
+        assert "rank 3 replaced" in kept
+        assert "r (each rank had its own, and one died with it)" in kept
+        assert "history" not in kept
+    else:
+        assert "Lost" not in kept
+        record = ranks.run("print(float(total(g)), r)", show=False)
+        assert [record.stdout(rank) for rank in range(4)] == [f"120.0 {r}\n" for r in range(4)]
+    check_whole(ranks)
+    assert saved_states() == before
+
+
+def test_a_recovery_that_can_not_succeed_says_what_to_type_and_leaves_nothing(
+    ranks: jaxcluster.Cluster, new_pids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = saved_states()
+    start_spec = jaxcluster.cluster.start_spec
+    dying = killer(new_pids, 1, "initializing JAX", times=2)
+    monkeypatch.setattr(
+        jaxcluster.cluster, "start_spec", lambda spec, progress: start_spec(spec, dying)
+    )
+    kill(ranks, 2)
+    until(lambda: 2 in ranks.dead, "news of the death", 5)
+    with pytest.raises(RankDied) as caught:
+        ranks.run("print(1)", show=False)
+    assert "Recovery failed: Rank 1 died while the cluster came up" in str(caught.value)
+    assert "The cluster is stopped: %jaxcluster start begins anew." in str(caught.value)
+    with pytest.raises(NoCluster, match="%jaxcluster start"):
+        ranks.run("print(1)", show=False)
+    assert saved_states() == before
+
+
+def test_the_death_of_all_ranks_ends_in_empty_ones(ranks: jaxcluster.Cluster) -> None:
+    for rank in range(4):
+        kill(ranks, rank)
+    until(lambda: len(ranks.dead) == 4, "news of the deaths", 5)
+    with pytest.raises(RankDied) as caught:
+        ranks.run("print(1)", show=False)
+    assert "Ranks 0-3 died" in str(caught.value)
+    assert "no rank lived, so all variables are lost." in str(caught.value)
+    record = ranks.run(SETUP + "print(float(total(g)))", show=False)
+    assert [record.stdout(rank) for rank in range(4)] == ["120.0\n"] * 4
+
+
+# ------------------------------------------------------------------------------- the coordinator
+
+
+@pytest.mark.parametrize("when", ["idle", "in a cell"])
+def test_the_death_of_the_coordinator_is_told_and_the_ranks_are_replaced(
+    ranks: jaxcluster.Cluster, when: str
+) -> None:
+    pid = ranks.record.coordinator_pid
+    if when == "idle":
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: len(ranks.dead) == 4, "news of the ranks' deaths", 10)
+        assert "JAX's coordinator died (killed by SIGKILL)" in ranks.summary()
+        with pytest.raises(RankDied) as caught:
+            ranks.run("print(1)", show=False)
+    else:
+        timer = threading.Timer(0.7, os.kill, (pid, signal.SIGKILL))
+        timer.start()
+        with pytest.raises(RankDied) as caught:
+            ranks.run("for step in range(10**6): s = float(total(g * step))", show=False)
+        timer.join()
+    assert "ended by JAX, whose coordinator had died: killed by SIGKILL" in str(caught.value)
+    assert not ranks.coordinator_died
+    assert "coordinator" not in ranks.summary()
+    record = ranks.run(SETUP + "print(float(total(g)))", show=False)
+    assert [record.stdout(rank) for rank in range(4)] == ["120.0\n"] * 4

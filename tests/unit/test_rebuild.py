@@ -34,3 +34,8 @@ def test_the_line_names_what_came_back_and_what_did_not():
         "New processes after 1.2 s, rank 2 replaced: 2 variables kept. "
         "Lost: g (its only copy died with the rank)."
     )
+
+
+def test_the_line_says_so_when_no_rank_lived():
+    line = str(Rebuilt((), {}, (0, 1), 0.5, nothing_lived=True))
+    assert line == "New processes after 0.5 s: no rank lived, so all variables are lost."

@@ -10,7 +10,7 @@ from helpers import Home
 
 from jaxcluster import starting
 from jaxcluster.errors import LauncherUnavailable, PlanError, UsageError
-from jaxcluster.starting import describe_exit, dry_run, make_spec
+from jaxcluster.starting import OomKills, describe_exit, dry_run, make_spec
 
 
 @pytest.fixture(autouse=True)
@@ -136,3 +136,20 @@ def test_a_dry_run_says_why_a_start_would_fail(machine: Any) -> None:
 )
 def test_the_end_of_a_process_is_told_in_words(code: int, words: str) -> None:
     assert describe_exit(code) == words
+
+
+def test_a_kill_for_want_of_memory_is_told_once_for_each_that_the_kernel_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = 5
+    monkeypatch.setattr(starting, "oom_kills", lambda: counted)
+    kills = OomKills()
+    assert kills.describe_exit(-9) == "killed by SIGKILL"
+    counted = 6
+    assert kills.describe_exit(-6) == "killed by SIGABRT"
+    assert kills.describe_exit(-9) == "killed by SIGKILL by the kernel: out of memory"
+    assert kills.describe_exit(-9) == "killed by SIGKILL"
+
+
+def test_the_kernels_count_of_such_kills_is_read_where_there_is_one() -> None:
+    assert starting.oom_kills() >= 0
