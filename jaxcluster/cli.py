@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import time
@@ -80,6 +81,11 @@ def check(words: list[str]) -> None:
         raise SystemExit(1)
 
 
+def in_shell_words(error: JaxClusterError) -> str:
+    """What the error says to type next, as it is typed here."""
+    return re.sub(rf"%(jaxcluster (?:{'|'.join(COMMANDS)})\b)", r"\1", str(error))
+
+
 COMMANDS = {"start": start, "list": list_clusters, "stop": stop, "doctor": check}
 
 
@@ -94,10 +100,10 @@ def main(argv: list[str] | None = None) -> int:
             raise UsageError(f"There is no command {words[0]!r}.", HELP)
         COMMANDS[words[0]](words[1:])
     except UsageError as error:
-        print(f"{error}", file=sys.stderr)
+        print(in_shell_words(error), file=sys.stderr)
         return 2
     except JaxClusterError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print(f"{type(error).__name__}: {in_shell_words(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -211,3 +211,13 @@ def test_the_notebook_sees_a_cluster_of_the_shell(
     record = attached.run("import jax\nprint(jax.device_count())", show=False)
     assert record.stdout(1) == "4\n"
     attached.close()
+
+
+def test_an_error_says_what_to_type_in_the_shell(
+    shell: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    ended = shell("stop", "nobody")
+    assert ended.returncode == 1
+    assert "NoCluster: There is no cluster 'nobody' here" in ended.stderr
+    assert "jaxcluster start -n 4" in ended.stderr
+    assert "%jaxcluster" not in ended.stderr
