@@ -1,0 +1,115 @@
+/** The fields of the form that starts a cluster, and the line that it will run. */
+
+import * as React from 'react';
+import { PLATFORMS, checkOptions, startLine, type IStartOptions } from './startOptions';
+import type { Trans } from './words';
+
+interface IStartFields {
+  initial: IStartOptions;
+  trans: Trans;
+  onChange: (options: IStartOptions) => void;
+}
+
+export function StartFields(props: IStartFields): JSX.Element {
+  const { trans } = props;
+  const [options, setOptions] = React.useState(props.initial);
+  const wrong = checkOptions(options, trans);
+  const id = React.useId();
+
+  const change = (part: Partial<IStartOptions>) => {
+    const next = { ...options, ...part };
+    setOptions(next);
+    props.onChange(next);
+  };
+
+  type Text = Exclude<keyof IStartOptions, 'detach'>;
+  /** What every field has: its name, its value, what is wrong with it. */
+  const field = (key: Text, label: string, help: string, control: (own: object) => JSX.Element) => {
+    const own = {
+      id: `${id}-${key}`,
+      name: key,
+      value: options[key],
+      'aria-invalid': wrong[key] ? true : undefined,
+      'aria-describedby': `${id}-${key}-help`,
+      onChange: (event: React.ChangeEvent<HTMLInputElement>) =>
+        change({ [key]: event.target.value })
+    };
+    return (
+      <div className="jxl-field">
+        <label htmlFor={own.id}>{label}</label>
+        {control(own)}
+        <span
+          id={`${id}-${key}-help`}
+          className={wrong[key] ? 'jxl-help jxl-mod-wrong' : 'jxl-help'}
+          aria-live="polite"
+        >
+          {wrong[key] ?? help}
+        </span>
+      </div>
+    );
+  };
+  const text = (placeholder: string, numeric = false) =>
+    function Input(own: object) {
+      return (
+        <input
+          type="text"
+          className="jp-mod-styled"
+          autoComplete="off"
+          spellCheck={false}
+          inputMode={numeric ? 'numeric' : undefined}
+          placeholder={placeholder}
+          {...own}
+        />
+      );
+    };
+
+  return (
+    <div className="jxl-form">
+      {field('numProcesses', trans.__('Ranks'), trans.__('Processes'), text(trans.__('automatic'), true))}
+      {field(
+        'devicesPerProcess',
+        trans.__('Devices of each'),
+        trans.__('On CPU as many as you like'),
+        text(trans.__('automatic'), true)
+      )}
+      {field('platform', trans.__('Platform'), trans.__('What this machine has, if automatic'), own => (
+        <select className="jp-mod-styled" {...own}>
+          <option value="">{trans.__('automatic')}</option>
+          {PLATFORMS.map(name => (
+            <option key={name} value={name}>
+              {name}
+            </option>
+          ))}
+        </select>
+      ))}
+      {field('name', trans.__('Name'), trans.__('To attach to it by'), text(trans.__('automatic')))}
+      {field('timeout', trans.__('Time limit'), trans.__('Seconds for the start'), text('60', true))}
+      {field('env', trans.__('Environment'), trans.__('NAME=VALUE, one a line'), own => (
+        <textarea className="jp-mod-styled" rows={2} spellCheck={false} {...own} />
+      ))}
+      {field(
+        'more',
+        trans.__('More options'),
+        trans.__('As %1 takes them', '%jaxcluster start'),
+        text('--heartbeat-timeout-seconds 300')
+      )}
+      <div className="jxl-field">
+        <label className="jxl-check">
+          <input
+            type="checkbox"
+            name="detach"
+            checked={options.detach}
+            onChange={event => change({ detach: event.target.checked })}
+          />
+          {trans.__('Keep it running when the kernel ends')}
+        </label>
+      </div>
+      <p className="jxl-dim" id={`${id}-line`}>
+        {trans.__('This will run:')}
+      </p>
+      <pre className="jxl-command" aria-labelledby={`${id}-line`} role="group">
+        {`%jaxcluster start ${startLine(options)}`.trimEnd()}
+      </pre>
+    </div>
+  );
+}

@@ -1,0 +1,101 @@
+/** Asks how to start a cluster, and remembers the answer for the next time. */
+
+import { Dialog, ReactWidget } from '@jupyterlab/apputils';
+import * as React from 'react';
+import { StartFields } from './startFields';
+import { NO_OPTIONS, checkOptions, startLine, type IStartOptions } from './startOptions';
+import type { Trans } from './words';
+
+const REMEMBERED = 'jaxcluster:start';
+
+/** What follows `%jaxcluster start`, as the user wants it; null if the user wants none. */
+export async function askStart(
+  defaults: Partial<IStartOptions>,
+  trans: Trans
+): Promise<string | null> {
+  const body = new StartForm({ ...NO_OPTIONS, ...defaults, ...recall() }, trans);
+  const dialog = new FormDialog({
+    title: trans.__('Start a JAX cluster'),
+    body,
+    buttons: [
+      Dialog.cancelButton({ label: trans.__('Cancel') }),
+      Dialog.okButton({ label: trans.__('Start') })
+    ],
+    focusNodeSelector: 'input'
+  });
+  const { button, value } = await dialog.launch();
+  if (!button.accept || !value) {
+    return null;
+  }
+  remember(value);
+  return startLine(value);
+}
+
+class StartForm extends ReactWidget implements Dialog.IBodyWidget<IStartOptions> {
+  private options: IStartOptions;
+
+  constructor(
+    private readonly initial: IStartOptions,
+    private readonly trans: Trans
+  ) {
+    super();
+    this.addClass('jxl-startForm');
+    this.options = initial;
+  }
+
+  getValue(): IStartOptions {
+    return this.options;
+  }
+
+  /** Whether it can be used as it is; if not, the first wrong field gets the focus. */
+  check(): boolean {
+    if (!Object.keys(checkOptions(this.options, this.trans)).length) {
+      return true;
+    }
+    this.node.querySelector<HTMLElement>('[aria-invalid]')?.focus();
+    return false;
+  }
+
+  protected override render(): JSX.Element {
+    return (
+      <StartFields
+        initial={this.initial}
+        trans={this.trans}
+        onChange={options => (this.options = options)}
+      />
+    );
+  }
+}
+
+/** A dialog that stays open while its form is wrong. Clicks and Enter both come by way of `resolve`. */
+class FormDialog extends Dialog<IStartOptions> {
+  constructor(private readonly form: Partial<Dialog.IOptions<IStartOptions>> & { body: StartForm }) {
+    super(form);
+  }
+
+  override resolve(index?: number): void {
+    const accepts = index === undefined || this.form.buttons?.[index]?.accept;
+    if (!accepts || this.form.body.check()) {
+      super.resolve(index);
+    }
+  }
+}
+
+/** A name is not remembered: two clusters can't have the same. */
+function remember({ name: _, ...options }: IStartOptions): void {
+  try {
+    localStorage.setItem(REMEMBERED, JSON.stringify(options));
+  } catch {
+    // Then it is asked anew next time.
+  }
+}
+
+function recall(): Partial<IStartOptions> {
+  try {
+    const found = JSON.parse(localStorage.getItem(REMEMBERED) ?? '{}');
+    const known = Object.entries(NO_OPTIONS).filter(([key, value]) => typeof found?.[key] === typeof value);
+    return Object.fromEntries(known.map(([key]) => [key, found[key]]));
+  } catch {
+    return {};
+  }
+}

@@ -1,0 +1,97 @@
+/** The options of `%jaxcluster start` as a form has them: checked, and written as a line. */
+
+import type { Trans } from './words';
+
+/** All as they were typed; '' is the default. */
+export interface IStartOptions {
+  numProcesses: string;
+  devicesPerProcess: string;
+  platform: string;
+  name: string;
+  /** NAME=VALUE, one a line. */
+  env: string;
+  timeout: string;
+  detach: boolean;
+  /** More words for the line, as they would be typed. */
+  more: string;
+}
+
+export const NO_OPTIONS: IStartOptions = {
+  numProcesses: '',
+  devicesPerProcess: '',
+  platform: '',
+  name: '',
+  env: '',
+  timeout: '',
+  detach: false,
+  more: ''
+};
+
+export const PLATFORMS = ['cpu', 'cuda', 'tpu'];
+
+/** A word as the line's reader (Python's shlex) takes it for one. */
+export function quote(word: string): string {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replace(/'/g, `'"'"'`)}'`;
+}
+
+const variables = (env: string): string[] => env.split('\n').filter(line => line.trim());
+
+/** What follows `%jaxcluster start`. */
+export function startLine(options: IStartOptions): string {
+  const words: string[] = [];
+  const add = (option: string, value: string) => {
+    if (value.trim()) {
+      words.push(option, quote(value.trim()));
+    }
+  };
+  add('-n', options.numProcesses);
+  add('--devices-per-process', options.devicesPerProcess);
+  add('--platform', options.platform);
+  add('--name', options.name);
+  for (const variable of variables(options.env)) {
+    const at = variable.indexOf('=');
+    words.push('--env', quote(`${variable.slice(0, at).trim()}=${variable.slice(at + 1)}`));
+  }
+  add('--timeout', options.timeout);
+  if (options.detach) {
+    words.push('--detach');
+  }
+  if (options.more.trim()) {
+    words.push(options.more.trim());
+  }
+  return words.join(' ');
+}
+
+/** What is wrong with which option, in words; empty if nothing is. */
+export function checkOptions(
+  options: IStartOptions,
+  trans: Trans
+): { [K in keyof IStartOptions]?: string } {
+  const wrong: { [K in keyof IStartOptions]?: string } = {};
+  for (const key of ['numProcesses', 'devicesPerProcess'] as const) {
+    if (options[key].trim() && !/^[1-9]\d{0,5}$/.test(options[key].trim())) {
+      wrong[key] = trans.__('A whole number, 1 or more; empty for the default.');
+    }
+  }
+  // As registry.py has it.
+  if (options.name.trim() && !/^[A-Za-z0-9][A-Za-z0-9_.-]{0,30}$/.test(options.name.trim())) {
+    wrong.name = trans.__('Letters, digits, and . _ - after the first; up to 31 of them.');
+  }
+  if (options.timeout.trim() && !(Number(options.timeout) > 0 && isFinite(Number(options.timeout)))) {
+    wrong.timeout = trans.__('A number of seconds above 0; empty for 60.');
+  }
+  const bad = variables(options.env).find(line => !/^\s*[A-Za-z_]\w*\s*=/.test(line));
+  if (bad !== undefined) {
+    wrong.env = trans.__('“%1” is not of the form NAME=VALUE.', bad.trim());
+  }
+  if (!quotesEnd(options.more)) {
+    wrong.more = trans.__('A quote is not closed.');
+  } else if (options.more.trim() && !options.more.trim().startsWith('-')) {
+    wrong.more = trans.__('Options start with a dash, as in --dry-run.');
+  }
+  return wrong;
+}
+
+function quotesEnd(text: string): boolean {
+  return /^(?:[^'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")*$/.test(text);
+}

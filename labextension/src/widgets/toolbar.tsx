@@ -1,0 +1,78 @@
+/** What stands in the notebook's toolbar: the SPMD switch, and the ranks' state in a few words. */
+
+import * as React from 'react';
+import type { IState } from '../protocol';
+import { chipText, chipTone, glyphOf, countStatuses, type Trans } from './words';
+
+interface IToolbarPart {
+  /** Null: jaxcluster is not loaded in the kernel. */
+  state: IState | null;
+  trans: Trans;
+  onClick: () => void;
+}
+
+/** On: every following cell is an %%spmd cell. The kernel decides; a click asks it to. */
+export function SpmdSwitch({ state, trans, onClick }: IToolbarPart): JSX.Element {
+  const on = state?.spmd ?? false;
+  const title = !state
+    ? trans.__('Run %1 in this notebook first', '%load_ext jaxcluster')
+    : on
+      ? trans.__('Every cell runs on all ranks. Click to run cells in the notebook again')
+      : trans.__('Run every cell on all ranks');
+  return (
+    <button
+      type="button"
+      role="switch"
+      className="jxl-switch"
+      aria-checked={on}
+      // Not `disabled`: the reason would be out of reach for the keyboard.
+      aria-disabled={!state}
+      title={title}
+      onClick={() => state && onClick()}
+    >
+      <span className="jxl-track" aria-hidden="true" />
+      SPMD
+    </button>
+  );
+}
+
+/** "4/4 idle"; nothing where jaxcluster is not loaded. */
+export function StateChip({ state, trans, onClick }: IToolbarPart): JSX.Element | null {
+  if (!state) {
+    return null;
+  }
+  const worst = countStatuses(state.ranks)[0]?.[0];
+  const text = chipText(state, trans);
+  return (
+    <button
+      type="button"
+      className="jxl-chip"
+      data-tone={chipTone(state)}
+      aria-label={trans.__('JAX cluster: %1', text)}
+      title={trans.__('Show the cluster')}
+      onClick={onClick}
+    >
+      {state.progress ? (
+        <span className="jxl-spinner" aria-hidden="true" />
+      ) : (
+        <span className="jxl-glyph" aria-hidden="true">
+          {worst ? glyphOf(worst) : '–'}
+        </span>
+      )}
+      {text}
+    </button>
+  );
+}
+
+/** "JAX: 4/4 idle · SPMD". */
+export function StatusItem({ state, trans, onClick }: IToolbarPart): JSX.Element | null {
+  if (!state) {
+    return null;
+  }
+  const text = trans.__('JAX: %1', chipText(state, trans)) + (state.spmd ? ' · SPMD' : '');
+  return (
+    <button type="button" className="jxl-statusItem" title={trans.__('Show the cluster')} onClick={onClick}>
+      {text}
+    </button>
+  );
+}
