@@ -54,7 +54,13 @@ export interface ISettings {
   badges: boolean;
 }
 
-/** The ids of all commands; commands.ts says what each does. */
+/**
+ * The ids of all commands. commands.ts adds them, except those that open a panel: showClusters, inspect
+ * and showReport are added by the plugins of these panels (sidebar, inspector, report).
+ *
+ * Arguments: start {line?}, without which a form asks; attach {name}; stop {name?, id?}, where an id is
+ * that of a cluster which only the server knows; logs {rank?}.
+ */
 export namespace CommandIDs {
   export const start = 'jaxcluster:start';
   export const stop = 'jaxcluster:stop';
