@@ -1,18 +1,22 @@
 """What ``%jaxcluster doctor`` finds: versions, ports, names, devices, and how to mend them.
 
 Every check is a function from what was found to one ``Check``; ``run_checks`` does the finding.
-jax is never imported: its version comes from the package metadata.
+jax is never imported here: its version comes from the package metadata, and a process of its own
+looks for its private names.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import ipaddress
+import json
 import os
 import re
 import socket
 import stat
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +47,7 @@ class Check:
 
 
 def run_checks(runtime_dir: Path, environ: Mapping[str, str] | None = None) -> list[Check]:
-    """All checks on this machine, in the order to show them; some tens of milliseconds.
+    """All checks on this machine, in the order to show them; about as long as jax's import.
 
     Args:
       runtime_dir: where clusters keep their connection files; it need not exist yet.
@@ -54,6 +58,7 @@ def run_checks(runtime_dir: Path, environ: Mapping[str, str] | None = None) -> l
         check_python(sys.version_info[:3]),
         *(check_package(*package, installed_version) for package in PACKAGES),
         check_jaxlib_match(installed_version("jax"), installed_version("jaxlib")),
+        check_private_names(*ask_private_names(environ)),
         check_loopback(_bind_loopback),
         check_hostname(socket.gethostname(), _resolve),
         check_proxies(environ),
@@ -120,6 +125,57 @@ def check_jaxlib_match(jax: str | None, jaxlib: str | None) -> Check:
     if _release(jaxlib)[:2] != _release(jax)[:2]:
         return Check(name, None, f"{pair}: jax may refuse a jaxlib that old", fix)
     return Check(name, True, "match")
+
+
+def check_private_names(missing: Mapping[str, str] | str, seconds: float = 0.0) -> Check:
+    """What no longer works because this jax keeps a private name elsewhere.
+
+    Args:
+      missing: what ``engine.jax_private`` did not find, each with what happens without it; or why
+        it could not be asked.
+      seconds: how long that took.
+    """
+    name = "jax's inner names"
+    if isinstance(missing, str):
+        return Check(name, False, f"could not be looked for: {missing}")
+    asked = f"a process that imported jax took {seconds:.1f} s to look"
+    if not missing:
+        return Check(name, True, f"are where they are expected ({asked})")
+    return Check(
+        name,
+        None,
+        "moved in this jax: "
+        + "; ".join(f"{what} ({cost})" for what, cost in missing.items())
+        + f" ({asked})",
+        "the rest works; a jax that was tried: 0.10.2 or 0.12",
+    )
+
+
+def ask_private_names(
+    environ: Mapping[str, str], timeout_s: float = 60.0
+) -> tuple[Mapping[str, str] | str, float]:
+    """Which of jax's private names a process of its own does not find, and its seconds."""
+    started = time.perf_counter()
+    argv = [sys.executable, "-m", "jaxcluster.engine.jax_private"]
+    try:
+        done = subprocess.run(
+            argv,
+            check=False,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{type(error).__name__}: {error}", time.perf_counter() - started
+    seconds = time.perf_counter() - started
+    try:
+        missing: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        return last[0], seconds
+    return missing, seconds
 
 
 def installed_version(name: str) -> str | None:

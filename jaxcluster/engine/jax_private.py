@@ -1,6 +1,8 @@
 """Every private name of JAX that jaxcluster uses, each with what to do where it has moved.
 
-``self_test`` names those that are missing; ``%jaxcluster doctor`` and a unit test show them.
+``self_test`` names those that are missing, and ``WITHOUT`` says what that costs: ``%jaxcluster
+doctor`` shows it, and a unit test fails. ``python -m jaxcluster.engine.jax_private`` prints what is
+missing and its cost as JSON, for those who may not import jax.
 """
 
 from __future__ import annotations
@@ -19,6 +21,16 @@ import numpy as np
 
 if TYPE_CHECKING:
     from jaxcluster.engine.journal import Journal, Program
+
+# What each group of private names is for, and what happens where they have moved.
+WITHOUT = {
+    "gloo address": "CPU collectives use this host's name, which must lead to an address of it",
+    "launch journal": "ranks that break lockstep are not found; hangs are told by stacks alone",
+    "ghost drain": "ranks are brought back into step by new processes, which takes longer",
+    "saved variables": "restored scalars lose their weak type; classes must be registered again",
+    "coordinator process": "rank 0 hosts JAX's coordinator, and its death ends all ranks",
+    "coordination client": "there is no strict mode",
+}
 
 _gloo_original: Any = None
 _recording: Any = None
@@ -471,3 +483,11 @@ def self_test() -> dict[str, bool]:
     except (ImportError, AttributeError):
         found["coordination client"] = False
     return found
+
+
+if __name__ == "__main__":
+    import json
+
+    import jax  # noqa: F401  # one that can't be imported is to be told as that
+
+    print(json.dumps({what: WITHOUT[what] for what, found in self_test().items() if not found}))

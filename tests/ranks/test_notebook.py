@@ -110,7 +110,8 @@ def test_logs_of_one_rank_and_of_all(notebook: Notebook) -> None:
 
 def test_doctor_checks_and_says_what_to_mend(notebook: Notebook) -> None:
     text = notebook.ok("%jaxcluster doctor").stdout
-    for word in ("Python", "jax", "ipyparallel", "loopback", "hostname", "devices"):
+    words = ("Python", "jax", "jax's inner names", "ipyparallel", "loopback", "hostname", "devices")
+    for word in words:
         assert re.search(rf"^[✓!✗] {word}", text, re.MULTILINE), text
 
 

@@ -12,12 +12,14 @@ import pytest
 
 from jaxcluster.doctor import (
     Check,
+    ask_private_names,
     check_devices,
     check_fork,
     check_hostname,
     check_jaxlib_match,
     check_loopback,
     check_package,
+    check_private_names,
     check_proxies,
     check_python,
     check_runtime_dir,
@@ -42,6 +44,34 @@ def test_each_failing_line_has_its_fix_below() -> None:
         "                 fix: pip install jax\n"
         "! fork           is not here"
     )
+
+
+# ------------------------------------------------------------------------- private names
+
+
+def test_private_names_that_have_moved_are_told_with_what_that_costs() -> None:
+    check = check_private_names({"launch journal": "divergence is not found"}, 0.94)
+    assert check.ok is None
+    assert check.detail == (
+        "moved in this jax: launch journal (divergence is not found) "
+        "(a process that imported jax took 0.9 s to look)"
+    )
+    assert "0.10.2 or 0.12" in check.fix
+
+
+def test_this_jax_has_them() -> None:
+    missing, seconds = ask_private_names(os.environ)
+    assert missing == {}
+    assert check_private_names(missing, seconds).ok
+
+
+def test_a_jax_that_can_not_be_imported_is_told(tmp_path: Path) -> None:
+    (tmp_path / "jaxlib").mkdir()
+    (tmp_path / "jaxlib" / "__init__.py").write_text("raise ImportError('no such CPU')")
+    missing, seconds = ask_private_names({**os.environ, "PYTHONPATH": str(tmp_path)})
+    check = check_private_names(missing, seconds)
+    assert check.ok is False
+    assert "no such CPU" in check.detail
 
 
 # --------------------------------------------------------------------------- versions

@@ -46,6 +46,10 @@ def test_all_private_names_are_in_this_jax(found: dict[str, Any]) -> None:
     assert not moved, f"jax {found['jax']} has moved what {moved} need(s)"
 
 
+def test_each_group_of_names_says_what_its_loss_costs(found: dict[str, Any]) -> None:
+    assert set(found["before"]) == set(jax_private.WITHOUT)
+
+
 def test_gloo_is_given_its_address(found: dict[str, Any]) -> None:
     assert found["set"]
     assert found["hostname"] == "127.0.0.1"
