@@ -10,12 +10,13 @@ import contextlib
 import dataclasses
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxcluster import diagnose, recovery, registry, wire
+from jaxcluster import diagnose, news, recovery, registry, wire
 from jaxcluster.engine.processes import process_token
 from jaxcluster.errors import (
     ClusterExists,
@@ -50,12 +51,14 @@ from jaxcluster.starting import (
 ASK_S = 2.0  # for answers that a beacon gives at once
 
 _open: dict[str, Cluster] = {}
+_starting = threading.Lock()  # held by the one start that goes on
 
 
 class Cluster:
     """A running cluster of JAX processes, one rank each.
 
     Use it as a context manager to have it stopped at the end. ``start`` and ``attach`` make one.
+    Thread-safe: a cell that is submitted during a restart runs after it.
 
     Attributes:
       spec: what was asked for.
@@ -67,6 +70,7 @@ class Cluster:
       on_push: called, on the link's thread, with what ranks send unasked (widgets).
       coordinator_died: how JAX's coordination service has ended; "" while it serves.
       recovery: ``auto``, ``ask`` or ``never``: what follows when ranks have died or hang for good.
+      recovered: what was done about the last finding or death, in words; "" if nothing was yet.
     """
 
     def __init__(self, record: registry.ClusterRecord, link: Link, supervisor: Supervisor) -> None:
@@ -82,6 +86,7 @@ class Cluster:
         self.out_of_step: diagnose.Report | None = None
         self.is_strict = False
         self.recovery = "auto"
+        self.recovered = ""
         self.coordinator_died = ""
         self._oom_kills = OomKills()
         self.on_push: Callable[[Event], None] | None = None
@@ -91,6 +96,8 @@ class Cluster:
         self._local: LocalCluster | None = None
         self._client: Any = None
         self._background: list[AsyncCell] = []
+        self._changing = threading.RLock()  # held while it gets new processes, or its end
+        self._let_go = registry.hold(record.name)
 
     # ------------------------------------------------------------------ life
 
@@ -146,6 +153,12 @@ class Cluster:
 
     def stop(self) -> float:
         """End all its processes; returns after how many seconds. A stopped cluster: nothing."""
+        with self._changing:
+            took = self._stop()
+        news.tell()
+        return took
+
+    def _stop(self) -> float:
         if self.closed:
             return 0.0
         started = time.perf_counter()
@@ -161,7 +174,10 @@ class Cluster:
                 if not self.record.owner:
                     self._supervisor.quit()
             self._supervisor.close()
+        for rank in range(self.num_processes):  # no other thread goes on waiting for them
+            self._link.mark_dead(rank, {"why": "the cluster was stopped"})
         self._link.close()
+        self._let_go()
         clear_away(self.record)
         return time.perf_counter() - started
 
@@ -174,6 +190,8 @@ class Cluster:
             self._link.close()
             if self._local is None:
                 self._supervisor.close()
+            self._let_go()
+            news.tell()
 
     def _close_client(self) -> None:
         if self._client is not None:
@@ -194,13 +212,16 @@ class Cluster:
           RecoveryError: nothing could be saved; the old processes still run then.
           LaunchError: the new processes did not come up.
         """
-        self._check_not_closed()
-        if clean:
-            self.start_anew(progress)
-            return "All variables of the ranks are gone."
         from jaxcluster import rebuild
 
-        return str(rebuild.rebuild(self, progress))
+        with self._changing, news.going_on(progress) as say:
+            self._check_not_closed()
+            if clean:
+                self.start_anew(say)
+                self.recovered = "All variables of the ranks are gone."
+            else:
+                self.recovered = str(rebuild.rebuild(self, say))
+        return self.recovered
 
     def start_anew(self, progress: Progress | None = None) -> None:
         """End all its processes and start new ones, with empty namespaces, in their place."""
@@ -211,7 +232,7 @@ class Cluster:
             )
         self.stop()
         fresh = start_spec(self.spec, progress)
-        for name in ("record", "_link", "_supervisor", "_local", "started_s"):
+        for name in ("record", "_link", "_supervisor", "_local", "_let_go", "started_s"):
             setattr(self, name, getattr(fresh, name))
         self.dead, self.counts, self.out_of_step = fresh.dead, {}, None
         self.coordinator_died, self._oom_kills = fresh.coordinator_died, fresh._oom_kills
@@ -309,8 +330,30 @@ class Cluster:
         execution_count: int | None = None,
         shown_ranks: Sequence[int] | None = None,
         on_output: Listener | None = None,
+        cell_id: str = "",
     ) -> AsyncCell:
-        """Like ``run``, without waiting: ``wait`` on what it returns."""
+        """Like ``run``, without waiting: ``wait`` on what it returns.
+
+        Args:
+          cell_id: Jupyter's, for the panel.
+        """
+        with self._changing:
+            cell = self._submit(
+                source, ranks, timeout_s, execution_count, shown_ranks, on_output, cell_id
+            )
+        news.tell(cell)
+        return cell
+
+    def _submit(
+        self,
+        source: str,
+        ranks: Sequence[int] | None,
+        timeout_s: float | None,
+        execution_count: int | None,
+        shown_ranks: Sequence[int] | None,
+        on_output: Listener | None,
+        cell_id: str,
+    ) -> AsyncCell:
         self._check_open()
         chosen = self.check_ranks(ranks)
         shown = self.check_ranks(shown_ranks) if shown_ranks is not None else chosen[:1]
@@ -324,14 +367,20 @@ class Cluster:
                 execution_count=seq if execution_count is None else execution_count,
                 ranks=chosen,
                 shown_ranks=shown,
+                cell_id=cell_id,
             )
             each = {r: dataclasses.replace(request, after=seq.after[r]) for r in chosen}
             ids = self._link.request_each(each, "cell", sink=sink)
-        record = CellRecord(seq, request.execution_count, source, chosen)
+        record = CellRecord(seq, request.execution_count, source, chosen, cell_id=cell_id)
         self.last = record
         cell = AsyncCell(self, record, sink, ids, timeout_s, on_output)
         self._background = [c for c in self._background if not c.done] + [cell]
         return cell
+
+    @property
+    def cells(self) -> list[AsyncCell]:
+        """The cells of this process that have not ended on all their ranks."""
+        return [cell for cell in self._background if not cell.done]
 
     def _check_open(self) -> None:
         if self.closed:
@@ -386,15 +435,23 @@ class Cluster:
 
     def recover(self, said: str = "") -> str:
         """After a death or a hang for good: what was done about it, as ``recovery`` has it."""
+        stopped = self.closed  # by another thread, under the cell
         hint = "%jaxcluster restart gives it new processes with the variables that live."
-        if self.recovery == "auto" and self._local is not None:
+        if stopped:
+            hint = "%jaxcluster start begins anew."
+        elif self.recovery == "auto" and self._local is not None:
             try:
-                hint = self.restart()
+                with self._changing:  # another thread may have done it just now
+                    hint = self.restart() if self._is_broken else self.recovered
             except JaxClusterError as error:
                 hint = f"Recovery failed: {error}"
                 if self.closed:
                     hint += "\nThe cluster is stopped: %jaxcluster start begins anew."
         return "\n".join(filter(None, [said, hint]))
+
+    @property
+    def _is_broken(self) -> bool:
+        return bool(self.dead or self.coordinator_died or self.out_of_step is not None)
 
     def strict(self, on: bool) -> None:
         """Check every multi-process launch before it is issued (some 2 ms each), or no longer.
@@ -406,6 +463,7 @@ class Cluster:
         epoch = f"{time.time_ns():x}" if on else None
         self.ask(range(self.num_processes), "strict", {"epoch": epoch}, timeout_s=10.0)
         self.is_strict = on
+        news.tell()
 
     def resync(self) -> str:
         """Bring the ranks back into step, the mildest way that works; returns what was done.
@@ -413,7 +471,13 @@ class Cluster:
         Raises:
           RecoveryError: no way works; ``restart(clean=True)`` begins anew.
         """
-        self._check_not_closed()
+        with self._changing:
+            self._check_not_closed()
+            self.recovered = self._resync()
+        news.tell()
+        return self.recovered
+
+    def _resync(self) -> str:
         started = time.monotonic()
         catch_up = recovery.CatchUp(self._link)
         if not self.dead and (
@@ -583,10 +647,13 @@ class Cluster:
             self._mark_dead(event["rank"], why)
         elif event["event"] == "exit" and event["role"] == "coordinator":
             self.coordinator_died = self._oom_kills.describe_exit(event["code"])
+            news.tell()
 
     def _mark_dead(self, rank: int, why: str) -> None:
         self.dead.setdefault(rank, {"why": why})
+        self.recovered = ""
         self._link.mark_dead(rank, {"why": why})
+        news.tell()
 
 
 def _print_first(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
@@ -616,7 +683,16 @@ def start(num_processes: int | None = None, **options: Any) -> Cluster:
 
 def start_spec(spec: wire.ClusterSpec, progress: Progress | None = None) -> Cluster:
     """Start what ``spec`` describes. ``progress`` is told what is happening, a line at a time."""
-    say = progress or (lambda line: None)
+    with _starting, news.going_on(progress) as say:
+        return _start_spec(spec, say)
+
+
+def is_starting() -> bool:
+    """Whether a thread of this process starts a cluster, or gives one new processes."""
+    return _starting.locked()
+
+
+def _start_spec(spec: wire.ClusterSpec, say: Progress) -> Cluster:
     began = time.perf_counter()
     root = registry.runtime_root()
     sweep(root)
@@ -662,8 +738,20 @@ def attach(name: str | None = None) -> Cluster:
     if name is None:
         name = living[0].name if living else "main"
     if name in _open:
-        return _open[name]
-    record = registry.read(name)
+        _open[name] = _open.pop(name)  # the current one now
+    else:
+        _open[name] = connect(registry.read(name))
+    news.tell()
+    return _open[name]
+
+
+def connect(record: registry.ClusterRecord) -> Cluster:
+    """A connection to a running cluster, which does not become the current one.
+
+    Raises:
+      LaunchError: its fork server is gone.
+      NoCluster: no rank answers.
+    """
     supervisor = Supervisor(Path(record.supervisor))
     supervisor.connect(5.0)
     link = Link(dict(enumerate(record.addresses)))
@@ -671,9 +759,27 @@ def attach(name: str | None = None) -> Cluster:
     supervisor.on_event = cluster._on_supervisor_event
     if not any(state.state in ("idle", "running") for state in cluster.status()):
         cluster.close()
-        raise NoCluster(f"No rank of cluster {name!r} answers.", "%jaxcluster start -n 4")
-    _open[name] = cluster
+        raise NoCluster(f"No rank of cluster {record.name!r} answers.", "%jaxcluster start -n 4")
     return cluster
+
+
+def stop(name: str) -> float:
+    """Stop a cluster, whoever has started it; returns after how many seconds.
+
+    Raises:
+      NoCluster: there is none of that name.
+    """
+    if name in _open:
+        return _open[name].stop()
+    began = time.perf_counter()
+    record = registry.read(name)
+    try:
+        connect(record).stop()
+    except (NoCluster, LaunchError):  # what is left of it
+        Supervisor(Path(record.supervisor)).quit()
+        clear_away(record)
+    news.tell()
+    return time.perf_counter() - began
 
 
 def current() -> Cluster:
@@ -693,9 +799,9 @@ def current() -> Cluster:
     return next(reversed(_open.values()))
 
 
-def connected() -> tuple[str, ...]:
-    """The names of the clusters that this process started or attached to."""
-    return tuple(_open)
+def connected() -> dict[str, Cluster]:
+    """The clusters that this process started or attached to, by name; the current one is last."""
+    return dict(_open)
 
 
 @atexit.register

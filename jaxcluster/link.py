@@ -96,7 +96,7 @@ class Link:
                     continue
                 self._waiting[id] = (rank, sink)
                 self._outgoing.append((rank, [wire.encode(op, id, body), *buffers]))
-        self._wake()
+            self._wake()
         return ids
 
     def gather(
@@ -146,20 +146,25 @@ class Link:
     def close(self) -> None:
         """End the thread and its sockets; requests after it are never answered."""
         if not self._closed:
-            self._closed = True
-            self._wake()
+            with self._lock:
+                self._closed = True
+                self._poke()
             if threading.current_thread() is not self._thread:
                 self._thread.join(2)
 
     # ------------------------------------------------------------------ the thread
 
     def _wake(self) -> None:
-        if not self._woken:
+        """With the lock held: once it is closed the pipe's number may be another file's."""
+        if not self._woken and not self._closed:
             self._woken = True
-            try:
-                os.write(self._wake_write, b"x")
-            except BlockingIOError:
-                pass
+            self._poke()
+
+    def _poke(self) -> None:
+        try:
+            os.write(self._wake_write, b"x")
+        except BlockingIOError:
+            pass
 
     def _serve(self) -> None:
         poller = zmq.Poller()
@@ -182,8 +187,9 @@ class Link:
         for socket in self._sockets.values():
             socket.close(0)
         self._context.term()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+        with self._lock:
+            os.close(self._wake_read)
+            os.close(self._wake_write)
 
     def _receive(self, rank: int, socket: zmq.Socket[bytes]) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""Tells whoever wants to know that something of a cluster has changed, and how far a start has come.
+"""Tells whoever wants to know that a cluster has changed, and how far a start has come.
 
 The panel listens. Clusters and cells tell, and know nothing of it.
 """

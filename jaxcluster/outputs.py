@@ -107,6 +107,7 @@ class CellRecord:
       seq: the cell's number in the cluster; all ranks run cells in this order.
       execution_count: the cell's number in the notebook, as in ``[7]``.
       ranks: the ranks that were told to run it.
+      cell_id: Jupyter's, where there is one.
     """
 
     seq: int
@@ -115,6 +116,7 @@ class CellRecord:
     ranks: Sequence[int]
     records: dict[int, RankRecord] = field(default_factory=dict)
     seconds: float = 0.0
+    cell_id: str = ""
 
     def __post_init__(self) -> None:
         for rank in self.ranks:

@@ -4,6 +4,7 @@
                      rank-0.sock      the ranks' own sockets
                      rank-0.log       what they wrote to file descriptors 1 and 2
                      lock             held while a cell is handed out; holds the last cells' seqs
+                     held             locked by all processes that are connected to it
                      fork.sock        the fork server's socket
 
 The folder belongs to the user alone (0700): whoever can't enter it can't talk to the ranks.
@@ -19,7 +20,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -139,6 +140,39 @@ def records() -> list[ClusterRecord]:
 
 def remove(name: str) -> None:
     shutil.rmtree(folder(name), ignore_errors=True)
+
+
+def hold(name: str) -> Callable[[], None]:
+    """Show that somebody is connected, until what it returns is called or this process ends."""
+    try:
+        held = os.open(folder(name) / "held", os.O_RDONLY | os.O_CREAT, 0o600)
+    except OSError:  # its folder is gone
+        return lambda: None
+    fcntl.flock(held, fcntl.LOCK_SH)
+
+    def let_go() -> None:
+        nonlocal held
+        if held >= 0:
+            os.close(held)
+            held = -1
+
+    return let_go
+
+
+def is_held(name: str) -> bool:
+    """Whether any process is connected to a cluster."""
+    try:
+        held = os.open(folder(name) / "held", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(held)
 
 
 @contextlib.contextmanager

@@ -57,14 +57,13 @@ def _as_python(shell: Any, source: str) -> str:
     """``source`` with IPython's syntax rewritten; auto mode would wrap it whole instead."""
     transforms = shell.input_transformers_cleanup
     modes = [m for t in transforms if isinstance(m := getattr(t, "__self__", None), AutoMode)]
-    switches = [mode.on for mode in modes]
     for mode in modes:
-        mode.on = False
+        mode.paused = True
     try:
         return str(shell.transform_cell(source))
     finally:
-        for mode, on in zip(modes, switches, strict=True):
-            mode.on = on
+        for mode in modes:
+            mode.paused = False
 
 
 def names_in(shell: Any, source: str) -> list[str]:
@@ -96,9 +95,10 @@ class AutoMode:
 
     def __init__(self) -> None:
         self.on = False
+        self.paused = False  # for a moment, while the switch stays as it is
 
     def transform(self, lines: list[str]) -> list[str]:
-        if not self.on or stays_in_notebook(lines):
+        if not self.on or self.paused or stays_in_notebook(lines):
             return lines
         return ["%%spmd --no-magic-line\n", *lines]
 

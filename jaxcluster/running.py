@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from jaxcluster import diagnose, health, recovery, wire
+from jaxcluster import diagnose, health, news, recovery, wire
 from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, RankDied, RankHung
 from jaxcluster.link import Event, Sink
 from jaxcluster.outputs import CellRecord, traceback_lines
@@ -35,6 +35,8 @@ class AsyncCell:
       record: what has come so far.
       silent: ranks that did not answer an interrupt.
       report: the certain finding, if the cell could not end or its numbers are wrong.
+      evidence: what the ranks said when it was found.
+      recovered: what was done about it; "" while nothing was.
       on_notice: is told of the first error while other ranks still run.
     """
 
@@ -52,6 +54,7 @@ class AsyncCell:
         self.silent: tuple[int, ...] = ()
         self.done = False
         self.report: diagnose.Report | None = None
+        self.evidence: Mapping[int, wire.RankReport] = {}
         self.on_notice: Callable[[str], None] | None = None
         self._recovered = ""
         self._cut_at: float | None = None  # when it was first interrupted, or found out of step
@@ -92,6 +95,15 @@ class AsyncCell:
         run = contextvars.copy_context().run
         threading.Thread(target=run, args=(carry,), daemon=True).start()
 
+    @property
+    def interrupted(self) -> tuple[int, ...]:
+        """The ranks that were interrupted, whether or not they have ended the cell."""
+        return self._watch.interrupted
+
+    @property
+    def recovered(self) -> str:
+        return self._recovered
+
     def stop(self) -> None:
         """Interrupt the cell's ranks, as the stop button does; ``wait`` then says how it ended."""
         self._sink.put(Event(-1, "stop", "", None))
@@ -119,6 +131,7 @@ class AsyncCell:
             self.cluster.link.forget(self._ids)
             self._settle()
             self.done = True
+            news.tell()
 
     def _next(self) -> health.Event:
         times = (self._watch.deadline(), self._notice_at, self._catch_up_at)
@@ -135,6 +148,7 @@ class AsyncCell:
             match instruction:
                 case health.Interrupt(ranks, _):
                     self._interrupt(ranks)
+                    news.tell()
                     self._catch_up_at = now + CATCH_UP_AFTER_S
                 case health.RollCall():
                     self._call_roll()
@@ -160,6 +174,7 @@ class AsyncCell:
             return health.StopPressed()
         if event.op == "died":
             self.record.records[event.rank].died = event.body["why"]
+            news.tell()
             if self.on_notice is not None:
                 self.on_notice(f"Rank {event.rank} died: {event.body['why']}.\n")
             return health.Died(event.rank)
@@ -170,6 +185,7 @@ class AsyncCell:
         else:
             reply = wire.parse(wire.CellReply, event.body)
         self.record.add_reply(reply)
+        news.tell()
         self._tell(reply)
         if reply.status == "error" and not self._noticed:
             # Equal errors come together; only one that the others don't share is told early.
@@ -212,9 +228,14 @@ class AsyncCell:
         errors = {r: e for r, e in record.errors.items() if r in ended}
         if self._watch.why in ("stop", "timeout"):
             return  # whatever is uneven now, the interrupt made it so
-        self.report = self.report or diagnose.diagnose(
-            reports, ended, record.source, record.execution_count, errors, record.ranks
-        )
+        if self.report is None:
+            self.report = diagnose.diagnose(
+                reports, ended, record.source, record.execution_count, errors, record.ranks
+            )
+            if self.report is not None:
+                self.evidence = reports
+                self.cluster.recovered = ""
+                news.tell()
 
     def _has_ended(self, state: wire.RankState) -> bool:
         """Whether a rank will launch nothing more in this cell; its reply may be on its way."""
