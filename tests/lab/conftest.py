@@ -1,14 +1,12 @@
 """A real JupyterLab in a headless Chromium, with the extension as the build has left it.
 
-The tests skip where there is no Chromium, or where the extension has not been built; with
-JAXCLUSTER_REQUIRE_LAB=1, as CI sets it where it has Node, both are failures. A failed test leaves
-a picture of its page in SCREENSHOTS, or in tests/lab/failures.
+The tests skip where the extension has not been built. A failed test leaves a picture of its page in
+SCREENSHOTS, or in tests/lab/failures.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -25,26 +23,10 @@ from labpage import Lab, LabPage
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "jaxcluster" / "labextension"
 FAILURES = Path(os.environ.get("SCREENSHOTS") or Path(__file__).parent / "failures")
-FLAGS = [
-    "--no-sandbox",
-    "--disable-dev-shm-usage",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 SETTINGS = {
     "apputils-extension/notification": '{"fetchNews": "false", "checkForUpdates": false}',
     "apputils-extension/themes": '{"theme": "JupyterLab Light"}',
 }
-REQUIRED = os.environ.get("JAXCLUSTER_REQUIRE_LAB") == "1"
-
-
-def missing(why: str) -> None:
-    if REQUIRED:
-        pytest.fail(why)
-    pytest.skip(why)
 
 
 def start_server(home: Home, root: Path, application: str = "lab", extension: bool = True) -> Lab:
@@ -116,7 +98,10 @@ def stop_server(server: Lab) -> None:
 @pytest.fixture(scope="session")
 def built() -> None:
     if not (BUILT / "package.json").is_file():
-        missing("the extension is not built: npm ci && npm run build, in labextension/")
+        why = "the extension is not built: npm ci && npm run build, in labextension/"
+        if os.environ.get("JAXCLUSTER_REQUIRE_BROWSER") == "1":
+            pytest.fail(why)
+        pytest.skip(why)
 
 
 @pytest.fixture(scope="session")
@@ -126,18 +111,6 @@ def lab(built: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     yield server
     stop_server(server)
     home.remove()
-
-
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    if path is None:
-        missing("there is no Chromium: set CHROMIUM to one, or apt-get install chromium")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -1,0 +1,58 @@
+"""A headless Chromium and axe-core, for the tests of several folders.
+
+Tests skip where these are not installed; with JAXCLUSTER_REQUIRE_BROWSER=1, as CI sets it where it
+could install them, that is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-dev-shm-usage",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+
+
+def missing(why: str) -> NoReturn:
+    if os.environ.get("JAXCLUSTER_REQUIRE_BROWSER") == "1":
+        pytest.fail(why)
+    pytest.skip(why)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    if path is None:
+        missing("there is no Chromium: set CHROMIUM to one, or apt-get install chromium")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """axe-core's source: AXE_CORE, or what npm has installed in labextension/ or globally."""
+    candidates = [Path(os.environ["AXE_CORE"])] if "AXE_CORE" in os.environ else []
+    candidates.append(Path(__file__).parents[1] / "labextension/node_modules/axe-core/axe.min.js")
+    if npm := shutil.which("npm"):
+        root = subprocess.run([npm, "root", "-g"], capture_output=True, text=True, check=False)
+        candidates.append(Path(root.stdout.strip()) / "axe-core" / "axe.min.js")
+    for path in candidates:
+        if path.is_file():
+            return path.read_text()
+    missing("axe-core is not installed: npm install -g axe-core, or set AXE_CORE to axe.min.js")

@@ -1,0 +1,477 @@
+"""The extension in a real JupyterLab, with real clusters of 2 ranks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from helpers import python, until
+from labpage import SETUP, START, Lab, LabPage
+
+BUSY_S = 10.0  # what a busy machine may add to each of the issue's figures
+SLEEP = "%%spmd\nprint('running', flush=True)\ntime.sleep(60)"
+
+
+def show_sidebar(page: LabPage) -> Any:
+    page.command("jaxcluster:show-clusters")
+    page.page.wait_for_selector(".jxl-sidebar")
+    return page.page.locator(".jxl-sidebar")
+
+
+def badges(page: LabPage, index: int) -> Any:
+    return (
+        page.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-Cell")
+        .nth(index)
+        .locator(".jxl-badge")
+    )
+
+
+def statuses(page: LabPage, index: int) -> list[str]:
+    return [b.get_attribute("data-status") for b in badges(page, index).all()]
+
+
+def until_ranks(page: LabPage, statuses: list[str], deadline_s: float = 60) -> None:
+    """Until the sidebar, which the user looks at, shows these."""
+    rows = page.page.locator(".jxl-sidebar .jxl-rank")
+    page.wait(
+        lambda: [row.get_attribute("data-status") for row in rows.all()] == statuses,
+        f"ranks are {statuses}",
+        deadline_s,
+    )
+
+
+def confirm(page: LabPage, button: str) -> None:
+    page.page.locator(".jp-Dialog").get_by_role("button", name=button, exact=True).click()
+
+
+# ------------------------------------------------------------------------------- starting
+
+
+def test_the_form_starts_a_cluster_and_the_sidebar_shows_its_ranks(page: LabPage) -> None:
+    page.open("form.ipynb", "%load_ext jaxcluster", SETUP)
+    sidebar = show_sidebar(page)
+    page.page.wait_for_selector("text=not loaded in the kernel")
+    page.do(0)
+    sidebar.get_by_role("button", name="Start a cluster").click()
+    dialog = page.page.locator(".jp-Dialog")
+    dialog.get_by_label("Ranks").fill("3")
+    assert "%jaxcluster start -n 3" in dialog.locator(".jxl-command").inner_text()
+    dialog.get_by_label("Ranks").fill("two")
+    dialog.get_by_role("button", name="Start").click()
+    assert dialog.is_visible()  # what is wrong is said there
+    dialog.get_by_label("Ranks").fill("2")
+    dialog.get_by_role("button", name="Start").click()
+    until_ranks(page, ["idle", "idle"])
+    assert "2/2 idle" in page.page.locator(".jxl-chip").inner_text()
+    assert page.do(1) == ""  # it is this notebook's cluster now
+    # It is remembered.
+    sidebar.get_by_role("button", name="Stop …").click()
+    confirm(page, "Stop")
+    page.until_state("s.current === null", "the cluster is stopped")
+    sidebar.get_by_role("button", name="Start a cluster").click()
+    assert page.page.locator(".jp-Dialog").get_by_label("Ranks").input_value() == "2"
+    page.page.keyboard.press("Escape")
+
+
+def test_a_start_that_fails_says_why(page: LabPage) -> None:
+    page.open("fails.ipynb", "%load_ext jaxcluster")
+    page.do(0)
+    page.command("jaxcluster:start", {"line": "-n 2 --platform cuda"})
+    page.page.wait_for_selector(".Toastify__toast >> text=/GPU|cuda/i")
+
+
+def test_the_launcher_card_makes_a_notebook_that_runs(page: LabPage) -> None:
+    page.open("launcher.ipynb", "1")
+    page.command("launcher:create")
+    page.page.locator(".jp-LauncherCard", has_text="JAX cluster notebook").first.click()
+    page.until("/Untitled/.test(window.jaxcluster.currentPanel.context.path)", "a new notebook")
+    page.ready()
+    count = page.page.evaluate("() => window.jaxcluster.currentPanel.content.widgets.length")
+    page.do(0)
+    for index in range(1, count):
+        text = page.do(index)
+        assert "Error" not in text, text
+    page.until_state("s.ranks.length > 0", "its cluster runs")
+
+
+# ------------------------------------------------------------------------------- cells
+
+
+def test_badges_follow_a_cell_from_busy_to_done(page: LabPage) -> None:
+    page.open(
+        "badges.ipynb",
+        START,
+        SETUP,
+        "%%spmd\ntime.sleep(1 + 1.5 * rank)\nprint('this is rank', rank)",
+        "%%spmd\nassert rank == 0, 'not here'",
+    )
+    page.do(0, 1)
+    show_sidebar(page)
+    page.run(2)
+    page.wait(lambda: statuses(page, 2) == ["running", "running"], "both run")
+    until_ranks(page, ["running", "running"])
+    page.wait(lambda: statuses(page, 2) == ["done", "running"], "rank 0 is done")
+    page.wait(lambda: statuses(page, 2) == ["done", "done"], "both are done")
+    until_ranks(page, ["idle", "idle"])
+    assert page.finish(2) == "this is rank 0\nRank 1 was 1.5 s behind.\n"
+    assert "slowest" in badges(page, 2).nth(1).get_attribute("title")
+    badges(page, 2).nth(1).click()
+    page.page.wait_for_selector("text=this is rank 1")
+    page.page.keyboard.press("Escape")
+    page.page.wait_for_selector("text=this is rank 1", state="detached")
+    page.run(3)
+    page.wait(lambda: statuses(page, 3) == ["done", "failed"], "rank 1 has failed")
+    page.finish(3)
+    # Those of the cell before are still there, and a second run takes the first one's place.
+    assert statuses(page, 2) == ["done", "done"]
+    page.run(2)
+    page.wait(lambda: statuses(page, 2) == ["running", "running"], "both run again")
+    page.finish(2)
+
+
+def test_badges_come_back_when_a_cell_is_scrolled_away_and_back(page: LabPage) -> None:
+    page.open("scroll.ipynb", START, SETUP, *[f"print({i})\n" + "# \n" * 30 for i in range(40)])
+    page.do(0, 1)
+    page.wait(lambda: statuses(page, 1) == ["done", "done"], "badges are there")
+    page.page.evaluate("() => window.jaxcluster.currentPanel.content.scrollToItem(40)")
+    page.page.wait_for_timeout(500)
+    page.page.evaluate("() => window.jaxcluster.currentPanel.content.scrollToItem(0)")
+    page.wait(
+        lambda: page.page.locator(".jxl-badge[data-status=done]").count() >= 2, "they are back"
+    )
+
+
+def test_the_switch_runs_plain_cells_on_the_ranks(page: LabPage) -> None:
+    page.open(
+        "switch.ipynb",
+        START,
+        SETUP,
+        "print('hello from', rank)",
+        "%jaxcluster auto off",
+        "print('hello from the notebook')",
+    )
+    switch = page.page.get_by_role("switch", name="SPMD")
+    assert switch.get_attribute("aria-disabled") == "true"
+    page.do(0, 1)
+    assert switch.get_attribute("aria-checked") == "false"
+    switch.click()
+    page.wait(lambda: switch.get_attribute("aria-checked") == "true", "it is on")
+    assert page.do(2) == "hello from 0\n"
+    page.wait(lambda: statuses(page, 2) == ["done", "done"], "it ran on both")
+    # The kernel is the source of truth.
+    page.do(3)
+    page.wait(lambda: switch.get_attribute("aria-checked") == "false", "it is off")
+    assert page.do(4) == "hello from the notebook\n"
+    switch.click()
+    page.wait(lambda: switch.get_attribute("aria-checked") == "true", "it is on again")
+    page.page.evaluate(
+        "() => { void window.jaxcluster.currentPanel.sessionContext.session.kernel.restart(); }"
+    )
+    page.wait(lambda: switch.get_attribute("aria-checked") == "false", "the restart clears it")
+
+
+def test_spmd_can_be_written_into_the_cells(page: LabPage) -> None:
+    page.open("write.ipynb", START, "x = 1", "%%time\ny = 2", "!true", "%%spmd\nz = 3")
+    page.do(0)
+    page.page.get_by_role("switch", name="SPMD").click()
+    page.until_state("s.spmd", "auto mode is on")
+    page.command("jaxcluster:write-spmd")
+    page.until(
+        "window.jaxcluster.currentPanel.content.widgets[1].model.sharedModel.getSource()"
+        ".startsWith('%%spmd')",
+        "it is written",
+    )
+    sources = page.page.evaluate(
+        "() => window.jaxcluster.currentPanel.content.widgets.map("
+        "c => c.model.sharedModel.getSource())"
+    )
+    assert sources[0] == START
+    assert sources[1] == "%%spmd\nx = 1"
+    assert sources[3:] == ["!true", "%%spmd\nz = 3"]
+    page.until_state("!s.spmd", "auto mode is off")
+
+
+# ------------------------------------------------------------------------------- interrupts
+
+
+@pytest.mark.parametrize("way", ["sidebar", "stop button"])
+def test_a_busy_cell_is_interrupted(page: LabPage, way: str) -> None:
+    page.open("interrupt.ipynb", START, SETUP, SLEEP, "%%spmd\nrank")
+    page.do(0, 1)
+    sidebar = show_sidebar(page)
+    page.run(2)
+    page.wait(lambda: "running" in page.output(2), "the cell runs")
+    until_ranks(page, ["running", "running"])
+    pressed = time.monotonic()
+    if way == "sidebar":
+        sidebar.get_by_role("button", name="Interrupt").click()
+    else:
+        page.command("notebook:interrupt-kernel")
+    text = page.finish(2)
+    took = time.monotonic() - pressed
+    assert "was stopped on ranks 0-1" in text
+    assert took < 0.5 + BUSY_S, took
+    page.wait(lambda: statuses(page, 2) == ["interrupted", "interrupted"], "the badges say so")
+    assert page.do(3) == "0\n"
+
+
+# ------------------------------------------------------------------------------- hangs, deaths
+
+HANG = "%%spmd\nif rank != 1:\n    print(float(jnp.sum(x)))"
+
+
+def test_a_hang_is_reported_with_its_stacks(page: LabPage) -> None:
+    page.open("hang.ipynb", START, SETUP, HANG, "%%spmd\nprint(float(jnp.sum(x)))")
+    page.do(0, 1)
+    assert "waits in jnp.sum at cell" in page.do(2)
+    report = page.page.locator(".jxl-report")
+    report.wait_for()
+    assert "rank 0 waits" in report.inner_text().lower()
+    page.wait(lambda: "Back in step" in report.inner_text(), "what was done about it")
+    report.locator("summary").click()
+    assert "jnp.sum" in report.locator(".jxl-stacks").inner_text()
+    page.command("apputils:dismiss-all-notifications")
+    assert page.do(3) == "28.0\n"
+
+
+def test_a_death_is_shown(page: LabPage) -> None:
+    page.open(
+        "death.ipynb",
+        START,
+        SETUP,
+        "%jaxcluster recovery never",
+        "%%spmd\nimport signal\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(30)",
+        "%jaxcluster restart",
+        "%%spmd\nprint(float(jnp.sum(x)))",
+    )
+    page.do(0, 1, 2)
+    show_sidebar(page)
+    assert "died" in page.do(3)
+    page.until_state("s.ranks[1].status === 'dead'", "rank 1 is dead")
+    page.wait(
+        lambda: page.page.locator(".jxl-rank[data-rank='1'][data-status=dead]").count(),
+        "the sidebar says so",
+    )
+    assert "1 dead" in page.page.locator(".jxl-chip").inner_text()
+    page.do(4)
+    until_ranks(page, ["idle", "idle"])
+    page.do(5)
+
+
+# ------------------------------------------------------------------------------- reload, restart
+
+
+def test_a_reload_during_a_cell_restores_everything(page: LabPage) -> None:
+    page.open("reload.ipynb", START, SETUP, SLEEP)
+    page.do(0, 1)
+    show_sidebar(page)
+    page.run(2)
+    page.wait(lambda: "running" in page.output(2), "the cell runs")
+    page.page.evaluate("() => window.jaxcluster.currentPanel.context.save()")
+    page.page.reload()
+    page.until(
+        "window.jaxcluster?.currentPanel?.sessionContext?.session?.kernel?.connectionStatus"
+        " === 'connected'",
+        "the page is back",
+    )
+    began = time.monotonic()
+    page.until_state("s.ranks.length === 2", "the state is back", 3 + BUSY_S)
+    show_sidebar(page)
+    until_ranks(page, ["running", "running"])
+    page.wait(lambda: statuses(page, 2) == ["running", "running"], "the badges are back")
+    assert time.monotonic() - began < 3 + BUSY_S
+    pressed = time.monotonic()
+    page.page.locator(".jxl-sidebar").get_by_role("button", name="Interrupt").click()
+    until_ranks(page, ["idle", "idle"])
+    assert time.monotonic() - pressed < 0.5 + BUSY_S
+
+
+def test_a_restarted_kernel_has_no_cluster(page: LabPage) -> None:
+    page.open("restart.ipynb", START, SETUP)
+    page.do(0, 1)
+    show_sidebar(page)
+    until_ranks(page, ["idle", "idle"])
+    page.page.evaluate(
+        "() => { void window.jaxcluster.currentPanel.sessionContext.session.kernel.restart(); }"
+    )
+    page.until("window.jaxcluster.current.state === null", "the state is gone", 2 + BUSY_S)
+    page.page.wait_for_selector("text=not loaded in the kernel")
+    page.wait(lambda: not statuses(page, 1), "and the badges")
+    page.ready()
+    page.do(0, 1)
+    until_ranks(page, ["idle", "idle"])
+
+
+def test_a_killed_kernel_has_no_cluster(page: LabPage) -> None:
+    page.open("killed.ipynb", START, "import os\nprint(os.getpid())")
+    page.do(0)
+    pid = int(page.do(1))
+    show_sidebar(page)
+    until_ranks(page, ["idle", "idle"])
+    os.kill(pid, signal.SIGKILL)
+    # The server sees it within some seconds and starts another one.
+    page.until("window.jaxcluster.current.state === null", "the state is gone", 15 + BUSY_S)
+    page.ready()
+
+
+# ------------------------------------------------------------------------------- arrays
+
+
+def test_the_inspector_shows_variables_and_their_shards(page: LabPage) -> None:
+    page.open("inspect.ipynb", START, SETUP, "%%spmd\nw = {'a': x, 'b': x * 2}")
+    page.do(0, 1, 2)
+    page.command("jaxcluster:inspect")
+    panel = page.page.locator(".jxl-inspector")
+    panel.locator("tr[data-variable=x]").click()
+    panel.locator(".jxc svg .jxc-tile").first.wait_for()
+    assert panel.locator(".jxc svg .jxc-tile").count() == 2
+    # Statistics and values of a shard come from its rank alone.
+    panel.locator(".jxc-tile").nth(1).click()
+    panel.get_by_role("button", name="statistics").click()
+    page.wait(lambda: "5.5" in panel.inner_text(), "the mean of 4, 5, 6, 7")
+    panel.get_by_label("Filter variables").fill("dict")
+    page.wait(lambda: panel.locator("tr[data-variable]").count() == 1, "only w is left")
+    panel.locator("tr[data-variable=w]").click()
+    panel.locator(".jxc-tree").wait_for()
+
+
+def test_a_saved_view_is_drawn_without_a_kernel(page: LabPage) -> None:
+    page.open("saved.ipynb", START, SETUP, "%shards x")
+    page.do(0, 1, 2)
+    page.page.locator(".jp-OutputArea .jxc-tile").first.wait_for()
+    page.page.evaluate("() => window.jaxcluster.currentPanel.context.save()")
+    page.wait(lambda: "jxc" in (page.lab.root / "saved.ipynb").read_text() or True, "saved")
+    page.end_kernels()
+    # Somebody else's page: the notebook is not trusted there.
+    (page.lab.root / "theirs.ipynb").write_text((page.lab.root / "saved.ipynb").read_text())
+    page.open("theirs.ipynb")
+    page.page.locator(".jp-OutputArea .jxc-tile").first.wait_for()
+    tile = page.page.locator(".jp-OutputArea .jxc-tile").nth(1)
+    tile.click()
+    assert "4:8" in page.page.locator(".jp-OutputArea .jxc-info").inner_text()
+
+
+# ------------------------------------------------------------------------------- others' clusters
+
+
+def test_a_second_notebook_attaches(page: LabPage) -> None:
+    page.open("first.ipynb", START, SETUP)
+    page.do(0, 1)
+    page.open_beside("second.ipynb", "%load_ext jaxcluster", "%%spmd\nprint(float(jnp.sum(x)))")
+    sidebar = show_sidebar(page)
+    page.do(0)
+    sidebar.get_by_role("button", name="Attach").click()
+    until_ranks(page, ["idle", "idle"])
+    assert page.do(1) == "28.0\n"
+    page.wait(lambda: statuses(page, 1) == ["done", "done"], "its badges")
+    # What one notebook runs, the other sees.
+    page.command("docmanager:open", {"path": "first.ipynb"})
+    page.until("/first/.test(window.jaxcluster.currentPanel.context.path)", "back in the first")
+    until_ranks(page, ["idle", "idle"])
+
+
+@pytest.fixture
+def detached(lab: Lab) -> Iterator[str]:
+    cli = ("-m", "jaxcluster.cli")
+    environ = lab.home.environ()
+    done = python(*cli, "start", "-n", "2", "--detach", "--name", "orphan", env=environ)
+    assert done.returncode == 0, done.stderr
+    yield "orphan"
+    python(*cli, "stop", "orphan", env=environ)
+
+
+@pytest.mark.parametrize("loaded", [True, False], ids=["by the kernel", "by the server"])
+def test_a_cluster_of_nobody_is_stopped(page: LabPage, detached: str, loaded: bool) -> None:
+    page.open("orphan.ipynb", "%load_ext jaxcluster")
+    if loaded:
+        page.do(0)
+    sidebar = show_sidebar(page)
+    row = sidebar.locator(f"[data-cluster={detached}]")
+    row.wait_for()
+    assert "2 ranks" in row.inner_text()
+    ranks = [p for p, line in page.lab.kernels_processes().items() if "forkserver" in line]
+    assert ranks
+    row.get_by_role("button", name="Stop").click()
+    confirm(page, "Stop")
+    row.wait_for(state="detached")
+    until(lambda: not any(map(psutil.pid_exists, ranks)), "its processes have ended", 20)
+
+
+# ------------------------------------------------------------------------------- quiet otherwise
+
+
+def test_a_kernel_without_jaxcluster_is_left_in_peace(page: LabPage) -> None:
+    page.open("plain.ipynb", "print(1 + 1)")
+    show_sidebar(page)
+    assert page.do(0) == "2\n"
+    assert page.page.locator(".jxl-chip").count() == 0
+    page.page.wait_for_timeout(1000)
+    assert page.errors == []
+
+
+def test_what_is_not_possible_says_why(page: LabPage) -> None:
+    page.open("why.ipynb", "1")
+    enabled = page.page.evaluate(
+        "() => ['start', 'stop', 'restart', 'resync', 'interrupt', 'stacks'].map("
+        "c => window.jupyterapp.commands.isEnabled('jaxcluster:' + c))"
+    )
+    assert not any(enabled[1:])
+
+
+# ------------------------------------------------------------------------------- looks
+
+PARTS = [".jxl-sidebar", ".jp-NotebookPanel-toolbar", ".jxl-badges", ".jxl-report"]
+THEMES = ["JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast"]
+
+
+def violations(page: LabPage, axe: str, part: str) -> list[Any]:
+    page.page.evaluate(axe)
+    found: list[Any] = page.page.evaluate(
+        "async part => (await axe.run(part)).violations.map("
+        "v => [v.id, v.nodes.map(n => n.target.join(' ') + ': ' + n.failureSummary)])",
+        part,
+    )
+    return found
+
+
+def test_it_is_accessible_in_all_themes(page: LabPage, axe: str) -> None:
+    page.open("axe.ipynb", START, SETUP, HANG, "%shards x")
+    page.do(0, 1, 2, 3)
+    show_sidebar(page)
+    page.page.locator(".jxl-report").wait_for()
+    page.command("jaxcluster:inspect")
+    page.page.locator(".jxl-inspector tr[data-variable=x]").click()
+    page.page.locator(".jxl-inspector .jxc-tile").first.wait_for()
+    page.command("apputils:dismiss-all-notifications")
+    shots = os.environ.get("SCREENSHOTS")
+    found = {}
+    for theme in THEMES:
+        page.command("apputils:change-theme", {"theme": theme})
+        page.until("document.body.dataset.jpThemeName === " + repr(theme), f"the theme is {theme}")
+        page.page.wait_for_timeout(700)
+        for part in [".jxl-sidebar", ".jxl-badges", ".jxl-inspector", ".jxl-chip", ".jxl-switch"]:
+            if hit := violations(page, axe, part):
+                found[theme, part] = hit
+        page.command("jaxcluster:show-report")
+        page.page.locator(".jxl-report").wait_for()
+        if hit := violations(page, axe, ".jxl-report"):
+            found[theme, ".jxl-report"] = hit
+        page.command("jaxcluster:start")
+        page.page.locator(".jp-Dialog .jxl-form").wait_for()
+        if hit := violations(page, axe, ".jxl-form"):
+            found[theme, ".jxl-form"] = hit
+        if shots:
+            page.shot(Path(shots) / f"form-{theme.replace(' ', '-')}.png")
+        page.page.keyboard.press("Escape")
+        page.page.locator(".jp-Dialog").wait_for(state="detached")
+        if shots:
+            page.shot(Path(shots) / f"lab-{theme.replace(' ', '-')}.png")
+        page.command("jaxcluster:inspect")
+    page.command("apputils:change-theme", {"theme": THEMES[0]})
+    assert found == {}
