@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -106,6 +107,8 @@ def initialize(request: wire.InitializeRequest, journal: Journal) -> wire.Initia
     if request.collectives_address is not None:
         jax_private.set_collectives_address(request.collectives_address)
     journal.recording = jax_private.record_launches(journal)
+    if request.process_id == 0:
+        jax_private.hint_at_device_put(lambda line: print(line, file=sys.stderr))
     keep_proxies_away(request.coordinator_address)
     elsewhere = request.coordinator_process
     if elsewhere or request.process_id != 0:

@@ -14,7 +14,7 @@ import hashlib
 import io
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +30,10 @@ WITHOUT = {
     "saved variables": "restored scalars lose their weak type; classes must be registered again",
     "coordinator process": "rank 0 hosts JAX's coordinator, and its death ends all ranks",
     "coordination client": "there is no strict mode",
+    "device_put hint": "nothing is said where device_put compares large arrays on all processes",
 }
+
+LARGE_NBYTES = 64 << 20  # from here on device_put's comparison takes a second or more
 
 _gloo_original: Any = None
 _recording: Any = None
@@ -161,6 +164,43 @@ def record_launches(journal: Journal) -> bool:
         setattr(owner, name, replacement)
     _recording = journal
     return True
+
+
+def hint_at_device_put(tell: Callable[[str], None]) -> bool:
+    """Tell once what ``jax.device_put`` of a large array onto several processes costs.
+
+    It compares the copies of all processes by ``multihost_utils.assert_equal`` first, which sends
+    the whole array to each of them (jax 0.10.2 and 0.12: ``dispatch._device_put_sharding_impl``,
+    by a message that says so).
+
+    Returns:
+      False where the name has moved: then nothing is told.
+    """
+    from jax.experimental import multihost_utils
+
+    original = getattr(multihost_utils, "assert_equal", None)
+    if original is None:
+        return False
+
+    @functools.wraps(original)
+    def assert_equal(in_tree: Any, fail_message: str = "") -> None:
+        nonlocal tell
+        nbytes = getattr(in_tree, "nbytes", 0)
+        if nbytes >= LARGE_NBYTES and _OF_DEVICE_PUT in fail_message:
+            tell(
+                f"Hint: jax.device_put of {nbytes >> 20} MiB onto several processes sends the "
+                "array to each of them, to compare it with their own. Where they agree anyway,\n"
+                "jax.make_array_from_callback(x.shape, sharding, lambda index: x[index]) is many "
+                "times faster."
+            )
+            tell = lambda line: None  # noqa: E731
+        original(in_tree, fail_message)
+
+    multihost_utils.assert_equal = assert_equal
+    return True
+
+
+_OF_DEVICE_PUT = "passed to device_put is not the same"
 
 
 def _runs_inline(call: Any) -> bool:
@@ -482,6 +522,16 @@ def self_test() -> dict[str, bool]:
         found["coordination client"] = hasattr(distributed.global_state, "client")
     except (ImportError, AttributeError):
         found["coordination client"] = False
+    try:
+        from jax._src import dispatch
+        from jax.experimental import multihost_utils
+
+        constants = dispatch._device_put_sharding_impl.__code__.co_consts
+        found["device_put hint"] = hasattr(multihost_utils, "assert_equal") and any(
+            isinstance(c, str) and _OF_DEVICE_PUT in c for c in constants
+        )
+    except (ImportError, AttributeError):
+        found["device_put hint"] = False
     return found
 
 

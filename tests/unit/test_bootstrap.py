@@ -158,6 +158,7 @@ def jax(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJax]:
     private = types.SimpleNamespace(
         set_collectives_address=lambda address: fake.calls.append(("gloo", address)),
         record_launches=lambda journal: True,
+        hint_at_device_put=lambda tell: True,
     )
     monkeypatch.setattr(bootstrap, "jax_private", private)
     monkeypatch.setattr(
