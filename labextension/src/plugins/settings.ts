@@ -9,7 +9,7 @@ const ID = 'jaxcluster-labextension:plugin';
 const DEFAULTS: ISettings = {
   numProcesses: 4,
   devicesPerProcess: 1,
-  autoShowPanel: false,
+  autoShowPanel: true,
   badges: true
 };
 

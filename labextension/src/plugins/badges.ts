@@ -1,0 +1,120 @@
+import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { CodeCell, type Cell } from '@jupyterlab/cells';
+import { INotebookTracker, NotebookActions, type NotebookPanel } from '@jupyterlab/notebook';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import type { PanelLayout } from '@lumino/widgets';
+import type { ICell } from '../protocol';
+import { IClusters, IPreferences, type ILink } from '../tokens';
+import { CellBadges } from '../widgets/cellBadges';
+import type { Trans } from '../widgets/words';
+
+/** Strips of ranks below the %%spmd cells of every notebook. */
+export const badges: JupyterFrontEndPlugin<void> = {
+  id: 'jaxcluster-labextension:badges',
+  description: 'What the ranks do, below each %%spmd cell.',
+  autoStart: true,
+  requires: [INotebookTracker, IClusters, IPreferences],
+  optional: [ITranslator],
+  activate: (
+    _,
+    tracker: INotebookTracker,
+    clusters: IClusters,
+    preferences: IPreferences,
+    translator: ITranslator | null
+  ) => {
+    const trans = (translator ?? nullTranslator).load('jaxcluster');
+    const add = (panel: NotebookPanel) =>
+      void new Strips(panel, clusters.linkOf(panel), preferences, trans);
+    tracker.forEach(add);
+    tracker.widgetAdded.connect((_, panel) => add(panel));
+  }
+};
+
+/**
+ * The strips of one notebook. Only cells that ranks have run have one. A strip is a child of its cell's
+ * widget, so it goes where that goes when a windowed notebook takes cells out of the page.
+ */
+class Strips {
+  private readonly strips = new WeakMap<Cell, CellBadges>();
+
+  constructor(
+    private readonly panel: NotebookPanel,
+    private readonly link: ILink,
+    private readonly preferences: IPreferences,
+    private readonly trans: Trans
+  ) {
+    const notebook = panel.content;
+    const all = () => this.updateAll();
+    const executed = (_: unknown, { cell }: { cell: Cell }) => {
+      if (notebook.widgets.includes(cell)) {
+        this.update(cell);
+      }
+    };
+    link.cellChanged.connect(this.onCell, this);
+    preferences.changed.connect(all);
+    notebook.cellInViewportChanged.connect((_, cell) => this.update(cell));
+    notebook.modelContentChanged.connect(() => this.updateNew());
+    NotebookActions.executed.connect(executed);
+    panel.disposed.connect(() => {
+      link.cellChanged.disconnect(this.onCell, this);
+      preferences.changed.disconnect(all);
+      NotebookActions.executed.disconnect(executed);
+    });
+    this.updateAll();
+  }
+
+  private onCell(_: ILink, id: string): void {
+    const cell = id && this.panel.content.widgets.find(({ model }) => model.id === id);
+    if (cell) {
+      this.update(cell);
+    } else if (!id) {
+      this.updateAll();
+    }
+  }
+
+  private updateAll(): void {
+    this.panel.content.widgets.forEach(cell => this.update(cell));
+  }
+
+  /** Cells that were moved are new widgets with an old id. */
+  private updateNew(): void {
+    if (this.link.cells.size) {
+      for (const cell of this.panel.content.widgets) {
+        if (!this.strips.has(cell) && this.link.cells.has(cell.model.id)) {
+          this.update(cell);
+        }
+      }
+    }
+  }
+
+  private update(cell: Cell): void {
+    const run = this.preferences.values.badges ? this.link.cells.get(cell.model.id) : undefined;
+    const strip = this.strips.get(cell);
+    if (!run || isOutdated(run, cell)) {
+      strip?.dispose();
+      this.strips.delete(cell);
+    } else if (strip) {
+      strip.setRun(run);
+    } else {
+      const added = new CellBadges(
+        { link: this.link, cell, rendermime: this.panel.content.rendermime, trans: this.trans },
+        run
+      );
+      this.strips.set(cell, added);
+      // Before it is ready a cell has no input and output that the strip could stand below.
+      void cell.ready.then(() => {
+        if (cell.isDisposed) {
+          added.dispose();
+        } else if (!added.isDisposed) {
+          (cell.layout as PanelLayout).addWidget(added);
+        }
+      });
+    }
+  }
+}
+
+/** Whether the cell has run again since, and not on ranks. */
+function isOutdated(run: ICell, cell: Cell): boolean {
+  const count = cell instanceof CodeCell ? cell.model.executionCount : null;
+  return count !== null && run.ended !== null && count > run.number;
+}

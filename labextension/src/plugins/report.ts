@@ -1,0 +1,126 @@
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { MainAreaWidget, Notification } from '@jupyterlab/apputils';
+import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import * as React from 'react';
+import { icon } from '../icon';
+import { CommandIDs, IClusters, IPreferences } from '../tokens';
+import { ReportView } from '../widgets/report';
+import { View } from '../widgets/view';
+
+/** Says that a hang was found, and shows the finding in a panel of its notebook. */
+export const report: JupyterFrontEndPlugin<void> = {
+  id: 'jaxcluster-labextension:report',
+  description: 'Who waits where when ranks are out of step, and what can be done.',
+  autoStart: true,
+  requires: [INotebookTracker, IClusters, IPreferences],
+  optional: [ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    tracker: INotebookTracker,
+    clusters: IClusters,
+    preferences: IPreferences,
+    translator: ITranslator | null
+  ) => {
+    const trans = (translator ?? nullTranslator).load('jaxcluster');
+    const panels = new WeakMap<NotebookPanel, MainAreaWidget>();
+
+    const make = (notebook: NotebookPanel): MainAreaWidget => {
+      const link = clusters.linkOf(notebook);
+      const view = new View(() => {
+        const found = link.state?.report ?? null;
+        const cell = notebook.content.widgets.findIndex(({ model }) => model.id === found?.cell_id);
+        return React.createElement(ReportView, {
+          report: found,
+          trans,
+          // The commands act on the current notebook; this panel is about one of its own.
+          execute: (command: string) => {
+            app.shell.activateById(notebook.id);
+            void app.commands.execute(command);
+          },
+          onCell:
+            cell < 0
+              ? null
+              : () => {
+                  app.shell.activateById(notebook.id);
+                  notebook.content.activeCellIndex = cell;
+                  void notebook.content.scrollToItem(cell);
+                }
+        });
+      });
+      view.addClass('jxl-view');
+      const update = () => view.update();
+      link.stateChanged.connect(update);
+      const panel = new MainAreaWidget({ content: view });
+      panel.id = `jaxcluster-report-${notebook.id}`;
+      panel.title.label = trans.__('Hang in %1', notebook.title.label);
+      panel.title.icon = icon;
+      panel.title.closable = true;
+      panel.disposed.connect(() => link.stateChanged.disconnect(update));
+      notebook.disposed.connect(() => panel.dispose());
+      return panel;
+    };
+
+    const show = (notebook: NotebookPanel, activate = true): void => {
+      let panel = panels.get(notebook);
+      if (!panel || panel.isDisposed) {
+        panel = make(notebook);
+        panels.set(notebook, panel);
+      }
+      if (!panel.isAttached) {
+        app.shell.add(panel, 'main', { ref: notebook.id, mode: 'split-right', activate });
+      }
+      if (activate) {
+        app.shell.activateById(panel.id);
+      }
+    };
+
+    app.commands.addCommand(CommandIDs.showReport, {
+      label: trans.__('Show Hang Report'),
+      caption: trans.__('Who waits where, who does not, and what can be done'),
+      icon,
+      isEnabled: () => !!clusters.current?.state?.report,
+      execute: () => {
+        if (clusters.currentPanel) {
+          show(clusters.currentPanel);
+        }
+      }
+    });
+
+    /** A finding that was there when the notebook was opened is no news. */
+    const watch = (notebook: NotebookPanel): void => {
+      const link = clusters.linkOf(notebook);
+      let known = link.state?.report?.id ?? null;
+      let first = link.state === null;
+      let note = '';
+      const onState = () => {
+        const found = link.state?.report ?? null;
+        if (link.state && (first || !found || found.id === known)) {
+          first = false;
+          known = found?.id ?? null;
+          return;
+        }
+        if (!found) {
+          first = true; // the kernel has gone: what the next one says at first is no news either
+          return;
+        }
+        known = found.id;
+        Notification.dismiss(note);
+        note = Notification.warning(`${notebook.title.label}: ${found.lines[0]}`, {
+          autoClose: 20000,
+          actions: [{ label: trans.__('Show'), callback: () => show(notebook), displayType: 'accent' }]
+        });
+        if (preferences.values.autoShowPanel) {
+          show(notebook, false);
+        }
+      };
+      link.stateChanged.connect(onState);
+      notebook.disposed.connect(() => {
+        link.stateChanged.disconnect(onState);
+        Notification.dismiss(note);
+      });
+    };
+    tracker.forEach(watch);
+    tracker.widgetAdded.connect((_, notebook) => watch(notebook));
+  }
+};

@@ -1,0 +1,147 @@
+/** What stands below a cell: the strip of its ranks and, on demand, one rank's own output. */
+
+import type { Cell } from '@jupyterlab/cells';
+import type { IOutput } from '@jupyterlab/nbformat';
+import { OutputAreaModel, SimplifiedOutputArea } from '@jupyterlab/outputarea';
+import type { IRenderMimeRegistry } from '@jupyterlab/rendermime';
+import { Panel } from '@lumino/widgets';
+import * as React from 'react';
+import type { ICell } from '../protocol';
+import type { ILink } from '../tokens';
+import { Badges, OutputHead } from './badges';
+import { TickerContext } from './clock';
+import { Busy, Failure } from './parts';
+import { View } from './view';
+import type { Trans } from './words';
+
+interface IServices {
+  link: ILink;
+  cell: Cell;
+  rendermime: IRenderMimeRegistry;
+  trans: Trans;
+}
+
+export class CellBadges extends Panel {
+  private shown: number | null = null;
+  private output: Panel | null = null;
+  /** Counts what was asked for, so that a late answer is known for one. */
+  private asked = 0;
+  private readonly strip: View;
+
+  constructor(
+    private readonly services: IServices,
+    private run: ICell
+  ) {
+    super();
+    this.addClass('jxl-cell');
+    // The notebook would take Enter and the arrow keys for itself.
+    this.node.setAttribute('data-lm-suppress-shortcuts', 'true');
+    this.node.addEventListener('keydown', event => {
+      if (event.key === 'Escape' && this.shown !== null) {
+        event.stopPropagation();
+        this.closeOutput();
+      }
+    });
+    this.strip = new View(ticker =>
+      React.createElement(
+        TickerContext.Provider,
+        { value: ticker },
+        React.createElement(Badges, {
+          cell: this.run,
+          shown: this.shown,
+          clockOffset: services.link.clockOffset,
+          trans: services.trans,
+          onShow: this.toggle
+        })
+      )
+    );
+    this.addWidget(this.strip);
+  }
+
+  setRun(run: ICell): void {
+    const again = run.seq !== this.run.seq;
+    const ended = run.ended !== null && this.run.ended === null;
+    this.run = run;
+    if (again) {
+      this.closeOutput();
+    } else if (ended && this.shown !== null) {
+      void this.openOutput(this.shown); // it may have put out more since
+    }
+    this.strip.update();
+  }
+
+  private readonly toggle = (rank: number): void => {
+    if (rank === this.shown) {
+      this.closeOutput();
+    } else {
+      void this.openOutput(rank);
+    }
+  };
+
+  private closeOutput(): void {
+    const rank = this.shown;
+    const focused = this.output?.node.contains(document.activeElement);
+    this.asked += 1;
+    this.shown = null;
+    this.output?.dispose();
+    this.output = null;
+    this.strip.update();
+    if (focused && rank !== null) {
+      const buttons = this.node.querySelectorAll<HTMLElement>('.jxl-badges button');
+      const own = this.node.querySelector<HTMLElement>(`.jxl-badge[data-rank="${rank}"]`);
+      (own ?? buttons[buttons.length - 1])?.focus();
+    }
+  }
+
+  private async openOutput(rank: number): Promise<void> {
+    const { link, cell, rendermime, trans } = this.services;
+    const asked = ++this.asked;
+    this.shown = rank;
+    this.strip.update();
+    if (!this.output) {
+      this.output = new Panel();
+      this.output.addClass('jxl-rankOutput');
+      this.output.addWidget(
+        new View(() =>
+          this.shown === null
+            ? null
+            : React.createElement(OutputHead, {
+                cell: this.run,
+                rank: this.shown,
+                trans,
+                onShow: (other: number) => void this.openOutput(other),
+                onClose: () => this.closeOutput()
+              })
+        )
+      );
+      this.addWidget(this.output);
+      this.setBody(new View(() => React.createElement(Busy, { text: trans.__('The rank is asked …') })));
+    } else {
+      this.output.widgets[0].update();
+    }
+    try {
+      const values = (await link.call('outputs', { cell_id: this.run.cell_id, rank })) as IOutput[];
+      if (asked === this.asked) {
+        const model = new OutputAreaModel({ values, trusted: cell.model.trusted });
+        this.setBody(
+          values.length
+            ? new SimplifiedOutputArea({ model, rendermime })
+            : new View(() =>
+                React.createElement('p', { className: 'jxl-empty' }, trans.__('It has put out nothing.'))
+              )
+        );
+      }
+    } catch (error) {
+      if (asked === this.asked) {
+        const text = error instanceof Error ? error.message : String(error);
+        this.setBody(new View(() => React.createElement(Failure, { text })));
+      }
+    }
+  }
+
+  private setBody(body: Panel['widgets'][number]): void {
+    body.addClass('jxl-rankOutputBody');
+    this.output?.widgets[1]?.dispose();
+    this.output?.addWidget(body);
+  }
+}
