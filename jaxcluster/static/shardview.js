@@ -33,7 +33,7 @@ export function ink(hex) {
 export const CSS = `
 .jxc { --ink: var(--jp-ui-font-color1, CanvasText); --paper: var(--jp-layout-color1, Canvas);
   --line: var(--jp-border-color1, GrayText); --shade: var(--jp-layout-color2, ButtonFace);
-  --focus: var(--jp-brand-color1, Highlight); --alarm: var(--jp-error-color1, #b00020);
+  --focus: var(--jp-brand-color1, Highlight); --alarm: color-mix(in srgb, var(--jp-error-color1, #b00020) 60%, var(--ink));
   font: 13px/1.4 var(--jp-ui-font-family, system-ui, sans-serif);
   color: var(--ink); background: var(--paper); padding: 6px; max-width: 100%; }
 .jxc * { box-sizing: border-box; }

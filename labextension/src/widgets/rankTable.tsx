@@ -1,7 +1,7 @@
 /** A cluster's ranks, a row each: what it does, where, since when, and what it holds. */
 
 import * as React from 'react';
-import { bytes } from '../draw/shardview';
+import { bytes, ranksText } from '../draw/shardview';
 import type { IRank } from '../protocol';
 import { Elapsed } from './clock';
 import { Roving, StatusMark } from './parts';
@@ -79,7 +79,9 @@ function Host(props: IHost): JSX.Element {
     >
       <summary>
         <span className="jxl-name">{host || trans.__('host unknown')}</span>
-        <span className="jxl-dim">{trans._n('%1 rank', '%1 ranks', ranks.length)}</span>
+        <span className="jxl-dim">
+          {trans._n('rank %2', 'ranks %2', ranks.length, ranksText(ranks.map(({ rank }) => rank)))}
+        </span>
         <span className="jxl-counts">
           {counts.map(([status, n]) => (
             <span key={status} className="jxl-status" data-tone={toneOf(status)}>
@@ -134,21 +136,21 @@ function RankRow(props: IRow): JSX.Element {
           <Elapsed since={rank.since} offset={props.clockOffset} trans={trans} />
         )}
       </span>
-      <span className="jxl-memory" title={trans.__('memory of its process')}>
-        {rank.rss > 0 && bytes(rank.rss)}
+      <span className="jxl-second">
+        <span className="jxl-where" title={where}>
+          {where}
+        </span>
+        <span title={trans.__('memory of its process')}>{rank.rss > 0 && bytes(rank.rss)}</span>
+        <button
+          type="button"
+          className="jxl-button jxl-mod-quiet jxl-log"
+          tabIndex={-1}
+          aria-label={trans.__('Log of rank %1', rank.rank)}
+          onClick={() => props.onLogs(rank.rank)}
+        >
+          {trans.__('log')}
+        </button>
       </span>
-      <span className="jxl-where" title={where}>
-        {where}
-      </span>
-      <button
-        type="button"
-        className="jxl-button jxl-mod-quiet jxl-log"
-        tabIndex={-1}
-        aria-label={trans.__('Log of rank %1', rank.rank)}
-        onClick={() => props.onLogs(rank.rank)}
-      >
-        {trans.__('log')}
-      </button>
       {rank.note && <span className="jxl-note">{rank.note}</span>}
     </li>
   );

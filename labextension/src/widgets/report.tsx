@@ -17,7 +17,11 @@ interface IReportView {
 
 export function ReportView({ report, trans, execute, onCell }: IReportView): JSX.Element {
   if (!report) {
-    return <p className="jxl-empty">{trans.__('No hang was found in this notebook.')}</p>;
+    return (
+      <article className="jxl-report">
+        <p className="jxl-empty">{trans.__('No hang was found in this notebook.')}</p>
+      </article>
+    );
   }
   return (
     <article className="jxl-report">
@@ -43,8 +47,8 @@ export function ReportView({ report, trans, execute, onCell }: IReportView): JSX
               ≠
             </span>
             {trans._n(
-              'rank %2 does something else',
-              'ranks %2 do something else',
+              'rank %2 does not',
+              'ranks %2 do not',
               report.culprits.length,
               ranksText(report.culprits)
             )}

@@ -35,7 +35,7 @@ export function StartFields(props: IStartFields): JSX.Element {
         change({ [key]: event.target.value })
     };
     return (
-      <div className="jxl-field">
+      <div className={key === 'env' || key === 'more' ? 'jxl-field' : 'jxl-field jxl-mod-short'}>
         <label htmlFor={own.id}>{label}</label>
         {control(own)}
         <span
