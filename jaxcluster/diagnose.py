@@ -219,10 +219,15 @@ class _Teller:
         lines = []
         for ranks in self._by_place(others):
             lines.append(self._tell_waiting(ranks, wanted))
-        skipped: dict[str, list[int]] = {}
+        skipped: dict[tuple[str, str], list[int]] = {}
         for rank in culprits:
             skipped.setdefault(self._tell_skipped(rank), []).append(rank)
-        lines += [f"{_Ranks(ranks)} {what}" for what, ranks in skipped.items()]
+        for (what, last), ranks in skipped.items():
+            one = len(ranks) == 1
+            told = f"{'its' if one else 'their'} last launch: {last}"
+            if not last:
+                told = f"{'it has' if one else 'they have'} launched none"
+            lines.append(f"{_Ranks(ranks)} {what} ({told}).")
         lines += self._scalars()
         if hint := self._missing_hint(culprits, wanted):
             lines.append(f"Hint: {hint}")
@@ -254,18 +259,19 @@ class _Teller:
         call = self._call(state.line) or state.frame.partition(" ")[0]
         return f"{_Ranks(ranks)} {verb} in {call} at {where}{launch}."
 
-    def _tell_skipped(self, rank: int) -> str:
+    def _tell_skipped(self, rank: int) -> tuple[str, str]:
+        """How a rank came to skip a launch, and its last one ("" where it has made none)."""
         entries = self.launches[rank]
-        last = "it has launched none"
+        last = ""
         if entries:
             entry = entries[max(entries)]
-            last = f"its last launch: {entry.seq + 1}, {self._program(entry)}"
+            last = f"{entry.seq + 1}, {self._program(entry)}"
         if (error := self.errors.get(rank)) is not None:
             line = f" on line {error.lineno}" if error.lineno else ""
-            return f"raised {error.ename}{line} before it ({last})."
+            return f"raised {error.ename}{line} before it", last
         if self.group[rank].state.seq == 0 and rank not in self.told:
-            return f"did not run the cell ({last})."
-        return f"finished the cell without it ({last})."
+            return "did not run the cell", last
+        return "finished the cell without it", last
 
     def _missing_hint(self, culprits: Sequence[int], wanted: wire.Launch | None) -> str:
         if any(r not in self.told for r in culprits):
@@ -292,46 +298,15 @@ class _Teller:
         return f"{entry.name}{place}{signature}"
 
     def _scalars(self) -> list[str]:
-        """Small values of the cell's names that differ between the ranks."""
-        names = sorted({n for report in self.group.values() for n in report.locals})
-        lines = []
-        for name in names:
-            values: dict[str, list[int]] = {}
-            for rank, report in self.group.items():
-                if name in report.locals:
-                    values.setdefault(report.locals[name], []).append(rank)
-            if 1 < len(values) <= 4 and sum(map(len, values.values())) == len(self.group):
-                told = ", ".join(f"{v} on {name_ranks(r)}" for v, r in values.items())
-                lines.append(f"{name} = {told}.")
-        return lines[:3]
-
-    def _tree(self) -> ast.Module | None:
-        try:
-            return ast.parse(self.source)
-        except SyntaxError:  # IPython's own syntax: then there is no hint
-            return None
+        return _tell_scalars(self.group)
 
     def _call(self, line: int | None) -> str:
-        """The outermost call on a line, as it is written: ``jnp.sum``."""
-        tree = self._tree()
-        if tree is None or line is None:
-            return ""
-        calls = [
-            node
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or 0)
-        ]
-        printing = ("print", "float", "int", "str", "repr", "bool")
-        for node in sorted(calls, key=lambda n: n.col_offset):
-            name = ast.unparse(node.func)
-            if name not in printing and len(name) < 60:
-                return name
-        return ""
+        return _call_at(self.source, line)
 
     def _enclosing(
         self, line: int | None, kinds: tuple[type[ast.stmt], ...]
     ) -> ast.If | ast.For | ast.While | None:
-        tree = self._tree()
+        tree = _tree(self.source)
         if tree is None or line is None:
             return None
         found = [
@@ -382,18 +357,89 @@ def kind_words(message: str) -> list[str]:
     return [words for mark, words in KIND_WORDS if mark in message]
 
 
-def tell_working(reports: Mapping[int, wire.RankReport], waited_s: float) -> list[str]:
+def _tree(source: str) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except SyntaxError:  # IPython's own syntax: then there is no hint
+        return None
+
+
+def _call_at(source: str, line: int | None) -> str:
+    """The outermost call on a line, as it is written: ``jnp.sum``."""
+    tree = _tree(source)
+    if tree is None or line is None:
+        return ""
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    printing = ("print", "float", "int", "str", "repr", "bool", "range", "len", "enumerate")
+    for node in sorted(calls, key=lambda n: n.col_offset):
+        name = ast.unparse(node.func)
+        if name not in printing and len(name) < 60:
+            return name
+    return ""
+
+
+def _tell_scalars(reports: Mapping[int, wire.RankReport]) -> list[str]:
+    """Small values of the cell's names that differ between the ranks."""
+    names = sorted({n for report in reports.values() for n in report.locals})
+    lines = []
+    for name in names:
+        values: dict[str, list[int]] = {}
+        for rank, report in reports.items():
+            if name in report.locals:
+                values.setdefault(report.locals[name], []).append(rank)
+        if 1 < len(values) <= 4 and sum(map(len, values.values())) == len(reports):
+            told = ", ".join(f"{v} on {name_ranks(r)}" for v, r in values.items())
+            lines.append(f"{name} = {told}.")
+    return lines[:3]
+
+
+def tell_working(
+    reports: Mapping[int, wire.RankReport], ended: Iterable[int], waited_s: float
+) -> list[str]:
     """One line for each place where ranks still are while others have ended the cell."""
     places: dict[str, list[int]] = {}
     for rank, report in sorted(reports.items()):
         state = report.state
         where = f"cell [{state.cell}] line {state.line}" if state.line else state.frame or "no cell"
         places.setdefault(where, []).append(rank)
-    return [
+    lines = [
         f"{_Ranks(ranks)} still {'works' if len(ranks) == 1 else 'work'} at {where} "
-        f"({waited_s:.0f} s); the others have ended the cell."
+        f"({waited_s:.0f} s)"
         for where, ranks in places.items()
     ]
+    done = list(ended)
+    have = "has" if len(done) == 1 else "have"
+    return [f"{line}." for line in lines[:-1]] + [
+        f"{lines[-1]}; {name_ranks(done)} {have} ended the cell."
+    ]
+
+
+def tell_places(
+    reports: Mapping[int, wire.RankReport], ranks: Iterable[int], source: str, cell: int
+) -> list[str]:
+    """One line for each place of a cell where some of these ranks are, or were when asked."""
+    places: dict[str, list[int]] = {}
+    for rank in sorted(ranks):
+        if (report := reports.get(rank)) is None:
+            where = "gave no sign of life"
+        elif (state := report.state).state != "running":
+            where = "{had} ended the cell"
+        elif state.line:
+            call = _call_at(source, state.line) if state.cell == cell else ""
+            where = "{was} " + f"{f'in {call} ' if call else ''}at cell [{state.cell}] "
+            where += f"line {state.line}"
+        else:
+            where = "{was} in " + (state.frame.partition(" ")[0] or f"cell [{cell}]")
+        places.setdefault(where, []).append(rank)
+    lines = []
+    for where, group in places.items():
+        was = "was" if len(group) == 1 else "were"
+        lines.append(f"{_Ranks(group)} {where.replace('{was}', was).replace('{had}', 'had')}.")
+    return lines + _tell_scalars({r: reports[r] for r in ranks if r in reports})
 
 
 def tell_silent(rank: int, pid: int) -> str:

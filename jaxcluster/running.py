@@ -33,6 +33,7 @@ class AsyncCell:
 
     Attributes:
       record: what has come so far.
+      started: when it was sent, by ``time.monotonic``.
       silent: ranks that did not answer an interrupt.
       report: the certain finding, if the cell could not end or its numbers are wrong.
       evidence: what the ranks said when it was found.
@@ -58,13 +59,14 @@ class AsyncCell:
         self.on_notice: Callable[[str], None] | None = None
         self._recovered = ""
         self._cut_at: float | None = None  # when it was first interrupted, or found out of step
+        self._places: list[str] = []  # where the ranks were when their time was up
         self._catch_up: recovery.CatchUp | None = None
         self._catch_up_at: float | None = None
         self._sink = sink
         self._ids = ids
         self._on_output = on_output
-        self._started = time.monotonic()
-        self._watch = health.CellWatch(record.ranks, self._started, timeout_s)
+        self.started = time.monotonic()
+        self._watch = health.CellWatch(record.ranks, self.started, timeout_s)
         self._ended: threading.Event | None = None  # where it is carried through on a thread
         self._noticed = False
         self._next_word_at = STILL_WORKING_S
@@ -127,7 +129,7 @@ class AsyncCell:
                 except KeyboardInterrupt:
                     self._feed(health.StopPressed())
         finally:
-            self.record.seconds = time.monotonic() - self._started
+            self.record.seconds = time.monotonic() - self.started
             self.cluster.link.forget(self._ids)
             self._settle()
             self.done = True
@@ -146,7 +148,9 @@ class AsyncCell:
         now = time.monotonic()
         for instruction in self._watch.feed(event, now):
             match instruction:
-                case health.Interrupt(ranks, _):
+                case health.Interrupt(ranks, why):
+                    if why == "timeout":
+                        self._places = self._ask_places(ranks)
                     self._interrupt(ranks)
                     news.tell()
                     self._catch_up_at = now + CATCH_UP_AFTER_S
@@ -208,7 +212,7 @@ class AsyncCell:
 
     def _say_waiting(self, reports: Mapping[int, wire.RankReport]) -> None:
         """Now and then: who still works while others have ended, and who says nothing at all."""
-        waited = time.monotonic() - self._started
+        waited = time.monotonic() - self.started
         if self.on_notice is None or waited < self._next_word_at:
             return
         lines = []
@@ -216,7 +220,7 @@ class AsyncCell:
             lines.append(diagnose.tell_silent(rank, self.cluster.record.pids[rank]))
         working = {r: reports[r] for r in self._watch.open_ranks if r in reports}
         if self.record.replies and working:
-            lines += diagnose.tell_working(working, waited)
+            lines += diagnose.tell_working(working, self.record.replies, waited)
         if lines:
             self._next_word_at = 3 * waited
             self.on_notice("\n".join(lines) + "\n")
@@ -281,6 +285,7 @@ class AsyncCell:
         elif not any(state.seq > self.record.seq for state in cluster.status()):
             # Unless a later cell runs already, whose end will settle it.
             cluster.out_of_step = self.report or diagnose.unexplained(catch_up.stuck)
+            cluster.recovered = ""
             if cluster.recovery == "auto":
                 self._recovered = self._with_doubt(cluster.recover(), names)
                 self.silent = ()
@@ -288,6 +293,12 @@ class AsyncCell:
     @staticmethod
     def _with_doubt(line: str, names: Sequence[str]) -> str:
         return f"{line} Don't trust what this cell assigned: {', '.join(names)}." if names else line
+
+    def _ask_places(self, ranks: Sequence[int]) -> list[str]:
+        names = recovery.assigned_names(self.record.source)
+        reports = recovery.ask_reports(self.cluster.link, names, launches=1)
+        record = self.record
+        return diagnose.tell_places(reports, ranks, record.source, record.execution_count)
 
     def _interrupt(self, ranks: Sequence[int]) -> None:
         self._cut_at = self._cut_at or time.monotonic()
@@ -321,9 +332,9 @@ class AsyncCell:
             hints.append("The ranks are out of step: %jaxcluster restart begins anew.")
         if failed and all(error.ename == "Divergence" for error in failed.values()):
             # Strict mode: nothing was launched, and JAX's frames say nothing more.
-            raise Divergence(
-                f"Cell [{record.execution_count}]: {failed[min(failed)].evalue}.", "\n".join(hints)
-            )
+            # A rank says what it had heard when it raised: whoever raised last has heard most.
+            said = min((e.evalue for e in failed.values()), key=lambda s: "nothing yet" in s)
+            raise Divergence(f"Cell [{record.execution_count}]: {said}.", "\n".join(hints))
         if failed:
             if interrupted and self.report is None:
                 were = "was" if len(interrupted) == 1 else "were"
@@ -350,9 +361,12 @@ class AsyncCell:
             raise Divergence(str(self.report), self._recovery_line(), self.report)
         if watch.why == "timeout":
             hints.append("Give it longer with %%spmd --timeout, or leave the limit away.")
-            raise CellFailed(
+            told = (
                 f"Cell [{record.execution_count}] took more than {watch.timeout_s:g} s and was "
-                f"interrupted on {name_ranks(watch.interrupted)}.",
+                f"interrupted on {name_ranks(watch.interrupted)}."
+            )
+            raise CellFailed(
+                "\n".join([told, *self._places]),
                 "\n".join(hints),
                 watch.interrupted,
                 "TimeoutError",
@@ -370,6 +384,11 @@ class AsyncCell:
         line = f", line {error.lineno}" if error.lineno else ""
         waiting = name_ranks(self._watch.open_ranks).capitalize()
         verb = "has" if len(self._watch.open_ranks) == 1 else "have"
+        if error.ename == "Divergence":  # strict mode: all that is known is told at the end
+            return (
+                f"{name_ranks(self.record.errors).capitalize()} diverged in strict mode, with "
+                f"nothing launched. {waiting} {verb} {self._watch.grace_s:g} s to end the cell.\n"
+            )
         return (
             f"Rank {rank} raised {error.ename}: {error.evalue} (cell "
             f"[{self.record.execution_count}]{line}). {waiting} {verb} "

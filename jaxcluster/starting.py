@@ -115,14 +115,18 @@ def free_name() -> str:
     return next(name for name in names if name not in taken)
 
 
-def live_records() -> list[registry.ClusterRecord]:
-    """The running clusters of this user on this machine; what dead ones left is removed."""
+def live_records(tidy: bool = True) -> list[registry.ClusterRecord]:
+    """The running clusters of this user on this machine; what dead ones left is removed.
+
+    Args:
+      tidy: remove it. A thread that only looks leaves it to those that start clusters.
+    """
     living = []
     for record in registry.records():
         alive = is_alive(record.owner) if record.owner else Path(record.supervisor).exists()
         if alive:
             living.append(record)
-        else:
+        elif tidy:
             clear_away(record)
     return living
 
@@ -260,9 +264,10 @@ class Starting:
                 self._check_exits()
                 if time.perf_counter() >= self.deadline:
                     missing = sorted(set(range(n)) - set(found))
+                    verb = "is" if len(missing) == 1 else "are"
                     raise EnginesMissing(
                         f"{len(found)} of {n} engines reported within {self.spec.timeout_s:g} s; "
-                        f"{name_ranks(missing)} is silent. {self._last_words(missing[0])}",
+                        f"{name_ranks(missing)} {verb} silent. {self._last_words(missing[0])}",
                         f"Try: %jaxcluster start -n {n} --timeout {2 * self.spec.timeout_s:g}",
                         missing,
                     ) from None

@@ -30,6 +30,7 @@ WITHOUT = {
     "saved variables": "restored scalars lose their weak type; classes must be registered again",
     "coordinator process": "rank 0 hosts JAX's coordinator, and its death ends all ranks",
     "coordination client": "there is no strict mode",
+    "fast paths": "each switch of strict mode makes all programs compile again",
     "device_put hint": "nothing is said where device_put compares large arrays on all processes",
 }
 
@@ -164,6 +165,29 @@ def record_launches(journal: Journal) -> bool:
         setattr(owner, name, replacement)
     _recording = journal
     return True
+
+
+def forget_fast_paths() -> None:
+    """Have every jitted function take JAX's Python path once, which decides on its fast path anew.
+
+    What is compiled stays compiled (jax 0.10.2 and 0.12: the last three lines of
+    ``jax.clear_caches``). Where the names have moved all of JAX's caches are cleared, and programs
+    compile again.
+    """
+    try:
+        from jax._src import pjit
+        from jax._src.lib import _jax
+
+        caches = [pjit._cpp_pjit_cache_fun_only, pjit._cpp_pjit_cache_explicit_attributes]
+        clear_all = _jax.PjitFunctionCache.clear_all
+    except (ImportError, AttributeError):
+        import jax
+
+        jax.clear_caches()
+        return
+    for cache in caches:
+        cache.clear()
+    clear_all()
 
 
 def hint_at_device_put(tell: Callable[[str], None]) -> bool:
@@ -522,6 +546,17 @@ def self_test() -> dict[str, bool]:
         found["coordination client"] = hasattr(distributed.global_state, "client")
     except (ImportError, AttributeError):
         found["coordination client"] = False
+    try:
+        from jax._src import pjit
+        from jax._src.lib import _jax
+
+        found["fast paths"] = (
+            hasattr(pjit, "_cpp_pjit_cache_fun_only")
+            and hasattr(pjit, "_cpp_pjit_cache_explicit_attributes")
+            and hasattr(_jax.PjitFunctionCache, "clear_all")
+        )
+    except (ImportError, AttributeError):
+        found["fast paths"] = False
     try:
         from jax._src import dispatch
         from jax.experimental import multihost_utils

@@ -9,6 +9,7 @@ button ends it.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from jaxcluster.engine import jax_private
@@ -17,6 +18,7 @@ from jaxcluster.engine.journal import Journal, Program
 POLL_S = 0.0005
 SLOW_POLL_S = 0.02  # once a rank is so late that it hardly matters
 SLOW_AFTER_S = 0.1
+REST_S = 0.1  # that the other ranks get to announce theirs once two differ, to be told as well
 
 
 class Divergence(RuntimeError):
@@ -63,26 +65,32 @@ class Strict:
             self.journal.announced = None
 
     def _wait(self, folder: str, program: Program) -> None:
-        expected = len(program.processes.split(","))
+        expected = [int(rank) for rank in program.processes.split(",")]
         started = time.monotonic()
+        differing_since = 0.0
         while True:
             said = {
                 int(key.rpartition("/")[2]): value
                 for key, value in self.client.key_value_dir_get(folder)
             }
+            complete = len(said) == len(expected)
+            now = time.monotonic()
             if len({value.partition("|")[0] for value in said.values()}) > 1:
-                self._divergences += 1
-                raise Divergence(self._tell(said))
-            if len(said) == expected:
+                differing_since = differing_since or now
+                if complete or now - differing_since > REST_S:
+                    self._divergences += 1
+                    raise Divergence(self._tell(said, expected))
+            elif complete:
                 return
-            late = time.monotonic() - started > SLOW_AFTER_S
+            late = now - started > SLOW_AFTER_S
             time.sleep(SLOW_POLL_S if late else POLL_S)
 
     @staticmethod
-    def _tell(said: dict[int, str]) -> str:
+    def _tell(said: dict[int, str], expected: Sequence[int]) -> str:
         groups: dict[str, list[int]] = {}
-        for rank, value in sorted(said.items()):
-            groups.setdefault(value.partition("|")[2], []).append(rank)
+        for rank in expected:
+            what = said[rank].partition("|")[2] if rank in said else "nothing yet"
+            groups.setdefault(what, []).append(rank)
         told = "; ".join(
             f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}: {what}"
             for what, ranks in groups.items()
@@ -93,14 +101,12 @@ class Strict:
 def switch(journal: Journal, rank: int, epoch: str | None) -> None:
     """Turn strict mode on (with an epoch) or off (None) on this rank.
 
-    Programs that were called before have C++ fast paths that ask nobody, so JAX's caches are
-    cleared: they compile anew.
+    Programs that were called before have C++ fast paths that ask nobody, and those called in strict
+    mode have none: both are forgotten.
     """
-    import jax
-
     if epoch is None:
         journal.before_launch = None
     else:
         client = jax_private.coordination_client()
         journal.before_launch = Strict(journal, rank, client, epoch).before_launch
-    jax.clear_caches()
+    jax_private.forget_fast_paths()

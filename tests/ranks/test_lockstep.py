@@ -3,6 +3,7 @@ result right, the variables kept and the session usable."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 
@@ -170,6 +171,8 @@ if r < 2:
 def test_a_timeout_with_one_rank_in_an_endless_loop(ranks: jaxcluster.Cluster) -> None:
     error = fails(ranks, "if r == 2:\n    while True: pass\nprint(float(jnp.sum(g)))", timeout_s=2)
     assert "took more than 2 s" in str(error)
+    assert "Rank 2 was at cell [" in str(error)
+    assert re.search(r"Ranks 0, 1, 3 were in jnp\.sum at cell \[\d+\] line 3\.", str(error))
 
 
 @pytest.mark.parametrize(
@@ -215,6 +218,57 @@ class TestStrict:
         finally:
             ranks.strict(False)
         check_whole(ranks)
+
+    def test_all_ranks_are_told_of_also_those_that_come_late(
+        self, ranks: jaxcluster.Cluster
+    ) -> None:
+        notices: list[str] = []
+        ranks.strict(True)
+        try:
+            error = fails(
+                ranks,
+                "if r == 3: time.sleep(0.6)\n"
+                "if r == 1: print(float(jnp.max(g)))\nelse: print(float(jnp.sum(g)))",
+                on_notice=notices.append,
+            )
+        finally:
+            ranks.strict(False)
+        assert isinstance(error, Divergence)
+        assert re.search(r"ranks 0, 2, 3: jit\(_reduce_sum\), cell \[\d+\] line 3", str(error))
+        assert "rank 1: jit(_reduce_max)" in str(error)
+        early = "Ranks 0-2 diverged in strict mode, with nothing launched. Rank 3 has 2 s to end"
+        assert [n for n in notices if n.startswith(early)] == notices
+        assert len(notices) == 1
+
+    def test_switching_it_compiles_nothing_again_and_gives_fast_launches_back(
+        self, ranks: jaxcluster.Cluster
+    ) -> None:
+        ranks.run(
+            "from jaxcluster.engine.app import JaxEngine\n"
+            "compiled, counted = [], []\n"
+            "jax.monitoring.register_event_duration_secs_listener(\n"
+            "    lambda name, *rest, **more: 'compile' in name and compiled.append(name))\n"
+            "step = jax.jit(lambda v: v * 7 - 1)\n"
+            "jax.block_until_ready(step(g))\n"
+            "assert compiled\n"
+            "compiled.clear()\n"
+            "journal = JaxEngine.instance().rank.journal\n"
+            "def counting(program, count=journal.about_to_launch):\n"
+            "    counted.append(program.name)\n"
+            "    count(program)\n"
+            "journal.about_to_launch = counting",
+            show=False,
+        )
+        source = "counted.clear()\nfor _ in range(4): s = jax.block_until_ready(step(g))\n"
+        source += "print(len(counted), compiled)"
+        try:
+            ranks.strict(True)
+            assert ranks.run(source, show=False).stdout() == "4 []\n"
+            ranks.strict(False)
+            slow = 4 if len(ranks.record.devices[0].devices) == 1 else 1
+            assert ranks.run(source, show=False).stdout() == f"{slow} []\n"
+        finally:
+            ranks.run("del journal.about_to_launch", show=False)
 
     def test_a_skip_ends_as_a_divergence_with_nothing_to_catch_up(
         self, ranks: jaxcluster.Cluster

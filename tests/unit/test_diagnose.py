@@ -186,10 +186,33 @@ class TestCatchUp:
 class TestWords:
     def test_ranks_that_still_work_are_named_by_place(self):
         reports = {r: report(r, [], line=3) for r in (0, 2)} | {3: report(3, [], line=5)}
-        assert diagnose.tell_working(reports, 5.2) == [
-            "Ranks 0, 2 still work at cell [7] line 3 (5 s); the others have ended the cell.",
-            "Rank 3 still works at cell [7] line 5 (5 s); the others have ended the cell.",
+        assert diagnose.tell_working(reports, [1], 5.2) == [
+            "Ranks 0, 2 still work at cell [7] line 3 (5 s).",
+            "Rank 3 still works at cell [7] line 5 (5 s); rank 1 has ended the cell.",
         ]
+        assert diagnose.tell_working({3: reports[3]}, [0, 1, 2], 5.2) == [
+            "Rank 3 still works at cell [7] line 5 (5 s); ranks 0-2 have ended the cell.",
+        ]
+
+    def test_where_ranks_were_when_their_time_was_up_is_told_by_place(self):
+        source = "for step in range(9):\n    s = float(jnp.sum(g))\nwhile r == 3: pass"
+        reports = {r: report(r, [], line=2, names={"step": "4"}) for r in (0, 1, 5)}
+        reports[3] = report(3, [], line=3, names={"step": "8"})
+        reports[4] = report(4, [], running=False, names={"step": "8"})
+        assert diagnose.tell_places(reports, [0, 1, 2, 3, 4], source, 7) == [
+            "Ranks 0, 1 were in jnp.sum at cell [7] line 2.",
+            "Rank 2 gave no sign of life.",
+            "Rank 3 was at cell [7] line 3.",
+            "Rank 4 had ended the cell.",
+            "step = 4 on ranks 0, 1, 8 on ranks 3, 4.",
+        ]
+
+    def test_the_last_launch_of_several_ranks_is_theirs(self):
+        reports = {r: report(r, [MUL], running=False) for r in (1, 2)}
+        reports |= {r: report(r, [MUL, SUM], line=3) for r in (0, 3)}
+        assert "without it (their last launch: 1, jit(multiply)" in str(look(reports, ended=[1, 2]))
+        reports |= {r: report(r, [], running=False) for r in (1, 2)}
+        assert "without it (they have launched none)." in str(look(reports, ended=[1, 2]))
 
     def test_a_silent_rank_may_be_stopped(self):
         assert "`kill -CONT 812` lets it go on" in diagnose.tell_silent(1, 812)
