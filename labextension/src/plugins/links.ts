@@ -1,4 +1,5 @@
 import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { PageConfig } from '@jupyterlab/coreutils';
 import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
 import { Signal } from '@lumino/signaling';
 import { Link } from '../connection';
@@ -79,5 +80,12 @@ export const links: JupyterFrontEndPlugin<IClusters> = {
   autoStart: true,
   requires: [INotebookTracker],
   provides: IClusters,
-  activate: (_, tracker: INotebookTracker): IClusters => new Clusters(tracker)
+  activate: (_, tracker: INotebookTracker): IClusters => {
+    const clusters = new Clusters(tracker);
+    if (PageConfig.getOption('exposeAppInBrowser').toLowerCase() === 'true') {
+      // As the application itself is, for tests and for looking into it.
+      Object.assign(window, { jaxcluster: clusters });
+    }
+    return clusters;
+  }
 };
