@@ -6,8 +6,10 @@ clusters too.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import time
 from pathlib import Path
 
 from ipyparallel.cluster.launcher import ControllerLauncher, EngineLauncher, NotRunning
@@ -28,6 +30,8 @@ CONTROLLER_ARGS = (
     "--log-level=40",
 )
 
+QUIT_S = 10.0  # a fork server reaps for up to 5 s
+
 
 class _OnForkServer:
     """What both launcher classes share: their processes live on a fork server."""
@@ -36,6 +40,7 @@ class _OnForkServer:
     supervisor_path: str
     proc_pids: list[int]
     state: str
+    reloaded = False  # from the cluster file: whoever started the cluster is another process
 
     def find_args(self) -> list[str]:
         return ["jaxcluster"]
@@ -64,6 +69,7 @@ class _OnForkServer:
         if self.poll() is not None:
             raise NotRunning(f"processes {self.proc_pids}")
         self.supervisor = Supervisor(Path(self.supervisor_path))
+        self.reloaded = True
         return self
 
 
@@ -92,6 +98,19 @@ class HostEngines(_OnForkServer, EngineLauncher):
     timeout_s = Float(30.0)
     plan = Any()  # a LaunchPlan
     supervisor = Any()  # a Supervisor
+
+    async def stop(self) -> None:
+        """End the ranks, and all else where ipyparallel stops the cluster by itself.
+
+        Its REST endpoint and ``ipcluster stop`` know nothing of the coordinator and the fork
+        server, and a kernel would take its ranks' death for an accident, and replace them.
+        """
+        if self.reloaded and self.state != "after":
+            self.supervisor.quit()
+            deadline = time.monotonic() + QUIT_S
+            while self.supervisor.path.exists() and time.monotonic() < deadline:
+                await asyncio.sleep(0.02)
+        await super().stop()
 
     def start(self, n: int) -> None:
         self.n = n

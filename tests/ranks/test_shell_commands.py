@@ -161,6 +161,24 @@ def test_a_detached_cluster_is_listed_attached_to_and_stopped(
     assert shell("list").stdout == "No cluster is running. Start one: %jaxcluster start -n 4\n"
 
 
+def test_ipyparallels_own_stop_leaves_nothing_behind(
+    shell: Callable[..., subprocess.CompletedProcess[str]], private_home: Home
+) -> None:
+    """``ipcluster stop`` and the Jupyter server's DELETE /ipyparallel/clusters/ID are the same."""
+    assert shell("start", "-n", "2", "--name", "kept", "--detach").returncode == 0
+    stop = (
+        "import asyncio\n"
+        "from ipyparallel.cluster import ClusterManager\n"
+        "[cluster] = ClusterManager().load_clusters().values()\n"
+        "print(cluster.cluster_id, len(cluster.engine_set.proc_pids))\n"
+        "asyncio.run(cluster.stop_cluster())"
+    )
+    done = python("-c", stop, env=private_home.environ())
+    assert re.match(r"jaxcluster-kept-\w{8} 2\n", done.stdout), done.stderr
+    private_home.wait_until_empty()
+    assert shell("list").stdout == "No cluster is running. Start one: %jaxcluster start -n 4\n"
+
+
 def test_stop_all_ends_all(
     shell: Callable[..., subprocess.CompletedProcess[str]], private_home: Home
 ) -> None:
