@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from IPython.core.magic import (
@@ -16,9 +16,9 @@ from IPython.core.magic import (
     no_var_expand,
 )
 
-from jaxcluster import arguments, checkpoints, cluster, doctor, registry, rewrite, transfer
+from jaxcluster import arguments, checkpoints, cluster, doctor, news, registry, rewrite, transfer
 from jaxcluster.completion import Completion
-from jaxcluster.errors import CellFailed, NoCluster, UsageError
+from jaxcluster.errors import CellFailed, UsageError
 from jaxcluster.launchers.supervisor import quit_warm
 from jaxcluster.outputs import CellRecord
 from jaxcluster.ranks import name_ranks, parse_ranks
@@ -115,19 +115,20 @@ class JaxClusterMagics(Magics):
     def _stop(self, line: str) -> None:
         parser = arguments.word_parser("%jaxcluster stop")
         parser.add_argument("--all", action="store_true", dest="everything")
-        everything = parser.read(line).everything
-        try:
+        if not parser.read(line).everything:
             running = cluster.current()
-        except NoCluster:
-            if not (everything and quit_warm()):
-                raise
-            print("The preloaded fork server is ended too.")
+            took = running.stop()
+            print(f"Stopped {name_ranks(range(running.num_processes))} in {took:.1f} s.")
             return
-        took = running.stop()
-        ended = f"Stopped {name_ranks(range(running.num_processes))} in {took:.1f} s."
-        if everything:
-            quit_warm()
-        print(ended)
+        stopped = list(cluster.connected().values())
+        for running in stopped:
+            took = running.stop()
+            ranks = name_ranks(range(running.num_processes))
+            print(f"Stopped {ranks} of {running.name!r} in {took:.1f} s.")
+        if quit_warm():
+            print("The preloaded fork server is ended too.")
+        elif not stopped:
+            cluster.current()  # says that there is none, and what there is elsewhere
 
     def _restart(self, line: str) -> None:
         parser = arguments.word_parser("%jaxcluster restart")
@@ -186,14 +187,26 @@ class JaxClusterMagics(Magics):
             raise UsageError(f"{word!r} is no number of launches.", "%jaxcluster journal 30")
         print(text.journal(cluster.current().reports(), int(word or 20)))
 
+    @staticmethod
+    def _is_choice(word: str | None, choices: Sequence[str], state: str, prog: str) -> bool:
+        """Whether a setting is to be changed; without a word its state is shown.
+
+        Raises:
+          UsageError: there is no such choice.
+        """
+        hint = f"{prog} {'|'.join(choices)} sets it."
+        if word is None:
+            print(f"{state} {hint}")
+        elif word not in choices:
+            raise UsageError(state, hint)
+        return word is not None
+
     def _strict(self, line: str) -> None:
         word = arguments.word_parser("%jaxcluster strict", "switch").read(line).switch
         running = cluster.current()
-        if word not in ("on", "off"):
-            raise UsageError(
-                f"Strict mode is {'on' if running.is_strict else 'off'}.",
-                "%jaxcluster strict on|off switches it.",
-            )
+        state = f"Strict mode is {'on' if running.is_strict else 'off'}."
+        if not self._is_choice(word, ("on", "off"), state, "%jaxcluster strict"):
+            return
         running.strict(word == "on")
         print(
             "Every program that spans processes is now checked on all of them before it runs."
@@ -216,22 +229,20 @@ class JaxClusterMagics(Magics):
     def _recovery(self, line: str) -> None:
         word = arguments.word_parser("%jaxcluster recovery", "mode").read(line).mode
         running = cluster.current()
-        if word not in ("auto", "ask", "never"):
-            raise UsageError(
-                f"Recovery is set to {running.recovery}.",
-                "%jaxcluster recovery auto|ask|never sets it.",
-            )
+        state = f"Recovery is set to {running.recovery}."
+        if not self._is_choice(word, ("auto", "ask", "never"), state, "%jaxcluster recovery"):
+            return
         running.recovery = word
+        news.tell()
         print(f"Recovery is set to {word}.")
 
     def _auto(self, line: str) -> None:
         word = arguments.word_parser("%jaxcluster auto", "switch").read(line).switch
-        if word not in ("on", "off"):
-            raise UsageError(
-                f"Auto mode is {'on' if self.auto.on else 'off'}.",
-                "%jaxcluster auto on|off switches it.",
-            )
+        state = f"Auto mode is {'on' if self.auto.on else 'off'}."
+        if not self._is_choice(word, ("on", "off"), state, "%jaxcluster auto"):
+            return
         self.auto.on = word == "on"
+        news.tell()
         print(
             "Every cell is now an %%spmd cell; cells of magics alone still run in the notebook."
             if self.auto.on

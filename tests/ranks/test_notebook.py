@@ -120,6 +120,20 @@ def test_interrupt_with_nothing_to_interrupt_says_so(notebook: Notebook) -> None
 
 
 @pytest.mark.parametrize(
+    ("setting", "state"),
+    [
+        ("strict", "Strict mode is off. %jaxcluster strict on|off sets it.\n"),
+        ("recovery", "Recovery is set to auto. %jaxcluster recovery auto|ask|never sets it.\n"),
+        ("auto", "Auto mode is off. %jaxcluster auto on|off sets it.\n"),
+    ],
+)
+def test_a_setting_without_a_word_shows_its_state(
+    notebook: Notebook, setting: str, state: str
+) -> None:
+    assert notebook.ok(f"%jaxcluster {setting}").stdout == state
+
+
+@pytest.mark.parametrize(
     ("line", "message"),
     [
         ("%jaxcluster", "%jaxcluster needs a word.\nIt knows: start, status, list, attach, stop"),
@@ -128,6 +142,8 @@ def test_interrupt_with_nothing_to_interrupt_says_so(notebook: Notebook) -> None
         ("%jaxcluster logs 9", "There is no rank 9: this cluster has ranks 0-3."),
         ("%jaxcluster start -n four", "invalid int value: 'four'"),
         ("%jaxcluster auto perhaps", "Auto mode is off."),
+        ("%jaxcluster strict perhaps", "Strict mode is off."),
+        ("%jaxcluster recovery perhaps", "Recovery is set to auto."),
         ("%spmd", "%spmd needs an expression."),
         ("%%spmd --ranks 0,7\n1", "there is no rank 7: this cluster has ranks 0-3."),
         ("%%spmd --ranks x\n1", "'x' is no list of ranks such as 0,2-3."),
@@ -581,6 +597,22 @@ def test_stop_says_how_long_it_took_and_then_there_is_no_cluster(notebook: Noteb
     assert gone.ename == "NoCluster"
     assert "No cluster is connected to this notebook." in gone.error
     assert "%jaxcluster" in gone.error
+
+
+def test_stop_all_stops_every_cluster_of_the_notebook_and_the_fork_server(
+    notebook: Notebook,
+) -> None:
+    notebook.ok("%jaxcluster start -n 1 --name one")
+    notebook.ok("%jaxcluster start -n 2 --name two --detach")
+    said = notebook.ok("%jaxcluster stop --all").stdout
+    assert re.fullmatch(
+        r"Stopped rank 0 of 'one' in \d+\.\d s\.\n"
+        r"Stopped ranks 0, 1 of 'two' in \d+\.\d s\.\n"
+        r"(The preloaded fork server is ended too\.\n)?",
+        said,
+    )
+    notebook.until(lambda: len(notebook.processes()) == 1, "only the kernel is left", 10)
+    assert notebook.run("%jaxcluster stop --all").ename == "NoCluster"
 
 
 def test_unloading_the_extension_takes_the_magics_away(notebook: Notebook) -> None:
