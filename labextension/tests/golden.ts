@@ -1,11 +1,11 @@
-/** The examples that the Python side makes and reads as well: tests/golden/panel.json. */
+/** The examples that the tests of the Python side read as well. */
 
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { IAnswer, ICell, IRequest, IState } from '../src/protocol';
 
 // Compiled, this lies in labextension/build/tests.
-const PATH = join(__dirname, '../../../tests/golden/panel.json');
+const FOLDER = join(__dirname, '../../../tests/golden');
 
 export interface IGolden {
   state: IState;
@@ -16,4 +16,7 @@ export interface IGolden {
   error: IAnswer;
 }
 
-export const golden = JSON.parse(readFileSync(PATH, 'utf8')) as IGolden;
+export const read = (name: string): unknown => JSON.parse(readFileSync(join(FOLDER, name), 'utf8'));
+
+/** The panel's messages. */
+export const golden = read('panel.json') as IGolden;

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -120,44 +122,13 @@ def test_the_names_that_a_cell_reads(shell: InteractiveShell) -> None:
 # --------------------------------------------------------------------------- auto mode
 
 
-@pytest.mark.parametrize(
-    "cell",
-    [
-        "x",
-        "x = 1\ny = 2",
-        "# a comment\nx",
-        "%matplotlib inline\nplt.plot(x)",
-        "files = !ls",
-        "print('%d' % 3)",
-        "%time f()\nx",
-    ],
-)
-def test_code_goes_to_the_ranks(cell: str) -> None:
-    assert not stays_in_notebook(cell.splitlines())
+# Also read by the tests of the Lab extension, which writes %%spmd into the cells.
+AUTO = json.loads((Path(__file__).parents[1] / "golden" / "auto.json").read_text())
 
 
-@pytest.mark.parametrize(
-    "cell",
-    [
-        "%%spmd --ranks 0\nx",
-        "%%html\n<b>x</b>",
-        "\n\n%%time\nx",
-        "%jaxcluster status",
-        "%pull x\nx.sum()",
-        "# look\n%pull x --as y\ny",
-        "%push a b",
-        "%load_ext autoreload",
-        "%matplotlib inline",
-        "%pwd\n!ls",
-        "!ls",
-        "x?",
-        "?x",
-        "",
-        "# only a comment",
-    ],
-)
-def test_magics_stay_in_the_notebook(cell: str) -> None:
-    assert stays_in_notebook(cell.splitlines())
+@pytest.mark.parametrize(("cell", "place"), AUTO)
+def test_code_goes_to_the_ranks_and_magics_stay_in_the_notebook(cell: str, place: str) -> None:
+    assert stays_in_notebook(cell.splitlines()) == (place == "notebook")
 
 
 def test_auto_mode_makes_a_cell_an_spmd_cell() -> None:
