@@ -69,14 +69,27 @@ export function Roving(
   const { stops, children, ...rest } = props;
   const box = React.useRef<HTMLDivElement>(null);
   const all = () => [...(box.current?.querySelectorAll<HTMLElement>(stops) ?? [])];
-  const stopAt = (wanted: HTMLElement) =>
-    all().forEach(stop => (stop.tabIndex = stop === wanted ? 0 : -1));
-  React.useEffect(() => {
-    const found = all();
-    if (found.length && found.filter(stop => stop.tabIndex === 0).length !== 1) {
-      stopAt(found[0]);
+  const stopAt = (wanted: HTMLElement) => {
+    for (const stop of all()) {
+      const index = stop === wanted ? 0 : -1;
+      if (stop.tabIndex !== index) {
+        stop.tabIndex = index;
+      }
     }
-  });
+  };
+  // Whatever comes and goes in it, one of them can be reached.
+  React.useEffect(() => {
+    const check = () => {
+      const found = all();
+      if (found.length && found.filter(stop => stop.tabIndex === 0).length !== 1) {
+        stopAt(found[0]);
+      }
+    };
+    check();
+    const observer = new MutationObserver(check);
+    observer.observe(box.current!, { childList: true, subtree: true });
+    return () => observer.disconnect();
+  }, [stops]);
   const onKeyDown = (event: React.KeyboardEvent) => {
     const found = all();
     const at = found.indexOf(event.target as HTMLElement);

@@ -111,7 +111,7 @@ export function took(seconds: number, trans: Trans): string {
   if (seconds < 59.95) {
     return trans.__('%1 s', seconds.toFixed(seconds < 9.995 ? 2 : 1));
   }
-  return lasting(seconds, trans);
+  return lasting(Math.round(seconds), trans);
 }
 
 /** How long something has been going on, in whole seconds: "12 s", "2 min 05 s", "3 h 20 min". */

@@ -1,0 +1,198 @@
+/** Every widget on a plain page, with what a kernel would have said. tests/browser/test_widgets.py looks at it. */
+
+import * as React from 'react';
+import { flushSync } from 'react-dom';
+import { createRoot, type Root } from 'react-dom/client';
+import golden from '../../tests/golden/panel.json';
+import shards from '../../tests/golden/shards-array.json';
+import type { ICell, ICellRank, IRank, IReport, IState, IVariable, RankStatus } from '../src/protocol';
+import { Badges, OutputHead } from '../src/widgets/badges';
+import { Ticker } from '../src/widgets/clock';
+import { Inspector, type Shown } from '../src/widgets/inspector';
+import { ReportView } from '../src/widgets/report';
+import { Sidebar } from '../src/widgets/sidebar';
+import { StartFields } from '../src/widgets/startFields';
+import { NO_OPTIONS } from '../src/widgets/startOptions';
+import { SpmdSwitch, StateChip, StatusItem } from '../src/widgets/toolbar';
+
+/** As a translator without a language does it. */
+const format = (text: string, ...args: unknown[]) =>
+  text.replace(/%%/g, '%% ').replace(/%(\d+)/g, (_, n) => String(args[n - 1])).replace(/%% /g, '%');
+const trans: any = {
+  __: format,
+  _n: (one: string, many: string, n: number, ...args: unknown[]) =>
+    format(n === 1 ? one : many, n, ...args)
+};
+
+const state = golden.state as unknown as IState;
+const cell = golden.cell as unknown as ICell;
+const clockOffset = state.now - Date.now();
+const asked: unknown[] = [];
+const ticker = new Ticker();
+const execute = (command: string, args?: object) => asked.push(args ? [command, args] : [command]);
+
+/** A state of many ranks on hosts of eight. */
+function many(n: number): IState {
+  const ranks = Array.from({ length: n }, (_, rank): IRank => {
+    const odd = rank === 17 ? 'dead' : rank % 8 === 3 ? 'waiting' : 'running';
+    return {
+      ...state.ranks[0],
+      rank,
+      status: odd,
+      host: `host-${String(Math.floor(rank / 8)).padStart(2, '0')}`,
+      devices: [`cpu:${rank}`],
+      note: odd === 'dead' ? 'killed by SIGKILL' : ''
+    };
+  });
+  return { ...state, ranks, clusters: [{ ...state.clusters[0], num_processes: n }] };
+}
+
+function sidebar(shown: IState | null, notebook: string | null = 'train.ipynb'): JSX.Element {
+  const server = [{ id: 'x', name: 'left-behind', num_processes: 8, running: true }];
+  return (
+    <Sidebar {...{ notebook, state: shown, clockOffset, server, ticker, trans, execute }} load={() => execute('load')} />
+  );
+}
+
+const run = (ranks: Partial<ICellRank>[], ended: number | null = state.now): ICell => ({
+  ...cell,
+  ended,
+  ranks: ranks.map((one, rank) => ({ rank, status: 'done', seconds: 1.2, ...one }))
+});
+const badges = (one: ICell, shown: number | null = null) => (
+  <Badges {...{ cell: one, shown, clockOffset, trans }} onShow={rank => execute('show', { rank })} />
+);
+
+const variables: IVariable[] = [
+  ['x', 'array', [8, 8], 'int32', "P('i', 'j')", 256, 32],
+  ['params', 'dict of 12 arrays', null, '', '12 shardings', 4194304, 524288],
+  ['loss', 'array', [], 'float32', 'P()', 4, 4],
+  ['batch', 'array', [1024, 784], 'float32', "P('i', None)", 3211264, 802816]
+].map(([name, type, shape, dtype, sharding, nbytes, nbytes_per_device]) => ({
+  ...({ name, type, shape, dtype, sharding, nbytes, nbytes_per_device, spans: true } as IVariable)
+}));
+
+function FakeInspector(): JSX.Element {
+  const [shown, setShown] = React.useState<Shown | null>({ kind: 'variable', name: 'x' });
+  return (
+    <Inspector
+      variables={variables}
+      failure=""
+      busy={false}
+      shown={shown}
+      document={shown && shards}
+      documentFailure=""
+      ask={null}
+      trans={trans}
+      onShow={next => {
+        execute('look', next);
+        setShown(next);
+      }}
+      onRefresh={() => execute('refresh')}
+    />
+  );
+}
+
+const report = (part: Partial<IReport>) => (
+  <ReportView report={{ ...state.report!, ...part }} trans={trans} execute={execute} onCell={() => execute('cell')} />
+);
+const noRanks = golden.state_without_cluster as unknown as IState;
+const idle = (n: number): IState => ({
+  ...state,
+  spmd: false,
+  ranks: state.ranks.slice(0, n).map(rank => ({ ...rank, status: 'idle', cell: null, line: null, since: null, note: '' }))
+});
+const bar = (shown: IState | null) => (
+  <div style={{ display: 'flex', gap: 4 }}>
+    {[SpmdSwitch, StateChip, StatusItem].map((Part, i) => (
+      <Part key={i} state={shown} trans={trans} onClick={() => execute('click', { i })} />
+    ))}
+  </div>
+);
+
+const widgets: { [name: string]: () => JSX.Element } = {
+  'sidebar': () => sidebar(state),
+  'sidebar-16': () => sidebar(many(16)),
+  'sidebar-256': () => sidebar(many(256)),
+  'sidebar-no-notebook': () => sidebar(null, null),
+  'sidebar-not-loaded': () => sidebar(null),
+  'sidebar-no-cluster': () => sidebar(noRanks),
+  'sidebar-starting': () => sidebar({ ...noRanks, progress: 'starting: engines 3/4' }),
+  'sidebar-hang': () => sidebar({ ...state, strict: true, report: { ...state.report!, open: true } }),
+  'toolbar': () => (
+    <>
+      {bar(state)}
+      {bar(idle(4))}
+      {bar({ ...noRanks, progress: 'starting: engines 3/4' })}
+      {bar(noRanks)}
+      {bar(null)}
+    </>
+  ),
+  'badges': () => (
+    <>
+      {badges(run([{}, { seconds: 1.21 }, { seconds: 2.4 }, { seconds: 1.19 }]))}
+      {badges(run([{ status: 'waiting', seconds: null }, {}, { status: 'running', seconds: null }, { status: 'dead', seconds: null }], null))}
+      {badges(run([{}, { status: 'failed' }, { status: 'interrupted' }, {}]), 1)}
+      {badges(run(Array.from({ length: 16 }, () => ({}))))}
+      {badges(run(Array.from({ length: 256 }, (_, rank) => (rank % 25 === 3 ? { status: 'failed', seconds: 0.3 } : {}))))}
+      <OutputHead cell={run([{}, { status: 'failed' }])} rank={1} trans={trans} onShow={rank => execute('show', { rank })} onClose={() => execute('close')} />
+    </>
+  ),
+  'report': () => report({}),
+  'report-open': () => report({ open: true, recovered: '', waiting: [0, 2, 3] }),
+  'report-none': () => <ReportView report={null} trans={trans} execute={execute} onCell={null} />,
+  'inspector': () => <FakeInspector />,
+  'form': () => (
+    <StartFields initial={{ ...NO_OPTIONS, numProcesses: '4', env: 'XLA_FLAGS=--a b' }} trans={trans} onChange={options => execute('options', options)} />
+  )
+};
+
+let root: Root | null = null;
+
+/** For the tests: what was clicked, and ways to show and to change a widget. */
+(window as any).gallery = {
+  asked,
+  names: Object.keys(widgets),
+  show(name: string): void {
+    root?.unmount();
+    root = createRoot(document.getElementById('view')!);
+    asked.length = 0;
+    flushSync(() => root!.render(widgets[name]()));
+  },
+  /** How long it takes to draw a sidebar of n ranks, to unfold all hosts, and to draw one rank anew; in ms. */
+  async time(n: number): Promise<{ [what: string]: number }> {
+    const view = document.getElementById('view')!;
+    root?.unmount();
+    root = createRoot(view);
+    const shown = many(n);
+    const clock = (work: () => void) => {
+      const began = performance.now();
+      flushSync(work);
+      document.body.getBoundingClientRect();
+      return performance.now() - began;
+    };
+    const first = clock(() => root!.render(sidebar(shown)));
+    const folded = this.change(shown, clock, 'interrupted');
+    const began = performance.now();
+    view.querySelectorAll('details').forEach(host => (host.open = true));
+    while (view.querySelectorAll('.jxl-rank').length < n) {
+      await new Promise(resolve => setTimeout(resolve));
+    }
+    document.body.getBoundingClientRect();
+    const unfold = performance.now() - began;
+    const { again, changed } = this.change(shown, clock, 'out-of-step');
+    return { first, unfold, again: Math.max(again, folded.again), changed };
+  },
+  change(shown: IState, clock: (work: () => void) => number, status: RankStatus): { again: number; changed: number } {
+    let changed = 0;
+    const observer = new MutationObserver(records => (changed += records.length));
+    observer.observe(document.getElementById('view')!, { subtree: true, childList: true, attributes: true, characterData: true });
+    // As a message brings it: every object is a new one.
+    const next: IState = JSON.parse(JSON.stringify(shown));
+    next.ranks[5].status = status;
+    const again = clock(() => root!.render(sidebar(next)));
+    changed += observer.takeRecords().length;
+    observer.disconnect();
+    return { again, changed };
+  }
+};

@@ -1,0 +1,134 @@
+import assert from 'node:assert/strict';
+import { describe, mock, test } from 'node:test';
+import type { IRank, IState, RankStatus } from '../src/protocol';
+import { mergeClusters } from '../src/widgets/clusterList';
+import { Ticker } from '../src/widgets/clock';
+import { NO_OPTIONS, checkOptions, quote, startLine } from '../src/widgets/startOptions';
+import { age, chipText, countStatuses, lasting, placeOf, took, type Trans } from '../src/widgets/words';
+import { golden } from './golden';
+
+/** As a translator without a language does it. */
+const format = (text: string, ...args: unknown[]) =>
+  text.replace(/%%/g, '%% ').replace(/%(\d+)/g, (_, n) => String(args[n - 1])).replace(/%% /g, '%');
+const trans: Trans = {
+  __: format,
+  _n: (one, many, n, ...args) => format(n === 1 ? one : many, n, ...args)
+};
+
+const ranks = (...statuses: RankStatus[]): IState => ({
+  ...golden.state,
+  ranks: statuses.map((status, rank): IRank => ({ ...golden.state.ranks[0], rank, status }))
+});
+
+describe('words', () => {
+  test('the chip says what differs, the worst first', () => {
+    assert.equal(chipText(ranks('idle', 'idle'), trans), '2/2 idle');
+    assert.equal(chipText(ranks('running', 'waiting', 'running', 'running'), trans), 'running 3 · waiting 1');
+    assert.equal(chipText(ranks('idle', 'dead', 'idle'), trans), '1 dead');
+    assert.equal(chipText(ranks('running', 'out-of-step'), trans), '1 out of step · running 1');
+    assert.equal(chipText(golden.state_without_cluster, trans), 'no cluster');
+    assert.equal(chipText({ ...ranks('idle'), progress: 'engines 1/2' }, trans), 'engines 1/2');
+  });
+
+  test('statuses are counted, the ones to look at first', () => {
+    const counted = countStatuses(ranks('idle', 'running', 'dead', 'idle').ranks);
+    assert.deepEqual(counted, [['dead', 1], ['running', 1], ['idle', 2]]);
+  });
+
+  test('times are as exact as is worth reading', () => {
+    assert.deepEqual([0.351, 9.994, 9.996, 59.9, 59.96, 125].map(s => took(s, trans)),
+      ['0.35 s', '9.99 s', '10.0 s', '59.9 s', '1 min 00 s', '2 min 05 s']);
+    assert.deepEqual([-3, 12.9, 125, 12000].map(s => lasting(s, trans)),
+      ['0 s', '12 s', '2 min 05 s', '3 h 20 min']);
+    assert.deepEqual([5, 720, 10800, 200000].map(s => age(s, trans)),
+      ['just started', '12 min', '3 h', '2 d']);
+  });
+
+  test('a place is a cell and a line, as far as they are known', () => {
+    assert.equal(placeOf({ cell: 7, line: 3 }, trans), '[7] line 3');
+    assert.equal(placeOf({ cell: 7, line: null }, trans), '[7]');
+    assert.equal(placeOf({ cell: null, line: null }, trans), '');
+  });
+});
+
+describe('the form', () => {
+  test('nothing chosen is nothing typed', () => {
+    assert.equal(startLine(NO_OPTIONS), '');
+    assert.deepEqual(checkOptions(NO_OPTIONS, trans), {});
+  });
+
+  test('the line has what was chosen, quoted where it must be', () => {
+    const line = startLine({
+      numProcesses: ' 4',
+      devicesPerProcess: '2',
+      platform: 'cpu',
+      name: 'exp',
+      env: "A=1\n\nXLA_FLAGS=--x --y='z'\n",
+      timeout: '120',
+      detach: true,
+      more: '--dry-run'
+    });
+    assert.equal(
+      line,
+      `-n 4 --devices-per-process 2 --platform cpu --name exp --env A=1 --env 'XLA_FLAGS=--x --y='"'"'z'"'"'' --timeout 120 --detach --dry-run`
+    );
+    assert.equal(quote('a b'), "'a b'");
+    assert.equal(quote('a=b/c.d'), 'a=b/c.d');
+  });
+
+  test('each wrong field is named', () => {
+    const wrong = checkOptions(
+      {
+        numProcesses: '0',
+        devicesPerProcess: '1.5',
+        platform: '',
+        name: 'a/b',
+        env: 'A=1\nnothing',
+        timeout: '-1',
+        detach: false,
+        more: `--x "y`
+      },
+      trans
+    );
+    assert.deepEqual(Object.keys(wrong).sort(), ['devicesPerProcess', 'env', 'more', 'name', 'numProcesses', 'timeout']);
+    assert.match(wrong.env!, /“nothing”/);
+    assert.ok(checkOptions({ ...NO_OPTIONS, more: 'words' }, trans).more);
+  });
+});
+
+describe('the list of clusters', () => {
+  test("the server's are added once, and only while they run", () => {
+    const server = [
+      { id: 'a', name: 'main', num_processes: 4, running: true },
+      { id: 'b', name: 'lost', num_processes: 2, running: true },
+      { id: 'c', name: 'gone', num_processes: 2, running: false }
+    ];
+    const listed = mergeClusters(golden.state, server);
+    assert.deepEqual(listed.map(({ kind, name }) => [kind, name]), [
+      ['here', 'main'],
+      ['here', 'exp1'],
+      ['server', 'lost']
+    ]);
+    assert.deepEqual(mergeClusters(null, server).map(({ name }) => name), ['main', 'lost']);
+  });
+});
+
+describe('the clock', () => {
+  test('ticks only while somebody listens and looks', () => {
+    mock.timers.enable({ apis: ['setInterval'] });
+    (globalThis as any).document = { visibilityState: 'visible' };
+    let visible = true;
+    const ticker = new Ticker(() => visible);
+    assert.equal(ticker.active, false);
+    let ticks = 0;
+    const stop = ticker.listen(() => ticks++);
+    mock.timers.tick(2000);
+    visible = false;
+    mock.timers.tick(5000);
+    assert.equal(ticks, 2);
+    stop();
+    assert.equal(ticker.active, false);
+    mock.timers.reset();
+    delete (globalThis as any).document;
+  });
+});

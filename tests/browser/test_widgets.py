@@ -1,0 +1,294 @@
+"""The Lab extension's widgets in a real browser, with a fake kernel: words, keys, speed, axe."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXTENSION = Path(__file__).parents[2] / "labextension"
+SHOTS = os.environ.get("SCREENSHOTS")  # a folder to leave pictures in, for people to look at
+THEMES = ("light", "dark", "dark-high-contrast")
+WIDTHS = {"sidebar": 300, "form": 440}
+
+
+@pytest.fixture(scope="session")
+def gallery(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """labextension/tests/gallery.tsx as a script: every widget, on a page without Jupyter."""
+    node = shutil.which("node")
+    if node is None or not (EXTENSION / "node_modules/@rspack/core").is_dir():
+        pytest.skip("the extension's packages are not installed: npm ci in labextension/")
+    script = tmp_path_factory.mktemp("gallery") / "gallery.js"
+    done = subprocess.run(
+        [node, EXTENSION / "tests/gallery.mjs", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return script.read_text()
+
+
+@pytest.fixture
+def widgets(page: Any, gallery: str) -> Any:
+    page.evaluate("() => { document.getElementById('view').style.overflow = 'auto'; }")
+    page.add_style_tag(content=(EXTENSION / "style/base.css").read_text())
+    page.add_script_tag(content=gallery)
+    return page
+
+
+def show(page: Any, name: str) -> Any:
+    width = WIDTHS.get(name.partition("-")[0], 800)
+    page.evaluate(
+        "([name, width]) => { document.getElementById('view').style.width = width + 'px';"
+        " gallery.show(name); }",
+        [name, width],
+    )
+    return page.locator("#view")
+
+
+def asked(page: Any) -> list[Any]:
+    found: list[Any] = page.evaluate("() => gallery.asked")
+    return found
+
+
+# ------------------------------------------------------------------------------- the sidebar
+
+
+def test_a_rank_is_a_row_that_says_where_it_is(widgets: Any) -> None:
+    text = show(widgets, "sidebar").locator(".jxl-rank").first.inner_text()
+    for part in ("0", "waiting", "[7] line 3", "host-a · cpu:0, cpu:1", "512.0 MiB"):
+        assert part in text
+    assert "killed by SIGKILL" in widgets.locator(".jxl-rank[data-status=dead]").inner_text()
+
+
+def test_time_goes_on_by_itself(widgets: Any) -> None:
+    time = show(widgets, "sidebar").locator(".jxl-time").first
+    before = time.inner_text()
+    widgets.wait_for_function(
+        "before => document.querySelector('.jxl-time').innerText !== before", arg=before
+    )
+
+
+def test_what_a_button_does_is_a_command(widgets: Any) -> None:
+    view = show(widgets, "sidebar")
+    for name in ("Interrupt", "Resync", "Stacks", "Journal", "Arrays", "Restart …", "Stop …"):
+        view.get_by_role("button", name=name, exact=True).click()
+    assert [command for command, *_ in asked(widgets)] == [
+        f"jaxcluster:{name}"
+        for name in ("interrupt", "resync", "stacks", "journal", "inspect", "restart", "stop")
+    ]
+
+
+def test_a_cluster_is_attached_and_stopped_by_its_name(widgets: Any) -> None:
+    view = show(widgets, "sidebar")
+    row = view.locator("[data-cluster=exp1]")
+    assert "orphaned" in row.inner_text()
+    assert "2 ranks · cuda · local · 1 h · from a shell" in row.inner_text()
+    row.get_by_role("button", name="Attach").click()
+    row.get_by_role("button", name="Stop").click()
+    view.locator("[data-cluster=left-behind]").get_by_role("button", name="Stop").click()
+    assert asked(widgets) == [
+        ["jaxcluster:attach", {"name": "exp1"}],
+        ["jaxcluster:stop", {"name": "exp1"}],
+        ["jaxcluster:stop", {"name": "left-behind", "id": "x"}],
+    ]
+
+
+def test_arrow_keys_go_from_log_to_log_and_tab_leaves_them(widgets: Any) -> None:
+    view = show(widgets, "sidebar")
+    view.get_by_role("button", name="Stop …", exact=True).focus()
+    widgets.keyboard.press("Tab")
+    for key in ("ArrowDown", "ArrowDown", "End", "ArrowUp", "Enter"):
+        widgets.keyboard.press(key)
+    assert asked(widgets) == [["jaxcluster:logs", {"rank": 2}]]
+    widgets.keyboard.press("Tab")
+    assert widgets.evaluate("document.activeElement.innerText") == "Stop"
+    widgets.keyboard.press("Shift+Tab")
+    assert widgets.evaluate("document.activeElement.ariaLabel") == "Log of rank 2"
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "button"),
+    [
+        ("sidebar-no-notebook", "Open a notebook", None),
+        ("sidebar-not-loaded", "%load_ext jaxcluster", "Insert this cell and run it"),
+        ("sidebar-no-cluster", "This notebook has no cluster.", "Start a cluster …"),
+        ("sidebar-starting", "starting: engines 3/4", None),
+        ("sidebar-hang", "Rank 0 waits in jnp.sum", "Show who waits where"),
+    ],
+)
+def test_it_says_what_there_is_and_what_to_do(
+    widgets: Any, name: str, words: str, button: str | None
+) -> None:
+    view = show(widgets, name)
+    assert words in view.inner_text()
+    if button:
+        view.get_by_role("button", name=button).click()
+        assert len(asked(widgets)) == 1
+
+
+def test_from_16_ranks_on_they_are_grouped_by_host(widgets: Any) -> None:
+    view = show(widgets, "sidebar-16")
+    hosts = view.locator(".jxl-host")
+    assert hosts.count() == 2
+    assert view.locator(".jxl-rank").count() == 16
+    assert "ranks 8-15" in hosts.nth(1).inner_text()
+    hosts.nth(0).locator("summary").press("Enter")
+    widgets.wait_for_function("() => document.querySelectorAll('.jxl-rank').length === 8")
+    assert "7 running" in hosts.nth(0).locator("summary").inner_text()
+
+
+def test_256_ranks_are_quick(widgets: Any) -> None:
+    view = show(widgets, "sidebar-256")
+    assert view.locator(".jxl-host").count() == 32
+    assert "1 dead" in view.locator(".jxl-host").nth(2).inner_text()
+    took = [widgets.evaluate("() => gallery.time(256)") for _ in range(5)]
+    for what, limit in {"first": 50, "again": 50, "unfold": 150}.items():
+        assert min(t[what] for t in took) < limit, took
+    # Few nodes: one rank's glyph, word, tone and tooltip, and what its host's summary counts.
+    assert 0 < took[0]["changed"] < 20, took
+
+
+# ------------------------------------------------------------------------------- toolbar
+
+
+def test_the_switch_says_what_it_is_and_why_it_is_out_of_use(widgets: Any) -> None:
+    view = show(widgets, "toolbar")
+    switches = view.get_by_role("switch", name="SPMD")
+    assert switches.nth(0).get_attribute("aria-checked") == "true"
+    assert switches.nth(1).get_attribute("aria-checked") == "false"
+    last = switches.nth(4)
+    assert "%load_ext jaxcluster" in last.get_attribute("title")
+    last.focus()
+    widgets.keyboard.press("Space")
+    assert asked(widgets) == []
+    switches.nth(1).press("Space")
+    view.get_by_role("button", name="JAX cluster: 4/4 idle").click()
+    assert asked(widgets) == [["click", {"i": 0}], ["click", {"i": 1}]]
+    assert view.locator(".jxl-chip").count() == 4
+
+
+# ------------------------------------------------------------------------------- badges
+
+
+def test_a_badge_says_how_its_rank_ended_and_shows_its_output(widgets: Any) -> None:
+    view = show(widgets, "badges")
+    strip = view.locator(".jxl-badges").nth(0)
+    slow = strip.locator(".jxl-badge").nth(2)
+    assert slow.get_attribute("title") == "rank 2: done after 2.40 s, slowest by 1.21 s"
+    assert "2.40 s · rank 2 slowest by 1.21 s" in strip.inner_text()
+    slow.press("Enter")
+    assert asked(widgets) == [["show", {"rank": 2}]]
+
+
+def test_of_256_ranks_those_that_deviate_are_named(widgets: Any) -> None:
+    strip = show(widgets, "badges").locator(".jxl-badges").nth(4)
+    text = strip.inner_text()
+    assert "11 failed" in text
+    assert "245 done" in text
+    assert "and 3 more" in text
+    assert strip.locator(".jxl-badge").count() == 8
+    assert strip.locator(".jxl-badge").nth(1).inner_text().endswith("28")
+
+
+def test_another_ranks_output_is_chosen_and_closed(widgets: Any) -> None:
+    view = show(widgets, "badges")
+    view.get_by_label("Output of rank").select_option("0")
+    view.get_by_role("button", name="close").click()
+    assert asked(widgets) == [["show", {"rank": 0}], ["close"]]
+
+
+# ------------------------------------------------------------------------------- inspector
+
+
+def test_variables_are_sorted_and_filtered_and_one_is_looked_at_by_keyboard(widgets: Any) -> None:
+    view = show(widgets, "inspector")
+
+    def names() -> list[str]:
+        return [
+            row.get_attribute("data-variable") for row in view.locator("tr[data-variable]").all()
+        ]
+
+    assert names()[:2] == ["batch", "loss"]
+    view.get_by_role("columnheader", name="bytes").get_by_role("button").click()
+    assert names() == ["params", "batch", "x", "loss"]
+    sorted_by = view.locator("th[aria-sort]")
+    assert (sorted_by.count(), sorted_by.get_attribute("aria-sort")) == (1, "descending")
+    view.get_by_label("Filter variables").fill("float32 None")
+    assert names() == ["batch"]
+    assert "1 of 4 variables" in view.inner_text()
+    view.get_by_label("Filter variables").fill("")
+    view.get_by_role("button", name="per device").focus()
+    # Tab goes to where it was last, and that was batch.
+    for key in ("Tab", "ArrowDown", "Enter"):
+        widgets.keyboard.press(key)
+    assert asked(widgets) == [["look", {"kind": "variable", "name": "x"}]]
+    assert view.locator(".jxc-tile").count() > 0
+
+
+# ------------------------------------------------------------------------------- report, form
+
+
+def test_a_report_says_who_waits_and_what_was_done(widgets: Any) -> None:
+    text = show(widgets, "report").inner_text()
+    for part in ("rank 0 waits", "rank 1 does not", "Hint: line 2", "Back in step after 0.3 s"):
+        assert part in text
+    assert widgets.get_by_role("button", name="Resync").count() == 0
+    view = show(widgets, "report-open")
+    assert "ranks 0, 2, 3 wait" in view.inner_text()
+    for name in ("Resync", "Interrupt", "Restart …"):
+        view.get_by_role("button", name=name).click()
+    assert asked(widgets) == [
+        ["jaxcluster:resync"],
+        ["jaxcluster:interrupt"],
+        ["jaxcluster:restart"],
+    ]
+    assert not view.locator(".jxl-stacks").is_visible()
+    view.locator("summary").press("Enter")
+    assert "total = jnp.sum(x)" in view.locator(".jxl-stacks").inner_text()
+
+
+def test_the_form_shows_its_line_and_what_is_wrong(widgets: Any) -> None:
+    view = show(widgets, "form")
+    line = view.locator(".jxl-command")
+    assert line.inner_text() == "%jaxcluster start -n 4 --env 'XLA_FLAGS=--a b'"
+    view.get_by_label("Ranks").fill("eight")
+    assert view.get_by_label("Ranks").get_attribute("aria-invalid") == "true"
+    assert "A whole number" in view.inner_text()
+    view.get_by_label("Ranks").fill("8")
+    view.get_by_label("Environment").fill("")
+    view.get_by_label("Platform").select_option("cpu")
+    view.get_by_label("Keep it running").check()
+    assert line.inner_text() == "%jaxcluster start -n 8 --platform cpu --detach"
+
+
+# ------------------------------------------------------------------------------- looks
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_axe_finds_nothing(widgets: Any, axe: str, theme: str) -> None:
+    themes = Path(sys.prefix) / "share/jupyter/lab/themes/@jupyterlab"
+    style = themes / f"theme-{theme}-extension/index.css"
+    if not style.is_file():
+        pytest.skip("JupyterLab is not installed: its themes are missing")
+    widgets.add_style_tag(content=style.read_text())
+    widgets.add_style_tag(content="#view { background: var(--jp-layout-color1); }")
+    widgets.evaluate(axe)
+    found = {}
+    for name in widgets.evaluate("() => gallery.names"):
+        view = show(widgets, name)
+        for details in view.locator(".jxl-report summary").all():
+            details.click()
+        if SHOTS:
+            Path(SHOTS).mkdir(parents=True, exist_ok=True)
+            view.screenshot(path=f"{SHOTS}/widgets-{name}-{theme}.png")
+        hits = widgets.evaluate(
+            """async () => (await axe.run('#view')).violations.map(
+                 v => [v.id, v.help, v.nodes.slice(0, 3).map(n => n.html.slice(0, 200))])"""
+        )
+        if hits:
+            found[name] = hits
+    assert found == {}
