@@ -236,7 +236,6 @@ def test_a_hang_is_reported_with_its_stacks(page: LabPage) -> None:
     page.wait(lambda: "Back in step" in report.inner_text(), "what was done about it")
     report.locator("summary").click()
     assert "jnp.sum" in report.locator(".jxl-stacks").inner_text()
-    page.command("apputils:dismiss-all-notifications")
     assert page.do(3) == "28.0\n"
 
 
@@ -448,7 +447,6 @@ def test_it_is_accessible_in_all_themes(page: LabPage, axe: str) -> None:
     page.command("jaxcluster:inspect")
     page.page.locator(".jxl-inspector tr[data-variable=x]").click()
     page.page.locator(".jxl-inspector .jxc-tile").first.wait_for()
-    page.command("apputils:dismiss-all-notifications")
     shots = os.environ.get("SCREENSHOTS")
     found = {}
     for theme in THEMES:
