@@ -1,4 +1,8 @@
-import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import {
+  ILabShell,
+  type JupyterFrontEnd,
+  type JupyterFrontEndPlugin
+} from '@jupyterlab/application';
 import { MainAreaWidget } from '@jupyterlab/apputils';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import * as React from 'react';
@@ -8,6 +12,7 @@ import { CommandIDs, IClusters, type ILink } from '../tokens';
 import { Inspector, type Ask, type Shown } from '../widgets/inspector';
 import { View } from '../widgets/view';
 import type { Trans } from '../widgets/words';
+import { place } from './place';
 
 /** The panel of the cluster's variables. */
 export const inspector: JupyterFrontEndPlugin<void> = {
@@ -15,8 +20,13 @@ export const inspector: JupyterFrontEndPlugin<void> = {
   description: "The cluster's variables, and which device holds which part of them.",
   autoStart: true,
   requires: [IClusters],
-  optional: [ITranslator],
-  activate: (app: JupyterFrontEnd, clusters: IClusters, translator: ITranslator | null) => {
+  optional: [ILabShell, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    clusters: IClusters,
+    lab: ILabShell | null,
+    translator: ITranslator | null
+  ) => {
     const trans = (translator ?? nullTranslator).load('jaxcluster');
     let panel: MainAreaWidget | null = null;
     app.commands.addCommand(CommandIDs.inspect, {
@@ -31,7 +41,7 @@ export const inspector: JupyterFrontEndPlugin<void> = {
           panel.title.label = trans.__('Arrays');
           panel.title.icon = icon;
           panel.title.closable = true;
-          app.shell.add(panel, 'main', { mode: 'split-right', type: 'JAX arrays' });
+          place(app, lab, panel, { ref: clusters.currentPanel?.id, type: 'JAX arrays' });
         }
         app.shell.activateById(panel.id);
       }

@@ -1,4 +1,8 @@
-import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import {
+  ILabShell,
+  type JupyterFrontEnd,
+  type JupyterFrontEndPlugin
+} from '@jupyterlab/application';
 import { MainAreaWidget, Notification } from '@jupyterlab/apputils';
 import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
@@ -7,6 +11,7 @@ import { icon } from '../icon';
 import { CommandIDs, IClusters, IPreferences } from '../tokens';
 import { ReportView } from '../widgets/report';
 import { View } from '../widgets/view';
+import { place } from './place';
 
 /** Says that a hang was found, and shows the finding in a panel of its notebook. */
 export const report: JupyterFrontEndPlugin<void> = {
@@ -14,12 +19,13 @@ export const report: JupyterFrontEndPlugin<void> = {
   description: 'Who waits where when ranks are out of step, and what can be done.',
   autoStart: true,
   requires: [INotebookTracker, IClusters, IPreferences],
-  optional: [ITranslator],
+  optional: [ILabShell, ITranslator],
   activate: (
     app: JupyterFrontEnd,
     tracker: INotebookTracker,
     clusters: IClusters,
     preferences: IPreferences,
+    lab: ILabShell | null,
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('jaxcluster');
@@ -68,7 +74,7 @@ export const report: JupyterFrontEndPlugin<void> = {
         panels.set(notebook, panel);
       }
       if (!panel.isAttached) {
-        app.shell.add(panel, 'main', { ref: notebook.id, mode: 'split-right', activate });
+        place(app, lab, panel, { ref: notebook.id, activate, type: 'JAX hang report' });
       }
       if (activate) {
         app.shell.activateById(panel.id);

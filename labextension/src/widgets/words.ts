@@ -88,14 +88,15 @@ export function chipText(state: IState, trans: Trans): string {
   if (counts.length === 1 && counts[0][0] === 'idle') {
     return trans.__('%1/%2 idle', all, all);
   }
-  const bad = counts.filter(([status]) => toneOf(status) === 'bad');
-  const busy = counts.filter(([status]) => toneOf(status) !== 'bad');
-  const words = bad.map(([status, n]) => `${n} ${statusWord(status, trans)}`);
-  // Beside a dead rank it says nothing that the others are idle.
-  if (busy.some(([status]) => status !== 'idle')) {
-    words.push(...busy.map(([status, n]) => `${statusWord(status, trans)} ${n}`));
-  }
-  return words.join(' · ');
+  // Beside ranks that do something it says nothing that the others are idle.
+  return counts
+    .filter(([status]) => status !== 'idle')
+    .map(([status, n]) =>
+      toneOf(status) === 'bad'
+        ? `${n} ${statusWord(status, trans)}`
+        : `${statusWord(status, trans)} ${n}`
+    )
+    .join(' · ');
 }
 
 /** The tone of all ranks together. */

@@ -1,0 +1,21 @@
+import type { ILabShell, JupyterFrontEnd } from '@jupyterlab/application';
+import type { Widget } from '@lumino/widgets';
+
+/** Put a panel beside a notebook, where this extension's other panels are already. */
+export function place(
+  app: JupyterFrontEnd,
+  lab: ILabShell | null,
+  panel: Widget,
+  options: { ref?: string; activate?: boolean; type?: string } = {}
+): void {
+  if (!lab) {
+    // Notebook 7 has room for nothing but the notebook in its middle.
+    app.shell.add(panel, 'right', options);
+    return;
+  }
+  const ours = [...lab.widgets('main')].find(({ id }) => id.startsWith('jaxcluster-'));
+  const where = ours
+    ? ({ mode: 'tab-after', ref: ours.id } as const)
+    : ({ mode: 'split-right', ref: options.ref } as const);
+  lab.add(panel, 'main', { ...options, ...where });
+}
