@@ -70,6 +70,7 @@ class Cluster:
       on_push: called, on the link's thread, with what ranks send unasked (widgets).
       coordinator_died: how JAX's coordination service has ended; "" while it serves.
       recovery: ``auto``, ``ask`` or ``never``: what follows when ranks have died or hang for good.
+      is_restarting: it is being given new processes, by some thread.
       recovered: what was done about the last finding or death, in words; "" if nothing was yet.
     """
 
@@ -87,6 +88,7 @@ class Cluster:
         self.is_strict = False
         self.recovery = "auto"
         self.recovered = ""
+        self.is_restarting = False
         self.coordinator_died = ""
         self._oom_kills = OomKills()
         self.on_push: Callable[[Event], None] | None = None
@@ -163,7 +165,8 @@ class Cluster:
             return 0.0
         started = time.perf_counter()
         self.closed = True
-        _open.pop(self.name, None)
+        if not self.is_restarting:
+            _open.pop(self.name, None)
         self._close_client()
         if self._local is not None:
             self._local.stop()
@@ -216,11 +219,17 @@ class Cluster:
 
         with self._changing, news.going_on(progress) as say:
             self._check_not_closed()
-            if clean:
-                self.start_anew(say)
-                self.recovered = "All variables of the ranks are gone."
-            else:
-                self.recovered = str(rebuild.rebuild(self, say))
+            self.is_restarting = True
+            try:
+                if clean:
+                    self.start_anew(say)
+                    self.recovered = "All variables of the ranks are gone."
+                else:
+                    self.recovered = str(rebuild.rebuild(self, say))
+            finally:
+                self.is_restarting = False
+                if self.closed:
+                    _open.pop(self.name, None)
         return self.recovered
 
     def start_anew(self, progress: Progress | None = None) -> None:
@@ -231,7 +240,8 @@ class Cluster:
                 "Restart it in the notebook that started it, or %jaxcluster stop and start anew.",
             )
         self.stop()
-        fresh = start_spec(self.spec, progress)
+        with _starting, news.going_on(progress) as say:
+            fresh = _start_spec(self.spec, say)
         for name in ("record", "_link", "_supervisor", "_local", "_let_go", "started_s"):
             setattr(self, name, getattr(fresh, name))
         self.dead, self.counts, self.out_of_step = fresh.dead, {}, None
@@ -442,7 +452,7 @@ class Cluster:
         elif self.recovery == "auto" and self._local is not None:
             try:
                 with self._changing:  # another thread may have done it just now
-                    hint = self.restart() if self._is_broken else self.recovered
+                    hint = self.restart() if self.is_broken else self.recovered
             except JaxClusterError as error:
                 hint = f"Recovery failed: {error}"
                 if self.closed:
@@ -450,14 +460,15 @@ class Cluster:
         return "\n".join(filter(None, [said, hint]))
 
     @property
-    def _is_broken(self) -> bool:
+    def is_broken(self) -> bool:
+        """Whether no cell can run before a recovery."""
         return bool(self.dead or self.coordinator_died or self.out_of_step is not None)
 
     def strict(self, on: bool) -> None:
         """Check every multi-process launch before it is issued (some 2 ms each), or no longer.
 
         Ranks that are about to launch different programs then raise at the line, with nothing
-        launched. Programs are compiled anew after the switch.
+        launched.
         """
         self._check_open()
         epoch = f"{time.time_ns():x}" if on else None
@@ -647,6 +658,7 @@ class Cluster:
             self._mark_dead(event["rank"], why)
         elif event["event"] == "exit" and event["role"] == "coordinator":
             self.coordinator_died = self._oom_kills.describe_exit(event["code"])
+            self.recovered = ""
             news.tell()
 
     def _mark_dead(self, rank: int, why: str) -> None:
@@ -684,7 +696,9 @@ def start(num_processes: int | None = None, **options: Any) -> Cluster:
 def start_spec(spec: wire.ClusterSpec, progress: Progress | None = None) -> Cluster:
     """Start what ``spec`` describes. ``progress`` is told what is happening, a line at a time."""
     with _starting, news.going_on(progress) as say:
-        return _start_spec(spec, say)
+        started = _start_spec(spec, say)
+        _open[spec.name] = started
+    return started
 
 
 def is_starting() -> bool:
@@ -715,7 +729,6 @@ def _start_spec(spec: wire.ClusterSpec, say: Progress) -> Cluster:
         starting.abandon()
         raise
     cluster.started_s = time.perf_counter() - began
-    _open[spec.name] = cluster
     return cluster
 
 

@@ -21,6 +21,7 @@ from jaxcluster.completion import Completion
 from jaxcluster.errors import CellFailed, UsageError
 from jaxcluster.launchers.supervisor import quit_warm
 from jaxcluster.outputs import CellRecord
+from jaxcluster.panel import Panel
 from jaxcluster.ranks import name_ranks, parse_ranks
 from jaxcluster.views import shards as array_views
 from jaxcluster.views import status, text
@@ -329,6 +330,7 @@ class JaxClusterMagics(Magics):
             timeout_s=options.timeout_s,
             execution_count=self.shell.displayhook.prompt_count,
             on_output=None if options.background else display.on_output,
+            cell_id=self._cell_id(),
         )
         if options.background:
             self._run_in_background(submitted, options.out)
@@ -342,6 +344,13 @@ class JaxClusterMagics(Magics):
             display.finish(submitted.record)
             raise
         display.finish(record)
+
+    def _cell_id(self) -> str:
+        """The id of the notebook's cell that runs, where the frontend has said it."""
+        if not self.rich:
+            return ""
+        parent = self.shell.kernel.get_parent("shell")
+        return str((parent.get("metadata") or {}).get("cellId") or "")
 
     @staticmethod
     def _parse_ranks(word: str, running: cluster.Cluster) -> list[int]:
@@ -430,11 +439,11 @@ def say_usage() -> Iterator[None]:
         print(error)
 
 
-_loaded: dict[int, tuple[JaxClusterMagics, Completion]] = {}
+_loaded: dict[int, tuple[JaxClusterMagics, Completion, Panel | None]] = {}
 
 
 def load(ipython: Any) -> None:
-    """Register the magics, auto mode and completion with a shell; a second time does nothing."""
+    """Register the magics, auto mode, completion and the panel; a second time does nothing."""
     if id(ipython) in _loaded:
         return
     magics = JaxClusterMagics(ipython)
@@ -443,12 +452,15 @@ def load(ipython: Any) -> None:
     ipython.input_transformers_cleanup.insert(0, magics.auto.transform)
     completion = Completion(ipython, lambda: magics.auto.on)
     completion.install()
-    _loaded[id(ipython)] = (magics, completion)
+    panel = Panel(ipython, magics.auto) if magics.rich else None
+    if panel is not None:
+        panel.install()
+    _loaded[id(ipython)] = (magics, completion, panel)
 
 
 def unload(ipython: Any) -> None:
     """Stop this notebook's clusters, and leave nothing registered."""
-    magics, completion = _loaded.pop(id(ipython), (None, None))
+    magics, completion, panel = _loaded.pop(id(ipython), (None, None, None))
     if magics is None or completion is None:
         return
     ipython.input_transformers_cleanup.remove(magics.auto.transform)
@@ -459,6 +471,8 @@ def unload(ipython: Any) -> None:
                 registered.pop(name, None)
     cluster.stop_owned()
     quit_warm()
+    if panel is not None:
+        panel.uninstall()  # when it has told of the clusters' end
 
 
 __all__ = ["JaxClusterMagics", "load", "unload"]

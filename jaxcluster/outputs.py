@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import statistics
+import threading
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,8 +32,14 @@ class RankRecord:
     _name: str = ""
     _chars: int = 0
     _clear_first: bool = False  # clear_output(wait=True): at the next output
+    # The panel reads what a cell has put out so far on a thread of its own.
+    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
     def add(self, output: wire.RankOutput) -> None:
+        with self._lock:
+            self._add(output)
+
+    def _add(self, output: wire.RankOutput) -> None:
         if output.kind == "clear_output":
             self._clear_first = bool(output.content.get("wait"))
             if not self._clear_first:
@@ -83,12 +90,20 @@ class RankRecord:
             self._texts = []
 
     def outputs(self) -> list[wire.RankOutput]:
-        """The pieces, with all text joined and counted drops said."""
-        self._join()
+        """The pieces, with all text joined and counted drops said. Any thread."""
+        with self._lock:
+            self._join()
+            pieces = list(self.pieces)
         if not self.dropped_chars:
-            return list(self.pieces)
+            return pieces
         note = {"name": "stderr", "text": f"\n[{self.dropped_chars} more characters not kept]\n"}
-        return [*self.pieces, wire.RankOutput(self.rank, 0, "stream", note)]
+        return [*pieces, wire.RankOutput(self.rank, 0, "stream", note)]
+
+    @property
+    def chars(self) -> int:
+        """About how much memory it takes."""
+        bundles = [piece.content.get("data") or {} for piece in list(self.pieces)]
+        return self._chars + sum(len(v) for b in bundles for v in b.values() if isinstance(v, str))
 
     def text(self, name: str | None = None) -> str:
         """The text printed to ``stdout`` or ``stderr`` (None: both)."""

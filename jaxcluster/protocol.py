@@ -2,7 +2,7 @@
 
 ``tests/golden/panel.json`` has one example of every message, which the tests of both sides read.
 Times are milliseconds since 1970 by the kernel's clock. All fields are JSON's own types, or one of
-these dataclasses.
+these dataclasses. ``IVariable`` is ``wire.VariableInfo``.
 """
 
 from __future__ import annotations
@@ -143,23 +143,6 @@ class Cell:
     ended: int | None = None
     now: int = 0
     type: str = "cell"
-
-
-# --------------------------------------------------------------------------- answers
-
-
-@dataclass(frozen=True)
-class Variable:
-    """A variable that is an array or a pytree of arrays."""
-
-    name: str
-    type: str
-    shape: list[int] | None
-    dtype: str
-    sharding: str
-    nbytes: int
-    nbytes_per_device: int
-    spans: bool
 
 
 def plain(message: Any) -> Any:

@@ -326,6 +326,17 @@ def memory(cluster: Cluster) -> Memory:
     return Memory(reports, cluster_devices(cluster), words)
 
 
+def variables(cluster: Cluster) -> list[wire.VariableInfo]:
+    """The arrays and pytrees of arrays among the variables of the first rank that lives.
+
+    Raises:
+      JaxClusterError: it gave no answer.
+    """
+    rank = next((r for r in range(cluster.num_processes) if r not in cluster.dead), 0)
+    body = cluster.ask([rank], "variables", timeout_s=10.0)[rank].body
+    return [wire.parse(wire.VariableInfo, variable) for variable in body]
+
+
 def answer(cluster: Cluster, text: str) -> Callable[[Mapping[str, Any]], Any]:
     """What a widget asks for on demand: ``{"op": "stats" | "peek" | "check" | "look", ...}``."""
 

@@ -364,6 +364,24 @@ class MemoryReport:
 
 
 @dataclass(frozen=True)
+class VariableInfo:
+    """A variable that is an array or a pytree of arrays, as a list of variables shows it.
+
+    ``type`` is ``array``, or as in ``dict of 12 arrays``, whose ``shape`` is None. ``sharding`` is
+    the PartitionSpec in short. ``nbytes_per_device`` is the most that one device holds.
+    """
+
+    name: str
+    type: str
+    shape: list[int] | None
+    dtype: str
+    sharding: str
+    nbytes: int
+    nbytes_per_device: int
+    spans: bool
+
+
+@dataclass(frozen=True)
 class NameInfo:
     """One name of a rank's namespace."""
 

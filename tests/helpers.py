@@ -211,6 +211,16 @@ class Cell:
         return found[-1] if found else ""
 
 
+@dataclass(frozen=True)
+class CommMessage:
+    """What the kernel has sent on a comm, and when it came here."""
+
+    at: float
+    kind: str
+    comm_id: str
+    data: dict[str, Any]
+
+
 class Notebook:
     """A real kernel, driven by messages as a frontend drives it."""
 
@@ -218,6 +228,7 @@ class Notebook:
         self.mark = uuid.uuid4().hex
         self.closed = False
         self.cells: dict[str, Cell] = {}
+        self.comm_messages: list[CommMessage] = []
         self.manager = KernelManager(kernel_name="python3")
         self.manager.start_kernel(
             env=os.environ | {NOTEBOOK: self.mark} | dict(env or {}), cwd=str(directory)
@@ -228,22 +239,39 @@ class Notebook:
 
     # ------------------------------------------------------------------ cells
 
-    def begin(self, source: str) -> Cell:
-        """Send a cell, and do not wait for it."""
+    def begin(self, source: str, cell_id: str = "") -> Cell:
+        """Send a cell, and do not wait for it. ``cell_id`` goes with it as JupyterLab sends it."""
         cell = Cell("", source)
-        cell.msg_id = self.client.execute(source, stop_on_error=False)
+        content = {"code": source, "silent": False, "store_history": True, "stop_on_error": False}
+        content |= {"user_expressions": {}, "allow_stdin": False}
+        cell.msg_id = self.send("execute_request", content, {"cellId": cell_id} if cell_id else {})
         self.cells[cell.msg_id] = cell
         return cell
 
-    def run(self, source: str, deadline_s: float = DEADLINE_S) -> Cell:
+    def send(
+        self,
+        kind: str,
+        content: dict[str, Any],
+        metadata: dict[str, Any] | None = None,
+        subshell_id: str | None = None,
+        channel: str = "shell",
+    ) -> str:
+        """Send any message; returns its id."""
+        message = self.client.session.msg(kind, content, metadata=metadata)
+        if subshell_id is not None:
+            message["header"]["subshell_id"] = subshell_id
+        getattr(self.client, f"{channel}_channel").send(message)
+        return str(message["header"]["msg_id"])
+
+    def run(self, source: str, deadline_s: float = DEADLINE_S, cell_id: str = "") -> Cell:
         """Run a cell to its end, whether or not that is an error."""
-        cell = self.begin(source)
+        cell = self.begin(source, cell_id)
         self.wait(cell, deadline_s)
         return cell
 
-    def ok(self, source: str, deadline_s: float = DEADLINE_S) -> Cell:
+    def ok(self, source: str, deadline_s: float = DEADLINE_S, cell_id: str = "") -> Cell:
         """Run a cell that must not end in an error."""
-        cell = self.run(source, deadline_s)
+        cell = self.run(source, deadline_s, cell_id)
         assert not cell.error, f"{source}\n{cell.text}"
         return cell
 
@@ -279,7 +307,10 @@ class Notebook:
 
     def _take(self, message: dict[str, Any]) -> None:
         kind, content = message["msg_type"], message["content"]
-        if kind == "update_display_data":
+        if kind in ("comm_open", "comm_msg", "comm_close"):
+            data = content.get("data", {})
+            self.comm_messages.append(CommMessage(time.time(), kind, content["comm_id"], data))
+        elif kind == "update_display_data":
             for cell in self.cells.values():
                 for output in cell.outputs:
                     id = output.get("transient", {}).get("display_id")

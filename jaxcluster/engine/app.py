@@ -32,6 +32,7 @@ from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.processes import die_with_parent
 from jaxcluster.engine.shards import ArrayViews
 from jaxcluster.engine.values import Values
+from jaxcluster.engine.variables import variables
 
 CONNECTION_FILE_TIMEOUT_S = 60.0
 REGISTRATION_TIMEOUT_S = 60.0  # ipyparallel's 5 s are short on a busy machine
@@ -99,6 +100,7 @@ class Rank:
         handle("peek", "side", views.peek)
         handle("meshes", "side", views.meshes)
         handle("memory", "side", views.memory)
+        handle("variables", "side", lambda request: variables(dict(self.values.namespace)))
         handle("export", "side", lambda request: drain.on_export(self.journal, request))
         handle("drain", "main", lambda request: drain.on_drain(self.journal, request))
         handle("snapshot", "side", lambda q: state.on_snapshot(self.values.namespace, rank, q.body))

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from jaxcluster import protocol
-from jaxcluster.protocol import Cell, CellRank, Cluster, Rank, Report, State, Variable, plain
+from jaxcluster.protocol import Cell, CellRank, Cluster, Rank, Report, State, plain
+from jaxcluster.wire import VariableInfo
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "panel.json"
@@ -134,8 +135,8 @@ RESULTS: dict[str, Any] = {
         },
     ],
     "variables": [
-        Variable("x", "array", [8, 1024], "float32", "P('i', None)", 32768, 4096, True),
-        Variable("params", "dict of 12 arrays", None, "float32", "P(None)", 96, 96, True),
+        VariableInfo("x", "array", [8, 1024], "float32", "P('i', None)", 32768, 4096, True),
+        VariableInfo("params", "dict of 12 arrays", None, "float32", "P(None)", 96, 96, True),
     ],
     "look": {"v": 1, "kind": "array", "name": "params['w']"},
     "ask": {"leaf": [], "device": 2, "index": [[0, 2]], "minimum": 0.0, "maximum": 1.5},
@@ -188,9 +189,10 @@ def interface(name: str) -> list[str]:
     return re.findall(r"^  (\w+)\??:", found.group(1), re.M)
 
 
-@pytest.mark.parametrize("message", [Rank, Cluster, Report, State, CellRank, Cell, Variable])
+@pytest.mark.parametrize("message", [Rank, Cluster, Report, State, CellRank, Cell, VariableInfo])
 def test_the_fields_are_those_of_typescript(message: type) -> None:
-    assert {f.name for f in dataclasses.fields(message)} == set(interface(f"I{message.__name__}"))
+    name = f"I{message.__name__.removesuffix('Info')}"
+    assert {f.name for f in dataclasses.fields(message)} == set(interface(name))
 
 
 def test_the_operations_are_those_of_typescript() -> None:

@@ -1,0 +1,198 @@
+"""The kernel's side of the Lab extension: what it shows, and what it asks for.
+
+Two comms (see ``labextension/src/protocol.ts``). Only the kernel speaks on ``jaxcluster.events``,
+whose comm is never opened, so that frontends without the extension hear of nothing they don't know.
+Only pages speak on ``jaxcluster.rpc``, which they open, if they can over a subshell: then they are
+heard while a cell runs. ipykernel 7.4 would send a page's messages to whatever shell the kernel has
+last answered from on the same comm, hence two.
+
+Everything is sent by one thread of the panel's own, on change only: an idle notebook must look idle
+to whatever culls idle kernels. No failure here reaches a cell.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from typing import Any
+
+import comm
+
+from jaxcluster import news, protocol
+from jaxcluster.errors import JaxClusterError
+from jaxcluster.panel.model import Model
+from jaxcluster.panel.operations import Operations
+from jaxcluster.rewrite import AutoMode
+
+TOGETHER_S = 0.02  # changes that come together are sent together
+BETWEEN_S = 0.1  # two pushes
+ALONE_S = 1.0  # the same while no page has said hello
+BUSY_S = 0.5  # between two looks at the ranks while some run a cell
+IDLE_S = 2.0  # other notebooks may run cells on the same cluster
+LOOK_S = 0.3  # that a look waits for the ranks' answers; later ones are not lost
+
+
+class Panel:
+    """Keeps the pages that show this kernel's notebook up to date, and does what they ask.
+
+    Args:
+      shell: IPython's, of a notebook's kernel.
+      auto: the switch of ``%jaxcluster auto``.
+    """
+
+    def __init__(self, shell: Any, auto: AutoMode) -> None:
+        self._log = shell.kernel.log
+        self._model = Model(auto)
+        self._operations = Operations(auto, self._model)
+        self._events = comm.create_comm(
+            target_name=protocol.EVENTS, comm_id=protocol.EVENTS_ID, primary=False
+        )
+        self._pages: dict[str, Any] = {}  # the rpc comm of each client
+        self._hellos: deque[str] = deque()
+        self._answers: deque[dict[str, Any]] = deque()
+        self._sent: dict[str, Any] = {}
+        self._wake = threading.Event()
+        self._news = True
+        self._closed = False
+        self._turn_at = 0.0  # the earliest time of the next push
+        self._look_at = math.inf
+        self._thread = threading.Thread(target=self._run, name="jaxcluster-panel", daemon=True)
+
+    def install(self) -> None:
+        manager = comm.get_comm_manager()
+        manager.register_target(protocol.RPC, self._on_open)
+        manager.register_comm(self._events)
+        self._events.on_close(self._keep)
+        news.watchers.append(self.tell)
+        self._thread.start()
+
+    def _keep(self, message: Any) -> None:
+        """A page that lets go of the events must not take them from the others."""
+        comm.get_comm_manager().register_comm(self._events)
+
+    def uninstall(self) -> None:
+        news.watchers.remove(self.tell)
+        manager = comm.get_comm_manager()
+        manager.unregister_target(protocol.RPC, self._on_open)
+        manager.comms.pop(protocol.EVENTS_ID, None)
+        self._closed = True
+        self._wake.set()
+        self._thread.join(2)
+
+    def tell(self, cell: Any = None) -> None:
+        """Something has changed. In the way of every cell: microseconds, and no error."""
+        if cell is not None:
+            self._model.submitted.append(cell)
+        if not self._news:
+            self._news = True
+            self._wake.set()
+
+    # ------------------------------------------------------------------ what pages ask
+
+    def _on_open(self, opened: Any, message: Any) -> None:
+        def handle(message: Any) -> None:
+            request = message["content"]["data"]
+            # Whatever it is, this shell must be free for the next one.
+            run = threading.Thread(
+                target=self._answer, args=(opened, request), name="jaxcluster-request", daemon=True
+            )
+            run.start()
+
+        # Not on_msg: around its callback IPython's pre_execute and post_execute are triggered,
+        # which would flush the half-made figures of a cell that runs.
+        opened.handle_msg = handle
+        opened.on_close(lambda message: self._drop(opened))
+
+    def _drop(self, closed: Any) -> None:
+        self._pages = {client: page for client, page in self._pages.items() if page is not closed}
+
+    def _answer(self, opened: Any, request: Any) -> None:
+        id, op, args = str(request.get("id")), request.get("op"), request.get("args") or {}
+        answer: dict[str, Any] = {"type": "answer", "id": id}
+        try:
+            if op == "hello":
+                self._welcome(str(args["client"]), opened)
+                self._hellos.append(id)
+                self._wake.set()
+                return
+            answer["result"] = self._operations.run(op, args)
+        except JaxClusterError as error:
+            answer["error"] = str(error)
+        except Exception as error:
+            self._log.exception("jaxcluster's panel: %s failed", op)
+            answer["error"] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        self._answers.append(answer)
+        self.tell()
+        self._wake.set()
+
+    def _welcome(self, client: str, page: Any) -> None:
+        """A page that was reloaded can't close the comm that it had before."""
+        stale = self._pages.get(client)
+        self._pages = {**self._pages, client: page}
+        if stale is not None and stale is not page:
+            comm.get_comm_manager().comms.pop(stale.comm_id, None)
+            stale._closed = True  # the kernel never sends on it, not even its end
+
+    # ------------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        while True:
+            turn_at = self._turn_at if self._news else math.inf
+            left = min(turn_at, self._look_at) - time.monotonic()
+            self._wake.wait(None if left == math.inf else max(0.0, left))
+            self._wake.clear()
+            try:
+                if self._closed:
+                    self._turn()
+                else:
+                    self._step()
+            except Exception:
+                self._log.exception("jaxcluster's panel")
+                self._turn_at = self._look_at = time.monotonic() + IDLE_S
+            if self._closed:
+                return
+
+    def _step(self) -> None:
+        while self._answers:
+            self._send(self._answers.popleft())
+        now = time.monotonic()
+        if self._hellos or now >= self._look_at:
+            self._news = True
+            self._model.look(LOOK_S)
+        elif self._news and self._turn_at < now - BETWEEN_S:
+            self._turn_at = now + TOGETHER_S
+        if self._news and (self._hellos or now >= self._turn_at):
+            self._news = False
+            self._turn()
+            self._turn_at = time.monotonic() + (BETWEEN_S if self._pages else ALONE_S)
+        if self._pages:
+            last = self._model.looked_at
+            self._look_at = last + (BUSY_S if self._model.is_busy else IDLE_S)
+        else:
+            self._look_at = math.inf
+
+    def _send(self, answer: dict[str, Any]) -> None:
+        try:
+            self._events.send(answer)
+        except (TypeError, ValueError) as error:
+            problem = f"The answer can't be sent: {error}"
+            self._events.send({"type": "answer", "id": answer["id"], "error": problem})
+
+    def _turn(self) -> None:
+        """Bring the pages up to date."""
+        state, changed = self._model.take_in()
+        self._push("", protocol.plain(state))
+        for cell in changed:
+            self._push(cell.cell_id, protocol.plain(cell))
+        while self._hellos:
+            cells = [protocol.plain(cell) for cell in self._model.cells()]
+            result = {"state": protocol.plain(state), "cells": cells}
+            self._events.send({"type": "answer", "id": self._hellos.popleft(), "result": result})
+
+    def _push(self, key: str, message: dict[str, Any]) -> None:
+        unchanging = {name: value for name, value in message.items() if name != "now"}
+        if self._sent.get(key) != unchanging:
+            self._sent[key] = unchanging
+            self._events.send(message)

@@ -1,0 +1,277 @@
+"""The panel's model: clusters and cells of this kernel as the messages that a page gets.
+
+Used by the panel's thread alone, but for ``submitted`` and what says so.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import time
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field, replace
+
+from jaxcluster import cluster, news, protocol, registry
+from jaxcluster.cluster import AsyncCell, Cluster
+from jaxcluster.engine.processes import process_token
+from jaxcluster.outputs import CellRecord
+from jaxcluster.panel.findings import Findings
+from jaxcluster.panel.pulse import Pulse
+from jaxcluster.registry import ClusterRecord
+from jaxcluster.rewrite import AutoMode
+
+KEPT_CELLS = 200
+KEPT_RECORDS = 50
+KEPT_CHARS = 50_000_000  # of all kept records together
+RECORDS_S = 1.0  # between two looks at what runs on this machine
+
+STATUS = {"ok": "done", "error": "failed", "interrupted": "interrupted", "refused": "failed"}
+
+
+@dataclass
+class Followed:
+    """A cell of this kernel: as it goes on, or as it was."""
+
+    cell: AsyncCell | None
+    record: CellRecord | None
+    cluster: str
+    shown: protocol.Cell
+
+
+@dataclass
+class Model:
+    """What this kernel's pages show.
+
+    Attributes:
+      submitted: the cells that are not taken in yet; any thread may append to it.
+      looked_at: when the ranks were asked last.
+      is_busy: whether some rank of the current cluster runs a cell.
+    """
+
+    auto: AutoMode
+    submitted: deque[AsyncCell] = field(default_factory=deque)
+    looked_at: float = 0.0
+    is_busy: bool = False
+    _followed: OrderedDict[str, Followed] = field(default_factory=OrderedDict)
+    _findings: Findings = field(default_factory=Findings)
+    _current: Cluster | None = None
+    _pulse: Pulse | None = None
+    _records: list[tuple[ClusterRecord, bool]] = field(default_factory=list)
+    _records_at: float = 0.0
+    _records_of: list[int] = field(default_factory=list)
+
+    def look(self, timeout_s: float) -> None:
+        """Ask the ranks of the current cluster what they do, for so long at most."""
+        current = _current()
+        if current is not None and not current.closed:
+            if self._pulse is None or self._pulse.link is not current.link:
+                self._pulse = Pulse(current.link)
+            self._pulse.look(timeout_s)
+        self.looked_at = time.monotonic()
+
+    def take_in(self) -> tuple[protocol.State, list[protocol.Cell]]:
+        """The state, and the cells that may have changed."""
+        now = time.time_ns() // 1_000_000
+        current = self._current = _current()
+        if self._pulse is not None and (current is None or self._pulse.link is not current.link):
+            self._pulse = None
+        while self.submitted:
+            self._follow(self.submitted.popleft(), now)
+        going_on = [f for f in self._followed.values() if f.cell is not None]
+        for followed in going_on:
+            self._take_in(followed, now)
+        if current is not None:
+            self._findings.of_cluster(current, now)
+        ranks = self._ranks(current, now) if current is not None else []
+        self.is_busy = any(r.status in ("running", "waiting", "interrupted") for r in ranks)
+        state = protocol.State(
+            version=_version(),
+            now=now,
+            spmd=self.auto.on,
+            clusters=self._clusters(),
+            current=current.name if current is not None else None,
+            progress=news.progress,
+            ranks=ranks,
+            strict=current is not None and current.is_strict,
+            recovery=current.recovery if current is not None else "auto",
+            report=self._findings.report(),
+        )
+        return state, [f.shown for f in going_on if f.shown.cell_id]
+
+    def cells(self) -> list[protocol.Cell]:
+        """The newest run of each Jupyter cell, oldest first."""
+        now = time.time_ns() // 1_000_000
+        followed = [f for f in self._followed.values() if f.shown.cell_id]
+        return [replace(f.shown, now=now) for f in followed]
+
+    def record(self, cell_id: str) -> CellRecord | None:
+        """What the ranks put out in a cell, if that is kept. Any thread."""
+        for cell in reversed(list(self.submitted)):
+            if cell.record.cell_id == cell_id:
+                return cell.record
+        followed = self._followed.get(cell_id)
+        return followed.record if followed is not None else None
+
+    def interrupted(self, ranks: list[int]) -> None:
+        """These ranks were interrupted, by no cell of this kernel. Any thread."""
+        if (pulse := self._pulse) is not None:
+            pulse.hit = {rank: pulse.states[rank].seq for rank in ranks if rank in pulse.states}
+
+    # ------------------------------------------------------------------ clusters
+
+    def _clusters(self) -> list[protocol.Cluster]:
+        connected = cluster.connected()
+        ours = [c.record.created_ns for c in connected.values()]
+        if ours != self._records_of or time.monotonic() > self._records_at + RECORDS_S:
+            self._records = [(r, registry.is_held(r.name)) for r in cluster.live_records(False)]
+            self._records_at, self._records_of = time.monotonic(), ours
+        known = {record.created_ns for record, _ in self._records}
+        restarting = [(c.record, True) for c in connected.values() if c.is_restarting]
+        rows = self._records + [row for row in restarting if row[0].created_ns not in known]
+        shown = [
+            protocol.Cluster(
+                name=r.name,
+                launcher=r.spec.launcher,
+                num_processes=r.spec.num_processes,
+                platform=r.spec.platform,
+                host=r.hostname,
+                created=r.created_ns // 1_000_000,
+                notebook=r.notebook,
+                connected=r.created_ns in ours,
+                owned=r.owner == _own_token(os.getpid()),
+                orphaned=not held,
+            )
+            for r, held in rows
+        ]
+        return sorted(shown, key=lambda c: (not c.connected, c.created))
+
+    # ------------------------------------------------------------------ ranks
+
+    def _ranks(self, current: Cluster, now: int) -> list[protocol.Rank]:
+        first: dict[int, AsyncCell] = {}  # the own cell that each rank runs, or will run next
+        for cell in current.cells:
+            for rank in cell.record.ranks:
+                if cell.record.records[rank].reply is None:
+                    first.setdefault(rank, cell)
+        return [
+            self._rank(current, rank, first.get(rank), now) for rank in range(current.num_processes)
+        ]
+
+    def _rank(self, current: Cluster, rank: int, own: AsyncCell | None, now: int) -> protocol.Rank:
+        record, pulse = current.record, self._pulse
+        state = pulse.states.get(rank) if pulse is not None else None
+        devices = [f"{d.platform}:{d.id}" for d in record.devices[rank].devices]
+        shown = protocol.Rank(
+            rank,
+            "idle",
+            record.facts[rank].hostname,
+            record.pids[rank],
+            devices,
+            rss=pulse.rss(rank) if pulse is not None else 0,
+        )
+        if rank in current.dead:
+            return replace(shown, status="dead", rss=0, note=str(current.dead[rank]["why"]))
+        if current.is_restarting or (state is not None and state.state == "starting"):
+            return replace(shown, status="starting")
+        if pulse is not None and rank in pulse.silent:
+            return replace(shown, status="silent", note="It gives no answer.")
+        running = state is not None and state.state == "running"
+        if pulse is not None and state is not None and state.seq <= pulse.ended.get(rank, 0):
+            running = False  # it has replied since
+        if running and state is not None and pulse is not None:
+            since = pulse.since(rank, now)
+            shown = replace(shown, status="running", cell=state.cell, line=state.line, since=since)
+            if pulse.hit.get(rank) == state.seq:
+                return replace(shown, status="interrupted")
+            if own is None or own.record.seq != state.seq:  # another notebook's
+                return replace(shown, status="waiting") if rank in pulse.waiting else shown
+        if own is not None:
+            number = own.record.execution_count
+            shown = replace(shown, status="running", cell=number, since=self._started(own.record))
+            if rank in own.interrupted:
+                return replace(shown, status="interrupted")
+            if running and pulse is not None and rank in pulse.waiting:
+                return replace(shown, status="waiting")
+            return shown
+        out = current.out_of_step
+        if out is not None and not running and (rank in out.culprits or not out.culprits):
+            return replace(shown, status="out-of-step")
+        return shown
+
+    def _started(self, record: CellRecord) -> int | None:
+        followed = self._followed.get(_key(record))
+        return followed.shown.started if followed is not None else None
+
+    # ------------------------------------------------------------------ cells
+
+    def _follow(self, cell: AsyncCell, now: int) -> None:
+        record, name = cell.record, cell.cluster.name
+        started = now - int((time.monotonic() - cell.started) * 1000)
+        ranks = [protocol.CellRank(rank, "running") for rank in record.ranks]
+        shown = protocol.Cell(
+            record.cell_id, record.seq, name, record.execution_count, started, ranks
+        )
+        key = _key(record)
+        self._followed.pop(key, None)
+        self._followed[key] = Followed(cell, record, name, shown)
+        self._forget_old()
+
+    def _forget_old(self) -> None:
+        while len(self._followed) > KEPT_CELLS:
+            self._followed.popitem(last=False)
+        chars = 0
+        for number, followed in enumerate(reversed(self._followed.values())):
+            if followed.record is not None:
+                chars += sum(r.chars for r in followed.record.records.values())
+                if number >= KEPT_RECORDS or chars > KEPT_CHARS:
+                    followed.record = None if followed.cell is None else followed.record
+
+    def _take_in(self, followed: Followed, now: int) -> None:
+        """How far a cell has come."""
+        cell, record = followed.cell, followed.record
+        assert cell is not None and record is not None
+        is_done = cell.done  # before its ranks are looked at: it may end meanwhile
+        pulse = self._pulse if cell.cluster is self._current else None
+        ranks = []
+        for rank in record.ranks:
+            kept = record.records[rank]
+            status, seconds = "running", None
+            if kept.died:
+                status = "dead"
+            elif kept.reply is not None:
+                if pulse is not None:
+                    pulse.ended[rank] = max(record.seq, pulse.ended.get(rank, 0))
+                status, seconds = STATUS[kept.reply.status], round(kept.reply.seconds, 4)
+            elif is_done:
+                status = "interrupted"
+            elif pulse is not None and rank in pulse.waiting:
+                status = "waiting" if pulse.states[rank].seq == record.seq else "running"
+            ranks.append(protocol.CellRank(rank, status, seconds))
+        ended = followed.shown.started + int(record.seconds * 1000) if is_done else None
+        followed.shown = replace(followed.shown, ranks=ranks, ended=ended, now=now)
+        self._findings.of_cell(cell, now)
+        if is_done:
+            followed.cell = None
+            if not record.cell_id:  # nothing to show it beside
+                self._followed.pop(_key(record), None)
+
+
+def _current() -> Cluster | None:
+    connected = cluster.connected()
+    return next(reversed(connected.values())) if connected else None
+
+
+def _key(record: CellRecord) -> str:
+    """A cell without Jupyter's id is followed, and shown nowhere."""
+    return record.cell_id or f"#{record.seq}"
+
+
+@functools.cache
+def _version() -> str:
+    return importlib.metadata.version("jaxcluster")
+
+
+@functools.cache
+def _own_token(pid: int) -> str:
+    return process_token(pid)

@@ -1,0 +1,210 @@
+"""What a page may ask for: ``IOperations`` of ``labextension/src/protocol.ts``.
+
+Each runs on a thread of its own, while the notebook's main thread may be in a cell.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from jaxcluster import arguments, cluster, news, outputs, protocol, registry, survey
+from jaxcluster.cluster import Cluster
+from jaxcluster.errors import ClusterExists, JaxClusterError, RankHung, UsageError
+from jaxcluster.panel.model import Model
+from jaxcluster.ranks import name_ranks
+from jaxcluster.rewrite import AutoMode
+from jaxcluster.views import document, shards, text
+
+HEARD_S = 0.25  # that a cell's own thread has to pass an interrupt on
+END_S = 15.0  # that interrupted cells get to end before a restart
+JOURNAL_ROWS = 20
+MOST_CHARS = 1_000_000  # of a rank's output, and of a log
+
+
+class Operations:
+    """Does what pages ask for.
+
+    Args:
+      auto: the switch of ``%jaxcluster auto``.
+      model: the panel's, which keeps the cells' outputs.
+    """
+
+    def __init__(self, auto: AutoMode, model: Model) -> None:
+        self._mode = auto
+        self._model = model
+        self._making = threading.Lock()  # held while a start or restart of a page goes on
+
+    def run(self, op: str, args: dict[str, Any]) -> Any:
+        """The result of one operation, as JSON's own types.
+
+        Raises:
+          JaxClusterError: why it can't be done, and what to do instead.
+        """
+        if op not in protocol.OPERATIONS:
+            raise JaxClusterError(
+                f"This kernel's jaxcluster knows no {op!r}.",
+                "Install the same version of jaxcluster for the kernel and for JupyterLab.",
+            )
+        handler: Callable[..., Any] = getattr(self, f"_{op}")
+        return handler(**args)
+
+    # ------------------------------------------------------------------ clusters
+
+    def _start(self, line: str) -> str:
+        parsed = arguments.start_parser("%jaxcluster start").read(line)
+        with self._alone():
+            spec = cluster.make_spec(**arguments.start_options(parsed))
+            if parsed.dry_run:
+                return cluster.dry_run(spec)
+            return cluster.start_spec(spec).summary()
+
+    def _attach(self, name: str) -> str:
+        return cluster.attach(name).summary()
+
+    def _stop(self, name: str) -> str:
+        ranks = range(registry.read(name).spec.num_processes)
+        took = cluster.stop(name)
+        return f"Stopped {name_ranks(ranks)} in {took:.1f} s."
+
+    def _restart(self, clean: bool) -> str:
+        running = cluster.current()
+        with self._alone():
+            launch = running.record.created_ns
+            self._end_cells(running)
+            if running.record.created_ns == launch:  # else the end of a cell has restarted it
+                running.restart(clean=clean)
+            return f"{running.summary()}\n{running.recovered}"
+
+    def _resync(self) -> str:
+        running = cluster.current()
+        self._refuse_while_busy(running)
+        return running.resync()
+
+    def _alone(self) -> Any:
+        if self._making.locked() or cluster.is_starting():
+            raise ClusterExists(
+                f"A cluster is being started already ({news.progress or '...'}).",
+                "Wait until it runs, or stop the cell that starts it.",
+            )
+        return self._making
+
+    def _end_cells(self, running: Cluster) -> None:
+        """New processes while a cell runs would end it as if its ranks had died."""
+        self._interrupt_cells(running)
+        until = time.monotonic() + END_S
+        while cells := running.cells:
+            if time.monotonic() > until:
+                raise RankHung(
+                    f"Cell [{cells[0].record.execution_count}] does not end.",
+                    "Stop the cluster, and start it anew.",
+                )
+            time.sleep(0.01)
+
+    @staticmethod
+    def _refuse_while_busy(running: Cluster) -> None:
+        if cells := running.cells:
+            raise UsageError(
+                f"Cell [{cells[0].record.execution_count}] runs on "
+                f"{name_ranks(cells[0].record.ranks)}.",
+                "Wait for its end, or interrupt it first.",
+            )
+
+    # ------------------------------------------------------------------ switches
+
+    def _auto(self, on: bool) -> None:
+        self._mode.on = bool(on)
+
+    def _strict(self, on: bool) -> None:
+        running = cluster.current()
+        self._refuse_while_busy(running)
+        running.strict(bool(on))
+
+    def _interrupt(self) -> list[int]:
+        running = cluster.current()
+        if hit := self._interrupt_cells(running):
+            return hit
+        hit = running.interrupt()  # another notebook's cell, or one that nobody waits for
+        self._model.interrupted(hit)
+        return hit
+
+    @staticmethod
+    def _interrupt_cells(running: Cluster) -> list[int]:
+        """As the stop button does it; returns the ranks that were reached."""
+        cells = running.cells
+        for cell in cells:
+            cell.stop()
+        until = time.monotonic() + HEARD_S
+        while time.monotonic() < until and not all(c.interrupted or c.done for c in cells):
+            time.sleep(0.002)
+        return sorted({rank for cell in cells for rank in cell.interrupted})
+
+    # ------------------------------------------------------------------ texts
+
+    def _logs(self, rank: int, lines: int) -> str:
+        return cluster.current().logs(rank, lines)[-MOST_CHARS:]
+
+    def _stacks(self) -> str:
+        return text.stacks(cluster.current().reports(launches=1))
+
+    def _journal(self) -> str:
+        return text.journal(cluster.current().reports(), JOURNAL_ROWS)
+
+    def _outputs(self, cell_id: str, rank: int) -> list[dict[str, Any]]:
+        record = self._model.record(cell_id)
+        if record is None:
+            raise UsageError("The outputs of that cell are not kept any more.", "Run it again.")
+        if rank not in record.records:
+            raise UsageError(
+                f"Rank {rank} did not run that cell.", f"It ran on {name_ranks(record.ranks)}."
+            )
+        return notebook_outputs(record.records[rank], record.execution_count)
+
+    # ------------------------------------------------------------------ arrays
+
+    def _variables(self) -> list[Any]:
+        found: list[Any] = protocol.plain(survey.variables(cluster.current()))
+        return found
+
+    def _look(self, name: str) -> Any:
+        return self._ask(name, {"op": "look"})
+
+    def _ask(self, name: str, question: dict[str, Any]) -> Any:
+        return shards.answers(cluster.current(), name)(question)
+
+    def _mesh(self) -> Any:
+        return document.mesh(survey.meshes(cluster.current()))
+
+    def _memory(self) -> Any:
+        return document.memory(survey.memory(cluster.current()))
+
+
+def notebook_outputs(record: outputs.RankRecord, execution_count: int) -> list[dict[str, Any]]:
+    """What one rank put out in a cell, in the form of nbformat 4."""
+    found: list[dict[str, Any]] = []
+    left = MOST_CHARS
+    for piece in record.outputs():
+        content = piece.content
+        if piece.kind == "stream":
+            shown = content["text"][:left]
+            left -= len(shown)
+            if len(shown) < len(content["text"]):
+                shown += f"\n[{len(content['text']) - len(shown)} more characters]\n"
+            found.append({"output_type": "stream", "name": content["name"], "text": shown})
+        elif piece.kind in ("display_data", "update_display_data", "execute_result"):
+            kind = "execute_result" if piece.kind == "execute_result" else "display_data"
+            bundle = {"data": content["data"], "metadata": content.get("metadata") or {}}
+            number = {"execution_count": execution_count} if kind == "execute_result" else {}
+            found.append({"output_type": kind, **bundle, **number})
+    if record.died:
+        found.append(_error("RankDied", f"rank {record.rank} died: {record.died}", []))
+    elif record.reply is not None and (error := record.reply.error) is not None:
+        found.append(_error(error.ename, error.evalue, error.traceback))
+    return found
+
+
+def _error(ename: str, evalue: str, traceback: list[str]) -> dict[str, Any]:
+    lines = traceback or [f"{ename}: {evalue}"]
+    return {"output_type": "error", "ename": ename, "evalue": evalue, "traceback": lines}
