@@ -1,8 +1,12 @@
 import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { badges } from './plugins/badges';
+import { commands } from './plugins/commands';
 import { inspector } from './plugins/inspector';
+import { launcher } from './plugins/launcher';
 import { links } from './plugins/links';
+import { renderer } from './plugins/renderer';
 import { report } from './plugins/report';
+import { server } from './plugins/server';
 import { settings } from './plugins/settings';
 import { sidebar } from './plugins/sidebar';
 import { status } from './plugins/status';
@@ -12,6 +16,10 @@ import { toolbar } from './plugins/toolbar';
 const plugins: JupyterFrontEndPlugin<any>[] = [
   settings,
   links,
+  server,
+  commands,
+  launcher,
+  renderer,
   sidebar,
   toolbar,
   badges,

@@ -1,0 +1,313 @@
+/** What can be done with the current notebook's cluster, each as a command. */
+
+import type { JupyterFrontEnd } from '@jupyterlab/application';
+import { Dialog, InputDialog, showDialog } from '@jupyterlab/apputils';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import {
+  fastForwardIcon,
+  refreshIcon,
+  runIcon,
+  stopIcon,
+  type LabIcon
+} from '@jupyterlab/ui-components';
+import type { CommandRegistry } from '@lumino/commands';
+import type { JSONObject, ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import { complain, say } from './messages';
+import type { IState } from './protocol';
+import { withSpmd } from './spmd';
+import {
+  CommandIDs,
+  type IClusters,
+  type ILink,
+  type IPreferences,
+  type IServerClusters
+} from './tokens';
+import { askStart } from './widgets/startForm';
+import { TextPanel } from './widgets/textPanel';
+
+const LOG_LINES = 500;
+
+type Args = ReadonlyPartialJSONObject;
+
+export interface IParts {
+  app: JupyterFrontEnd;
+  clusters: IClusters;
+  preferences: IPreferences;
+  server: IServerClusters | null;
+  trans: TranslationBundle;
+}
+
+interface ICommand extends Omit<CommandRegistry.ICommandOptions, 'execute' | 'describedBy'> {
+  /** Its errors are told to the user, as the kernel worded them. */
+  execute: (args: Args) => Promise<void>;
+  args?: JSONObject;
+  icon?: LabIcon;
+}
+
+/** Add all commands but those that show a panel; each panel's plugin adds its own. */
+export function addCommands(parts: IParts): void {
+  const { app, clusters, trans } = parts;
+  const state = (): IState | null => clusters.current?.state ?? null;
+  const hasCluster = (): boolean => !!state()?.current;
+  const added: string[] = [];
+
+  const add = (id: string, { args = {}, execute, ...options }: ICommand): void => {
+    app.commands.addCommand(id, {
+      ...options,
+      describedBy: { args: { type: 'object', properties: args } },
+      execute: given => execute(given).catch(error => complain(error, trans))
+    });
+    added.push(id);
+  };
+
+  add(CommandIDs.start, {
+    label: trans.__('Start JAX Cluster…'),
+    caption: trans.__('Start a cluster for this notebook'),
+    icon: runIcon,
+    args: {
+      line: {
+        type: 'string',
+        description: trans.__('What follows %jaxcluster start. Without it a form asks.')
+      }
+    },
+    isEnabled: () => clusters.current !== null && !hasCluster(),
+    execute: async args => {
+      const link = linkOf(clusters);
+      const { numProcesses, devicesPerProcess } = parts.preferences.values;
+      const defaults = {
+        numProcesses: String(numProcesses),
+        devicesPerProcess: devicesPerProcess > 1 ? String(devicesPerProcess) : ''
+      };
+      const line = (args.line as string | undefined) ?? (await askStart(defaults, trans));
+      if (line !== null) {
+        say(await link.call('start', { line }));
+      }
+    }
+  });
+
+  add(CommandIDs.stop, {
+    label: trans.__('Stop JAX Cluster…'),
+    caption: trans.__('End the ranks and all that they hold'),
+    icon: stopIcon,
+    args: {
+      name: { type: 'string', description: trans.__("The notebook's own when left out.") },
+      id: { type: 'string', description: trans.__("The server's id of one no kernel here knows.") }
+    },
+    isEnabled: args => hasCluster() || !!args.id || (!!args.name && state() !== null),
+    execute: async args => {
+      const link = clusters.current;
+      const name = (args.name as string | undefined) ?? link?.state?.current;
+      if (!name) {
+        return;
+      }
+      const sure = await confirm(
+        trans.__('Stop JAX cluster %1?', name),
+        trans.__('Its ranks end, and all that they hold is lost.'),
+        trans.__('Stop'),
+        trans
+      );
+      if (!sure) {
+        return;
+      }
+      if (args.id && parts.server) {
+        await parts.server.stop(args.id as string);
+        say(trans.__('Stopped %1.', name));
+      } else if (link) {
+        say(await link.call('stop', { name }));
+        void parts.server?.refresh();
+      }
+    }
+  });
+
+  add(CommandIDs.restart, {
+    label: trans.__('Restart Ranks…'),
+    caption: trans.__('New processes for all ranks, with the variables of the old ones'),
+    icon: refreshIcon,
+    args: {
+      clean: { type: 'boolean', description: trans.__('Leave the variables behind.') }
+    },
+    isEnabled: hasCluster,
+    execute: async args => {
+      const link = linkOf(clusters);
+      const { button, isChecked } = await showDialog({
+        title: trans.__('Restart the ranks of %1?', link.state?.current ?? ''),
+        body: trans.__('A running cell ends. Variables are kept as far as they can be.'),
+        checkbox: {
+          label: trans.__('Clean: keep no variables'),
+          checked: args.clean === true
+        },
+        buttons: [
+          Dialog.cancelButton({ label: trans.__('Cancel') }),
+          Dialog.warnButton({ label: trans.__('Restart') })
+        ]
+      });
+      if (button.accept) {
+        say(await link.call('restart', { clean: isChecked ?? false }));
+      }
+    }
+  });
+
+  add(CommandIDs.resync, {
+    label: trans.__('Resync Ranks'),
+    caption: trans.__('Bring the ranks back in step, with their variables'),
+    icon: fastForwardIcon,
+    isEnabled: hasCluster,
+    execute: async () => say(await linkOf(clusters).call('resync', {}))
+  });
+
+  add(CommandIDs.interrupt, {
+    label: trans.__('Interrupt All Ranks'),
+    caption: trans.__('Stop the running cell on every rank'),
+    icon: stopIcon,
+    isEnabled: hasCluster,
+    execute: () => linkOf(clusters).interrupt()
+  });
+
+  add(CommandIDs.attach, {
+    label: trans.__('Attach to JAX Cluster…'),
+    caption: trans.__('Use a cluster that runs already'),
+    args: { name: { type: 'string', description: trans.__('Asked for when left out.') } },
+    isEnabled: () => others(state()).length > 0,
+    execute: async args => {
+      const link = linkOf(clusters);
+      const name =
+        (args.name as string | undefined) ??
+        (
+          await InputDialog.getItem({
+            title: trans.__('Attach to JAX cluster'),
+            label: trans.__('Cluster'),
+            items: others(link.state)
+          })
+        ).value;
+      if (name) {
+        say(await link.call('attach', { name }));
+      }
+    }
+  });
+
+  add(CommandIDs.toggleSpmd, {
+    label: trans.__('Run Every Cell on All Ranks'),
+    caption: trans.__('SPMD mode: every following cell is an %%spmd cell'),
+    isEnabled: () => state() !== null,
+    isToggleable: true,
+    isToggled: () => state()?.spmd ?? false,
+    execute: async () => {
+      const link = linkOf(clusters);
+      await link.call('auto', { on: !link.state?.spmd });
+    }
+  });
+
+  add(CommandIDs.writeSpmd, {
+    label: trans.__('Write %%spmd into the Cells'),
+    caption: trans.__('Make SPMD mode permanent, for nbclient and papermill too'),
+    isEnabled: () => clusters.currentPanel?.content.model?.readOnly === false,
+    execute: async () => {
+      for (const { model } of clusters.currentPanel?.content.widgets ?? []) {
+        const source = model.sharedModel.getSource();
+        const written = model.type === 'code' ? withSpmd(source) : source;
+        if (written !== source) {
+          model.sharedModel.setSource(written);
+        }
+      }
+      if (clusters.current?.state?.spmd) {
+        await clusters.current.call('auto', { on: false });
+      }
+    }
+  });
+
+  // --------------------------------------------------------------------------------------- texts
+
+  const panels = new Map<string, TextPanel>();
+  const showText = (key: string, label: string, load: () => Promise<string>): Promise<void> => {
+    const notebook = clusters.currentPanel;
+    const id = `jaxcluster-${key}-${notebook?.id}`;
+    let panel = panels.get(id);
+    if (!panel || panel.isDisposed) {
+      panel = new TextPanel(id, label, load, trans);
+      panel.disposed.connect(() => panels.delete(id));
+      panels.set(id, panel);
+      // Notebook 7 has room for one widget in the middle: the notebook.
+      const area = app.name === 'Jupyter Notebook' ? 'down' : 'main';
+      app.shell.add(panel, area, { ref: notebook?.id, mode: 'split-right' });
+    }
+    app.shell.activateById(id);
+    return panel.refresh();
+  };
+
+  add(CommandIDs.logs, {
+    label: trans.__('Show Log of a Rank…'),
+    caption: trans.__('The last lines that a rank has logged'),
+    args: { rank: { type: 'number', description: trans.__('Asked for when left out.') } },
+    isEnabled: hasCluster,
+    execute: async args => {
+      const link = linkOf(clusters);
+      const rank = (args.rank as number | undefined) ?? (await askRank(link, trans));
+      if (rank !== null) {
+        await showText(`log-${rank}`, trans.__('Log of rank %1', rank), () =>
+          link.call('logs', { rank, lines: LOG_LINES })
+        );
+      }
+    }
+  });
+
+  add(CommandIDs.stacks, {
+    label: trans.__('Show Stacks'),
+    caption: trans.__('Where every rank is just now'),
+    isEnabled: hasCluster,
+    execute: async () => {
+      const link = linkOf(clusters);
+      await showText('stacks', trans.__('Stacks'), () => link.call('stacks', {}));
+    }
+  });
+
+  add(CommandIDs.journal, {
+    label: trans.__('Show Journal'),
+    caption: trans.__('What every rank has launched'),
+    isEnabled: hasCluster,
+    execute: async () => {
+      const link = linkOf(clusters);
+      await showText('journal', trans.__('Journal'), () => link.call('journal', {}));
+    }
+  });
+
+  clusters.changed.connect(() => {
+    for (const id of added) {
+      app.commands.notifyCommandChanged(id);
+    }
+  });
+}
+
+function linkOf(clusters: IClusters): ILink {
+  if (!clusters.current) {
+    throw new Error('No notebook is open.');
+  }
+  return clusters.current;
+}
+
+/** The clusters that this notebook could be attached to. */
+function others(state: IState | null): string[] {
+  return (state?.clusters ?? []).filter(c => !c.connected).map(c => c.name);
+}
+
+async function askRank(link: ILink, trans: TranslationBundle): Promise<number | null> {
+  const { value } = await InputDialog.getItem({
+    title: trans.__('Show log of a rank'),
+    label: trans.__('Rank'),
+    items: (link.state?.ranks ?? []).map(({ rank }) => String(rank))
+  });
+  return value === null ? null : Number(value);
+}
+
+async function confirm(
+  title: string,
+  body: string,
+  label: string,
+  trans: TranslationBundle
+): Promise<boolean> {
+  const { button } = await showDialog({
+    title,
+    body,
+    buttons: [Dialog.cancelButton({ label: trans.__('Cancel') }), Dialog.warnButton({ label })]
+  });
+  return button.accept;
+}

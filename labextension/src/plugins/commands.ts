@@ -1,0 +1,28 @@
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ICommandPalette } from '@jupyterlab/apputils';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { addCommands } from '../commands';
+import { CommandIDs, IClusters, IPreferences, IServerClusters } from '../tokens';
+
+/** All commands, in the palette; schema/plugin.json puts them into the menu and on keys. */
+export const commands: JupyterFrontEndPlugin<void> = {
+  id: 'jaxcluster-labextension:commands',
+  description: 'What can be done with a JAX cluster, as commands.',
+  autoStart: true,
+  requires: [IClusters, IPreferences],
+  optional: [IServerClusters, ICommandPalette, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    clusters: IClusters,
+    preferences: IPreferences,
+    server: IServerClusters | null,
+    palette: ICommandPalette | null,
+    translator: ITranslator | null
+  ) => {
+    const trans = (translator ?? nullTranslator).load('jaxcluster');
+    addCommands({ app, clusters, preferences, server, trans });
+    for (const command of Object.values(CommandIDs)) {
+      palette?.addItem({ command, category: trans.__('JAX cluster') });
+    }
+  }
+};

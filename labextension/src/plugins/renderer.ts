@@ -1,0 +1,86 @@
+import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { INotebookTracker } from '@jupyterlab/notebook';
+import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
+import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
+import type { Message } from '@lumino/messaging';
+import { Widget } from '@lumino/widgets';
+import { draw, type Ask, type Document } from '../draw/shardview';
+import { SHARDS_MIME } from '../protocol';
+import { IClusters, type ILink } from '../tokens';
+
+/** Before text/html (50), which is the same picture without its buttons. */
+const RANK = 20;
+
+/** A saved or fresh view of shards. With the kernel's cluster it can be asked for more. */
+class ShardsOutput extends Widget implements IRenderMime.IRenderer {
+  private document: Document | null = null;
+  private link: ILink | null = null;
+  private live = false;
+
+  /** `linkAt` finds the link of the notebook that holds a node. */
+  constructor(private readonly linkAt: (node: Node) => ILink | null) {
+    super();
+    this.addClass('jxl-shardsOutput');
+  }
+
+  async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
+    this.document = model.data[SHARDS_MIME] as unknown as Document;
+    this.redraw();
+  }
+
+  protected override onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    this.link = this.linkAt(this.node);
+    this.link?.stateChanged.connect(this.follow, this);
+    this.follow();
+  }
+
+  protected override onBeforeDetach(message: Message): void {
+    this.link?.stateChanged.disconnect(this.follow, this);
+    this.link = null;
+    super.onBeforeDetach(message);
+  }
+
+  private follow(): void {
+    const live = !!this.link?.state?.current;
+    if (live !== this.live) {
+      this.live = live;
+      this.redraw();
+    }
+  }
+
+  private redraw(): void {
+    const { document, link } = this;
+    if (!document) {
+      return;
+    }
+    const { name } = document as { name?: string };
+    const ask: Ask | null =
+      this.live && link && name ? question => link.call('ask', { name, question }) : null;
+    draw(this.node, document, { ask });
+  }
+}
+
+/** Draws application/vnd.jaxcluster.shards+json, also in notebooks that are not trusted. */
+export const renderer: JupyterFrontEndPlugin<void> = {
+  id: 'jaxcluster-labextension:renderer',
+  description: 'Draws which device holds which part of an array.',
+  autoStart: true,
+  requires: [IRenderMimeRegistry],
+  optional: [IClusters, INotebookTracker],
+  activate: (
+    _,
+    registry: IRenderMimeRegistry,
+    clusters: IClusters | null,
+    tracker: INotebookTracker | null
+  ) => {
+    const linkAt = (node: Node): ILink | null => {
+      const panel = tracker?.find(({ node: notebook }) => notebook.contains(node));
+      return panel && clusters ? clusters.linkOf(panel) : null;
+    };
+    registry.addFactory(
+      { safe: true, mimeTypes: [SHARDS_MIME], createRenderer: () => new ShardsOutput(linkAt) },
+      RANK
+    );
+  }
+};
