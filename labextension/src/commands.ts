@@ -187,7 +187,7 @@ export function addCommands(parts: IParts): void {
 
   add(CommandIDs.toggleSpmd, {
     label: trans.__('Run Every Cell on All Ranks'),
-    caption: trans.__('SPMD mode: every following cell is an %%spmd cell'),
+    caption: trans.__('SPMD mode: every following cell is an %1 cell', '%%spmd'),
     isEnabled: () => state() !== null,
     isToggleable: true,
     isToggled: () => state()?.spmd ?? false,
@@ -198,7 +198,7 @@ export function addCommands(parts: IParts): void {
   });
 
   add(CommandIDs.writeSpmd, {
-    label: trans.__('Write %%spmd into the Cells'),
+    label: trans.__('Write %1 into the Cells', '%%spmd'),
     caption: trans.__('Make SPMD mode permanent, for nbclient and papermill too'),
     isEnabled: () => clusters.currentPanel?.content.model?.readOnly === false,
     execute: async () => {
@@ -225,10 +225,15 @@ export function addCommands(parts: IParts): void {
     if (!panel || panel.isDisposed) {
       panel = new TextPanel(id, label, load, trans);
       panel.disposed.connect(() => panels.delete(id));
-      panels.set(id, panel);
       // Notebook 7 has room for one widget in the middle: the notebook.
       const area = app.name === 'Jupyter Notebook' ? 'down' : 'main';
-      app.shell.add(panel, area, { ref: notebook?.id, mode: 'split-right' });
+      const [open] = panels.keys();
+      app.shell.add(
+        panel,
+        area,
+        open ? { ref: open, mode: 'tab-after' } : { ref: notebook?.id, mode: 'split-bottom' }
+      );
+      panels.set(id, panel);
     }
     app.shell.activateById(id);
     return panel.refresh();

@@ -78,7 +78,8 @@ export const launcher: JupyterFrontEndPlugin<void> = {
       return app.commands.execute('docmanager:open', { path: file.path, factory: 'Notebook' });
     };
     app.commands.addCommand(CommandIDs.newNotebook, {
-      label: args => (args.isLauncher ? trans.__('JAX cluster notebook') : trans.__('New JAX Cluster Notebook')),
+      label: args =>
+        args.isLauncher ? trans.__('JAX cluster notebook') : trans.__('New JAX Cluster Notebook'),
       caption: trans.__('A notebook whose first cells start a JAX cluster'),
       icon,
       describedBy: {
@@ -99,7 +100,9 @@ export const launcher: JupyterFrontEndPlugin<void> = {
       command: CommandIDs.newNotebook,
       args: { isLauncher: true },
       category: trans.__('Notebook'),
-      rank: 50
+      rank: 50,
+      // A card of this category shows no icon of the command's.
+      kernelIconUrl: `data:image/svg+xml;base64,${btoa(icon.svgstr)}`
     });
   }
 };

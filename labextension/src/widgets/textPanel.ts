@@ -8,6 +8,7 @@ import { icon } from '../icon';
 
 export class TextPanel extends MainAreaWidget<Widget> {
   private readonly pre = document.createElement('pre');
+  private readonly nothing: string;
 
   /** `load` brings the text; its errors are shown in the text's place. */
   constructor(
@@ -17,6 +18,7 @@ export class TextPanel extends MainAreaWidget<Widget> {
     trans: TranslationBundle
   ) {
     super({ content: new Widget() });
+    this.nothing = trans.__('Nothing so far.');
     this.id = id;
     this.title.label = label;
     this.title.icon = icon;
@@ -41,7 +43,7 @@ export class TextPanel extends MainAreaWidget<Widget> {
   async refresh(): Promise<void> {
     this.pre.setAttribute('aria-busy', 'true');
     try {
-      this.pre.textContent = await this.load();
+      this.pre.textContent = (await this.load()) || this.nothing;
     } catch (error) {
       this.pre.textContent = (error as Error).message;
     }
