@@ -218,8 +218,8 @@ def test_hello_is_answered_over_a_subshell_while_a_cell_runs(
 
 
 def test_interrupt_by_request_ends_a_busy_cell(notebook: Notebook, page: Page) -> None:
-    source = "at = None\ntry:\n    n = 0\n    while True: n += 1\nexcept KeyboardInterrupt:\n    at = time.time()"
-    cell = running(notebook, f"{source}\n    raise", "stopped")
+    source = "at, n = None, 0\ntry:\n    n = 1\n    while True: n += 1\nexcept KeyboardInterrupt:"
+    cell = running(notebook, f"{source}\n    at = time.time()\n    raise", "stopped")
     asked = time.time()
     assert page.call("interrupt") == [0, 1]
     notebook.wait(cell)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -275,3 +276,15 @@ def test_the_dead_are_named_with_the_reason() -> None:
     assert str(caught.value).startswith("Rank 3 has died (killed by SIGKILL).\n")
     assert "%jaxcluster logs 3" in caught.value.hint
     assert caught.value.ranks == (3,)
+
+
+def test_a_request_after_the_end_writes_to_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of the pipe that wakes the thread may be another file's by then."""
+    link = Link({0: f"ipc://{tmp_path}/none.sock"})
+    link.close()
+    written: list[int] = []
+    monkeypatch.setattr(os, "write", lambda number, data: written.append(number))
+    assert link.gather([0], "state", timeout_s=0.05) == {}
+    assert written == []

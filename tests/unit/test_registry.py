@@ -192,3 +192,17 @@ def test_each_rank_is_told_which_cell_comes_before() -> None:
         (3, {0: 1, 1: 2}),
         (4, {}),
     ]
+
+
+def test_whether_somebody_is_connected(root: Path) -> None:
+    assert not registry.is_held("none")
+    registry.hold("none")()  # nothing to hold is no error
+    registry.folder("main").mkdir()
+    assert not registry.is_held("main")
+    first, second = registry.hold("main"), registry.hold("main")
+    assert registry.is_held("main")
+    first()
+    first()
+    assert registry.is_held("main")
+    second()
+    assert not registry.is_held("main")

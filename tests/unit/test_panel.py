@@ -1,0 +1,566 @@
+"""The panel's parts without a kernel: what it says of ranks and cells, and how seldom."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import time
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import comm
+import pytest
+from helpers import until
+
+from jaxcluster import cluster, diagnose, news, panel, protocol, wire
+from jaxcluster.outputs import CellRecord, RankRecord
+from jaxcluster.panel import Panel
+from jaxcluster.panel.model import KEPT_CELLS, KEPT_RECORDS, Model
+from jaxcluster.panel.operations import MOST_CHARS, Operations, notebook_outputs
+from jaxcluster.panel.pulse import RSS_STEP, Pulse, waiting
+from jaxcluster.registry import ClusterRecord
+from jaxcluster.rewrite import AutoMode
+
+# ------------------------------------------------------------------------------ clusters and cells
+
+
+class Link:
+    """Stands for a link: the ranks answer what ``states`` says, those that have one."""
+
+    def __init__(self, states: dict[int, wire.RankState], n: int) -> None:
+        self.states, self.ranks = states, list(range(n))
+
+    def request_each(self, bodies: dict[int, Any], op: str, sink: Any) -> list[str]:
+        assert op == "state"
+        for rank in bodies:
+            if rank in self.states:
+                body = dataclasses.asdict(self.states[rank])
+                sink.put(types.SimpleNamespace(rank=rank, op="reply", body=body))
+        return []
+
+    def forget(self, ids: list[str]) -> None:
+        pass
+
+    def gather(self, *arguments: Any, **options: Any) -> dict[int, Any]:
+        return {}
+
+
+class Running:
+    """Stands for a running cluster."""
+
+    def __init__(self, n: int) -> None:
+        spec = wire.ClusterSpec("main", n)
+        facts = [wire.EngineFacts(r, 100 + r, "host-a", "k", "", "", "") for r in range(n)]
+        devices = [
+            wire.InitializeReply(r, n, n, [wire.DeviceInfo(r, "cpu", "cpu", r)], 0.1)
+            for r in range(n)
+        ]
+        self.record = ClusterRecord(
+            "main", spec, "", 5_000_000, "k", "host-a", "", pids=[100 + r for r in range(n)],
+            facts=facts, devices=devices,
+        )  # fmt: skip
+        self.name, self.num_processes, self.spec = "main", n, spec
+        self.link = Link({r: state(r) for r in range(n)}, n)
+        self.cells: list[Any] = []
+        self.dead: dict[int, dict[str, str]] = {}
+        self.out_of_step: diagnose.Report | None = None
+        self.coordinator_died = ""
+        self.recovered = ""
+        self.recovery = "auto"
+        self.is_strict = self.is_restarting = self.closed = False
+
+    @property
+    def is_broken(self) -> bool:
+        return bool(self.dead or self.out_of_step)
+
+    def last_words(self, rank: int) -> str:
+        return "its last words"
+
+    def submit(self, seq: int, cell_id: str) -> Any:
+        ranks = range(self.num_processes)
+        cell = types.SimpleNamespace(
+            record=CellRecord(seq, seq, "pass", ranks, cell_id=cell_id),
+            cluster=self,
+            started=time.monotonic(),
+            done=False,
+            report=None,
+            evidence={},
+            recovered="",
+            interrupted=(),
+        )
+        self.cells.append(cell)
+        return cell
+
+
+def state(rank: int, what: str = "idle", **more: Any) -> wire.RankState:
+    return wire.RankState(rank, 100 + rank, "host-a", what, rss_nbytes=200 << 20, **more)
+
+
+def reply(cell: Any, rank: int, status: str = "ok", seconds: float = 0.5) -> None:
+    cell.record.add_reply(wire.CellReply(rank, cell.record.seq, status, seconds))
+
+
+def end(cell: Any) -> None:
+    for rank in cell.record.ranks:
+        if rank not in cell.record.replies:
+            reply(cell, rank)
+    cell.record.seconds, cell.done = 0.5, True
+    cell.cluster.cells.remove(cell)
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> Running:
+    return of_size(4, monkeypatch)
+
+
+def of_size(n: int, monkeypatch: pytest.MonkeyPatch) -> Running:
+    running = Running(n)
+    monkeypatch.setattr(cluster, "_open", {"main": running})
+    monkeypatch.setattr(cluster, "live_records", lambda tidy: [running.record])
+    return running
+
+
+def statuses(model: Model) -> list[str]:
+    return [rank.status for rank in model.take_in()[0].ranks]
+
+
+# ------------------------------------------------------------------------------------------ ranks
+
+
+def test_without_a_cluster_there_are_no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_open", {})
+    monkeypatch.setattr(cluster, "live_records", lambda tidy: [])
+    shown, cells = Model(AutoMode()).take_in()
+    assert (shown.current, shown.ranks, shown.clusters, cells) == (None, [], [], [])
+
+
+def test_ranks_are_known_before_they_are_asked(running: Running) -> None:
+    model = Model(AutoMode())
+    assert statuses(model) == ["idle"] * 4
+    model.submitted.append(cell := running.submit(1, "a"))
+    assert statuses(model) == ["running"] * 4
+    reply(cell, 0)
+    assert statuses(model) == ["idle", "running", "running", "running"]
+    end(cell)
+    assert statuses(model) == ["idle"] * 4
+
+
+def test_a_reply_counts_more_than_an_older_answer_of_the_beacon(running: Running) -> None:
+    model = Model(AutoMode())
+    model.submitted.append(cell := running.submit(1, "a"))
+    running.link.states = {r: state(r, "running", seq=1, cell=1, line=3) for r in range(4)}
+    model.look(0)
+    assert [rank.line for rank in model.take_in()[0].ranks] == [3] * 4
+    end(cell)
+    assert statuses(model) == ["idle"] * 4
+    model.submitted.append(running.submit(2, "b"))
+    shown = model.take_in()[0].ranks
+    assert [(r.status, r.cell, r.line) for r in shown] == [("running", 2, None)] * 4
+
+
+def test_the_cell_of_another_notebook_is_seen(running: Running) -> None:
+    running.link.states[2] = state(2, "running", seq=9, cell=3, line=5, seconds=2.0)
+    model = Model(AutoMode())
+    model.look(0)
+    first = model.take_in()[0].ranks[2]
+    assert (first.status, first.cell, first.line) == ("running", 3, 5)
+    running.link.states[2] = state(2, "running", seq=9, cell=3, line=5, seconds=2.7)
+    model.look(0)
+    assert model.take_in()[0].ranks[2] == first  # since when, and not how long
+    assert model.is_busy
+
+
+def test_dead_silent_restarting_and_out_of_step_ranks(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model(AutoMode())
+    running.dead[1] = {"why": "killed by SIGKILL"}
+    dead = model.take_in()[0].ranks[1]
+    assert (dead.status, dead.note) == ("dead", "killed by SIGKILL")
+    running.dead = {}
+    del running.link.states[3]
+    model.look(0)
+    assert statuses(model) == ["idle"] * 4
+    later = time.monotonic() + 10
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    model.look(0)
+    assert statuses(model) == ["idle", "idle", "idle", "silent"]
+    running.out_of_step = diagnose.Report("missing", "0,1", 3, (1,), (0,), ("Rank 1 skipped it.",))
+    assert statuses(model) == ["idle", "out-of-step", "idle", "silent"]
+    running.is_restarting = True
+    assert statuses(model) == ["starting"] * 4
+
+
+def test_an_interrupted_rank_is_one_that_has_not_ended_the_cell(running: Running) -> None:
+    model = Model(AutoMode())
+    model.submitted.append(cell := running.submit(1, "a"))
+    cell.interrupted = (0, 1)
+    reply(cell, 0, "interrupted")
+    assert statuses(model) == ["idle", "interrupted", "running", "running"]
+
+
+def launched(rank: int, count: int, line: int = 3, seq: int = 1) -> wire.RankState:
+    return state(rank, "running", seq=seq, line=line, launches={"0,1": [count, 7]})
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        ((4, 3), (4, 3), {0}),  # rank 0 is ahead, and stands
+        ((4, 4), (4, 4), set()),  # both compute
+        ((4, 3), (9, 8), set()),  # both move: one is merely ahead
+        ((4, 4), (5, 4), set()),  # it has moved since the last look
+        ((3, 4), (3, 4), {1}),
+    ],
+)
+def test_who_waits_in_a_collective(
+    before: tuple[int, int], now: tuple[int, int], expected: set[int]
+) -> None:
+    then = {rank: launched(rank, count) for rank, count in enumerate(before)}
+    later = {rank: launched(rank, count) for rank, count in enumerate(now)}
+    assert waiting(then, later) == expected
+
+
+def test_small_changes_of_memory_are_no_news(running: Running) -> None:
+    pulse = Pulse(running.link)  # type: ignore[arg-type]
+    shown = []
+    for nbytes in (100 << 20, (100 << 20) + RSS_STEP - 1, 90 << 20, 120 << 20):
+        pulse.states[0] = dataclasses.replace(state(0), rss_nbytes=nbytes)
+        shown.append(pulse.rss(0))
+    assert shown == [100 << 20, 100 << 20, 100 << 20, 120 << 20]
+
+
+def test_a_late_answer_is_not_lost(running: Running) -> None:
+    pulse = Pulse(running.link)  # type: ignore[arg-type]
+    answers, running.link.states = running.link.states, {}
+    pulse.look(0)
+    assert pulse.states == {}
+    running.link.states = answers
+    pulse.look(0)
+    assert sorted(pulse.states) == [0, 1, 2, 3]
+
+
+def test_a_state_of_256_ranks_is_made_in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = of_size(256, monkeypatch)
+    model = Model(AutoMode())
+    cell = running.submit(1, "a")
+    model.submitted.append(cell)
+    everybody = ",".join(map(str, range(256)))
+    running.link.states = {
+        r: state(r, "running", seq=1, line=3, launches={everybody: [7, 3]}) for r in range(256)
+    }
+    model.look(0)
+    model.look(0)
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        shown, cells = model.take_in()
+        text = json.dumps([protocol.plain(shown), *map(protocol.plain, cells)])
+        times.append(time.perf_counter() - began)
+    assert len(shown.ranks) == len(cells[0].ranks) == 256
+    assert len(text) < 100_000
+    assert min(times) < 0.02
+
+
+# ------------------------------------------------------------------------------------------ cells
+
+
+def test_a_cell_from_running_to_its_end(running: Running) -> None:
+    model = Model(AutoMode())
+    model.submitted.append(cell := running.submit(7, "a"))
+    (shown,) = model.take_in()[1]
+    assert {rank.status for rank in shown.ranks} == {"running"}
+    assert (shown.cell_id, shown.number, shown.seq, shown.ended) == ("a", 7, 7, None)
+    reply(cell, 0, "ok", 0.25)
+    reply(cell, 1, "error")
+    reply(cell, 2, "interrupted")
+    cell.record.records[3].died = "killed by SIGKILL"
+    end(cell)
+    (shown,) = model.take_in()[1]
+    assert [r.status for r in shown.ranks] == ["done", "failed", "interrupted", "dead"]
+    assert shown.ranks[0].seconds == 0.25
+    assert shown.ended == shown.started + 500
+    assert model.take_in()[1] == []
+    assert [c.cell_id for c in model.cells()] == ["a"]
+
+
+def test_the_newest_run_of_a_cell_takes_the_older_ones_place(running: Running) -> None:
+    model = Model(AutoMode())
+    for seq, cell_id in enumerate(["a", "b", "a"], 1):
+        cell = running.submit(seq, cell_id)
+        model.submitted.append(cell)
+        end(cell)
+    model.take_in()
+    assert [(c.cell_id, c.seq) for c in model.cells()] == [("b", 2), ("a", 3)]
+
+
+def test_a_cell_without_jupyters_id_is_followed_and_not_shown(running: Running) -> None:
+    model = Model(AutoMode())
+    model.submitted.append(cell := running.submit(1, ""))
+    assert statuses(model) == ["running"] * 4
+    assert model.take_in()[1] == model.cells() == []
+    end(cell)
+    model.take_in()
+    assert not model._followed
+
+
+def test_old_cells_and_older_outputs_are_let_go(running: Running) -> None:
+    model = Model(AutoMode())
+    for seq in range(KEPT_CELLS + 50):
+        cell = running.submit(seq + 1, f"c{seq}")
+        model.submitted.append(cell)
+        end(cell)
+        model.take_in()
+    assert len(model.cells()) == KEPT_CELLS
+    kept = [c.cell_id for c in model.cells() if model.record(c.cell_id) is not None]
+    assert kept == [f"c{seq}" for seq in range(KEPT_CELLS, KEPT_CELLS + KEPT_RECORDS)]
+
+
+def test_a_cells_outputs_are_there_as_soon_as_it_has_ended(running: Running) -> None:
+    model = Model(AutoMode())
+    model.submitted.append(cell := running.submit(1, "a"))
+    assert model.record("a") is cell.record
+    model.take_in()
+    assert model.record("a") is cell.record
+    assert model.record("b") is None
+
+
+def test_outputs_are_those_of_a_notebook() -> None:
+    record = RankRecord(1)
+    record.add(wire.RankOutput(1, 3, "stream", {"name": "stdout", "text": "a\n"}))
+    data = {"text/plain": "3"}
+    for kind in ("display_data", "update_display_data", "comm_open", "execute_result"):
+        content = {"data": data, "metadata": {}, "transient": {"display_id": kind}}
+        record.add(wire.RankOutput(1, 3, kind, content))
+    error = wire.ErrorInfo("ValueError", "bad", ["line 1", "line 2"], 1)
+    record.reply = wire.CellReply(1, 3, "error", 0.1, error)
+    shown = {"output_type": "display_data", "data": data, "metadata": {}}
+    assert notebook_outputs(record, 7) == [
+        {"output_type": "stream", "name": "stdout", "text": "a\n"},
+        shown,
+        shown,
+        {"output_type": "execute_result", "data": data, "metadata": {}, "execution_count": 7},
+        {
+            "output_type": "error",
+            "ename": "ValueError",
+            "evalue": "bad",
+            "traceback": ["line 1", "line 2"],
+        },
+    ]
+    record = RankRecord(1, died="killed by SIGKILL")
+    record.add(wire.RankOutput(1, 3, "stream", {"name": "stdout", "text": "x" * 2 * MOST_CHARS}))
+    text, died = notebook_outputs(record, 7)
+    assert text["text"].endswith(f"\n[{MOST_CHARS} more characters]\n")
+    assert died["evalue"] == "rank 1 died: killed by SIGKILL"
+
+
+# --------------------------------------------------------------------------------------- findings
+
+
+FOUND = diagnose.Report("missing", "0,1", 3, (1,), (0,), ("Rank 0 waits.", "Rank 1 does not."))
+
+
+def test_a_finding_is_told_with_what_becomes_of_it(running: Running) -> None:
+    model = Model(AutoMode())
+    model.submitted.append(cell := running.submit(7, "a"))
+    report = wire.RankReport(state(0, "running"), [["cell.py", 3, "f", "wait()", 7]], [])
+    cell.report, cell.evidence = FOUND, {0: report}
+    first = model.take_in()[0].report
+    assert first is not None
+    assert first.lines == ["Rank 0 waits.", "Rank 1 does not."]
+    assert (first.waiting, first.culprits) == ([0], [1])
+    assert "cell [7] line 3, in f" in first.stacks
+    assert (first.cell_id, first.cell, first.recovered, first.open) == ("a", 7, "", False)
+    running.out_of_step = FOUND
+    end(cell)
+    second = model.take_in()[0].report
+    assert second == dataclasses.replace(first, open=True)
+    running.out_of_step, running.recovered = None, "Back in step."
+    third = model.take_in()[0].report
+    assert third == dataclasses.replace(first, recovered="Back in step.")
+
+
+def test_ranks_that_come_out_of_step_without_a_finding_are_told(running: Running) -> None:
+    model = Model(AutoMode())
+    running.out_of_step = diagnose.unexplained("not in step after 8 s")
+    told = model.take_in()[0].report
+    assert told is not None
+    assert told.lines == ["The ranks are out of step: not in step after 8 s."]
+    assert told.open
+    assert model.take_in()[0].report == told
+
+
+def test_a_death_is_told_and_so_is_the_next_one(running: Running) -> None:
+    model = Model(AutoMode())
+    model.submitted.append(running.submit(7, "a"))
+    running.dead[1] = {"why": "killed by SIGKILL"}
+    first = model.take_in()[0].report
+    assert first is not None
+    assert first.lines[0] == "Rank 1 died in cell [7]: killed by SIGKILL."
+    assert first.lines[-1] == "its last words"
+    assert (first.culprits, first.waiting, first.cell_id) == ([1], [0, 2, 3], "a")
+    time.sleep(0.002)
+    running.dead[2] = {"why": "exit code 1"}
+    second = model.take_in()[0].report
+    assert second is not None
+    assert second.id != first.id
+    assert second.culprits == [1, 2]
+
+
+# ------------------------------------------------------------------------------------------ pushes
+
+
+class Comm(comm.base_comm.BaseComm):
+    """Keeps what is sent on it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.messages: list[Any] = []
+        self.times: list[float] = []
+        super().__init__(*args, **kwargs)
+
+    def publish_msg(self, msg_type: str, data: Any = None, **keys: Any) -> None:
+        if msg_type == "comm_msg":
+            self.times.append(time.monotonic())
+            self.messages.append(json.loads(json.dumps(data)))
+
+
+@pytest.fixture
+def opened(running: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[Panel]:
+    manager = comm.base_comm.CommManager()
+    monkeypatch.setattr(comm, "create_comm", Comm)
+    monkeypatch.setattr(comm, "get_comm_manager", lambda: manager)
+    kernel = types.SimpleNamespace(log=logging.getLogger("test"))
+    opened = Panel(types.SimpleNamespace(kernel=kernel), AutoMode())
+    opened.install()
+    yield opened
+    opened.uninstall()
+    assert news.watchers == []
+
+
+def page(opened: Panel) -> Callable[..., None]:
+    """A page's way to ask."""
+    rpc = Comm(target_name=protocol.RPC, comm_id="rpc", primary=False)
+    comm.get_comm_manager().register_comm(rpc)
+    comm.get_comm_manager().targets[protocol.RPC](rpc, {})
+
+    def ask(op: str, **args: Any) -> None:
+        rpc.handle_msg({"content": {"data": {"id": f"p:{op}", "op": op, "args": args}}})
+
+    return ask
+
+
+def sent(opened: Panel, kind: str) -> list[Any]:
+    return [m for m in opened._events.messages if m["type"] == kind]
+
+
+def test_the_state_is_pushed_once_and_then_on_change(opened: Panel) -> None:
+    until(lambda: len(sent(opened, "state")) == 1, "the first push")
+    news.tell()
+    time.sleep(0.2)
+    assert len(sent(opened, "state")) == 1
+    opened._model.auto.on = True
+    news.tell()
+    until(lambda: len(sent(opened, "state")) == 2, "a push of the change")
+    assert sent(opened, "state")[-1]["spmd"] is True
+
+
+def test_there_are_ten_pushes_a_second_at_most(opened: Panel) -> None:
+    page(opened)("hello", client="p")
+    until(lambda: sent(opened, "answer"), "the welcome")
+    began = time.monotonic()
+    while time.monotonic() < began + 1:
+        opened._model.auto.on = not opened._model.auto.on
+        news.tell()
+        time.sleep(0.001)
+    pushes = [t for t in opened._events.times if t > began]
+    assert 5 <= len(pushes) <= 12
+
+
+def test_an_answer_waits_for_no_push(opened: Panel) -> None:
+    ask = page(opened)
+    ask("hello", client="p")
+    until(lambda: sent(opened, "answer"), "the welcome")
+    (welcome,) = sent(opened, "answer")
+    assert welcome["id"] == "p:hello"
+    assert welcome["result"]["state"]["current"] == "main"
+    ask("auto", on=True)
+    until(lambda: len(sent(opened, "answer")) == 2, "the answer")
+    assert sent(opened, "answer")[1] == {"type": "answer", "id": "p:auto", "result": None}
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "error"),
+    [
+        ("fly", {}, "This kernel's jaxcluster knows no 'fly'."),
+        ("auto", {}, "TypeError: "),
+        ("outputs", {"cell_id": "x", "rank": 0}, "The outputs of that cell are not kept any more."),
+    ],
+)
+def test_errors_are_answers(opened: Panel, op: str, args: Any, error: str) -> None:
+    logging.getLogger("test").disabled = True
+    page(opened)(op, **args)
+    until(lambda: sent(opened, "answer"), "the answer")
+    (answer,) = sent(opened, "answer")
+    assert answer["error"].startswith(error)
+    assert "Traceback" not in answer["error"]
+
+
+def test_a_failure_of_the_panel_is_logged_and_passes(
+    opened: Panel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    until(lambda: sent(opened, "state"), "the first push")
+    monkeypatch.setattr(panel, "IDLE_S", 0.05)
+    real = opened._model.take_in
+
+    def fail() -> Any:
+        monkeypatch.setattr(opened._model, "take_in", real)
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(opened._model, "take_in", fail)
+    logging.getLogger("test").disabled = False
+    opened._model.auto.on = True
+    news.tell()
+    until(lambda: "broken" in caplog.text, "the log")
+    news.tell()
+    until(lambda: sent(opened, "state")[-1]["spmd"], "it goes on")
+
+
+def test_telling_costs_a_cell_nothing(opened: Panel) -> None:
+    began = time.perf_counter()
+    for _ in range(10_000):
+        news.tell()
+    assert (time.perf_counter() - began) / 10_000 < 20e-6
+
+
+def test_a_page_that_lets_go_of_the_events_does_not_take_them_from_others(opened: Panel) -> None:
+    manager = comm.get_comm_manager()
+    manager.comm_close(None, "", {"content": {"comm_id": protocol.EVENTS_ID, "data": {}}})
+    assert protocol.EVENTS_ID in manager.comms
+
+
+# ------------------------------------------------------------------------------------- operations
+
+
+def test_an_interrupt_is_passed_on_by_the_cell_as_the_stop_button_does_it(
+    running: Running,
+) -> None:
+    cell = running.submit(1, "a")
+    cell.stop = lambda: setattr(cell, "interrupted", (0, 2))
+    operations = Operations(AutoMode(), Model(AutoMode()))
+    assert operations.run("interrupt", {}) == [0, 2]
+
+
+def test_an_interrupt_that_no_cell_hears_goes_to_the_ranks(running: Running) -> None:
+    cell = running.submit(1, "a")
+    cell.stop = lambda: None
+    running.interrupt = lambda: [1, 3]  # type: ignore[attr-defined]
+    began = time.monotonic()
+    assert Operations(AutoMode(), Model(AutoMode())).run("interrupt", {}) == [1, 3]
+    assert time.monotonic() - began < 0.5
+
+
+def test_every_operation_has_a_handler() -> None:
+    missing = [op for op in protocol.OPERATIONS if not hasattr(Operations, f"_{op}")]
+    assert missing == ["hello"]  # the panel's own
