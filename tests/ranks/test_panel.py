@@ -8,10 +8,15 @@ import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 from helpers import DEADLINE_S, Cell, Notebook
+from nbclient import NotebookClient
+
+from jaxcluster import registry
 
 Open = Callable[..., Notebook]
 
@@ -467,7 +472,8 @@ def test_another_notebook_sees_attaches_and_stops_it(open_notebook: Open) -> Non
     guest.until(lambda state: "theirs" not in [c["name"] for c in state["clusters"]], "it is gone")
 
 
-def test_an_orphaned_cluster_is_told_and_stopped(open_notebook: Open) -> None:
+@pytest.mark.parametrize("ranks_live", [True, False], ids=["its ranks live", "its ranks are dead"])
+def test_an_orphaned_cluster_is_told_and_stopped(open_notebook: Open, ranks_live: bool) -> None:
     first = open_notebook()
     first.ok("%jaxcluster start -n 2 --name orphan --detach")
     second = open_notebook()
@@ -478,6 +484,9 @@ def test_an_orphaned_cluster_is_told_and_stopped(open_notebook: Open) -> None:
         return next((c for c in page.state["clusters"] if c["name"] == "orphan"), None)
 
     assert second.until(row, "it is listed")["orphaned"] is False
+    if not ranks_live:
+        for pid in registry.read("orphan").pids:
+            os.kill(pid, signal.SIGKILL)
     first.kill()
     second.until(lambda: row()["orphaned"], "nobody holds it")
     assert page.call("stop", name="orphan").startswith("Stopped ranks 0, 1 in")
@@ -513,6 +522,19 @@ def test_without_a_page_it_pushes_little_and_breaks_nothing(open_notebook: Open)
     pushes = [m for m in notebook.comm_messages if m.at > began and m.data["type"] == "state"]
     assert len(pushes) <= 2 * (time.time() - began) + 2
     assert heard.hello()["cells"][-1]["cell_id"] == "c9"
+
+
+def test_nothing_of_it_is_seen_in_a_notebook_that_nbclient_runs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sources = ["%load_ext jaxcluster", "%jaxcluster start -n 1", "%spmd 1", "%jaxcluster stop"]
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert notebook.cells[0].outputs == []
+    assert set(notebook.metadata) == {"language_info"}  # no widget's state
+    logged = [line for line in capfd.readouterr().err.splitlines() if "encryption" not in line]
+    assert logged == []
 
 
 def test_unloading_leaves_nothing_of_it(open_notebook: Open) -> None:
