@@ -8,8 +8,9 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 env=.venv
-mark=$env/.jaxcluster # written by this script alone: which pyproject.toml of which checkout is in
-want="$(cksum <pyproject.toml) $PWD"
+mark=$env/.jaxcluster # written by this script alone: what of which checkout is in
+lab=(labextension/src labextension/style labextension/schema labextension/package-lock.json)
+want="$(find pyproject.toml "${lab[@]}" -type f -exec cksum {} + | sort | cksum) $PWD"
 
 say() { printf '==> %s\n' "$*"; }
 
@@ -73,6 +74,9 @@ else
         quietly "$python" -m venv "$env"
     fi
     say "installing jaxcluster and what it needs into $env (a minute or two)"
+    if ! command -v npm >/dev/null; then
+        say "no Node here: JupyterLab will be without jaxcluster's sidebar, badges and buttons"
+    fi
     quietly "$env/bin/pip" install --disable-pip-version-check -e .
     echo "$want" >"$mark"
 fi

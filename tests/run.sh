@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# All checks: ruff, mypy, the import contracts, then pytest (whose closing line is the last one).
-# They run in an environment of their own, .venv-test-<version> in this checkout.
+# All checks: ruff, mypy, the import contracts, the Lab extension's build and its tests where there is
+# Node, then pytest (whose closing line is the last one). They run in an environment of their own,
+# .venv-test-<version> in this checkout.
 #
 #   bash tests/run.sh                       everything
 #   bash tests/run.sh tests/unit -k plan    arguments go to pytest
 #   PYTHON=python3.13 bash tests/run.sh     with another Python
-#   LINT=0 bash tests/run.sh                pytest only
+#   LINT=0 bash tests/run.sh                pytest only (and the build, if a source has changed)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -60,7 +61,7 @@ if [ "$have" != "$want" ]; then
             ;;
     esac
     say "installing jaxcluster and the test tools into it (a minute or two)"
-    quietly "$env/bin/pip" install --disable-pip-version-check -e '.[test]'
+    JAXCLUSTER_JS=skip quietly "$env/bin/pip" install --disable-pip-version-check -e '.[test]'
     echo "$want" >"$mark"
 fi
 say "$("$env/bin/python" -c 'import platform; from importlib.metadata import version as v
@@ -74,6 +75,22 @@ if [ "${LINT:-1}" != 0 ]; then
     "$env/bin/mypy"
     say "import contracts"
     "$env/bin/lint-imports"
+fi
+
+# One build serves every Python; it is made anew when a source is newer.
+built=jaxcluster/labextension/package.json
+if ! { command -v npm && node -e 'process.exit(parseInt(process.versions.node) < 20)'; } \
+    >/dev/null 2>&1; then
+    say "no Node 20 or newer here: the Lab extension is neither built nor tested"
+elif [ ! -e $built ] || [ "${LINT:-1}" != 0 ] || [ -n "$(find labextension/{src,style,schema} \
+    labextension/package.json jaxcluster/static/shardview.js -newer $built)" ]; then
+    say "Lab extension"
+    modules=labextension/node_modules/.package-lock.json
+    if [ ! -e $modules ] || [ labextension/package-lock.json -nt $modules ]; then
+        quietly npm --prefix labextension ci
+    fi
+    PATH="$PWD/$env/bin:$PATH" quietly npm --prefix labextension run build
+    quietly npm --prefix labextension test
 fi
 
 say "pytest"

@@ -1,0 +1,84 @@
+"""Puts the prebuilt JupyterLab extension into wheels and editable installs.
+
+The environment variable JAXCLUSTER_JS says what to do about building it with Node:
+
+- ``auto`` (or unset): build it if it is not built or older than its sources. Without Node, or where
+  that fails, warn, and leave the Lab part out; all else works without it.
+- ``require``: build it anew, and fail where that fails. For releases.
+- ``skip``: build nothing, and take what is there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+NAME = "jaxcluster-labextension"
+MODES = ("auto", "require", "skip")
+
+
+class LabExtension(BuildHookInterface):
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        mode = os.environ.get("JAXCLUSTER_JS", "auto")
+        if mode not in MODES:
+            raise ValueError(f"JAXCLUSTER_JS={mode}: it may be {', '.join(MODES)}.")
+        if self.target_name != "wheel":
+            return
+        source = Path(self.root, "labextension")
+        built = Path(self.root, "jaxcluster", "labextension")
+        if mode == "require" or (mode == "auto" and not is_fresh(built, source)):
+            why_not = build(source)
+            if why_not and mode == "require":
+                raise RuntimeError(f"JAXCLUSTER_JS=require, but {why_not}")
+            if why_not:
+                self.app.display_warning(
+                    f"jaxcluster: {why_not} JupyterLab will not have its sidebar, badges and "
+                    "buttons; all else is there. Install Node 20 or newer, and install again."
+                )
+        if (built / "package.json").exists() and (mode == "skip" or is_fresh(built, source)):
+            target = f"share/jupyter/labextensions/{NAME}"
+            build_data["shared_data"][str(built)] = target
+            build_data["shared_data"][str(source / "install.json")] = f"{target}/install.json"
+
+
+def build(source: Path) -> str:
+    """Build the extension; returns why it could not be done, or ``""``."""
+    npm = shutil.which("npm")
+    if npm is None or shutil.which("node") is None:
+        return "there is no Node here to build the Lab extension with."
+    for command in ([npm, "ci"], [npm, "run", "build"]):
+        done = subprocess.run(
+            command,
+            check=False,
+            cwd=source,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        if done.returncode != 0:
+            last = "\n".join(done.stdout.splitlines()[-20:])
+            return f"`{' '.join(['npm', *command[1:]])}` in {source} failed:\n{last}\n"
+    return ""
+
+
+def is_fresh(built: Path, source: Path) -> bool:
+    """Whether the extension is built, and since its sources have last changed."""
+    mark = built / "package.json"
+    return mark.exists() and mark.stat().st_mtime >= max(p.stat().st_mtime for p in inputs(source))
+
+
+def inputs(source: Path) -> Iterable[Path]:
+    """What the build reads."""
+    for folder in ("src", "style", "schema"):
+        yield from (path for path in (source / folder).rglob("*") if path.is_file())
+    yield source / "package.json"
+    yield source / "package-lock.json"
+    yield source.parent / "jaxcluster" / "static" / "shardview.js"
