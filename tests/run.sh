@@ -79,7 +79,7 @@ fi
 
 # One build serves every Python; it is made anew when a source is newer.
 built=jaxcluster/labextension/package.json
-if ! { command -v npm && node -e 'process.exit(parseInt(process.versions.node) < 20)'; } \
+if ! { command -v npm && node -e 'process.exit(+(parseInt(process.versions.node) < 20))'; } \
     >/dev/null 2>&1; then
     say "no Node 20 or newer here: the Lab extension is neither built nor tested"
 elif [ ! -e $built ] || [ "${LINT:-1}" != 0 ] || [ -n "$(find labextension/{src,style,schema} \
