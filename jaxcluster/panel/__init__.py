@@ -28,7 +28,7 @@ from jaxcluster.rewrite import AutoMode
 
 TOGETHER_S = 0.02  # changes that come together are sent together
 BETWEEN_S = 0.1  # two pushes
-ALONE_S = 1.0  # the same while no page has said hello
+ALONE_S = 1.0  # the same while there is no page
 BUSY_S = 0.5  # between two looks at the ranks while some run a cell
 IDLE_S = 2.0  # other notebooks may run cells on the same cluster
 LOOK_S = 0.3  # that a look waits for the ranks' answers; later ones are not lost
@@ -49,7 +49,7 @@ class Panel:
         self._events = comm.create_comm(
             target_name=protocol.EVENTS, comm_id=protocol.EVENTS_ID, primary=False
         )
-        self._pages: dict[str, Any] = {}  # the rpc comm of each client
+        self._pages: dict[str, str] = {}  # the client behind each rpc comm, once it has said hello
         self._hellos: deque[str] = deque()
         self._answers: deque[dict[str, Any]] = deque()
         self._sent: dict[str, Any] = {}
@@ -65,6 +65,8 @@ class Panel:
         manager.register_target(protocol.RPC, self._on_open)
         manager.register_comm(self._events)
         self._events.on_close(self._keep)
+        for opened in [c for c in manager.comms.values() if c.target_name == protocol.RPC]:
+            self._on_open(opened)  # by a page that has lived through %reload_ext
         news.watchers.append(self.tell)
         self._thread.start()
 
@@ -91,7 +93,7 @@ class Panel:
 
     # ------------------------------------------------------------------ what pages ask
 
-    def _on_open(self, opened: Any, message: Any) -> None:
+    def _on_open(self, opened: Any, message: Any = None) -> None:
         def handle(message: Any) -> None:
             request = message["content"]["data"]
             # Whatever it is, this shell must be free for the next one.
@@ -103,15 +105,15 @@ class Panel:
         # Not on_msg: around its callback IPython's pre_execute and post_execute are triggered,
         # which would flush the half-made figures of a cell that runs.
         opened.handle_msg = handle
-        opened.on_close(lambda message: self._drop(opened))
-
-    def _drop(self, closed: Any) -> None:
-        self._pages = {client: page for client, page in self._pages.items() if page is not closed}
+        opened.on_close(lambda message: self._pages.pop(opened.comm_id, None))
+        self._pages[opened.comm_id] = ""
 
     def _answer(self, opened: Any, request: Any) -> None:
         id, op, args = str(request.get("id")), request.get("op"), request.get("args") or {}
         answer: dict[str, Any] = {"type": "answer", "id": id}
         try:
+            if self._closed:
+                raise JaxClusterError("jaxcluster is not loaded.", "%load_ext jaxcluster loads it.")
             if op == "hello":
                 self._welcome(str(args["client"]), opened)
                 self._hellos.append(id)
@@ -123,17 +125,21 @@ class Panel:
         except Exception as error:
             self._log.exception("jaxcluster's panel: %s failed", op)
             answer["error"] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        if self._closed:
+            self._send(answer)
+            return
         self._answers.append(answer)
         self.tell()
         self._wake.set()
 
-    def _welcome(self, client: str, page: Any) -> None:
-        """A page that was reloaded can't close the comm that it had before."""
-        stale = self._pages.get(client)
-        self._pages = {**self._pages, client: page}
-        if stale is not None and stale is not page:
-            comm.get_comm_manager().comms.pop(stale.comm_id, None)
-            stale._closed = True  # the kernel never sends on it, not even its end
+    def _welcome(self, client: str, opened: Any) -> None:
+        """A page that was reloaded may not have closed the comm that it had before."""
+        manager = comm.get_comm_manager()
+        for comm_id in [id for id, other in list(self._pages.items()) if other == client]:
+            if comm_id != opened.comm_id:
+                del self._pages[comm_id]
+                manager.comms.pop(comm_id)._closed = True  # on it the kernel sends not even its end
+        self._pages[opened.comm_id] = client
 
     # ------------------------------------------------------------------ the thread
 

@@ -311,10 +311,10 @@ def test_a_recovery_that_can_not_succeed_says_what_to_type_and_leaves_nothing(
     ranks: jaxcluster.Cluster, new_pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = saved_states()
-    start_spec = jaxcluster.cluster.start_spec
+    start_spec = jaxcluster.cluster._start_spec
     dying = killer(new_pids, 1, "initializing JAX", times=2)
     monkeypatch.setattr(
-        jaxcluster.cluster, "start_spec", lambda spec, progress: start_spec(spec, dying)
+        jaxcluster.cluster, "_start_spec", lambda spec, say: start_spec(spec, dying)
     )
     kill(ranks, 2)
     until(lambda: 2 in ranks.dead, "news of the death", 5)

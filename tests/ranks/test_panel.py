@@ -431,7 +431,7 @@ def test_a_running_cell_alone_is_no_news(notebook: Notebook, page: Page) -> None
 
 def test_a_reloaded_page_takes_the_place_of_its_older_self(notebook: Notebook, page: Page) -> None:
     first, second = Page(notebook), Page(notebook)
-    second.client = first.client
+    second.client, second._numbers = first.client, first._numbers
     first.hello()
     second.hello()
     id = notebook.send("comm_info_request", {"target_name": "jaxcluster.rpc"})
@@ -547,5 +547,7 @@ def test_unloading_leaves_nothing_of_it(open_notebook: Open) -> None:
         "assert 'jaxcluster.rpc' not in comm.get_comm_manager().targets\n"
         "assert not [t for t in threading.enumerate() if t.name == 'jaxcluster-panel']"
     )
+    assert "%load_ext jaxcluster loads it" in page.refused("stacks")
     notebook.ok("%load_ext jaxcluster")
+    assert "No cluster is connected" in page.refused("stacks")  # the page need not be reloaded
     assert Page(notebook).hello()["state"]["current"] is None
