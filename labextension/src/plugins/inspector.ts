@@ -37,7 +37,7 @@ export const inspector: JupyterFrontEndPlugin<void> = {
       execute: () => {
         if (!panel || panel.isDisposed) {
           panel = new MainAreaWidget({ content: new InspectorPanel(clusters, trans).view });
-          panel.id = 'jaxcluster-inspector';
+          panel.id = 'jaxcluster-arrays';
           panel.title.label = trans.__('Arrays');
           panel.title.icon = icon;
           panel.title.closable = true;
@@ -46,6 +46,7 @@ export const inspector: JupyterFrontEndPlugin<void> = {
         app.shell.activateById(panel.id);
       }
     });
+    clusters.changed.connect(() => app.commands.notifyCommandChanged(CommandIDs.inspect));
   }
 };
 

@@ -93,6 +93,8 @@ export const report: JupyterFrontEndPlugin<void> = {
       }
     });
 
+    clusters.changed.connect(() => app.commands.notifyCommandChanged(CommandIDs.showReport));
+
     /** A finding that was there when the notebook was opened is no news. */
     const watch = (notebook: NotebookPanel): void => {
       const link = clusters.linkOf(notebook);

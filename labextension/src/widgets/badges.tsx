@@ -152,13 +152,14 @@ export interface ISkew {
   skew: number;
 }
 
-/** Who took longest, and by how much longer than the fastest; null before two ranks have ended. */
+/** Who took longest, and by how much longer than the fastest; null unless all have done the cell. */
 export function skewOf(ranks: readonly ICellRank[]): ISkew | null {
-  const ended = ranks.filter((one): one is ICellRank & { seconds: number } => one.seconds !== null);
-  if (ended.length < 2 || ended.length < ranks.length) {
+  // Where one was stopped or has failed, the others were not slow.
+  if (ranks.length < 2 || ranks.some(one => one.status !== 'done' || one.seconds === null)) {
     return null;
   }
-  const by = [...ended].sort((a, b) => a.seconds - b.seconds);
+  const by = ranks.map(({ rank, seconds }) => ({ rank, seconds: seconds! }));
+  by.sort((a, b) => a.seconds - b.seconds);
   const last = by[by.length - 1];
   return { longest: last.seconds, slowest: last.rank, skew: last.seconds - by[0].seconds };
 }

@@ -84,13 +84,18 @@ export function StartFields(props: IStartFields): JSX.Element {
       ))}
       {field('name', trans.__('Name'), trans.__('To attach to it by'), text(trans.__('automatic')))}
       {field('timeout', trans.__('Time limit'), trans.__('Seconds for the start'), text('60', true))}
-      {field('env', trans.__('Environment'), trans.__('NAME=VALUE, one a line'), own => (
-        <textarea className="jp-mod-styled" rows={2} spellCheck={false} {...own} />
+      {field('env', trans.__('Environment'), '', own => (
+        <textarea
+          rows={2}
+          spellCheck={false}
+          placeholder={trans.__('NAME=VALUE, one a line')}
+          {...own}
+        />
       ))}
       {field(
         'more',
         trans.__('More options'),
-        trans.__('As %1 takes them', '%jaxcluster start'),
+        '',
         text('--heartbeat-timeout-seconds 300')
       )}
       <div className="jxl-field">
@@ -104,12 +109,12 @@ export function StartFields(props: IStartFields): JSX.Element {
           {trans.__('Keep it running when the kernel ends')}
         </label>
       </div>
-      <p className="jxl-dim" id={`${id}-line`}>
-        {trans.__('This will run:')}
-      </p>
-      <pre className="jxl-command" aria-labelledby={`${id}-line`} role="group">
-        {`%jaxcluster start ${startLine(options)}`.trimEnd()}
-      </pre>
+      <div className="jxl-field">
+        <span id={`${id}-line`}>{trans.__('Will run')}</span>
+        <pre className="jxl-command" aria-labelledby={`${id}-line`} role="group">
+          {`%jaxcluster start ${startLine(options)}`.trimEnd()}
+        </pre>
+      </div>
     </div>
   );
 }
