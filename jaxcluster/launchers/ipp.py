@@ -39,8 +39,21 @@ class _OnForkServer:
     supervisor: Supervisor
     supervisor_path: str
     proc_pids: list[int]
-    state: str
     reloaded = False  # from the cluster file: whoever started the cluster is another process
+    _state = "before"
+
+    @property
+    def state(self) -> str:
+        """``before``, ``running`` or ``after``. Nobody tells another process of the end: it looks.
+
+        ipyparallel drops clusters that have ended from its lists by this.
+        """
+        ended = self.reloaded and self._state == "running" and self.poll() is not None
+        return "after" if ended else self._state
+
+    @state.setter
+    def state(self, value: str) -> None:
+        self._state = value
 
     def find_args(self) -> list[str]:
         return ["jaxcluster"]
@@ -69,7 +82,7 @@ class _OnForkServer:
         if self.poll() is not None:
             raise NotRunning(f"processes {self.proc_pids}")
         self.supervisor = Supervisor(Path(self.supervisor_path))
-        self.reloaded = True
+        self.state, self.reloaded = "running", True
         return self
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +71,21 @@ def test_a_client_in_another_process_finds_the_engines(cluster: jaxcluster.Clust
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[0, 1, 2, 3] [2, 2, 2, 2]\n"
+
+
+def test_a_cluster_that_has_ended_leaves_the_list_of_who_knew_it(
+    start: Callable[..., jaxcluster.Cluster],
+) -> None:
+    """As in a Jupyter server, which lists the clusters of kernels that come and go."""
+    from ipyparallel.cluster import ClusterManager
+
+    manager = ClusterManager()
+
+    def listed() -> list[str]:
+        manager.load_clusters()
+        return [key for key, known in manager.clusters.items() if "-ending-" in key]
+
+    running = start(name="ending")
+    assert len(listed()) == 1
+    running.stop()
+    assert listed() == []
