@@ -123,7 +123,7 @@ class InspectorPanel {
 
   private readonly refresh = (): void => {
     this.stale = true;
-    if (this.view.isVisible) {
+    if (this.view.isVisible && !this.busy) {
       void this.load();
     }
   };
@@ -155,6 +155,9 @@ class InspectorPanel {
     }
     this.busy = false;
     this.view.update();
+    if (this.stale) {
+      this.refresh(); // there was more news in the meantime
+    }
   }
 
   private readonly show = (shown: Shown): void => {
