@@ -82,6 +82,7 @@ class Panel:
         self._closed = True
         self._wake.set()
         self._thread.join(2)
+        self._events._closed = True  # else its finalizer says so to frontends that don't know it
 
     def tell(self, cell: Any = None) -> None:
         """Something has changed. In the way of every cell: microseconds, and no error."""

@@ -470,12 +470,14 @@ def test_there_are_ten_pushes_a_second_at_most(opened: Panel) -> None:
     page(opened)("hello", client="p")
     until(lambda: sent(opened, "answer"), "the welcome")
     began = time.monotonic()
+    number = 0
     while time.monotonic() < began + 1:
-        opened._model.auto.on = not opened._model.auto.on
+        number += 1
+        opened._model.auto.on = number  # type: ignore[assignment]
         news.tell()
         time.sleep(0.001)
     pushes = [t for t in opened._events.times if t > began]
-    assert 5 <= len(pushes) <= 12
+    assert 2 <= len(pushes) <= 12
 
 
 def test_an_answer_waits_for_no_push(opened: Panel) -> None:
