@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -145,10 +147,11 @@ class LabPage:
         return found
 
     def end_kernels(self) -> None:
-        for session in self.lab.api("sessions"):
-            self.lab.api(f"sessions/{session['id']}", "DELETE")
-        for kernel in self.lab.api("kernels"):
-            self.lab.api(f"kernels/{kernel['id']}", "DELETE")
+        for kind in ("sessions", "kernels"):
+            for one in self.lab.api(kind):
+                # It may have gone meanwhile, or be about to restart.
+                with contextlib.suppress(urllib.error.HTTPError):
+                    self.lab.api(f"{kind}/{one['id']}", "DELETE")
 
     # ------------------------------------------------------------------ the page
 

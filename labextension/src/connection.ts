@@ -32,6 +32,8 @@ const PROMPT_MS = 150;
 const HEARD_MS = 400;
 /** How long a kernel without subshells may take to end what it does before it counts as busy. */
 const IDLE_MS = 1000;
+/** How long it may take from the first word of jaxcluster until it can be answered. */
+const OPEN_MS = 3000;
 const TIMEOUT_MS = 30_000;
 /** These take as long as they take, and show their progress. */
 const SLOW: ReadonlySet<Operation> = new Set(['start', 'attach', 'stop', 'restart', 'resync']);
@@ -84,10 +86,7 @@ export class Link implements ILink {
     args: IOperations[O]['args'],
     timeout_ms = SLOW.has(op) ? SLOW_MS : TIMEOUT_MS
   ): Promise<IOperations[O]['result']> {
-    const line = this.line;
-    if (!line?.open) {
-      throw new Error(NOT_LOADED);
-    }
+    const line = await this.reached();
     // What an old kernel can't hear now it would do later, when nobody expects it any more.
     if (!line.subshell && !(await line.idle())) {
       throw new Error(BUSY);
@@ -96,6 +95,21 @@ export class Link implements ILink {
     const { request, result } = this.requests.make(op, args, timeout_ms, late);
     line.send(request).catch(() => this.requests.drop(request.id, GONE));
     return result;
+  }
+
+  /** The open line. The kernel may be heard of a moment before it can be spoken to. */
+  private async reached(): Promise<Line> {
+    for (const until = Date.now() + OPEN_MS; ; await wait(50)) {
+      if (this.line?.open) {
+        return this.line;
+      }
+      if (!this.known.state) {
+        throw new Error(NOT_LOADED);
+      }
+      if (Date.now() > until) {
+        throw new Error(BUSY);
+      }
+    }
   }
 
   async interrupt(): Promise<void> {

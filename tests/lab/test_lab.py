@@ -83,7 +83,7 @@ def test_a_start_that_fails_says_why(page: LabPage) -> None:
     page.open("fails.ipynb", "%load_ext jaxcluster")
     page.do(0)
     page.command("jaxcluster:start", {"line": "-n 2 --platform cuda"})
-    page.page.wait_for_selector(".Toastify__toast >> text=/GPU|cuda/i")
+    page.page.wait_for_selector(".Toastify__toast >> text=/GPU/i")
 
 
 def test_the_launcher_card_makes_a_notebook_that_runs(page: LabPage) -> None:
@@ -215,7 +215,7 @@ def test_a_busy_cell_is_interrupted(page: LabPage, way: str) -> None:
         page.command("notebook:interrupt-kernel")
     text = page.finish(2)
     took = time.monotonic() - pressed
-    assert "was stopped on ranks 0-1" in text
+    assert "was stopped on ranks 0, 1." in text
     assert took < 0.5 + BUSY_S, took
     page.wait(lambda: statuses(page, 2) == ["interrupted", "interrupted"], "the badges say so")
     assert page.do(3) == "0\n"
