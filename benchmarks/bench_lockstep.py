@@ -3,10 +3,11 @@
 Three comparisons, each of whose sides run in turn:
 
 1. A launch of a program that spans processes, with the journal against JAX alone (the same launches
-   in plain python processes), with two devices a process (asynchronous launches, the fast path
-   kept) and with one (launches run inline, before which the journal must have recorded them). It is
-   the CPU time of the thread that launches: what the devices' threads do is not counted, nor what
-   waits for a core.
+   in plain python processes), with two devices a process and with one, without and with a
+   collective. With one device a launch with a collective runs inline and may block, so that the
+   journal must have recorded it before, in JAX's Python path; the others keep JAX's fast path. It
+   is the CPU time of the thread that launches: what the devices' threads do is not counted, nor
+   what waits for a core.
 2. The same launches in one cluster with strict mode off and on.
 3. A cell that hangs because a rank skips a collective: until it is diagnosed, until it has ended
    with the ranks back in step, and until the next right result; against stock ipyparallel, whose
@@ -35,9 +36,11 @@ split = NamedSharding(mesh, P('i'))
 def spread(values):
     return jax.make_array_from_callback(values.shape, split, lambda index: values[index])
 g = spread(np.arange(64.0))
-step = jax.jit(lambda x: x + 1)
-step(g).block_until_ready()
-def launches_us(batches, size, clock):
+add = jax.jit(lambda x: x + 1)
+total = jax.jit(lambda x: x.sum())
+add(g).block_until_ready()
+total(g).block_until_ready()
+def launches_us(batches, size, clock, step=add):
     """The median cost; few enough at once that none waits until an earlier one is done."""
     took = []
     for _ in range(batches):
@@ -57,16 +60,16 @@ jax.config.update('jax_num_cpu_devices', {d})
 jax.distributed.initialize(sys.argv[1], {n}, int(sys.argv[2]))
 {setup}
 from jax.experimental import multihost_utils
-launches_us(5, {size}, time.thread_time)
+launches_us(5, {size}, time.thread_time, {step})
 multihost_utils.sync_global_devices('begin')
-print('RESULT', launches_us({batches}, {size}, time.thread_time), flush=True)
+print('RESULT', launches_us({batches}, {size}, time.thread_time, {step}), flush=True)
 multihost_utils.sync_global_devices('end')
 """
 
 
-def bare_launch_us(n: int, d: int, batches: int, size: int) -> float:
+def bare_launch_us(n: int, d: int, batches: int, size: int, step: str) -> float:
     """The median cost of a launch in n plain processes."""
-    script = BARE.format(n=n, d=d, setup=SETUP, batches=batches, size=size)
+    script = BARE.format(n=n, d=d, setup=SETUP, batches=batches, size=size, step=step)
     address = f"127.0.0.1:{free_port()}"
     processes = [
         subprocess.Popen(
@@ -91,24 +94,33 @@ def bare_launch_us(n: int, d: int, batches: int, size: int) -> float:
 
 
 def cluster_launch_us(
-    cluster: jaxcluster.Cluster, batches: int, size: int, clock: str = "perf_counter"
+    cluster: jaxcluster.Cluster,
+    batches: int,
+    size: int,
+    clock: str = "perf_counter",
+    step: str = "add",
 ) -> float:
-    cluster.run(f"launches_us(5, {size}, time.{clock})", show=False)
-    cell = f"print(launches_us({batches}, {size}, time.{clock}))"
+    cluster.run(f"launches_us(5, {size}, time.{clock}, {step})", show=False)
+    cell = f"print(launches_us({batches}, {size}, time.{clock}, {step}))"
     return float(cluster.run(cell, show=False).stdout())
 
 
 def measure_journal(n: int, rounds: int) -> None:
     rows = []
-    for d, kind in ((2, "asynchronous"), (1, "inline")):
-        plain, recorded = [], []
+    for d in (2, 1):
         with jaxcluster.start(n, devices_per_process=d) as cluster:
             cluster.run(SETUP, show=False)
-            for _ in range(rounds):
-                plain.append(bare_launch_us(n, d, 500, 16))
-                recorded.append(cluster_launch_us(cluster, 500, 16, "thread_time"))
-        a, b = median(plain), median(recorded)
-        rows.append([f"{kind} (D = {d})", f"{a:.1f}", f"{b:.1f}", f"{b - a:+.1f}", f"{b / a:.2f}"])
+            for step, kind, batches in (
+                ("add", "no collective", 500),
+                ("total", "a collective", 100),
+            ):
+                plain, recorded = [], []
+                for _ in range(rounds):
+                    plain.append(bare_launch_us(n, d, batches, 16, step))
+                    recorded.append(cluster_launch_us(cluster, batches, 16, "thread_time", step))
+                a, b = median(plain), median(recorded)
+                ratio = f"{b / a:.2f}"
+                rows.append([f"D = {d}, {kind}", f"{a:.1f}", f"{b:.1f}", f"{b - a:+.1f}", ratio])
     table(["a launch, us of CPU", "JAX alone", "with the journal", "more", "ratio"], rows)
 
 

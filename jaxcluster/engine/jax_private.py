@@ -68,11 +68,12 @@ def record_launches(journal: Journal) -> bool:
 
     JAX's C++ fast path calls no Python, so two routes are taken (jax 0.10.2 and 0.12):
 
-    - the first call of each program, programs with effects, ahead-of-time compiled ones, and all
-      of them on a CPU process with one device go through ``pxla.ExecuteReplicated``; a subclass of
-      it records *before* the launch, which on one CPU device blocks inside it;
-    - every other call keeps the fast path (2-3 us more): its output tree is wrapped in a node whose
-      unflattening records, right *after* the (asynchronous) launch.
+    - the first call of each program, programs with effects, ahead-of-time compiled ones, and on a
+      CPU process with one device all that may wait for others go through
+      ``pxla.ExecuteReplicated``; a subclass of it records *before* the launch, which on one CPU
+      device may block until the others have launched it too;
+    - every other call keeps the fast path (1-2 us more): its output tree is wrapped in a node whose
+      unflattening records, right *after* the launch.
 
     Programs of one process take neither and cost nothing. Must come before any program is
     compiled.
@@ -108,7 +109,8 @@ def record_launches(journal: Journal) -> bool:
                 result = original_call(self, *args)
             finally:
                 journal.issuing = False
-            journal.raise_if_interrupted()
+            if journal.interrupted:
+                journal.raise_if_interrupted()
             return result
 
     class Recorded:
@@ -120,7 +122,8 @@ def record_launches(journal: Journal) -> bool:
 
     def unflatten(program: Program, children: Any) -> Any:
         journal.launched(program)
-        journal.raise_if_interrupted()
+        if journal.interrupted:
+            journal.raise_if_interrupted()
         return children[0]
 
     COUNTING.add(unflatten.__code__)
@@ -140,7 +143,8 @@ def record_launches(journal: Journal) -> bool:
         data = original_fastpath(executable, *args, **kwargs)
         if data is None or not isinstance(executable.unsafe_call, RecordedExecute):
             return data
-        if journal.before_launch is not None or _runs_inline(executable.unsafe_call):
+        call = executable.unsafe_call
+        if journal.before_launch is not None or (call.program.waits and _runs_inline(call)):
             return None
         node = Recorded(executable.unsafe_call.program, 0)
         _, outer = tree_util.dispatch_registry.flatten(node, None)
@@ -238,7 +242,8 @@ def describe_program(executable: Any) -> Program:
     from jaxcluster.engine.journal import Program
 
     signature = ", ".join(a.str_short() for a in executable.input_avals)
-    digest = hashlib.blake2b(_program_text(executable, signature), digest_size=7).digest()
+    hlo = _hlo_text(executable)
+    digest = hashlib.blake2b(_program_text(executable, signature, hlo), digest_size=7).digest()
     processes = sorted({d.process_index for d in executable.device_list})
     return Program(
         name=_readable(executable.name),
@@ -246,10 +251,23 @@ def describe_program(executable: Any) -> Program:
         processes=",".join(map(str, processes)),
         signature=signature,
         executable=executable,
+        waits=may_wait(hlo),
     )
 
 
-def _program_text(executable: Any, signature: str) -> bytes:
+def _hlo_text(executable: Any) -> str:
+    """A compiled program's text for fingerprints; "" where there is none to be had."""
+    try:
+        from jaxlib import _hlo  # type: ignore[attr-defined]
+
+        options = _hlo.HloPrintOptions.fingerprint()
+        modules = executable.xla_executable.hlo_modules()
+        return "".join(module.to_string(options) for module in modules)
+    except (ImportError, AttributeError, RuntimeError):  # moved, or a platform that keeps no HLO
+        return ""
+
+
+def _program_text(executable: Any, signature: str, hlo: str) -> bytes:
     """What tells programs apart, equal on all processes that compiled the same one.
 
     XLA's own fingerprint is not: it covers the source lines, so the same program compiled at
@@ -262,17 +280,9 @@ def _program_text(executable: Any, signature: str) -> bytes:
     devices = [d.id for d in executable.device_list]
     outputs = [a.str_short() for a in executable.output_avals]
     outside = repr((signature, outputs, [str(s) for s in executable.input_shardings]))
-    try:
-        from jaxlib import _hlo  # type: ignore[attr-defined]
-
-        options = _hlo.HloPrintOptions.fingerprint()
-        modules = executable.xla_executable.hlo_modules()
-        text = "".join(module.to_string(options) for module in modules)
-    except (ImportError, AttributeError, RuntimeError):  # moved, or a platform that keeps no HLO
-        text = ""
     if executable.backend.platform != "cpu":
-        text = repr(collectives_of(text))
-    return f"{executable.name} {devices} {outside} {text}".encode()
+        hlo = repr(collectives_of(hlo))
+    return f"{executable.name} {devices} {outside} {hlo}".encode()
 
 
 _COLLECTIVE = re.compile(
@@ -284,6 +294,16 @@ _COLLECTIVE = re.compile(
 def collectives_of(hlo: str) -> list[tuple[str, str]]:
     """The collectives of a program in its text's order: (shape, operation)."""
     return _COLLECTIVE.findall(hlo)
+
+
+_WAITING = re.compile(
+    r"(?<= )(?:all-|ragged-|reduce-scatter|collective-|send|recv|infeed|outfeed|custom-call|async-)"
+)
+
+
+def may_wait(hlo: str) -> bool:
+    """Whether a program may wait for other processes, or for what can't be told from its text."""
+    return not hlo or _WAITING.search(hlo) is not None
 
 
 def _readable(name: str) -> str:

@@ -7,11 +7,12 @@ that the set shares: equal on all its members as long as they are in step.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
 
@@ -39,7 +40,9 @@ class Program:
 
     ``fingerprint`` is equal on all processes that compiled the same program; ``processes`` are
     those whose devices take part; ``executable`` is JAX's, to run it again; ``shipped`` says that
-    it came as bytes from another rank.
+    it came as bytes from another rank; ``waits`` that it may wait for others, as collectives do;
+    ``told`` is what is said of it, made once, so that a launch
+    keeps no executable alive.
     """
 
     name: str
@@ -48,6 +51,12 @@ class Program:
     signature: str
     executable: Any
     shipped: bool = False
+    waits: bool = True
+    told: tuple[str, str, int, str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        told = (self.processes, self.name, self.fingerprint, self.signature)
+        object.__setattr__(self, "told", told)
 
 
 class Journal:
@@ -65,7 +74,9 @@ class Journal:
 
     def __init__(self, size: int = 4096) -> None:
         self.cells: deque[CellEntry] = deque(maxlen=size)
-        self.launches: deque[wire.Launch] = deque(maxlen=size)
+        # (seq, Program.told, code and instruction of the cell that launched it)
+        self._ring: deque[tuple[int, tuple[str, str, int, str], CodeType | None, int]]
+        self._ring = deque(maxlen=size)
         self.counts: dict[str, list[int]] = {}
         self.programs: OrderedDict[int, Program] = OrderedDict()
         self.cell_numbers: dict[str, int] = {}
@@ -95,11 +106,20 @@ class Journal:
         self.launched(program)
 
     def launched(self, program: Program) -> None:
-        """Count a launch. A few microseconds, on whichever thread launches."""
+        """Count a launch. A microsecond, on whichever thread launches: ``tail`` has the work."""
         counts = self.counts.get(program.processes)
         if counts is None:
             counts = self.counts[program.processes] = [0, 0]
-        self.launches.append(self.entry(program, counts[0], *self.place()))
+        cells = self.cell_numbers
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            code = frame.f_code
+            if code.co_filename in cells:
+                self._ring.append((counts[0], program.told, code, frame.f_lasti))
+                break
+            frame = frame.f_back
+        else:
+            self._ring.append((counts[0], program.told, None, 0))
         counts[1] = (counts[1] * _HASH_FACTOR + program.fingerprint) % _HASH_MODULUS
         counts[0] += 1
         self.programs[program.fingerprint] = program
@@ -127,21 +147,8 @@ class Journal:
             frame = frame.f_back
         return False
 
-    @staticmethod
-    def entry(program: Program, seq: int, cell: int | None, line: int | None) -> wire.Launch:
-        """A launch as the notebook is told of it."""
-        return wire.Launch(
-            seq,
-            program.processes,
-            program.name,
-            program.fingerprint,
-            cell,
-            line,
-            program.signature,
-        )
-
     def place(self) -> tuple[int | None, int | None]:
-        """The cell and line that a launch comes from."""
+        """The cell and line that the caller's caller is in."""
         cells = self.cell_numbers
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
@@ -152,14 +159,28 @@ class Journal:
         return None, None
 
     def tail(self, count: int) -> list[wire.Launch]:
-        """The last ``count`` launches, oldest first."""
-        launches = list(self.launches)
-        return launches[-count:]
+        """The last ``count`` launches, oldest first. Any thread."""
+        places: dict[tuple[CodeType, int], tuple[int, int | None]] = {}
+        launches = []
+        for seq, (processes, name, fingerprint, signature), code, at in list(self._ring)[-count:]:
+            cell = line = None
+            if code is not None:
+                if (code, at) not in places:
+                    places[code, at] = self.cell_numbers[code.co_filename], _line(code, at)
+                cell, line = places[code, at]
+            launches.append(wire.Launch(seq, processes, name, fingerprint, cell, line, signature))
+        return launches
 
     def restart(self) -> None:
         """Forget all launches: the ranks are back in step and count from here."""
-        self.launches.clear()
+        self._ring.clear()
         self.counts.clear()
+
+
+def _line(code: CodeType, instruction: int) -> int | None:
+    """The line of the instruction at this offset, as ``frame.f_lineno`` has it."""
+    positions = itertools.islice(code.co_positions(), instruction // 2, None)
+    return next(positions, (None,))[0]
 
 
 # The code in which a launch is counted; the hooks that call it add theirs.

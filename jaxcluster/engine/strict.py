@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from jaxcluster import wire
 from jaxcluster.engine import jax_private
 from jaxcluster.engine.journal import Journal, Program
 
@@ -54,7 +55,10 @@ class Strict:
         folder = f"jaxcluster-strict/{self.epoch}/{era}/{program.processes}/{seq}/"
         place = f"cell [{cell}] line {line}" if cell is not None else "?"
         own = f"{program.fingerprint}|{program.name}, {place}"
-        self.journal.announced = self.journal.entry(program, seq, cell, line)
+        processes, name, fingerprint, signature = program.told
+        self.journal.announced = wire.Launch(
+            seq, processes, name, fingerprint, cell, line, signature
+        )
         try:
             self.client.key_value_set(f"{folder}{self.rank}", own, allow_overwrite=True)
             self._own.append(f"{folder}{self.rank}")

@@ -236,9 +236,10 @@ class TestStrict:
         assert isinstance(error, Divergence)
         assert re.search(r"ranks 0, 2, 3: jit\(_reduce_sum\), cell \[\d+\] line 3", str(error))
         assert "rank 1: jit(_reduce_max)" in str(error)
-        early = "Ranks 0-2 diverged in strict mode, with nothing launched. Rank 3 has 2 s to end"
-        assert [n for n in notices if n.startswith(early)] == notices
-        assert len(notices) == 1
+        (early,) = notices  # on a busy machine rank 3 may not be the only late one
+        assert "diverged in strict mode, with nothing launched. Rank" in early
+        assert "3 ha" in early
+        assert "jit(" not in early
 
     def test_switching_it_compiles_nothing_again_and_gives_fast_launches_back(
         self, ranks: jaxcluster.Cluster
@@ -248,25 +249,30 @@ class TestStrict:
             "compiled, counted = [], []\n"
             "jax.monitoring.register_event_duration_secs_listener(\n"
             "    lambda name, *rest, **more: 'compile' in name and compiled.append(name))\n"
-            "step = jax.jit(lambda v: v * 7 - 1)\n"
-            "jax.block_until_ready(step(g))\n"
+            "step, total = jax.jit(lambda v: v * 7 - 1), jax.jit(lambda v: (v * 7).sum())\n"
+            "jax.block_until_ready([step(g), total(g)])\n"
             "assert compiled\n"
             "compiled.clear()\n"
             "journal = JaxEngine.instance().rank.journal\n"
             "def counting(program, count=journal.about_to_launch):\n"
-            "    counted.append(program.name)\n"
+            "    counted.append(program)\n"
             "    count(program)\n"
             "journal.about_to_launch = counting",
             show=False,
         )
-        source = "counted.clear()\nfor _ in range(4): s = jax.block_until_ready(step(g))\n"
-        source += "print(len(counted), compiled)"
+        source = (
+            "counted.clear()\n"
+            "for _ in range(4): s, t = jax.block_until_ready([step(g), total(g)])\n"
+            "waiting = sum(program.waits for program in counted)\n"
+            "print(len(counted) - waiting, waiting, compiled)"
+        )
         try:
             ranks.strict(True)
-            assert ranks.run(source, show=False).stdout() == "4 []\n"
+            assert ranks.run(source, show=False).stdout() == "4 4 []\n"
             ranks.strict(False)
+            # With one device a launch with a collective blocks, so it must be counted before.
             slow = 4 if len(ranks.record.devices[0].devices) == 1 else 1
-            assert ranks.run(source, show=False).stdout() == f"{slow} []\n"
+            assert ranks.run(source, show=False).stdout() == f"1 {slow} []\n"
         finally:
             ranks.run("del journal.about_to_launch", show=False)
 
