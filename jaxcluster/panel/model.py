@@ -1,6 +1,6 @@
 """The panel's model: clusters and cells of this kernel as the messages that a page gets.
 
-Used by the panel's thread alone, but for ``submitted`` and what says so.
+Used by the panel's thread alone, except ``submitted`` and what says otherwise.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ class Followed:
 
     cell: AsyncCell | None
     record: CellRecord | None
-    cluster: str
     shown: protocol.Cell
 
 
@@ -214,7 +213,7 @@ class Model:
         )
         key = _key(record)
         self._followed.pop(key, None)
-        self._followed[key] = Followed(cell, record, name, shown)
+        self._followed[key] = Followed(cell, record, shown)
         self._forget_old()
 
     def _forget_old(self) -> None:

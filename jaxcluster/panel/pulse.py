@@ -84,17 +84,15 @@ class Pulse:
 
 
 def waiting(before: Mapping[int, wire.RankState], now: Mapping[int, wire.RankState]) -> set[int]:
-    """The ranks that have launched what another of its processes has not, and have not moved since.
+    """The ranks that have launched what another of the set has not, and have not moved since.
 
     The last look was half a second before, so a rank that is merely ahead of others has moved.
     """
     found = set()
     least: dict[str, int] = {}
     for processes in {p for state in now.values() for p in state.launches}:
-        counts = [
-            now[r].launches.get(processes, [0])[0] for r in diagnose.members(processes) if r in now
-        ]
-        least[processes] = min(counts)
+        known = [now[rank] for rank in diagnose.members(processes) if rank in now]
+        least[processes] = min((s.launches.get(processes, [0])[0] for s in known), default=0)
     for rank, state in now.items():
         old = before.get(rank)
         if state.state != "running" or old is None or old is state:
