@@ -217,6 +217,18 @@ def test_the_lock_file_names_no_registry() -> None:
     assert bare == []
 
 
+def test_the_oldest_lab_that_it_is_for_is_said_once() -> None:
+    """The builder would ask for the Lab that it comes with, and older ones warn in the console."""
+    package = json.loads((ROOT / "labextension" / "package.json").read_text())
+    shared = package["jupyterlab"]["sharedPackages"]
+    for name, wanted in shared.items():
+        assert wanted["requiredVersion"] == package["dependencies"][name]
+    types = {"@jupyterlab/nbformat", "@jupyterlab/rendermime-interfaces"}
+    assert set(shared) | types == {
+        n for n in package["dependencies"] if n.startswith("@jupyterlab/")
+    }
+
+
 def test_both_packages_have_one_version() -> None:
     package = json.loads((ROOT / "labextension" / "package.json").read_text())
     assert package["version"] == re.split(r"\.?(?:dev|a|b|rc)", jaxcluster.__version__)[0]
