@@ -48,12 +48,12 @@ export function StartFields(props: IStartFields): JSX.Element {
       </div>
     );
   };
-  const text = (placeholder: string, numeric = false) =>
+  const text = (placeholder: string, numeric = false, first = false) =>
     function Input(own: object) {
       return (
         <input
           type="text"
-          className="jp-mod-styled"
+          autoFocus={first}
           autoComplete="off"
           spellCheck={false}
           inputMode={numeric ? 'numeric' : undefined}
@@ -65,7 +65,7 @@ export function StartFields(props: IStartFields): JSX.Element {
 
   return (
     <div className="jxl-form">
-      {field('numProcesses', trans.__('Ranks'), trans.__('Processes'), text(trans.__('automatic'), true))}
+      {field('numProcesses', trans.__('Ranks'), trans.__('Processes'), text(trans.__('automatic'), true, true))}
       {field(
         'devicesPerProcess',
         trans.__('Devices of each'),
@@ -73,7 +73,7 @@ export function StartFields(props: IStartFields): JSX.Element {
         text(trans.__('automatic'), true)
       )}
       {field('platform', trans.__('Platform'), trans.__('What this machine has, if automatic'), own => (
-        <select className="jp-mod-styled" {...own}>
+        <select {...own}>
           <option value="">{trans.__('automatic')}</option>
           {PLATFORMS.map(name => (
             <option key={name} value={name}>
