@@ -1,6 +1,6 @@
 """The pictures of README.md and docs/lab.md.
 
-    SCREENSHOTS=docs/images pytest tests/lab/test_pictures.py
+SCREENSHOTS=docs/images pytest tests/lab/test_pictures.py
 """
 
 from __future__ import annotations

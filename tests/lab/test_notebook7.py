@@ -1,0 +1,59 @@
+"""Notebook 7: one notebook to a page, no dock, the same extension."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from helpers import Home
+from labpage import SETUP, START, Lab, LabPage
+from labserver import start_server, stop_server
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("notebook") is None, reason="Notebook 7 is not installed"
+)
+
+# Notebook 7.6 says this of itself, without any extension.
+ITS_OWN = re.compile(r"reading 'schema'")
+
+
+@pytest.fixture(scope="module")
+def notebook_7(built: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    home = Home.make()
+    server = start_server(home, tmp_path_factory.mktemp("notebooks"), "notebook")
+    yield server
+    stop_server(server)
+    home.remove()
+
+
+@pytest.fixture
+def page_7(chromium: Any, notebook_7: Lab) -> Iterator[LabPage]:
+    context = chromium.new_context(viewport={"width": 1400, "height": 900})
+    opened = LabPage(context.new_page(), notebook_7)
+    yield opened
+    opened.end_kernels()
+    context.close()
+    assert [error for error in opened.errors if not ITS_OWN.search(error)] == []
+
+
+def test_cells_switch_and_sidebar_work(page_7: LabPage) -> None:
+    page = page_7
+    page.write("seven.ipynb", [START, SETUP, "print('hello from', rank)", "%shards x"])
+    page.page.goto(f"{page.lab.url}/notebooks/seven.ipynb")
+    page.ready()
+    at = page.page.locator
+    page.do(0, 1)
+    page.wait(lambda: at(".jxl-badge[data-status=done]").count() == 2, "both ranks' badges")
+    page.page.get_by_role("switch", name="SPMD").click()
+    page.until_state("s.spmd", "auto mode is on")
+    assert page.do(2) == "hello from 0\n"
+    page.command("jaxcluster:show-clusters")
+    at(".jxl-sidebar .jxl-rank[data-status=idle]").nth(1).wait_for()
+    page.do(3)
+    at(".jp-OutputArea .jxc-tile").first.wait_for()
+    at(".jxl-sidebar").get_by_role("button", name="Stop …").click()
+    at(".jp-Dialog").get_by_role("button", name="Stop", exact=True).click()
+    page.until_state("s.current === null", "the cluster is stopped")

@@ -1,0 +1,86 @@
+"""Jupyter servers for the tests, with nobody's settings and, if wanted, with our extension."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+from helpers import Home, until
+from labpage import Lab
+
+ROOT = Path(__file__).parents[1]
+BUILT = ROOT / "jaxcluster" / "labextension"
+SETTINGS = {
+    "apputils-extension/notification": '{"fetchNews": "false", "checkForUpdates": false}',
+    "apputils-extension/themes": '{"theme": "JupyterLab Light"}',
+}
+
+
+def start_server(home: Home, root: Path, application: str = "lab", extension: bool = True) -> Lab:
+    """Start a Jupyter server with nobody's settings; ``extension``: with ours."""
+    (home.path / "jupyter").mkdir(exist_ok=True)
+    for file, text in SETTINGS.items():
+        path = home.path / "settings" / "@jupyterlab" / f"{file}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    data = home.path / ("data" if extension else "data-without")
+    if extension:
+        (data / "labextensions").mkdir(parents=True, exist_ok=True)
+        link = data / "labextensions" / "jaxcluster-labextension"
+        if not link.exists():
+            link.symlink_to(BUILT)
+    environ = home.environ(
+        HOME=str(home.path),
+        JUPYTER_CONFIG_DIR=str(home.path / "config"),
+        JUPYTER_DATA_DIR=str(data),
+        JUPYTERLAB_SETTINGS_DIR=str(home.path / "settings"),
+        JUPYTERLAB_WORKSPACES_DIR=str(home.path / "workspaces"),
+        JAX_PLATFORMS="cpu",
+        PYTHONUNBUFFERED="1",
+    )
+    environ.pop("JUPYTER_PATH", None)
+    if extension is False:
+        # An editable or installed jaxcluster may bring the extension by itself.
+        environ["JUPYTERLAB_DISABLED"] = "jaxcluster-labextension"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = home.path / f"{application}-{port}.log"
+    command = [sys.executable, "-m", "jupyter", application, "--no-browser", "--allow-root"]
+    command += ["--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
+    command += ["--ServerApp.port_retries=0", "--IdentityProvider.token=", "--ServerApp.password="]
+    command += ["--ServerApp.disable_check_xsrf=True", f"--ServerApp.root_dir={root}"]
+    command += ["--LabApp.expose_app_in_browser=True"]
+    if application == "notebook":
+        command += ["--JupyterNotebookApp.expose_app_in_browser=True"]
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command, env=environ, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    server = Lab(f"http://127.0.0.1:{port}", root, home, process, log)
+
+    def answers() -> bool:
+        if process.poll() is not None:
+            raise AssertionError(f"jupyter {application} ended:\n{log.read_text()}")
+        try:
+            with urllib.request.urlopen(f"{server.url}/api/status", timeout=1) as reply:
+                return bool(reply.status == 200)
+        except OSError:
+            return False
+
+    until(answers, f"jupyter {application} answers")
+    return server
+
+
+def stop_server(server: Lab) -> None:
+    server.process.send_signal(signal.SIGTERM)
+    try:
+        server.process.wait(20)
+    except subprocess.TimeoutExpired:
+        server.process.kill()
+        server.process.wait()
+    server.home.wait_until_empty(20)
