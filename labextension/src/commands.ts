@@ -1,6 +1,6 @@
 /** What can be done with the current notebook's cluster, each as a command. */
 
-import type { JupyterFrontEnd } from '@jupyterlab/application';
+import type { ILabShell, JupyterFrontEnd } from '@jupyterlab/application';
 import { Dialog, InputDialog, showDialog } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import {
@@ -31,6 +31,8 @@ type Args = ReadonlyPartialJSONObject;
 
 export interface IParts {
   app: JupyterFrontEnd;
+  /** Null in Notebook 7. */
+  lab: ILabShell | null;
   clusters: IClusters;
   preferences: IPreferences;
   server: IServerClusters | null;
@@ -225,14 +227,14 @@ export function addCommands(parts: IParts): void {
     if (!panel || panel.isDisposed) {
       panel = new TextPanel(id, label, load, trans);
       panel.disposed.connect(() => panels.delete(id));
-      // Notebook 7 has room for one widget in the middle: the notebook.
-      const area = app.name === 'Jupyter Notebook' ? 'down' : 'main';
       const [open] = panels.keys();
-      app.shell.add(
-        panel,
-        area,
-        open ? { ref: open, mode: 'tab-after' } : { ref: notebook?.id, mode: 'split-bottom' }
-      );
+      if (!parts.lab) {
+        app.shell.add(panel, 'right'); // in Notebook 7's middle there is room for the notebook only
+      } else if (open) {
+        app.shell.add(panel, 'main', { ref: open, mode: 'tab-after' });
+      } else {
+        app.shell.add(panel, 'main', { ref: notebook?.id, mode: 'split-bottom' });
+      }
       panels.set(id, panel);
     }
     app.shell.activateById(id);

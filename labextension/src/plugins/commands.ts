@@ -1,4 +1,8 @@
-import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import {
+  ILabShell,
+  type JupyterFrontEnd,
+  type JupyterFrontEndPlugin
+} from '@jupyterlab/application';
 import { ICommandPalette } from '@jupyterlab/apputils';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { addCommands } from '../commands';
@@ -10,17 +14,18 @@ export const commands: JupyterFrontEndPlugin<void> = {
   description: 'What can be done with a JAX cluster, as commands.',
   autoStart: true,
   requires: [IClusters, IPreferences],
-  optional: [IServerClusters, ICommandPalette, ITranslator],
+  optional: [ILabShell, IServerClusters, ICommandPalette, ITranslator],
   activate: (
     app: JupyterFrontEnd,
     clusters: IClusters,
     preferences: IPreferences,
+    lab: ILabShell | null,
     server: IServerClusters | null,
     palette: ICommandPalette | null,
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('jaxcluster');
-    addCommands({ app, clusters, preferences, server, trans });
+    addCommands({ app, lab, clusters, preferences, server, trans });
     for (const command of Object.values(CommandIDs)) {
       palette?.addItem({ command, category: trans.__('JAX cluster') });
     }
