@@ -160,7 +160,10 @@ def _restore(cluster: Cluster, folder: Path, saved: dict[int, dict[str, Any]]) -
         for rank in ranks
     }
     answers = cluster.ask(ranks, "restore", bodies=bodies, timeout_s=RESTORE_S)
-    lost = dict.fromkeys(own, "each rank had its own, and one died with it")
+    why_own = "each rank had its own, and one died with it"
+    if len(saved) == 1:
+        why_own = "it may have been the only survivor's own"
+    lost = dict.fromkeys(own, why_own)
     for rank, event in answers.items():
         for name, why in event.body["lost"].items():
             only = "its only copy died with the rank" if rank not in saved else why
@@ -175,7 +178,8 @@ def _shared_names(saved: dict[int, dict[str, Any]]) -> tuple[list[str], list[str
     """The names that all survivors have with equal values, and those with values of their own.
 
     A single survivor has nobody to compare with: then none counts as shared but what spans
-    processes, since a rank's own value on another rank would be silently wrong.
+    processes or says nothing of its rank (imports, meshes, functions), since a rank's own value on
+    another rank would be silently wrong.
     """
     first, *others = saved.values()
     everywhere = [n for n in first["kept"] if all(n in body["kept"] for body in others)]
@@ -183,7 +187,7 @@ def _shared_names(saved: dict[int, dict[str, Any]]) -> tuple[list[str], list[str
         name
         for name in everywhere
         if (
-            name in first["spanning"]
+            name in first["spanning"] or name in first["common"]
             if not others
             else all(name in body["digests"] for body in saved.values())
             and all(body["digests"][name] == first["digests"][name] for body in others)

@@ -37,6 +37,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from pickle import PickleBuffer
+from types import FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -120,6 +121,7 @@ class Saved:
     arrays: list[SavedArray] = field(default_factory=list)
     lost: dict[str, str] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
+    common: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     environment: int = -1
     sections: list[Any] = field(default_factory=list)
@@ -133,7 +135,8 @@ class Saved:
 
         ``spanning`` has for each name the arrays in it that span processes: their shape, dtype and
         sharding, and which parts this rank has. ``digests`` are equal on ranks where a name has
-        equal values (of a spanning array only its metadata counts).
+        equal values (of a spanning array only its metadata counts). ``common`` are the names whose
+        values say nothing of the rank that holds them.
         """
         spanning: dict[str, list[dict[str, Any]]] = {}
         for name, saved in self.names.items():
@@ -153,6 +156,7 @@ class Saved:
             "nbytes": self.nbytes,
             "spanning": spanning,
             "digests": self.digests,
+            "common": self.common,
         }
 
 
@@ -188,6 +192,7 @@ def save(
         saved.together = None
     if digests:
         saved.digests = {name: _digest(saved, one) for name, one in saved.names.items()}
+        saved.common = sorted(name for name in saved.names if is_common(values[name]))
     _save_surroundings(saver)
     return saved
 
@@ -198,6 +203,64 @@ def _is_users(name: str, value: Any) -> bool:
     if name in ("get_ipython", "exit", "quit", "open", "input"):
         return not str(getattr(value, "__module__", "")).startswith(_SYSTEM_MODULES)
     return True
+
+
+def is_common(value: Any, depth: int = 4) -> bool:
+    """Whether a value says nothing of the rank that holds it.
+
+    So modules, whatever is imported from them, meshes and shardings of all processes, and functions
+    and classes that hold nothing else. They shape programs: were they another rank's own after all,
+    it would show as a divergence, which a number of its own would not.
+    """
+    import jax
+
+    if depth < 0:
+        return False
+    held: list[Any]
+    if value is None or isinstance(value, (ModuleType, jax.sharding.PartitionSpec)):
+        return True
+    if isinstance(value, jax.sharding.Mesh):
+        return _on_all_processes(value.devices.flat)
+    if isinstance(value, jax.sharding.Sharding):
+        return _on_all_processes(value.device_set)
+    if callable(value) and _is_imported(value):
+        return True
+    if isinstance(value, FunctionType):
+        cells = value.__closure__ or ()
+        held = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        try:
+            held += [cell.cell_contents for cell in cells]
+        except ValueError:  # one that is still empty
+            return False
+    elif isinstance(value, (staticmethod, classmethod)):
+        held = [value.__func__]
+    elif isinstance(value, property):
+        held = [value.fget, value.fset, value.fdel]
+    elif isinstance(value, type):
+        held = [v for name, v in vars(value).items() if not name.startswith("__")]
+        held += [b for b in value.__bases__ if b is not object]
+    elif type(value).__module__.startswith("jaxlib") and hasattr(value, "__wrapped__"):
+        held = [value.__wrapped__]  # a jitted function
+    else:
+        return False
+    return all(is_common(one, depth - 1) for one in held)
+
+
+def _on_all_processes(devices: Iterable[Any]) -> bool:
+    import jax
+
+    return bool(len({device.process_index for device in devices}) == jax.process_count())
+
+
+def _is_imported(value: Any) -> bool:
+    """Whether a value is what its module has under its name."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":
+        return False
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return bool(found is value)
 
 
 class _Saver:

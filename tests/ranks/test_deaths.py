@@ -177,6 +177,31 @@ def test_a_skip_and_a_death_on_fewer_and_more_ranks(home: Home, num_processes: i
         assert record.stdout(num_processes - 1) == f"{num_processes}\n"
 
 
+def test_a_single_survivor_gives_what_is_no_ranks_own(home: Home) -> None:
+    with jaxcluster.start(2, devices_per_process=2, name="alone") as cluster:
+        cluster.run(SETUP, show=False)
+        cluster.run(
+            "class Model:\n    def size(self): return int(mesh.devices.size)\n"
+            "def where(value, rank=r): return rank\n"
+            "def scale(value): return lambda v: v * value\n"
+            "twice = scale(r)\n"
+            "here = jax.sharding.Mesh(np.array(jax.local_devices()), ('h',))",
+            show=False,
+        )
+        kill(cluster, 1)
+        until(lambda: 1 in cluster.dead, "news of the death", 5)
+        with pytest.raises(RankDied) as caught:
+            cluster.run("print(1)", show=False)
+        assert "it may have been the only survivor's own" in str(caught.value)
+        record = cluster.run("print(float(total(w)), Model().size(), time.time() > 0)", show=False)
+        assert [record.stdout(rank) for rank in range(2)] == ["10.0 4 True\n"] * 2
+        record = cluster.run("print(float(total(spread(np.arange(16.0)))))", show=False)
+        assert [record.stdout(rank) for rank in range(2)] == ["120.0\n"] * 2
+        for name in ("r", "history", "where", "twice", "here"):
+            with pytest.raises(JaxClusterError, match=f"name '{name}' is not defined"):
+                cluster.run(f"print({name})", show=False)
+
+
 # ------------------------------------------------------------------------------- out of memory
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from jaxcluster.rebuild import Rebuilt, _shared_names
 
 
-def saved(digests, spanning=()):
+def saved(digests, spanning=(), common=()):
     return {
         "kept": sorted(digests),
         "digests": digests,
         "spanning": {name: [] for name in spanning},
+        "common": list(common),
     }
 
 
@@ -23,9 +24,9 @@ def test_a_name_that_only_some_survivors_have_is_nobody_elses():
     assert _shared_names(reports) == (["x"], [])
 
 
-def test_a_single_survivor_shares_only_what_spans_processes():
-    reports = {0: saved({"w": "a", "rank": "0"}, spanning=["w"])}
-    assert _shared_names(reports) == (["w"], ["rank"])
+def test_a_single_survivor_shares_only_what_spans_processes_or_is_no_ranks_own():
+    reports = {0: saved({"w": "a", "rank": "0", "np": "c"}, spanning=["w"], common=["np"])}
+    assert _shared_names(reports) == (["np", "w"], ["rank"])
 
 
 def test_the_line_names_what_came_back_and_what_did_not():
