@@ -6,6 +6,7 @@ import {
 import { MainAreaWidget, Notification } from '@jupyterlab/apputils';
 import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { DockPanel } from '@lumino/widgets';
 import * as React from 'react';
 import { icon } from '../icon';
 import { CommandIDs, IClusters, IPreferences } from '../tokens';
@@ -67,17 +68,20 @@ export const report: JupyterFrontEndPlugin<void> = {
       return panel;
     };
 
-    const show = (notebook: NotebookPanel, activate = true): void => {
+    /** `keepFocus`: what is typed meanwhile must not become commands of the notebook. */
+    const show = (notebook: NotebookPanel, keepFocus = false): void => {
       let panel = panels.get(notebook);
       if (!panel || panel.isDisposed) {
         panel = make(notebook);
         panels.set(notebook, panel);
       }
       if (!panel.isAttached) {
-        place(app, lab, panel, { ref: notebook.id, activate, type: 'JAX hang report' });
+        place(app, lab, panel, { ref: notebook.id, activate: false, type: 'JAX hang report' });
       }
-      if (activate) {
+      if (!keepFocus) {
         app.shell.activateById(panel.id);
+      } else if (panel.parent instanceof DockPanel) {
+        panel.parent.selectWidget(panel);
       }
     };
 
@@ -119,7 +123,7 @@ export const report: JupyterFrontEndPlugin<void> = {
           actions: [{ label: trans.__('Show'), callback: () => show(notebook), displayType: 'accent' }]
         });
         if (preferences.values.autoShowPanel) {
-          show(notebook, false);
+          show(notebook, true);
         }
       };
       link.stateChanged.connect(onState);

@@ -30,19 +30,22 @@ export interface IInspector {
 
 export function Inspector(props: IInspector): JSX.Element {
   const { variables, shown, trans } = props;
+  const waits = !!shown && !props.document && !props.documentFailure;
   return (
     <div className="jxl-inspector">
       <Variables {...props} />
-      <section className="jxl-detail" aria-label={trans.__('Selected variable')} aria-busy={!!shown && !props.document && !props.documentFailure}>
+      <section className="jxl-detail" aria-label={trans.__('Selected variable')} aria-busy={waits}>
         {props.documentFailure ? (
           <Failure text={props.documentFailure} />
-        ) : shown && !props.document ? (
+        ) : waits ? (
           <Busy text={trans.__('The ranks are asked …')} />
         ) : props.document ? (
           <Drawing document={props.document} ask={props.ask} />
         ) : (
           variables && variables.length > 0 && (
-            <p className="jxl-empty">{trans.__('Choose a variable to see which device holds which part of it.')}</p>
+            <p className="jxl-empty">
+              {trans.__('Choose a variable to see which device holds which part of it.')}
+            </p>
           )
         )}
       </section>
@@ -113,14 +116,18 @@ function Variables(props: IInspector): JSX.Element {
       <div className="jxl-line">
         <input
           type="search"
-          className="jp-mod-styled"
           aria-label={trans.__('Filter variables')}
           placeholder={trans.__('Filter')}
           value={query}
           onChange={event => setQuery(event.target.value)}
         />
         <span className="jxl-dim" role="status">
-          {variables && trans.__('%1 of %2', rows.length, trans._n('%1 variable', '%1 variables', variables.length))}
+          {variables &&
+            trans.__(
+              '%1 of %2',
+              rows.length,
+              trans._n('%1 variable', '%1 variables', variables.length)
+            )}
         </span>
         <span className="jxl-actions">
           <Button

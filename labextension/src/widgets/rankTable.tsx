@@ -126,7 +126,12 @@ function RankRow(props: IRow): JSX.Element {
   const name = trans.__('rank %1', rank.rank);
   return (
     <li className="jxl-rank" data-rank={rank.rank} data-status={rank.status}>
-      <span className="jxl-number" aria-label={name} role="img" title={trans.__('%1, pid %2', name, rank.pid)}>
+      <span
+        className="jxl-number"
+        role="img"
+        aria-label={name}
+        title={trans.__('%1, pid %2', name, rank.pid)}
+      >
         {rank.rank}
       </span>
       <StatusMark status={rank.status} trans={trans} />

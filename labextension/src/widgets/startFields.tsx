@@ -65,7 +65,12 @@ export function StartFields(props: IStartFields): JSX.Element {
 
   return (
     <div className="jxl-form">
-      {field('numProcesses', trans.__('Ranks'), trans.__('Processes'), text(trans.__('automatic'), true, true))}
+      {field(
+        'numProcesses',
+        trans.__('Ranks'),
+        trans.__('Processes'),
+        text(trans.__('automatic'), true, true)
+      )}
       {field(
         'devicesPerProcess',
         trans.__('Devices of each'),
