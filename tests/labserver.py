@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 import subprocess
@@ -29,10 +30,8 @@ def start_server(home: Home, root: Path, application: str = "lab", extension: bo
         path.write_text(text)
     data = home.path / ("data" if extension else "data-without")
     if extension:
-        (data / "labextensions").mkdir(parents=True, exist_ok=True)
-        link = data / "labextensions" / "jaxcluster-labextension"
-        if not link.exists():
-            link.symlink_to(BUILT)
+        place = data / "labextensions" / "jaxcluster-labextension"
+        shutil.copytree(BUILT, place, dirs_exist_ok=True)  # older servers refuse links
     environ = home.environ(
         HOME=str(home.path),
         JUPYTER_CONFIG_DIR=str(home.path / "config"),
@@ -41,6 +40,7 @@ def start_server(home: Home, root: Path, application: str = "lab", extension: bo
         JUPYTERLAB_WORKSPACES_DIR=str(home.path / "workspaces"),
         JAX_PLATFORMS="cpu",
         PYTHONUNBUFFERED="1",
+        JUPYTER_PREFER_ENV_PATH="0",  # or what is installed beside this Python would come first
     )
     environ.pop("JUPYTER_PATH", None)
     if extension is False:
