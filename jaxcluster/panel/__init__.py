@@ -31,6 +31,7 @@ BETWEEN_S = 0.1  # two pushes
 ALONE_S = 1.0  # the same while there is no page
 BUSY_S = 0.5  # between two looks at the ranks while some run a cell
 IDLE_S = 2.0  # other notebooks may run cells on the same cluster
+REPEAT_S = 1.0  # where a page that comes anew during a cell can't ask for what it has missed
 LOOK_S = 0.3  # that a look waits for the ranks' answers; later ones are not lost
 
 
@@ -58,6 +59,11 @@ class Panel:
         self._closed = False
         self._turn_at = 0.0  # the earliest time of the next push
         self._look_at = math.inf
+        # Without subshells (ipykernel 6) a cell keeps the kernel from hearing.
+        self._deaf = "kernel subshells" not in shell.kernel.kernel_info.get(
+            "supported_features", ()
+        )
+        self._repeat_at = math.inf
         self._thread = threading.Thread(target=self._run, name="jaxcluster-panel", daemon=True)
 
     def install(self) -> None:
@@ -147,7 +153,7 @@ class Panel:
     def _run(self) -> None:
         while True:
             turn_at = self._turn_at if self._news else math.inf
-            left = min(turn_at, self._look_at) - time.monotonic()
+            left = min(turn_at, self._look_at, self._repeat_at) - time.monotonic()
             self._wake.wait(None if left == math.inf else max(0.0, left))
             self._wake.clear()
             try:
@@ -158,6 +164,7 @@ class Panel:
             except Exception:
                 self._log.exception("jaxcluster's panel")
                 self._turn_at = self._look_at = time.monotonic() + IDLE_S
+                self._repeat_at = math.inf
             if self._closed:
                 return
 
@@ -170,10 +177,18 @@ class Panel:
             self._model.look(LOOK_S)
         elif self._news and self._turn_at < now - BETWEEN_S:
             self._turn_at = now + TOGETHER_S
+        if now >= self._repeat_at:
+            self._sent.clear()
+            self._news, self._turn_at, self._repeat_at = True, now, math.inf
         if self._news and (self._hellos or now >= self._turn_at):
             self._news = False
             self._turn()
             self._turn_at = time.monotonic() + (BETWEEN_S if self._pages else ALONE_S)
+            # Such a kernel is busy, so nobody takes it for idle any later for these.
+            if not (self._deaf and self._model.is_busy):
+                self._repeat_at = math.inf
+            elif self._repeat_at == math.inf:
+                self._repeat_at = time.monotonic() + REPEAT_S
         if self._pages:
             last = self._model.looked_at
             self._look_at = last + (BUSY_S if self._model.is_busy else IDLE_S)

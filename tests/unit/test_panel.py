@@ -431,7 +431,9 @@ def opened(running: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[Panel]
     manager = comm.base_comm.CommManager()
     monkeypatch.setattr(comm, "create_comm", Comm)
     monkeypatch.setattr(comm, "get_comm_manager", lambda: manager)
-    kernel = types.SimpleNamespace(log=logging.getLogger("test"))
+    kernel = types.SimpleNamespace(
+        log=logging.getLogger("test"), kernel_info={"supported_features": ["kernel subshells"]}
+    )
     opened = Panel(types.SimpleNamespace(kernel=kernel), AutoMode())
     opened.install()
     yield opened
@@ -464,6 +466,30 @@ def test_the_state_is_pushed_once_and_then_on_change(opened: Panel) -> None:
     news.tell()
     until(lambda: len(sent(opened, "state")) == 2, "a push of the change")
     assert sent(opened, "state")[-1]["spmd"] is True
+
+
+@pytest.mark.parametrize("hears", [True, False], ids=["with subshells", "without"])
+def test_a_running_cell_is_told_again_only_where_no_page_could_ask(
+    opened: Panel, running: Running, monkeypatch: pytest.MonkeyPatch, hears: bool
+) -> None:
+    monkeypatch.setattr(panel, "REPEAT_S", 0.1)
+    monkeypatch.setattr(panel, "BUSY_S", 0.05)
+    opened._deaf = not hears
+    page(opened)("hello", client="p")
+    until(lambda: sent(opened, "answer"), "the welcome")
+    opened.tell(cell := running.submit(7, "a"))
+    until(lambda: sent(opened, "cell"), "the cell's first push")
+    told = len(sent(opened, "state"))
+    time.sleep(0.5)
+    assert (len(sent(opened, "state")) > told + 1) is not hears
+    assert (len(sent(opened, "cell")) > 2) is not hears
+    end(cell)
+    opened.tell()
+    until(lambda: sent(opened, "cell")[-1]["ended"], "its end")
+    time.sleep(0.2)
+    told = len(opened._events.messages)
+    time.sleep(0.5)
+    assert len(opened._events.messages) == told
 
 
 def test_there_are_ten_pushes_a_second_at_most(opened: Panel) -> None:
