@@ -143,6 +143,30 @@ def test_the_same_programs_in_another_order(ranks: jaxcluster.Cluster) -> None:
     assert "in another order" in str(error)
 
 
+def test_arrays_of_different_shapes_are_named_with_their_ranks(ranks: jaxcluster.Cluster) -> None:
+    error = fails(ranks, "b = spread(np.arange(32.0 if r == 2 else 16.0))\ns = float(jnp.sum(b))")
+    assert isinstance(error, Divergence)
+    assert error.report.culprits == (2,)
+    assert "float32[16@i] against float32[32@i]" in str(error)
+
+
+def test_an_order_that_is_each_ranks_own_is_found(ranks: jaxcluster.Cluster) -> None:
+    """As with a set of strings, whose order is another one in each process."""
+    error = fails(
+        ranks,
+        "reductions = {'max': jnp.max, 'min': jnp.min, 'sum': jnp.sum}\n"
+        "for name in sorted(reductions, reverse=r == 3):\n"
+        "    s = float(reductions[name](g))\n",
+    )
+    assert isinstance(error, Divergence)
+    assert error.report.culprits == (3,)
+
+
+def test_initialize_in_a_cell_is_answered_kindly(ranks: jaxcluster.Cluster) -> None:
+    error = fails(ranks, "jax.distributed.initialize()")
+    assert "%jaxcluster start has called jax.distributed.initialize" in str(error)
+
+
 def test_a_slow_rank_is_waited_for_in_silence(ranks: jaxcluster.Cluster) -> None:
     record = ranks.run("if r == 1: time.sleep(3)\nprint(float(jnp.sum(g)))", show=False)
     assert record.stdout(0) == "120.0\n"
