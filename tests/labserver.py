@@ -32,6 +32,11 @@ def start_server(home: Home, root: Path, application: str = "lab", extension: bo
     if extension:
         place = data / "labextensions" / "jaxcluster-labextension"
         shutil.copytree(BUILT, place, dirs_exist_ok=True)  # older servers refuse links
+    else:
+        # This Python may have it installed.
+        page = home.path / "config" / "labconfig" / "page_config.json"
+        page.parent.mkdir(parents=True)
+        page.write_text('{"disabledExtensions": {"jaxcluster-labextension": true}}')
     environ = home.environ(
         HOME=str(home.path),
         JUPYTER_CONFIG_DIR=str(home.path / "config"),
@@ -43,9 +48,6 @@ def start_server(home: Home, root: Path, application: str = "lab", extension: bo
         JUPYTER_PREFER_ENV_PATH="0",  # or what is installed beside this Python would come first
     )
     environ.pop("JUPYTER_PATH", None)
-    if extension is False:
-        # An editable or installed jaxcluster may bring the extension by itself.
-        environ["JUPYTERLAB_DISABLED"] = "jaxcluster-labextension"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

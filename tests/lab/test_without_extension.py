@@ -1,0 +1,44 @@
+"""A JupyterLab without the extension: it hears of nothing that it does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from helpers import Home
+from labpage import SETUP, START, Lab, LabPage
+from labserver import start_server, stop_server
+
+
+@pytest.fixture
+def bare_lab(built: None, tmp_path: Any) -> Iterator[Lab]:
+    home = Home.make()
+    server = start_server(home, tmp_path, extension=False)
+    yield server
+    stop_server(server)
+    home.remove()
+
+
+def test_its_console_is_free_of_errors(chromium: Any, bare_lab: Lab) -> None:
+    context = chromium.new_context()
+    page = LabPage(context.new_page(), bare_lab)
+    page.open(
+        "bare.ipynb",
+        START,
+        SETUP,
+        "%%spmd\nprint(float(jnp.sum(x)))",
+        "%shards x",
+        "%unload_ext jaxcluster",
+    )
+    page.do(0, 1)
+    assert page.do(2) == "28.0\n"
+    page.do(3)
+    # The picture that stands in for the interactive view.
+    page.page.locator(".jp-OutputArea img").first.wait_for()
+    page.do(4)
+    page.page.wait_for_timeout(500)
+    assert not page.page.evaluate("() => window.jupyterapp.commands.hasCommand('jaxcluster:start')")
+    page.end_kernels()
+    context.close()
+    assert page.errors == []
