@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import hashlib
 import io
+import operator
 import pickle
 import re
 from collections.abc import Callable, Iterator
@@ -72,8 +73,9 @@ def record_launches(journal: Journal) -> bool:
       CPU process with one device all that may wait for others go through
       ``pxla.ExecuteReplicated``; a subclass of it records *before* the launch, which on one CPU
       device may block until the others have launched it too;
-    - every other call keeps the fast path (1-2 us more): its output tree is wrapped in a node whose
-      unflattening records, right *after* the launch.
+    - every other call keeps the fast path (1-2 us more): its output tree begins with a node whose
+      unflattening records, right *after* the launch and before any code of the user's own classes
+      in that tree: an interrupt that came during the launch would be raised there, uncounted.
 
     Programs of one process take neither and cost nothing. Must come before any program is
     compiled.
@@ -113,21 +115,29 @@ def record_launches(journal: Journal) -> bool:
                 journal.raise_if_interrupted()
             return result
 
+    class Counted:
+        __slots__ = ("program",)
+
+        def __init__(self, program: Program) -> None:
+            self.program = program
+
     class Recorded:
-        __slots__ = ("program", "value")
+        __slots__ = ("first", "value")
 
         def __init__(self, program: Program, value: Any) -> None:
-            self.program = program
+            self.first = Counted(program)
             self.value = value
 
-    def unflatten(program: Program, children: Any) -> Any:
+    def unflatten(program: Program, children: Any) -> None:
         journal.launched(program)
         if journal.interrupted:
             journal.raise_if_interrupted()
-        return children[0]
 
     COUNTING.add(unflatten.__code__)
-    register(Recorded, lambda node: ((node.value,), node.program), unflatten)
+    # Nodes are made in the order of the leaves, inner ones first, so this one before the value's.
+    register(Counted, lambda node: ((), node.program), unflatten)
+    value_of = operator.itemgetter(1)  # no Python here: what counts is told by its frame
+    register(Recorded, lambda node: ((node.first, node.value), value_of), operator.call)
 
     def build_unsafe_call(self: Any) -> Any:
         call = original_build(self)
@@ -146,7 +156,7 @@ def record_launches(journal: Journal) -> bool:
         call = executable.unsafe_call
         if journal.before_launch is not None or (call.program.waits and _runs_inline(call)):
             return None
-        node = Recorded(executable.unsafe_call.program, 0)
+        node = Recorded(call.program, 0)
         _, outer = tree_util.dispatch_registry.flatten(node, None)
         # Composed, not unflattened and flattened again: key arrays and many users' classes can't be
         # made of placeholders.

@@ -123,6 +123,27 @@ def test_interrupts_that_come_while_a_launch_waits_its_turn_never_miscount_it(
     assert ranks.record.pids == pids
 
 
+def test_interrupts_never_miscount_a_launch_whose_result_the_users_classes_hold(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    """Their code is the first Python after the launch, which is where the interrupt is heard."""
+    ranks.run(
+        "class Held:\n"
+        "  def __init__(self, value): self.value = value\n"
+        "jax.tree_util.register_pytree_node(\n"
+        "  Held, lambda held: ((held.value,), None), lambda _, children: Held(*children))\n"
+        "hold = jax.jit(lambda a, i: Held(jnp.sum(a * i)))\n"
+        "hold(g, 0.0); value = float(hold(g, 1.0).value)"
+    )
+    for _ in range(3):
+        error = fails(
+            ranks, "for i in range(100):\n  if r == 1 and i == 40: break\n  s = hold(g, float(i))"
+        )
+        assert error.report.culprits == (1,)
+        record = ranks.run("print(float(hold(g, 2.0).value))", timeout_s=30, show=False)
+        assert [record.stdout(rank) for rank in range(4)] == ["240.0\n"] * 4
+
+
 def test_a_max_against_sums_of_one_shape_never_passes_as_right(ranks: jaxcluster.Cluster) -> None:
     error = fails(ranks, "if r == 1: print(float(jnp.max(g)))\nelse: print(float(jnp.sum(g)))")
     assert isinstance(error, Divergence)
