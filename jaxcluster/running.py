@@ -131,9 +131,14 @@ class AsyncCell:
         finally:
             self.record.seconds = time.monotonic() - self.started
             self.cluster.link.forget(self._ids)
-            self._settle()
-            self.done = True
-            news.tell()
+            try:
+                self._settle()
+            except KeyboardInterrupt:
+                self._leave_unsettled()
+                raise
+            finally:
+                self.done = True
+                news.tell()
 
     def _next(self) -> health.Event:
         times = (self._watch.deadline(), self._notice_at, self._catch_up_at)
@@ -289,6 +294,13 @@ class AsyncCell:
             if cluster.recovery == "auto":
                 self._recovered = self._with_doubt(cluster.recover(), names)
                 self.silent = ()
+
+    def _leave_unsettled(self) -> None:
+        """Stop was pressed before it was known that the ranks are in step: no cell may run now."""
+        cluster = self.cluster
+        if not (cluster.closed or cluster.dead or diagnose.in_step(cluster.counts)):
+            why = "the stop button ended their catching up"
+            cluster.out_of_step = cluster.out_of_step or self.report or diagnose.unexplained(why)
 
     @staticmethod
     def _with_doubt(line: str, names: Sequence[str]) -> str:

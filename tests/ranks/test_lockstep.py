@@ -12,6 +12,7 @@ from helpers import Home
 
 import jaxcluster
 from jaxcluster.errors import CellFailed, Divergence, JaxClusterError
+from jaxcluster.recovery import CatchUp
 
 TOLD_WITHIN_S = 8.0  # the issue asks for 2 s after certainty; other work may run on the machine
 
@@ -142,6 +143,23 @@ def test_interrupts_never_miscount_a_launch_whose_result_the_users_classes_hold(
         assert error.report.culprits == (1,)
         record = ranks.run("print(float(hold(g, 2.0).value))", timeout_s=30, show=False)
         assert [record.stdout(rank) for rank in range(4)] == ["240.0\n"] * 4
+
+
+def test_a_stop_during_the_recovery_leaves_no_cell_behind_and_lets_none_run(
+    ranks: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(catch_up: CatchUp) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CatchUp, "settle", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            ranks.run("if r != 1: s = jnp.sum(g)", show=False)
+    assert ranks.cells == []
+    with pytest.raises(Divergence, match="out of step, so no cell can run"):
+        ranks.run("1", show=False)
+    assert "All variables are kept." in ranks.resync()
+    check_whole(ranks)
 
 
 def test_a_max_against_sums_of_one_shape_never_passes_as_right(ranks: jaxcluster.Cluster) -> None:
