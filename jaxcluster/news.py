@@ -16,6 +16,7 @@ Progress = Callable[[str], None]
 watchers: list[Callable[[Any], None]] = []
 
 progress = ""  # the last word of the start or restart that goes on; "" while there is none
+_going_on: list[list[str]] = []  # the last word of each; a start is a part of a restart
 
 
 def tell(cell: Any = None) -> None:
@@ -28,16 +29,25 @@ def tell(cell: Any = None) -> None:
 def going_on(also: Progress | None = None) -> Iterator[Progress]:
     """Yields what is to be told, a line at a time, how far something has come."""
 
+    last = [""]
+
     def say(line: str) -> None:
-        global progress
-        progress = line
-        tell()
+        last[0] = line
+        _tell_progress()
         if also is not None:
             also(line)
 
-    before = progress
+    _going_on.append(last)
     try:
         yield say
     finally:
-        globals()["progress"] = before
-        tell()
+        # Those of several threads end in any order.
+        _going_on[:] = [other for other in _going_on if other is not last]
+        _tell_progress()
+
+
+def _tell_progress() -> None:
+    global progress
+    said = [last[0] for last in _going_on if last[0]]
+    progress = said[-1] if said else ""
+    tell()

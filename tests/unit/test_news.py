@@ -24,3 +24,13 @@ def test_news_of_a_start_end_with_it() -> None:
             inner("engines 1/2")
         assert news.progress == "starting 2 processes ..."
     assert (news.progress, heard) == ("", ["starting 2 processes ..."])
+
+
+def test_starts_that_end_in_another_order_than_they_began_leave_no_news() -> None:
+    first, second = news.going_on(), news.going_on()
+    first.__enter__()("starting 2 processes ...")
+    second.__enter__()("saving the ranks' variables ...")
+    first.__exit__(None, None, None)
+    assert news.progress == "saving the ranks' variables ..."
+    second.__exit__(None, None, None)
+    assert news.progress == ""
