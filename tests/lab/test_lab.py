@@ -82,6 +82,7 @@ def test_the_form_starts_a_cluster_and_the_sidebar_shows_its_ranks(page: LabPage
 def test_a_start_that_fails_says_why(page: LabPage) -> None:
     page.open("fails.ipynb", "%load_ext jaxcluster")
     page.do(0)
+    page.until_state("!!s", "the page knows of jaxcluster")
     page.command("jaxcluster:start", {"line": "-n 2 --platform cuda"})
     page.page.wait_for_selector(".Toastify__toast >> text=/GPU/i")
 
