@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import secrets
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,8 +130,8 @@ class LocalCluster:
             "supervisor_path": str(self.supervisor.path),
             "timeout_s": self.spec.timeout_s,
         }
-        self.ipp.start_controller_sync(**kwargs)
-        self.ipp.start_engines_sync(self.spec.num_processes, **kwargs)
+        _run(self.ipp.start_controller(**kwargs))
+        _run(self.ipp.start_engines(self.spec.num_processes, **kwargs))
         pids: list[int] = self.ipp.engine_set.proc_pids
         return pids
 
@@ -152,7 +155,7 @@ class LocalCluster:
         with contextlib.suppress(LaunchError):
             self.supervisor.command("stop", timeout_s=10)
         with contextlib.suppress(LaunchError):
-            self.ipp.stop_cluster_sync()
+            _run(self.ipp.stop_cluster())
         self._remove_connection_files()
         self.supervisor.on_event = None
         retire(self.supervisor)
@@ -162,3 +165,34 @@ class LocalCluster:
         for kind in ("engine", "client"):
             path = str(self.connection_file).replace("-engine.json", f"-{kind}.json")
             Path(path).unlink(missing_ok=True)
+
+
+def _run(steps: Coroutine[Any, Any, None]) -> None:
+    """Take these steps of ipyparallel's; where this thread has a loop that runs, on another one.
+
+    Its own ``_sync`` methods would leave a thread and its files behind with each cluster.
+    """
+
+    def take() -> None:
+        loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(steps)
+        finally:
+            loop.close()
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:  # there is none, and at the interpreter's end no thread can be started
+        take()
+        return
+    done: Future[None] = Future()
+
+    def work() -> None:
+        try:
+            take()
+            done.set_result(None)
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=work, name="jaxcluster-ipyparallel", daemon=True).start()
+    done.result()
