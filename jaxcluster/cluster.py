@@ -50,7 +50,7 @@ from jaxcluster.starting import (
 
 ASK_S = 2.0  # for answers that a beacon gives at once
 
-_open: dict[str, Cluster] = {}
+_open: dict[str, Cluster] = {}  # those that are being stopped, too
 _starting = threading.Lock()  # held by the one start that goes on
 
 
@@ -165,8 +165,14 @@ class Cluster:
             return 0.0
         started = time.perf_counter()
         self.closed = True
-        if not self.is_restarting:
-            _open.pop(self.name, None)
+        try:
+            self._end()
+        finally:
+            if not self.is_restarting and _open.get(self.name) is self:
+                del _open[self.name]
+        return time.perf_counter() - started
+
+    def _end(self) -> None:
         self._close_client()
         if self._local is not None:
             self._local.stop()
@@ -182,7 +188,6 @@ class Cluster:
         self._link.close()
         self._let_go()
         clear_away(self.record)
-        return time.perf_counter() - started
 
     def close(self) -> None:
         """Let go of it without stopping it: the end of an ``attach``."""
@@ -750,12 +755,13 @@ def attach(name: str | None = None) -> Cluster:
         raise UsageError(f"Several clusters are running: {names}.", "%jaxcluster attach NAME")
     if name is None:
         name = living[0].name if living else "main"
-    if name in _open:
-        _open[name] = _open.pop(name)  # the current one now
-    else:
-        _open[name] = connect(registry.read(name))
+    found = connected().get(name)
+    if found is None:
+        found = connect(registry.read(name))
+    _open.pop(name, None)
+    _open[name] = found  # the current one now
     news.tell()
-    return _open[name]
+    return found
 
 
 def connect(record: registry.ClusterRecord) -> Cluster:
@@ -782,8 +788,8 @@ def stop(name: str) -> float:
     Raises:
       NoCluster: there is none of that name.
     """
-    if name in _open:
-        return _open[name].stop()
+    if (known := _open.get(name)) is not None:
+        return known.stop()
     began = time.perf_counter()
     record = registry.read(name)
     try:
@@ -801,7 +807,8 @@ def current() -> Cluster:
     Raises:
       NoCluster: there is none.
     """
-    if not _open:
+    ours = connected()
+    if not ours:
         others = ", ".join(record.name for record in live_records())
         raise NoCluster(
             "No cluster is connected to this notebook.",
@@ -809,12 +816,12 @@ def current() -> Cluster:
             if others
             else "Start one: %jaxcluster start -n 4",
         )
-    return next(reversed(_open.values()))
+    return next(reversed(ours.values()))
 
 
 def connected() -> dict[str, Cluster]:
     """The clusters that this process started or attached to, by name; the current one is last."""
-    return dict(_open)
+    return {name: c for name, c in list(_open.items()) if c.is_restarting or not c.closed}
 
 
 @atexit.register

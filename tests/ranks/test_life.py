@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,8 +17,9 @@ from helpers import GONE_S, Home, Notebook, until
 
 import jaxcluster
 from jaxcluster import registry
-from jaxcluster.cluster import attach, current, live_records, stop_owned
+from jaxcluster.cluster import attach, current, live_records, stop, stop_owned
 from jaxcluster.errors import NoCluster, UsageError
+from jaxcluster.launchers.local import LocalCluster
 
 Start = Callable[..., jaxcluster.Cluster]
 
@@ -450,3 +452,44 @@ def test_a_killed_kernel_leaves_nothing(open_notebook: Callable[..., Notebook]) 
     assert len(started) > 3
     notebook.kill()
     until(lambda: not notebook.processes(), "end of all processes", GONE_S)  # the issue: 10 s
+
+
+def test_starts_and_stops_leave_no_thread_and_no_file_in_the_kernel(
+    open_notebook: Callable[..., Notebook],
+) -> None:
+    notebook = open_notebook()
+
+    def left() -> tuple[str, int]:
+        notebook.ok("%jaxcluster start -n 1")
+        notebook.ok("%jaxcluster restart --clean")
+        notebook.ok("%jaxcluster stop")
+        notebook.ok("import threading, psutil; names = [t.name for t in threading.enumerate()]")
+        return notebook.ok("sorted(names)").result, int(
+            notebook.ok("psutil.Process().num_fds()").result
+        )
+
+    threads, files = left()
+    for _ in range(3):
+        again, more_files = left()
+    assert again == threads
+    assert more_files < files + 6  # a cluster has left 3 behind at each start
+
+
+def test_two_stops_at_once_are_one(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one used to end the fork server, under the next start."""
+    cluster = start(2, name="twice")
+    server, took = cluster._supervisor.pid, []
+    other = threading.Thread(target=lambda: took.append(stop("twice")))
+    stop_processes = LocalCluster.stop
+
+    def stop_meanwhile(local: LocalCluster) -> None:
+        stop_processes(local)
+        other.start()
+        time.sleep(0.3)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalCluster, "stop", stop_meanwhile)
+        assert cluster.stop() > 0
+    other.join()
+    assert took == [0.0]
+    assert start(2, name="twice")._supervisor.pid == server
