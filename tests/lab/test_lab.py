@@ -160,6 +160,7 @@ def test_the_switch_runs_plain_cells_on_the_ranks(page: LabPage) -> None:
     switch = page.page.get_by_role("switch", name="SPMD")
     assert switch.get_attribute("aria-disabled") == "true"
     page.do(0, 1)
+    page.wait(lambda: switch.get_attribute("aria-disabled") == "false", "it can be used")
     assert switch.get_attribute("aria-checked") == "false"
     switch.click()
     page.wait(lambda: switch.get_attribute("aria-checked") == "true", "it is on")
@@ -180,6 +181,7 @@ def test_the_switch_runs_plain_cells_on_the_ranks(page: LabPage) -> None:
 def test_spmd_can_be_written_into_the_cells(page: LabPage) -> None:
     page.open("write.ipynb", START, "x = 1", "%%time\ny = 2", "!true", "%%spmd\nz = 3")
     page.do(0)
+    page.until_state("!!s", "the page knows of jaxcluster")
     page.page.get_by_role("switch", name="SPMD").click()
     page.until_state("s.spmd", "auto mode is on")
     page.command("jaxcluster:write-spmd")
