@@ -454,7 +454,14 @@ class Cluster:
         hint = "%jaxcluster restart gives it new processes with the variables that live."
         if stopped:
             hint = "%jaxcluster start begins anew."
-        elif self.recovery == "auto" and self._local is not None:
+        elif self._local is None:
+            hint = (
+                "The notebook that started it can restart it; "
+                f"%jaxcluster attach {self.name} connects to its new processes then."
+                if self.record.owner
+                else "%jaxcluster stop and start begin anew."
+            )
+        elif self.recovery == "auto":
             try:
                 with self._changing:  # another thread may have done it just now
                     hint = self.restart() if self.is_broken else self.recovered
@@ -468,6 +475,13 @@ class Cluster:
     def is_broken(self) -> bool:
         """Whether no cell can run before a recovery."""
         return bool(self.dead or self.coordinator_died or self.out_of_step is not None)
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the process that it ends with has given it new processes since."""
+        with contextlib.suppress(NoCluster):
+            return registry.read(self.name).created_ns != self.record.created_ns
+        return False
 
     def strict(self, on: bool) -> None:
         """Check every multi-process launch before it is issued (some 2 ms each), or no longer.
@@ -756,6 +770,9 @@ def attach(name: str | None = None) -> Cluster:
     if name is None:
         name = living[0].name if living else "main"
     found = connected().get(name)
+    if found is not None and found.is_broken and found.is_replaced:
+        found.close()
+        found = None
     if found is None:
         found = connect(registry.read(name))
     _open.pop(name, None)

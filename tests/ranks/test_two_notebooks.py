@@ -45,6 +45,23 @@ def test_a_second_notebook_attaches_and_its_end_leaves_the_cluster_running(
     first.ok("%jaxcluster stop")
 
 
+def test_after_a_restart_by_the_first_notebook_the_second_one_can_attach_again(
+    open_notebook: Open,
+) -> None:
+    first, second = open_notebook(), open_notebook()
+    first.ok("%jaxcluster start -n 2 --name again")
+    first.ok("%%spmd\nkept = 42")
+    second.ok("%jaxcluster attach again")
+    first.ok("%jaxcluster restart")
+    second.until(lambda: second.run("%spmd kept").ename == "RankDied", "it has heard of it")
+    told = second.run("%spmd kept")
+    assert "%jaxcluster attach again connects to its new processes" in told.error
+    attached = second.ok("%jaxcluster attach again")
+    assert "died" not in attached.text
+    assert second.ok("%spmd kept").result == "42"
+    first.ok("%jaxcluster stop")
+
+
 def test_a_detached_cluster_outlives_its_notebook(open_notebook: Open) -> None:
     first = open_notebook()
     first.ok("%jaxcluster start -n 2 --name kept --detach")
