@@ -5,9 +5,10 @@ Each runs on a thread of its own, while the notebook's main thread may be in a c
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from jaxcluster import arguments, cluster, news, outputs, protocol, registry, survey
@@ -83,13 +84,17 @@ class Operations:
         self._refuse_while_busy(running)
         return running.resync()
 
-    def _alone(self) -> Any:
-        if self._making.locked() or cluster.is_starting():
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        if cluster.is_starting() or not self._making.acquire(blocking=False):
             raise ClusterExists(
                 f"A cluster is being started already ({news.progress or '...'}).",
                 "Wait until it runs, or stop the cell that starts it.",
             )
-        return self._making
+        try:
+            yield
+        finally:
+            self._making.release()
 
     def _end_cells(self, running: Cluster) -> None:
         """New processes while a cell runs would end it as if its ranks had died."""

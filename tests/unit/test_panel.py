@@ -15,6 +15,7 @@ import pytest
 from helpers import until
 
 from jaxcluster import cluster, diagnose, news, panel, protocol, wire
+from jaxcluster.errors import ClusterExists
 from jaxcluster.outputs import CellRecord, RankRecord
 from jaxcluster.panel import Panel
 from jaxcluster.panel.model import KEPT_CELLS, KEPT_RECORDS, Model
@@ -592,3 +593,16 @@ def test_an_interrupt_that_no_cell_hears_goes_to_the_ranks(running: Running) -> 
 def test_every_operation_has_a_handler() -> None:
     missing = [op for op in protocol.OPERATIONS if not hasattr(Operations, f"_{op}")]
     assert missing == ["hello"]  # the panel's own
+
+
+def test_of_two_starts_that_pages_ask_for_at_once_one_is_refused() -> None:
+    auto = AutoMode()
+    operations = Operations(auto, Model(auto))
+    with (
+        operations._alone(),
+        pytest.raises(ClusterExists, match="is being started already"),
+        operations._alone(),
+    ):
+        pass
+    with operations._alone():
+        pass
