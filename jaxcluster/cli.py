@@ -44,9 +44,12 @@ def start(words: list[str]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         print("Ctrl-C stops it.", flush=True)
-        while not started.dead:
+        while not (started.dead or started.closed):
             time.sleep(0.5)
-        print(text.status(started.status(), started.dead))
+        if started.closed:
+            print("It was stopped from elsewhere.")
+        else:
+            print(text.status(started.status(), started.dead))
     except KeyboardInterrupt:
         print()
     finally:

@@ -82,6 +82,7 @@ class Cluster:
         self.last: CellRecord | None = None
         self.started_s = 0.0
         self.closed = False
+        self._is_ending = False  # another process has stopped it, and that is taken in
         self.dead: dict[int, dict[str, Any]] = {}
         self.counts: dict[int, diagnose.Counts] = {}
         self.out_of_step: diagnose.Report | None = None
@@ -251,7 +252,8 @@ class Cluster:
             setattr(self, name, getattr(fresh, name))
         self.dead, self.counts, self.out_of_step = fresh.dead, {}, None
         self.coordinator_died, self._oom_kills = fresh.coordinator_died, fresh._oom_kills
-        self._background, self.is_strict, self.closed = [], False, False
+        self._background, self.is_strict = [], False
+        self.closed = self._is_ending = False
         self._link.on_push = self._on_push
         self._supervisor.on_event = self._on_supervisor_event
         _open[self.name] = self
@@ -398,7 +400,7 @@ class Cluster:
         return [cell for cell in self._background if not cell.done]
 
     def _check_open(self) -> None:
-        if self.closed:
+        if self.closed or self._is_ending:
             raise NoCluster(f"Cluster {self.name!r} is stopped.", "%jaxcluster start -n 4")
         if self.dead:
             rank, facts = next(iter(sorted(self.dead.items())))
@@ -450,7 +452,7 @@ class Cluster:
 
     def recover(self, said: str = "") -> str:
         """After a death or a hang for good: what was done about it, as ``recovery`` has it."""
-        stopped = self.closed  # by another thread, under the cell
+        stopped = self.closed or self._is_ending  # by another thread or process, under the cell
         hint = "%jaxcluster restart gives it new processes with the variables that live."
         if stopped:
             hint = "%jaxcluster start begins anew."
@@ -665,9 +667,13 @@ class Cluster:
 
     def _on_supervisor_event(self, event: dict[str, Any]) -> None:
         """On the supervisor's thread."""
-        if self.closed:
+        if self.closed or self._is_ending:
             return
-        if event["event"] == "lost":
+        if event["event"] == "stopping" and self._local is not None:
+            # By another notebook or a shell: what it leaves is cleared away, and nothing replaced.
+            self._is_ending = True
+            threading.Thread(target=self.stop, name="jaxcluster-stop", daemon=True).start()
+        elif event["event"] == "lost":
             for rank in range(self.num_processes):
                 self._mark_dead(rank, "the fork server has ended, and its ranks with it")
         elif event["event"] == "exit" and event["role"] == "rank":

@@ -20,6 +20,7 @@ Commands and events are JSON lines on a Unix socket in a directory that only thi
     {"event": "exit", "pid": 812, "role": "rank", "rank": 0, "code": -9}
     {"cmd": "kill", "id": 2, "pids": [812]}      ends these; answered when all are reaped
     {"cmd": "stop", "id": 3}                     ends all children; answered when all are reaped
+    {"event": "stopping"}                        ... which the other connections hear first
     {"cmd": "detach", "id": 4, "detached": true}
     {"cmd": "quit"}                              ends all children, and then itself
 """
@@ -198,6 +199,9 @@ class ForkServer:
             pids = [self._spawn(p) for p in procs]
             self._send(connection, event="spawned", id=id, pids=pids)
         elif command in ("kill", "stop"):
+            if command == "stop":
+                for other in [c for c in self.connections.values() if c is not connection]:
+                    self._send(other, event="stopping")  # the exits that follow are no accident
             pids = list(self.children) if command == "stop" else message["pids"]
             targets = {p for p in pids if p in self.children}
             self._kill(targets)

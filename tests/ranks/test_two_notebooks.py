@@ -62,6 +62,23 @@ def test_after_a_restart_by_the_first_notebook_the_second_one_can_attach_again(
     first.ok("%jaxcluster stop")
 
 
+def test_a_stop_by_the_second_notebook_is_no_accident_to_the_first(open_notebook: Open) -> None:
+    first, second = open_notebook(), open_notebook()
+    first.ok("%jaxcluster start -n 2 --name given-up")
+    second.ok("%jaxcluster attach given-up")
+    busy = first.begin("%%spmd\nprint('running', flush=True)\nimport time\ntime.sleep(60)")
+    first.until(lambda: "running" in busy.stdout, "the cell runs")
+    second.ok("%jaxcluster stop")
+    first.wait(busy)
+    assert "the cluster was stopped" in busy.error
+    assert "%jaxcluster start begins anew." in busy.error
+    assert "New processes" not in busy.error
+    assert "No cluster is running" in first.ok("%jaxcluster list").text
+    assert first.run("%spmd 1").ename == "NoCluster"
+    first.ok("%jaxcluster start -n 2 --name given-up")
+    assert first.ok("%spmd 1").result == "1"
+
+
 def test_a_detached_cluster_outlives_its_notebook(open_notebook: Open) -> None:
     first = open_notebook()
     first.ok("%jaxcluster start -n 2 --name kept --detach")
