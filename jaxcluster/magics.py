@@ -153,7 +153,7 @@ class JaxClusterMagics(Magics):
     def _logs(self, line: str) -> None:
         word = arguments.word_parser("%jaxcluster logs", "rank").read(line).rank
         running = cluster.current()
-        if word is not None and not word.isdigit():
+        if word is not None and not word.isdecimal():
             raise UsageError(f"{word!r} is no rank.", "For example: %jaxcluster logs 2")
         ranks = range(running.num_processes) if word is None else [int(word)]
         for rank in running.check_ranks(list(ranks)):
@@ -184,7 +184,7 @@ class JaxClusterMagics(Magics):
 
     def _journal(self, line: str) -> None:
         word = arguments.word_parser("%jaxcluster journal", "count").read(line).count
-        if word is not None and not word.isdigit():
+        if word is not None and not word.isdecimal():
             raise UsageError(f"{word!r} is no number of launches.", "%jaxcluster journal 30")
         print(text.journal(cluster.current().reports(), int(word or 20)))
 

@@ -293,6 +293,11 @@ def saved_states() -> list[Path]:
     return list(SHARED_MEMORY.glob("jaxcluster-state-*"))
 
 
+def nothing_is_saved_but(before: list[Path]) -> None:
+    """Other clusters of this machine may save and restore meanwhile."""
+    until(lambda: not set(saved_states()) - set(before), "the saved state is removed", 10)
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("step", ["engines 2/2", "initializing JAX", "connecting engines"])
 def test_a_rank_that_dies_during_the_start_is_named_with_signal_and_log(
@@ -329,7 +334,7 @@ def test_a_rank_that_dies_during_a_recovery_costs_a_second_try_and_no_more(
         record = ranks.run("print(float(total(g)), r)", show=False)
         assert [record.stdout(rank) for rank in range(4)] == [f"120.0 {r}\n" for r in range(4)]
     check_whole(ranks)
-    assert saved_states() == before
+    nothing_is_saved_but(before)
 
 
 def test_a_recovery_that_can_not_succeed_says_what_to_type_and_leaves_nothing(
@@ -349,7 +354,7 @@ def test_a_recovery_that_can_not_succeed_says_what_to_type_and_leaves_nothing(
     assert "The cluster is stopped: %jaxcluster start begins anew." in str(caught.value)
     with pytest.raises(NoCluster, match="%jaxcluster start"):
         ranks.run("print(1)", show=False)
-    assert saved_states() == before
+    nothing_is_saved_but(before)
 
 
 def test_the_death_of_all_ranks_ends_in_empty_ones(ranks: jaxcluster.Cluster) -> None:
