@@ -202,10 +202,10 @@ def test_an_attached_process_may_stop_the_cluster(
     owner = other(
         "import jaxcluster, time\n"
         "cluster = jaxcluster.start(2, name='ours')\nprint('ready')\n"
-        "while not cluster.dead: time.sleep(0.05)\n"
+        "while not cluster.closed: time.sleep(0.05)\n"
         "try: cluster.run('1')\n"
-        "except jaxcluster.JaxClusterError as error: print(error)\n"
-        "print('told')\ninput()"
+        "except jaxcluster.JaxClusterError as error: print('told', type(error).__name__)\n"
+        "input()"
     )
     owner.wait_for("ready")
     attached = attach("ours")
@@ -213,7 +213,7 @@ def test_an_attached_process_may_stop_the_cluster(
     attached.stop()
     assert not any(psutil.pid_exists(pid) for pid in pids)
     assert live_records() == []
-    owner.wait_for("told")
+    owner.wait_for("told NoCluster")
 
 
 # --------------------------------------------------------------------------- detach

@@ -73,7 +73,7 @@ def test_a_stop_by_the_second_notebook_is_no_accident_to_the_first(open_notebook
     assert "the cluster was stopped" in busy.error
     assert "%jaxcluster start begins anew." in busy.error
     assert "New processes" not in busy.error
-    assert "No cluster is running" in first.ok("%jaxcluster list").text
+    assert "given-up" not in first.ok("%jaxcluster list").text
     assert first.run("%spmd 1").ename == "NoCluster"
     first.ok("%jaxcluster start -n 2 --name given-up")
     assert first.ok("%spmd 1").result == "1"
