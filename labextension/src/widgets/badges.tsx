@@ -4,6 +4,7 @@ import * as React from 'react';
 import { ranksText } from '../draw/shardview';
 import type { CellRankStatus, ICell, ICellRank } from '../protocol';
 import { Elapsed } from './clock';
+import { Counts } from './parts';
 import { countStatuses, glyphOf, statusWord, toneOf, took, type Trans } from './words';
 
 /** From so many ranks on only those are shown one by one that are not like the others. */
@@ -67,14 +68,7 @@ function Folded(props: IBadges & { button: (one: ICellRank) => JSX.Element }): J
   const first = cell.ranks.find(({ status }) => status === common)!;
   return (
     <>
-      {counts.map(([status, n]) => (
-        <span key={status} className="jxl-status" data-tone={toneOf(status)}>
-          <span className="jxl-glyph" aria-hidden="true">
-            {glyphOf(status)}
-          </span>
-          {`${n} ${statusWord(status, trans)}`}
-        </span>
-      ))}
+      <Counts counts={counts} trans={trans} />
       {odd.slice(0, MOST_DEVIATING).map(props.button)}
       {odd.length > MOST_DEVIATING && (
         <span className="jxl-dim" title={ranksText(odd.map(({ rank }) => rank))}>

@@ -15,6 +15,22 @@ export function StatusMark(props: { status: Status; trans: Trans }): JSX.Element
   );
 }
 
+/** "2 running", "1 dead": how many are in each status. */
+export function Counts(props: { counts: [Status, number][]; trans: Trans }): JSX.Element {
+  return (
+    <>
+      {props.counts.map(([status, n]) => (
+        <span key={status} className="jxl-status" data-tone={toneOf(status)}>
+          <span className="jxl-glyph" aria-hidden="true">
+            {glyphOf(status)}
+          </span>
+          {`${n} ${statusWord(status, props.trans)}`}
+        </span>
+      ))}
+    </>
+  );
+}
+
 interface IButton {
   label: string;
   /** What it does, in a sentence. */

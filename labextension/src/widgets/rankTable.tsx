@@ -4,8 +4,8 @@ import * as React from 'react';
 import { bytes, ranksText } from '../draw/shardview';
 import type { IRank } from '../protocol';
 import { Elapsed } from './clock';
-import { Roving, StatusMark } from './parts';
-import { countStatuses, glyphOf, placeOf, statusWord, toneOf, type Trans } from './words';
+import { Counts, Roving, StatusMark } from './parts';
+import { countStatuses, placeOf, type Trans } from './words';
 
 /** From so many ranks on they are grouped by host; from so many on the groups start folded. */
 const GROUP_FROM = 16;
@@ -83,14 +83,7 @@ function Host(props: IHost): JSX.Element {
           {trans._n('rank %2', 'ranks %2', ranks.length, ranksText(ranks.map(({ rank }) => rank)))}
         </span>
         <span className="jxl-counts">
-          {counts.map(([status, n]) => (
-            <span key={status} className="jxl-status" data-tone={toneOf(status)}>
-              <span className="jxl-glyph" aria-hidden="true">
-                {glyphOf(status)}
-              </span>
-              {`${n} ${statusWord(status, trans)}`}
-            </span>
-          ))}
+          <Counts counts={counts} trans={trans} />
         </span>
       </summary>
       {open && (
