@@ -19,6 +19,7 @@ from typing import Any
 from jaxcluster import diagnose, news, recovery, registry, wire
 from jaxcluster.engine.processes import process_token
 from jaxcluster.errors import (
+    RESTART_HINT,
     ClusterExists,
     Divergence,
     JaxClusterError,
@@ -243,7 +244,7 @@ class Cluster:
         if self._local is None:
             raise RecoveryError(
                 f"Cluster {self.name!r} was started elsewhere and can't be restarted from here.",
-                "Restart it in the notebook that started it, or %jaxcluster stop and start anew.",
+                "Restart it in the notebook that started it, or %jaxcluster stop it and start another.",
             )
         self.stop()
         with _starting, news.going_on(progress) as say:
@@ -422,7 +423,7 @@ class Cluster:
         if self.out_of_step is not None:
             raise Divergence(
                 f"The ranks are out of step, so no cell can run.\n{self.out_of_step}",
-                "%jaxcluster restart begins anew.",
+                RESTART_HINT,
                 self.out_of_step,
             )
 
@@ -436,7 +437,7 @@ class Cluster:
             places = ", ".join(f"rank {s.rank} in cell [{s.cell}] line {s.line}" for s in busy)
             raise RankHung(
                 f"Still running after an interrupt: {places}.",
-                "%jaxcluster interrupt tries again; %jaxcluster restart begins anew.",
+                f"%jaxcluster interrupt tries again. {RESTART_HINT}",
                 [s.rank for s in busy],
             )
         for cell in self._background:
@@ -455,13 +456,13 @@ class Cluster:
         stopped = self.closed or self._is_ending  # by another thread or process, under the cell
         hint = "%jaxcluster restart gives it new processes with the variables that live."
         if stopped:
-            hint = "%jaxcluster start begins anew."
+            hint = "%jaxcluster start starts another."
         elif self._local is None:
             hint = (
                 "The notebook that started it can restart it; "
                 f"%jaxcluster attach {self.name} connects to its new processes then."
                 if self.record.owner
-                else "%jaxcluster stop and start begin anew."
+                else "%jaxcluster stop ends it; %jaxcluster start starts another."
             )
         elif self.recovery == "auto":
             try:
@@ -470,7 +471,7 @@ class Cluster:
             except JaxClusterError as error:
                 hint = f"Recovery failed: {error}"
                 if self.closed:
-                    hint += "\nThe cluster is stopped: %jaxcluster start begins anew."
+                    hint += "\nThe cluster is stopped: %jaxcluster start starts another."
         return "\n".join(filter(None, [said, hint]))
 
     @property
@@ -501,7 +502,7 @@ class Cluster:
         """Bring the ranks back into step, the mildest way that works; returns what was done.
 
         Raises:
-          RecoveryError: no way works; ``restart(clean=True)`` begins anew.
+          RecoveryError: no way works; ``restart(clean=True)`` gives it empty ranks.
         """
         with self._changing:
             self._check_not_closed()

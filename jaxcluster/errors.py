@@ -34,6 +34,10 @@ from collections.abc import Sequence
 from typing import Any
 
 
+# Said wherever a restart is the way out: it loses nothing that can be saved.
+RESTART_HINT = "%jaxcluster restart gives the ranks new processes and keeps their variables."
+
+
 class JaxClusterError(Exception):
     """What went wrong (``message``) and what to type next (``hint``)."""
 

@@ -231,7 +231,7 @@ def unwrap(event: Event) -> Any:
             raise errors.VersionMismatch(event.body["version"])
         raise errors.RankDied(
             f"Rank {event.rank} has died ({event.body.get('why', 'unknown reason')}).",
-            f"%jaxcluster logs {event.rank} shows its last words; %jaxcluster restart begins anew.",
+            f"%jaxcluster logs {event.rank} shows the end of its log. {errors.RESTART_HINT}",
             [event.rank],
         )
     kinds = {

@@ -143,7 +143,7 @@ def _save(cluster: Cluster, folder: Path) -> dict[int, dict[str, Any]]:
         why = next((str(e.body.get("message", e.body)) for e in answers.values()), "none answered")
         raise RecoveryError(
             f"No rank's variables could be saved ({why}).",
-            "%jaxcluster restart --clean begins anew, with empty ranks.",
+            "%jaxcluster restart --clean gives the ranks new processes and keeps nothing.",
         )
     return saved
 

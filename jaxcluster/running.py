@@ -14,7 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from jaxcluster import diagnose, health, news, recovery, wire
-from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, RankDied, RankHung
+from jaxcluster.errors import (
+    RESTART_HINT,
+    CellFailed,
+    CellInterrupted,
+    Divergence,
+    RankDied,
+    RankHung,
+)
 from jaxcluster.link import Event, Sink
 from jaxcluster.outputs import CellRecord, traceback_lines
 from jaxcluster.ranks import name_ranks
@@ -341,7 +348,7 @@ class AsyncCell:
         if self._recovered:
             hints.append(self._recovered)
         elif self.cluster.out_of_step is not None:
-            hints.append("The ranks are out of step: %jaxcluster restart begins anew.")
+            hints.append(f"The ranks are out of step. {RESTART_HINT}")
         if failed and all(error.ename == "Divergence" for error in failed.values()):
             # Strict mode: nothing was launched, and JAX's frames say nothing more.
             # A rank says what it had heard when it raised: whoever raised last has heard most.
@@ -389,7 +396,7 @@ class AsyncCell:
             raise CellInterrupted("\n".join([told, *hints]), stopped)
 
     def _recovery_line(self) -> str:
-        return self._recovered or "The ranks are out of step: %jaxcluster restart begins anew."
+        return self._recovered or f"The ranks are out of step. {RESTART_HINT}"
 
     def _say_first_error(self) -> str:
         rank, error = min(self.record.errors.items())
@@ -414,5 +421,5 @@ class AsyncCell:
             state = states[rank]
             where = f"cell [{state.cell}] line {state.line}" if state.line else state.frame
             lines.append(f"Rank {rank} did not answer the interrupt: it is in {where}.")
-        lines.append("%jaxcluster status shows them; %jaxcluster restart begins anew.")
+        lines.append(f"%jaxcluster status shows them. {RESTART_HINT}")
         return "\n".join(lines)

@@ -351,7 +351,7 @@ def test_a_recovery_that_can_not_succeed_says_what_to_type_and_leaves_nothing(
     with pytest.raises(RankDied) as caught:
         ranks.run("print(1)", show=False)
     assert "Recovery failed: Rank 1 died while the cluster came up" in str(caught.value)
-    assert "The cluster is stopped: %jaxcluster start begins anew." in str(caught.value)
+    assert "The cluster is stopped: %jaxcluster start starts another." in str(caught.value)
     with pytest.raises(NoCluster, match="%jaxcluster start"):
         ranks.run("print(1)", show=False)
     nothing_is_saved_but(before)

@@ -505,7 +505,7 @@ def test_stopping_the_cluster_under_a_cell_ends_the_cell(open_notebook: Open) ->
     notebook.wait(cell)
     assert time.time() - asked < BUSY_S
     assert "the cluster was stopped" in cell.error
-    assert "%jaxcluster start begins anew." in cell.error
+    assert "%jaxcluster start starts another." in cell.error
     page.until(lambda state: state["current"] is None, "there is none")
 
 

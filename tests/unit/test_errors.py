@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,3 +131,10 @@ def test_a_stopped_cell_is_a_keyboard_interrupt() -> None:
 def test_all_others_are_caught_by_one_name() -> None:
     for error_class in classes():
         assert issubclass(error_class, JaxClusterError | CellInterrupted)
+
+
+def test_no_message_says_that_a_restart_loses_what_it_keeps() -> None:
+    assert "keeps their variables" in errors.RESTART_HINT
+    package = Path(errors.__file__).parent
+    said = [path.name for path in package.rglob("*.py") if "begins anew" in path.read_text()]
+    assert said == []
