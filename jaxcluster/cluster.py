@@ -244,7 +244,7 @@ class Cluster:
         if self._local is None:
             raise RecoveryError(
                 f"Cluster {self.name!r} was started elsewhere and can't be restarted from here.",
-                "Restart it in the notebook that started it, or %jaxcluster stop it and start another.",
+                "Restart it in the notebook that started it, or: %jaxcluster stop",
             )
         self.stop()
         with _starting, news.going_on(progress) as say:

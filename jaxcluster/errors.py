@@ -33,7 +33,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-
 # Said wherever a restart is the way out: it loses nothing that can be saved.
 RESTART_HINT = "%jaxcluster restart gives the ranks new processes and keeps their variables."
 
