@@ -207,14 +207,10 @@ def test_a_rank_whose_tree_is_another_is_told_of_and_left_out() -> None:
     assert 2 not in found.layouts[0].ranks
 
 
-def test_64_ranks_of_2000_leaves_are_joined_well_within_a_second() -> None:
-    import time
-
+def test_64_ranks_of_2000_leaves_are_joined() -> None:
+    """How long it takes is in benchmarks/bench_shards.py."""
     reports, known = layouts.tree(2000, ranks=64, per_rank=8)
-    began = time.perf_counter()
-    found = layout.tree_layout("params", reports, known)
-    assert found.leaves == 2000
-    assert time.perf_counter() - began < 1
+    assert layout.tree_layout("params", reports, known).leaves == 2000
 
 
 # ------------------------------------------------------------------------------------------ checks

