@@ -16,6 +16,8 @@ from jaxcluster import wire
 from jaxcluster.errors import CellFailed, CellInterrupted, UsageError
 from jaxcluster.outputs import CellRecord
 
+pytestmark = pytest.mark.any_jax
+
 LONG_S = 30.0  # generous: for what the issue wants at once, on a machine that is busy
 
 

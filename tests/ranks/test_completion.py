@@ -7,6 +7,8 @@ import time
 import pytest
 from helpers import Notebook, plain, until
 
+pytestmark = pytest.mark.any_jax
+
 
 @pytest.fixture(scope="module", autouse=True)
 def started(notebook: Notebook) -> None:

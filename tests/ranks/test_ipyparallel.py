@@ -12,6 +12,8 @@ from helpers import python, until
 
 import jaxcluster
 
+pytestmark = pytest.mark.any_jax
+
 
 @pytest.fixture(scope="module")
 def client(cluster: jaxcluster.Cluster) -> Iterator[Any]:

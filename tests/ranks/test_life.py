@@ -21,6 +21,8 @@ from jaxcluster.cluster import attach, current, live_records, stop, stop_owned
 from jaxcluster.errors import NoCluster, UsageError
 from jaxcluster.launchers.local import LocalCluster
 
+pytestmark = pytest.mark.any_jax
+
 Start = Callable[..., jaxcluster.Cluster]
 
 

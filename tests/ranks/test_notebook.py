@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from helpers import Notebook, plain
 
+pytestmark = pytest.mark.any_jax
+
 # The tests of this module share a notebook: the first of them starts its cluster.
 START = "%jaxcluster start -n 4 --devices-per-process 2"
 

@@ -18,6 +18,8 @@ from nbclient import NotebookClient
 
 from jaxcluster import registry
 
+pytestmark = pytest.mark.any_jax
+
 Open = Callable[..., Notebook]
 
 BUSY_S = 20.0  # what a busy machine may add to each of the figures

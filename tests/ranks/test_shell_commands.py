@@ -17,6 +17,8 @@ from helpers import GONE_S, Home, python
 import jaxcluster
 from jaxcluster.cluster import attach, live_records
 
+pytestmark = pytest.mark.any_jax
+
 CLI = ("-m", "jaxcluster.cli")
 
 

@@ -8,6 +8,8 @@ import time
 import pytest
 from helpers import Cell, Notebook
 
+pytestmark = pytest.mark.any_jax
+
 BUSY_S = 20.0  # what a busy machine may add to each of the issue's figures
 
 # The clock is the machine's, so that the notebook's and the ranks' times can be compared.

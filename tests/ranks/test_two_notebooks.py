@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from helpers import GONE_S, Notebook, until
+
+pytestmark = pytest.mark.any_jax
 
 Open = Callable[..., Notebook]
 

@@ -6,7 +6,10 @@ import queue
 import time
 from typing import Any
 
+import pytest
 from helpers import Notebook, until
+
+pytestmark = pytest.mark.any_jax
 
 MAKE = """%%spmd
 import ipywidgets

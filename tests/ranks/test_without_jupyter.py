@@ -11,6 +11,8 @@ import nbformat
 import pytest
 from helpers import Home, plain, python
 
+pytestmark = pytest.mark.any_jax
+
 SCRIPT = """
 import sys
 import jaxcluster
