@@ -56,7 +56,10 @@ def load_ipython_extension(ipython: Any) -> None:
 
 
 def unload_ipython_extension(ipython: Any) -> None:
-    """``%unload_ext jaxcluster``: stop this notebook's clusters and remove the magics."""
+    """``%unload_ext jaxcluster``: stop this notebook's clusters and remove the magics.
+
+    ``%reload_ext jaxcluster`` keeps both.
+    """
     from jaxcluster.magics import unload
 
     unload(ipython)

@@ -349,6 +349,16 @@ KIND_WORDS = (
         "%jaxcluster start has called jax.distributed.initialize on every rank already: leave the "
         "call away.",
     ),
+    (
+        "must not be called on a rank",
+        "Leave the call away: %jaxcluster stop ends the cluster, %jaxcluster restart gives it new "
+        "processes.",
+    ),
+    (
+        "config should be updated before backends are initialized",
+        "The ranks have their devices from their start on: %jaxcluster stop, then for example "
+        "%jaxcluster start --devices-per-process 4.",
+    ),
 )
 
 

@@ -6,8 +6,10 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Any
 
+from IPython.core.extensions import ExtensionManager
 from IPython.core.magic import (
     Magics,
     line_cell_magic,
@@ -458,8 +460,19 @@ def load(ipython: Any) -> None:
     _loaded[id(ipython)] = (magics, completion, panel)
 
 
+def _is_reloading() -> bool:
+    """Whether it is ``%reload_ext`` that unloads the extension: IPython says so to nobody."""
+    reload_extension = ExtensionManager.reload_extension.__code__
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not reload_extension:
+        frame = frame.f_back
+    return frame is not None
+
+
 def unload(ipython: Any) -> None:
-    """Stop this notebook's clusters, and leave nothing registered."""
+    """Stop this notebook's clusters, and leave nothing registered; ``%reload_ext`` keeps all."""
+    if _is_reloading():
+        return
     magics, completion, panel = _loaded.pop(id(ipython), (None, None, None))
     if magics is None or completion is None:
         return

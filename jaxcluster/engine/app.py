@@ -20,6 +20,7 @@ from jaxcluster.engine import (
     bootstrap,
     comms,
     drain,
+    guards,
     inspection,
     jax_private,
     state,
@@ -152,7 +153,7 @@ class Rank:
     def attach(self, kernel: Any) -> None:
         """The engine has registered and has a shell: from here on cells run."""
         self.values.namespace = kernel.shell.user_ns
-        kernel.shell.user_ns["input"] = _no_input
+        guards.guard(kernel.shell)
         self.runner.attach(kernel.shell)
         comms.relay_comms(self.runner)
         self.attached = True
@@ -169,15 +170,9 @@ class Rank:
         app.rank = self
         argv = [f"--IPEngine.id={self.rank}", f"--IPEngine.url_file={self.connection_file}"]
         # WARNING and INFO of ipyparallel would fill the log that people read for their errors.
-        sys.argv = ["ipengine", *argv]
+        sys.argv, sys.orig_argv = [""], [sys.executable]  # a script's own, not an engine's
         app.initialize([*argv, "--log-level=40", f"--IPEngine.timeout={REGISTRATION_TIMEOUT_S}"])
         app.start()
-
-
-def _no_input(prompt: str = "") -> str:
-    raise RuntimeError(
-        "input() can't be answered on a rank: ask in a notebook cell, then %push the answer"
-    )
 
 
 def main() -> None:

@@ -43,6 +43,15 @@ class RankStream(io.TextIOBase):
         self.inner = inner
         self._fd = fd
         self._sink = sink
+        os.register_at_fork(after_in_child=self._in_child)
+
+    def _in_child(self) -> None:
+        """A process that the user has forked: it has no threads, so it writes to the log's end.
+
+        What it prints is shown as what C code prints.
+        """
+        self.inner = open(self._fd, "w", buffering=1, closefd=False)  # noqa: SIM115
+        self._sink = lambda name, text: False
 
     encoding = "utf-8"
     errors = "replace"

@@ -43,6 +43,7 @@ import traceback
 from dataclasses import dataclass, field
 from typing import Any
 
+from jaxcluster.engine.forked import become_a_process_of_its_own
 from jaxcluster.engine.processes import die_with_parent, is_alive, redirect_output
 
 OWNER_CHECK_S = 0.5
@@ -274,6 +275,7 @@ class ForkServer:
         os.environ.clear()
         os.environ.update(proc["env"])
         os.chdir(proc["cwd"])
+        become_a_process_of_its_own(proc["cwd"])
         gc.enable()
         if proc["role"] == "rank":
             from jaxcluster.engine import app

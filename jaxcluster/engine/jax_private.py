@@ -15,6 +15,7 @@ import io
 import operator
 import pickle
 import re
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ WITHOUT = {
     "coordinator process": "rank 0 hosts JAX's coordinator, and its death ends all ranks",
     "coordination client": "there is no strict mode",
     "fast paths": "each switch of strict mode makes all programs compile again",
+    "refused calls": "jax.extend.backend.clear_backends() leaves ranks that compute no more",
     "device_put hint": "nothing is said where device_put compares large arrays on all processes",
 }
 
@@ -488,6 +490,40 @@ def coordination_client() -> Any:
     return client
 
 
+def refuse_what_ends_ranks() -> None:
+    """Have calls that cut this rank off from the others raise, and change nothing.
+
+    ``jax.distributed.shutdown`` leaves a rank that can reach no new set of processes, and
+    ``jax.extend.backend.clear_backends`` one that can't start its backend again: its topology
+    stands in the coordinator's store already (jax 0.10.2 and 0.12). Where a name has moved, the
+    call does what it does in plain JAX.
+    """
+    import jax
+
+    try:
+        from jax._src import api, distributed
+    except ImportError:
+        return
+
+    def refuse(name: str, *owners: Any) -> None:
+        attribute = name.rpartition(".")[2]
+        original = getattr(owners[0], attribute, None)
+        if original is None:
+            return
+
+        @functools.wraps(original)
+        def refused(*args: Any, **kwargs: Any) -> None:
+            raise RuntimeError(f"{name}() must not be called on a rank: the others need it")
+
+        for owner in owners:  # in all, or it can't be pickled by its name
+            setattr(owner, attribute, refused)
+
+    refuse("jax.distributed.shutdown", distributed, jax.distributed)
+    # Before jax.extend is imported, which takes the name from there.
+    extended = [m for m in [sys.modules.get("jax.extend.backend")] if m is not None]
+    refuse("jax.extend.backend.clear_backends", api, *extended)
+
+
 def uncommitted(values: np.ndarray[Any, Any], weak_type: bool) -> Any:
     """A jax.Array on the default device, which jit may move; weakly typed where that was so.
 
@@ -597,6 +633,12 @@ def self_test() -> dict[str, bool]:
         )
     except (ImportError, AttributeError):
         found["device_put hint"] = False
+    try:
+        from jax._src import api, distributed
+
+        found["refused calls"] = hasattr(api, "clear_backends") and hasattr(distributed, "shutdown")
+    except ImportError:
+        found["refused calls"] = False
     return found
 
 

@@ -19,15 +19,27 @@ from typing import Any
 from jaxcluster.engine.processes import is_alive, process_token
 from jaxcluster.errors import LaunchError
 
-# Read when numpy or jax is imported, so a fork server has them for good: where they differ, it
-# takes a new one.
+# Read when Python starts, or when numpy or jax is imported, so a fork server has them for good:
+# where they differ, it takes a new one.
 IMPORT_TIME_PREFIXES = (
     "JAX_",
     "XLA_",
+    "TF_CPP_",
+    "TPU_LIBRARY_PATH",
+    "CUDA_ROOT",
+    "NPY_",
+    "NUMPY_",
     "OPENBLAS_",
+    "GOTO_",
+    "BLIS_",
     "OMP_",
+    "KMP_",
     "MKL_",
     "LD_",
+    "GLIBC_",
+    "MALLOC_",
+    "LANG",
+    "LC_",
     "PYTHON",
     "JAXCLUSTER_NO_FORK",
 )

@@ -159,6 +159,7 @@ def jax(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJax]:
         set_collectives_address=lambda address: fake.calls.append(("gloo", address)),
         record_launches=lambda journal: True,
         hint_at_device_put=lambda tell: True,
+        refuse_what_ends_ranks=lambda: None,
     )
     monkeypatch.setattr(bootstrap, "jax_private", private)
     monkeypatch.setattr(

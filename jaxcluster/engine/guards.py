@@ -1,0 +1,44 @@
+"""Calls that a rank answers instead of obeying: they belong to a session of its own.
+
+``exit`` and ``quit`` would end the process under the other ranks, ``input`` has nobody to ask. What
+JAX has of the kind (``jax.distributed.shutdown``) is in ``jax_private.refuse_what_ends_ranks``.
+"""
+
+from __future__ import annotations
+
+import builtins
+import getpass
+from typing import Any
+
+from IPython.core.autocall import ZMQExitAutocall
+
+
+class StayAutocall(ZMQExitAutocall):
+    """``exit`` and ``quit``, with or without parentheses: they say how a cluster is ended."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        say_how_to_stop()
+
+
+def say_how_to_stop() -> None:
+    print(
+        "exit and quit do nothing on a rank: the others need it. %jaxcluster stop ends the cluster."
+    )
+
+
+def no_input(prompt: object = "", *args: Any, **kwargs: Any) -> str:
+    raise RuntimeError(
+        "input() can't be answered on a rank: ask in a notebook cell, then %push the answer"
+    )
+
+
+def guard(shell: Any) -> None:
+    """Put the answers in place; they stay there after ``%reset`` too."""
+    # A namespace that is reset takes both names from here.
+    shell.exiter = StayAutocall(shell)  # type: ignore[no-untyped-call]
+    for namespace in (shell.user_ns, shell.user_ns_hidden):
+        namespace["exit"] = namespace["quit"] = shell.exiter
+    shell.ask_exit = say_how_to_stop
+    # ipykernel puts its own there while ipyparallel's clients run code.
+    builtins.input = no_input
+    getpass.getpass = no_input

@@ -1,0 +1,274 @@
+"""Ranks are what a script's processes are: their random numbers, arguments, children and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from helpers import Notebook
+
+import jaxcluster
+from jaxcluster.errors import CellFailed
+
+Start = Callable[..., jaxcluster.Cluster]
+
+
+def printed(cluster: jaxcluster.Cluster, source: str) -> list[str]:
+    """What each rank prints in a cell."""
+    record = cluster.run(source, show=False)
+    return [record.stdout(rank) for rank in range(cluster.num_processes)]
+
+
+# --------------------------------------------------------------------------- random numbers
+
+DRAW = """
+import multiprocessing, numpy as np, random, secrets, tempfile, uuid
+print(np.random.rand())
+print(np.random.permutation(10**6)[0])
+print(np.random.get_bit_generator().seed_seq.spawn(1)[0].generate_state(2))
+print(np.random.get_bit_generator().seed_seq.entropy)
+print(np.random.default_rng().random())
+print(np.random.RandomState().rand())
+print(random.random())
+print(random.Random().random())
+print(uuid.uuid1())
+print(uuid.uuid4())
+print(uuid._random_getnode())
+print(next(tempfile._get_candidate_names()))
+print(secrets.token_hex(8))
+print(bytes(multiprocessing.current_process().authkey).hex())
+"""
+
+
+@pytest.mark.parametrize("fork", [True, False], ids=["forked", "plain processes"])
+def test_ranks_draw_other_random_numbers_than_each_other_and_than_before(
+    start: Start, monkeypatch: pytest.MonkeyPatch, fork: bool
+) -> None:
+    """JAX's own example of loading data draws by np.random what each process loads."""
+    if not fork:
+        monkeypatch.setenv("JAXCLUSTER_NO_FORK", "1")
+    running = start(3)
+    drawn = printed(running, DRAW)
+    running.restart(clean=True)  # from the same fork server
+    drawn += printed(running, DRAW)
+    for draws in zip(*(text.splitlines() for text in drawn), strict=True):
+        assert len(set(draws)) == len(drawn), draws
+
+
+def test_what_a_user_has_seeded_is_equal_and_what_scripts_draw(pair: jaxcluster.Cluster) -> None:
+    import numpy as np
+
+    np.random.seed(0)
+    expected = f"{np.random.rand()} {np.random.randn()} {np.random.randn()}\n"
+    source = "np.random.seed(0)\nprint(np.random.rand(), np.random.randn(), np.random.randn())"
+    assert printed(pair, source) == [expected] * 2
+    assert (
+        printed(pair, "import random\nrandom.seed(3)\nprint(random.random())")
+        == ["0.23796462709189137\n"] * 2
+    )
+
+
+def test_a_restart_brings_back_the_random_states_too(start: Start) -> None:
+    running = start(2)
+    running.run("import numpy as np\nnp.random.seed(7 + __import__('jax').process_index())")
+    before = printed(running, "keep = np.random.get_state()\nprint(np.random.rand())")
+    running.run("np.random.set_state(keep)")
+    running.restart()
+    assert printed(running, "print(np.random.rand())") == before
+    assert before[0] != before[1]
+
+
+# --------------------------------------------------------------------------- their arguments
+
+
+@pytest.mark.parametrize("fork", [True, False], ids=["forked", "plain processes"])
+def test_arguments_are_those_of_an_interactive_session(
+    start: Start, monkeypatch: pytest.MonkeyPatch, fork: bool
+) -> None:
+    if not fork:
+        monkeypatch.setenv("JAXCLUSTER_NO_FORK", "1")
+    running = start(2)
+    source = "import sys\nprint(sys.argv, len(sys.orig_argv), sys.orig_argv[0] == sys.executable)"
+    assert printed(running, source) == ["[''] 1 True\n"] * 2
+    parse = "import argparse\nprint(argparse.ArgumentParser().parse_args())"
+    assert printed(running, parse) == ["Namespace()\n"] * 2
+    absl = (
+        "from absl import app, flags\nflags.DEFINE_integer('steps', 3, '')\n"
+        "try: app.run(lambda argv: print(argv, flags.FLAGS.steps))\nexcept SystemExit: pass"
+    )
+    assert printed(running, absl) == ["[''] 3\n"] * 2
+
+
+def test_settings_that_are_read_before_the_fork_reach_the_ranks(start: Start) -> None:
+    env = {"TZ": "Asia/Tokyo", "TMPDIR": "/var/tmp", "NPY_PROMOTION_STATE": "weak"}
+    running = start(1, env=env)
+    assert printed(
+        running, "import tempfile, time\nprint(time.tzname[0], tempfile.gettempdir())"
+    ) == ["JST /var/tmp\n"]
+
+
+def test_cells_are_the_main_module(pair: jaxcluster.Cluster) -> None:
+    source = (
+        "import __main__, sys\n"
+        "print(__name__, __main__.__dict__ is globals(), __main__.__spec__, "
+        "hasattr(__main__, '__file__'))"
+    )
+    assert printed(pair, source) == ["__main__ True None False\n"] * 2
+
+
+# --------------------------------------------------------------------------- their children
+
+
+def test_a_cell_may_start_processes(start: Start) -> None:
+    running = start(2)  # whose end is that of the helpers that multiprocessing leaves running
+    for method in ("fork", "spawn", "forkserver"):
+        source = (
+            "import multiprocessing, operator\n"
+            f"with multiprocessing.get_context({method!r}).Pool(2) as pool:\n"
+            "    print(pool.map(operator.neg, range(3)))"
+        )
+        assert printed(running, source) == ["[0, -1, -2]\n"] * 2
+
+
+def test_what_a_forked_child_prints_is_shown(pair: jaxcluster.Cluster) -> None:
+    source = (
+        "import multiprocessing\n"
+        "def child():\n    print('from the', 'child')\n"
+        "    print('x' * (3 << 20), end='')\n"  # more than waits for a socket
+        "process = multiprocessing.get_context('fork').Process(target=child)\n"
+        "process.start(); process.join(30)\nprint(process.exitcode)"
+    )
+    shown = printed(pair, source)[0]
+    assert "from the child\n" in shown
+    assert "0\n" in shown
+    assert len(shown) > 3 << 20
+    assert "from the child" in pair.logs(1, lines=2)[:100] + pair.logs(1)
+
+
+# --------------------------------------------------------------------------- their ends
+
+SAID = (
+    "exit and quit do nothing on a rank: the others need it. %jaxcluster stop ends the cluster.\n"
+)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "exit()",
+        "exit",
+        "quit",
+        "quit(3)",
+        "exit(keep_kernel=True)",
+        "def leave(): exit()\nleave()",
+        "get_ipython().ask_exit()",
+        "await __import__('asyncio').sleep(0)\nquit()",
+    ],
+)
+def test_exit_and_quit_end_nothing_and_say_what_does(pair: jaxcluster.Cluster, source: str) -> None:
+    pids = pair.record.pids
+    assert printed(pair, source) == [SAID] * 2
+    # IPython's own would end the process a tenth of a second after the reply.
+    pair.run("import time\ntime.sleep(0.3)")
+    assert (pair.dead, pair.record.pids) == ({}, pids)
+    assert printed(pair, "print(float(jnp.sum(x)))") == ["496.0\n"] * 2
+
+
+def test_a_reset_namespace_has_them_too(start: Start) -> None:
+    running = start(2)
+    running.run("%reset -f")
+    assert printed(running, "quit()") == [SAID] * 2
+    assert "%push the answer" in str(raised(running, "input('name? ')"))
+
+
+def raised(cluster: jaxcluster.Cluster, source: str) -> CellFailed:
+    with pytest.raises(CellFailed) as caught:
+        cluster.run(source, show=False)
+    return caught.value
+
+
+@pytest.mark.parametrize("source", ["sys.exit()", "sys.exit(3)", "raise SystemExit('why')"])
+def test_sys_exit_raises_as_in_a_notebook(pair: jaxcluster.Cluster, source: str) -> None:
+    pids = pair.record.pids
+    assert "SystemExit on ranks 0, 1" in str(raised(pair, source))
+    assert printed(pair, "print(1)") == ["1\n"] * 2
+    assert (pair.dead, pair.record.pids) == ({}, pids)
+
+
+def test_input_says_how_to_ask(pair: jaxcluster.Cluster) -> None:
+    for source in (
+        "input()",
+        "import getpass\ngetpass.getpass()",
+        "import builtins\nbuiltins.input()",
+    ):
+        assert "input() can't be answered on a rank" in str(raised(pair, source))
+
+
+# --------------------------------------------------------------------------- JAX's own lifecycle
+
+LEAVE = "leave the call away"
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("jax.distributed.initialize()", LEAVE),
+        ("jax.distributed.initialize('127.0.0.1:1234', 2, 0)", LEAVE),
+        ("jax.distributed.shutdown()", "%jaxcluster stop ends the cluster"),
+        ("from jax.distributed import shutdown\nshutdown()", "%jaxcluster stop ends the cluster"),
+        (
+            "import jax.extend.backend\njax.extend.backend.clear_backends()",
+            "%jaxcluster restart gives it new processes",
+        ),
+        (
+            "jax.config.update('jax_num_cpu_devices', 5)",
+            "%jaxcluster start --devices-per-process",
+        ),
+    ],
+)
+def test_what_start_has_done_is_not_done_or_undone_in_a_cell(
+    pair: jaxcluster.Cluster, source: str, words: str
+) -> None:
+    error = raised(pair, source)
+    assert "RuntimeError on ranks 0, 1" in str(error)
+    assert words in str(error)
+    # A set of processes that has not computed together before needs the coordinator.
+    fresh = (
+        "order = jax.devices()[::-1]\n"
+        "backwards = NamedSharding(jax.make_mesh((2,), ('b',), devices=order), P('b'))\n"
+        "jax.clear_caches()\n"
+        "y = jax.make_array_from_callback((4,), backwards, lambda i: np.arange(4.0)[i])\n"
+        "print(jax.process_count(), float(jnp.sum(y)))"
+    )
+    assert printed(pair, fresh) == ["2 6.0\n"] * 2
+
+
+def test_programs_are_recorded_after_all_caches_were_cleared(pair: jaxcluster.Cluster) -> None:
+    pair.run("total = jax.jit(jnp.sum)\ntotal(x)")
+    before = pair.reports()[0].launches[-1].seq
+    pair.run("jax.clear_caches()\ntotal(x)\ntotal(x)")
+    assert pair.reports()[0].launches[-1].seq == before + 2
+
+
+# --------------------------------------------------------------------------- %reload_ext
+
+
+def test_reloading_the_extension_keeps_all_there_is(
+    open_notebook: Callable[..., Notebook],
+) -> None:
+    notebook = open_notebook()
+    notebook.ok("%jaxcluster start -n 2")
+    notebook.ok("%%spmd\nimport os\nprint('the last cell', os.getpid())")
+    notebook.ok("%jaxcluster auto on")
+    pid = notebook.ok("print(os.getpid())").stdout
+    for _ in range(2):
+        notebook.ok("%reload_ext jaxcluster")
+        assert notebook.ok("print(os.getpid())").stdout == pid
+    notebook.ok("%load_ext jaxcluster")
+    assert pid.strip() in notebook.ok("%jaxcluster outputs").stdout
+    events = len(notebook.comm_messages)
+    notebook.ok("print('seen by the panel')")
+    notebook.until(lambda: len(notebook.comm_messages) > events, "the panel tells of the cell")
+    notebook.ok("%jaxcluster auto off")
+    notebook.ok("%unload_ext jaxcluster")
+    notebook.until(lambda: len(notebook.processes()) == 1, "only the kernel is left", 10)
