@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import linecache
 import os
-import sys
 import time
-import traceback
+from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.engine.beacon import Request
 from jaxcluster.engine.cells import CellRunner
+from jaxcluster.engine.interlude import ask_main_thread
+from jaxcluster.engine.stacks import Place, stack_of
+
+ASK_S = 0.02  # for what the main thread alone can say, while it runs Python
 
 
 def rank_state(
@@ -21,8 +25,7 @@ def rank_state(
     running = runner.current
     where: dict[str, Any] = {}
     if running is not None:
-        frame = sys._current_frames().get(runner.main_thread_id)
-        where = _place(frame, runner.cell_numbers)
+        where = _where(stack_of(runner.main_thread_id), runner.cell_numbers)
     return wire.RankState(
         rank=runner.rank,
         pid=os.getpid(),
@@ -40,17 +43,22 @@ def rank_state(
     )
 
 
-def _place(frame: FrameType | None, cells: dict[str, int]) -> dict[str, Any]:
+def _where(stack: Sequence[Place], cells: Mapping[str, int]) -> dict[str, Any]:
     """The innermost line of a cell, and the innermost frame of all."""
-    if frame is None:
+    if not stack:
         return {}
-    innermost = f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno})"
-    user: FrameType | None = frame
-    while user is not None and user.f_code.co_filename not in cells:
-        user = user.f_back
+    code, line = stack[0]
+    innermost = f"{code.co_qualname} ({code.co_filename}:{line})"
+    user = _in_a_cell(stack, cells)
     if user is None:
         return {"frame": innermost}
-    return {"line": user.f_lineno, "function": user.f_code.co_qualname, "frame": innermost}
+    code, line = user
+    return {"line": line, "function": code.co_qualname, "frame": innermost}
+
+
+def _in_a_cell(stack: Sequence[Place], cells: Mapping[str, int]) -> Place | None:
+    """The innermost place that is a cell's."""
+    return next((place for place in stack if place[0].co_filename in cells), None)
 
 
 def _rss_nbytes() -> int:
@@ -61,42 +69,79 @@ def _rss_nbytes() -> int:
         return 0
 
 
-def stack(runner: CellRunner) -> list[list[Any]]:
-    """The main thread's stack, outermost first: [file, line, function, source line]."""
-    frame = sys._current_frames().get(runner.main_thread_id)
-    return [[f.filename, f.lineno, f.name, f.line] for f in traceback.extract_stack(frame)]
+def told_stack(stack: Sequence[Place], cells: Mapping[str, int]) -> list[list[Any]]:
+    """A stack, outermost first: [file, line, function, source line, cell or None]."""
+    told = []
+    for file in {code.co_filename for code, _ in stack}:
+        linecache.checkcache(file)
+    for code, line in reversed(stack):
+        file = code.co_filename
+        source = linecache.getline(file, line).strip() if line else ""
+        told.append([file, line, code.co_name, source, cells.get(file)])
+    return told
 
 
-def small_values(runner: CellRunner, names: list[str]) -> dict[str, str]:
-    """Numbers and short strings among ``names``, of the cell's innermost frame or the rank."""
-    frame = sys._current_frames().get(runner.main_thread_id)
-    while frame is not None and frame.f_code.co_filename not in runner.cell_numbers:
-        frame = frame.f_back
+def small_values(
+    runner: CellRunner, names: Sequence[str], stack: Sequence[Place]
+) -> dict[str, str]:
+    """Numbers and short strings among ``names``, of the cell's innermost frame or the rank.
+
+    Those of a function are known to the main thread alone: while it is in C code they are missing.
+    """
+    found = _small(runner.shell.user_ns, names) if runner.shell is not None else {}
+    user = _in_a_cell(stack, runner.cell_numbers)
+    if user is not None:
+        code = user[0]
+        own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}.intersection(names)
+        if own:
+            found.update(ask_main_thread(_Locals(runner.cell_numbers, own), ASK_S) or {})
+    return found
+
+
+class _Locals:
+    """The small values of the innermost frame of a cell, asked of the thread that runs it."""
+
+    def __init__(self, cells: Mapping[str, int], names: Iterable[str]) -> None:
+        self.cells = cells
+        self.names = names
+
+    def __call__(self, frame: FrameType | None) -> dict[str, str]:
+        while frame is not None and frame.f_code.co_filename not in self.cells:
+            frame = frame.f_back
+        return _small(frame.f_locals, self.names) if frame is not None else {}
+
+
+def _small(scope: Mapping[str, Any], names: Iterable[str]) -> dict[str, str]:
+    """By the exact type: not even ``isinstance`` may run code of the user's here."""
     found: dict[str, str] = {}
-    scopes = [runner.shell.user_ns] if runner.shell is not None else []
-    if frame is not None and frame.f_locals is not frame.f_globals:
-        scopes.append(frame.f_locals)
-    for scope in scopes:
-        for name in names:
-            value = scope.get(name)
-            if isinstance(value, (bool, int, float)) or (
-                isinstance(value, str) and len(value) < 40
-            ):
-                found[name] = repr(value)
+    for name in names:
+        value: Any = scope.get(name)
+        kind: Any = type(value)
+        if (
+            kind is bool
+            or kind is float
+            or (kind is int and value.bit_length() < 128)
+            or (kind is str and len(value) < 40)
+        ):
+            found[name] = repr(value)
     return found
 
 
 def report(
     runner: CellRunner, state: wire.RankState, names: list[str], count: int
 ) -> wire.RankReport:
-    """What is needed to find out why a cell does not end. Microseconds; any thread."""
-    cells = runner.cell_numbers
-    frames = [[*row, cells.get(row[0])] for row in stack(runner)]
+    """What is needed to find out why a cell does not end. Microseconds, or ``ASK_S``; any thread.
+
+    Args:
+      names: whose small values are wanted.
+      count: how many of the last launches.
+    """
+    stack = stack_of(runner.main_thread_id)
     return wire.RankReport(
         state=state,
-        stack=frames,
+        stack=told_stack(stack, runner.cell_numbers),
         launches=runner.journal.tail(count),
-        locals=small_values(runner, names),
+        locals=small_values(runner, names, stack),
         announced=runner.journal.announced,
     )
 

@@ -1,0 +1,62 @@
+"""Where a thread is, read from another thread, without a chance to harm either.
+
+Following ``f_back`` of a running thread's frames in Python crashes processes: between two steps the
+thread may run on, and what was a frame is freed or another object by then (on Python 3.11 an
+allocation on the way may also collect garbage, and so let it run on). ``faulthandler`` is no way
+out: on Python 3.13 its dump dies of a finalizer that runs while its frame is being left.
+
+So a stack is read in **one call of C**, built of ``itertools``. The interpreter's lock is let go
+between bytecodes alone and none runs here, so the thread stands still; and all references to frames
+are dropped before the call ends, so that none of its variables lives longer, or ends on another
+thread. Of each frame its code and line remain. Some 10 us for a stack of 30 frames.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import deque
+from collections.abc import Iterator
+from itertools import accumulate, chain, repeat, starmap, takewhile
+from operator import attrgetter, call, methodcaller
+from types import CodeType
+from typing import Any
+
+Place = tuple[CodeType, int | None]
+
+_place = attrgetter("f_code", "f_lineno")
+_set_gc = {True: gc.enable, False: gc.disable}.__getitem__
+_ONCE = ((),)  # starmap(function, _ONCE) calls it once, when its turn comes
+
+
+def stack_of(thread_id: int) -> list[Place]:
+    """Code and line of each frame of a thread, innermost first; empty where it runs no Python.
+
+    Any thread may ask, of any thread, whatever that is doing.
+    """
+    top = map(methodcaller("get", thread_id), starmap(sys._current_frames, _ONCE))
+    frames: Iterator[Any] = accumulate(chain(top, repeat("f_back")), getattr)
+    return _in_one_call(map(_place, takewhile(bool, frames)))
+
+
+def thread_ids() -> list[int]:
+    """The threads that run Python now, those that ``threading`` does not know among them."""
+    ids: list[list[int]] = _in_one_call(map(list, starmap(sys._current_frames, _ONCE)))
+    return ids[0]
+
+
+def _in_one_call(steps: Iterator[Any]) -> list[Any]:
+    """What ``steps``, made of C functions alone, gives, with nothing else run in between.
+
+    Garbage is not collected meanwhile; whether it is to be is read, and put back, in the same call.
+    """
+    found: deque[Any] = deque()
+    put_back = map(call, map(_set_gc, map(found.__getitem__, (0,))))
+    parts = chain(starmap(gc.isenabled, _ONCE), starmap(gc.disable, _ONCE), steps, put_back)
+    try:
+        found.extend(parts)
+    except BaseException:
+        if found:
+            _set_gc(found[0])()
+        raise
+    return list(found)[2:-1]

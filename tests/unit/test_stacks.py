@@ -1,0 +1,275 @@
+"""Stacks are read from another thread without a chance to crash it, and variables by itself."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import queue
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers import python, until
+
+import jaxcluster.engine
+from jaxcluster.engine.interlude import ask_main_thread
+from jaxcluster.engine.stacks import stack_of, thread_ids
+
+
+class Waiting:
+    """A thread that waits three functions deep."""
+
+    def __init__(self) -> None:
+        self.ready, self.go = threading.Event(), threading.Event()
+        self.thread = threading.Thread(target=self.outer)
+        self.thread.start()
+        self.ready.wait(20)
+
+    def outer(self) -> None:
+        self.inner(depth=150)
+
+    def inner(self, depth: int) -> None:
+        if depth:
+            self.inner(depth - 1)
+        else:
+            self.ready.set()
+            self.go.wait(60)
+
+    @property
+    def ident(self) -> int:
+        assert self.thread.ident is not None
+        return self.thread.ident
+
+
+@pytest.fixture
+def waiting() -> Iterator[Waiting]:
+    made = Waiting()
+    yield made
+    made.go.set()
+    made.thread.join(20)
+
+
+def test_a_stack_is_whole_and_innermost_first(waiting: Waiting) -> None:
+    names = [code.co_qualname for code, _ in stack_of(waiting.ident)]
+    assert names.count("Waiting.inner") == 151  # a faulthandler's dump ends after 100
+    assert names.index("Waiting.inner") < names.index("Waiting.outer")
+    lines = {line for code, line in stack_of(waiting.ident) if code.co_name == "outer"}
+    assert lines == {Waiting.outer.__code__.co_firstlineno + 1}
+
+
+def test_a_thread_that_is_not_there_has_no_stack(waiting: Waiting) -> None:
+    assert stack_of(1) == []
+    waiting.go.set()
+    waiting.thread.join(20)
+    assert stack_of(waiting.ident) == []
+
+
+def test_all_threads_are_listed(waiting: Waiting) -> None:
+    assert {waiting.ident, threading.get_ident()} <= set(thread_ids())
+
+
+def test_no_variable_of_the_thread_is_held(waiting: Waiting) -> None:
+    stack_of(waiting.ident)
+    waiting.go.set()
+    waiting.thread.join(20)
+    assert not [f for f in gc.get_objects() if type(f).__name__ == "frame" and _is_inner(f)]
+
+
+def _is_inner(frame: object) -> bool:
+    return getattr(frame, "f_code", None) is Waiting.inner.__code__
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_garbage_is_collected_as_before(waiting: Waiting, on: bool) -> None:
+    before = gc.isenabled()
+    try:
+        (gc.enable if on else gc.disable)()
+        stack_of(waiting.ident)
+        assert gc.isenabled() is on
+        stack_of(1)
+        assert gc.isenabled() is on
+    finally:
+        (gc.enable if before else gc.disable)()
+
+
+# What follows must also be able to fail: read by f_back, by traceback.extract_stack or by
+# faulthandler, one or the other of these ends in a segmentation fault on one Python or another.
+STRESS = """
+import functools, gc, sys, threading, time
+from jaxcluster.engine.stacks import stack_of
+sys.setswitchinterval(1e-6)
+
+class Finalizer:
+    def __del__(self):
+        for i in range(20): str(i)
+def called_from_c(x):
+    a, b = Finalizer(), Finalizer()
+    return x
+class Counter:
+    def __init__(self, n): self.n = n
+    def __iter__(self): return self
+    def __next__(self):
+        a = Finalizer()
+        self.n -= 1
+        if self.n < 0: raise StopIteration
+        return self.n
+def generator(n):
+    a = Finalizer()
+    yield from range(n)
+def own_stack():
+    frame, n = sys._getframe(1), 0
+    while frame is not None:
+        n += frame.f_code is not None
+        frame = frame.f_back
+    return n
+def recurse(n):
+    a = Finalizer()
+    if n % 3 == 0: own_stack()
+    if n:
+        return recurse(n - 1) + max([1, 2], key=called_from_c)
+    list(map(called_from_c, range(5)))
+    functools.reduce(lambda x, y: (Finalizer(), x)[1], range(5))
+    list(Counter(3)), sum(generator(4))
+    try: list(map(lambda x: 1 / 0, [1]))
+    except ZeroDivisionError: pass
+    return 0
+
+walked = []
+def walk():
+    main = threading.main_thread().ident
+    for _ in range(COUNT):
+        walked.append(len(stack_of(main)))
+        if len(walked) > 100: del walked[:]
+if "gc" in MODE: gc.set_threshold(3, 2, 2)
+if "audit" in MODE: sys.addaudithook(lambda *event: [str(i) for i in range(3)])
+if "trace" in MODE: sys.settrace(lambda frame, event, arg: lambda *_: None)
+walker = threading.Thread(target=walk)
+walker.start()
+k = 0
+while walker.is_alive():
+    list(map(recurse, [k % 15]))
+    k += 1
+assert k > 10 and not ("gc" in MODE and not gc.isenabled())
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("mode", ["plain", "trace", "gc", "trace gc audit"])
+def test_a_hundred_thousand_stacks_of_a_running_thread(mode: str) -> None:
+    count = 100_000 if mode in ("plain", "trace") else 20_000
+    done = python("-c", f"COUNT, MODE = {count}, {mode!r}\n{STRESS}")
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr[-2000:]
+
+
+JAX_STRESS = """
+import os; os.environ["JAX_PLATFORMS"] = "cpu"
+import sys, threading, time
+import jax, jax.numpy as jnp
+from jaxcluster.engine.stacks import stack_of
+def recurse(x, n):
+    if n == 0: return jnp.sin(x)
+    if n % 3 == 0: return jax.vmap(lambda y: recurse(y, n - 1))(x[None])[0]
+    return recurse(x * 2.0 + n, n - 1)
+def trace():
+    jax.make_jaxpr(lambda x: jax.grad(lambda y: recurse(y, 15))(x))(1.0)
+trace()
+sys.setswitchinterval(1e-6)
+def walk():
+    main = threading.main_thread().ident
+    for _ in range(5000):
+        stack_of(main)
+        time.sleep(0)
+walker = threading.Thread(target=walk)
+walker.start()
+while walker.is_alive():
+    trace()
+print("ended")
+"""
+
+
+def test_stacks_of_a_thread_that_traces_with_jax() -> None:
+    """The crash that was seen: read by ``f_back``, this ends in a segmentation fault (3.11)."""
+    done = python("-c", JAX_STRESS)
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr[-2000:]
+
+
+# --------------------------------------------------------------------------- by itself
+
+ASKING = """
+import ctypes, queue, sys, threading, time
+from jaxcluster.engine.interlude import ask_main_thread
+answers = queue.Queue()
+stop = threading.Event()
+def secret_of(frame):
+    while frame.f_code.co_name != "work":
+        frame = frame.f_back
+    return frame.f_locals["secret"]
+def ask():
+    begun.wait()
+    answers.put(ask_main_thread(secret_of, 20))
+    answers.put(ask_main_thread(lambda frame: 1 / 0, 20))
+    asleep.wait()
+    answers.put(ask_main_thread(lambda frame: "late", 0.05))
+    woken.wait()
+    answers.put(ask_main_thread(lambda frame: "again", 20))
+    stop.set()
+begun, asleep, woken = threading.Event(), threading.Event(), threading.Event()
+threading.Thread(target=ask).start()
+def work(secret):
+    begun.set()
+    while answers.qsize() < 2:
+        secret += 0
+    asleep.set()
+    began = time.monotonic()
+    # C's sleep ends early where a signal comes; PyDLL would keep the lock, CDLL lets it go.
+    assert ctypes.CDLL(None).sleep(1) == 0
+    woken.set()
+    while not stop.is_set():
+        pass
+work(42)
+print([answers.get() for _ in range(4)])
+"""
+
+
+def test_the_main_thread_answers_between_bytecodes_and_is_not_woken_in_c_code() -> None:
+    done = python("-c", ASKING)
+    assert done.stdout == "[42, None, None, 'again']\n", done.stderr
+
+
+def test_many_may_ask_the_main_thread() -> None:
+    answers: queue.SimpleQueue[int] = queue.SimpleQueue()
+    threads = [
+        threading.Thread(target=lambda k=k: answers.put(ask_main_thread(lambda _: k, 20)))
+        for k in range(50)
+    ]
+    for thread in threads:
+        thread.start()
+    until(lambda: answers.qsize() == 50, "all answers", 30)
+    assert sorted(answers.get() for _ in threads) == list(range(50))
+
+
+# --------------------------------------------------------------------------- the law
+
+# Walks by the thread itself: of its own frames, or of those that a signal handler is given.
+OWN_WALKS = {"cells.py", "interlude.py", "inspection.py", "journal.py"}
+FORBIDDEN = {
+    "extract_stack",
+    "walk_stack",
+    "format_stack",
+    "print_stack",
+    "dump_traceback",
+    "_current_exceptions",
+}
+
+
+def test_no_other_module_of_a_rank_looks_at_the_frames_of_threads() -> None:
+    for path in Path(jaxcluster.engine.__path__[0]).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = getattr(node, "attr", None) or getattr(node, "name", None)
+            where = f"{path.name}:{getattr(node, 'lineno', 0)}"
+            assert name not in FORBIDDEN, where
+            if name == "_current_frames":
+                assert path.name == "stacks.py", where
+            if name == "f_back":
+                assert path.name in OWN_WALKS, where
