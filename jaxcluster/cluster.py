@@ -10,17 +10,17 @@ import contextlib
 import dataclasses
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxcluster import diagnose, news, recovery, registry, wire
-from jaxcluster.engine.processes import process_token
+from jaxcluster import claims, diagnose, news, recovery, registry, wire
+from jaxcluster.engine.processes import pid_space, process_token
 from jaxcluster.errors import (
     RESTART_HINT,
-    ClusterExists,
     Divergence,
     JaxClusterError,
     LaunchError,
@@ -29,6 +29,7 @@ from jaxcluster.errors import (
     RankHung,
     RecoveryError,
     UsageError,
+    VersionMismatch,
 )
 from jaxcluster.launchers.local import LocalCluster
 from jaxcluster.launchers.supervisor import Supervisor, sweep
@@ -41,10 +42,10 @@ from jaxcluster.starting import (
     OomKills,
     Progress,
     Starting,
+    claim,
     clear_away,
     describe_exit,
     dry_run,
-    ipp_files,
     live_records,
     make_spec,
 )
@@ -98,6 +99,7 @@ class Cluster:
         self._link.on_push = self._on_push
         self._supervisor = supervisor
         self._local: LocalCluster | None = None
+        self._claim: claims.Claim | None = None  # on its name, of the process that started it
         self._client: Any = None
         self._background: list[AsyncCell] = []
         self._changing = threading.RLock()  # held while it gets new processes, or its end
@@ -108,7 +110,8 @@ class Cluster:
     @property
     def owned(self) -> bool:
         """Whether it ends with this process."""
-        return self.record.owner == process_token(os.getpid())
+        record = self.record
+        return record.owner == process_token(os.getpid()) and record.pid_space == pid_space()
 
     def __enter__(self) -> Cluster:
         return self
@@ -137,7 +140,12 @@ class Cluster:
             f"{per_rank} {self.spec.platform} device{'s' if counts != [1] else ''} per rank "
             f"({total} in all, {', '.join(kinds)}){took}.{self._unchecked()}"
             + (f" {self._without_coordinator()}" if self.coordinator_died else "")
+            + (f" {self._without_dead()}" if self.dead else "")
         )
+
+    def _without_dead(self) -> str:
+        why = "; ".join(sorted({facts["why"] for facts in self.dead.values()}))
+        return f"{name_ranks(self.dead).capitalize()} died ({why})."
 
     def _without_coordinator(self) -> str:
         """What the death of JAX's coordinator means."""
@@ -189,7 +197,17 @@ class Cluster:
             self._link.mark_dead(rank, {"why": "the cluster was stopped"})
         self._link.close()
         self._let_go()
-        clear_away(self.record)
+        if self.is_restarting and self._claim is not None and self._claim.is_held:
+            registry.remove_connection_files(self.record)  # nobody else gets its name meanwhile
+            self._claim.empty()
+        else:
+            clear_away(self.record)
+            self._let_go_of_name()
+
+    def _let_go_of_name(self) -> None:
+        if self._claim is not None:
+            self._claim.let_go()
+            self._claim = None
 
     def close(self) -> None:
         """Let go of it without stopping it: the end of an ``attach``."""
@@ -201,6 +219,7 @@ class Cluster:
             if self._local is None:
                 self._supervisor.close()
             self._let_go()
+            self._let_go_of_name()
             news.tell()
 
     def _close_client(self) -> None:
@@ -248,8 +267,9 @@ class Cluster:
             )
         self.stop()
         with _starting, news.going_on(progress) as say:
-            fresh = _start_spec(self.spec, say)
-        for name in ("record", "_link", "_supervisor", "_local", "_let_go", "started_s"):
+            fresh = _start_spec(self.spec, say, self._claim)
+        kept = ("record", "_link", "_supervisor", "_local", "_claim", "_let_go", "started_s")
+        for name in kept:
             setattr(self, name, getattr(fresh, name))
         self.dead, self.counts, self.out_of_step = fresh.dead, {}, None
         self.coordinator_died, self._oom_kills = fresh.coordinator_died, fresh._oom_kills
@@ -273,7 +293,7 @@ class Cluster:
         if self._client is None:
             import ipyparallel
 
-            security = ipp_files(self.record.cluster_file)[2]
+            security = registry.connection_files(self.record)[2]
             self._client = ipyparallel.Client(str(security))
             self._client.wait_for_engines(self.num_processes, timeout=30)
         return self._client
@@ -602,6 +622,7 @@ class Cluster:
         self._check_not_closed()
         answers = self._link.gather(ranks, op, body, timeout_s=timeout_s, bodies=bodies)
         words = {r: f"dead ({e.body['why']})" for r, e in answers.items() if e.op == "died"}
+        words |= {r: e.body["message"] for r, e in answers.items() if e.op == "mismatch"}
         missing = [r for r in ranks if r not in answers]
         states = {s.rank: s for s in self.status()} if missing else {}
         for rank in missing:
@@ -666,6 +687,11 @@ class Cluster:
         while not starting.exits.empty():
             self._on_supervisor_event(starting.exits.get())
 
+    def _ask_exits(self) -> None:
+        """Take in which of its processes had ended before this one was connected."""
+        for event in self._supervisor.command("exits", timeout_s=5.0).get("exits", []):
+            self._on_supervisor_event(event)
+
     def _on_supervisor_event(self, event: dict[str, Any]) -> None:
         """On the supervisor's thread."""
         if self.closed or self._is_ending:
@@ -723,7 +749,7 @@ def start_spec(spec: wire.ClusterSpec, progress: Progress | None = None) -> Clus
     """Start what ``spec`` describes. ``progress`` is told what is happening, a line at a time."""
     with _starting, news.going_on(progress) as say:
         started = _start_spec(spec, say)
-        _open[spec.name] = started
+        _open[started.name] = started
     return started
 
 
@@ -732,24 +758,25 @@ def is_starting() -> bool:
     return _starting.locked()
 
 
-def _start_spec(spec: wire.ClusterSpec, say: Progress) -> Cluster:
+def _start_spec(
+    spec: wire.ClusterSpec, say: Progress, claimed: claims.Claim | None = None
+) -> Cluster:
+    """Start what ``spec`` describes.
+
+    Args:
+      claimed: the claim on its name, where this process has it already.
+    """
     began = time.perf_counter()
-    root = registry.runtime_root()
-    sweep(root)
-    if spec.name in {record.name for record in live_records()}:
-        raise ClusterExists(
-            f"Cluster {spec.name!r} is running already.",
-            f"%jaxcluster attach {spec.name} connects to it, %jaxcluster stop ends it, and "
-            "%jaxcluster start --name NAME starts another.",
-        )
-    registry.remove(spec.name)
-    registry.folder(spec.name).mkdir(mode=0o700)
-    starting = Starting(spec, say, began + spec.timeout_s)
+    sweep(registry.runtime_root())
+    if claimed is None or not claimed.is_held:
+        spec, claimed = claim(spec)
+    starting = Starting(spec, say, began + spec.timeout_s, claimed)
     try:
         record = starting.run()
         assert starting.link is not None and starting.local is not None
         cluster = Cluster(record, starting.link, starting.local.supervisor)
         cluster._local = starting.local
+        cluster._claim = claimed
         cluster._listen(starting)
     except BaseException:
         starting.abandon()
@@ -792,18 +819,45 @@ def connect(record: registry.ClusterRecord) -> Cluster:
     """A connection to a running cluster, which does not become the current one.
 
     Raises:
+      VersionMismatch: it was started by another version of jaxcluster.
       LaunchError: its fork server is gone.
-      NoCluster: no rank answers.
+      NoCluster: no rank answers, or it runs where it can't be reached from here.
     """
+    if record.protocol != wire.PROTOCOL_VERSION:
+        raise VersionMismatch(
+            f"Cluster {record.name!r} was started by a jaxcluster that speaks protocol "
+            f"{record.protocol}; this one speaks {wire.PROTOCOL_VERSION}.",
+            "Attach with the version that started it, or stop it there and start another.",
+        )
     supervisor = Supervisor(Path(record.supervisor))
-    supervisor.connect(5.0)
+    try:
+        supervisor.connect(5.0)
+    except LaunchError:
+        _check_is_here(record)
+        raise
     link = Link(dict(enumerate(record.addresses)))
     cluster = Cluster(record, link, supervisor)
     supervisor.on_event = cluster._on_supervisor_event
-    if not any(state.state in ("idle", "running") for state in cluster.status()):
+    try:
+        cluster._ask_exits()
+        states = cluster.status()
+    except BaseException:
+        cluster.close()
+        raise
+    if not cluster.dead and not any(state.state in ("idle", "running") for state in states):
         cluster.close()
         raise NoCluster(f"No rank of cluster {record.name!r} answers.", "%jaxcluster start -n 4")
     return cluster
+
+
+def _check_is_here(record: registry.ClusterRecord) -> None:
+    """Raises NoCluster of a cluster that does not answer and yet may live, somewhere else."""
+    if claims.lives([record.name])[record.name] is claims.Life.UNKNOWN:
+        raise NoCluster(
+            f"Cluster {record.name!r} was started on host {record.hostname} and can't be reached "
+            f"from here ({socket.gethostname()}).",
+            f"There: jaxcluster stop {record.name}   or   %jaxcluster attach {record.name}",
+        )
 
 
 def stop(name: str) -> float:
@@ -819,6 +873,7 @@ def stop(name: str) -> float:
     try:
         connect(record).stop()
     except (NoCluster, LaunchError):  # what is left of it
+        _check_is_here(record)
         Supervisor(Path(record.supervisor)).quit()
         clear_away(record)
     news.tell()

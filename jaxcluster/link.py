@@ -17,11 +17,19 @@ import zmq
 from jaxcluster import errors, wire
 
 Buffer = bytes | memoryview
+VERSION_HINT = (
+    "Install the same jaxcluster for the notebook and the ranks, and start another cluster: "
+    "%jaxcluster stop, then %jaxcluster start"
+)
 
 
 @dataclass(frozen=True)
 class Event:
-    """What came from a rank: ``op`` is reply, error, output or (from the link itself) died."""
+    """What came from a rank: ``op`` is reply, error or output.
+
+    The link itself says ``died``, with ``why``, and ``mismatch`` of a rank that speaks another
+    protocol version: it lives, and can't be understood.
+    """
 
     rank: int
     op: str
@@ -49,6 +57,7 @@ class Link:
         self._prefix = os.urandom(4).hex()
         self._waiting: dict[str, tuple[int, Sink]] = {}
         self._dead: dict[int, Any] = {}
+        self._foreign: dict[int, Any] = {}
         self._outgoing: deque[tuple[int, list[Buffer]]] = deque()
         self._lock = threading.Lock()
         self._wake_read, self._wake_write = os.pipe()
@@ -93,6 +102,9 @@ class Link:
                 ids.append(id := f"{self._prefix}-{next(self._ids)}")
                 if rank in self._dead:
                     sink.put(Event(rank, "died", id, self._dead[rank]))
+                    continue
+                if rank in self._foreign:
+                    sink.put(Event(rank, "mismatch", id, self._foreign[rank]))
                     continue
                 self._waiting[id] = (rank, sink)
                 self._outgoing.append((rank, [wire.encode(op, id, body), *buffers]))
@@ -139,9 +151,19 @@ class Link:
         """Answer all that waits for ``rank``, now and later, with a ``died`` event."""
         with self._lock:
             self._dead[rank] = facts
-            gone = [id for id, (r, _) in self._waiting.items() if r == rank]
-            for id in gone:
-                self._waiting.pop(id)[1].put(Event(rank, "died", id, facts))
+            self._answer_all(rank, "died", facts)
+
+    def _mark_foreign(self, rank: int, message: str) -> None:
+        """Answer all that waits for a rank of another version, now and later, with that."""
+        facts = {"ename": "VersionMismatch", "message": message, "hint": VERSION_HINT}
+        with self._lock:
+            self._foreign[rank] = facts
+            self._answer_all(rank, "mismatch", facts)
+
+    def _answer_all(self, rank: int, op: str, facts: Any) -> None:
+        """With the lock held."""
+        for id in [id for id, (r, _) in self._waiting.items() if r == rank]:
+            self._waiting.pop(id)[1].put(Event(rank, op, id, facts))
 
     def close(self) -> None:
         """End the thread and its sockets; requests after it are never answered."""
@@ -199,8 +221,10 @@ class Link:
                 return
             try:
                 envelope = wire.decode(frames[0].buffer)
-            except ValueError as error:
-                self.mark_dead(rank, {"version": str(error)})
+            except wire.OtherVersion as error:
+                self._mark_foreign(rank, str(error))
+                continue
+            except ValueError:  # nothing of ours: whoever waits goes on waiting
                 continue
             id, op = envelope["id"], envelope["op"]
             if op == "push":
@@ -222,17 +246,20 @@ def unwrap(event: Event) -> Any:
 
     Raises:
       RankDied: the rank's process has ended.
+      VersionMismatch: the rank speaks another protocol version.
       JaxClusterError: what the rank raised, as a TransferError where it is about a value.
     """
     if event.op == "reply":
         return event.body
     if event.op == "died":
-        if "version" in event.body:
-            raise errors.VersionMismatch(event.body["version"])
         raise errors.RankDied(
             f"Rank {event.rank} has died ({event.body.get('why', 'unknown reason')}).",
             f"%jaxcluster logs {event.rank} shows the end of its log. {errors.RESTART_HINT}",
             [event.rank],
+        )
+    if event.op == "mismatch":
+        raise errors.VersionMismatch(
+            f"Rank {event.rank} can't be understood: {event.body['message']}.", event.body["hint"]
         )
     kinds = {
         "BadName": errors.TransferError,

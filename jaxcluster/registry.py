@@ -1,13 +1,17 @@
 """The clusters of this user on this machine: a folder each, with a record that others can read.
 
-    <runtime>/<name>/cluster.json     the record (ClusterRecord)
+    <runtime>/<name>/alive            who has claimed the name; locked while it lives (see claims)
+                     cluster.json     the record (ClusterRecord)
                      rank-0.sock      the ranks' own sockets
                      rank-0.log       what they wrote to file descriptors 1 and 2
+                     jax.sock         JAX's coordinator
                      lock             held while a cell is handed out; holds the last cells' seqs
                      held             locked by all processes that are connected to it
-                     fork.sock        the fork server's socket
+              fork-812-4711.sock      a fork server's socket, and its log
 
-The folder belongs to the user alone (0700): whoever can't enter it can't talk to the ranks.
+The folder belongs to the user alone (0700): whoever can't enter it can't talk to the ranks. What
+stands in a record is believed as far as it goes: one of another shape or version, or whose name is
+not its folder's, is no cluster's, and is left alone.
 """
 
 from __future__ import annotations
@@ -18,16 +22,16 @@ import fcntl
 import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jaxcluster import wire
-from jaxcluster.errors import JaxClusterError, NoCluster, UsageError
+from jaxcluster import runtimefolder, wire
+from jaxcluster.errors import NoCluster, UsageError
+from jaxcluster.runtimefolder import inside
 
-MAX_SOCKET_PATH = 100  # sun_path holds 108 bytes, and rank-1234.sock must fit behind the folder
+runtime_root = runtimefolder.runtime_root
+ALIVE, HELD = "alive", "held"
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,9 @@ class ClusterRecord:
 
     ``owner`` is the token (pid:start) of the process that the cluster ends with; "" if detached.
     ``addresses``, ``pids`` and ``logs`` are indexed by rank. ``coordinator_pid`` is the one that
-    hosts JAX's coordination service; 0: rank 0 does, and all others end with it.
+    hosts JAX's coordination service; 0: rank 0 does, and all others end with it. ``claim`` is the
+    id of the claim on its name, ``pid_space`` where its pids mean something, and ``protocol`` what
+    its ranks speak.
     """
 
     name: str
@@ -54,32 +60,9 @@ class ClusterRecord:
     cluster_file: str = ""
     notebook: str = ""
     coordinator_pid: int = 0
-
-
-def runtime_root(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder of all clusters of this user, made if need be.
-
-    Raises:
-      JaxClusterError: it is there and belongs to somebody else.
-    """
-    if chosen := environ.get("JAXCLUSTER_RUNTIME_DIR"):
-        root = Path(chosen)
-    elif xdg := environ.get("XDG_RUNTIME_DIR"):
-        root = Path(xdg) / "jaxcluster"
-    else:
-        root = Path(tempfile.gettempdir()) / f"jaxcluster-{os.getuid()}"
-    if len(str(root)) > MAX_SOCKET_PATH - 40:
-        root = Path("/tmp") / f"jaxcluster-{os.getuid()}"
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = root.stat()
-    if found.st_uid != os.getuid():
-        raise JaxClusterError(
-            f"{root} belongs to another user.",
-            "Set JAXCLUSTER_RUNTIME_DIR to a folder of your own with a short path.",
-        )
-    if found.st_mode & 0o077:
-        root.chmod(0o700)
-    return root
+    claim: str = ""
+    pid_space: str = ""
+    protocol: int = wire.PROTOCOL_VERSION
 
 
 def check_name(name: str) -> str:
@@ -88,7 +71,7 @@ def check_name(name: str) -> str:
     Raises:
       UsageError: it may not.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,30}", name):
+    if not is_name(name):
         raise UsageError(
             f"{name!r} can't be a cluster's name: it takes letters, digits, '-', '_' and '.', "
             "31 at most.",
@@ -97,13 +80,18 @@ def check_name(name: str) -> str:
     return name
 
 
+def is_name(name: str) -> bool:
+    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,30}", name) is not None
+
+
 def folder(name: str) -> Path:
-    return runtime_root() / name
+    """A cluster's folder, for sockets, other processes and people."""
+    return runtime_root() / check_name(name)
 
 
 def write(record: ClusterRecord) -> None:
     """Save the record, so that no reader ever sees half of it."""
-    path = folder(record.name) / "cluster.json"
+    path = inside() / check_name(record.name) / "cluster.json"
     draft = path.with_suffix(".tmp")
     draft.write_text(json.dumps(dataclasses.asdict(record), indent=1))
     draft.replace(path)
@@ -115,10 +103,8 @@ def read(name: str) -> ClusterRecord:
     Raises:
       NoCluster: there is none of that name.
     """
-    try:
-        text = (folder(name) / "cluster.json").read_text()
-        return wire.parse(ClusterRecord, json.loads(text))
-    except (OSError, ValueError):
+    found = parse(inside() / name) if is_name(name) else None
+    if found is None:
         others = ", ".join(r.name for r in records())
         raise NoCluster(
             f"There is no cluster {name!r} here"
@@ -126,29 +112,58 @@ def read(name: str) -> ClusterRecord:
             f"Type %jaxcluster attach {others.split(',')[0]}"
             if others
             else "Start one: %jaxcluster start -n 4",
-        ) from None
+        )
+    return found
 
 
 def records() -> list[ClusterRecord]:
     """All clusters that have a record, oldest first."""
-    found = []
-    for path in runtime_root().glob("*/cluster.json"):
-        with contextlib.suppress(OSError, ValueError):
-            found.append(wire.parse(ClusterRecord, json.loads(path.read_text())))
+    folders = [path for path in inside().iterdir() if is_name(path.name)]
+    found = filter(None, map(parse, folders))
     return sorted(found, key=lambda record: record.created_ns)
 
 
-def remove(name: str) -> None:
-    shutil.rmtree(folder(name), ignore_errors=True)
+def parse(folder: Path) -> ClusterRecord | None:
+    """The record in a folder, if it is that folder's, and one that this version can read."""
+    try:
+        body = json.loads((folder / "cluster.json").read_bytes())
+        record = wire.parse_strictly(ClusterRecord, body)
+    except (OSError, ValueError, RecursionError):
+        return None
+    n = record.spec.num_processes
+    per_rank = (record.addresses, record.pids, record.logs, record.facts, record.devices)
+    whole = all(len(each) == n for each in per_rank)
+    return record if whole and record.name == record.spec.name == folder.name else None
+
+
+def connection_files(record: ClusterRecord) -> list[Path]:
+    """ipyparallel's files of a cluster: its record of it, and how engines and clients connect.
+
+    Empty where the record names something else.
+    """
+    path = Path(record.cluster_file)
+    ours = rf"cluster-jaxcluster-{re.escape(record.name)}-[0-9a-f]{{8}}\.json"
+    if not re.fullmatch(ours, path.name):
+        return []
+    cluster_id = path.stem.removeprefix("cluster-")
+    kinds = ("engine", "client")
+    return [path, *(path.with_name(f"ipcontroller-{cluster_id}-{kind}.json") for kind in kinds)]
+
+
+def remove_connection_files(record: ClusterRecord) -> None:
+    for path in connection_files(record):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def hold(name: str) -> Callable[[], None]:
     """Show that somebody is connected, until what it returns is called or this process ends."""
     try:
-        held = os.open(folder(name) / "held", os.O_RDONLY | os.O_CREAT, 0o600)
+        held = os.open(inside() / name / HELD, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:  # its folder is gone
         return lambda: None
-    fcntl.flock(held, fcntl.LOCK_SH)
+    with contextlib.suppress(OSError):  # a file system without locks
+        fcntl.flock(held, fcntl.LOCK_SH)
 
     def let_go() -> None:
         nonlocal held
@@ -162,7 +177,7 @@ def hold(name: str) -> Callable[[], None]:
 def is_held(name: str) -> bool:
     """Whether any process is connected to a cluster."""
     try:
-        held = os.open(folder(name) / "held", os.O_RDONLY)
+        held = os.open(inside() / name / HELD, os.O_RDONLY)
     except OSError:
         return False
     try:
@@ -184,7 +199,14 @@ def turn(name: str, ranks: Iterable[int] = ()) -> Iterator[Turn]:
     not make that sure, since their sockets are not one: each of ``ranks`` is told which cell comes
     before this one, and waits for it.
     """
-    lock = os.open(folder(name) / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        lock = os.open(inside() / name / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except FileNotFoundError:
+        raise NoCluster(
+            f"The folder of cluster {name!r} is gone ({folder(name)}), and its sockets with it.",
+            "%jaxcluster restart gives the ranks new processes and a new folder, and keeps their "
+            "variables.",
+        ) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         before = json.loads(os.read(lock, 1 << 20) or b"{}")

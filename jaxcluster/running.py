@@ -194,7 +194,7 @@ class AsyncCell:
             if self.on_notice is not None:
                 self.on_notice(f"Rank {event.rank} died: {event.body['why']}.\n")
             return health.Died(event.rank)
-        if event.op == "error":
+        if event.op in ("error", "mismatch"):
             body = event.body
             error = wire.ErrorInfo(body["ename"], body["message"], [])
             reply = wire.CellReply(event.rank, self.record.seq, "error", 0.0, error)

@@ -12,20 +12,22 @@ import os
 import queue
 import signal
 import socket
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxcluster import registry, topology, wire
+from jaxcluster import claims, registry, topology, wire
 from jaxcluster.engine.facts import (
     cuda_plugin_installed,
     host_gpus,
     host_key,
     host_tpu_chips,
 )
-from jaxcluster.engine.processes import is_alive, process_token
+from jaxcluster.engine.processes import pid_space, process_token
 from jaxcluster.errors import (
+    ClusterExists,
     EnginesMissing,
     InitializeFailed,
     LaunchError,
@@ -93,6 +95,7 @@ def make_spec(
             )
     return wire.ClusterSpec(
         name=registry.check_name(name) if name is not None else free_name(),
+        any_name=name is None,
         num_processes=num_processes,
         devices_per_process=devices_per_process,
         platform=chosen,
@@ -109,40 +112,64 @@ def make_spec(
 
 
 def free_name() -> str:
-    """``main``, or the first of ``main-2``, ``main-3``... that no running cluster has."""
-    taken = {record.name for record in live_records()}
-    names = itertools.chain(["main"], (f"main-{i}" for i in itertools.count(2)))
-    return next(name for name in names if name not in taken)
+    """``main``, or the first of ``main-2``, ``main-3``... that nobody has, or may have."""
+    return next(name for name in automatic_names() if claims.is_free(name))
+
+
+def automatic_names() -> Iterator[str]:
+    return itertools.chain(["main"], (f"main-{i}" for i in itertools.count(2)))
+
+
+def claim(spec: wire.ClusterSpec) -> tuple[wire.ClusterSpec, claims.Claim]:
+    """The cluster's name for this process; where the user gave none, the next that is free.
+
+    Raises:
+      ClusterExists: somebody else has it.
+    """
+    registry.check_name(spec.name)
+    for name in itertools.chain([spec.name], automatic_names() if spec.any_name else []):
+        if (claimed := claims.claim(name)) is not None:
+            return dataclasses.replace(spec, name=name), claimed
+    holder = claims.read_holder(registry.folder(spec.name))
+    running = any(record.name == spec.name for record in live_records(tidy=False))
+    if running:
+        raise ClusterExists(
+            f"Cluster {spec.name!r} is running already.",
+            f"%jaxcluster attach {spec.name} connects to it, %jaxcluster stop ends it, and "
+            "%jaxcluster start --name NAME starts another.",
+        )
+    if holder is not None:
+        pid = holder.owner.partition(":")[0]
+        raise ClusterExists(
+            f"Cluster {spec.name!r} is just being started, by process {pid} on {holder.hostname}.",
+            f"%jaxcluster attach {spec.name} connects to it then; %jaxcluster start --name NAME "
+            "starts another.",
+        )
+    raise ClusterExists(
+        f"{registry.folder(spec.name)} is there, and is not known to be left from a cluster.",
+        "Remove it if it is not needed, or: %jaxcluster start --name NAME",
+    )
 
 
 def live_records(tidy: bool = True) -> list[registry.ClusterRecord]:
-    """The running clusters of this user on this machine; what dead ones left is removed.
+    """The running clusters of this user; what dead ones left is removed.
+
+    One that can't be judged from here is among them: it may run on another host.
 
     Args:
       tidy: remove it. A thread that only looks leaves it to those that start clusters.
     """
-    living = []
-    for record in registry.records():
-        alive = is_alive(record.owner) if record.owner else Path(record.supervisor).exists()
-        if alive:
-            living.append(record)
-        elif tidy:
-            clear_away(record)
-    return living
+    if tidy:
+        claims.tidy()
+    found = registry.records()
+    lives = claims.lives(record.name for record in found)
+    return [record for record in found if lives[record.name] is not claims.Life.DEAD]
 
 
 def clear_away(record: registry.ClusterRecord) -> None:
-    registry.remove(record.name)
-    if record.cluster_file:
-        for path in ipp_files(record.cluster_file):
-            path.unlink(missing_ok=True)
-
-
-def ipp_files(cluster_file: str) -> list[Path]:
-    security = Path(cluster_file).parent
-    cluster_id = Path(cluster_file).stem.removeprefix("cluster-")
-    connection = [security / f"ipcontroller-{cluster_id}-{k}.json" for k in ("engine", "client")]
-    return [Path(cluster_file), *connection]
+    """Remove what a cluster that has ended has left, and nothing of another one of its name."""
+    registry.remove_connection_files(record)
+    claims.remove(record.name, record.claim)
 
 
 def describe_exit(code: int, out_of_memory: bool = False) -> str:
@@ -193,8 +220,11 @@ class Starting:
       link: the ranks' own sockets.
     """
 
-    def __init__(self, spec: wire.ClusterSpec, say: Progress, deadline: float) -> None:
+    def __init__(
+        self, spec: wire.ClusterSpec, say: Progress, deadline: float, claimed: claims.Claim
+    ) -> None:
         self.spec = spec
+        self.claim = claimed
         self.say = say
         self.deadline = deadline
         self.exits: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
@@ -237,6 +267,8 @@ class Starting:
             cluster_file=local.ipp.cluster_file,
             notebook=os.environ.get("JPY_SESSION_NAME", ""),
             coordinator_pid=self.coordinator_pid,
+            claim=self.claim.id,
+            pid_space=pid_space(),
         )
         registry.write(record)
         if spec.detach:
@@ -311,25 +343,35 @@ class Starting:
             coordinator_bind_address=coordinator,
             collectives_addresses=[unwrap(answers[rank]) for rank in ranks],
         )
-        return self._with_coordinator(plan, reserved["coordinator_process"])
+        if not reserved["coordinator_process"]:
+            return plan
+        return self._with_coordinator(plan, one_host)
 
-    def _with_coordinator(self, plan: topology.RankPlan, possible: bool) -> topology.RankPlan:
+    def _with_coordinator(self, plan: topology.RankPlan, one_host: bool) -> topology.RankPlan:
         """Start the coordination service beside the ranks, so that rank 0 may die as well.
 
         A coordinator that the user placed stays where JAX puts it: in rank 0.
         """
         assert self.local is not None
         chosen = self.spec.coordinator_address or self.spec.coordinator_bind_address
-        if (
-            chosen is not None
-            or not possible
-            or os.environ.get("JAXCLUSTER_COORDINATOR") == "rank0"
-        ):
+        if chosen is not None or os.environ.get("JAXCLUSTER_COORDINATOR") == "rank0":
             return plan
-        # Rank 0 holds the port with SO_REUSEPORT, so nobody else gets it meanwhile.
+        # Whoever reaches the coordinator can end ranks, and it asks nobody who he is: on one host
+        # it listens on a Unix socket in the cluster's folder, which only this user can enter.
+        # Elsewhere rank 0 holds the port with SO_REUSEPORT, so nobody else gets it meanwhile.
         address = plan.requests[0].coordinator_address
+        if one_host and sys.platform.startswith("linux"):
+            address = f"{topology.UNIX}{registry.folder(self.spec.name)}/jax.sock"
         self.coordinator_pid = self.local.start_coordinator(address)
-        requests = tuple(dataclasses.replace(r, coordinator_process=True) for r in plan.requests)
+        requests = tuple(
+            dataclasses.replace(
+                request,
+                coordinator_address=address,
+                coordinator_bind_address=address,
+                coordinator_process=True,
+            )
+            for request in plan.requests
+        )
         return dataclasses.replace(plan, requests=requests)
 
     def _initialize(self, plan: topology.RankPlan) -> list[wire.InitializeReply]:
@@ -421,7 +463,7 @@ class Starting:
             self.link.close()
         if self.local is not None:
             self.local.stop()
-        registry.remove(self.spec.name)
+        self.claim.remove()
 
 
 def dry_run(spec: wire.ClusterSpec) -> str:

@@ -25,6 +25,10 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 # oldest version supported: there it does not hang.
 CPU_NPROC = "16"
 
+# gRPC, and so jax.distributed.initialize, takes a Unix socket for an address too (jax 0.10.2
+# and 0.12): who may use it is a matter of the folder that it lies in.
+UNIX = "unix:"
+
 # (chips on the host, processes on the host) -> (TPU_PROCESS_BOUNDS, TPU_CHIPS_PER_PROCESS_BOUNDS).
 # The values of jax/_src/test_multiprocess.py, which is how JAX tests itself on TPUs: a table, since
 # they follow the wiring of each kind of host and can't be computed. (8, 2) is v6e's 2x4 host.
@@ -120,7 +124,7 @@ def plan_ranks(
       PlanError: the ranks can't be laid out on the devices that the facts name.
       UsageError: an argument in ``spec`` makes no sense for this number of processes.
     """
-    _check_arguments(spec)
+    check_spec(spec)
     ranked = _by_rank(spec, facts)
     notes: list[str] = []
     if spec.platform == "cuda":
@@ -230,7 +234,12 @@ def _check_platform(platform: str) -> None:
         )
 
 
-def _check_arguments(spec: ClusterSpec) -> None:
+def check_spec(spec: ClusterSpec) -> None:
+    """Refuse what makes no sense, whatever the devices.
+
+    Raises:
+      UsageError: an argument of ``spec`` is out of its range.
+    """
     _check_platform(spec.platform)
     n = spec.num_processes
     if n < 1:
@@ -251,12 +260,33 @@ def _check_arguments(spec: ClusterSpec) -> None:
             f"Try: jaxcluster.start(num_processes={n}, local_device_ids={[[r] for r in range(n)]})",
         )
     for name in ("coordinator_address", "coordinator_bind_address"):
-        address = getattr(spec, name)
-        if address is not None and not address.rpartition(":")[2].isdigit():
+        if (address := getattr(spec, name)) is not None and (why := _wrong_address(address)):
             raise UsageError(
-                f"{name} is {address!r}, which has no port: write host:port.",
-                f"Try: jaxcluster.start(num_processes={n}, {name}='127.0.0.1:41234')",
+                f"{name} is {address!r}, {why}: write host:port or {UNIX}/PATH.",
+                f"Try: %jaxcluster start -n {n} --{name.replace('_', '-')} 127.0.0.1:41234",
             )
+    for name in ("initialization_timeout", "heartbeat_timeout_seconds"):
+        seconds = getattr(spec, name)
+        if seconds is not None and seconds < 1:
+            raise UsageError(
+                f"{name} is {seconds}: it takes whole seconds, at least 1.",
+                f"Try: %jaxcluster start -n {n} --{name.replace('_', '-')} 100",
+            )
+
+
+def _wrong_address(address: str) -> str:
+    """What is wrong with a coordinator's address; "" if nothing is."""
+    if address.startswith(UNIX):
+        path = address.removeprefix(UNIX)
+        if not path.startswith("/"):
+            return "whose path does not begin with /"
+        return "whose path has more than 107 bytes" if len(path.encode()) > 107 else ""
+    host, _, port = address.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()):
+        return "which has no port" if host or not port.isdigit() else "which has no host"
+    if not 1 <= int(port) <= 65535:
+        return "whose port is not one of 1 to 65535"
+    return ""
 
 
 def _coordinator(
@@ -268,6 +298,8 @@ def _coordinator(
         # default listens on all interfaces with no authentication: stay on loopback where we can.
         own = spec.coordinator_address if _is_loopback(spec.coordinator_address) else None
         return spec.coordinator_address, spec.coordinator_bind_address or own
+    if (bind := spec.coordinator_bind_address) is not None and bind.startswith(UNIX):
+        return bind, bind
     if spec.coordinator_bind_address is not None:
         host, port = address.rpartition(":")[0], spec.coordinator_bind_address.rpartition(":")[2]
         return f"{host}:{port}", spec.coordinator_bind_address
@@ -275,6 +307,8 @@ def _coordinator(
 
 
 def _is_loopback(address: str) -> bool:
+    if address.startswith(UNIX):
+        return True
     host = address.rpartition(":")[0].strip("[]")
     try:
         return ipaddress.ip_address(host).is_loopback

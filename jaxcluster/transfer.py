@@ -15,6 +15,7 @@ import math
 import mmap
 import os
 import pickle
+import secrets
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ import psutil
 from jaxcluster import wire
 from jaxcluster.engine.facts import host_key
 from jaxcluster.errors import NotAddressable, NotSerialisable, TransferError, UsageError
-from jaxcluster.link import unwrap
+from jaxcluster.link import Sink, unwrap
 from jaxcluster.ranks import name_ranks
 
 if TYPE_CHECKING:
@@ -57,13 +58,12 @@ def pull(cluster: Cluster, name: str) -> Any:
       NotSerialisable: the value can't be pickled.
     """
     check_names([name])
-    described = _describe(cluster, name, plain=False)
     try:
-        return _collect(cluster, described)
+        return _pull_once(cluster, name, plain=False)
     except _NeedsJax:
         pass
     try:
-        return _collect(cluster, _describe(cluster, name, plain=True))
+        return _pull_once(cluster, name, plain=True)
     except _NeedsJax as error:
         raise NotSerialisable(
             f"{name} is or holds an object of {error}, which the notebook does not import: it "
@@ -72,20 +72,39 @@ def pull(cluster: Cluster, name: str) -> Any:
         ) from None
 
 
+def _pull_once(cluster: Cluster, name: str, plain: bool) -> Any:
+    """Ask, collect, and whatever happens leave nothing behind on the ranks.
+
+    Between the two the ranks hold on to the value, under a token, and its arrays stay in memory as
+    long. Not all that describe it are asked for a part, and a pull may be stopped before all have
+    answered, so all are told to let go. Nobody waits for that.
+    """
+    token = secrets.token_hex(8)
+    holding = True
+    try:
+        described = _describe(cluster, name, plain, token)
+        holding = bool(described.arrays or described.buffer_sizes)
+        return _collect(cluster, described)
+    finally:
+        if holding and not cluster.closed:
+            bodies = {rank: {"token": token} for rank in range(cluster.num_processes)}
+            cluster.link.request_each(bodies, "forget", sink=Sink())
+
+
 @dataclass
 class _Described:
     """What the ranks say of one value: rank 0's pickle, and every rank's view of the arrays."""
 
     name: str
+    token: str
     pickled: bytes
     buffer_sizes: list[int]
-    tokens: dict[int, str]
     arrays: list[dict[int, wire.ArrayInfo]]
 
 
-def _describe(cluster: Cluster, name: str, plain: bool) -> _Described:
+def _describe(cluster: Cluster, name: str, plain: bool, token: str) -> _Described:
     ranks = range(cluster.num_processes)
-    bodies = {r: {"name": name, "pickle": r == 0, "plain": plain} for r in ranks}
+    bodies = {r: {"name": name, "pickle": r == 0, "plain": plain, "token": token} for r in ranks}
     answers = cluster.ask(ranks, "describe", bodies=bodies, timeout_s=VALUE_TIMEOUT_S)
     per_rank = {r: [wire.parse(wire.ArrayInfo, a) for a in e.body["arrays"]]
                 for r, e in answers.items()}  # fmt: skip
@@ -96,20 +115,21 @@ def _describe(cluster: Cluster, name: str, plain: bool) -> _Described:
             arrays.append({0: info})
             continue
         views = {r: infos[number] for r, infos in per_rank.items() if number < len(infos)}
-        differing = [r for r, v in views.items() if (v.shape, v.dtype) != (info.shape, info.dtype)]
+        like = (info.shape, info.dtype, info.spans)
+        differing = [r for r, v in views.items() if (v.shape, v.dtype, v.spans) != like]
         missing = [r for r in ranks if r not in views]
         if differing or missing:
             raise TransferError(
                 f"{name} is not the same on all ranks: {name_ranks(differing or missing)} "
-                f"{'has another shape or dtype' if differing else 'has fewer arrays'}.",
+                f"{'has another array' if differing else 'has fewer arrays'}.",
                 f"%%spmd --all with the line {name} shows each rank's.",
             )
         arrays.append(views)
     return _Described(
         name=name,
+        token=token,
         pickled=bytes(answers[0].buffers[0]),
         buffer_sizes=answers[0].body["buffers"],
-        tokens={r: e.body["token"] for r, e in answers.items()},
         arrays=arrays,
     )
 
@@ -122,23 +142,13 @@ def _collect(cluster: Cluster, described: _Described) -> Any:
     sizes = [math.prod(s) * d.itemsize for s, d in zip(shapes, dtypes, strict=True)]
     sizes += described.buffer_sizes
     total = sum(-(-size // ALIGN) * ALIGN for size in sizes)
-    tokens = described.tokens
-    try:
-        check_memory(described.name, total)
-        if not total:
-            return _load(
-                described.pickled, [np.empty(s, d) for s, d in zip(shapes, dtypes, strict=True)], []
-            )
-        if total >= SHARED_FROM_NBYTES and shares_memory(cluster, total):
-            memory: mmap.mmap | bytearray = _fill_shared(cluster, described, sizes, total)
-        else:
-            memory = _fetch(cluster, described, shapes, dtypes, sizes, total)
-        tokens = {}
-    finally:
-        if tokens:
-            bodies = {r: {"token": t} for r, t in tokens.items()}
-            with contextlib.suppress(Exception):
-                cluster.ask(list(tokens), "forget", bodies=bodies)
+    check_memory(described.name, total)
+    memory: mmap.mmap | bytearray | None = None if total else bytearray()
+    if total >= SHARED_FROM_NBYTES and shares_memory(cluster, total):
+        with contextlib.suppress(NoRoom):
+            memory = _fill_shared(cluster, described, sizes, total)
+    if memory is None:
+        memory = _fetch(cluster, described, shapes, dtypes, sizes, total)
     offsets = _offsets(sizes)
     arrays = [
         np.ndarray(shape, dtype, memory, offset)
@@ -224,13 +234,29 @@ def shares_memory(cluster: Cluster, nbytes: int) -> bool:
     return room.f_bavail * room.f_frsize > nbytes + (16 << 20)
 
 
+class NoRoom(Exception):
+    """Shared memory has no room for a file: its bytes travel as frames."""
+
+
 @contextlib.contextmanager
 def _shared_file(nbytes: int) -> Iterator[tuple[str, mmap.mmap]]:
-    """A mapped file in shared memory. Its name is gone afterwards; the mapping lives on."""
-    descriptor, path = tempfile.mkstemp(prefix=f"jaxcluster-{os.getpid()}-", dir=SHARED_MEMORY)
+    """A mapped file in shared memory. Its name is gone afterwards; the mapping lives on.
+
+    Raises:
+      NoRoom: its pages can't be had. They are all taken now: where a mapped page can't be had at
+        its first use, the kernel ends the process (SIGBUS).
+    """
     try:
-        os.ftruncate(descriptor, nbytes)
-        yield path, mmap.mmap(descriptor, nbytes)
+        descriptor, path = tempfile.mkstemp(prefix=f"jaxcluster-{os.getpid()}-", dir=SHARED_MEMORY)
+    except OSError as error:
+        raise NoRoom from error
+    try:
+        try:
+            os.posix_fallocate(descriptor, 0, nbytes)
+            mapped = mmap.mmap(descriptor, nbytes)
+        except OSError as error:
+            raise NoRoom from error
+        yield path, mapped
     finally:
         os.close(descriptor)
         os.unlink(path)
@@ -248,7 +274,7 @@ def _fill_shared(
     with _shared_file(total) as (path, memory):
         bodies = {
             rank: {
-                "token": described.tokens[rank],
+                "token": described.token,
                 "path": path,
                 "arrays": wanted.get(rank, []),
                 "buffers": offsets[n:] if rank == 0 else [],
@@ -272,7 +298,7 @@ def _fetch(
     ranks = sorted({r for views in described.arrays for r in views} | {0})
     bodies = {
         r: {
-            "token": described.tokens[r],
+            "token": described.token,
             "arrays": [k for k, views in enumerate(described.arrays) if r in views],
         }
         for r in ranks
@@ -374,7 +400,7 @@ def push(cluster: Cluster, values: Mapping[str, Any], ranks: Sequence[int] | Non
     total = sum(-(-size // ALIGN) * ALIGN for size in sizes)
     if total >= SHARED_FROM_NBYTES and shares_memory(cluster, total):
         offsets = _offsets(sizes)
-        with _shared_file(total) as (path, memory):
+        with contextlib.suppress(NoRoom), _shared_file(total) as (path, memory):
             for raw, offset in zip(raws, offsets, strict=True):
                 memory[offset : offset + raw.nbytes] = raw
             body = {
@@ -382,10 +408,10 @@ def push(cluster: Cluster, values: Mapping[str, Any], ranks: Sequence[int] | Non
                 "buffers": [[o, o + n] for o, n in zip(offsets, sizes, strict=True)],
             }
             cluster.ask(chosen, "assign", body, buffers=[pickled], timeout_s=VALUE_TIMEOUT_S)
-    else:
-        if total:
-            check_memory(" and ".join(values), total * len(chosen))
-        cluster.ask(chosen, "assign", {}, buffers=[pickled, *raws], timeout_s=VALUE_TIMEOUT_S)
+            return
+    if total:
+        check_memory(" and ".join(values), total * len(chosen))
+    cluster.ask(chosen, "assign", {}, buffers=[pickled, *raws], timeout_s=VALUE_TIMEOUT_S)
 
 
 def check_names(names: Iterator[str] | Sequence[str] | Mapping[str, Any]) -> None:

@@ -32,8 +32,8 @@ T = TypeVar("T")
 class ClusterSpec:
     """What a user asked for. Everything that a launcher and the plan need, and nothing more.
 
-    The last group is passed to ``jax.distributed.initialize`` as it stands; ``None`` means that
-    jaxcluster assigns it.
+    ``None`` in what is passed to ``jax.distributed.initialize`` as it stands means that jaxcluster
+    assigns it. ``any_name`` says that the user gave no name: another free one will do.
     """
 
     name: str
@@ -49,6 +49,7 @@ class ClusterSpec:
     coordinator_bind_address: str | None = None
     initialization_timeout: int | None = None
     heartbeat_timeout_seconds: int = 100
+    any_name: bool = False
 
 
 @dataclass(frozen=True)
@@ -406,17 +407,22 @@ def _fields(value: Any) -> dict[str, Any]:
     raise TypeError(f"{type(value).__name__} is no JSON value")
 
 
+class OtherVersion(ValueError):
+    """A message of a jaxcluster that speaks another protocol version."""
+
+
 def decode(data: bytes | memoryview) -> dict[str, Any]:
     """The envelope of ``encode``.
 
     Raises:
-      ValueError: it is no envelope, or of another protocol version.
+      OtherVersion: it is of another protocol version.
+      ValueError: it is no envelope.
     """
     envelope = json.loads(bytes(data))
     if not isinstance(envelope, dict) or "op" not in envelope:
         raise ValueError(f"not a jaxcluster message: {bytes(data)[:80]!r}")
     if envelope.get("v") != PROTOCOL_VERSION:
-        raise ValueError(
+        raise OtherVersion(
             f"jaxcluster protocol {envelope.get('v')} met protocol {PROTOCOL_VERSION}: "
             "install the same jaxcluster version for the notebook and the ranks"
         )
@@ -429,6 +435,48 @@ def parse(cls: type[T], body: Any) -> T:
     Unknown keys are dropped (a newer peer may add fields), missing ones take their default.
     """
     return typing.cast(T, _build(cls, body))
+
+
+def parse_strictly(cls: type[T], body: Any) -> T:
+    """``parse`` of what anybody may have written: every value must be of its field's type.
+
+    Raises:
+      ValueError: one is not, or is missing.
+    """
+    _check(cls, body, cls.__name__)
+    try:
+        return parse(cls, body)
+    except TypeError as error:  # a field without a default is missing
+        raise ValueError(str(error)) from None
+
+
+def _check(annotation: Any, value: Any, where: str) -> None:
+    """Raises ValueError if a JSON value is not of this type."""
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in inner:
+            return
+        annotation = next(a for a in inner if a is not type(None))
+        origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is list and isinstance(value, list):
+        for number, item in enumerate(value):
+            _check(inner[0], item, f"{where}[{number}]")
+    elif origin is dict and isinstance(value, dict):
+        for key, item in value.items():
+            _check(inner[1], item, f"{where}[{key!r}]")
+    elif isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
+        if not isinstance(value, dict):
+            raise ValueError(f"{where} is {value!r:.80}, not an object")
+        for name, hint in _hints(annotation).items():
+            if name in value:
+                _check(hint, value[name], f"{where}.{name}")
+    elif annotation is float and isinstance(value, int) and not isinstance(value, bool):
+        return
+    elif annotation is not Any and (
+        not isinstance(value, origin or annotation)
+        or (isinstance(value, bool) and annotation is not bool)
+    ):
+        raise ValueError(f"{where} is {value!r:.80}, not {annotation}")
 
 
 def _build(annotation: Any, value: Any) -> Any:

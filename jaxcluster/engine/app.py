@@ -152,6 +152,7 @@ class Rank:
 
     def attach(self, kernel: Any) -> None:
         """The engine has registered and has a shell: from here on cells run."""
+        find_modules_here()
         self.values.namespace = kernel.shell.user_ns
         guards.guard(kernel.shell)
         self.runner.attach(kernel.shell)
@@ -173,6 +174,17 @@ class Rank:
         sys.argv, sys.orig_argv = [""], [sys.executable]  # a script's own, not an engine's
         app.initialize([*argv, "--log-level=40", f"--IPEngine.timeout={REGISTRATION_TIMEOUT_S}"])
         app.start()
+
+
+def find_modules_here() -> None:
+    """Let cells import what lies beside the notebook.
+
+    Not before: what the rank itself imports must not come from there (a folder of several people,
+    a file ``token.py``), so it is started with ``python -P``.
+    """
+    if not os.environ.get("PYTHONSAFEPATH"):
+        here = ("", os.getcwd())
+        sys.path[:] = [*here, *(path for path in sys.path if path not in here)]
 
 
 def main() -> None:

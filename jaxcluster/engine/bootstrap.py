@@ -20,6 +20,7 @@ from jaxcluster.engine import jax_private
 from jaxcluster.engine.journal import Journal
 
 POLL_S = 0.002
+UNIX = "unix:"  # gRPC's own way to write the path of a Unix socket
 
 
 class Reservation:
@@ -65,11 +66,10 @@ def wait_for_coordinator(
     Raises:
       TimeoutError: it did not within ``timeout_s``.
     """
-    host, _, port = address.rpartition(":")
     deadline = clock() + timeout_s
     while True:
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
+            _dial(address).close()
             return
         except OSError as error:
             if clock() > deadline:
@@ -77,6 +77,20 @@ def wait_for_coordinator(
                     f"the coordinator at {address} gave no answer in {timeout_s:.0f} s ({error})"
                 ) from None
             time.sleep(POLL_S)
+
+
+def _dial(address: str) -> socket.socket:
+    """A connection to ``HOST:PORT`` or ``unix:/PATH``."""
+    if address.startswith(UNIX):
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(address.removeprefix(UNIX))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host.strip("[]"), int(port)), timeout=1)
 
 
 def initialize(request: wire.InitializeRequest, journal: Journal) -> wire.InitializeReply:
@@ -169,6 +183,8 @@ def keep_proxies_away(coordinator_address: str) -> None:
     With ``http_proxy`` in the environment gRPC asks the proxy for a tunnel even to 127.0.0.1, and
     ``initialize`` waits for it until its time is up.
     """
+    if coordinator_address.startswith(UNIX):
+        return
     if not any(os.environ.get(name) for name in ("grpc_proxy", "https_proxy", "http_proxy")):
         return
     host = coordinator_address.rpartition(":")[0].strip("[]")

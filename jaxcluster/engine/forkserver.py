@@ -10,18 +10,21 @@ had) it imports nothing and starts plain ``python -m jaxcluster.engine`` process
 It is the parent of all, so it hears of every exit at once (SIGCHLD), and it ends them all when its
 owner is gone, however the owner went: that is watched for twice, by the end of its standard input
 and by the owner's pid and start time. Should it be killed itself, the kernel ends its children
-(PDEATHSIG). A detached cluster has no owner and lives until it is stopped.
+(PDEATHSIG). A detached cluster has no owner and lives until it is stopped; when its folder or this
+socket has been removed, nobody could stop it any more, so it ends itself.
 
 Commands and events are JSON lines on a Unix socket in a directory that only this user can enter:
 
     {"cmd": "spawn", "id": 1, "procs": [{"role": "rank", "rank": 0, "env": {...}, "cwd": "...",
                                          "log": "...", "argv": [...]}]}
-    {"event": "spawned", "id": 1, "pids": [812]}
+    {"event": "spawned", "id": 1, "pids": [812]}      a "hold" in a proc names the file to lock
     {"event": "exit", "pid": 812, "role": "rank", "rank": 0, "code": -9}
     {"cmd": "kill", "id": 2, "pids": [812]}      ends these; answered when all are reaped
     {"cmd": "stop", "id": 3}                     ends all children; answered when all are reaped
     {"event": "stopping"}                        ... which the other connections hear first
-    {"cmd": "detach", "id": 4, "detached": true}
+    {"cmd": "exits", "id": 4}                    whose exits there were since the cluster's start:
+    {"event": "exits", "id": 4, "exits": [...]}  for those who were not connected then
+    {"cmd": "detach", "id": 5, "detached": true}
     {"cmd": "quit"}                              ends all children, and then itself
 """
 
@@ -29,6 +32,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
+import fcntl
 import gc
 import importlib
 import json
@@ -44,7 +49,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcluster.engine.forked import become_a_process_of_its_own
-from jaxcluster.engine.processes import die_with_parent, is_alive, redirect_output
+from jaxcluster.engine.processes import die_with_parent, findable, is_alive, redirect_output
 
 OWNER_CHECK_S = 0.5
 IDLE_EXIT_S = 600.0
@@ -89,8 +94,9 @@ class Pending:
 class ForkServer:
     """One loop over the socket, SIGCHLD and the owner's standard input."""
 
-    def __init__(self, listener: socket.socket, owner: str, fork: bool) -> None:
+    def __init__(self, listener: socket.socket, path: str, owner: str, fork: bool) -> None:
         self.listener = listener
+        self.path = path
         self.owner = owner
         self.fork = fork
         self.detached = False
@@ -100,6 +106,11 @@ class ForkServer:
         self.pending: list[Pending] = []
         self.deferred: list[tuple[Connection, dict[str, Any]]] = []
         self.preloaded = not fork
+        self.exits: list[dict[str, Any]] = []  # of the present cluster's processes
+        self.ending: set[int] = set()  # those whose end was asked for
+        self.held: tuple[str, int] | None = None  # the file that says that the cluster lives
+        self.socket_file = os.stat(path)
+        self.unreachable = 0  # how often in a row its files were found gone
         self.idle_since = time.monotonic()
         self.selector = selectors.DefaultSelector()
         self.wake_read, self.wake_write = os.pipe()
@@ -132,6 +143,9 @@ class ForkServer:
         while True:
             self._step(OWNER_CHECK_S)
             if not self.detached and not is_alive(self.owner):
+                self._quit()
+            self.unreachable = self.unreachable + 1 if self._is_removed() else 0
+            if self.detached and self.unreachable > 1:
                 self._quit()
             if self.children:
                 self.idle_since = time.monotonic()
@@ -203,14 +217,18 @@ class ForkServer:
             if command == "stop":
                 for other in [c for c in self.connections.values() if c is not connection]:
                     self._send(other, event="stopping")  # the exits that follow are no accident
+                self.exits.clear()
             pids = list(self.children) if command == "stop" else message["pids"]
             targets = {p for p in pids if p in self.children}
+            self.ending |= targets
             self._kill(targets)
             if targets:
                 self.pending.append(Pending(connection, id, targets))
                 self._reap()
             else:
                 self._send(connection, event="stopped", id=id)
+        elif command == "exits":
+            self._send(connection, event="exits", id=id, exits=self.exits)
         elif command == "detach":
             self.detached = bool(message["detached"])
             self._send(connection, event="detached", id=id)
@@ -219,7 +237,36 @@ class ForkServer:
         else:
             self._send(connection, event="error", id=id, error=f"unknown command {command!r}")
 
+    def _is_removed(self) -> bool:
+        """Whether nobody can find the way to this server any more."""
+        try:
+            if not os.path.samestat(os.stat(self.path), self.socket_file):
+                return True
+            return self.held is not None and not os.path.samestat(
+                os.stat(self.held[0]), os.fstat(self.held[1])
+            )
+        except FileNotFoundError:
+            return True
+        except OSError:  # a file system that does not answer just now
+            return False
+
+    def _hold(self, path: str) -> None:
+        """Lock the file that shows others that the cluster lives, while this process does."""
+        self._let_go()
+        with contextlib.suppress(OSError):  # no such file, or a file system without locks
+            lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            self.held = path, lock
+            fcntl.flock(lock, fcntl.LOCK_SH)
+
+    def _let_go(self) -> None:
+        if self.held is not None:
+            os.close(self.held[1])
+            self.held = None
+
     def _spawn(self, proc: dict[str, Any]) -> int:
+        if path := proc.get("hold"):
+            self._hold(path)
+            self.exits.clear()
         pid = self._fork(proc) if self.fork else self._popen(proc)
         self.children[pid] = Child(pid, proc["role"], proc.get("rank"))
         return pid
@@ -230,8 +277,8 @@ class ForkServer:
             module += f".{proc['role']}"
         with open(proc["log"], "ab") as log:
             child = subprocess.Popen(
-                [sys.executable, "-m", module, *proc["argv"]],
-                env={**proc["env"], "JAXCLUSTER_PARENT": str(os.getpid())},
+                [sys.executable, "-P", "-m", module, *proc["argv"]],
+                env={**findable(proc["env"], os.getcwd()), "JAXCLUSTER_PARENT": str(os.getpid())},
                 cwd=proc["cwd"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -269,6 +316,7 @@ class ForkServer:
             connection.sock.close()
         os.close(self.wake_read)
         os.close(self.wake_write)
+        self._let_go()  # its own copy: the server holds it still
         os.setsid()
         die_with_parent(parent)
         redirect_output(proc["log"])
@@ -317,21 +365,21 @@ class ForkServer:
                 popen.returncode = code
             if child is None:
                 continue
+            exit = {"event": "exit", "pid": pid, "role": child.role, "rank": child.rank}
+            exit |= {"code": code, "at_ns": time.time_ns()}
+            if pid in self.ending:
+                self.ending.discard(pid)
+            else:
+                self.exits.append(exit)
             for connection in list(self.connections.values()):
-                self._send(
-                    connection,
-                    event="exit",
-                    pid=pid,
-                    role=child.role,
-                    rank=child.rank,
-                    code=code,
-                    at_ns=time.time_ns(),
-                )
+                self._send(connection, **exit)
         for waiting in list(self.pending):
             waiting.pids &= self.children.keys()
             if not waiting.pids:
                 self.pending.remove(waiting)
                 self._send(waiting.connection, event="stopped", id=waiting.id)
+        if not self.children:
+            self._let_go()
 
     def _quit(self) -> None:
         self._kill(set(self.children))
@@ -339,9 +387,9 @@ class ForkServer:
         while self.children and time.monotonic() < deadline:
             self.selector.select(0.05)
             self._reap()
-        path = self.listener.getsockname()
         with contextlib.suppress(OSError):
-            os.unlink(path)
+            if os.path.samestat(os.stat(self.path), self.socket_file):
+                os.unlink(self.path)
         os._exit(0)
 
 
@@ -385,11 +433,35 @@ def main(argv: list[str] | None = None) -> None:
     # OpenBLAS starts its threads at import, and only a process of one thread can be forked safely;
     # each rank sets its own number of threads after the fork.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(args.socket)
-    os.chmod(args.socket, 0o600)
+    try:
+        listener = listen(args.socket)
+    except OSError as error:
+        sys.exit(f"can't listen on {args.socket}: {error.strerror or error}")
+    ForkServer(listener, args.socket, args.owner, fork=not args.no_fork).run()
+
+
+def listen(path: str) -> socket.socket:
+    """A socket that listens at ``path``, in a folder that is this user's alone.
+
+    The folder is opened, checked and used by its descriptor: a path may be turned elsewhere.
+
+    Raises:
+      OSError: it can't be bound, or the folder is somebody else's.
+    """
+    folder, name = os.path.split(path)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        found = os.fstat(descriptor)
+        if found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise PermissionError(errno.EPERM, f"{folder} is not this user's alone")
+        inside = f"/proc/self/fd/{descriptor}"
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(f"{inside if os.path.isdir(inside) else folder}/{name}")
+    finally:
+        os.close(descriptor)
+    os.chmod(path, 0o600)
     listener.listen(64)
-    ForkServer(listener, args.owner, fork=not args.no_fork).run()
+    return listener
 
 
 if __name__ == "__main__":

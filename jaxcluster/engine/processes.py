@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Mapping
 
 _PR_SET_PDEATHSIG = 1
 
@@ -40,7 +41,33 @@ def process_token(pid: int) -> str:
 def is_alive(token: str) -> bool:
     """Whether the process that ``process_token`` named still runs."""
     pid, _, started = token.partition(":")
-    return start_time(int(pid)) == started
+    return pid.isdecimal() and start_time(int(pid)) == started
+
+
+def pid_space() -> str:
+    """Where this process's pids mean something: the kernel's boot id and the pid namespace.
+
+    The pid of a process in another container, or on another host, is some other process's here,
+    or nobody's. ``""`` where there is no /proc.
+    """
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as boot_id:
+            return f"{boot_id.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def findable(env: Mapping[str, str], cwd: str) -> dict[str, str]:
+    """``env`` for a ``python -P -m jaxcluster...`` that runs in the folder ``cwd``.
+
+    With -P no module is taken from the current folder, which may be another user's. A checkout of
+    jaxcluster itself that is used from its own folder must then be named.
+    """
+    checkout = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    if os.path.realpath(cwd) != os.path.realpath(checkout):
+        return dict(env)
+    paths = [checkout, *filter(None, [env.get("PYTHONPATH")])]
+    return {**env, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def die_with_parent(parent_pid: int) -> None:

@@ -8,9 +8,10 @@ its own shards of them where the notebook says: into a shared-memory file that t
 from __future__ import annotations
 
 import io
-import itertools
 import mmap
 import pickle
+import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -31,6 +32,7 @@ from jaxcluster.engine.beacon import Request
 PROTOCOL = 5
 READY_TIMEOUT_S = 30.0
 DISPLAY_TIMEOUT_S = 5.0
+HELD_S = 900.0  # longer than any notebook waits for a value
 
 
 class BadName(Exception):
@@ -54,6 +56,7 @@ class Held:
     name: str
     arrays: list[Any]
     buffers: list[pickle.PickleBuffer]
+    since: float
 
 
 class ArrayPickler(cloudpickle.Pickler):
@@ -81,7 +84,8 @@ class Values:
         self.namespace: dict[str, Any] = {}
         self.last_result: Any = lambda: None
         self._held: dict[str, Held] = {}
-        self._tokens = itertools.count()
+        # Of pulls that were given up before this rank came to describe the value.
+        self._forgotten: deque[str] = deque(maxlen=64)
 
     def lookup(self, name: str) -> Any:
         """The value of a name; ``""`` is the last cell's last expression."""
@@ -115,16 +119,26 @@ class Values:
                 f"{name} can't be pickled on rank {self.rank}: {type(error).__name__}: {error}"
             ) from None
         arrays = [numpy_view(a) for a in pickler.arrays]
-        token = f"{self.rank}-{next(self._tokens)}"
         wanted = request.body["pickle"]
         if arrays or (buffers and wanted):
-            self._held[token] = Held(name, arrays, buffers if wanted else [])
+            held = Held(name, arrays, buffers if wanted else [], time.monotonic())
+            self._hold(request.body.get("token", ""), held)
         body = {
-            "token": token,
             "arrays": [asdict(describe(a)) for a in arrays],
             "buffers": [b.raw().nbytes for b in buffers] if wanted else [],
         }
         return body, [file.getvalue()] if wanted else []
+
+    def _hold(self, token: str, value: Held) -> None:
+        """Keep a value for the ``fill`` or ``fetch`` that follows.
+
+        A notebook that was killed between the two takes its token along, so what is old goes.
+        """
+        for old, held in list(self._held.items()):
+            if value.since - held.since > HELD_S:
+                self._held.pop(old, None)
+        if token and token not in self._forgotten:
+            self._held[token] = value
 
     def fill(self, request: Request) -> Any:
         """``fill``: write this rank's shards to their places in the notebook's shared memory."""
@@ -158,7 +172,10 @@ class Values:
         return {"places": places}, frames
 
     def forget(self, request: Request) -> None:
-        self._held.pop(request.body["token"], None)
+        """``forget``: a pull was given up. Its ``describe`` may still wait for the main thread."""
+        token = request.body["token"]
+        self._forgotten.append(token)
+        self._held.pop(token, None)
 
     def sample(self, request: Request) -> Any:
         """``sample``: what is needed to print an array that spans processes."""

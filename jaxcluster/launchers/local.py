@@ -64,6 +64,7 @@ def render(
         role: {"role": role, "argv": [], "env": base, "cwd": cwd, "log": f"{folder}/{role}.log"}
         for role in ("controller", "coordinator")
     }
+    services["controller"]["hold"] = f"{folder}/{registry.ALIVE}"
     return LaunchPlan(
         spec, folder, services["controller"], services["coordinator"], tuple(ranks), addresses
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import json
 import os
 import queue
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -16,7 +18,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxcluster.engine.processes import is_alive, process_token
+from jaxcluster import claims
+from jaxcluster.engine.processes import findable, process_token
 from jaxcluster.errors import LaunchError
 
 # Read when Python starts, or when numpy or jax is imported, so a fork server has them for good:
@@ -80,15 +83,17 @@ class Supervisor:
         self = cls(path)
         self.settings = import_time_settings(env)
         self.log = path.with_suffix(".log")
-        argv = [sys.executable, "-m", "jaxcluster.engine.forkserver"]
+        argv = [sys.executable, "-P", "-m", "jaxcluster.engine.forkserver"]
         argv += ["--socket", str(path), "--owner", process_token(os.getpid())]
         with open(self.log, "ab") as log:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(log, fcntl.LOCK_SH)  # the fork server shares it: see sweep
             self._process = subprocess.Popen(
                 argv if can_fork() else [*argv, "--no-fork"],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env=dict(env),
+                env=findable(env, cwd),
                 cwd=cwd,
                 start_new_session=True,  # the notebook's stop button is not for it
             )
@@ -123,7 +128,7 @@ class Supervisor:
                 break
             except OSError as error:
                 connection.close()
-                if not self.path.exists() and self._process is None:
+                if self._process is None and not isinstance(error, BlockingIOError):
                     raise LaunchError(f"There is no fork server at {self.path}.") from None
                 if self._process is not None and self._process.poll() is not None:
                     raise LaunchError(
@@ -136,6 +141,7 @@ class Supervisor:
                         "Give it longer: %jaxcluster start --timeout 120",
                     ) from None
                 time.sleep(0.002)
+        _check_peer(connection, self.path)
         self._socket = connection
         threading.Thread(
             target=self._read, args=(connection,), name="jaxcluster-supervisor", daemon=True
@@ -280,17 +286,33 @@ def quit_warm() -> bool:
 
 
 def sweep(root: Path) -> None:
-    """Remove what dead fork servers left behind in the runtime folder."""
+    """Remove what fork servers that have ended left behind in the runtime folder.
+
+    A fork server shares the lock on its log with who has started it, so where locks reach, a free
+    one says that it has ended (see ``claims``).
+    """
+    if not claims.is_local(root):
+        return
     for path in {path.with_suffix(".sock") for path in root.glob("fork-*")}:
-        pid = path.name.split("-")[1]
-        if not is_alive(process_token(int(pid))):
-            probe = socket.socket(socket.AF_UNIX)
-            try:
-                probe.connect(str(path))
-            except OSError:
-                _unlink(path)
-            finally:
-                probe.close()
+        log = path.with_suffix(".log")
+        gone = claims.is_locked(log) is False or not log.exists()
+        if gone and not claims.listens(path):
+            _unlink(path)
+
+
+def _check_peer(connection: socket.socket, path: Path) -> None:
+    """Whoever listens must be this user: what he is sent is run.
+
+    Raises:
+      LaunchError: he is not.
+    """
+    if hasattr(socket, "SO_PEERCRED"):
+        size = struct.calcsize("3i")
+        found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        uid = struct.unpack("3i", found)[1]
+        if uid != os.getuid():
+            connection.close()
+            raise LaunchError(f"{path} is listened on by another user ({uid}).")
 
 
 def _unlink(path: Path) -> None:

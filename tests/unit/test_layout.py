@@ -140,6 +140,17 @@ def test_arrays_of_one_rank_each_are_not_taken_for_one() -> None:
     assert layout.array_layout("y", infos, known).notes == {3: "another array: float32[4]"}
 
 
+def test_an_array_of_one_rank_is_not_taken_for_a_part_of_one_that_spans() -> None:
+    known = layouts.devices(4, 1)
+    infos = layouts.named(known, (8,), {"i": 4}, ("i",))
+    infos[2] = replace(infos[2], spans=False)
+    assert layout.array_layout("x", infos, known).notes == {2: "another array: float32[8]"}
+    spanning = layouts.named(known, (8,), {"i": 4}, ("i",))
+    infos = {r: replace(info, spans=False) for r, info in spanning.items()} | {3: spanning[3]}
+    found = layout.array_layout("x", infos, known)
+    assert found.notes == {3: "another array: float32[8], across processes"}
+
+
 def test_a_deleted_array_and_a_tracer_have_a_word() -> None:
     for note in ("deleted or donated", "a tracer: it stood for an array while jit or grad ran"):
         gone = wire.ArrayInfo([8, 8], "float32", "", False, [], note=note)
@@ -240,6 +251,12 @@ def test_the_rank_whose_copy_differs_is_named() -> None:
 def test_nan_is_found_where_all_copies_are_equal_too() -> None:
     result = layout.compare("w", copies(["a"] * 2, nan=3))
     assert [(b.rank, b.nan) for b in result.bad] == [(0, 3), (1, 3)]
+    assert not result.ok
+
+
+def test_infinity_is_found_as_nan_is() -> None:
+    result = layout.compare("w", copies(["a"] * 2, inf=2))
+    assert [(b.rank, b.nan, b.inf) for b in result.bad] == [(0, 0, 2), (1, 0, 2)]
     assert not result.ok
 
 

@@ -71,6 +71,8 @@ def echo(op: str, body: Any) -> list[Answer]:
             return [("error", {"ename": body, "message": "no", "hint": "type this"}, [])]
         case "other version":
             return [("raw", b'{"v": 99, "op": "reply", "id": "x"}', [])]
+        case "noise":
+            return [("raw", noise, []) for noise in (b"", b"\xff\xfe", b"[]", b"{}", b"17")]
     return [("reply", [op, body], [])]
 
 
@@ -213,14 +215,29 @@ def test_the_death_of_a_rank_answers_all_that_waits_for_it(link: Link) -> None:
     event = next_event(sink)
     assert (event.rank, event.op, event.id) == (1, "died", waiting)
     later = link.request(1, "op", sink=sink)
-    assert next_event(sink).id == later
+    answer = next_event(sink)  # the made-up rank would answer, but nobody asks it any more
+    assert (answer.id, answer.op, answer.body) == (later, "died", {"why": "killed by SIGKILL"})
+    assert link.gather([1], "op", timeout_s=ANSWER_S)[1].op == "died"
     assert link.gather([0, 1], "op", timeout_s=ANSWER_S)[0].op == "reply"
 
 
 def test_a_rank_of_another_version_is_not_talked_to(link: Link) -> None:
-    found = link.gather([2], "other version", timeout_s=ANSWER_S)
-    with pytest.raises(VersionMismatch, match="install the same jaxcluster version"):
-        unwrap(found[2])
+    found = link.gather([1, 2], "op", bodies={1: "a", 2: "b"}, timeout_s=ANSWER_S)
+    assert [event.op for event in found.values()] == ["reply", "reply"]
+    for asked in ("other version", "op"):  # it is remembered, and is no death
+        event = link.gather([2], asked, timeout_s=ANSWER_S)[2]
+        assert event.op == "mismatch"
+        assert "why" not in event.body
+        with pytest.raises(VersionMismatch, match="install the same jaxcluster version") as caught:
+            unwrap(event)
+        assert str(caught.value).startswith("Rank 2 can't be understood: jaxcluster protocol 99")
+        assert "%jaxcluster start" in caught.value.hint
+    assert link.gather([1], "op", timeout_s=ANSWER_S)[1].op == "reply"
+
+
+def test_what_is_no_message_at_all_answers_nothing_and_ends_nothing(link: Link) -> None:
+    assert link.gather([0], "noise", timeout_s=0.05) == {}
+    assert link.gather([0], "op", 1, timeout_s=ANSWER_S)[0].body == ["op", 1]
 
 
 def test_closing_ends_the_thread_and_twice_does_nothing(addresses: list[str]) -> None:

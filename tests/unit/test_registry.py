@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import stat
+import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from jaxcluster import registry, wire
-from jaxcluster.errors import JaxClusterError, NoCluster, UsageError
+from jaxcluster import registry, runtimefolder, wire
+from jaxcluster.errors import NoCluster, UsageError
 from jaxcluster.registry import ClusterRecord
 
 
 @pytest.fixture(autouse=True)
 def root(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(registry, "MAX_SOCKET_PATH", 1000)  # pytest's folders have long names
+    monkeypatch.setattr(runtimefolder, "MAX_SOCKET_PATH", 1000)  # pytest's folders have long names
     folder = tmp_path_factory.mktemp("run")
     monkeypatch.setenv("JAXCLUSTER_RUNTIME_DIR", str(folder))
     return folder
@@ -45,43 +46,6 @@ def record(name: str = "main", created_ns: int = 1) -> ClusterRecord:
 def save(record: ClusterRecord) -> None:
     registry.folder(record.name).mkdir()
     registry.write(record)
-
-
-# --------------------------------------------------------------------------- the folder
-
-
-def test_only_this_user_can_enter_the_folder(root: Path) -> None:
-    root.chmod(0o755)
-    assert registry.runtime_root() == root
-    assert stat.S_IMODE(root.stat().st_mode) == 0o700
-
-
-def test_the_folder_is_made_where_the_session_keeps_such_things(tmp_path: Path) -> None:
-    made = registry.runtime_root({"XDG_RUNTIME_DIR": str(tmp_path)})
-    assert made == tmp_path / "jaxcluster"
-    assert stat.S_IMODE(made.stat().st_mode) == 0o700
-
-
-def test_the_chosen_folder_comes_first(tmp_path: Path) -> None:
-    environ = {"JAXCLUSTER_RUNTIME_DIR": str(tmp_path / "mine"), "XDG_RUNTIME_DIR": "/nowhere"}
-    assert registry.runtime_root(environ) == tmp_path / "mine"
-
-
-def test_a_path_too_long_for_sockets_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "MAX_SOCKET_PATH", 100)
-    assert registry.runtime_root({"JAXCLUSTER_RUNTIME_DIR": "/tmp/" + "long" * 20}) == Path(
-        f"/tmp/jaxcluster-{os.getuid()}"
-    )
-
-
-def test_another_users_folder_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry.os, "getuid", lambda: 12345)
-    with pytest.raises(JaxClusterError) as caught:
-        registry.runtime_root()
-    assert str(caught.value) == (
-        f"{root} belongs to another user.\n"
-        "Set JAXCLUSTER_RUNTIME_DIR to a folder of your own with a short path."
-    )
 
 
 # --------------------------------------------------------------------------- names
@@ -125,11 +89,99 @@ def test_a_reader_never_sees_half_a_record(monkeypatch: pytest.MonkeyPatch) -> N
     assert registry.read("main").hostname == "box"
 
 
-def test_a_removed_cluster_is_no_more() -> None:
-    save(record())
-    registry.remove("main")
-    assert registry.records() == []
-    registry.remove("main")
+def broken(change: Callable[[dict[str, Any]], object]) -> str:
+    """A good record as JSON, changed."""
+    body = json.loads(json.dumps(dataclasses.asdict(record("odd"))))
+    made = change(body)
+    return json.dumps(made if isinstance(made, list | str | int) else body)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        "null",
+        '"main"',
+        "{}",
+        "[" * 100_000,
+        "\udcff",
+        broken(lambda b: b.pop("spec")),
+        broken(lambda b: b.update(spec=[1])),
+        broken(lambda b: b.update(spec={"name": "odd"})),
+        broken(lambda b: b.update(facts={"0": 1})),
+        broken(lambda b: b.update(facts=[1])),
+        broken(lambda b: b.update(addresses="ipc:///x")),
+        broken(lambda b: b.update(pids=["12"])),
+        broken(lambda b: b.update(pids=[])),
+        broken(lambda b: b.update(created_ns="1")),
+        broken(lambda b: b.update(created_ns=True)),
+        broken(lambda b: b.update(cluster_file=None)),
+        broken(lambda b: b.update(owner=["1:2"])),
+        broken(lambda b: b.update(name="other")),
+        broken(lambda b: b.update(name="../odd")),
+        broken(lambda b: b.update(name="/etc")),
+        broken(lambda b: b["spec"].update(name="/etc")),
+        broken(lambda b: b["spec"].update(num_processes=7)),
+    ],
+)
+def test_a_record_of_another_shape_is_no_clusters(text: str) -> None:
+    save(record("good"))
+    registry.folder("odd").mkdir()
+    path = registry.folder("odd") / "cluster.json"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    assert [r.name for r in registry.records()] == ["good"]
+    with pytest.raises(NoCluster):
+        registry.read("odd")
+    assert path.exists()
+
+
+def test_a_record_of_a_newer_version_is_read_without_what_it_adds() -> None:
+    save(record("new"))
+    path = registry.folder("new") / "cluster.json"
+    body = json.loads(path.read_text()) | {"colour": "red", "protocol": 99}
+    path.write_text(json.dumps(body))
+    assert registry.read("new") == dataclasses.replace(record("new"), protocol=99)
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc", "a/b", "", ".lock"])
+def test_a_name_that_is_a_path_is_no_clusters(root: Path, name: str) -> None:
+    with pytest.raises(NoCluster):
+        registry.read(name)
+    with pytest.raises(UsageError):
+        registry.folder(name)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/home/me/model.json", "", "cluster-jaxcluster-other-0123abcd.json", "cluster-x.json"],
+)
+def test_only_ipyparallels_files_of_the_cluster_are_ever_removed(tmp_path: Path, path: str) -> None:
+    there = tmp_path / Path(path).name if path else tmp_path / "none"
+    there.write_text("dear")
+    found = dataclasses.replace(record(), cluster_file=str(there))
+    assert registry.connection_files(found) == []
+    registry.remove_connection_files(found)
+    assert there.exists()
+
+
+def test_ipyparallels_files_of_the_cluster_are_removed(tmp_path: Path) -> None:
+    names = ["cluster-{}.json", "ipcontroller-{}-engine.json", "ipcontroller-{}-client.json"]
+    files = [tmp_path / name.format("jaxcluster-main-0123abcd") for name in names]
+    for file in files:
+        file.touch()
+    found = dataclasses.replace(record(), cluster_file=str(files[0]))
+    assert registry.connection_files(found) == files
+    registry.remove_connection_files(found)
+    registry.remove_connection_files(found)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cell_of_a_cluster_whose_folder_is_gone_says_so() -> None:
+    gone = pytest.raises(NoCluster, match="folder of cluster 'main' is gone")
+    with gone as caught, registry.turn("main"):
+        pass
+    assert "%jaxcluster restart" in caught.value.hint
 
 
 def test_an_unknown_cluster_says_which_are_running() -> None:

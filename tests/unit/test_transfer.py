@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import pickle
 import sys
 import types
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,9 @@ import numpy as np
 import pytest
 
 from jaxcluster import transfer, wire
+from jaxcluster.engine.values import HELD_S, Held, Values
 from jaxcluster.errors import NotAddressable, NotSerialisable, TransferError, UsageError
+from jaxcluster.link import Event, Sink
 
 
 def info(shape: list[int], shards: list[wire.ShardInfo], note: str = "") -> wire.ArrayInfo:
@@ -217,3 +222,148 @@ def test_a_shared_file_leaves_no_name_behind_and_keeps_its_bytes() -> None:
         again.write(b"from a rank")
     assert not Path(path).exists()
     assert memory[:11] == b"from a rank"
+
+
+def test_memory_that_can_not_be_had_is_no_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that is missing at its first use would end the process: SIGBUS."""
+    before = set(os.listdir(transfer.SHARED_MEMORY))
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(transfer.NoRoom), transfer._shared_file(1000):
+        pass
+    assert set(os.listdir(transfer.SHARED_MEMORY)) == before
+    monkeypatch.setattr(transfer, "SHARED_MEMORY", "/nowhere")
+    with pytest.raises(transfer.NoRoom), transfer._shared_file(1000):
+        pass
+
+
+# --------------------------------------------------------------------------- asking the ranks
+
+
+class Ranks:
+    """Two ranks on this host that answer as they are told, and what they were asked."""
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self.num_processes, self.closed = 2, False
+        self.record = types.SimpleNamespace(facts=[types.SimpleNamespace(host_key="here")])
+        self.link = self
+        self.answers = answers
+        self.asked: list[tuple[str, int, Any, int]] = []
+
+    def check_ranks(self, ranks: Any) -> list[int]:
+        return [0, 1] if ranks is None else list(ranks)
+
+    def ask(
+        self, ranks: Any, op: str, body: Any = None, *, timeout_s: float, buffers: Any = (),
+        bodies: Any = None,
+    ) -> dict[int, Event]:  # fmt: skip
+        for rank in ranks:
+            sent = bodies[rank] if bodies else body
+            self.asked.append((op, rank, sent, sum(memoryview(b).nbytes for b in buffers)))
+        made = self.answers.get(op)
+        if isinstance(made, BaseException):
+            raise made
+        return {rank: Event(rank, "reply", "", *made[rank]) for rank in ranks} if made else {}
+
+    def request_each(self, bodies: Any, op: str, *, sink: Sink) -> None:
+        self.asked += [(op, rank, body, 0) for rank, body in bodies.items()]
+
+    def tokens(self, op: str) -> dict[int, str]:
+        return {rank: body["token"] for asked, rank, body, _ in self.asked if asked == op}
+
+
+def view(**changes: Any) -> dict[str, Any]:
+    described = asdict(info([4], [shard([0, 4])])) | changes
+    return {"arrays": [described], "buffers": []}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {0: (view(), [b"."]), 1: (view(shape=[5]), [])},
+        {0: (view(), [b"."]), 1: (view(spans=False), [])},
+        {0: (view(), [b"."]), 1: ({"arrays": [], "buffers": []}, [])},
+        {0: (view(shards=[]), [b"."]), 1: (view(shards=[]), [])},
+        {0: (view(shape=[1 << 60], spans=False), [b"."]), 1: (view(), [])},
+        KeyboardInterrupt(),
+        TransferError("no"),
+    ],
+)
+def test_a_pull_that_fails_leaves_no_value_held(answer: Any) -> None:
+    ranks = Ranks({"describe": answer})
+    with pytest.raises((TransferError, KeyboardInterrupt)):
+        transfer.pull(ranks, "x")  # type: ignore[arg-type]
+    assert len(set(ranks.tokens("describe").values())) == 1
+    assert ranks.tokens("forget") == ranks.tokens("describe")
+
+
+def test_a_pull_that_ends_well_leaves_no_value_held_either() -> None:
+    """Of a value that each rank has for itself, only rank 0 is asked for the bytes."""
+    dumped = pickled(np.zeros(4, "float32"))
+    ones = memoryview(np.ones(4, "float32")).cast("B")
+    local = view(spans=False)
+    ranks = Ranks(
+        {
+            "describe": {0: (local, [dumped]), 1: (local, [])},
+            "fetch": {0: ({"places": [[0, [[0, 4]], [4]]]}, [ones])},
+        }
+    )
+    assert transfer.pull(ranks, "x").tolist() == [1, 1, 1, 1]  # type: ignore[arg-type]
+    assert ranks.tokens("forget") == ranks.tokens("describe")
+
+
+def held(since: float) -> Held:
+    return Held("x", [1], [], since)
+
+
+def test_a_rank_lets_go_of_values_that_nobody_will_ask_for() -> None:
+    values = Values(0)
+
+    def forget(token: str) -> None:
+        values.forget(types.SimpleNamespace(body={"token": token}))  # type: ignore[arg-type]
+
+    values._hold("a", held(0.0))
+    forget("a")
+    forget("late")  # the value is described only now: its describe had waited for a cell
+    values._hold("late", held(1.0))
+    assert values._held == {}
+    values._hold("killed", held(2.0))
+    values._hold("b", held(2.0 + HELD_S + 1))
+    assert list(values._held) == ["b"]
+
+
+def test_a_push_in_frames_needs_room_for_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "SHARED_MEMORY", "/nowhere")
+    array = np.zeros(1 << 20, np.uint8)
+    memory = types.SimpleNamespace(available=(2 << 20) - 1)
+    monkeypatch.setattr(transfer.psutil, "virtual_memory", lambda: memory)
+    ranks = Ranks({})
+    with pytest.raises(TransferError, match=r"x holds 2.0 MiB"):
+        transfer.push(ranks, {"x": array})  # type: ignore[arg-type]
+    assert ranks.asked == []
+    transfer.push(ranks, {"x": array}, [1])  # type: ignore[arg-type]
+    memory.available = 2 << 20
+    transfer.push(ranks, {"x": array})  # type: ignore[arg-type]
+    assert [(op, rank, nbytes >> 20) for op, rank, _, nbytes in ranks.asked] == [
+        ("assign", 1, 1),
+        ("assign", 0, 1),
+        ("assign", 1, 1),
+    ]
+
+
+def test_a_push_that_finds_no_shared_memory_goes_in_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "host_key", lambda: "here")
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    ranks = Ranks({})
+    transfer.push(ranks, {"x": np.zeros(1 << 20, np.uint8)})  # type: ignore[arg-type]
+    assert [(op, rank, body, nbytes >> 20) for op, rank, body, nbytes in ranks.asked] == [
+        ("assign", 0, {}, 1),
+        ("assign", 1, {}, 1),
+    ]

@@ -1,0 +1,219 @@
+"""Who has a cluster's name, and what may be removed under it."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from jaxcluster import claims, registry, runtimefolder, starting, wire
+from jaxcluster.claims import Life
+from jaxcluster.errors import ClusterExists
+from jaxcluster.registry import ClusterRecord
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(runtimefolder, "MAX_SOCKET_PATH", 1000)  # pytest's folders have long names
+    folder = tmp_path_factory.mktemp("run")
+    monkeypatch.setenv("JAXCLUSTER_RUNTIME_DIR", str(folder))
+    return folder
+
+
+def record(name: str, owner: str = "", claim: str = "") -> ClusterRecord:
+    spec = wire.ClusterSpec(name, 0)
+    return ClusterRecord(name, spec, owner, 1, "key", "box", "/run/fork-1-1.sock", claim=claim)
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What there is was made on another host: its pids and locks say nothing here."""
+    monkeypatch.setattr(claims, "pid_space", lambda: "another kernel")
+    monkeypatch.setattr(claims, "is_local", lambda path: False)
+
+
+def test_a_name_is_claimed_once() -> None:
+    first = claims.claim("main")
+    assert first is not None
+    assert claims.claim("main") is None
+    other = claims.claim("other")
+    assert other is not None
+    first.remove()
+    again = claims.claim("main")
+    assert again is not None
+    again.remove()
+    other.remove()
+    assert [p.name for p in runtimefolder.inside().iterdir()] == [".lock"]
+
+
+def test_of_many_that_want_a_name_at_once_one_gets_it() -> None:
+    barrier = threading.Barrier(8)
+    got: list[claims.Claim | None] = []
+
+    def want() -> None:
+        barrier.wait()
+        got.append(claims.claim("main"))
+
+    threads = [threading.Thread(target=want) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(got) == 8
+    (winner,) = filter(None, got)
+    holder = claims.read_holder(registry.folder("main"))
+    assert holder is not None
+    assert holder.id == winner.id
+
+
+CLAIM = "from jaxcluster import claims; c = claims.claim('main'); print(bool(c), flush=True)"
+
+
+def test_a_claim_whose_process_has_ended_is_taken_over() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", CLAIM], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout == "True\n"
+    (registry.folder("main") / "rank-0.log").write_text("its last words")
+    assert claims.lives(["main"]) == {"main": Life.DEAD}
+    mine = claims.claim("main")
+    assert mine is not None
+    assert not (registry.folder("main") / "rank-0.log").exists()
+    mine.remove()
+
+
+def test_a_claim_of_another_process_that_lives_is_left_alone() -> None:
+    other = subprocess.Popen(
+        [sys.executable, "-c", CLAIM + "; input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == b"True\n"
+    claims.tidy()
+    assert claims.claim("main") is None
+    with pytest.raises(ClusterExists, match=f"just being started, by process {other.pid} on"):
+        starting.claim(wire.ClusterSpec("main", 2))
+    spec, mine = starting.claim(wire.ClusterSpec("main", 2, any_name=True))
+    assert spec.name == "main-2"
+    assert starting.free_name() == "main-3"
+    mine.remove()
+    other.communicate(b"\n", timeout=30)
+    assert starting.free_name() == "main"
+
+
+def test_whoever_holds_the_lock_keeps_it_alive_when_the_claimant_is_gone() -> None:
+    """So does the fork server of a detached cluster."""
+    subprocess.run([sys.executable, "-c", CLAIM], capture_output=True, check=True)
+    registry.write(record("main"))
+    lock = os.open(registry.folder("main") / "alive", os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    assert claims.lives(["main"]) == {"main": Life.ALIVE}
+    claims.tidy()
+    assert [r.name for r in starting.live_records()] == ["main"]
+    os.close(lock)
+    assert starting.live_records() == []
+    assert not registry.folder("main").exists()
+
+
+def test_a_cluster_ends_with_its_owner_whoever_has_inherited_the_lock() -> None:
+    mine = claims.claim("main")
+    registry.write(record("main", owner="1:not-the-start-time-of-1"))
+    assert claims.lives(["main"]) == {"main": Life.DEAD}
+    assert mine is not None
+
+
+def test_what_was_made_elsewhere_is_left_alone(elsewhere: None, root: Path) -> None:
+    """In another pid namespace, or on another host that shares the folder."""
+    subprocess.run([sys.executable, "-c", CLAIM], capture_output=True, check=True)
+    registry.write(record("main", owner="12:345"))
+    assert claims.lives(["main"]) == {"main": Life.UNKNOWN}
+    assert [r.name for r in starting.live_records()] == ["main"]
+    assert claims.claim("main") is None
+    assert starting.free_name() == "main-2"
+    assert (root / "main" / "cluster.json").exists()
+
+
+def test_in_another_namespace_of_this_kernel_the_lock_tells(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine = claims.claim("main")
+    assert mine is not None
+    registry.write(record("main", owner="12:345"))  # pids mean nothing there
+    with monkeypatch.context() as patch:
+        patch.setattr(claims, "pid_space", lambda: "another namespace")
+        patch.setattr(claims, "is_local", lambda path: True)
+        assert claims.lives(["main"]) == {"main": Life.ALIVE}
+        mine.let_go()
+        assert claims.lives(["main"]) == {"main": Life.DEAD}
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"id": 1}', "null"])
+def test_a_folder_that_is_no_clusters_is_left_alone(root: Path, content: str) -> None:
+    (root / "main").mkdir()
+    (root / "main" / "alive").write_text(content)
+    (root / "main" / "thesis.txt").write_text("dear")
+    (root / "thesis.txt").write_text("dear too")
+    assert starting.live_records() == []
+    assert claims.claim("main") is None
+    with pytest.raises(ClusterExists, match="is not known to be left from a cluster"):
+        starting.claim(wire.ClusterSpec("main", 2))
+    assert starting.free_name() == "main-2"
+    assert sorted(p.name for p in (root / "main").iterdir()) == ["alive", "thesis.txt"]
+    assert (root / "thesis.txt").exists()
+
+
+def test_what_an_older_version_has_left_is_removed_once_nobody_listens(root: Path) -> None:
+    (root / "old").mkdir()
+    registry.write(record("old"))
+    assert starting.live_records() == []
+    assert not (root / "old").exists()
+
+
+def test_a_removal_touches_no_other_cluster_of_that_name(root: Path) -> None:
+    first = claims.claim("main")
+    assert first is not None
+    old = record("main", claim=first.id)
+    first.remove()
+    second = claims.claim("main")
+    assert second is not None
+    starting.clear_away(old)
+    starting.clear_away(dataclasses.replace(old, claim=""))
+    first.remove()
+    assert (root / "main").is_dir()
+    assert second.is_held
+    second.remove()
+    assert not second.is_held
+    assert not (root / "main").exists()
+
+
+def test_a_folder_that_is_emptied_stays_claimed(root: Path) -> None:
+    mine = claims.claim("main")
+    assert mine is not None
+    for name in ("cluster.json", "rank-0.log", "rank-0.sock", "lock", "held"):
+        (root / "main" / name).touch()
+    mine.empty()
+    assert sorted(p.name for p in (root / "main").iterdir()) == ["alive", "held"]
+    assert mine.is_held
+    assert claims.claim("main") is None
+    mine.remove()
+
+
+def test_an_unfinished_claim_of_a_dead_process_is_removed(root: Path) -> None:
+    for name in (".start-1", ".dead-1"):
+        (root / name).mkdir()
+    holder = {"id": "1", "pid_space": claims.pid_space(), "owner": "1:2", "hostname": "box"}
+    (root / ".start-1" / "alive").write_text(json.dumps(holder))
+    claims.tidy()
+    assert [p.name for p in root.iterdir()] == [".lock"]
+
+
+def test_only_file_systems_of_one_kernel_are_local() -> None:
+    assert claims.is_local(Path("/dev/shm"))
+    assert not claims.is_local(Path("/proc"))
+    assert not claims.is_local(Path("/none"))
