@@ -533,10 +533,7 @@ class Cluster:
     def _resync(self) -> str:
         started = time.monotonic()
         catch_up = recovery.CatchUp(self._link)
-        if not self.dead and (
-            catch_up.settle()
-            or recovery.same_programs_completed(self._link, recovery.ask_reports(self._link))
-        ):
+        if not self.dead and recovery.bring_back(self.name, self._link, catch_up):
             self.counts.clear()
             self.out_of_step = None
             return catch_up.told("", time.monotonic() - started)

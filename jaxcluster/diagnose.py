@@ -498,3 +498,29 @@ def catch_up(
                 return None
             todo.setdefault(rank, []).extend(lead[seq] for seq in needed)
     return {rank: entries for rank, entries in todo.items() if entries}
+
+
+def differing(reports: Mapping[int, wire.RankReport]) -> list[dict[int, int]]:
+    """The launches in which ranks with equally many differ: fingerprint by rank, for each of them.
+
+    Empty where they are in step, have not launched equally many, or differ in what the journals no
+    longer reach back to.
+    """
+    counts = {rank: report.state.launches for rank, report in reports.items()}
+    found = []
+    for processes in _sets(counts):
+        if not _uneven(counts, processes):
+            continue
+        group = [r for r in members(processes) if r in counts]
+        if len({held[0] for r in group for held in [counts[r].get(processes, (0, 0))]}) > 1:
+            return []
+        prints: dict[int, dict[int, int]] = {}
+        for rank in group:
+            for entry in reports[rank].launches:
+                if entry.processes == processes:
+                    prints.setdefault(entry.seq, {})[rank] = entry.fingerprint
+        here = [entry for _, entry in sorted(prints.items()) if len(set(entry.values())) > 1]
+        if not here or any(len(entry) < len(group) for entry in here):
+            return []
+        found += here
+    return found

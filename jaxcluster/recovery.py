@@ -1,9 +1,12 @@
 """Brings ranks that are out of step back into step, with their variables.
 
-The mildest way first. Now: *catching up* (a ghost drain). A rank that skipped programs runs them,
-in order, with zeros for inputs; that releases the ranks which wait in them, and counts and hashes
-are equal again. What those programs computed is garbage, so the names that the cut cell assigned
-are named as not to be trusted; everything older is as it was.
+The mildest way first: *catching up* (a ghost drain). A rank that skipped programs runs them, in
+order, with zeros for inputs; that releases the ranks which wait in them, and counts and hashes are
+equal again. What those programs computed is garbage, so the names that the cut cell assigned are
+named as not to be trusted; everything older is as it was.
+
+Whichever way was taken, the ranks are in step only when a sum over all devices has come out right
+on all of them (``selfcheck``). Meanwhile no notebook hands out a cell.
 """
 
 from __future__ import annotations
@@ -12,16 +15,17 @@ import ast
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from jaxcluster import diagnose, wire
+from jaxcluster import diagnose, registry, selfcheck, wire
 from jaxcluster.link import Link, Sink
 from jaxcluster.ranks import name_ranks
 
 REPORT_S = 1.0
 JOURNAL_DEPTH = 4096
 SETTLE_S = 8.0
+COURSES_S = 5.0  # to read the texts of some programs
 STEP_S = 0.01
+IN_FLIGHT_S = 0.5  # that a cell takes from its notebook to a rank; later ones are not waited for
 
 
 def ask_reports(
@@ -65,7 +69,11 @@ class CatchUp:
         counts: dict[int, diagnose.Counts] = {
             rank: report.state.launches for rank, report in reports.items()
         }
-        idle = {r for r, report in reports.items() if report.state.state == "idle"}
+        idle = {
+            r
+            for r, report in reports.items()
+            if report.state.state == "idle" and not report.state.queued
+        }
         if len(reports) == len(self.link.ranks) == len(idle) and not self._asked:
             self.counts = counts
             if diagnose.in_step(counts):
@@ -95,12 +103,11 @@ class CatchUp:
             launches = self._asked.pop(event.rank, [])
             if event.op == "reply":
                 self.ran[event.rank] = self.ran.get(event.rank, 0) + event.body["ran"]
-            elif event.op == "error" and event.rank not in self._shipped:
+            elif event.body.get("ename") == "UnknownProgram" and event.rank not in self._shipped:
                 # It has never compiled some of them: send it all of them.
                 self._ship(event.rank, launches)
             else:
-                why = event.body.get("message") or event.body.get("why")
-                self.stuck = f"rank {event.rank}: {why}"
+                self.stuck = str(event.body.get("message") or event.body.get("why"))
 
     def _ship(self, rank: int, launches: Sequence[wire.Launch]) -> None:
         """Send ``rank`` the programs that it may never have compiled, from a rank that has.
@@ -116,7 +123,10 @@ class CatchUp:
             answers = self.link.gather(self.link.ranks, "export", body, timeout_s=5.0)
             found = [e for e in answers.values() if e.op == "reply" and e.buffers]
             if not found:
+                refused = [e for e in answers.values() if e.body.get("ename") == "CannotDrain"]
                 self.stuck = f"no rank can hand out a program that rank {rank} skipped"
+                if refused:
+                    self.stuck = refused[0].body["message"]
                 return
             self._exported[fingerprint] = bytes(found[0].buffers[0])
         wanted = {e.fingerprint for e in launches}
@@ -162,25 +172,67 @@ def assigned_names(source: str) -> list[str]:
     )
 
 
-def same_programs_completed(link: Link, reports: dict[int, wire.RankReport]) -> bool:
-    """Whether mixed-up programs have all ended and the ranks can count anew from here.
+def bring_back(name: str, link: Link, catch_up: CatchUp) -> str:
+    """Bring the ranks of cluster ``name`` back into step without new processes.
 
-    Ranks that launched different programs of one shape may both have completed, with wrong numbers.
-    If every rank is idle, has launched equally many, and a small program of known result comes out
-    right on all of them, nothing is left over in the transport.
+    Returns:
+      How: ``caught up``, or ``completed`` where different programs have all ended and the ranks
+      count anew. "" if they are not in step; ``catch_up.stuck`` says why.
+    """
+    with registry.quiet(name) as handed_out:
+        _await_cells(link, handed_out)
+        caught_up = catch_up.settle()
+        if not (caught_up or may_have_completed(link, ask_reports(link))):
+            return ""
+        verdict = selfcheck.verify(link)
+        catch_up.stuck, catch_up.counts = verdict.why, verdict.counts
+        if verdict.why:
+            return ""
+        if not caught_up:
+            answers = link.gather(link.ranks, "resume", {}, timeout_s=REPORT_S)
+            if all(r in answers and answers[r].op == "reply" for r in link.ranks):
+                return "completed"
+            catch_up.stuck = "not all ranks count anew"
+            return ""
+        if not diagnose.in_step(verdict.counts):
+            catch_up.stuck = "something else was launched while they were checked"
+            return ""
+        return "caught up"
+
+
+def _await_cells(link: Link, handed_out: dict[int, int]) -> None:
+    """Wait until the cells that notebooks have handed out are known to their ranks."""
+    deadline = time.monotonic() + IN_FLIGHT_S
+    while time.monotonic() < deadline:
+        answers = link.gather(link.ranks, "state", timeout_s=REPORT_S)
+        states = [wire.parse(wire.RankState, e.body) for e in answers.values() if e.op == "reply"]
+        if all(state.taken >= handed_out.get(state.rank, 0) or state.queued for state in states):
+            return
+        time.sleep(STEP_S)
+
+
+def may_have_completed(link: Link, reports: dict[int, wire.RankReport]) -> bool:
+    """Whether mixed-up programs can all have ended, so that the ranks may count anew from here.
+
+    Ranks that launched different programs may all have completed them, with wrong numbers: if
+    every rank is idle and has launched equally many, and those that differ made the same
+    collectives in the same order, each has met another, and nothing is left over.
     """
     if len(reports) < len(link.ranks):
         return False
     if any(report.state.state != "idle" for report in reports.values()):
         return False
-    launched = {
-        tuple(sorted((p, c[0]) for p, c in r.state.launches.items())) for r in reports.values()
-    }
-    if len(launched) > 1:
+    differing = diagnose.differing(reports)
+    if not differing:
         return False
-    answers: dict[int, Any] = link.gather(link.ranks, "self_check", {}, timeout_s=5.0)
-    right = [e.op == "reply" and e.body["right"] for e in answers.values()]
-    if len(right) < len(link.ranks) or not all(right):
+    wanted = {r: sorted({entry[r] for entry in differing if r in entry}) for r in link.ranks}
+    bodies = {rank: {"fingerprints": prints} for rank, prints in wanted.items()}
+    answers = link.gather(link.ranks, "courses", timeout_s=COURSES_S, bodies=bodies)
+    if any(r not in answers or answers[r].op != "reply" for r in link.ranks):
         return False
-    link.gather(link.ranks, "resume", {}, timeout_s=REPORT_S)
+    courses = {r: dict(zip(wanted[r], answers[r].body, strict=True)) for r in link.ranks}
+    for entry in differing:
+        made = {courses[rank][fingerprint] for rank, fingerprint in entry.items()}
+        if len(made) > 1 or "" in made:
+            return False
     return True

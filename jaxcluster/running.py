@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from jaxcluster import diagnose, health, news, recovery, wire
+from jaxcluster import diagnose, health, news, recovery, selfcheck, wire
 from jaxcluster.errors import (
     RESTART_HINT,
     CellFailed,
@@ -164,6 +164,8 @@ class AsyncCell:
                     if why == "timeout":
                         self._places = self._ask_places(ranks)
                     self._interrupt(ranks)
+                    if why != "death":
+                        selfcheck.prepare(self.cluster.link)  # while they leave the cell
                     news.tell()
                     self._catch_up_at = now + CATCH_UP_AFTER_S
                 case health.RollCall():
@@ -272,6 +274,7 @@ class AsyncCell:
                 self._catch_up is None
                 and self.report is None
                 and not self.silent
+                and not self._watch.interrupted
                 and diagnose.in_step(cluster.counts)
             )
         ):
@@ -281,25 +284,27 @@ class AsyncCell:
         reports = recovery.ask_reports(cluster.link, names)
         self._find(reports)
         catch_up = self._catch_up or recovery.CatchUp(cluster.link)
-        if catch_up.settle():
+        how = recovery.bring_back(cluster.name, cluster.link, catch_up)
+        if how == "caught up":
             cluster.counts.update(catch_up.counts)
             if self.report is not None or catch_up.ran:
                 seconds = time.monotonic() - cut_at
                 self._recovered = catch_up.told(self.record.source, seconds)
             self.silent = ()
-        elif recovery.same_programs_completed(cluster.link, recovery.ask_reports(cluster.link)):
+        elif how == "completed":
             cluster.counts.clear()
             assigned = f" or assigned: {', '.join(names)}" if names else ""
             self._recovered = (
                 "All of them have completed, and the ranks are in step again. Don't trust what "
                 f"this cell printed{assigned}."
             )
-        elif not any(state.seq > self.record.seq for state in cluster.status()):
+        elif not any(s.seq > self.record.seq or s.queued for s in cluster.status()):
             # Unless a later cell runs already, whose end will settle it.
             cluster.out_of_step = self.report or diagnose.unexplained(catch_up.stuck)
             cluster.recovered = ""
             if cluster.recovery == "auto":
-                self._recovered = self._with_doubt(cluster.recover(), names)
+                why = f"They could not be brought back in place: {catch_up.stuck}."
+                self._recovered = self._with_doubt(cluster.recover(why), names)
                 self.silent = ()
 
     def _leave_unsettled(self) -> None:

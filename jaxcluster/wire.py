@@ -222,8 +222,8 @@ class RankState:
 
     ``state``: ``starting``, ``idle`` or ``running``; the notebook adds ``dead`` and ``silent``.
     ``seq`` is the running cell's, ``ended`` that of the last one that ended, ``queued`` how many
-    wait for their turn. ``line`` is the innermost line of the running cell, ``frame`` the innermost
-    frame of all.
+    wait for their turn, ``taken`` the seq of the last one whose turn has come. ``line`` is the
+    innermost line of the running cell, ``frame`` the innermost frame of all.
     """
 
     rank: int
@@ -239,6 +239,7 @@ class RankState:
     seconds: float = 0.0
     queued: int = 0
     ended: int = 0
+    taken: int = 0
     launches: dict[str, list[int]] = field(default_factory=dict)
     rss_nbytes: int = 0
 

@@ -30,7 +30,8 @@ from jaxcluster.engine.beacon import Beacon, Request, StopJobs
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.facts import engine_facts
 from jaxcluster.engine.journal import Journal
-from jaxcluster.engine.processes import die_with_parent
+from jaxcluster.engine.processes import busy_s, die_with_parent
+from jaxcluster.engine.selfcheck import SelfCheck
 from jaxcluster.engine.shards import ArrayViews
 from jaxcluster.engine.values import Values
 from jaxcluster.engine.variables import variables
@@ -83,7 +84,10 @@ class Rank:
         handle("roll_call", "now", self._roll_call)
         handle("resume", "now", self._resume)
         handle("strict", "main", self._strict)
-        handle("self_check", "main", self._self_check)
+        check = SelfCheck(self.journal)
+        handle("prepare_check", "side", check.on_prepare)
+        handle("self_check", "main", check.on_check)
+        handle("busy", "side", lambda request: busy_s())
         handle("complete", "side", lambda request: inspection.complete(self.runner, request))
         handle("inspect", "side", lambda request: inspection.inspect(self.runner, request))
         handle("describe", "main", self.runner.in_turn(self.values.describe_value))
@@ -102,6 +106,7 @@ class Rank:
         handle("meshes", "side", views.meshes)
         handle("memory", "side", views.memory)
         handle("variables", "side", lambda request: variables(dict(self.values.namespace)))
+        handle("courses", "side", lambda request: drain.on_courses(self.journal, request))
         handle("export", "side", lambda request: drain.on_export(self.journal, request))
         handle("drain", "main", lambda request: drain.on_drain(self.journal, request))
         handle("snapshot", "side", lambda q: state.on_snapshot(self.values.namespace, rank, q.body))
@@ -118,9 +123,6 @@ class Rank:
 
     def _strict(self, request: Request) -> None:
         strict.switch(self.journal, self.rank, request.body["epoch"])
-
-    def _self_check(self, request: Request) -> Any:
-        return bootstrap.self_check()
 
     def _resume(self, request: Request) -> None:
         """The notebook has found the ranks in step: count launches from here."""

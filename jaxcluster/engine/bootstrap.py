@@ -158,25 +158,6 @@ def initialize(request: wire.InitializeRequest, journal: Journal) -> wire.Initia
     )
 
 
-def self_check() -> dict[str, bool]:
-    """Run a small collective on all devices and say whether its result is right.
-
-    Must be called on all ranks. It hangs where something is left over in the transport, so its
-    caller bounds the wait.
-    """
-    import jax
-    import numpy as np
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-    devices = jax.devices()
-    mesh = Mesh(np.array(devices), ("all",))
-    sharding = NamedSharding(mesh, PartitionSpec("all"))
-    numbers = np.arange(len(devices), dtype=np.float32)
-    array = jax.make_array_from_callback(numbers.shape, sharding, lambda index: numbers[index])
-    total = jax.jit(lambda x: x.sum(), out_shardings=NamedSharding(mesh, PartitionSpec()))(array)
-    return {"right": float(total.addressable_data(0)) == float(numbers.sum())}
-
-
 def keep_proxies_away(coordinator_address: str) -> None:
     """Have gRPC connect to the coordinator itself where a proxy is set.
 

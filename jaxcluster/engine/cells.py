@@ -62,7 +62,7 @@ class CellRunner:
         self.main_thread_id = threading.main_thread().ident or 0
         self._waiting: dict[int, Request] = {}  # cells that have come and do not run yet, by seq
         self._held: dict[int, tuple[Request, wire.CellRequest]] = {}  # those that come too early
-        self._last = 0  # the seq of the last cell that the main thread was given
+        self.taken = 0  # the seq of the last cell that the main thread was given
         self._order = threading.Lock()
         self._log = LogTail(log_path)
         self._lock: asyncio.Lock | None = None
@@ -127,14 +127,14 @@ class CellRunner:
             while self._held:
                 seq = min(self._held)
                 request, cell = self._held[seq]
-                if cell.after > self._last and seq != overdue:
-                    hold_s = HOLD_S if self._last else HOLD_NEW_S
+                if cell.after > self.taken and seq != overdue:
+                    hold_s = HOLD_S if self.taken else HOLD_NEW_S
                     timer = threading.Timer(hold_s, self._hand_over, [seq])
                     timer.daemon = True
                     timer.start()
                     return
                 del self._held[seq]
-                self._last = max(self._last, seq)
+                self.taken = max(self.taken, seq)
                 self.beacon.call_main(functools.partial(self._begin, request, cell))
 
     def _begin(self, request: Request, cell: wire.CellRequest) -> None:

@@ -5,8 +5,9 @@ rank then runs the missing programs itself, in order, with zeros for inputs, and
 the others come free, with values that are not to be trusted, and all ranks are in step again, with
 every variable kept. A program that the rank never compiled comes from another rank as bytes.
 
-Not every program can be run so: one that calls back into Python would hand zeros to the user's
-functions, so it is refused.
+Not every program can be run so, and those that can't are refused before anything runs: one that
+calls back into Python would hand zeros to the user's functions, and one whose inputs steer how
+often its processes meet (``replayable``) would leave them out of step for good.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jaxcluster.engine import jax_private
+from jaxcluster.engine import jax_private, replayable
 from jaxcluster.engine.arrays import numpy_view
 from jaxcluster.engine.beacon import Request
 from jaxcluster.engine.journal import Journal, Program
@@ -31,6 +32,10 @@ class CannotDrain(Exception):
     hint = "The ranks must be brought back in step another way: %jaxcluster resync"
 
 
+class UnknownProgram(CannotDrain):
+    """A program that was never compiled here: another rank may have it."""
+
+
 class DrainStuck(Exception):
     """A program was launched and did not end: not all its processes take part."""
 
@@ -43,13 +48,14 @@ def export_program(journal: Journal, fingerprint: int) -> bytes:
     Needs no main thread, so it works while that waits in a collective. Some 15 KB each.
 
     Raises:
-      CannotDrain: the program is not known here any more, or can't be serialized.
+      UnknownProgram: it is not known here any more.
+      CannotDrain: it can't be serialized, or must not be run with zeros.
     """
     program = journal.programs.get(fingerprint)
     if program is None or program.shipped:
         # What came as bytes is not the same when it is exported once more.
-        raise CannotDrain(f"this rank does not know a program with fingerprint {fingerprint}")
-    _refuse_callbacks(program)
+        raise UnknownProgram(f"this rank does not know a program with fingerprint {fingerprint}")
+    _refuse_unreplayable(program)
     try:
         return jax_private.export_program(program.executable)
     except Exception as error:
@@ -74,17 +80,15 @@ def run_programs(
       shipped: what ``export_program`` gave, for programs that this rank may not know.
 
     Raises:
-      CannotDrain: one of them is unknown or can't be run; then none was.
+      UnknownProgram: one of them was never compiled here; then none was run.
+      CannotDrain: one of them must not be run with zeros; then none was.
       DrainStuck: one did not end within ``timeout_s``.
     """
     programs = [_find(journal, f, shipped) for f in fingerprints]
     # In strict mode each launch waits for the others to announce it too, and they have done so.
-    strict, journal.before_launch = journal.before_launch, None
-    try:
+    with journal.unannounced():
         for program in programs:
             _wait(program, jax_private.launch_with_zeros(program, program.executable), timeout_s)
-    finally:
-        journal.before_launch = strict
     return len(programs)
 
 
@@ -100,14 +104,16 @@ def _find(journal: Journal, fingerprint: int, shipped: Mapping[int, bytes | memo
             ) from None
         program = replace(described, fingerprint=fingerprint, shipped=True)
     if program is None:
-        raise CannotDrain(f"this rank has no program with fingerprint {fingerprint}")
-    _refuse_callbacks(program)
+        raise UnknownProgram(f"this rank has no program with fingerprint {fingerprint}")
+    _refuse_unreplayable(program)
     return program
 
 
-def _refuse_callbacks(program: Program) -> None:
+def _refuse_unreplayable(program: Program) -> None:
     if jax_private.calls_python(program.executable):
         raise CannotDrain(f"{program.name} calls Python functions, which would be given zeros")
+    if why := replayable.why_not(jax_private.compiled_text(program.executable)):
+        raise CannotDrain(f"{program.name} can't be run with zeros: {why}")
 
 
 def _wait(program: Program, outputs: Sequence[Any], timeout_s: float) -> None:
@@ -117,6 +123,23 @@ def _wait(program: Program, outputs: Sequence[Any], timeout_s: float) -> None:
             if time.monotonic() > deadline:
                 raise DrainStuck(f"{program.name} has not ended after {timeout_s:g} s")
             time.sleep(READY_POLL_S)
+
+
+def on_courses(journal: Journal, request: Request) -> Any:
+    """``courses`` {"fingerprints"}: of each program the collectives that it makes, in order.
+
+    "" for one that is not known here, or whose collectives its text does not tell.
+    """
+    courses = []
+    for fingerprint in request.body["fingerprints"]:
+        program = journal.programs.get(fingerprint)
+        course = ""
+        if program is not None:
+            course = replayable.course(jax_private.compiled_text(program.executable))
+            devices = [device.id for device in program.executable.device_list]
+            course = course and f"{devices} {course}"
+        courses.append(course)
+    return courses
 
 
 def on_export(journal: Journal, request: Request) -> tuple[Any, list[bytes]]:

@@ -37,6 +37,7 @@ def rank_state(
         seconds=time.perf_counter() - running.started if running else 0.0,
         queued=runner.queued,
         ended=runner.ended,
+        taken=runner.taken,
         launches={k: list(v) for k, v in list(runner.journal.counts.items())},
         rss_nbytes=_rss_nbytes(),
         **where,

@@ -368,6 +368,40 @@ def load_program(payload: bytes | memoryview) -> Any:
     return _JaxPjrtUnpickler(file, jax.local_devices()[0].client, devices).load()
 
 
+def compiled_text(executable: Any) -> str:
+    """What was compiled, as ``replayable`` reads it; "" where there is none to be had.
+
+    Of one that came as bytes too (jax 0.10.2 and 0.12).
+    """
+    try:
+        return "\n".join(m.to_string() for m in executable.xla_executable.hlo_modules())
+    except (AttributeError, RuntimeError):  # moved, or a platform that keeps no HLO
+        return ""
+
+
+def communicators() -> list[list[int]]:
+    """The device ids of each communicator that CPU processes have made, in its own order.
+
+    Each set of devices that has had a collective has one, and another for each order of them.
+    XLA's CPU client shares their addresses through the coordination service, under
+    ``cpu:gloo/0,2048/...`` (jaxlib 0.10.2 and 0.12); that of other platforms does not. Any thread;
+    some 1 ms.
+
+    Returns:
+      None of them where the name has moved, or on another platform.
+    """
+    try:
+        client = coordination_client()
+        keys = [key for key, _ in client.key_value_dir_get_bytes(_COMMUNICATORS)]
+        found = {key.partition(_COMMUNICATORS)[2].partition("/")[0] for key in keys}
+        return sorted([int(id) for id in ids.split(",")] for ids in found)
+    except (NotImplementedError, AttributeError, RuntimeError, ValueError):
+        return []
+
+
+_COMMUNICATORS = "cpu:gloo/"
+
+
 def calls_python(executable: Any) -> bool:
     """Whether a program calls back into Python or orders its effects (debug.print, io_callback)."""
     return bool(

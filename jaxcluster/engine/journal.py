@@ -7,11 +7,12 @@ that the set shares: equal on all its members as long as they are in step.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
@@ -104,6 +105,15 @@ class Journal:
             self.before_launch(program)
         self.issuing = True
         self.launched(program)
+
+    @contextlib.contextmanager
+    def unannounced(self) -> Iterator[None]:
+        """Inside it launches are announced to nobody, in strict mode either."""
+        strict, self.before_launch = self.before_launch, None
+        try:
+            yield
+        finally:
+            self.before_launch = strict
 
     def launched(self, program: Program) -> None:
         """Count a launch. A microsecond, on whichever thread launches: ``tail`` has the work."""

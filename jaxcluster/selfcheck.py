@@ -1,0 +1,105 @@
+"""Asks the ranks whether they are in step for real: equal counts are not believed alone.
+
+The ranks, all idle, make one small program together (``engine/selfcheck``): sums over all devices
+and over every communicator, with numbers that no check before had. They are right on all ranks
+within a second, or the ranks are out of step, and get new processes.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxcluster import diagnose
+from jaxcluster.link import Event, Link, Sink
+from jaxcluster.ranks import name_ranks
+
+PREPARE_S = 20.0  # to compile it, on all ranks at once
+CHECK_S = 1.0
+PATIENCE_S = 30.0  # for ranks that still compute what was launched before
+BUSY = 0.3  # the part of the time from which on a rank counts as one that computes
+NUMBERS = 1 << 17
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``why`` the ranks are not in step, "" if they are; ``counts``: their launches by then."""
+
+    why: str
+    counts: dict[int, diagnose.Counts] = field(default_factory=dict)
+
+
+def prepare(link: Link) -> None:
+    """Have the ranks compile the check while something else is waited for."""
+    link.request_each({rank: {} for rank in link.ranks}, "prepare_check", sink=Sink())
+
+
+def verify(link: Link) -> Verdict:
+    """Whether the ranks, which are idle, are in step.
+
+    Takes some 10 ms and, the first time for the communicators that there are, a tenth of a second
+    more. A rank that still computes what was launched before is waited for.
+    """
+    ranks = link.ranks
+    answers = link.gather(ranks, "prepare_check", {}, timeout_s=PREPARE_S)
+    if why := _fault(answers, ranks, f"was not ready within {PREPARE_S:g} s"):
+        return Verdict(why)
+    divisions = answers[ranks[0]].body["divisions"]
+    number = random.randrange(NUMBERS)
+    body = {"divisions": divisions, "number": number, "timeout_s": PATIENCE_S}
+    answers = _gather_patiently(link, "self_check", body)
+    if why := _fault(answers, ranks, f"did not end within {CHECK_S:g} s"):
+        return Verdict(why)
+    return Verdict("", {rank: event.body["launches"] for rank, event in answers.items()})
+
+
+def _gather_patiently(link: Link, op: str, body: Any) -> dict[int, Event]:
+    """All ranks' answers; those are missing that none came from for a second of idling."""
+    sink = Sink()
+    found: dict[int, Event] = {}
+    asked = link.request_each(dict.fromkeys(link.ranks, body), op, sink=sink)
+    started = time.monotonic()
+    before = _busy(link)
+    looked = time.monotonic()
+    try:
+        while len(found) < len(asked):
+            try:
+                event = sink.get(timeout=max(0.0, looked + CHECK_S - time.monotonic()))
+                found[event.rank] = event
+            except queue.Empty:
+                now, busy = time.monotonic(), _busy(link)
+                took, looked = now - looked, now
+                computing = [r for r in busy if busy[r] - before.get(r, 0.0) > BUSY * took]
+                if not computing or now > started + PATIENCE_S:
+                    return found
+                before = busy
+    finally:
+        link.forget(asked)
+    return found
+
+
+def _busy(link: Link) -> dict[int, float]:
+    """For how long each rank has computed since its start."""
+    answers = link.gather(link.ranks, "busy", timeout_s=CHECK_S)
+    return {r: float(event.body) for r, event in answers.items() if event.op == "reply"}
+
+
+def _fault(answers: dict[int, Event], ranks: Iterable[int], late: str) -> str:
+    """What was wrong on which ranks, as a sentence's end; "" if nothing was."""
+    wrong: dict[str, list[int]] = {}
+    for rank in ranks:
+        event = answers.get(rank)
+        if event is None:
+            wrong.setdefault(late, []).append(rank)
+        elif event.op != "reply":
+            body = event.body or {}
+            said = str(body.get("message") or body.get("why") or body).partition("\n")[0]
+            wrong.setdefault(f"failed ({said[:200]})", []).append(rank)
+        elif not event.body.get("right", True):
+            wrong.setdefault(str(event.body["why"]), []).append(rank)
+    told = [f"{how} on {name_ranks(where)}" for how, where in wrong.items()]
+    return f"a sum over all devices {' and '.join(told)}" if told else ""
