@@ -15,12 +15,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jaxcluster import claims, diagnose, news, recovery, registry, wire
+from jaxcluster import claims, diagnose, kept, news, recovery, registry, wire
 from jaxcluster.engine.processes import pid_space, process_token
 from jaxcluster.errors import (
     RESTART_HINT,
+    CellInterrupted,
+    ClusterExists,
     Divergence,
     JaxClusterError,
     LaunchError,
@@ -31,6 +33,7 @@ from jaxcluster.errors import (
     UsageError,
     VersionMismatch,
 )
+from jaxcluster.kept import Kept
 from jaxcluster.launchers.local import LocalCluster
 from jaxcluster.launchers.supervisor import Supervisor, sweep
 from jaxcluster.layout import ArrayLayout, TreeLayout
@@ -50,7 +53,12 @@ from jaxcluster.starting import (
     make_spec,
 )
 
+if TYPE_CHECKING:
+    from jaxcluster.rebuild import Rebuilt
+    from jaxcluster.respawn import Respawn
+
 ASK_S = 2.0  # for answers that a beacon gives at once
+TURN_S = 0.05  # between two looks whether a start that waits for another is still wanted
 
 _open: dict[str, Cluster] = {}  # those that are being stopped, too
 _starting = threading.Lock()  # held by the one start that goes on
@@ -72,7 +80,10 @@ class Cluster:
       on_push: called, on the link's thread, with what ranks send unasked (widgets).
       coordinator_died: how JAX's coordination service has ended; "" while it serves.
       recovery: ``auto``, ``ask`` or ``never``: what follows when ranks have died or hang for good.
-      is_restarting: it is being given new processes, by some thread.
+      down: why it has no processes, where a restart was not carried through; "" otherwise.
+      kept: what its ranks have saved and no new process has yet.
+      names: the names that each rank has, as last heard; a rank that was not heard is missing.
+      rebuilt: what the last restart brought back; None before one, and after a clean one.
       recovered: what was done about the last finding or death, in words; "" if nothing was yet.
     """
 
@@ -91,7 +102,11 @@ class Cluster:
         self.is_strict = False
         self.recovery = "auto"
         self.recovered = ""
-        self.is_restarting = False
+        self.down = ""
+        self.kept: Kept | None = None
+        self.names: dict[int, set[str]] = {}
+        self.rebuilt: Rebuilt | None = None
+        self._respawn: Respawn | None = None
         self.coordinator_died = ""
         self._oom_kills = OomKills()
         self.on_push: Callable[[Event], None] | None = None
@@ -120,6 +135,8 @@ class Cluster:
         self.stop()
 
     def __repr__(self) -> str:
+        if self.down:
+            return f"<jaxcluster {self.name!r}: no processes, %jaxcluster restart starts them>"
         if self.closed:
             return f"<jaxcluster {self.name!r}: stopped>"
         devices = sum(len(r.devices) for r in self.record.devices)
@@ -165,21 +182,29 @@ class Cluster:
 
     def stop(self) -> float:
         """End all its processes; returns after how many seconds. A stopped cluster: nothing."""
+        if (respawn := self._respawn) is not None:
+            respawn.stop_for_good()
         with self._changing:
             took = self._stop()
+            self.down = ""
+            if self.kept is not None:
+                self.kept.remove()
+                self.kept = None
+            if self._claim is not None:  # it had no processes
+                self._claim.remove()
+                self._claim = None
+            if _open.get(self.name) is self:
+                del _open[self.name]
         news.tell()
         return took
 
     def _stop(self) -> float:
+        """End its processes."""
         if self.closed:
             return 0.0
         started = time.perf_counter()
         self.closed = True
-        try:
-            self._end()
-        finally:
-            if not self.is_restarting and _open.get(self.name) is self:
-                del _open[self.name]
+        self._end()
         return time.perf_counter() - started
 
     def _end(self) -> None:
@@ -228,56 +253,126 @@ class Cluster:
                 self._client.close()
             self._client = None
 
-    def restart(self, progress: Progress | None = None, *, clean: bool = False) -> str:
+    def restart(
+        self,
+        progress: Progress | None = None,
+        *,
+        clean: bool = False,
+        when: str = "",
+        undo: bool = False,
+    ) -> str:
         """Give it new processes; returns in a line what was kept and what was lost.
 
         The variables of all ranks that live are saved first and restored on the new processes; a
-        dead rank's successor takes those that all ranks share from a survivor.
+        dead rank's successor takes those that all ranks share from a survivor. It takes the time of
+        a start, plus a copy of all that the ranks hold, out and in. The stop button is heard
+        meanwhile, and what was saved is kept until the new processes have it (see ``respawn``).
 
         Args:
           clean: keep nothing.
+          when: when names were lost that are lost, as in "in cell [3]".
+          undo: what the last cell has bound comes back as it was before that cell.
 
         Raises:
           RecoveryError: nothing could be saved; the old processes still run then.
-          LaunchError: the new processes did not come up.
+          LaunchError: the new processes did not come up; what was saved is kept.
+          CellInterrupted: it was stopped; the message says what the cluster is now.
         """
-        from jaxcluster import rebuild
+        from jaxcluster.respawn import Respawn
 
-        with self._changing, news.going_on(progress) as say:
-            self._check_not_closed()
-            self.is_restarting = True
+        with self._changing:
+            if not self.down:
+                self._check_not_closed()
+            if self._local is None:
+                raise RecoveryError(
+                    f"Cluster {self.name!r} was started elsewhere and can't be restarted from "
+                    "here.",
+                    "Restart it in the notebook that started it, or stop it and start another: "
+                    "%jaxcluster stop",
+                )
+            respawn = self._respawn = Respawn(self, clean=clean, when=when, undo=undo)
             try:
-                if clean:
-                    self.start_anew(say)
-                    self.recovered = "All variables of the ranks are gone."
-                else:
-                    self.recovered = str(rebuild.rebuild(self, say))
+                respawn.carry_through(progress)
             finally:
-                self.is_restarting = False
-                if self.closed:
+                self._respawn = None
+                if self.closed and not self.down:
                     _open.pop(self.name, None)
+            self.rebuilt = respawn.rebuilt
         return self.recovered
 
-    def start_anew(self, progress: Progress | None = None) -> None:
-        """End all its processes and start new ones, with empty namespaces, in their place."""
-        if self._local is None:
-            raise RecoveryError(
-                f"Cluster {self.name!r} was started elsewhere and can't be restarted from here.",
-                "Restart it in the notebook that started it, or: %jaxcluster stop",
-            )
-        self.stop()
-        with _starting, news.going_on(progress) as say:
-            fresh = _start_spec(self.spec, say, self._claim)
-        kept = ("record", "_link", "_supervisor", "_local", "_claim", "_let_go", "started_s")
-        for name in kept:
+    @property
+    def is_restarting(self) -> bool:
+        """Whether it is being given new processes, by some thread."""
+        return self._respawn is not None
+
+    def press_stop(self) -> None:
+        """The stop button, where another thread than the pressed one waits for new processes."""
+        if (respawn := self._respawn) is not None:
+            respawn.press()
+
+    def start_anew(
+        self,
+        progress: Progress | None = None,
+        watch: Callable[[Starting | None], None] = lambda starting: None,
+    ) -> None:
+        """End all its processes and start new ones, with empty namespaces, in their place.
+
+        Args:
+          watch: is given the start that goes on, and may raise to end it.
+        """
+        self._stop()
+        with news.going_on(progress) as say:
+            while not _starting.acquire(timeout=TURN_S):
+                watch(None)
+            try:
+                fresh = _start_spec(self.spec, say, watch, self._claim)
+            finally:
+                _starting.release()
+        for name in ("record", "_link", "_supervisor", "_local", "_claim", "_let_go", "started_s"):
             setattr(self, name, getattr(fresh, name))
         self.dead, self.counts, self.out_of_step = fresh.dead, {}, None
         self.coordinator_died, self._oom_kills = fresh.coordinator_died, fresh._oom_kills
-        self._background, self.is_strict = [], False
-        self.closed = self._is_ending = False
+        self._background, self.is_strict, self.names = [], False, {}
         self._link.on_push = self._on_push
         self._supervisor.on_event = self._on_supervisor_event
+        self.closed = self._is_ending = False
+        self.down = ""
         _open[self.name] = self
+
+    def leave_down(self, why: str) -> None:
+        """After a restart that was not carried through: no processes, and what was saved is kept.
+
+        Args:
+          why: as in "their start was stopped".
+        """
+        self._stop()
+        self.down = f"Cluster {self.name!r} has no processes now: {why}."
+
+    @property
+    def down_hint(self) -> str:
+        """What to type where it has no processes, and what is still there."""
+        if self.kept is None or not self.kept.reports:
+            return (
+                "%jaxcluster restart starts them again, with empty ranks; %jaxcluster stop gives "
+                "the cluster up."
+            )
+        return (
+            f"The variables of {name_ranks(self.kept.reports)} are saved: %jaxcluster restart "
+            "brings them back, %jaxcluster stop gives them up."
+        )
+
+    def hear_names(self, rank: int, changes: wire.NameChanges) -> None:
+        """Take in which names a rank has bound and unbound."""
+        known = set() if changes.anew else self.names.get(rank, set())
+        self.names[rank] = (known - set(changes.gone)) | set(changes.bound)
+
+    def cells_without_reply(self, rank: int) -> list[AsyncCell]:
+        """The cells of this process that a rank has not answered, and won't if it has died."""
+        return [
+            cell
+            for cell in self._background
+            if rank in cell.record.ranks and rank not in cell.record.replies
+        ]
 
     @property
     def link(self) -> Link:
@@ -421,22 +516,22 @@ class Cluster:
         return [cell for cell in self._background if not cell.done]
 
     def _check_open(self) -> None:
+        if self.down:
+            raise NoCluster(self.down, self.down_hint)
         if self.closed or self._is_ending:
             raise NoCluster(f"Cluster {self.name!r} is stopped.", "%jaxcluster start -n 4")
         if self.dead:
             rank, facts = next(iter(sorted(self.dead.items())))
-            raise RankDied(
-                f"{name_ranks(self.dead).capitalize()} died ({facts['why']}), so the cell was not "
-                "run.",
-                self.recover(f"The end of rank {rank}'s log: {self.last_words(rank)}"),
-                sorted(self.dead) or [rank],
+            dead = sorted(self.dead)
+            told = (
+                f"{name_ranks(dead).capitalize()} died ({facts['why']}), so the cell was not run."
             )
+            said = f"The end of rank {rank}'s log: {self.last_words(rank)}"
+            when = f"when {name_ranks(dead)} died"
+            raise RankDied(told, self.recover(said, told=told, when=when), dead)
         if self.coordinator_died:  # this jax's ranks outlive it
-            raise RankDied(
-                f"JAX's coordinator died ({self.coordinator_died}), so the cell was not run.",
-                self.recover(),
-                [],
-            )
+            told = f"JAX's coordinator died ({self.coordinator_died}), so the cell was not run."
+            raise RankDied(told, self.recover(told=told, when="when JAX's coordinator died"), [])
 
     def _refuse_if_out_of_step(self) -> None:
         """No number may be computed by mismatched collectives."""
@@ -471,11 +566,22 @@ class Cluster:
             lines = []
         return "\n".join(lines[-6:]) or "(empty)"
 
-    def recover(self, said: str = "") -> str:
-        """After a death or a hang for good: what was done about it, as ``recovery`` has it."""
+    def recover(self, said: str = "", *, told: str = "", when: str = "", undo: bool = False) -> str:
+        """After a death or a hang for good: what was done about it, as ``recovery`` has it.
+
+        Args:
+          said: what stands before it.
+          told: what has happened, for whoever stops this: all else that was to be said is not.
+          when, undo: see ``restart``.
+
+        Raises:
+          CellInterrupted: it was stopped.
+        """
         stopped = self.closed or self._is_ending  # by another thread or process, under the cell
         hint = "%jaxcluster restart gives it new processes with the variables that live."
-        if stopped:
+        if self.down:
+            hint = f"{self.down}\n{self.down_hint}"
+        elif stopped:
             hint = "%jaxcluster start starts another."
         elif self._local is None:
             hint = (
@@ -487,11 +593,14 @@ class Cluster:
         elif self.recovery == "auto":
             try:
                 with self._changing:  # another thread may have done it just now
-                    hint = self.restart() if self.is_broken else self.recovered
+                    if self.is_broken:
+                        hint = self.restart(when=when, undo=undo)
+                    else:
+                        hint = self.recovered
             except JaxClusterError as error:
                 hint = f"Recovery failed: {error}"
-                if self.closed:
-                    hint += "\nThe cluster is stopped: %jaxcluster start starts another."
+            except CellInterrupted as stop:
+                raise CellInterrupted("\n".join(filter(None, [told, str(stop)]))) from None
         return "\n".join(filter(None, [said, hint]))
 
     @property
@@ -525,6 +634,8 @@ class Cluster:
           RecoveryError: no way works; ``restart(clean=True)`` gives it empty ranks.
         """
         with self._changing:
+            if self.down:
+                return self.restart()
             self._check_not_closed()
             self.recovered = self._resync()
         news.tell()
@@ -545,7 +656,13 @@ class Cluster:
         return recovery.ask_reports(self._link, launches=launches)
 
     def interrupt(self, ranks: Sequence[int] | None = None) -> list[int]:
-        """Interrupt whatever the ranks run now; returns those that were running something."""
+        """Interrupt whatever the ranks run now; returns those that were running something.
+
+        While it is being given new processes it is a press of the stop button.
+        """
+        if self.is_restarting:
+            self.press_stop()
+            return []
         self._check_not_closed()
         answers = self._link.gather(
             self.check_ranks(ranks), "interrupt", {"seq": None}, timeout_s=ASK_S
@@ -553,6 +670,12 @@ class Cluster:
         return sorted(r for r, event in answers.items() if event.op == "reply" and event.body)
 
     def _check_not_closed(self) -> None:
+        if self.is_restarting and self.closed:
+            raise NoCluster(
+                f"Cluster {self.name!r} is being given new processes.", "Wait until it has them."
+            )
+        if self.down:
+            raise NoCluster(self.down, self.down_hint)
         if self.closed:
             raise NoCluster(f"Cluster {self.name!r} is stopped.", "%jaxcluster start -n 4")
 
@@ -646,6 +769,9 @@ class Cluster:
         from jaxcluster import transfer
 
         transfer.push(self, values, ranks)
+        for rank in self.check_ranks(ranks):
+            if rank in self.names:
+                self.names[rank] |= set(values)
 
     def pull(self, name: str) -> Any:
         """A rank-0 name's value, arrays whole, as numpy. See ``jaxcluster.transfer.pull``."""
@@ -745,6 +871,8 @@ def start(num_processes: int | None = None, **options: Any) -> Cluster:
 def start_spec(spec: wire.ClusterSpec, progress: Progress | None = None) -> Cluster:
     """Start what ``spec`` describes. ``progress`` is told what is happening, a line at a time."""
     with _starting, news.going_on(progress) as say:
+        if (known := _open.get(spec.name)) is not None and known.down:
+            raise ClusterExists(known.down, known.down_hint)
         started = _start_spec(spec, say)
         _open[started.name] = started
     return started
@@ -756,19 +884,26 @@ def is_starting() -> bool:
 
 
 def _start_spec(
-    spec: wire.ClusterSpec, say: Progress, claimed: claims.Claim | None = None
+    spec: wire.ClusterSpec,
+    say: Progress,
+    watch: Callable[[Starting | None], None] = lambda starting: None,
+    claimed: claims.Claim | None = None,
 ) -> Cluster:
     """Start what ``spec`` describes.
 
     Args:
-      claimed: the claim on its name, where this process has it already.
+      watch: is given the start that goes on, and may raise to end it.
+      claimed: the claim on its name, where this process has it already; it keeps it if this fails.
     """
     began = time.perf_counter()
     sweep(registry.runtime_root())
-    if claimed is None or not claimed.is_held:
+    kept.sweep()
+    is_kept = claimed is not None and claimed.is_held
+    if claimed is None or not is_kept:
         spec, claimed = claim(spec)
     starting = Starting(spec, say, began + spec.timeout_s, claimed)
     try:
+        watch(starting)
         record = starting.run()
         assert starting.link is not None and starting.local is not None
         cluster = Cluster(record, starting.link, starting.local.supervisor)
@@ -776,7 +911,7 @@ def _start_spec(
         cluster._claim = claimed
         cluster._listen(starting)
     except BaseException:
-        starting.abandon()
+        starting.abandon(keep_name=is_kept)
         raise
     cluster.started_s = time.perf_counter() - began
     return cluster
@@ -801,6 +936,8 @@ def attach(name: str | None = None) -> Cluster:
     if name is None:
         name = living[0].name if living else "main"
     found = connected().get(name)
+    if found is not None and found.down:
+        raise NoCluster(found.down, found.down_hint)
     if found is not None and found.is_broken and found.is_replaced:
         found.close()
         found = None
@@ -897,14 +1034,14 @@ def current() -> Cluster:
 
 def connected() -> dict[str, Cluster]:
     """The clusters that this process started or attached to, by name; the current one is last."""
-    return {name: c for name, c in list(_open.items()) if c.is_restarting or not c.closed}
+    return {name: c for name, c in list(_open.items()) if c.is_restarting or c.down or not c.closed}
 
 
 @atexit.register
 def stop_owned() -> None:
     """Stop the clusters that end with this process, and let go of the others."""
     for cluster in list(_open.values()):
-        if cluster.owned:
+        if cluster.owned or cluster.down:
             cluster.stop()
         else:
             cluster.close()

@@ -1,23 +1,22 @@
-"""The last resort that keeps the session: save every rank, start new processes, restore.
+"""The last resort that keeps the session: save every rank, and restore what was saved.
 
 It needs no rank's main thread, so it works while all of them hang in different collectives, and
 when ranks have died: a dead rank's successor takes the values that all ranks share from a survivor.
+``respawn`` gives the ranks new processes in between.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
+import ast
+import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxcluster import registry
-from jaxcluster.errors import LaunchError, RankDied, RecoveryError
-from jaxcluster.link import Event
+from jaxcluster.errors import RankHung, RecoveryError
+from jaxcluster.kept import Folder, Kept
+from jaxcluster.link import Event, Sink, unwrap
 from jaxcluster.ranks import name_ranks
 
 if TYPE_CHECKING:
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 
 SAVE_S = 300.0
 RESTORE_S = 300.0
-SHARED_MEMORY = Path("/dev/shm")
-SPARE_NBYTES = 1 << 30
+LOOK_S = 0.05  # between two looks whether it is still wanted
+Check = Callable[[], None]  # raises where what goes on is to end
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,7 @@ class Rebuilt:
       kept: the names that all ranks which had them have again.
       lost: the others, and why.
       replaced: ranks whose processes had died.
+      older: names that are what they were before the cell.
       nothing_lived: there was no rank whose variables could be saved.
     """
 
@@ -45,8 +45,15 @@ class Rebuilt:
     replaced: tuple[int, ...] = ()
     seconds: float = 0.0
     nothing_lived: bool = False
+    older: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        lost = ", ".join(self.lost_names)
+        return " ".join(filter(None, [self.headline, f"Lost: {lost}." if lost else ""]))
+
+    @property
+    def headline(self) -> str:
+        """What was done and what was kept, without the list of what was lost."""
         if self.nothing_lived:
             return (
                 f"New processes after {self.seconds:.1f} s: no rank lived, so all variables are "
@@ -58,82 +65,44 @@ class Rebuilt:
             f"New processes after {self.seconds:.1f} s{replaced}: {n} variable"
             f"{'s' if n != 1 else ''} kept."
         )
-        if self.lost:
-            shown = [f"{name} ({why})" for name, why in sorted(self.lost.items())]
-            more = f" and {len(shown) - 8} more" if len(shown) > 8 else ""
-            text += f" Lost: {', '.join(shown[:8])}{more}."
+        if self.older:
+            text += f" As before the cell: {', '.join(self.older)}."
         return text
 
+    @property
+    def lost_names(self) -> list[str]:
+        """Each lost name with its reason."""
+        return [f"{name} ({why})" for name, why in sorted(self.lost.items())]
 
-def rebuild(cluster: Cluster, progress: Callable[[str], None] | None = None) -> Rebuilt:
-    """Give ``cluster`` new processes with the variables of the old ones.
 
-    Takes the time of a restart, plus a copy of all that the ranks hold, out and in. A rank that
-    dies meanwhile costs a second try.
+# --------------------------------------------------------------------------- saving
+
+
+def save(cluster: Cluster, check: Check, cell_is_undone: bool = False) -> Kept:
+    """Have each living rank write its variables; nothing is ended by it.
 
     Raises:
-      RecoveryError: no living rank could be saved; nothing was ended then.
-      LaunchError: the new processes did not come up; the cluster is stopped then.
-      RankDied: a new rank died while it was given its variables, twice.
+      RecoveryError: no living rank could be saved.
     """
-    say = progress or (lambda line: None)
-    started = time.perf_counter()
-    folder = _state_folder()
+    folder = Folder()
     try:
-        say("saving the ranks' variables ...")
-        saved = _save(cluster, folder)
-        missing = tuple(r for r in range(cluster.num_processes) if r not in saved)
-        try:
-            lost = _replace(cluster, folder, saved, progress)
-        except (LaunchError, RankDied) as error:
-            say(f"{error.message.partition(chr(10))[0]} Once more ...")
-            lost = _replace(cluster, folder, saved, progress)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    for body in saved.values():
-        for name, why in body["lost"].items():
-            lost.setdefault(name, why)
-    kept = {name for body in saved.values() for name in body["kept"]} - set(lost)
-    seconds = time.perf_counter() - started
-    return Rebuilt(tuple(sorted(kept)), lost, missing, seconds, not saved)
+        reports = _snapshots(cluster, str(folder.path), check)
+    except BaseException:
+        folder.remove()
+        raise
+    silent = [r for r in range(cluster.num_processes) if r not in reports]
+    return Kept(folder, reports, cell_is_undone, {r: _names_of(cluster, r) for r in silent})
 
 
-def _replace(
-    cluster: Cluster,
-    folder: Path,
-    saved: dict[int, dict[str, Any]],
-    progress: Callable[[str], None] | None,
-) -> dict[str, str]:
-    """New processes with what was saved; returns the names that are lost."""
-    cluster.start_anew(progress)
-    if not saved:
-        return {}
-    if progress is not None:
-        progress("restoring the variables ...")
-    return _restore(cluster, folder, saved)
-
-
-def _state_folder() -> Path:
-    """A private folder: in memory where there is room, else beside the clusters."""
-    parent = registry.runtime_root()
-    try:
-        room = os.statvfs(SHARED_MEMORY)
-        if room.f_bavail * room.f_frsize > SPARE_NBYTES:
-            parent = SHARED_MEMORY
-    except OSError:
-        pass
-    return Path(tempfile.mkdtemp(prefix="jaxcluster-state-", dir=parent))
-
-
-def _save(cluster: Cluster, folder: Path) -> dict[int, dict[str, Any]]:
-    """What each living rank has written; empty if none lives."""
+def _snapshots(cluster: Cluster, folder: str, check: Check) -> dict[int, dict[str, Any]]:
+    """What each living rank says that it has written; empty if none lives."""
     saved: dict[int, dict[str, Any]] = {}
     answers: dict[int, Event] = {}
     # Hashes tell the values that all ranks share from those that each has of its own.
     digests = bool(cluster.dead)
     while alive := [r for r in range(cluster.num_processes) if r not in cluster.dead]:
-        body = {"path": str(folder), "digests": digests}
-        answers = cluster.link.gather(alive, "snapshot", body, timeout_s=SAVE_S)
+        bodies = {rank: {"path": folder, "digests": digests} for rank in alive}
+        answers = ask(cluster, "snapshot", bodies, SAVE_S, check)
         saved = {rank: event.body for rank, event in answers.items() if event.op == "reply"}
         if digests or len(saved) == len(alive):
             break
@@ -143,54 +112,259 @@ def _save(cluster: Cluster, folder: Path) -> dict[int, dict[str, Any]]:
         why = next((str(e.body.get("message", e.body)) for e in answers.values()), "none answered")
         raise RecoveryError(
             f"No rank's variables could be saved ({why}).",
-            "%jaxcluster restart --clean gives the ranks new processes and keeps nothing.",
+            "%jaxcluster restart --clean gives you empty ranks.",
         )
     return saved
 
 
-def _restore(cluster: Cluster, folder: Path, saved: dict[int, dict[str, Any]]) -> dict[str, str]:
-    """Bind the names on all ranks; returns those that are lost, unbound everywhere."""
-    ranks = range(cluster.num_processes)
-    donor = min(saved)
-    shared, own = _shared_names(saved) if len(saved) < len(ranks) else ([], [])
-    bodies = {
-        rank: {"path": str(folder)}
-        if rank in saved
-        else {"path": str(folder), "from_rank": donor, "names": shared}
-        for rank in ranks
-    }
-    answers = cluster.ask(ranks, "restore", bodies=bodies, timeout_s=RESTORE_S)
-    why_own = "each rank had its own, and one died with it"
-    if len(saved) == 1:
-        why_own = "it may have been the only survivor's own"
-    lost = dict.fromkeys(own, why_own)
-    for rank, event in answers.items():
-        for name, why in event.body["lost"].items():
-            only = "its only copy died with the rank" if rank not in saved else why
-            lost.setdefault(name, only)
-    if lost:
-        # Half of an array is worse than none: a name is there on all ranks or on none.
-        cluster.ask(ranks, "unbind", {"names": sorted(lost)}, timeout_s=10.0)
+def _names_of(cluster: Cluster, rank: int) -> set[str] | None:
+    """The names that a rank was heard to have, and those that it may have bound since."""
+    found = cluster.names.get(rank)
+    running = cluster.cells_without_reply(rank)
+    bound = {name for cell in running for name in bound_names(cell.record.source)}
+    return None if found is None else found | bound
+
+
+def ask(
+    cluster: Cluster, op: str, bodies: Mapping[int, Any], timeout_s: float, check: Check
+) -> dict[int, Event]:
+    """Each rank's answer; ``check`` is called now and then, and may raise."""
+    sink = Sink()
+    ids = cluster.link.request_each(bodies, op, sink=sink)
+    found: dict[int, Event] = {}
+    deadline = time.monotonic() + timeout_s
+    try:
+        while len(found) < len(ids) and time.monotonic() < deadline:
+            check()
+            try:
+                event = sink.get(timeout=LOOK_S)
+            except queue.Empty:
+                continue
+            found[event.rank] = event
+    finally:
+        cluster.link.forget(ids)
+    return found
+
+
+def bound_names(source: str) -> list[str]:
+    """The names of the namespace that a cell's own statements bind, also by import, def or for.
+
+    Not those of its functions and comprehensions, which are their own.
+    """
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return []
+    found: set[str] = set()
+    left: list[ast.AST] = [tree]
+    while left:
+        node = left.pop()
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                found.add(node.name)
+                continue
+            case ast.Lambda():
+                continue
+            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                continue
+            case ast.alias():
+                found.add(node.asname or node.name.partition(".")[0])
+            case ast.ExceptHandler():
+                pass  # its name is unbound at its end
+            case ast.Name(ctx=ast.Store()):
+                found.add(node.id)
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                found.add(name)
+            case _:
+                pass
+        left.extend(ast.iter_child_nodes(node))
+    return sorted(found - {"*"})
+
+
+# --------------------------------------------------------------------------- what comes back
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which names come back, from when, and which are lost on all ranks alike.
+
+    Attributes:
+      names: those that are bound again on the ranks that had them.
+      older: those of ``names`` that are taken from before the cell.
+      gone: names that were not there before the cell, which is undone.
+      shared: those of ``names`` that the successors of dead ranks get from ``donor`` too.
+      lost: all others, and why.
+    """
+
+    names: frozenset[str]
+    older: frozenset[str]
+    gone: frozenset[str]
+    shared: frozenset[str]
+    lost: dict[str, str]
+    donor: int
+
+
+def plan(
+    reports: Mapping[int, dict[str, Any]],
+    dead_names: Mapping[int, set[str] | None],
+    cell_is_undone: bool = False,
+) -> Plan:
+    """What to restore of what each living rank has saved. Pure.
+
+    All ranks take a name from the same moment: rank 0's ``params`` after the cell and rank 1's from
+    before it would be silently wrong together. That is the newest where all ranks have it, and
+    what was before the cell where one of them lost it in there, or where the cell is to be undone.
+    """
+    then = {rank: _as_before(report) for rank, report in reports.items()}
+    changed = {n for r in reports.values() for n in _all_names(r["before"])}
+    changed |= {n for r in reports.values() for n in r["before"]["absent"]}
+    lost = _lost_in(reports.values())
+    lost_then = _lost_in(then.values())
+    there = {n for report in then.values() for n in _all_names(report)}
+    older, gone = set(), set()
+    for name in changed:
+        if cell_is_undone and name not in there:
+            gone.add(name)
+        elif (cell_is_undone or name in lost) and name in there and name not in lost_then:
+            older.add(name)
+    chosen = {rank: _mixed(report, then[rank], older) for rank, report in reports.items()}
+    lost = {n: why for n, why in _lost_in(chosen.values()).items() if n not in gone}
+    shared: list[str] = []
+    if dead_names:
+        shared, own = shared_names(chosen, dead_names)
+        why_own = "each rank had its own, and one died with it"
+        if len(reports) == 1:
+            why_own = "it may have been the only survivor's own"
+        lost |= dict.fromkeys(own, why_own)
+        known = {n for report in chosen.values() for n in _all_names(report)}
+        for rank, names in sorted(dead_names.items()):
+            for name in (names or set()) - known - gone:
+                lost.setdefault(name, f"only rank {rank} had it, which died")
+    names = {n for report in chosen.values() for n in report["kept"]} - set(lost) - gone
+    return Plan(
+        frozenset(names),
+        frozenset(older & names),
+        frozenset(gone),
+        frozenset(set(shared) - set(lost) - gone),
+        lost,
+        min(reports),
+    )
+
+
+def _all_names(report: Mapping[str, Any]) -> set[str]:
+    return {*report["kept"], *report["lost"]}
+
+
+def _lost_in(reports: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    lost: dict[str, str] = {}
+    for report in reports:
+        for name, why in report["lost"].items():
+            lost.setdefault(name, why)
     return lost
 
 
-def _shared_names(saved: dict[int, dict[str, Any]]) -> tuple[list[str], list[str]]:
-    """The names that all survivors have with equal values, and those with values of their own.
+def _as_before(report: Mapping[str, Any]) -> dict[str, Any]:
+    """A rank's report, were it as it was before the cell."""
+    before = report["before"]
+    return _mixed(report, before, {*_all_names(before), *before["absent"]})
 
-    A single survivor has nobody to compare with: then none counts as shared but what spans
-    processes or says nothing of its rank (imports, meshes, functions), since a rank's own value on
-    another rank would be silently wrong.
+
+def _mixed(
+    newest: Mapping[str, Any], before: Mapping[str, Any], older: Iterable[str]
+) -> dict[str, Any]:
+    """A rank's report of the newest values, and of those before the cell for ``older``."""
+    chosen = set(older)
+    parts: dict[str, Any] = {}
+    for part in ("kept", "common"):
+        parts[part] = [n for n in newest[part] if n not in chosen]
+        parts[part] += [n for n in before[part] if n in chosen]
+    for part in ("lost", "spanning", "digests"):
+        parts[part] = {k: v for k, v in newest[part].items() if k not in chosen}
+        parts[part] |= {k: v for k, v in before[part].items() if k in chosen}
+    return parts
+
+
+def shared_names(
+    saved: Mapping[int, dict[str, Any]], dead_names: Mapping[int, set[str] | None]
+) -> tuple[list[str], list[str]]:
+    """The names that all survivors share, and those of which a dead rank had a value of its own.
+
+    Shared are those that all survivors have with equal values. A single survivor has nobody to
+    compare with: then none counts as shared but what spans processes or says nothing of its rank
+    (imports, meshes, functions), since a rank's own value on another rank would be silently wrong.
     """
     first, *others = saved.values()
-    everywhere = [n for n in first["kept"] if all(n in body["kept"] for body in others)]
-    shared = [
-        name
-        for name in everywhere
-        if (
-            name in first["spanning"] or name in first["common"]
-            if not others
-            else all(name in body["digests"] for body in saved.values())
-            and all(body["digests"][name] == first["digests"][name] for body in others)
+    shared: list[str] = []
+    own: list[str] = []
+    for name in sorted({n for body in saved.values() for n in body["kept"]}):
+        if all(name in body["kept"] for body in saved.values()):
+            (shared if _is_equal(name, first, others) else own).append(name)
+        elif any(name in (known or ()) for known in dead_names.values()):
+            own.append(name)  # else it stays with those that have it
+    return shared, own
+
+
+def _is_equal(name: str, first: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> bool:
+    if not others:
+        return name in first["spanning"] or name in first["common"]
+    digest = first["digests"].get(name)
+    return digest is not None and all(body["digests"].get(name) == digest for body in others)
+
+
+# --------------------------------------------------------------------------- restoring
+
+
+def restore(cluster: Cluster, saved: Kept, when: str, check: Check) -> Rebuilt:
+    """Bind what was saved on the new processes: a name on all ranks that had it, or on none.
+
+    Args:
+      when: when names were lost that are lost, as in "in cell [3]".
+    """
+    missing = tuple(r for r in range(cluster.num_processes) if r not in saved.reports)
+    if not saved.reports:
+        return Rebuilt((), replaced=missing, nothing_lived=True)
+    found = plan(saved.reports, saved.dead_names, saved.cell_is_undone)
+    folder = str(saved.folder.path)
+    body = {"path": folder, "names": sorted(found.names), "before": sorted(found.older)}
+    shared = {"names": sorted(found.shared), "before": sorted(found.older & found.shared)}
+    bodies = {
+        rank: body if rank in saved.reports else {**body, **shared, "from_rank": found.donor}
+        for rank in range(cluster.num_processes)
+    }
+    answers = ask_all(cluster, "restore", bodies, RESTORE_S, check)
+    lost = dict(found.lost)
+    for rank, reply in sorted(answers.items()):
+        for name, why in reply["lost"].items():
+            only = "its only copy died with the rank" if rank not in saved.reports else why
+            lost.setdefault(name, only)
+    back = found.names - set(lost)
+    words = {name: f"was lost {when} ({why})" for name, why in lost.items()}
+    for report in saved.reports.values():  # those of earlier times
+        for name, why in report["unbound"].items():
+            if name not in back:
+                words.setdefault(name, why)
+    unbound = {"names": sorted(lost), "lost": words}
+    ask_all(cluster, "unbind", dict.fromkeys(bodies, unbound), RESTORE_S, check)
+    for rank, reply in answers.items():
+        cluster.names[rank] = set(reply["restored"]) - set(lost)
+    older = tuple(sorted(found.older & back))
+    return Rebuilt(tuple(sorted(back)), lost, missing, older=older)
+
+
+def ask_all(
+    cluster: Cluster, op: str, bodies: Mapping[int, Any], timeout_s: float, check: Check
+) -> dict[int, Any]:
+    """Like ``ask``, for ranks that must all answer.
+
+    Raises:
+      RankDied, RankError, RankHung, RecoveryError: one of them did not.
+    """
+    answers = ask(cluster, op, bodies, timeout_s, check)
+    bodies_back = {rank: unwrap(event) for rank, event in sorted(answers.items())}
+    if missing := sorted(set(bodies) - set(answers)):
+        raise RankHung(
+            f"{name_ranks(missing).capitalize()} did not {op} within {timeout_s:g} s.",
+            "%jaxcluster restart tries again.",
+            missing,
         )
-    ]
-    return shared, [name for name in everywhere if name not in shared]
+    return bodies_back

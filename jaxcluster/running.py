@@ -66,6 +66,7 @@ class AsyncCell:
         self.on_notice: Callable[[str], None] | None = None
         self._recovered = ""
         self._cut_at: float | None = None  # when it was first interrupted, or found out of step
+        self._stopped: CellInterrupted | None = None  # in the recovery at its end, on a thread
         self._places: list[str] = []  # where the ranks were when their time was up
         self._catch_up: recovery.CatchUp | None = None
         self._catch_up_at: float | None = None
@@ -85,6 +86,8 @@ class AsyncCell:
             self._carry()
         else:
             self._await(self._ended)
+        if self._stopped is not None:
+            raise self._stopped
         self._raise()
         return self.record
 
@@ -95,7 +98,10 @@ class AsyncCell:
 
         def carry() -> None:
             try:
-                self._carry()
+                try:
+                    self._carry()
+                except CellInterrupted as stop:  # while it waited for new processes
+                    self._stopped = stop
                 when_done(self.record)
             finally:
                 ended.set()
@@ -115,6 +121,7 @@ class AsyncCell:
 
     def stop(self) -> None:
         """Interrupt the cell's ranks, as the stop button does; ``wait`` then says how it ended."""
+        self.cluster.press_stop()  # it may be at its end already, waiting for new processes
         self._sink.put(Event(-1, "stop", "", None))
 
     def _await(self, ended: threading.Event) -> None:
@@ -202,6 +209,8 @@ class AsyncCell:
             reply = wire.CellReply(event.rank, self.record.seq, "error", 0.0, error)
         else:
             reply = wire.parse(wire.CellReply, event.body)
+            if reply.names is not None:
+                self.cluster.hear_names(event.rank, reply.names)
         self.record.add_reply(reply)
         news.tell()
         self._tell(reply)
@@ -304,7 +313,8 @@ class AsyncCell:
             cluster.recovered = ""
             if cluster.recovery == "auto":
                 why = f"They could not be brought back in place: {catch_up.stuck}."
-                self._recovered = self._with_doubt(cluster.recover(why), names)
+                recovered = self._recover(str(self.report or ""), why)
+                self._recovered = self._with_doubt(recovered, names)
                 self.silent = ()
 
     def _leave_unsettled(self) -> None:
@@ -314,8 +324,16 @@ class AsyncCell:
             why = "the stop button ended their catching up"
             cluster.out_of_step = cluster.out_of_step or self.report or diagnose.unexplained(why)
 
-    @staticmethod
-    def _with_doubt(line: str, names: Sequence[str]) -> str:
+    def _recover(self, told: str, said: str = "") -> str:
+        when = f"in cell [{self.record.execution_count}]"
+        return self.cluster.recover(said, told=told, when=when, undo=True)
+
+    def _with_doubt(self, line: str, names: Sequence[str]) -> str:
+        """``line``, and which of the names that the cell assigned are not to be trusted."""
+        rebuilt = self.cluster.rebuilt
+        if rebuilt is not None and str(rebuilt) in line:
+            sure = {*rebuilt.older, *rebuilt.lost}
+            names = [name for name in names if name not in sure]
         return f"{line} Don't trust what this cell assigned: {', '.join(names)}." if names else line
 
     def _ask_places(self, ranks: Sequence[int]) -> list[str]:
@@ -336,11 +354,10 @@ class AsyncCell:
             rank, why = next(iter(sorted(died.items())))
             names = recovery.assigned_names(record.source)
             words = f"The end of rank {rank}'s log: {self.cluster.last_words(rank)}"
-            raise RankDied(
-                f"{name_ranks(died).capitalize()} died in cell [{record.execution_count}]: {why}.",
-                self._with_doubt(self.cluster.recover(words), names),
-                sorted(died),
-            )
+            number = record.execution_count
+            told = f"{name_ranks(died).capitalize()} died in cell [{number}]: {why}."
+            recovered = self._recover(told, words)
+            raise RankDied(told, self._with_doubt(recovered, names), sorted(died))
         failed = {
             r: e for r, e in record.errors.items() if record.replies[r].status != "interrupted"
         }

@@ -282,6 +282,13 @@ class Starting:
         if self.link is not None and event["event"] == "exit" and event["role"] == "rank":
             self.link.mark_dead(event["rank"], {"why": describe_exit(event["code"])})
 
+    def cancel(self) -> None:
+        """End it at its next wait, which is over now. Another thread."""
+        self.exits.put({"event": "cancelled"})
+        if self.link is not None:
+            for rank in range(self.spec.num_processes):
+                self.link.mark_dead(rank, {"why": "the start was stopped"})
+
     def _facts(self) -> list[wire.EngineFacts]:
         n = self.spec.num_processes
         assert self.link is not None
@@ -435,6 +442,8 @@ class Starting:
                     f"{what.get(role, role)} ended ({describe_exit(event['code'])}).\n"
                     + self._tail(registry.folder(self.spec.name) / f"{role}.log")
                 )
+            elif event["event"] == "cancelled":
+                raise LaunchError("The start was stopped.")
             elif event["event"] == "lost":
                 raise LaunchError("The fork server ended while the cluster came up.")
         if self.exited:
@@ -457,13 +466,16 @@ class Starting:
         except OSError:
             return ""
 
-    def abandon(self) -> None:
-        """End whatever was started."""
+    def abandon(self, keep_name: bool = False) -> None:
+        """End whatever was started, and give the name back unless it is to be kept."""
         if self.link is not None:
             self.link.close()
         if self.local is not None:
             self.local.stop()
-        self.claim.remove()
+        if keep_name:
+            self.claim.empty()
+        else:
+            self.claim.remove()
 
 
 def dry_run(spec: wire.ClusterSpec) -> str:

@@ -169,6 +169,18 @@ class ErrorInfo:
 
 
 @dataclass(frozen=True)
+class NameChanges:
+    """Which names a rank has bound and unbound since it last told this notebook.
+
+    ``anew``: it has told nothing before, so ``bound`` are all.
+    """
+
+    bound: list[str]
+    gone: list[str]
+    anew: bool = False
+
+
+@dataclass(frozen=True)
 class CellReply:
     """How a cell ended on a rank. ``status``: ``ok``, ``error``, ``interrupted`` or ``refused``.
 
@@ -185,6 +197,7 @@ class CellReply:
     error: ErrorInfo | None = None
     launches: dict[str, list[int]] = field(default_factory=dict)
     global_result: bool = False
+    names: NameChanges | None = None
 
 
 @dataclass(frozen=True)

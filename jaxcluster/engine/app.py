@@ -109,8 +109,12 @@ class Rank:
         handle("courses", "side", lambda request: drain.on_courses(self.journal, request))
         handle("export", "side", lambda request: drain.on_export(self.journal, request))
         handle("drain", "main", lambda request: drain.on_drain(self.journal, request))
-        handle("snapshot", "side", lambda q: state.on_snapshot(self.values.namespace, rank, q.body))
+        handle("snapshot", "side", self._snapshot)
         handle("restore", "main", lambda q: state.on_restore(self.values.namespace, rank, q.body))
+
+    def _snapshot(self, request: Request) -> Any:
+        values = self.values
+        return state.on_snapshot(values.namespace, self.rank, request.body, lost=values.lost.words)
 
     def _state(self) -> wire.RankState:
         return inspection.rank_state(
@@ -157,6 +161,7 @@ class Rank:
         find_modules_here()
         self.values.namespace = kernel.shell.user_ns
         guards.guard(kernel.shell)
+        self.values.lost.install(kernel.shell)
         self.runner.attach(kernel.shell)
         comms.relay_comms(self.runner)
         self.attached = True

@@ -19,6 +19,7 @@ from jaxcluster.engine.arrays import describe, spans_processes
 from jaxcluster.engine.beacon import DEFERRED, Beacon, Handler, Request
 from jaxcluster.engine.capture import LogTail, RankStream, capture_displays
 from jaxcluster.engine.journal import Journal
+from jaxcluster.engine.names import Names
 
 RETRY_S = 0.002  # before a signal that came at a bad moment is sent again
 # Equal on all ranks: a cell's file name is part of its program's fingerprint in JAX.
@@ -58,6 +59,7 @@ class CellRunner:
         self.last_result: Any = None
         self.ended = 0
         self.shell: Any = None
+        self.names = Names()
         self.cell_numbers = journal.cell_numbers
         self.main_thread_id = threading.main_thread().ident or 0
         self._waiting: dict[int, Request] = {}  # cells that have come and do not run yet, by seq
@@ -203,6 +205,7 @@ class CellRunner:
             error=error,
             launches={k: list(v) for k, v in self.journal.counts.items()},
             global_result=spans_processes(self.last_result),
+            names=self.names.changes(running.request.ident, self.shell.user_ns),
         )
 
     async def _execute(self, running: Running) -> Any:

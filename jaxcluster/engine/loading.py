@@ -37,11 +37,12 @@ def load(
       names: those that get what they were bound to when they were saved; all by default.
       before: those that get what they were bound to before the cell.
     """
+    before = set(before)
     loader = _Loader(saved, namespace)
     _restore_surroundings(saved)
     now = {n: p for n, p in saved.now.names.items() if names is None or n in set(names)}
-    then = {n: p for n, p in saved.before.names.items() if n in set(before)}
-    for name in then:
+    then = {n: p for n, p in saved.before.names.items() if n in before}
+    for name in {*then, *(n for n in before if n in saved.absent)}:
         now.pop(name, None)
     wanted = now | then
     lost = {}

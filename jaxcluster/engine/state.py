@@ -12,17 +12,23 @@ from jaxcluster.engine.saving import save, versions
 
 
 def on_snapshot(
-    namespace: dict[str, Any], rank: int, body: Any, before: Mapping[str, Any] | None = None
+    namespace: dict[str, Any],
+    rank: int,
+    body: Any,
+    before: Mapping[str, Any] | None = None,
+    lost: Mapping[str, str] | None = None,
 ) -> Any:
     """``snapshot`` {"path": folder, "digests": bool}: save to a file, from a side thread.
 
     Args:
       before: what the names were bound to when the cell that runs now, or went wrong, began.
+      lost: names that were lost earlier, and how (see ``LostNames``).
 
     Replies with ``Saved.report`` and ``seconds``.
     """
     started = time.perf_counter()
     saved = save(namespace, rank, digests=body.get("digests", False), before=before)
+    saved.unbound = dict(lost or {})
     write(saved, state_path(body["path"], rank))
     return {**saved.report(), "seconds": time.perf_counter() - started}
 

@@ -28,6 +28,7 @@ from jaxcluster.engine.arrays import (
     wait_ready,
 )
 from jaxcluster.engine.beacon import Request
+from jaxcluster.engine.lost import LostNames
 
 PROTOCOL = 5
 READY_TIMEOUT_S = 30.0
@@ -82,6 +83,7 @@ class Values:
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.namespace: dict[str, Any] = {}
+        self.lost = LostNames()
         self.last_result: Any = lambda: None
         self._held: dict[str, Held] = {}
         # Of pulls that were given up before this rank came to describe the value.
@@ -99,6 +101,8 @@ class Values:
             known = [k for k in self.namespace if not k.startswith("_")]
             close = difflib.get_close_matches(name, known, n=3)
             hint = f"Did you mean {' or '.join(close)}?" if close else ""
+            if words := self.lost.words.get(name):
+                raise BadName(f"rank {self.rank}: {name!r} {words}", "") from None
             raise BadName(f"rank {self.rank} has no variable {name!r}", hint) from None
 
     # ------------------------------------------------------------------ pull
@@ -212,9 +216,10 @@ class Values:
     # ------------------------------------------------------------------ names
 
     def unbind(self, request: Request) -> None:
-        """``unbind``: forget these names. On the main thread."""
+        """``unbind``: forget these names, and keep how they were lost. On the main thread."""
         for name in request.body["names"]:
             self.namespace.pop(name, None)
+        self.lost.add(request.body.get("lost", {}), self.namespace)
 
     def spanning_names(self, request: Request) -> Any:
         """``spanning``: which of these names hold an array that spans processes, at any depth."""

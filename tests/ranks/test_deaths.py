@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import threading
 import time
@@ -22,8 +23,8 @@ from jaxcluster.errors import (
     NoCluster,
     RankDied,
 )
+from jaxcluster.kept import SHARED_MEMORY
 from jaxcluster.launchers.local import LocalCluster
-from jaxcluster.rebuild import SHARED_MEMORY
 
 SETUP = """
 import jax, jax.numpy as jnp, numpy as np, time
@@ -92,7 +93,9 @@ def test_a_rank_that_is_killed_in_a_collective(ranks: jaxcluster.Cluster, rank: 
     timer.join()
     assert caught.value.ranks[0] == rank or rank in caught.value.ranks
     assert any(notice.startswith(f"Rank {rank} died: killed by SIGKILL") for notice in notices)
-    assert "Don't trust what this cell assigned: s, step." in str(caught.value)
+    # How far each rank came is its own affair: what it has bound is named, whatever became of it.
+    named = re.search(r"\bs\b[ ,].*\bstep\b[ ,.]", str(caught.value).partition("replaced")[2])
+    assert named, str(caught.value)
     check_whole(ranks)
 
 
@@ -198,7 +201,7 @@ def test_a_single_survivor_gives_what_is_no_ranks_own(home: Home) -> None:
         record = cluster.run("print(float(total(spread(np.arange(16.0)))))", show=False)
         assert [record.stdout(rank) for rank in range(2)] == ["120.0\n"] * 2
         for name in ("r", "history", "where", "twice", "here"):
-            with pytest.raises(JaxClusterError, match=f"name '{name}' is not defined"):
+            with pytest.raises(JaxClusterError, match=f"name '{name}' was lost when rank 1 died"):
                 cluster.run(f"print({name})", show=False)
 
 
@@ -337,23 +340,30 @@ def test_a_rank_that_dies_during_a_recovery_costs_a_second_try_and_no_more(
     nothing_is_saved_but(before)
 
 
-def test_a_recovery_that_can_not_succeed_says_what_to_type_and_leaves_nothing(
+def test_a_recovery_that_fails_keeps_what_was_saved_for_the_next_restart(
     ranks: jaxcluster.Cluster, new_pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = saved_states()
     start_spec = jaxcluster.cluster._start_spec
     dying = killer(new_pids, 1, "initializing JAX", times=2)
     monkeypatch.setattr(
-        jaxcluster.cluster, "_start_spec", lambda spec, say: start_spec(spec, dying)
+        jaxcluster.cluster, "_start_spec", lambda spec, say, *rest: start_spec(spec, dying, *rest)
     )
     kill(ranks, 2)
     until(lambda: 2 in ranks.dead, "news of the death", 5)
     with pytest.raises(RankDied) as caught:
         ranks.run("print(1)", show=False)
     assert "Recovery failed: Rank 1 died while the cluster came up" in str(caught.value)
-    assert "The cluster is stopped: %jaxcluster start starts another." in str(caught.value)
-    with pytest.raises(NoCluster, match="%jaxcluster start"):
+    down = "Cluster 'deaths' has no processes now: new ones did not come up."
+    hint = "The variables of ranks 0, 1, 3 are saved: %jaxcluster restart brings them back"
+    assert f"{down} {hint}" in str(caught.value)
+    with pytest.raises(NoCluster, match="has no processes now: new ones did not") as refused:
         ranks.run("print(1)", show=False)
+    assert hint in str(refused.value)
+    assert jaxcluster.current() is ranks
+    monkeypatch.undo()
+    assert "rank 2 replaced" in ranks.restart()
+    check_whole(ranks)
     nothing_is_saved_but(before)
 
 

@@ -72,6 +72,7 @@ class Running:
         self.recovered = ""
         self.recovery = "auto"
         self.is_strict = self.is_restarting = self.closed = False
+        self.down = ""
 
     @property
     def is_broken(self) -> bool:
