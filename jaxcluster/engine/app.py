@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 from ipyparallel.engine.app import IPEngine
+from traitlets import default
 
 from jaxcluster import wire
 from jaxcluster.engine import (
@@ -28,9 +29,10 @@ from jaxcluster.engine import (
 )
 from jaxcluster.engine.beacon import Beacon, Request, StopJobs
 from jaxcluster.engine.cells import CellRunner
+from jaxcluster.engine.clientcode import ClientCode
 from jaxcluster.engine.facts import engine_facts
 from jaxcluster.engine.journal import Journal
-from jaxcluster.engine.processes import busy_s, die_with_parent
+from jaxcluster.engine.processes import busy_s, die_with_parent, process_token
 from jaxcluster.engine.selfcheck import SelfCheck
 from jaxcluster.engine.shards import ArrayViews
 from jaxcluster.engine.values import Values
@@ -51,6 +53,15 @@ class JaxEngine(IPEngine):
     async def complete_registration(self, *args: Any, **kwargs: Any) -> None:
         await super().complete_registration(*args, **kwargs)
         self.rank.attach(self.kernel)
+
+    @default("ident")
+    def _name_the_process(self) -> str:
+        """By it our controller finds the process that a client's signal is for.
+
+        ipyparallel makes a part of Python names of it.
+        """
+        token = process_token(os.getpid()).replace(":", "-")
+        return f"{self.session.session}-jaxcluster-{token.rstrip('-?')}"
 
     def init_signal(self) -> None:
         """Leave SIGINT to the runner, and SIGTERM to the system: a rank has nothing to tidy up."""
@@ -164,6 +175,7 @@ class Rank:
         self.values.lost.install(kernel.shell)
         self.runner.attach(kernel.shell)
         comms.relay_comms(self.runner)
+        ClientCode(self.runner).attach(kernel)
         self.attached = True
         if self._serve_request is not None:
             self._serve_request.reply(self._state())

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from types import FrameType
 from typing import Any
@@ -70,7 +71,8 @@ class CellRunner:
         self._lock: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         # Its put is one call of C, so that a signal handler may interrupt another in it.
-        self._retries: queue.SimpleQueue[Running] = queue.SimpleQueue()
+        self._retries: queue.SimpleQueue[Callable[[], bool]] = queue.SimpleQueue()
+        self.on_idle_sigint: Callable[[FrameType | None], None] = lambda frame: None
 
     def attach(self, shell: Any) -> None:
         """Take over a running kernel's shell. On the main thread, inside its event loop."""
@@ -290,29 +292,39 @@ class CellRunner:
     def _on_sigint(self, signum: int, frame: FrameType | None) -> None:
         running = self.current
         if running is None:
+            self.on_idle_sigint(frame)
             return
         if self.journal.between_count_and_launch(frame):
             # Raised here, it would put this rank out of step for good: the hook raises it when both
             # are done, and should it have just looked, the signal comes again. Nothing here may
             # wait: the next signal would come inside of it.
             self.journal.interrupted = True
-            self._retries.put(running)
+            self.signal_again(functools.partial(self._is_to_be_raised, running))
             return
         # A cell with top-level await shares the loop's thread: only its own code is broken off.
-        if running.interruptible or (running.task is not None and self._in_a_cell(frame)):
+        if running.interruptible or (running.task is not None and self.in_a_cell(frame)):
             running.interrupted = True
             raise KeyboardInterrupt
+
+    def signal_again(self, if_still: Callable[[], bool]) -> None:
+        """From a signal handler that could not raise: SIGINT comes again, if there is need yet."""
+        self._retries.put(if_still)
 
     def _signal_again(self) -> None:
         """A thread's loop: interrupts that could not be raised where they came are sent again."""
         while True:
-            running = self._retries.get()
+            if_still = self._retries.get()
             time.sleep(RETRY_S)
-            if self.current is running and self.journal.interrupted:
-                self.journal.interrupted = False
+            if if_still():
                 signal.pthread_kill(self.main_thread_id, signal.SIGINT)
 
-    def _in_a_cell(self, frame: FrameType | None) -> bool:
+    def _is_to_be_raised(self, running: Running) -> bool:
+        if self.current is not running or not self.journal.interrupted:
+            return False
+        self.journal.interrupted = False
+        return True
+
+    def in_a_cell(self, frame: FrameType | None) -> bool:
         while frame is not None and frame.f_code.co_filename not in self.cell_numbers:
             frame = frame.f_back
         return frame is not None

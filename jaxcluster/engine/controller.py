@@ -5,16 +5,156 @@
 ipyparallel's controller starts its heart monitor (and, without ``--usethreads``, eight schedulers)
 as processes, and leaves them running for ever when it is killed. Each therefore asks the kernel,
 right after its fork, to be ended with its parent.
+
+It also does what ipyparallel leaves to a process beside each engine, its nanny, which costs a start
+the imports of one more process a rank: it sends a rank the signals that clients ask for, whatever
+the rank is in, and tells clients at once of one that has died. A rank's identity ends in its
+process's token (``JaxEngine.ident``); engines without one are left to their own nannies.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import signal
 import sys
 import time
 from typing import Any
 
-from jaxcluster.engine.processes import die_with_parent
+import zmq
+from ipyparallel import error, util
+from ipyparallel.controller import app
+from ipyparallel.controller.broadcast_scheduler import BroadcastScheduler
+from ipyparallel.controller.hub import Hub
+from jupyter_client.session import Session
+from zmq.devices import ThreadMonitoredQueue
+
+from jaxcluster.engine.processes import die_with_parent, is_alive
+
+_TOKEN = re.compile(rb"-jaxcluster-(\d+)-(\d+)$")
+
+
+def process_of(identity: bytes) -> str | None:
+    """The token of an engine's process; None for engines that are not ours."""
+    found = _TOKEN.search(identity)
+    return b":".join(found.groups()).decode() if found else None
+
+
+def send_signal(token: str, sig: int | str) -> None:
+    """Send a signal, a number or a name, to the process that ``token`` names.
+
+    Raises:
+      ValueError: there is no such signal.
+      ProcessLookupError: the process has ended.
+    """
+    if isinstance(sig, str) and sig not in signal.Signals.__members__:
+        raise ValueError(f"there is no signal {sig!r}")
+    if not is_alive(token):
+        raise ProcessLookupError("this engine's process has ended")
+    try:
+        os.kill(int(token.partition(":")[0]), signal.Signals[sig] if isinstance(sig, str) else sig)
+    except OSError as problem:
+        if problem.errno == errno.EINVAL:
+            raise ValueError(f"there is no signal {sig!r}") from None
+        raise
+
+
+class SignallingQueue(ThreadMonitoredQueue):
+    """A queue between clients and engines; the one for control messages answers signal requests."""
+
+    session: Session  # of the controller, which knows the key
+
+    def run_device(self) -> None:
+        if self._in_prefix != b"incontrol":
+            super().run_device()  # type: ignore[no-untyped-call]
+            return
+        # The hub, which listens at the third, reads no control messages.
+        clients, engines, _ = self._setup_sockets()  # type: ignore[no-untyped-call]
+        poller = zmq.Poller()
+        poller.register(clients, zmq.POLLIN)
+        poller.register(engines, zmq.POLLIN)
+        while True:
+            for socket, _ in poller.poll():
+                frames = socket.recv_multipart()
+                if len(frames) < 2:
+                    continue
+                sender, receiver, *message = frames
+                if socket is engines:
+                    clients.send_multipart([receiver, sender, *message])
+                elif (token := process_of(receiver)) is None or not self._answered(
+                    clients, sender, receiver, token, message
+                ):
+                    engines.send_multipart([receiver, sender, *message])
+
+    def _answered(
+        self, clients: Any, client: bytes, engine: bytes, token: str, frames: list[bytes]
+    ) -> bool:
+        """Whether it was a signal request, which is done and answered then."""
+        try:
+            _, parts = self.session.feed_identities(frames)
+            request = self.session.deserialize(parts)
+        except Exception:
+            return False  # unsigned, or damaged: the engine says so in its log
+        if request["header"]["msg_type"] != "signal_request":
+            return False
+        try:
+            send_signal(token, request["content"]["sig"])
+            content = {"status": "ok"}
+        except Exception:
+            content = error.wrap_exception()
+        metadata = {"engine": engine.decode(), "status": content["status"]}
+        self.session.send(
+            clients, "signal_reply", content, request, [client, engine], metadata=metadata
+        )
+        return True
+
+
+class WatchingHub(Hub):
+    """Unregisters an engine as soon as its process has ended, not when its heart is missed."""
+
+    def finish_registration(self, heart: bytes) -> None:
+        super().finish_registration(heart)
+        token, id = process_of(heart), self.by_ident.get(heart)
+        if token is None or id is None:
+            return
+        try:
+            ended = os.pidfd_open(int(token.partition(":")[0]))
+        except (AttributeError, OSError):  # another system than Linux; or it has ended already
+            return
+
+        def unregister(*_: Any) -> None:
+            self.loop.remove_handler(ended)
+            os.close(ended)
+            if self.by_ident.get(heart) == id:
+                self.unregister_engine(heart, {"content": {"id": id}})
+
+        self.loop.add_handler(ended, unregister, self.loop.READ)
+
+
+class OwnRepliesScheduler(BroadcastScheduler):
+    """One that coalesces replies in dictionaries of its own.
+
+    ipyparallel's have them in the class (9.2): the schedulers of a tree, on threads of one process,
+    take each other's for theirs, and a coalesced reply never comes. A single one would do, but
+    its replies lack what clients read (depth 0).
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.accumulated_replies: dict[Any, Any] = {}
+        self.accumulated_targets: dict[Any, Any] = {}
+
+
+class Controller(app.IPController):
+    """ipyparallel's controller with the parts above."""
+
+    def init_schedulers(self) -> None:
+        if self.use_threads:
+            self.mq_class = f"{__name__}.SignallingQueue"
+            util._disable_session_extract_dates()
+            SignallingQueue.session = Session(config=self.config, key=self.session.key)
+        super().init_schedulers()
 
 
 class _Sleepless:
@@ -32,14 +172,16 @@ def main(argv: list[str]) -> None:
         die_with_parent(int(parent))
     me = os.getpid()
     os.register_at_fork(after_in_child=lambda: die_with_parent(me))
-    from ipyparallel.controller import app
-
     # It sleeps 0.25 s before it writes its connection files, and waits for nothing (its one sleep,
     # in init_hub; ipyparallel 9.2). All ranks would wait with it.
     app.time = _Sleepless()
+    app.Hub = WatchingHub
+    app.BroadcastScheduler = OwnRepliesScheduler
     sys.argv = ["ipcontroller", *argv]
-    app.IPController.launch_instance(argv=argv)
+    Controller.launch_instance(argv=argv)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    from jaxcluster.engine.controller import main as launch  # its classes are named by this module
+
+    launch(sys.argv[1:])

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-from helpers import python, until
+from helpers import DEADLINE_S, Notebook, python, until
 
 import jaxcluster
 
@@ -91,3 +95,138 @@ def test_a_cluster_that_has_ended_leaves_the_list_of_who_knew_it(
     assert len(listed()) == 1
     running.stop()
     assert listed() == []
+
+
+# --------------------------------------------------------------------------- broadcast views
+
+
+@pytest.mark.parametrize("coalescing", [False, True])
+def test_broadcast_views_answer(client: Any, coalescing: bool) -> None:
+    """The replies of a coalescing view come as one, in ipyparallel's order (even ranks first)."""
+    view = client.broadcast_view(is_coalescing=coalescing)
+    assert view.apply(pow, 2, 5).get(timeout=DEADLINE_S) == [32] * 4
+    view.execute("where = __import__('jax').process_index()").get(timeout=DEADLINE_S)
+    assert sorted(view.pull("where").get(timeout=DEADLINE_S)) == [0, 1, 2, 3]
+    view.push({"pushed": 4}).get(timeout=DEADLINE_S)
+    assert client[:].pull("pushed", block=True) == [4] * 4
+    some = client.broadcast_view([1, 3], is_coalescing=coalescing)
+    assert sorted(some.apply(os.getpid).get(timeout=DEADLINE_S)) == sorted(
+        client[[1, 3]].apply_sync(os.getpid)
+    )
+
+
+def test_many_coalesced_requests_at_once_keep_their_replies(client: Any) -> None:
+    view = client.broadcast_view(is_coalescing=True)
+    waiting = [view.apply(pow, k, 2) for k in range(30)]
+    assert [w.get(timeout=DEADLINE_S) for w in waiting] == [[k * k] * 4 for k in range(30)]
+
+
+# --------------------------------------------------------------------------- signals
+
+
+def begun(client: Any, source: str, tmp_path: Path) -> Any:
+    """A cell of ipyparallel's that has begun on all engines."""
+    folder = tmp_path / "begun"
+    folder.mkdir()
+    mark = f"import os, pathlib, time\npathlib.Path({str(folder)!r}, str(os.getpid())).touch()\n"
+    result = client[:].execute(mark + source, block=False)
+    until(lambda: len(list(folder.iterdir())) == 4, "it has begun on all engines")
+    return result
+
+
+@pytest.mark.parametrize("sig", ["SIGINT", signal.SIGINT])
+def test_a_signal_stops_what_ipyparallel_runs(client: Any, tmp_path: Path, sig: Any) -> None:
+    result = begun(client, "while True: time.sleep(0.01)", tmp_path)
+    client.send_signal(sig, block=True)
+    result.wait(DEADLINE_S)
+    stopped = result.get(return_exceptions=True)
+    assert [error.ename for error in stopped] == ["KeyboardInterrupt"] * 4
+    assert client[:].apply_sync(pow, 2, 3) == [8] * 4
+
+
+def test_a_signal_stops_an_applied_function_on_the_engines_it_is_sent_to(client: Any) -> None:
+    first, second = (client[rank].apply_async(time.sleep, 100) for rank in (1, 2))
+
+    def stopped(rank: int, applied: Any) -> bool:
+        # Again and again, since it may come before the function has begun.
+        client.send_signal("SIGINT", targets=[rank], block=True)
+        return bool(applied.ready())
+
+    until(lambda: stopped(1, first), "engine 1 has answered")
+    assert first.exception().ename == "KeyboardInterrupt"
+    assert not second.ready()
+    until(lambda: stopped(2, second), "engine 2 has answered")
+    assert second.exception().ename == "KeyboardInterrupt"
+
+
+def test_signals_leave_idle_ranks_and_their_launches_alone(
+    cluster: jaxcluster.Cluster, client: Any, tmp_path: Path
+) -> None:
+    for _ in range(20):
+        client.send_signal("SIGINT", block=True)
+    assert cluster.run("print(float(jnp.sum(x)))", show=False).stdout(3) == "496.0\n"
+    # Each interrupt finds the ranks launching: none may be counted and not made.
+    for attempt in range(5):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        result = begun(client, "total = jax.jit(jnp.sum)\nwhile True: total(x)", folder)
+        client.send_signal("SIGINT", block=True)
+        result.wait(DEADLINE_S)
+        assert result.ready()
+        cluster.resync()  # they were interrupted at different launches
+        assert cluster.run("print(float(jnp.sum(x)))", show=False).stdout(3) == "496.0\n"
+
+
+def test_a_signal_reaches_an_engine_that_can_not_answer(
+    cluster: jaxcluster.Cluster, client: Any
+) -> None:
+    def state() -> str:
+        return psutil.Process(cluster.record.pids[1]).status()
+
+    client.send_signal("SIGSTOP", targets=[1], block=True)
+    until(lambda: state() == psutil.STATUS_STOPPED, "rank 1 is stopped")
+    client.send_signal("SIGCONT", targets=[1], block=True)
+    until(lambda: state() != psutil.STATUS_STOPPED, "rank 1 goes on")
+
+
+@pytest.mark.parametrize("sig", ["SIGNONE", 9999])
+def test_a_signal_that_does_not_exist_is_an_error(client: Any, sig: Any) -> None:
+    with pytest.raises(Exception, match="there is no signal"):
+        client.send_signal(sig, block=True)
+
+
+def test_control_requests_still_reach_the_engines(client: Any) -> None:
+    client[:].push({"to_be_cleared": 1}, block=True)
+    queued = client[:].apply_async(time.sleep, 0.2)
+    aborted = client[:].apply_async(pow, 2, 3)
+    client.abort(aborted, block=True)
+    queued.wait(DEADLINE_S)
+    aborted.wait(DEADLINE_S)
+    assert {type(e).__name__ for e in aborted.get(return_exceptions=True)} == {"TaskAborted"}
+
+
+def test_a_client_hears_at_once_of_an_engine_that_dies(
+    start: Callable[..., jaxcluster.Cluster],
+) -> None:
+    """Not after a minute of missed heartbeats."""
+    running = start(2)
+    client = running.client
+    result = client[1].execute("import os\nos._exit(3)", block=False)
+    until(result.ready, "the task of the dead engine has ended", 30)
+    assert "EngineError" in repr(result.exception())
+    until(lambda: client.ids == [0], "the engine is gone from the list")
+
+
+def test_the_stop_button_stops_a_px_cell(open_notebook: Callable[..., Notebook]) -> None:
+    notebook = open_notebook()
+    notebook.ok("%jaxcluster start -n 2")
+    notebook.ok("import jaxcluster, ipyparallel\nview = jaxcluster.current().client[:]")
+    notebook.ok("view.activate()")
+    cell = notebook.begin(
+        "%%px --block\nimport time\nprint('begun', flush=True)\nwhile True: time.sleep(0.01)"
+    )
+    notebook.until(lambda: cell.text.count("begun") == 2, "it has begun on both ranks")
+    notebook.press_stop()
+    notebook.wait(cell, 30)
+    assert "Sending signal SIGINT to engines" in cell.stderr
+    assert notebook.ok("%%spmd\nprint('free')").stdout == "free\n"

@@ -1,0 +1,70 @@
+"""What our controller does in place of ipyparallel's nannies: find processes, send signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from jaxcluster.engine.controller import (
+    BroadcastScheduler,
+    OwnRepliesScheduler,
+    process_of,
+    send_signal,
+)
+from jaxcluster.engine.processes import process_token
+
+
+def test_an_engines_identity_tells_its_process() -> None:
+    token = process_token(os.getpid())
+    identity = f"775c4236-95a18602-jaxcluster-{token.replace(':', '-')}"
+    assert process_of(identity.encode()) == token
+
+
+@pytest.mark.parametrize("identity", [b"775c4236-95a18602", b"1234-5678", b"-jaxcluster-", b"\xff"])
+def test_other_engines_are_left_to_their_own_nannies(identity: bytes) -> None:
+    assert process_of(identity) is None
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", "import signal\nsignal.pause()"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize("sig", ["SIGTERM", signal.SIGTERM, 15])
+def test_a_signal_is_sent_by_its_name_or_number(
+    child: subprocess.Popen[bytes], sig: int | str
+) -> None:
+    send_signal(process_token(child.pid), sig)
+    assert child.wait(30) == -signal.SIGTERM
+
+
+def test_signal_0_asks_whether_it_lives(child: subprocess.Popen[bytes]) -> None:
+    send_signal(process_token(child.pid), 0)
+    assert child.poll() is None
+
+
+def test_a_pid_that_another_process_has_now_gets_no_signal(child: subprocess.Popen[bytes]) -> None:
+    with pytest.raises(ProcessLookupError, match="has ended"):
+        send_signal(f"{child.pid}:1", "SIGKILL")
+    assert child.poll() is None
+
+
+@pytest.mark.parametrize("sig", ["SIGNONE", "kill", 9999, -1])
+def test_what_is_no_signal_is_an_error(child: subprocess.Popen[bytes], sig: Any) -> None:
+    with pytest.raises(ValueError, match=f"there is no signal {sig!r}"):
+        send_signal(process_token(child.pid), sig)
+
+
+def test_ipyparallels_schedulers_share_what_they_coalesce() -> None:
+    """When this fails, ipyparallel has mended it, and OwnRepliesScheduler can go."""
+    assert "accumulated_replies" in vars(BroadcastScheduler)
+    assert "accumulated_replies" not in vars(OwnRepliesScheduler)
