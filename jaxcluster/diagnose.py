@@ -184,6 +184,11 @@ class _Teller:
     def _mismatch_hint(self, seq: int, groups: list[list[int]]) -> str:
         first, second = (self.launches[ranks[0]] for ranks in (groups[-1], groups[0]))
         a, b = first[seq], second[seq]
+        if any(wire.BROKEN_OFF in name for name in (a.name, b.name)):
+            return (
+                "where a program is broken off the others wait for it in its collectives, or go on "
+                "with what that process does not have."
+            )
         if a.name == b.name and a.signature != b.signature:
             return (
                 f"the shapes differ ({a.signature or '?'} against {b.signature or '?'}): pad or "
