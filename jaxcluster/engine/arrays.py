@@ -6,6 +6,7 @@ another rank. A value that is still being computed is waited for, for a bounded 
 
 from __future__ import annotations
 
+import operator
 import sys
 import time
 from collections.abc import Sequence
@@ -90,8 +91,13 @@ def _without_shards(array: Any, note: str) -> wire.ArrayInfo:
 
 
 def is_ready(array: Any) -> bool:
-    """Whether ``array`` is computed. Key arrays can't say so themselves."""
-    return bool(base_array(array).is_ready())
+    """Whether ``array`` is computed; deleted ones are not. Key arrays can't say so themselves.
+
+    jax 0.10.2 crashes where a deleted array is asked, and the main thread may delete it at any
+    moment (a cell donates it): both questions are asked in C, with no other thread in between.
+    """
+    base = base_array(array)
+    return any(map(operator.call, (base.is_deleted, base.is_ready))) and not base.is_deleted()
 
 
 def base_array(array: Any) -> Any:
@@ -122,10 +128,12 @@ def wait_ready(array: Any, name: str, timeout_s: float) -> None:
     """Return once ``array`` is computed.
 
     Raises:
-      NotReady: it is not within ``timeout_s``.
+      NotReady: it is not within ``timeout_s``, or was deleted meanwhile.
     """
     deadline = time.monotonic() + timeout_s
-    while not array.is_ready():
+    while not is_ready(array):
+        if array.is_deleted():
+            raise NotReady(f"{name} is deleted or was donated")
         if time.monotonic() > deadline:
             raise NotReady(f"{name} is still being computed after {timeout_s:.0f} s")
         time.sleep(READY_POLL_S)

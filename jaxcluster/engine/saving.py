@@ -35,7 +35,7 @@ import cloudpickle
 import numpy as np
 
 from jaxcluster.engine import jax_private
-from jaxcluster.engine.arrays import base_array, bounds, is_array, is_tracer
+from jaxcluster.engine.arrays import base_array, bounds, is_array, is_ready, is_tracer
 from jaxcluster.engine.saved import CannotSave, Generation, Saved, SavedArray, SavedPickle
 
 PROTOCOL = 5
@@ -244,7 +244,7 @@ class _Saver:
             key_impl = str(jax.random.key_impl(array))
         if base.is_deleted():
             raise CannotSave("deleted or donated")
-        if not base.is_ready():
+        if not is_ready(base):
             raise CannotSave("still being computed")
         shards: dict[str, tuple[list[list[int]], int]] = {}
         try:

@@ -23,6 +23,7 @@ from jaxcluster.engine.arrays import (
     bounds,
     describe,
     is_array,
+    is_ready,
     is_tracer,
     wait_ready,
 )
@@ -189,7 +190,7 @@ def likeness(leaf: Any) -> Any:
     if is_tracer(leaf) or leaf.is_deleted():
         return ("gone", is_tracer(leaf), leaf.shape, leaf.dtype)
     committed = getattr(leaf, "committed", True)
-    return (leaf.shape, leaf.dtype, leaf.sharding, committed, base_array(leaf).is_ready())
+    return (leaf.shape, leaf.dtype, leaf.sharding, committed, is_ready(leaf))
 
 
 def describe_leaf(leaf: Any) -> wire.ArrayInfo:
@@ -314,7 +315,7 @@ def meshes_in(namespace: dict[str, Any]) -> list[wire.MeshInfo]:
 
 
 @dataclass
-class _Buffers:
+class Buffers:
     """Live buffers by device; each is counted for whoever is first to reach it."""
 
     position: dict[int, int]
@@ -324,11 +325,11 @@ class _Buffers:
         """Bytes per device of an array's buffers that nobody has counted yet."""
         held = [0] * len(self.position)
         try:
-            base = base_array(array)
-            ready = base.is_ready()
-        except RuntimeError:  # deleted or donated in this moment, by the main thread
+            base, ready = base_array(array), is_ready(array)
+            shards = base.addressable_shards
+        except RuntimeError:  # deleted or donated, in this moment even, by the main thread
             return held
-        for shard in base.addressable_shards:
+        for shard in shards:
             # The address of a buffer that is still being computed would be waited for.
             key = shard.data.unsafe_buffer_pointer() if ready else (id(base), shard.replica_id)
             where = self.position.get(shard.device.id)
@@ -343,7 +344,7 @@ def memory_report(rank: int, namespace: dict[str, Any]) -> wire.MemoryReport:
     import jax
 
     devices = jax.local_devices()
-    buffers = _Buffers({device.id: i for i, device in enumerate(devices)}, set())
+    buffers = Buffers({device.id: i for i, device in enumerate(devices)}, set())
     named: list[wire.NamedBytes] = []
     history: list[str] = []
     for name, value in namespace.items():
@@ -375,7 +376,7 @@ def memory_report(rank: int, namespace: dict[str, Any]) -> wire.MemoryReport:
     )
 
 
-def _named(buffers: _Buffers, name: str, value: Any) -> list[wire.NamedBytes]:
+def _named(buffers: Buffers, name: str, value: Any) -> list[wire.NamedBytes]:
     held = [0] * len(buffers.position)
     for _, array in arrays_of(value):
         held = [a + b for a, b in zip(held, buffers.take(array), strict=True)]
