@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxcluster import claims, diagnose, kept, news, recovery, registry, wire
+from jaxcluster import claims, diagnose, kept, news, recovery, registry, undoing, wire
 from jaxcluster.engine.processes import pid_space, process_token
 from jaxcluster.errors import (
     RESTART_HINT,
@@ -85,6 +85,7 @@ class Cluster:
       names: the names that each rank has, as last heard; a rank that was not heard is missing.
       rebuilt: what the last restart brought back; None before one, and after a clean one.
       recovered: what was done about the last finding or death, in words; "" if nothing was yet.
+      undo_nbytes: what ``limit_undo`` was given last.
     """
 
     def __init__(self, record: registry.ClusterRecord, link: Link, supervisor: Supervisor) -> None:
@@ -107,6 +108,7 @@ class Cluster:
         self.names: dict[int, set[str]] = {}
         self.rebuilt: Rebuilt | None = None
         self._respawn: Respawn | None = None
+        self.undo_nbytes: int | None = None
         self.coordinator_died = ""
         self._oom_kills = OomKills()
         self.on_push: Callable[[Event], None] | None = None
@@ -338,6 +340,8 @@ class Cluster:
         self.closed = self._is_ending = False
         self.down = ""
         _open[self.name] = self
+        if self.undo_nbytes is not None:
+            self.limit_undo(self.undo_nbytes)
 
     def leave_down(self, why: str) -> None:
         """After a restart that was not carried through: no processes, and what was saved is kept.
@@ -647,8 +651,40 @@ class Cluster:
         if not self.dead and recovery.bring_back(self.name, self._link, catch_up):
             self.counts.clear()
             self.out_of_step = None
-            return catch_up.told("", time.monotonic() - started)
+            return catch_up.told(time.monotonic() - started, "All variables are kept.")
         return self.restart()
+
+    def undo(self) -> str:
+        """Take back what the last cell did to the ranks' variables; returns in words what was.
+
+        Raises:
+          UsageError: it can't be taken back; why is said, and nothing was changed.
+        """
+        self._check_not_closed()
+        if self.last is None:
+            raise UsageError(
+                "No cell of this notebook has run on this cluster.", "%%spmd runs one."
+            )
+        number = self.last.execution_count
+        cell = f"Cell [{number}]"
+        if self.cells:
+            raise UsageError(f"{cell} has not ended.", "%jaxcluster interrupt stops it.")
+        ranks = [rank for rank in self.last.ranks if rank not in self.dead]
+        undone = undoing.undo(self._link, self.name, self.last.seq, number, ranks)
+        if undone.refused:
+            raise UsageError(f"{cell} can't be undone: {undone.refused}.")
+        return undone.told(cell)
+
+    def limit_undo(self, nbytes: int | None) -> int:
+        """How many bytes of a device may be kept for ``undo``; returns the most on any rank.
+
+        Args:
+          nbytes: 0: nothing is kept, and no cell can be undone. None: a quarter of its memory.
+        """
+        self._check_open()
+        answers = self.ask(range(self.num_processes), "undo_limit", {"nbytes": nbytes})
+        self.undo_nbytes = nbytes
+        return max(int(event.body["nbytes"]) for event in answers.values())
 
     def reports(self, launches: int = 256) -> dict[int, wire.RankReport]:
         """Each rank's stack and last launches, also while it runs or hangs."""

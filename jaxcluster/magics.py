@@ -18,7 +18,17 @@ from IPython.core.magic import (
     no_var_expand,
 )
 
-from jaxcluster import arguments, checkpoints, cluster, doctor, news, registry, rewrite, transfer
+from jaxcluster import (
+    arguments,
+    checkpoints,
+    cluster,
+    doctor,
+    news,
+    registry,
+    rewrite,
+    transfer,
+    undoing,
+)
 from jaxcluster.completion import Completion
 from jaxcluster.errors import CellFailed, UsageError
 from jaxcluster.launchers.supervisor import quit_warm
@@ -26,7 +36,7 @@ from jaxcluster.outputs import CellRecord
 from jaxcluster.panel import Panel
 from jaxcluster.ranks import name_ranks, parse_ranks
 from jaxcluster.views import shards as array_views
-from jaxcluster.views import status, text
+from jaxcluster.views import status, text, words
 from jaxcluster.views.comms import CommRelay
 from jaxcluster.views.live import CellDisplay, StartDisplay
 
@@ -45,6 +55,7 @@ COMMANDS = (
     "mesh",
     "memory",
     "resync",
+    "undo",
     "stacks",
     "journal",
     "strict",
@@ -179,6 +190,19 @@ class JaxClusterMagics(Magics):
     def _resync(self, line: str) -> None:
         arguments.word_parser("%jaxcluster resync").read(line)
         print(cluster.current().resync())
+
+    def _undo(self, line: str) -> None:
+        word = arguments.word_parser("%jaxcluster undo", "size").read(line).size
+        running = cluster.current()
+        if word is None:
+            print(running.undo())
+            return
+        most = running.limit_undo(undoing.parse_limit(word))
+        print(
+            f"At most {words.nbytes(most)} of a device's memory are kept for %jaxcluster undo."
+            if most
+            else "Nothing is kept: a cell that goes wrong is not undone."
+        )
 
     def _stacks(self, line: str) -> None:
         arguments.word_parser("%jaxcluster stacks").read(line)

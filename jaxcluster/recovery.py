@@ -2,8 +2,8 @@
 
 The mildest way first: *catching up* (a ghost drain). A rank that skipped programs runs them, in
 order, with zeros for inputs; that releases the ranks which wait in them, and counts and hashes are
-equal again. What those programs computed is garbage, so the names that the cut cell assigned are
-named as not to be trusted; everything older is as it was.
+equal again. What those programs computed is garbage, so the cut cell is taken back after it
+(``undoing``); everything older is as it was.
 
 Whichever way was taken, the ranks are in step only when a sum over all devices has come out right
 on all of them (``selfcheck``). Meanwhile no notebook hands out a cell.
@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from jaxcluster import diagnose, registry, selfcheck, skipped, wire
+from jaxcluster import diagnose, registry, selfcheck, wire
 from jaxcluster.link import Link, Sink
 from jaxcluster.ranks import name_ranks
 
@@ -25,7 +25,7 @@ JOURNAL_DEPTH = 4096
 SETTLE_S = 8.0
 COURSES_S = 5.0  # to read the texts of some programs
 STEP_S = 0.01
-IN_FLIGHT_S = 0.5  # that a cell gets on its way from its notebook to a rank
+IN_FLIGHT_S = 0.5  # that a cell takes from its notebook to a rank; later ones are not waited for
 
 
 def ask_reports(
@@ -57,7 +57,6 @@ class CatchUp:
     ran: dict[int, int] = field(default_factory=dict)
     stuck: str = ""
     counts: dict[int, diagnose.Counts] = field(default_factory=dict)
-    _handed_out: Mapping[int, int] = field(default_factory=dict)
     _sink: Sink = field(default_factory=Sink)
     _asked: dict[int, list[wire.Launch]] = field(default_factory=dict)
     _shipped: set[int] = field(default_factory=set)
@@ -70,12 +69,16 @@ class CatchUp:
         counts: dict[int, diagnose.Counts] = {
             rank: report.state.launches for rank, report in reports.items()
         }
-        idle = {r for r, report in reports.items() if self._is_idle(report.state)}
+        idle = {
+            r
+            for r, report in reports.items()
+            if report.state.state == "idle" and not report.state.queued
+        }
         if len(reports) == len(self.link.ranks) == len(idle) and not self._asked:
             self.counts = counts
             if diagnose.in_step(counts):
                 return True
-        todo = skipped.catch_up(counts, {r: rep.launches for r, rep in reports.items()})
+        todo = diagnose.catch_up(counts, {r: rep.launches for r, rep in reports.items()})
         if todo is None:
             self.stuck = "the ranks launched different programs"
             return False
@@ -83,11 +86,6 @@ class CatchUp:
             if rank in idle and rank not in self._asked and not self.stuck:
                 self._ask(rank, launches, {})
         return False
-
-    def _is_idle(self, state: wire.RankState) -> bool:
-        """Whether a rank runs no cell and none is on its way to it."""
-        taken = state.taken >= self._handed_out.get(state.rank, 0)
-        return state.state == "idle" and not state.queued and taken
 
     def _ask(
         self,
@@ -134,18 +132,10 @@ class CatchUp:
         wanted = {e.fingerprint for e in launches}
         self._ask(rank, launches, {f: self._exported[f] for f in wanted})
 
-    def settle(
-        self, timeout_s: float = SETTLE_S, handed_out: Mapping[int, int] | None = None
-    ) -> bool:
-        """Step until all ranks are in step, it is stuck, or the time is up.
-
-        Args:
-          handed_out: the seq of the last cell of each rank: it may not have got it yet.
-        """
-        started = time.monotonic()
-        while (now := time.monotonic()) < started + timeout_s:
-            # A notebook that died over a cell never sends it.
-            self._handed_out = (handed_out or {}) if now < started + IN_FLIGHT_S else {}
+    def settle(self, timeout_s: float = SETTLE_S) -> bool:
+        """Step until all ranks are in step, it is stuck, or the time is up."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
             if self.step():
                 return True
             if self.stuck:
@@ -154,8 +144,8 @@ class CatchUp:
         self.stuck = self.stuck or f"not in step after {timeout_s:g} s"
         return False
 
-    def told(self, source: str, seconds: float) -> str:
-        """One line: what was done, what is kept, what is not to be trusted."""
+    def told(self, seconds: float, kept: str) -> str:
+        """One line: what was done, and what of the variables is ``kept``."""
         by_number: dict[int, list[int]] = {}
         for rank, n in sorted(self.ran.items()):
             by_number.setdefault(n, []).append(rank)
@@ -163,12 +153,7 @@ class CatchUp:
             f"{name_ranks(ranks)} ran {n} skipped program{'s' if n != 1 else ''} with zeros"
             for n, ranks in by_number.items()
         )
-        names = assigned_names(source)
-        doubt = f" Don't trust what this cell assigned: {', '.join(names)}." if names else ""
-        kept = "All variables are kept." if not names else "Everything older is kept."
-        return (
-            f"Back in step after {seconds:.1f} s ({done or 'nothing was missing'}). {kept}{doubt}"
-        )
+        return f"Back in step after {seconds:.1f} s ({done or 'nothing was missing'}). {kept}"
 
 
 def assigned_names(source: str) -> list[str]:
@@ -190,7 +175,8 @@ def bring_back(name: str, link: Link, catch_up: CatchUp) -> str:
       count anew. "" if they are not in step; ``catch_up.stuck`` says why.
     """
     with registry.quiet(name) as handed_out:
-        caught_up = catch_up.settle(handed_out=handed_out)
+        _await_cells(link, handed_out)
+        caught_up = catch_up.settle()
         if not (caught_up or may_have_completed(link, ask_reports(link))):
             return ""
         verdict = selfcheck.verify(link)
@@ -209,6 +195,17 @@ def bring_back(name: str, link: Link, catch_up: CatchUp) -> str:
         return "caught up"
 
 
+def _await_cells(link: Link, handed_out: dict[int, int]) -> None:
+    """Wait until the cells that notebooks have handed out are known to their ranks."""
+    deadline = time.monotonic() + IN_FLIGHT_S
+    while time.monotonic() < deadline:
+        answers = link.gather(link.ranks, "state", timeout_s=REPORT_S)
+        states = [wire.parse(wire.RankState, e.body) for e in answers.values() if e.op == "reply"]
+        if all(state.taken >= handed_out.get(state.rank, 0) or state.queued for state in states):
+            return
+        time.sleep(STEP_S)
+
+
 def may_have_completed(link: Link, reports: dict[int, wire.RankReport]) -> bool:
     """Whether mixed-up programs can all have ended, so that the ranks may count anew from here.
 
@@ -220,7 +217,7 @@ def may_have_completed(link: Link, reports: dict[int, wire.RankReport]) -> bool:
         return False
     if any(report.state.state != "idle" for report in reports.values()):
         return False
-    differing = skipped.differing(reports)
+    differing = diagnose.differing(reports)
     if not differing:
         return False
     wanted = {r: sorted({entry[r] for entry in differing if r in entry}) for r in link.ranks}

@@ -10,10 +10,10 @@ import contextvars
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from jaxcluster import diagnose, health, news, recovery, selfcheck, wire
+from jaxcluster import diagnose, health, news, recovery, selfcheck, undoing, wire
 from jaxcluster.errors import (
     RESTART_HINT,
     CellFailed,
@@ -65,6 +65,7 @@ class AsyncCell:
         self.evidence: Mapping[int, wire.RankReport] = {}
         self.on_notice: Callable[[str], None] | None = None
         self._recovered = ""
+        self._undone: undoing.Undone | None = None  # what became of what it did
         self._cut_at: float | None = None  # when it was first interrupted, or found out of step
         self._stopped: CellInterrupted | None = None  # in the recovery at its end, on a thread
         self._places: list[str] = []  # where the ranks were when their time was up
@@ -273,21 +274,26 @@ class AsyncCell:
         return state.rank not in self.record.ranks or state.ended >= self.record.seq
 
     def _settle(self) -> None:
-        """After the cell: are the ranks in step? If not, say why, and bring them back."""
-        cluster = self.cluster
-        cluster.counts.update({r: reply.launches for r, reply in self.record.replies.items()})
-        if (
-            cluster.closed
-            or cluster.dead
-            or (
-                self._catch_up is None
-                and self.report is None
-                and not self.silent
-                and not self._watch.interrupted
-                and diagnose.in_step(cluster.counts)
-            )
-        ):
+        """After the cell: are the ranks in step, and may what it assigned stay?"""
+        cluster, record = self.cluster, self.record
+        cluster.counts.update({r: reply.launches for r, reply in record.replies.items()})
+        if cluster.closed:
             return
+        whole = (
+            self._catch_up is None
+            and self.report is None
+            and not self.silent
+            and not self._watch.interrupted
+            and diagnose.in_step(cluster.counts)
+        )
+        if not (cluster.dead or whole):
+            self._bring_back()
+        if self._was_cut():
+            self._take_back()
+
+    def _bring_back(self) -> None:
+        """Say why the ranks are out of step, and bring them back."""
+        cluster = self.cluster
         cut_at = time.monotonic() if self._cut_at is None else self._cut_at
         names = recovery.assigned_names(self.record.source)
         reports = recovery.ask_reports(cluster.link, names)
@@ -298,24 +304,52 @@ class AsyncCell:
             cluster.counts.update(catch_up.counts)
             if self.report is not None or catch_up.ran:
                 seconds = time.monotonic() - cut_at
-                self._recovered = catch_up.told(self.record.source, seconds)
+                self._recovered = catch_up.told(seconds, self._say_undone())
             self.silent = ()
         elif how == "completed":
             cluster.counts.clear()
-            assigned = f" or assigned: {', '.join(names)}" if names else ""
             self._recovered = (
                 "All of them have completed, and the ranks are in step again. Don't trust what "
-                f"this cell printed{assigned}."
+                f"this cell printed. {self._say_undone()}"
             )
         elif not any(s.seq > self.record.seq or s.queued for s in cluster.status()):
             # Unless a later cell runs already, whose end will settle it.
             cluster.out_of_step = self.report or diagnose.unexplained(catch_up.stuck)
             cluster.recovered = ""
+            self._take_back()
             if cluster.recovery == "auto":
                 why = f"They could not be brought back in place: {catch_up.stuck}."
-                recovered = self._recover(str(self.report or ""), why)
-                self._recovered = self._with_doubt(recovered, names)
+                self._recovered = self._recover(str(self.report or ""), why)
                 self.silent = ()
+
+    def _was_cut(self) -> bool:
+        """Whether it ended in a way that nobody can have meant, on some of its ranks."""
+        errors = self.record.errors.values()
+        return (
+            self.report is not None
+            or self._watch.why == "timeout"
+            or any(one.died for one in self.record.records.values())
+            or any(error.ename == "Divergence" for error in errors)  # strict mode
+        )
+
+    def _take_back(self) -> undoing.Undone:
+        """Undo the cell on all its ranks, once."""
+        if self._undone is None:
+            record, cluster = self.record, self.cluster
+            alive = [rank for rank in record.ranks if rank not in cluster.dead]
+            self._undone = undoing.undo(
+                cluster.link, cluster.name, record.seq, record.execution_count, alive
+            )
+        return self._undone
+
+    def _say_undone(self, told: Iterable[str] = ()) -> str:
+        """What became of what the cell did, in words. Of names that are ``told`` it was said."""
+        names = recovery.assigned_names(self.record.source)
+        return (
+            self._take_back()
+            .without(told)
+            .told("This cell", [name for name in names if name not in set(told)])
+        )
 
     def _leave_unsettled(self) -> None:
         """Stop was pressed before it was known that the ranks are in step: no cell may run now."""
@@ -325,16 +359,14 @@ class AsyncCell:
             cluster.out_of_step = cluster.out_of_step or self.report or diagnose.unexplained(why)
 
     def _recover(self, told: str, said: str = "") -> str:
+        """What was done about a death or a hang for good, and about what the cell did."""
+        undone = self._take_back()  # before its values are saved
         when = f"in cell [{self.record.execution_count}]"
-        return self.cluster.recover(said, told=told, when=when, undo=True)
-
-    def _with_doubt(self, line: str, names: Sequence[str]) -> str:
-        """``line``, and which of the names that the cell assigned are not to be trusted."""
+        line = self.cluster.recover(said, told=told, when=when, undo=not undone.refused)
         rebuilt = self.cluster.rebuilt
         if rebuilt is not None and str(rebuilt) in line:
-            sure = {*rebuilt.older, *rebuilt.lost}
-            names = [name for name in names if name not in sure]
-        return f"{line} Don't trust what this cell assigned: {', '.join(names)}." if names else line
+            return f"{line} {self._say_undone({*rebuilt.older, *rebuilt.lost})}"
+        return f"{line} {self._say_undone()}"
 
     def _ask_places(self, ranks: Sequence[int]) -> list[str]:
         names = recovery.assigned_names(self.record.source)
@@ -352,12 +384,10 @@ class AsyncCell:
         died = {r: rec.died for r, rec in record.records.items() if rec.died}
         if died:
             rank, why = next(iter(sorted(died.items())))
-            names = recovery.assigned_names(record.source)
             words = f"The end of rank {rank}'s log: {self.cluster.last_words(rank)}"
             number = record.execution_count
             told = f"{name_ranks(died).capitalize()} died in cell [{number}]: {why}."
-            recovered = self._recover(told, words)
-            raise RankDied(told, self._with_doubt(recovered, names), sorted(died))
+            raise RankDied(told, self._recover(told, words), sorted(died))
         failed = {
             r: e for r, e in record.errors.items() if record.replies[r].status != "interrupted"
         }
@@ -371,6 +401,8 @@ class AsyncCell:
             hints.append(self._recovered)
         elif self.cluster.out_of_step is not None:
             hints.append(f"The ranks are out of step. {RESTART_HINT}")
+        if self._undone is not None and not self._recovered:
+            hints.append(self._say_undone())
         if failed and all(error.ename == "Divergence" for error in failed.values()):
             # Strict mode: nothing was launched, and JAX's frames say nothing more.
             # A rank says what it had heard when it raised: whoever raised last has heard most.
@@ -399,7 +431,7 @@ class AsyncCell:
                 self.silent,
             )
         if self.report is not None:
-            raise Divergence(str(self.report), self._recovery_line(), self.report)
+            raise Divergence(str(self.report), "\n".join(hints[1:]), self.report)
         if watch.why == "timeout":
             hints.append("Give it longer with %%spmd --timeout, or leave the limit away.")
             told = (
@@ -416,9 +448,6 @@ class AsyncCell:
             stopped = interrupted or watch.interrupted
             told = f"cell [{record.execution_count}] was stopped on {name_ranks(stopped)}."
             raise CellInterrupted("\n".join([told, *hints]), stopped)
-
-    def _recovery_line(self) -> str:
-        return self._recovered or f"The ranks are out of step. {RESTART_HINT}"
 
     def _say_first_error(self) -> str:
         rank, error = min(self.record.errors.items())

@@ -26,6 +26,7 @@ from jaxcluster.engine import (
     jax_private,
     state,
     strict,
+    undo,
 )
 from jaxcluster.engine.beacon import Beacon, Request, StopJobs
 from jaxcluster.engine.cells import CellRunner
@@ -106,7 +107,7 @@ class Rank:
         handle("fetch", "side", self.values.fetch)
         handle("forget", "now", self.values.forget)
         handle("sample", "side", self.values.sample)
-        handle("assign", "main", self.runner.in_turn(self.values.assign))
+        handle("assign", "main", self.runner.in_turn(self._assign))
         handle("spanning", "side", self.values.spanning_names)
         handle("comm", "main", comms.on_comm)
         handle("unbind", "main", self.values.unbind)
@@ -121,11 +122,10 @@ class Rank:
         handle("export", "side", lambda request: drain.on_export(self.journal, request))
         handle("drain", "main", lambda request: drain.on_drain(self.journal, request))
         handle("snapshot", "side", self._snapshot)
-        handle("restore", "main", lambda q: state.on_restore(self.values.namespace, rank, q.body))
-
-    def _snapshot(self, request: Request) -> Any:
-        values = self.values
-        return state.on_snapshot(values.namespace, self.rank, request.body, lost=values.lost.words)
+        handle("restore", "main", self._restore)
+        handle("undo_look", "side", lambda request: undo.on_look(self.runner.undo, request.body))
+        handle("undo", "side", self._undo)
+        handle("undo_limit", "side", lambda request: undo.on_limit(self.runner.undo, request.body))
 
     def _state(self) -> wire.RankState:
         return inspection.rank_state(
@@ -135,6 +135,26 @@ class Rank:
     def _roll_call(self, request: Request) -> Any:
         names, count = request.body["names"], request.body["launches"]
         return inspection.report(self.runner, self._state(), names, count)
+
+    def _assign(self, request: Request) -> Any:
+        names = self.values.assign(request)
+        self.runner.undo.bound(names)
+        return names
+
+    def _snapshot(self, request: Request) -> Any:
+        values, before = self.values, self.runner.undo.before
+        lost = values.lost.words
+        return state.on_snapshot(values.namespace, self.rank, request.body, before, lost=lost)
+
+    def _restore(self, request: Request) -> Any:
+        self.runner.undo.forget("variables were restored since")
+        return state.on_restore(self.values.namespace, self.rank, request.body)
+
+    def _undo(self, request: Request) -> Any:
+        done = undo.on_undo(self.runner.undo, request.body)
+        self.values.lost.add(request.body["lost"], self.values.namespace)
+        self.runner.last_result = None
+        return done
 
     def _strict(self, request: Request) -> None:
         strict.switch(self.journal, self.rank, request.body["epoch"])

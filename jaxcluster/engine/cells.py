@@ -21,6 +21,7 @@ from jaxcluster.engine.beacon import DEFERRED, Beacon, Handler, Request
 from jaxcluster.engine.capture import LogTail, RankStream, capture_displays
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.names import Names
+from jaxcluster.engine.undo import Undo
 
 RETRY_S = 0.002  # before a signal that came at a bad moment is sent again
 # Equal on all ranks: a cell's file name is part of its program's fingerprint in JAX.
@@ -50,6 +51,7 @@ class CellRunner:
       current: the running cell, read by the beacon's thread.
       ended: the seq of the last cell that ended.
       last_result: the value of the last cell's last expression.
+      undo: takes the last cell back.
     """
 
     def __init__(self, rank: int, beacon: Beacon, journal: Journal, log_path: str) -> None:
@@ -59,6 +61,7 @@ class CellRunner:
         self.current: Running | None = None
         self.last_result: Any = None
         self.ended = 0
+        self.undo = Undo()
         self.shell: Any = None
         self.names = Names()
         self.cell_numbers = journal.cell_numbers
@@ -77,6 +80,7 @@ class CellRunner:
     def attach(self, shell: Any) -> None:
         """Take over a running kernel's shell. On the main thread, inside its event loop."""
         self.shell = shell
+        self.undo.attach(shell)
         self._lock = asyncio.Lock()
         self._loop = loop = asyncio.get_running_loop()
         capture_displays(shell, self._emit, lambda: self.current is not None)
@@ -177,6 +181,7 @@ class CellRunner:
         self._log.reset()
         self.journal.enter(cell.seq, cell.execution_count)
         self.journal.interrupted = False
+        self.undo.begin(cell.seq, cell.source)
         self.beacon.ticking = running.shown
         result: Any = None
         try:
@@ -188,6 +193,7 @@ class CellRunner:
             self.beacon.ticking = False
             self._show_log(last=True)
             self._show_pages()
+            self.undo.end()
             self.current = None
             self.ended = cell.seq
         seconds = time.perf_counter() - running.started
@@ -205,7 +211,7 @@ class CellRunner:
             status=status,
             seconds=seconds,
             error=error,
-            launches=self.journal.launches(),
+            launches={k: list(v) for k, v in self.journal.counts.items()},
             global_result=spans_processes(self.last_result),
             names=self.names.changes(running.request.ident, self.shell.user_ns),
         )

@@ -38,7 +38,7 @@ def rank_state(
         queued=runner.queued,
         ended=runner.ended,
         taken=runner.taken,
-        launches=runner.journal.launches(),
+        launches={k: list(v) for k, v in list(runner.journal.counts.items())},
         rss_nbytes=_rss_nbytes(),
         **where,
     )

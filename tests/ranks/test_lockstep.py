@@ -64,7 +64,8 @@ def test_a_skipped_sum_names_rank_line_and_branch(ranks: jaxcluster.Cluster) -> 
     assert "jnp.sum" in str(error)
     assert "Rank 1 finished the cell without it" in str(error)
     assert "Hint: line 2 runs jnp.sum only `if r != 1`." in str(error)
-    assert "Don't trust what this cell assigned: s, x, y." in str(error)
+    # Whether the others have bound s by the time that they are released depends on D.
+    assert re.search(r"This cell is undone: (s, )?x, y are unbound again\.", str(error))
 
 
 def test_a_skip_that_nobody_waits_for_yet_is_found_at_the_end_of_the_cell(
@@ -317,11 +318,10 @@ class TestStrict:
             "assert compiled\n"
             "compiled.clear()\n"
             "journal = JaxEngine.instance().rank.journal\n"
-            "import sys\n"
-            "def counting(program, count=journal.launched):\n"
-            "    if sys._getframe(1).f_code.co_name == 'launch': counted.append(program)\n"
+            "def counting(program, count=journal.about_to_launch):\n"
+            "    counted.append(program)\n"
             "    count(program)\n"
-            "journal.launched = counting",
+            "journal.about_to_launch = counting",
             show=False,
         )
         source = (
@@ -338,7 +338,7 @@ class TestStrict:
             slow = 4 if len(ranks.record.devices[0].devices) == 1 else 1
             assert ranks.run(source, show=False).stdout() == f"1 {slow} []\n"
         finally:
-            ranks.run("del journal.launched", show=False)
+            ranks.run("del journal.about_to_launch", show=False)
 
     def test_a_skip_ends_as_a_divergence_with_nothing_to_catch_up(
         self, ranks: jaxcluster.Cluster

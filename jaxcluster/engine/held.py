@@ -1,0 +1,114 @@
+"""How much memory is kept alive by values that a user's variables do not reach any more."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxcluster.engine import changes
+from jaxcluster.engine.arrays import is_array
+from jaxcluster.engine.shards import Buffers
+
+SHARE = 4  # by default at most a quarter of a device's memory may be held
+_CGROUP = Path("/sys/fs/cgroup/memory.max")
+
+
+class Memory:
+    """The memory that this rank may hold: a column for each of its devices, and one for the host.
+
+    On CPU the host's memory is shared out: to its processes, and each one's to its devices.
+
+    Attributes:
+      limits: bytes of each column that may be held, by default.
+    """
+
+    def __init__(self) -> None:
+        import jax
+
+        self.devices = jax.local_devices()
+        self.positions = {device.id: column for column, device in enumerate(self.devices)}
+        share = host_nbytes() // jax.process_count()
+        totals = [_stat(d, "bytes_limit") or share // len(self.devices) for d in self.devices]
+        self.limits = [nbytes // SHARE for nbytes in [*totals, share]]
+        self._measured = [
+            column for column, d in enumerate(self.devices) if _stat(d, "bytes_limit")
+        ]
+        self._statm = (
+            os.open("/proc/self/statm", os.O_RDONLY) if os.path.isdir("/proc/self") else -1
+        )
+        self._least_rss = self._rss()
+
+    def limit(self, column: int, most: int | None) -> int:
+        return self.limits[column] if most is None else most
+
+    def _rss(self) -> int:
+        if self._statm < 0:
+            return 1 << 62  # unknown: then the arrays themselves are looked at
+        return int(os.pread(self._statm, 200, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def may_exceed(self, most: int | None) -> bool:
+        """Whether all that there is now would be more than may be held. Takes microseconds."""
+        rss = self._rss()
+        self._least_rss = min(self._least_rss, rss)
+        host = [column for column in range(len(self.limits)) if column not in self._measured]
+        return rss - self._least_rss > min(self.limit(column, most) for column in host) or any(
+            (_stat(self.devices[column], "bytes_in_use") or 0) > self.limit(column, most)
+            for column in self._measured
+        )
+
+    def held(
+        self, old: Iterable[Any], alive: Iterable[Any], copies: Mapping[int, Any]
+    ) -> list[int]:
+        """Bytes in each column that ``old`` reaches and ``alive`` does not; each buffer once.
+
+        Args:
+          copies: see ``changes.arrays_within``; for ``old`` alone.
+        """
+        seen: dict[int, Any] = {}
+        buffers = Buffers(self.positions, set())
+        hosts: dict[int, int] = {}
+        for array in changes.arrays_within(list(alive), {}, seen):
+            self._take(buffers, hosts, array)
+        columns = [0] * len(self.limits)
+        for array in changes.arrays_within(list(old), copies, seen):
+            for column, nbytes in enumerate(self._take(buffers, hosts, array)):
+                columns[column] += nbytes
+        return columns
+
+    def _take(self, buffers: Buffers, hosts: dict[int, int], array: Any) -> list[int]:
+        if is_array(array):
+            return [*buffers.take(array), 0]
+        root = array
+        while isinstance(root.base, np.ndarray):
+            root = root.base
+        address = root.__array_interface__["data"][0]
+        known = hosts.get(address, 0)
+        hosts[address] = max(known, root.nbytes)
+        return [0] * len(self.positions) + [hosts[address] - known]
+
+
+def _stat(device: Any, name: str) -> int | None:
+    found = (device.memory_stats() or {}).get(name)
+    return None if found is None else int(found)
+
+
+def host_nbytes() -> int:
+    """The memory of this machine, or of the container that this process is in."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(total, int(_CGROUP.read_text()))
+    except (OSError, ValueError):  # "max"
+        return total
+
+
+def in_words(nbytes: float) -> str:
+    """``1.5 GiB``."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if nbytes < 1000:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.3g} GiB"

@@ -1,0 +1,383 @@
+"""Takes back what the last cell did to a rank's variables.
+
+jax's arrays are immutable, so to hold on to what the names were bound to before a cell costs
+references, not copies. What a cell may change in place is kept beside them (``changes``), and so is
+what it may set up besides names: random states, settings of JAX, the environment, the folder.
+
+All of it is kept until the next cell begins, within a limit: what the names were bound to, and are
+not any more, is memory that a script would have free again. Past the limit it is let go, all of it.
+
+The notebook takes a cell back on all ranks or on none: it asks first (``on_look``), which changes
+nothing, and then says so (``on_undo``). Both run on a side thread, since a main thread may be
+stuck in the cell for good; should it come back, the cell is taken back once more at its end.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxcluster.engine import changes
+from jaxcluster.engine.arrays import base_array, is_array
+from jaxcluster.engine.held import Memory, in_words
+from jaxcluster.engine.saving import is_users
+from jaxcluster.engine.surroundings import Surroundings
+
+UNDONE = "it is undone already"
+SWITCHED_OFF = "undo is switched off: %jaxcluster undo on"
+LOOK_S = 0.05  # between two looks at how much is held, while that may be too much
+LOOK_SHARE = 20  # a look takes at most this part of the time
+
+_MISSING = object()
+_RESULT = re.compile(r"_{1,3}|_\d+")  # IPython's names for what cells ended in; with Out, or _oh
+
+
+class CannotUndo(Exception):
+    """Why a cell can't be taken back on this rank."""
+
+    hint = ""
+
+
+@dataclass
+class Kept:
+    """What was before one cell.
+
+    Attributes:
+      seq: the cell.
+      names: the namespace as it was; emptied when it is let go.
+      bound_since: names that were bound after the cell, by a push.
+      gone: why it can't be taken back any more; "" while it can.
+      running: the cell has not ended.
+      undone: what was left untouched when it was taken back; None before.
+    """
+
+    seq: int
+    names: dict[str, Any]
+    watch: changes.Watch
+    surroundings: Surroundings
+    results: dict[Any, Any]
+    shown: tuple[Any, ...]
+    bound_since: set[str] = field(default_factory=set)
+    gone: str = ""
+    running: bool = True
+    undone: Leave | None = None
+
+    def let_go(self, why: str) -> None:
+        self.gone = why
+        self.names, self.results, self.shown = {}, {}, ()
+        self.watch, self.surroundings = changes.Watch(), Surroundings()
+
+
+@dataclass(frozen=True)
+class Leave:
+    """What is not put back, on all ranks alike: ``names`` in place, ``lost`` at all (unbound)."""
+
+    names: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+
+
+class Undo:
+    """One rank's undo.
+
+    Attributes:
+      namespace: the user's variables.
+      limit_nbytes: how much may be held on a device; 0: nothing is kept; None: a quarter of it.
+    """
+
+    def __init__(self) -> None:
+        self.namespace: dict[str, Any] = {}
+        self.limit_nbytes: int | None = None
+        self.display_hook: Any = None
+        self._kept: Kept | None = None
+        self._why_not = "the ranks' processes are newer than it"
+        self._lock = threading.RLock()
+        self._memory: Memory | None = None
+        self._needs_watching = threading.Event()
+
+    def attach(self, shell: Any) -> None:
+        """Begin with a shell that has run no cell yet."""
+        self.namespace = shell.user_ns
+        self.display_hook = shell.displayhook
+        threading.Thread(target=self._watch_memory, name="jaxcluster-undo", daemon=True).start()
+
+    # ------------------------------------------------------------------ a cell's course
+
+    def begin(self, seq: int, source: str) -> None:
+        """On the main thread, before a cell: keep what is now. Some 0.1 ms; raises nothing."""
+        kept, why_not = None, SWITCHED_OFF
+        try:
+            if self.limit_nbytes != 0:
+                kept, why_not = self._keep(seq, source), ""
+        except Exception as error:  # a cell must run, whatever its values do when looked at
+            traceback.print_exc()  # to the rank's log
+            why_not = f"what was before it could not be kept: {type(error).__name__}: {error}"
+        with self._lock:
+            self._kept, self._why_not = kept, why_not
+
+    def _keep(self, seq: int, source: str) -> Kept:
+        memory = self._memory = self._memory or Memory()
+        if memory.may_exceed(self.limit_nbytes):
+            self._needs_watching.set()
+        return Kept(
+            seq,
+            dict(self.namespace),
+            changes.watch(self.namespace, source),
+            Surroundings.now(),
+            dict(self.namespace.get("_oh") or {}),
+            _shown(self.display_hook),
+        )
+
+    def end(self) -> None:
+        """On the main thread, after the cell."""
+        with self._lock:
+            if (kept := self._kept) is None:
+                return
+            kept.running = False
+            if kept.undone is not None:  # the notebook did not wait for its end
+                self._put_back(kept, kept.undone)
+                kept.let_go(UNDONE)
+
+    def bound(self, names: Iterable[str]) -> None:
+        """Names were bound by somebody else than a cell: they stay."""
+        with self._lock:
+            if (kept := self._kept) is not None:
+                for name in names:
+                    kept.bound_since.add(name)
+                    kept.names.pop(name, None)
+
+    def forget(self, why: str) -> None:
+        """The last cell can't be taken back any more."""
+        with self._lock:
+            if self._kept is not None:
+                self._kept.let_go(why)
+
+    @property
+    def before(self) -> Mapping[str, Any] | None:
+        """What the names were bound to before the last cell; None if that is not kept. Any thread.
+
+        After the cell was taken back that is what they are bound to now.
+        """
+        with self._lock:
+            kept = self._kept
+            if kept is None or kept.gone:
+                return None
+            now = {n: self.namespace[n] for n in kept.bound_since if n in self.namespace}
+            return kept.names | now
+
+    # ------------------------------------------------------------------ taking back
+
+    def _find(self, seq: int) -> Kept | None:
+        """What is kept for a cell; None if it never ran here, so that there is nothing to do.
+
+        Raises:
+          CannotUndo: it can't be taken back.
+        """
+        kept = self._kept
+        if kept is None:
+            raise CannotUndo(self._why_not)
+        if kept.seq < seq:  # interrupted before its turn
+            return None
+        if kept.seq > seq:
+            raise CannotUndo("another cell has begun since")
+        if kept.undone is not None:
+            raise CannotUndo(UNDONE)
+        if kept.gone:
+            raise CannotUndo(kept.gone)
+        return kept
+
+    def _rebound(self, kept: Kept) -> list[str]:
+        """The user's names whose values are others than before the cell."""
+        now, before = dict(self.namespace), kept.names
+        return [
+            name
+            for name, value in {**before, **now}.items()
+            if before.get(name, _MISSING) is not now.get(name, _MISSING)
+            and name not in kept.bound_since
+            and is_users(name, value)
+        ]
+
+    def look(self, seq: int) -> dict[str, Any]:
+        """What taking back the cell would come to; changes nothing.
+
+        Returns:
+          ``back``: names that will be what they were,
+          ``made``: names that will be unbound, ``in_place``: names whose values were changed in
+          place and will be what they were. ``donated``: names whose values from before the cell are
+          deleted. ``failed``: names with values that can't be put back. ``opaque`` (name: what it
+          is) and ``too_large``: names of which nothing is known.
+
+        Raises:
+          CannotUndo: it can't be taken back.
+        """
+        with self._lock:
+            if (kept := self._find(seq)) is None:
+                return dict.fromkeys(_LOOK, ()) | {"opaque": {}}
+            rebound = self._rebound(kept)
+            changed = kept.watch.changed()
+            mine = [n for n in kept.watch.mentioned if n not in kept.bound_since]
+            return {
+                "back": sorted(n for n in rebound if n in kept.names),
+                "made": sorted(n for n in rebound if n not in kept.names),
+                "in_place": sorted({one.root for one in changed}),
+                "donated": self._donated(kept, {*rebound, *mine}),
+                "failed": sorted({o.root for o in changed if not _can_put_back(o)}),
+                "opaque": kept.watch.opaque,
+                "too_large": sorted(kept.watch.too_large),
+            }
+
+    def _donated(self, kept: Kept, suspects: Iterable[str]) -> list[str]:
+        """The names that would lead to deleted arrays: the suspects, and what shares theirs."""
+        copies = kept.watch.copies()
+        deleted = {
+            name: {id(a) for a in changes.arrays_within(value, copies) if _is_deleted(a)}
+            for name, value in kept.names.items()
+            if is_users(name, value)
+        }
+        touched: set[int] = set().union(*(deleted.get(name, ()) for name in suspects))
+        return sorted(name for name, ids in deleted.items() if ids & touched)
+
+    def undo(self, seq: int, leave: Leave) -> list[str]:
+        """Take the cell back; returns names with values that could not be put back after all.
+
+        Raises:
+          CannotUndo: it can't be taken back; nothing was changed.
+        """
+        with self._lock:
+            if (kept := self._find(seq)) is None:
+                return []
+            failed = self._put_back(kept, leave)
+            kept.undone = leave
+            if not kept.running:
+                kept.let_go(UNDONE)
+            return sorted(failed)
+
+    def _put_back(self, kept: Kept, leave: Leave) -> set[str]:
+        for name in self._rebound(kept):
+            self._bind(name, kept.names)
+        failed = kept.watch.put_back(leave.names)
+        for name in leave.lost:
+            self.namespace.pop(name, None)
+        self._put_back_results(kept)
+        kept.surroundings.put_back()
+        return failed
+
+    def _bind(self, name: str, values: Mapping[str, Any]) -> None:
+        if name in values:
+            self.namespace[name] = values[name]
+        else:
+            self.namespace.pop(name, None)
+
+    def _put_back_results(self, kept: Kept) -> None:
+        """What the cell's last expression has left in ``Out``, ``_`` and ``_7``."""
+        results = self.namespace.get("_oh")
+        if isinstance(results, dict):
+            for number in results.keys() - kept.results.keys():
+                del results[number]
+        for name in list({**kept.names, **self.namespace}):
+            if _RESULT.fullmatch(name):
+                self._bind(name, kept.names)
+        for name, value in zip(_SHOWN, kept.shown, strict=True):
+            setattr(self.display_hook, name, value)
+
+    # ------------------------------------------------------------------ memory
+
+    def set_limit(self, nbytes: int | None) -> int:
+        """How many bytes may be held on a device: 0 for none, None for a quarter of its memory."""
+        with self._lock:
+            self.limit_nbytes = nbytes
+            if nbytes == 0 and self._kept is not None:
+                self._kept.let_go(SWITCHED_OFF)
+            memory = self._memory = self._memory or Memory()
+        self.check_memory()
+        return memory.limit(0, nbytes)
+
+    def _watch_memory(self) -> None:
+        """A thread's loop: looks while a cell runs that may make too much be kept."""
+        while True:
+            self._needs_watching.wait()
+            started = time.monotonic()
+            if self.check_memory():
+                self._needs_watching.clear()
+            time.sleep(max(LOOK_S, LOOK_SHARE * (time.monotonic() - started)))
+
+    def check_memory(self) -> bool:
+        """Let go of what is kept if it is too much. True if no other look is needed soon."""
+        with self._lock:
+            kept, memory, most = self._kept, self._memory, self.limit_nbytes
+        if kept is None or memory is None or kept.gone:
+            return True
+        running = kept.running
+        try:
+            held = self._held(kept, memory)
+        except Exception:  # the main thread changes something at this moment
+            return False
+        for column, nbytes in enumerate(held):
+            if nbytes > memory.limit(column, most):
+                self._let_go(kept, nbytes, memory.limit(column, most))
+                return True
+        return not running
+
+    def _held(self, kept: Kept, memory: Memory) -> list[int]:
+        """Bytes that nothing else keeps alive, of each device, and of the host for numpy."""
+        old = [kept.names[name] for name in self._rebound(kept) if name in kept.names]
+        changed = kept.watch.changed()
+        if not old and not changed:
+            return []
+        alive = [v for n, v in dict(self.namespace).items() if n not in ("_oh", "Out")]
+        copies = kept.watch.copies()
+        return memory.held([old, [one.copy for one in changed]], alive, copies)
+
+    def _let_go(self, kept: Kept, nbytes: int, most: int) -> None:
+        with self._lock:
+            if kept.undone is None:
+                kept.let_go(
+                    f"what was before it would hold {in_words(nbytes)}, more than the "
+                    f"{in_words(most)} that undo may keep: %jaxcluster undo SIZE"
+                )
+
+
+_LOOK = ("back", "made", "in_place", "donated", "failed", "opaque", "too_large")
+_SHOWN = ("_", "__", "___")
+
+
+def _shown(hook: Any) -> tuple[Any, ...]:
+    """What the display hook takes for the last results: it stops binding them where they differ."""
+    return tuple(getattr(hook, name, "") for name in _SHOWN)
+
+
+def _is_deleted(array: Any) -> bool:
+    return is_array(array) and bool(base_array(array).is_deleted())
+
+
+def _can_put_back(one: changes.Watched) -> bool:
+    try:
+        return one.kind.can_put_back(one.value, one.copy)
+    except Exception:  # the main thread changes it at this moment
+        return False
+
+
+# --------------------------------------------------------------------------- requests
+
+
+def on_look(undo: Undo, body: Any) -> Any:
+    """``undo_look`` {"seq"}: see ``Undo.look``."""
+    return undo.look(body["seq"])
+
+
+def on_undo(undo: Undo, body: Any) -> Any:
+    """``undo`` {"seq", "leave": names, "lost": {name: how}}; replies with ``failed``."""
+    leave = Leave(tuple(body["leave"]), tuple(body["lost"]))
+    return {"failed": undo.undo(body["seq"], leave)}
+
+
+def on_limit(undo: Undo, body: Any) -> Any:
+    """``undo_limit`` {"nbytes"}: 0 switches it off, None is the default.
+
+    Replies with the ``nbytes`` that may be held on a device.
+    """
+    return {"nbytes": undo.set_limit(body["nbytes"])}

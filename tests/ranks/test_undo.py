@@ -1,0 +1,451 @@
+"""A cell that went wrong is taken back, on real ranks: what it assigned is what it was before it,
+on all of them alike, and what could not be put back is named."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from helpers import Home, Notebook, until
+
+import jaxcluster
+from jaxcluster import undoing
+from jaxcluster.errors import (
+    CellFailed,
+    CellInterrupted,
+    Divergence,
+    JaxClusterError,
+    RankDied,
+    UsageError,
+)
+
+N = 3
+
+SETUP = """
+import jax, jax.numpy as jnp, numpy as np, os, random, time, collections
+from jax.sharding import NamedSharding, PartitionSpec as P
+from jax.experimental import multihost_utils as mhu
+mesh = jax.make_mesh((jax.device_count(),), ("i",))
+split = NamedSharding(mesh, P("i"))
+def spread(values, sharding=split):
+    return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
+ones = spread(np.ones(jax.device_count()))
+total = jax.jit(jnp.sum)
+step = jax.jit(lambda p, g: jax.tree.map(lambda w: w + jnp.mean(g), p))
+whole = NamedSharding(mesh, P())
+r = jax.process_index()
+float(total(ones))
+"""
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["D=1", "D=2"])
+def ranks(request: pytest.FixtureRequest, home: Home) -> Iterator[jaxcluster.Cluster]:
+    with jaxcluster.start(
+        N, devices_per_process=request.param, name=f"undo-{request.param}"
+    ) as cluster:
+        cluster.run(SETUP)
+        yield cluster
+
+
+SKIP = "\nif r != 1: total(ones).block_until_ready()\n"
+
+
+def fails(cluster: jaxcluster.Cluster, source: str, **options: object) -> JaxClusterError:
+    """The error of a cell that must fail; after it numbers are right on every rank."""
+    with pytest.raises(JaxClusterError) as caught:
+        cluster.run(source, show=False, **options)
+    shows(cluster, "float(total(ones)) == jax.device_count()", "True")
+    return caught.value
+
+
+def shows(cluster: jaxcluster.Cluster, expression: str, expected: str) -> None:
+    """Every rank prints ``expected``."""
+    record = cluster.run(f"print({expression})", show=False)
+    assert [record.stdout(rank) for rank in range(N)] == [f"{expected}\n"] * N
+
+
+def test_a_training_that_diverges_goes_on_from_before_the_cell(ranks: jaxcluster.Cluster) -> None:
+    ranks.run("params = {'w': spread(np.zeros(4), whole)}; state = {'step': 0}; losses = [9.0]")
+    loop = (
+        "for i in range(10):\n"
+        "    if r == SKIPPER and i == 5: break\n"
+        "    params = step(params, ones)\n"
+        "    state['step'] += 1\n"
+        "    losses.append(i)\n"
+    )
+    error = fails(ranks, loop.replace("SKIPPER", "1"))
+    assert isinstance(error, Divergence)
+    assert (
+        "This cell is undone: losses, params, state are what they were before it, i is unbound "
+        "again." in str(error)
+    )
+    shows(
+        ranks, "params['w'].addressable_data(0), state, losses", "[0. 0. 0. 0.] {'step': 0} [9.0]"
+    )
+    ranks.run(loop.replace("SKIPPER", "None"))
+    shows(ranks, "params['w'].addressable_data(0)[0], state, len(losses)", "10.0 {'step': 10} 11")
+
+
+def test_mixed_programs_are_undone(ranks: jaxcluster.Cluster) -> None:
+    ranks.run("x = 'old'; kept = x")
+    error = fails(
+        ranks,
+        "x = float(jnp.max(ones)) if r == 1 else float(total(ones))\nx, kept = x + 1, x\nz = x",
+    )
+    assert "Don't trust what this cell printed." in str(error)
+    assert "This cell is undone: kept, x are what they were before it, z is unbound again." in str(
+        error
+    )
+    shows(ranks, "x, kept, x is kept, 'z' in globals()", "old old True False")
+
+
+def test_a_cell_whose_time_is_up_is_undone_though_the_ranks_are_in_step(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    ranks.run("x = 'old'; gone = 1")
+    error = fails(ranks, "x = 'new'; y = 2; del gone\ntime.sleep(60)", timeout_s=1)
+    assert isinstance(error, CellFailed)
+    assert "This cell is undone: gone, x are what they were before it, y is unbound again." in str(
+        error
+    )
+    shows(ranks, "x, gone, 'y' in globals()", "old 1 False")
+
+
+def test_strict_mode_undoes_what_ran_before_the_line(ranks: jaxcluster.Cluster) -> None:
+    ranks.run("x = 'old'")
+    ranks.strict(True)
+    try:
+        error = fails(ranks, "x = 'new'\n(jnp.max if r == 1 else jnp.sum)(ones)")
+    finally:
+        ranks.strict(False)
+    assert isinstance(error, Divergence)
+    assert "This cell is undone: x is what it was before it." in str(error)
+    shows(ranks, "x", "old")
+
+
+def test_whatever_binds_a_name_is_undone(ranks: jaxcluster.Cluster) -> None:
+    ranks.run(
+        "import math\nmath_module = math\ncount = 0\nclass Model: size = 1\n"
+        "def f(): return 'old'\none = two = [1, 2]\nit = 'a name'\n"
+        "def bind():\n    global count\n    count = 5\n"
+    )
+    error = fails(
+        ranks,
+        "import cmath as math\nfrom os import path as joined\nclass Model: size = 2\n"
+        "def f(): return 'new'\nbind()\nexec('one = 3')\nglobals()['made'] = 1\n"
+        "for k, it in {'a': 1}.items(): pass\n(w := 3)\nwith open(os.devnull) as file: pass\n"
+        "try: 1/0\nexcept ZeroDivisionError as e: kept_error = e" + SKIP,
+    )
+    assert "Model, count, f, it, math, one are what they were before it" in str(error)
+    assert "file, joined, k, kept_error, made, w are unbound again" in str(error)
+    shows(
+        ranks,
+        "math is math_module, count, Model.size, f(), one is two, it, "
+        "{'joined', 'k', 'w', 'file', 'kept_error', 'made'} & set(globals())",
+        "True 0 1 old True a name set()",
+    )
+
+
+def test_what_is_changed_in_place_is_put_back(ranks: jaxcluster.Cluster) -> None:
+    ranks.run(
+        "state = {'step': 1, 'nested': {'log': [1]}}; other = state['nested']\n"
+        "table = np.arange(6.0); view = table[2:4]\n"
+        "queue = collections.deque([1], maxlen=3); counts = collections.Counter('aab')\n"
+        "class Trainer:\n"
+        "    total = 0\n"
+        "    def __init__(self): self.history = []\n"
+        "    def advance(self):\n"
+        "        self.history.append(1); self.best = 1; Trainer.total += 1; hidden['n'] += 1\n"
+        "trainer = Trainer(); hidden = {'n': 0}\n"
+        "def counter():\n"
+        "    n = 0\n"
+        "    def count():\n"
+        "        nonlocal n; n += 1; return n\n"
+        "    return count\n"
+        "count = counter()\nseen = {1}\nrng = np.random.default_rng(1)\n"
+        "before = rng.bit_generator.state['state']['state']"
+    )
+    error = fails(
+        ranks,
+        "state['step'] += 1; state['nested']['log'].append(2); other['new'] = 1\n"
+        "table += 1; view[0] = -1\nqueue.extend([5, 6, 7]); counts.update('abc')\n"
+        "trainer.advance(); count(); seen.add(2); rng.normal()" + SKIP,
+    )
+    assert "Perhaps" not in str(error)
+    assert "not put back" not in str(error)
+    shows(
+        ranks,
+        "state, other is state['nested'], table, view, view.base is table, queue, dict(counts), "
+        "vars(trainer), Trainer.total, hidden, count(), seen, "
+        "rng.bit_generator.state['state']['state'] == before",
+        "{'step': 1, 'nested': {'log': [1]}} True [0. 1. 2. 3. 4. 5.] [2. 3.] True "
+        "deque([1], maxlen=3) {'a': 2, 'b': 1} {'history': []} 0 {'n': 0} 1 {1} True",
+    )
+
+
+def test_what_can_not_be_put_back_is_named(ranks: jaxcluster.Cluster) -> None:
+    ranks.run(
+        "items = iter(range(9)); big = np.zeros(10**5); short = np.zeros(3)\n"
+        "give = jax.jit(lambda a: a + 1, donate_argnums=0); old = step(ones, ones)\n"
+        "alias = {'w': old}; untouched = 1"
+    )
+    error = fails(
+        ranks,
+        "next(items); big[0] = 1; short.resize(4, refcheck=False)\nold = give(old)" + SKIP,
+    )
+    assert "Lost, since donated or deleted: alias, old." in str(error)
+    assert "Changed in place and not put back: short." in str(error)
+    assert (
+        "Perhaps changed in place, and not put back: big (too large to be watched), items "
+        "(a range_iterator)." in str(error)
+    )
+    shows(ranks, "'old' in globals(), 'alias' in globals(), untouched", "False False 1")
+
+
+def test_a_name_that_one_rank_has_lost_is_lost_on_all(ranks: jaxcluster.Cluster) -> None:
+    ranks.run("mine = spread(np.ones(jax.device_count()))")
+    error = fails(ranks, "if r == 1: mine.delete()" + SKIP)
+    assert "Lost, since donated or deleted: mine." in str(error)
+    number = ranks.last.execution_count - 1  # before the check of ``fails``
+    with pytest.raises(CellFailed, match=rf"'mine' was lost in cell \[{number}\] \(donated"):
+        ranks.run("mine", show=False)
+    shows(ranks, "'mine' in globals()", "False")
+
+
+def test_random_states_settings_and_the_environment_are_undone(ranks: jaxcluster.Cluster) -> None:
+    ranks.run("random.seed(1); np.random.seed(1); os.environ['OLD'] = '1'; here = os.getcwd()")
+    fails(
+        ranks,
+        "random.random(); np.random.normal(size=r); jax.config.update('jax_enable_x64', True)\n"
+        "os.environ['NEW'] = '1'; del os.environ['OLD']; os.chdir('/')" + SKIP,
+    )
+    shows(
+        ranks,
+        "round(random.random(), 6), round(np.random.rand(), 6), jax.config.jax_enable_x64, "
+        "os.environ['OLD'], os.environ.get('NEW'), os.getcwd() == here",
+        "0.134364 0.417022 False 1 None True",
+    )
+
+
+def test_results_of_the_cell_are_taken_from_out(ranks: jaxcluster.Cluster) -> None:
+    ranks.run("'an older result'", execution_count=700, show=False)
+    fails(ranks, "if r != 1: s = total(ones)\ns if r != 1 else 0", execution_count=701)
+    shows(
+        ranks,
+        "_, 701 in Out, '_701' in globals(), Out[700]",
+        "an older result False False an older result",
+    )
+
+
+def test_an_error_an_ok_cell_and_a_stopped_one_are_undone_on_request_alone(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    ranks.run("x = 1")
+    error = fails(ranks, "x = 2\nraise ValueError('on all')")
+    assert "undone" not in str(error)
+    with pytest.raises(UsageError, match=r"another cell|undone"):
+        # The check of ``fails`` was a cell too.
+        ranks.undo()
+        ranks.undo()
+    with pytest.raises(CellFailed):
+        ranks.run("x = 3\nraise ValueError('on all')", show=False)
+    assert ranks.undo().endswith("is undone: x is what it was before it.")
+    with pytest.raises(UsageError, match="it is undone already"):
+        ranks.undo()
+    shows(ranks, "x", "2")
+    ranks.run("x = 4")
+    ranks.undo()
+    shows(ranks, "x", "2")
+    cell = ranks.submit("x = 5\ntime.sleep(60)")
+    until(lambda: all(s.line == 2 for s in ranks.status()), "the cell sleeps")
+    with pytest.raises(UsageError, match="has not ended"):
+        ranks.undo()
+    cell.stop()
+    with pytest.raises(CellInterrupted) as caught:
+        cell.wait()
+    assert "undone" not in str(caught.value)
+    ranks.undo()
+    shows(ranks, "x", "2")
+
+
+def test_a_cell_that_changed_nothing(ranks: jaxcluster.Cluster) -> None:
+    ranks.run("pass")
+    assert ranks.undo().endswith("is undone: it had assigned nothing.")
+
+
+def test_a_cell_of_some_ranks_is_undone_on_those(ranks: jaxcluster.Cluster) -> None:
+    ranks.run("x = r")
+    ranks.run("x = 'new'", ranks=[0, 2])
+    ranks.undo()
+    shows(ranks, "x == r", "True")
+
+
+def test_pushed_names_stay(ranks: jaxcluster.Cluster) -> None:
+    ranks.run("x = 1; y = 1")
+    ranks.run("x = 2; y = 2")
+    ranks.push({"x": 3, "z": 3})
+    assert ranks.undo().endswith("is undone: y is what it was before it.")
+    shows(ranks, "x, y, z", "3 1 3")
+
+
+def test_another_notebooks_cell_since_refuses_it(ranks: jaxcluster.Cluster) -> None:
+    ranks.run("x = 1")
+    other = jaxcluster.cluster.connect(ranks.record)
+    try:
+        with pytest.raises(UsageError, match="No cell of this notebook"):
+            other.undo()
+        other.run("y = 1", ranks=[1], show=False)
+    finally:
+        other.close()
+    with pytest.raises(UsageError, match="another cell was sent since"):
+        ranks.undo()
+    shows(ranks, "x", "1")
+
+
+def test_a_cell_that_waits_behind_it_keeps_a_cut_cell_from_being_undone(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    ranks.run("x = 1")
+    first = ranks.submit("x = 2\ntime.sleep(60)", timeout_s=1.5)
+    second = ranks.submit("y = x")
+    with pytest.raises(CellFailed) as caught:
+        first.wait()
+    assert "Don't trust what this cell assigned: x (not undone: another cell was sent since)." in (
+        str(caught.value)
+    )
+    second.wait()
+    shows(ranks, "x, y", "2 2")
+
+
+def test_what_would_hold_too_much_is_let_go(ranks: jaxcluster.Cluster) -> None:
+    try:
+        assert ranks.limit_undo(1 << 20) == 1 << 20
+        ranks.run(
+            "big = spread(np.ones(jax.device_count() << 20)); np.asarray(big.addressable_data(0))"
+        )
+        ranks.run("small = 1")
+        ranks.undo()
+        ranks.run("big = None\nsmall = 1\ntime.sleep(0.5)")
+        until(
+            lambda: _refused(
+                ranks, "more than the 1 MiB that undo may keep: %jaxcluster undo SIZE"
+            ),
+            "what was before is let go",
+        )
+        error = fails(ranks, "x = 1" + SKIP)
+        assert "This cell is undone: x" in str(error)
+        assert ranks.limit_undo(0) == 0
+        ranks.run("x = 5")
+        assert _refused(ranks, "undo is switched off: %jaxcluster undo on")
+        error = fails(ranks, "x = 6" + SKIP)
+        assert (
+            "Don't trust what this cell assigned: x (not undone: undo is switched off: %jaxcluster "
+            "undo on)." in str(error)
+        )
+    finally:
+        assert ranks.limit_undo(None) > 1 << 20
+
+
+def _refused(cluster: jaxcluster.Cluster, why: str) -> bool:
+    with pytest.raises(UsageError) as caught:
+        cluster.undo()
+    return why in str(caught.value)
+
+
+def test_one_rank_that_had_to_let_go_keeps_all_from_undoing(ranks: jaxcluster.Cluster) -> None:
+    ranks.run("x = 1; held = 0")
+    ranks.ask([1], "undo_limit", {"nbytes": 1 << 20})
+    try:
+        ranks.run("if r == 1: held = np.ones(1 << 20)")
+        ranks.run("x = 2; held = 0; time.sleep(0.5)")
+        until(lambda: _refused(ranks, "rank 1: what was before it would hold 8 MiB"), "let go")
+        shows(ranks, "x", "2")
+    finally:
+        ranks.limit_undo(None)
+
+
+def test_a_death_undoes_the_cell_on_the_others_and_on_the_new_rank(
+    start: Callable[..., jaxcluster.Cluster],
+) -> None:
+    cluster = start(N, devices_per_process=1, name="undo-death")
+    cluster.run(SETUP)
+    cluster.run("x = 'old'; state = {'step': 0}; params = spread(np.zeros(4), whole)")
+    cell = cluster.submit(
+        "x = 'new'; y = 1; state['step'] += 1\nfor i in range(3): params = step(params, ones)\n"
+        "params.block_until_ready(); time.sleep(60)"
+    )
+    until(lambda: all(s.line == 3 and s.cell for s in cluster.status()), "all sleep")
+    os.kill(cluster.record.pids[1], signal.SIGKILL)
+    with pytest.raises(RankDied) as caught:
+        cell.wait()
+    assert "This cell is undone: params, state, x are what they were before it" in str(caught.value)
+    shows(
+        cluster,
+        "x, state, params.addressable_data(0), 'y' in globals(), 'i' in globals()",
+        "old {'step': 0} [0. 0. 0. 0.] False False",
+    )
+
+
+def test_new_processes_get_what_was_before_the_cell(
+    start: Callable[..., jaxcluster.Cluster],
+) -> None:
+    """All ranks hang in different collectives, in the cell whose values are pending."""
+    cluster = start(N, devices_per_process=2, name="undo-rebuilt")
+    cluster.run(SETUP)
+    cluster.run("params = spread(np.zeros(4), whole); state = {'step': 0}")
+    pids = list(cluster.record.pids)
+    error = fails(
+        cluster,
+        "params = step(params, ones); state['step'] += 1\n"
+        "if r == 1: params = step(params + total(ones), ones); print(params.addressable_data(0))\n"
+        "else: print(mhu.process_allgather(np.ones(1000)).sum())",
+    )
+    assert set(pids).isdisjoint(cluster.record.pids)
+    assert "This cell is undone: params, state are what they were before it." in str(error)
+    shows(cluster, "params.addressable_data(0), state", "[0. 0. 0. 0.] {'step': 0}")
+    cluster.run("x = 1")
+    cluster.restart()
+    with pytest.raises(UsageError, match="the ranks' processes are newer than it"):
+        cluster.undo()
+    shows(cluster, "x", "1")
+
+
+def test_a_rank_that_ends_the_cell_after_it_was_undone_is_undone_again(
+    ranks: jaxcluster.Cluster, tmp_path: Path
+) -> None:
+    """One that did not answer the interrupt, and comes back later."""
+    flag = tmp_path / "go"
+    ranks.run("x = 1")
+    cell = ranks.submit(
+        "x = 2\n"
+        "try: time.sleep(60)\n"
+        "except KeyboardInterrupt:\n"
+        f"    while not os.path.exists({str(flag)!r}): time.sleep(0.05)\n"
+        "    x = late = 3"
+    )
+    until(lambda: all(s.line == 2 for s in ranks.status()), "all sleep")
+    ranks.interrupt()
+    until(lambda: all(s.line == 4 for s in ranks.status()), "all wait on")
+    undone = undoing.undo(ranks.link, ranks.name, cell.record.seq, 1, range(N))
+    assert undone == undoing.Undone(back=("x",))
+    flag.touch()
+    cell.wait()
+    shows(ranks, "x, 'late' in globals()", "1 False")
+
+
+def test_in_a_notebook(open_notebook: Callable[..., Notebook]) -> None:
+    notebook = open_notebook()
+    notebook.ok("%jaxcluster start -n 2 --name undo-notebook")
+    notebook.ok("%%spmd\nx = 1")
+    notebook.ok("%%spmd\nx = 2")
+    assert "is undone: x is what it was before it." in notebook.ok("%jaxcluster undo").text
+    assert "it is undone already" in notebook.run("%jaxcluster undo").text
+    assert (
+        "At most 2.0 GiB of a device's memory are kept" in notebook.ok("%jaxcluster undo 2GiB").text
+    )
+    assert "not undone" in notebook.ok("%jaxcluster undo off").text
+    assert "'much' is no size" in notebook.run("%jaxcluster undo much").text
+    assert "At most" in notebook.ok("%jaxcluster undo on").text

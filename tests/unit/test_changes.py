@@ -1,0 +1,223 @@
+"""What is kept of values that a cell may change in place, and how they are put back."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import random
+import threading
+import types
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxcluster.engine import changes
+from jaxcluster.engine.changes import watch
+
+
+def namespace(source: str, **values: Any) -> dict[str, Any]:
+    """A user's namespace after a cell."""
+    found = {"__name__": "__main__", "np": np, "jax": jax, "jnp": jnp, **values}
+    exec(source, found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("setup", "change"),
+    [
+        ("x = {'a': 1}", "x['a'] = 2"),
+        ("x = {'a': 1, 'b': 2}", "x['a'] = x.pop('a')"),  # another order
+        ("x = collections.OrderedDict(a=1, b=2)", "x.move_to_end('a')"),
+        ("x = collections.Counter('ab')", "x['a'] += 1"),
+        ("x = collections.defaultdict(list)", "x['new'].append(1)"),
+        ("x = [1, 2]", "x.append(3)"),
+        ("x = [2, 1]", "x.sort()"),
+        ("x = [1, [2]]", "x[1] += [3]"),
+        ("x = ([1],)", "x[0].clear()"),
+        ("x = {1, 2}", "x |= {3}"),
+        ("x = collections.deque([1, 2], 2)", "x.append(3)"),
+        ("x = bytearray(b'ab')", "x += b'c'"),
+        ("x = np.zeros(3)", "x[1] = 1"),
+        ("x = np.zeros(3)", "np.add(x, 1, out=x)"),
+        ("x = np.array([None, [1]], object)", "x[0] = 1"),
+        ("x = np.array([None, [1]], object)", "x[1].append(2)"),
+        ("x = types.SimpleNamespace(a=1)", "x.a = 2"),
+        ("class C: pass\nx = C(); x.a = [1]", "x.a.append(2)"),
+        ("class C: pass\nx = C(); x.a = 1", "x.b = 2; del x.a"),
+        ("class x: n = 0", "x.n += 1; x.new = 1"),
+        ("class x:\n  def f(self): return 1", "x.f = None"),
+        ("@dataclasses.dataclass\nclass C:\n  a: int = 1\nx = C()", "x.a = 2"),
+        ("state = {'n': 0}\ndef x(): state['n'] += 1", "x()"),
+        (
+            "state = {'n': 0}\ndef g(): state['n'] += 1\ndef x(): return [g() for _ in '1'][0]",
+            "x()",
+        ),
+        ("state = [0]\nclass C:\n  def f(self): state[0] += 1\nx = C()", "x.f()"),
+        ("state = [0]\nclass C:\n  def f(self): state[0] += 1\nx = C().f", "x()"),
+        ("log = []\n@jax.jit\ndef x(a):\n  log.append(1)\n  return a", "x(1)"),
+        ("log = []\nx = functools.partial(lambda l: l.append(1), log)", "x()"),
+        (
+            "def f():\n  n = 0\n  def g():\n    nonlocal n; n += 1\n  return g\nx = f()",
+            "x()",
+        ),
+        ("def x(l=[]): l.append(1)", "x()"),
+        ("@functools.lru_cache\ndef x(n): return n", "x(1)"),
+        ("x = random.Random(1)", "x.random()"),
+        ("x = np.random.default_rng(1)", "x.normal()"),
+        ("x = np.random.RandomState(1)", "x.normal()"),
+        ("x = {'deep': [{'er': {'a': [1]}}]}; y = x['deep'][0]['er']", "y['a'].append(1)"),
+    ],
+)
+def test_a_change_in_place_is_found_and_put_back(setup: str, change: str) -> None:
+    modules = {m.__name__: m for m in (collections, dataclasses, functools, random, types)}
+    ns = namespace(setup, **modules)
+    found = watch(ns, change)
+    assert found.changed() == []
+    assert not found.opaque
+    assert not found.too_large
+    exec(change, ns)
+    assert found.changed()
+    assert found.put_back() == set()
+    assert found.changed() == []
+
+
+def test_what_is_put_back_is_the_same_object_with_the_same_contents() -> None:
+    ns = namespace("inner = [1]; x = {'inner': inner, 'n': 1}")
+    x, inner = ns["x"], ns["inner"]
+    found = watch(ns, "x")
+    exec("x.clear(); x['other'] = 2; inner.append(2)", ns)
+    found.put_back()
+    assert x is ns["x"]
+    assert x == {"inner": [1], "n": 1}
+    assert x["inner"] is inner
+    assert list(x) == ["inner", "n"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(1, "text", b"bytes", None, 1.5, range(3), ..., np.float32(1), np.dtype("int8"), np.sum),
+        *(jax, print, jnp.add, jnp.sum, jax.sharding.PartitionSpec("i"), object()),
+        (1, "text", (2, 3)),
+        frozenset({1}),
+        np.asarray(jnp.ones(3)),  # read-only
+    ],
+)
+def test_what_never_changes_costs_nothing_and_is_not_named(value: Any) -> None:
+    found = watch({"x": value}, "x")
+    assert found.opaque == {}
+    assert found.too_large == set()
+    assert found.changed() == []
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (iter([1]), "a list_iterator"),
+        ((n for n in "a"), "a generator"),
+        (threading.Lock(), "a lock"),
+        (np.ma.masked_array([1]), "a MaskedArray"),
+        (threading.Thread(), "a Thread"),
+        ({"deep": [iter([1])]}, "a list_iterator"),
+        (type("Own", (threading.Thread,), {"__module__": "__main__"})(), "an Own"),
+        (type("Slots", (), {"__module__": "__main__", "__slots__": ("a",)})(), "a Slots"),
+    ],
+)
+def test_of_what_is_not_understood_nothing_is_claimed(value: Any, what: str) -> None:
+    found = watch({"x": value}, "x")
+    assert found.opaque == {"x": what}
+
+
+def test_a_mutable_reference_of_jax_is_opaque() -> None:
+    if hasattr(jax, "new_ref"):
+        assert watch({"x": jax.new_ref(jnp.ones(2))}, "x").opaque == {"x": "a Ref"}
+
+
+def test_what_is_too_large_is_named_and_not_touched() -> None:
+    ns = {
+        "big": np.zeros(100_000),
+        "long": list(range(changes.MOST_ELEMENTS + 1)),
+        "small": [1],
+    }
+    found = watch(ns, "big long small")
+    assert found.too_large == {"big", "long"}
+    ns["small"].append(2)
+    ns["long"].append(2)
+    found.put_back()
+    assert ns["small"] == [1]
+    assert ns["long"][-1] == 2
+
+
+def test_many_small_arrays_are_kept_up_to_a_limit() -> None:
+    ns = {f"a{n:02}": np.zeros(changes.SMALL_NBYTES // 8) for n in range(10)}
+    found = watch(ns, " ".join(ns))
+    assert len(found.watched) == changes.MOST_NBYTES // changes.SMALL_NBYTES
+    assert len(found.too_large) == 2
+
+
+def test_names_that_the_cell_can_not_reach_are_not_looked_at() -> None:
+    found = watch(namespace("x = [1]; y = [2]\ndef f(): return y"), "print(x)")
+    assert found.mentioned == ["x"]
+    assert [one.root for one in found.watched] == ["x"]
+
+
+def test_names_are_met_in_an_order_that_all_ranks_share() -> None:
+    ns = namespace("c = [1]; a = [1]; b = [1]\ndef f(): return c, b")
+    assert watch(ns, "f(a)").mentioned == ["a", "f", "b", "c"]
+
+
+def test_leaving_a_name_leaves_all_behind_it() -> None:
+    ns = namespace("x = {'y': [1]}; z = [1]")
+    found = watch(ns, "x z")
+    exec("x['y'].append(2); x['n'] = 1; z.append(2)", ns)
+    found.put_back(leave=["x"])
+    assert ns["x"] == {"y": [1, 2], "n": 1}
+    assert ns["z"] == [1]
+
+
+def test_a_resized_array_can_not_be_put_back() -> None:
+    ns = namespace("x = np.zeros(3)")
+    found = watch(ns, "x")
+    ns["x"].resize(4, refcheck=False)
+    (one,) = found.changed()
+    assert not one.kind.can_put_back(one.value, one.copy)
+    found.put_back()
+    assert ns["x"].shape == (4,)
+
+
+def test_arrays_are_never_compared() -> None:
+    class Trap:
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("compared")
+
+        __hash__ = None  # type: ignore[assignment]
+
+    ns = {"x": {"a": Trap()}, "y": [Trap()]}
+    found = watch(ns, "x y")
+    ns["x"]["a"] = Trap()
+    assert [one.root for one in found.changed()] == ["x"]
+    found.put_back()
+
+
+def test_arrays_within_a_value() -> None:
+    a, b, c = jnp.ones(2), np.ones(2), jnp.zeros(2)
+    ns = namespace("class C: pass\nx = C()")
+    ns["x"].parts = {"a": a, "more": [(b,), a]}
+    found = changes.arrays_within(ns["x"], {})
+    assert {id(array) for array in found} == {id(a), id(b)}
+    copies = {id(ns["x"]): {"c": c}}
+    assert [id(array) for array in changes.arrays_within(ns["x"], copies)] == [id(c)]
+
+
+def test_a_value_that_holds_itself() -> None:
+    ns: dict[str, Any] = {"x": []}
+    ns["x"].append(ns["x"])
+    found = watch(ns, "x")
+    ns["x"].append(1)
+    found.put_back()
+    assert len(ns["x"]) == 1
+    assert changes.arrays_within(ns["x"], {}) == []

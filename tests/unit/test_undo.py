@@ -1,0 +1,272 @@
+"""What a rank keeps from before a cell, and how it takes the cell back."""
+
+from __future__ import annotations
+
+import os
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxcluster.engine import undo
+from jaxcluster.engine.undo import CannotUndo, Leave, Undo
+
+
+class Rank:
+    """An Undo with a namespace, and cells that are run in it."""
+
+    def __init__(self) -> None:
+        self.undo = Undo()
+        self.ns: dict[str, Any] = {"__name__": "__main__", "_oh": {}, "_": "", "In": [""]}
+        self.ns["Out"] = self.ns["_oh"]
+        self.undo.namespace = self.ns
+        self.undo.display_hook = SimpleNamespace(_="", __="", ___="")
+        self.seq = 0
+
+    def run(self, source: str) -> int:
+        self.seq += 1
+        self.undo.begin(self.seq, source)
+        try:
+            exec(source, self.ns)
+        finally:
+            self.undo.end()
+        return self.seq
+
+    def back(self, **leave: Any) -> None:
+        self.undo.undo(self.seq, Leave(**leave))
+
+
+@pytest.fixture
+def rank() -> Rank:
+    return Rank()
+
+
+def test_names_are_what_they_were(rank: Rank) -> None:
+    rank.run("a = b = [1]; gone = 1; untouched = object()")
+    before = dict(rank.ns)
+    rank.run("a = 2; new = 3; del gone")
+    look = rank.undo.look(rank.seq)
+    assert (look["back"], look["made"]) == (["a", "gone"], ["new"])
+    rank.back()
+    assert {n: v for n, v in rank.ns.items() if before.get(n) is not v} == {}
+    assert "new" not in rank.ns
+    assert rank.ns["a"] is rank.ns["b"]
+
+
+def test_a_look_changes_nothing(rank: Rank) -> None:
+    rank.run("a = [1]")
+    rank.run("a.append(2); b = 1")
+    after = dict(rank.ns)
+    rank.undo.look(rank.seq)
+    assert rank.ns == after
+    assert rank.ns["a"] == [1, 2]
+
+
+def test_only_the_last_cell_and_only_once(rank: Rank) -> None:
+    first = rank.run("a = 1")
+    rank.run("a = 2")
+    with pytest.raises(CannotUndo, match="another cell has begun since"):
+        rank.undo.look(first)
+    rank.back()
+    with pytest.raises(CannotUndo, match="undone already"):
+        rank.back()
+    assert rank.ns["a"] == 1
+
+
+def test_a_rank_on_which_no_cell_has_run_refuses(rank: Rank) -> None:
+    with pytest.raises(CannotUndo, match="processes are newer"):
+        rank.undo.look(1)
+
+
+def test_a_cell_that_never_began_here_has_nothing_to_take_back(rank: Rank) -> None:
+    rank.run("a = 1")
+    assert set(map(bool, rank.undo.look(rank.seq + 1).values())) == {False}
+    assert rank.undo.undo(rank.seq + 1, Leave()) == []
+    assert rank.ns["a"] == 1
+
+
+def test_results_are_taken_back_and_inputs_stay(rank: Rank) -> None:
+    rank.run("1")
+    rank.ns["_oh"][1] = rank.ns["_"] = rank.ns["_1"] = "first"
+    rank.undo.display_hook._ = "first"
+    rank.run("2")
+    rank.ns["_oh"][2] = rank.ns["_"] = rank.ns["_2"] = "second"
+    rank.ns["_i2"] = "2"
+    rank.ns["In"].append("2")
+    rank.undo.display_hook._ = "second"
+    look = rank.undo.look(rank.seq)
+    assert (look["back"], look["made"]) == ([], [])
+    rank.back()
+    assert rank.ns["_oh"] == {1: "first"}
+    assert rank.ns["_"] == rank.undo.display_hook._ == "first"
+    assert "_2" not in rank.ns
+    assert rank.ns["_i2"] == "2"
+    assert rank.ns["In"] == ["", "2"]
+
+
+def test_what_is_left_on_all_ranks_is_left_here(rank: Rank) -> None:
+    rank.run("a = [1]; b = [1]; c = 1")
+    rank.run("a.append(2); b.append(2); c = 2")
+    rank.back(names=("a",), lost=("c",))
+    assert (rank.ns["a"], rank.ns["b"]) == ([1, 2], [1])
+    assert "c" not in rank.ns
+
+
+def test_deleted_arrays_are_found_behind_all_their_names(rank: Rank) -> None:
+    rank.ns["x"] = jnp.ones(3)
+    rank.run("y = {'w': x}; z = x + 1; old = x + 2; old.delete()")
+    rank.run("x.delete(); y['w'] = 1; z = 2")
+    look = rank.undo.look(rank.seq)
+    assert look["donated"] == ["x", "y"]  # not old, which an earlier cell has deleted
+
+
+def test_a_push_since_stays(rank: Rank) -> None:
+    rank.run("a = 1; b = 1")
+    rank.run("a = 2; b = 2")
+    rank.ns |= {"a": 3, "c": 3}
+    rank.undo.bound(["a", "c"])
+    rank.back()
+    assert [rank.ns[n] for n in "abc"] == [3, 1, 3]
+
+
+def test_restored_variables_are_not_undone(rank: Rank) -> None:
+    rank.run("a = 1")
+    rank.undo.forget("variables were restored since")
+    with pytest.raises(CannotUndo, match="variables were restored since"):
+        rank.back()
+
+
+def test_a_cell_that_goes_on_after_it_was_undone_is_undone_at_its_end(rank: Rank) -> None:
+    rank.run("a = 1; log = []")
+    rank.seq += 1
+    rank.undo.begin(rank.seq, "a log")
+    exec("a = 2; log.append(1)", rank.ns)
+    rank.back()
+    assert rank.undo.before is not None
+    assert (rank.ns["a"], rank.ns["log"]) == (1, [])
+    exec("a = 3; b = 3; log.append(2)", rank.ns)
+    rank.undo.end()
+    assert (rank.ns["a"], rank.ns["log"], "b" in rank.ns) == (1, [], False)
+
+
+def test_what_was_before_is_told_to_whoever_saves_the_variables(rank: Rank) -> None:
+    assert rank.undo.before is None
+    rank.run("a = 1; b = 1")
+    rank.run("a = 2; b = 2; c = 2")
+    rank.ns["b"] = 3
+    rank.undo.bound(["b"])
+    before = rank.undo.before
+    assert before is not None
+    assert (before["a"], before["b"], "c" in before) == (1, 3, False)
+    rank.back()
+    assert rank.undo.before is None
+
+
+def test_surroundings_are_put_back(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = os.getcwd()
+    monkeypatch.setenv("JC_OLD", "1")
+    rank.ns |= {"random": random, "np": np, "os": os}
+    state, numpys = random.getstate(), np.random.get_state()[1].copy()
+    rank.run(
+        "random.random(); np.random.rand(); os.environ['JC_NEW'] = '1'; del os.environ['JC_OLD']\n"
+        "os.chdir('/')"
+    )
+    rank.back()
+    assert random.getstate() == state
+    assert (np.random.get_state()[1] == numpys).all()
+    assert os.environ["JC_OLD"] == "1"
+    assert "JC_NEW" not in os.environ
+    assert os.getcwd() == here
+
+
+def test_a_value_that_can_not_be_looked_at_costs_the_undo_and_not_the_cell(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: Any) -> None:
+        raise ZeroDivisionError("odd")
+
+    monkeypatch.setattr(undo.changes, "watch", fails)
+    rank.run("a = 1")
+    assert "odd" in capsys.readouterr().err
+    with pytest.raises(CannotUndo, match="could not be kept: ZeroDivisionError: odd"):
+        rank.back()
+    assert rank.ns["a"] == 1
+
+
+# ----------------------------------------------------------------------------------- memory
+
+
+def test_more_than_the_limit_is_let_go(rank: Rank) -> None:
+    rank.ns["np"] = np
+    rank.undo.set_limit(1 << 20)
+    rank.run("a = np.ones(1 << 16); b = np.ones(1 << 20)")
+    rank.run("a = None")
+    rank.undo.check_memory()
+    rank.undo.look(rank.seq)
+    rank.run("b = None")
+    rank.undo.check_memory()
+    with pytest.raises(CannotUndo, match=r"hold 8 MiB, more than the 1 MiB .*undo SIZE"):
+        rank.undo.look(rank.seq)
+    assert rank.undo.before is None
+
+
+def test_what_variables_still_reach_is_not_held(rank: Rank) -> None:
+    rank.ns["np"] = np
+    rank.undo.set_limit(1 << 20)
+    rank.run("a = np.ones(1 << 20); view = a[3:]; box = {'a': a}")
+    rank.run("a = None; view = None")
+    rank.undo.check_memory()
+    rank.undo.look(rank.seq)
+    rank.run("box['a'] = None")
+    rank.undo.check_memory()
+    with pytest.raises(CannotUndo, match="8 MiB"):
+        rank.undo.look(rank.seq)
+
+
+def test_arrays_of_devices_count_and_deleted_ones_do_not(rank: Rank) -> None:
+    rank.ns["jnp"] = jnp
+    rank.undo.set_limit(1 << 20)
+    rank.run("a = jnp.ones(1 << 19).block_until_ready(); b = jnp.ones(1 << 19); c = b")
+    rank.run("b.delete(); b = None; c = None")
+    rank.undo.check_memory()
+    rank.undo.look(rank.seq)
+    rank.run("a = None")
+    rank.undo.check_memory()
+    with pytest.raises(CannotUndo, match="2 MiB"):
+        rank.undo.look(rank.seq)
+
+
+def test_switched_off_nothing_is_kept(rank: Rank) -> None:
+    rank.run("a = 1")
+    assert rank.undo.set_limit(0) == 0
+    with pytest.raises(CannotUndo, match="switched off: %jaxcluster undo on"):
+        rank.back()
+    rank.run("a = 2")
+    with pytest.raises(CannotUndo, match="switched off"):
+        rank.back()
+    assert rank.undo.set_limit(None) > 0
+    rank.run("a = 3")
+    rank.back()
+    assert rank.ns["a"] == 2
+
+
+def test_the_default_is_a_quarter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jaxcluster.engine.held.host_nbytes", lambda: 16 << 30)
+    rank = Rank()
+    import jax
+
+    assert rank.undo.set_limit(None) == (4 << 30) // len(jax.local_devices())
+
+
+def test_old_values_live_no_longer_than_the_next_cell(rank: Rank) -> None:
+    import weakref
+
+    rank.run("class Big: pass\nbig = Big()")
+    big = weakref.ref(rank.ns["big"])
+    rank.run("big = None")
+    assert big() is not None
+    rank.run("pass")
+    assert big() is None

@@ -1,0 +1,164 @@
+"""What taking a cell back on all ranks comes to, in words, and when it is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jaxcluster import registry, undoing
+from jaxcluster.errors import UsageError
+from jaxcluster.link import Event
+from jaxcluster.undoing import Undone, parse_limit, plan_of
+
+NOTHING: dict[str, Any] = {
+    **{key: [] for key in ("back", "made", "in_place", "donated", "failed", "too_large")},
+    "opaque": {},
+}
+
+
+def look(**found: Any) -> dict[str, Any]:
+    return NOTHING | found
+
+
+def test_names_of_all_ranks_are_told_once() -> None:
+    plan = plan_of(
+        [
+            look(back=["a", "b"], made=["y"]),
+            look(back=["b"], in_place=["c"], made=["z"]),
+        ]
+    )
+    assert plan == Undone(back=("a", "b", "c"), made=("y", "z"))
+    assert plan.told("This cell") == (
+        "This cell is undone: a, b, c are what they were before it, y, z are unbound again."
+    )
+
+
+def test_one_name() -> None:
+    assert Undone(back=("a",)).told("Cell [3]") == (
+        "Cell [3] is undone: a is what it was before it."
+    )
+    assert Undone(made=("a",)).told("Cell [3]") == "Cell [3] is undone: a is unbound again."
+    assert Undone().told("This cell") == "This cell is undone: it had assigned nothing."
+
+
+def test_what_one_rank_can_not_put_back_is_claimed_for_none() -> None:
+    plan = plan_of(
+        [
+            look(back=["p"], in_place=["big", "short", "fine"]),
+            look(donated=["p"], too_large=["big"], failed=["short"], opaque={"it": "a generator"}),
+        ]
+    )
+    assert plan == Undone(
+        back=("fine",),
+        lost=("p",),
+        failed=("big", "short"),
+        unknown={"it": "a generator"},
+    )
+    assert plan.told("This cell") == (
+        "This cell is undone: fine is what it was before it. Lost, since donated or deleted: p. "
+        "Changed in place and not put back: big, short. Perhaps changed in place, and not put "
+        "back: it (a generator)."
+    )
+
+
+def test_a_refusal_says_what_is_not_to_be_trusted() -> None:
+    refused = Undone("rank 1: no answer")
+    assert refused.told("This cell", ["a", "b"]) == (
+        "Don't trust what this cell assigned: a, b (not undone: rank 1: no answer)."
+    )
+    assert refused.told("This cell") == ("What this cell changed is not undone: rank 1: no answer.")
+
+
+class FakeLink:
+    """Ranks that answer a look and an undo."""
+
+    def __init__(self, looks: dict[int, Any], undone: dict[int, Any]) -> None:
+        self.answers = {"undo_look": looks, "undo": undone}
+        self.asked: list[tuple[str, Any]] = []
+
+    def gather(self, ranks: Any, op: str, body: Any, *, timeout_s: float) -> dict[int, Event]:
+        self.asked.append((op, body))
+        found = {}
+        for rank in ranks:
+            answer = self.answers[op].get(rank)
+            if isinstance(answer, str):
+                found[rank] = Event(rank, "error", "", {"message": answer})
+            elif answer is not None:
+                kind = "died" if answer == "died" else "reply"
+                found[rank] = Event(rank, kind, "", answer)
+        return found
+
+
+@pytest.fixture
+def name(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> str:
+    root = tmp_path_factory.mktemp("r")  # a short path
+    monkeypatch.setenv("JAXCLUSTER_RUNTIME_DIR", str(root))
+    assert registry.runtime_root() == root
+    registry.folder("main").mkdir()
+    return "main"
+
+
+def test_no_rank_is_told_to_undo_before_all_can(name: str) -> None:
+    link = FakeLink({0: look(back=["a"]), 1: "it is let go"}, {})
+    undone = undoing.undo(link, name, 1, 9, [0, 1])  # type: ignore[arg-type]
+    assert undone == Undone("rank 1: it is let go")
+    assert [op for op, _ in link.asked] == ["undo_look"]
+    assert (
+        undoing.undo(FakeLink({0: look()}, {}), name, 1, 9, [0, 1]).refused == "rank 1: no answer"
+    )  # type: ignore[arg-type]
+
+
+def test_what_is_told_to_one_is_told_to_all(name: str) -> None:
+    done = {"failed": []}
+    link = FakeLink(
+        {0: look(back=["a"], donated=["x"]), 1: look(too_large=["b"], failed=["c"])},
+        {0: done, 1: {"failed": ["a"]}},
+    )
+    undone = undoing.undo(link, name, 7, 9, [0, 1])  # type: ignore[arg-type]
+    assert link.asked[1] == (
+        "undo",
+        {"seq": 7, "leave": ["b", "c"], "lost": {"x": "was lost in cell [9] (donated or deleted)"}},
+    )
+    assert undone.failed == ("a", "c")
+    assert undone.back == ()
+
+
+def test_a_later_cell_refuses_it_before_anybody_is_asked(name: str) -> None:
+    with registry.turn(name, [0, 1]) as first:
+        pass
+    with registry.turn(name, [1]):
+        pass
+    link = FakeLink({0: look()}, {0: {"failed": []}})
+    assert undoing.undo(link, name, first, 9, [0, 1]).refused == "another cell was sent since"  # type: ignore[arg-type]
+    assert link.asked == []
+    assert undoing.undo(link, name, first, 9, [0]).refused == ""  # type: ignore[arg-type]
+
+
+def test_a_stopped_cluster_refuses_it(name: str) -> None:
+    assert undoing.undo(FakeLink({}, {}), "gone", 1, 9, [0]).refused == "the cluster is stopped"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("word", "nbytes"),
+    [
+        ("off", 0),
+        ("on", None),
+        ("2GiB", 2 << 30),
+        ("2gb", 2_000_000_000),
+        ("1.5GiB", 3 << 29),
+        ("512MiB", 512 << 20),
+        ("100k", 100_000),
+        ("4096", 4096),
+        ("4096B", 4096),
+        ("0", 0),
+    ],
+)
+def test_sizes(word: str, nbytes: int | None) -> None:
+    assert parse_limit(word) == nbytes
+
+
+@pytest.mark.parametrize("word", ["much", "-1", "2XB", "GiB", "nan", "inf", ""])
+def test_what_is_no_size_is_refused(word: str) -> None:
+    with pytest.raises(UsageError, match="is no size"):
+        parse_limit(word)
