@@ -56,10 +56,11 @@ def unexplained(why: str) -> Report:
 
 def in_step(counts: Mapping[int, Counts]) -> bool:
     """Whether all ranks agree on every set of processes that they are members of."""
-    return not any(_uneven(counts, processes) for processes in _sets(counts))
+    return not any(uneven(counts, processes) for processes in sets_of(counts))
 
 
-def _sets(counts: Mapping[int, Counts]) -> list[str]:
+def sets_of(counts: Mapping[int, Counts]) -> list[str]:
+    """The sets of processes that have launched programs together."""
     return sorted({processes for per_rank in counts.values() for processes in per_rank})
 
 
@@ -67,7 +68,8 @@ def members(processes: str) -> list[int]:
     return [int(rank) for rank in processes.split(",")]
 
 
-def _uneven(counts: Mapping[int, Counts], processes: str) -> bool:
+def uneven(counts: Mapping[int, Counts], processes: str) -> bool:
+    """Whether members of a set have launched another number of its programs, or others."""
     held = [tuple(counts[r].get(processes, (0, 0))) for r in members(processes) if r in counts]
     return len(set(held)) > 1
 
@@ -94,9 +96,9 @@ def diagnose(
     reports = {rank: with_announced(report) for rank, report in reports.items()}
     counts = {rank: report.state.launches for rank, report in reports.items()}
     over = set(ended)
-    for processes in _sets(counts):
+    for processes in sets_of(counts):
         group = {r: reports[r] for r in members(processes) if r in reports}
-        if not _uneven(counts, processes):
+        if not uneven(counts, processes):
             continue
         teller = _Teller(processes, group, over, source, cell, errors or {}, runners)
         if (found := teller.mismatch()) is not None or (found := teller.missing()) is not None:
@@ -184,6 +186,11 @@ class _Teller:
     def _mismatch_hint(self, seq: int, groups: list[list[int]]) -> str:
         first, second = (self.launches[ranks[0]] for ranks in (groups[-1], groups[0]))
         a, b = first[seq], second[seq]
+        if any(wire.BROKEN_OFF in name for name in (a.name, b.name)):
+            return (
+                "where a program is broken off the others wait for it in its collectives, or go on "
+                "with what that process does not have."
+            )
         if a.name == b.name and a.signature != b.signature:
             return (
                 f"the shapes differ ({a.signature or '?'} against {b.signature or '?'}): pad or "
@@ -468,59 +475,3 @@ class _Ranks:
 
     def __str__(self) -> str:
         return name_ranks(self.ranks).capitalize()
-
-
-def catch_up(
-    counts: Mapping[int, Counts], launches: Mapping[int, Sequence[wire.Launch]]
-) -> dict[int, list[wire.Launch]] | None:
-    """What each rank must still launch to be in step, in order; None where that can't be known.
-
-    It can't where ranks launched different programs, or where the journals no longer reach back.
-    """
-    todo: dict[int, list[wire.Launch]] = {}
-    for processes in _sets(counts):
-        if not _uneven(counts, processes):
-            continue
-        group = [r for r in members(processes) if r in counts]
-        held = {r: tuple(counts[r].get(processes, (0, 0))) for r in group}
-        leader = max(group, key=lambda r: held[r][0])
-        lead = {e.seq: e for e in launches[leader] if e.processes == processes}
-        for rank in group:
-            own = {e.seq: e for e in launches[rank] if e.processes == processes}
-            if any(seq in lead and lead[seq].fingerprint != e.fingerprint
-                   for seq, e in own.items()):  # fmt: skip
-                return None
-            count = held[rank][0]
-            if count == held[leader][0] and held[rank][1] != held[leader][1]:
-                return None
-            needed = range(count, held[leader][0])
-            if any(seq not in lead for seq in needed):
-                return None
-            todo.setdefault(rank, []).extend(lead[seq] for seq in needed)
-    return {rank: entries for rank, entries in todo.items() if entries}
-
-
-def differing(reports: Mapping[int, wire.RankReport]) -> list[dict[int, int]]:
-    """The launches in which ranks with equally many differ: fingerprint by rank, for each of them.
-
-    Empty where they are in step, have not launched equally many, or differ in what the journals no
-    longer reach back to.
-    """
-    counts = {rank: report.state.launches for rank, report in reports.items()}
-    found = []
-    for processes in _sets(counts):
-        if not _uneven(counts, processes):
-            continue
-        group = [r for r in members(processes) if r in counts]
-        if len({held[0] for r in group for held in [counts[r].get(processes, (0, 0))]}) > 1:
-            return []
-        prints: dict[int, dict[int, int]] = {}
-        for rank in group:
-            for entry in reports[rank].launches:
-                if entry.processes == processes:
-                    prints.setdefault(entry.seq, {})[rank] = entry.fingerprint
-        here = [entry for _, entry in sorted(prints.items()) if len(set(entry.values())) > 1]
-        if not here or any(len(entry) < len(group) for entry in here):
-            return []
-        found += here
-    return found

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jaxcluster import diagnose, registry, selfcheck, wire
+from jaxcluster import diagnose, registry, selfcheck, skipped, wire
 from jaxcluster.link import Link, Sink
 from jaxcluster.ranks import name_ranks
 
@@ -25,7 +25,7 @@ JOURNAL_DEPTH = 4096
 SETTLE_S = 8.0
 COURSES_S = 5.0  # to read the texts of some programs
 STEP_S = 0.01
-IN_FLIGHT_S = 0.5  # that a cell takes from its notebook to a rank; later ones are not waited for
+IN_FLIGHT_S = 0.5  # that a cell gets on its way from its notebook to a rank
 
 
 def ask_reports(
@@ -57,6 +57,7 @@ class CatchUp:
     ran: dict[int, int] = field(default_factory=dict)
     stuck: str = ""
     counts: dict[int, diagnose.Counts] = field(default_factory=dict)
+    _handed_out: Mapping[int, int] = field(default_factory=dict)
     _sink: Sink = field(default_factory=Sink)
     _asked: dict[int, list[wire.Launch]] = field(default_factory=dict)
     _shipped: set[int] = field(default_factory=set)
@@ -69,16 +70,12 @@ class CatchUp:
         counts: dict[int, diagnose.Counts] = {
             rank: report.state.launches for rank, report in reports.items()
         }
-        idle = {
-            r
-            for r, report in reports.items()
-            if report.state.state == "idle" and not report.state.queued
-        }
+        idle = {r for r, report in reports.items() if self._is_idle(report.state)}
         if len(reports) == len(self.link.ranks) == len(idle) and not self._asked:
             self.counts = counts
             if diagnose.in_step(counts):
                 return True
-        todo = diagnose.catch_up(counts, {r: rep.launches for r, rep in reports.items()})
+        todo = skipped.catch_up(counts, {r: rep.launches for r, rep in reports.items()})
         if todo is None:
             self.stuck = "the ranks launched different programs"
             return False
@@ -86,6 +83,11 @@ class CatchUp:
             if rank in idle and rank not in self._asked and not self.stuck:
                 self._ask(rank, launches, {})
         return False
+
+    def _is_idle(self, state: wire.RankState) -> bool:
+        """Whether a rank runs no cell and none is on its way to it."""
+        taken = state.taken >= self._handed_out.get(state.rank, 0)
+        return state.state == "idle" and not state.queued and taken
 
     def _ask(
         self,
@@ -132,10 +134,18 @@ class CatchUp:
         wanted = {e.fingerprint for e in launches}
         self._ask(rank, launches, {f: self._exported[f] for f in wanted})
 
-    def settle(self, timeout_s: float = SETTLE_S) -> bool:
-        """Step until all ranks are in step, it is stuck, or the time is up."""
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
+    def settle(
+        self, timeout_s: float = SETTLE_S, handed_out: Mapping[int, int] | None = None
+    ) -> bool:
+        """Step until all ranks are in step, it is stuck, or the time is up.
+
+        Args:
+          handed_out: the seq of the last cell of each rank: it may not have got it yet.
+        """
+        started = time.monotonic()
+        while (now := time.monotonic()) < started + timeout_s:
+            # A notebook that died over a cell never sends it.
+            self._handed_out = (handed_out or {}) if now < started + IN_FLIGHT_S else {}
             if self.step():
                 return True
             if self.stuck:
@@ -175,8 +185,7 @@ def bring_back(name: str, link: Link, catch_up: CatchUp) -> str:
       count anew. "" if they are not in step; ``catch_up.stuck`` says why.
     """
     with registry.quiet(name) as handed_out:
-        _await_cells(link, handed_out)
-        caught_up = catch_up.settle()
+        caught_up = catch_up.settle(handed_out=handed_out)
         if not (caught_up or may_have_completed(link, ask_reports(link))):
             return ""
         verdict = selfcheck.verify(link)
@@ -195,17 +204,6 @@ def bring_back(name: str, link: Link, catch_up: CatchUp) -> str:
         return "caught up"
 
 
-def _await_cells(link: Link, handed_out: dict[int, int]) -> None:
-    """Wait until the cells that notebooks have handed out are known to their ranks."""
-    deadline = time.monotonic() + IN_FLIGHT_S
-    while time.monotonic() < deadline:
-        answers = link.gather(link.ranks, "state", timeout_s=REPORT_S)
-        states = [wire.parse(wire.RankState, e.body) for e in answers.values() if e.op == "reply"]
-        if all(state.taken >= handed_out.get(state.rank, 0) or state.queued for state in states):
-            return
-        time.sleep(STEP_S)
-
-
 def may_have_completed(link: Link, reports: dict[int, wire.RankReport]) -> bool:
     """Whether mixed-up programs can all have ended, so that the ranks may count anew from here.
 
@@ -217,7 +215,7 @@ def may_have_completed(link: Link, reports: dict[int, wire.RankReport]) -> bool:
         return False
     if any(report.state.state != "idle" for report in reports.values()):
         return False
-    differing = diagnose.differing(reports)
+    differing = skipped.differing(reports)
     if not differing:
         return False
     wanted = {r: sorted({entry[r] for entry in differing if r in entry}) for r in link.ranks}

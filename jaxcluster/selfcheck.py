@@ -21,6 +21,7 @@ from jaxcluster.ranks import name_ranks
 PREPARE_S = 20.0  # to compile it, on all ranks at once
 CHECK_S = 1.0
 PATIENCE_S = 30.0  # for ranks that still compute what was launched before
+SOON_S = 0.1  # within which it is done as a rule
 BUSY = 0.3  # the part of the time from which on a rank counts as one that computes
 NUMBERS = 1 << 17
 
@@ -58,25 +59,24 @@ def verify(link: Link) -> Verdict:
 
 
 def _gather_patiently(link: Link, op: str, body: Any) -> dict[int, Event]:
-    """All ranks' answers; those are missing that none came from for a second of idling."""
+    """The answers that came; none is waited for once no rank has computed for a while."""
     sink = Sink()
     found: dict[int, Event] = {}
     asked = link.request_each(dict.fromkeys(link.ranks, body), op, sink=sink)
-    started = time.monotonic()
-    before = _busy(link)
-    looked = time.monotonic()
+    started = looked = time.monotonic()
+    before: dict[int, float] = {}
     try:
         while len(found) < len(asked):
             try:
-                event = sink.get(timeout=max(0.0, looked + CHECK_S - time.monotonic()))
+                wait_s = CHECK_S / 2 if before else SOON_S
+                event = sink.get(timeout=max(0.0, looked + wait_s - time.monotonic()))
                 found[event.rank] = event
             except queue.Empty:
                 now, busy = time.monotonic(), _busy(link)
-                took, looked = now - looked, now
-                computing = [r for r in busy if busy[r] - before.get(r, 0.0) > BUSY * took]
-                if not computing or now > started + PATIENCE_S:
+                computing = any(busy[r] - before[r] > BUSY * (now - looked) for r in before)
+                if now > started + (PATIENCE_S if computing else CHECK_S):
                     return found
-                before = busy
+                before, looked = busy, now
     finally:
         link.forget(asked)
     return found
@@ -85,7 +85,8 @@ def _gather_patiently(link: Link, op: str, body: Any) -> dict[int, Event]:
 def _busy(link: Link) -> dict[int, float]:
     """For how long each rank has computed since its start."""
     answers = link.gather(link.ranks, "busy", timeout_s=CHECK_S)
-    return {r: float(event.body) for r, event in answers.items() if event.op == "reply"}
+    heard = {r: float(event.body) for r, event in answers.items() if event.op == "reply"}
+    return {rank: heard.get(rank, 0.0) for rank in link.ranks}
 
 
 def _fault(answers: dict[int, Event], ranks: Iterable[int], late: str) -> str:

@@ -200,6 +200,9 @@ class CellReply:
     names: NameChanges | None = None
 
 
+BROKEN_OFF = ", broken off"  # in the name of a launch whose program did not run to its end
+
+
 @dataclass(frozen=True)
 class Launch:
     """One launch of a multi-process program: the ``seq``-th of the set ``processes`` ("0,1")."""

@@ -211,7 +211,7 @@ class CellRunner:
             status=status,
             seconds=seconds,
             error=error,
-            launches={k: list(v) for k, v in self.journal.counts.items()},
+            launches=self.journal.launches(),
             global_result=spans_processes(self.last_result),
             names=self.names.changes(running.request.ident, self.shell.user_ns),
         )

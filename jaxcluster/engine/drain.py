@@ -155,4 +155,4 @@ def on_drain(journal: Journal, request: Request) -> Any:
     body = request.body
     shipped = dict(zip(body.get("shipped", ()), request.buffers, strict=True))
     ran = run_programs(journal, body["fingerprints"], shipped, body.get("timeout_s", TIMEOUT_S))
-    return {"ran": ran, "launches": {k: list(v) for k, v in journal.counts.items()}}
+    return {"ran": ran, "launches": journal.launches()}

@@ -38,7 +38,7 @@ def rank_state(
         queued=runner.queued,
         ended=runner.ended,
         taken=runner.taken,
-        launches={k: list(v) for k, v in list(runner.journal.counts.items())},
+        launches=runner.journal.launches(),
         rss_nbytes=_rss_nbytes(),
         **where,
     )

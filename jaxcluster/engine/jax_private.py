@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxcluster.engine.fingerprint import of_lowered
+
 if TYPE_CHECKING:
     from jaxcluster.engine.journal import Journal, Program
 
@@ -73,8 +75,10 @@ def record_launches(journal: Journal) -> bool:
 
     - the first call of each program, programs with effects, ahead-of-time compiled ones, and on a
       CPU process with one device all that may wait for others go through
-      ``pxla.ExecuteReplicated``; a subclass of it records *before* the launch, which on one CPU
-      device may block until the others have launched it too;
+      ``pxla.ExecuteReplicated``. A subclass of it has an executable that counts *before* it
+      launches, since on one CPU device a launch may block until the others have made it too. All
+      that JAX checks and converts comes before that, and where XLA refuses the launch the count is
+      taken back;
     - every other call keeps the fast path (1-2 us more): its output tree begins with a node whose
       unflattening records, right *after* the launch and before any code of the user's own classes
       in that tree: an interrupt that came during the launch would be raised there, uncounted.
@@ -97,25 +101,48 @@ def record_launches(journal: Journal) -> bool:
         original_build: Any = pxla.UnloadedMeshExecutable.build_unsafe_call
         original_fastpath = pjit._get_fastpath_data
         original_cpp_call = pxla.MeshExecutable.create_cpp_call
-        original_call = pxla.ExecuteReplicated.__call__
+        original_compile: Any = pxla.MeshComputation.compile
         register: Any = tree_util.dispatch_registry.register_node
         slots = [s for s in pxla.ExecuteReplicated.__slots__ if s != "__weakref__"]
     except (ImportError, AttributeError):
         return False
 
+    class CountedExecutable:
+        """What ``RecordedExecute`` launches: XLA's executable, each launch of which is counted."""
+
+        __slots__ = ("executable", "owner")
+
+        def __init__(self, executable: Any, owner: RecordedExecute) -> None:
+            self.executable = executable
+            self.owner = owner
+
+        def execute_sharded(self, arguments: Any, with_tokens: bool = False) -> Any:
+            program = self.owner.program
+            if journal.before_launch is not None:  # may wait for long, and be interrupted
+                journal.before_launch(program)
+            results = self.launch(program, arguments, with_tokens)
+            if journal.interrupted:
+                journal.raise_if_interrupted()
+            return results
+
+        def launch(self, program: Program, arguments: Any, with_tokens: bool) -> Any:
+            count, value = journal.counts.get(program.processes, (0, 0))
+            journal.launched(program)
+            try:
+                return self.executable.execute_sharded(arguments, with_tokens=with_tokens)
+            except BaseException as error:
+                if _launched_nothing(error, arguments):
+                    journal.take_back(program, count, value)
+                else:
+                    why = f"by {type(error).__name__}"
+                    journal.broke_off(program, why, for_good=program.collective, seq=count)
+                raise
+
+    COUNTING.add(CountedExecutable.launch.__code__)
+
     class RecordedExecute(pxla.ExecuteReplicated):
         __slots__ = ("program",)
         program: Program
-
-        def __call__(self, *args: Any) -> Any:
-            try:
-                journal.about_to_launch(self.program)
-                result = original_call(self, *args)
-            finally:
-                journal.issuing = False
-            if journal.interrupted:
-                journal.raise_if_interrupted()
-            return result
 
     class Counted:
         __slots__ = ("program",)
@@ -148,7 +175,11 @@ def record_launches(journal: Journal) -> bool:
         recorded = RecordedExecute.__new__(RecordedExecute)
         for slot in slots:
             setattr(recorded, slot, getattr(call, slot))
+        recorded.xla_executable = CountedExecutable(call.xla_executable, recorded)
         recorded.program = describe_program(self)
+        for callback in self.host_callbacks:
+            if isinstance(callback, _Callback):
+                callback.program = recorded.program
         return recorded
 
     def get_fastpath_data(executable: Any, *args: Any, **kwargs: Any) -> Any:
@@ -173,14 +204,59 @@ def record_launches(journal: Journal) -> bool:
             return None
         return original_cpp_call(self, params)
 
+    def compile(self: Any, compiler_options: Any = None, **kwargs: Any) -> Any:
+        if callbacks := self.compile_args.get("host_callbacks"):
+            devices = kwargs.get("device_assignment") or self._device_list or ()
+            if len({d.process_index for d in devices}) > 1:
+                self.compile_args["host_callbacks"] = [_Callback.of(c, journal) for c in callbacks]
+        executable = original_compile(self, compiler_options, **kwargs)
+        _sign(executable, self, compiler_options)
+        return executable
+
     for owner, name, replacement in (
         (pxla.UnloadedMeshExecutable, "build_unsafe_call", build_unsafe_call),
         (pxla.MeshExecutable, "create_cpp_call", create_cpp_call),
+        (pxla.MeshComputation, "compile", compile),
         (pjit, "_get_fastpath_data", get_fastpath_data),
     ):
         setattr(owner, name, replacement)
     _recording = journal
     return True
+
+
+class _Callback:
+    """A Python function that a program calls while it runs; the journal hears where it raises.
+
+    XLA then breaks the program off on that device, and the processes that wait for it in one of the
+    program's collectives wait for ever.
+    """
+
+    __slots__ = ("call", "journal", "program")
+
+    def __init__(self, call: Callable[..., Any], journal: Journal) -> None:
+        self.call = call
+        self.journal = journal
+        self.program: Program | None = None
+
+    @classmethod
+    def of(cls, call: Any, journal: Journal) -> Any:
+        return cls(call, journal) if callable(call) and not isinstance(call, cls) else call
+
+    def __call__(self, *args: Any) -> Any:
+        try:
+            return self.call(*args)
+        except BaseException as error:
+            if self.program is not None:
+                why = f"by {type(error).__name__} in a Python function that it calls"
+                self.journal.broke_off(self.program, why, for_good=self.program.collective)
+            raise
+
+
+def _launched_nothing(error: BaseException, arguments: Any) -> bool:
+    """Whether XLA refused a launch on all of this process's devices alike, by what it was given."""
+    if any(argument.is_deleted() for argument in arguments):
+        return True
+    return "INVALID_ARGUMENT" in str(error)
 
 
 def forget_fast_paths() -> None:
@@ -253,18 +329,56 @@ def describe_program(executable: Any) -> Program:
     """What the journal keeps of a compiled program."""
     from jaxcluster.engine.journal import Program
 
-    signature = ", ".join(a.str_short() for a in executable.input_avals)
     hlo = _hlo_text(executable)
-    digest = hashlib.blake2b(_program_text(executable, signature, hlo), digest_size=7).digest()
     processes = sorted({d.process_index for d in executable.device_list})
+    fingerprint = _signature_of(executable)
+    if fingerprint is None:  # deserialized, and not compiled by a rank
+        fingerprint = _fingerprint(executable, hlo, b"")
     return Program(
         name=_readable(executable.name),
-        fingerprint=int.from_bytes(digest, "little"),
+        fingerprint=fingerprint,
         processes=",".join(map(str, processes)),
-        signature=signature,
+        signature=_inputs(executable),
         executable=executable,
         waits=may_wait(hlo),
+        collective=not hlo or bool(collectives_of(hlo)),
     )
+
+
+# The fingerprint of a program is kept where its executable keeps what it needs to stay alive: JAX
+# never looks there, and it is serialized with the executable.
+_SIGNED = "jaxcluster: fingerprint"
+
+
+def _sign(executable: Any, computation: Any, compiler_options: Any) -> None:
+    """Give an executable that spans processes the fingerprint of what it was compiled from."""
+    unloaded = getattr(executable, "_unloaded_executable", None)
+    if unloaded is None or _signature_of(unloaded) is not None:
+        return
+    if unloaded.device_list is None or unloaded.device_list.is_fully_addressable:
+        return
+    options = dict(computation._compiler_options_kvs) | dict(compiler_options or {})
+    # Where a process writes to and what it has measured are its own.
+    common = {k: v for k, v in options.items() if "dump" not in k and "profile" not in k}
+    try:
+        lowered = of_lowered(computation._hlo, computation.const_args)
+    except Exception:  # what is left is the compiled text, on all ranks alike
+        lowered = b""
+    source = lowered + repr(sorted(common.items(), key=str)).encode()
+    fingerprint = _fingerprint(unloaded, _hlo_text(unloaded), source)
+    unloaded.keepalive = [*(unloaded.keepalive or ()), (_SIGNED, fingerprint)]
+
+
+def _signature_of(executable: Any) -> int | None:
+    kept = executable.keepalive
+    if kept and isinstance(kept[-1], tuple) and kept[-1][0] == _SIGNED:
+        fingerprint: int = kept[-1][1]
+        return fingerprint
+    return None
+
+
+def _inputs(executable: Any) -> str:
+    return ", ".join(a.str_short() for a in executable.input_avals)
 
 
 def _hlo_text(executable: Any) -> str:
@@ -279,22 +393,26 @@ def _hlo_text(executable: Any) -> str:
         return ""
 
 
-def _program_text(executable: Any, signature: str, hlo: str) -> bytes:
+def _fingerprint(executable: Any, hlo: str, lowered: bytes) -> int:
     """What tells programs apart, equal on all processes that compiled the same one.
 
     XLA's own fingerprint is not: it covers the source lines, so the same program compiled at
     another line, which a branch on the rank does, has another (jaxlib 0.10.2 and 0.12). The text
-    for fingerprints leaves them out; it takes 0.1 % of the time that the compilation took.
+    for fingerprints leaves them out, and most constants with them: these are in ``lowered``. It
+    takes 0.1 % of the time that the compilation took.
 
     On other platforms than CPU each process tunes its kernels by its own timings, so even that text
-    may differ. There the collectives in their order, the shapes and the shardings must do.
+    may differ. There the collectives in their order must do.
     """
     devices = [d.id for d in executable.device_list]
     outputs = [a.str_short() for a in executable.output_avals]
-    outside = repr((signature, outputs, [str(s) for s in executable.input_shardings]))
+    inputs = [str(s) for s in executable.input_shardings]
+    outside = repr((_inputs(executable), outputs, inputs))
     if executable.backend.platform != "cpu":
         hlo = repr(collectives_of(hlo))
-    return f"{executable.name} {devices} {outside} {hlo}".encode()
+    text = f"{executable.name} {devices} {outside} {hlo}".encode()
+    digest = hashlib.blake2b(text + lowered, digest_size=7).digest()
+    return int.from_bytes(digest, "little")
 
 
 _COLLECTIVE = re.compile(
@@ -404,9 +522,10 @@ _COMMUNICATORS = "cpu:gloo/"
 
 def calls_python(executable: Any) -> bool:
     """Whether a program calls back into Python or orders its effects (debug.print, io_callback)."""
+    signed = _signature_of(executable) is not None
     return bool(
         executable.host_callbacks
-        or executable.keepalive
+        or len(executable.keepalive or ()) > signed
         or executable.ordered_effects
         or executable.unordered_effects
     )
@@ -613,6 +732,7 @@ def self_test() -> dict[str, bool]:
             hasattr(_hlo.HloPrintOptions, "fingerprint")
             and hasattr(pxla.UnloadedMeshExecutable, "build_unsafe_call")
             and hasattr(pxla.MeshExecutable, "create_cpp_call")
+            and hasattr(pxla.MeshComputation, "compile")
             and hasattr(pjit, "_get_fastpath_data")
             and hasattr(tree_util.dispatch_registry, "register_node")
         )

@@ -8,8 +8,12 @@ that the set shares: equal on all its members as long as they are in step.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
+import operator
+import os
 import sys
+import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
@@ -41,9 +45,9 @@ class Program:
 
     ``fingerprint`` is equal on all processes that compiled the same program; ``processes`` are
     those whose devices take part; ``executable`` is JAX's, to run it again; ``shipped`` says that
-    it came as bytes from another rank; ``waits`` that it may wait for others, as collectives do;
-    ``told`` is what is said of it, made once, so that a launch
-    keeps no executable alive.
+    it came as bytes from another rank; ``waits`` that it may wait for others, or for what can't be
+    told; ``collective`` that it has collectives, or may have; ``told`` is what is said of it, made
+    once, so that a launch keeps no executable alive.
     """
 
     name: str
@@ -53,6 +57,7 @@ class Program:
     executable: Any
     shipped: bool = False
     waits: bool = True
+    collective: bool = True
     told: tuple[str, str, int, str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -68,7 +73,8 @@ class Journal:
       programs: the programs launched last, by fingerprint.
       before_launch: in strict mode: called before a program is issued, may raise.
       announced: in strict mode: the launch that waits for the other ranks to announce it too.
-      issuing: a launch is counted and may not have been made yet.
+      broken: set of processes -> marks of the launches that were made and not carried out.
+      refused: the launches of this cell that were not made after all.
       interrupted: an interrupt came between count and launch, and is still to be raised.
       recording: whether JAX's launches reach this journal.
     """
@@ -79,16 +85,18 @@ class Journal:
         self._ring: deque[tuple[int, tuple[str, str, int, str], CodeType | None, int]]
         self._ring = deque(maxlen=size)
         self.counts: dict[str, list[int]] = {}
+        self.broken: dict[str, set[int]] = {}
         self.programs: OrderedDict[int, Program] = OrderedDict()
         self.cell_numbers: dict[str, int] = {}
         self.before_launch: Callable[[Program], None] | None = None
         self.announced: wire.Launch | None = None
         self.recording = False
-        self.issuing = False
+        self.refused = 0
         self.interrupted = False
 
     def enter(self, seq: int, execution_count: int) -> None:
         self.cells.append(CellEntry(seq, execution_count, time.time_ns()))
+        self.refused = 0
 
     def leave(self, status: str, seconds: float) -> None:
         entry = self.cells.pop()
@@ -99,12 +107,13 @@ class Journal:
         """The seq of the cell that runs, or ran last."""
         return self.cells[-1].seq if self.cells else 0
 
-    def about_to_launch(self, program: Program) -> None:
-        """Called before a program is issued where JAX's Python path is taken."""
-        if self.before_launch is not None:
-            self.before_launch(program)
-        self.issuing = True
-        self.launched(program)
+    def launches(self) -> dict[str, list[int]]:
+        """Set of processes -> [launches so far, hash of them and of what became of them]."""
+        told = {}
+        for processes, (count, value) in list(self.counts.items()):
+            marks = list(self.broken.get(processes, ()))
+            told[processes] = [count, functools.reduce(operator.xor, marks, value)]
+        return told
 
     @contextlib.contextmanager
     def unannounced(self) -> Iterator[None]:
@@ -119,38 +128,86 @@ class Journal:
         """Count a launch. A microsecond, on whichever thread launches: ``tail`` has the work."""
         counts = self.counts.get(program.processes)
         if counts is None:
-            counts = self.counts[program.processes] = [0, 0]
+            counts = self.counts.setdefault(program.processes, [0, 0])
+        # Nothing is called in these lines, so no other thread counts in between.
+        seq = counts[0]
+        counts[0] = seq + 1
+        counts[1] = (counts[1] * _HASH_FACTOR + program.fingerprint) % _HASH_MODULUS
         cells = self.cell_numbers
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
             code = frame.f_code
             if code.co_filename in cells:
-                self._ring.append((counts[0], program.told, code, frame.f_lasti))
+                self._ring.append((seq, program.told, code, frame.f_lasti))
                 break
             frame = frame.f_back
         else:
-            self._ring.append((counts[0], program.told, None, 0))
-        counts[1] = (counts[1] * _HASH_FACTOR + program.fingerprint) % _HASH_MODULUS
-        counts[0] += 1
+            self._ring.append((seq, program.told, None, 0))
         self.programs[program.fingerprint] = program
         if len(self.programs) > KEPT_PROGRAMS:
             self.programs.popitem(last=False)
 
+    def take_back(self, program: Program, count: int, value: int) -> None:
+        """The launch of ``program`` that was counted last was not made.
+
+        Args:
+          count: the program's processes' count before it.
+          value: their hash before it.
+        """
+        counts = self.counts[program.processes]
+        at = self._last_entry(program)
+        if counts[0] != count + 1 or at is None:  # another thread, or a finalizer, has launched
+            self.broke_off(program, "by an error before it", for_good=True)
+            return
+        counts[:] = [count, value]
+        self.refused += 1
+        del self._ring[at]
+
+    def broke_off(self, program: Program, why: str, for_good: bool, seq: int | None = None) -> None:
+        """A launch of ``program`` was made, and the devices did not carry it out. Any thread.
+
+        What follows from that is not known here, so this rank's hash becomes another one.
+
+        Args:
+          why: a few words that end "broken off".
+          for_good: its collectives may have been left halfway, so that this rank agrees with no
+            other any more. Else it still agrees with those on which it broke off too.
+          seq: the launch. Nothing is done where it is known to have broken off.
+        """
+        at = self._last_entry(program)
+        if seq is not None and (at is None or self._ring[at][0] != seq):
+            return
+        processes, name, fingerprint, signature = program.told
+        mark = hash((fingerprint, self.cell_seq)) % _HASH_MODULUS
+        if for_good:
+            mark = int.from_bytes(os.urandom(7), "little")
+        self.broken.setdefault(processes, set()).add(mark)
+        if at is not None:
+            launched, _, code, instruction = self._ring[at]
+            told = (processes, f"{name}{wire.BROKEN_OFF} {why}", fingerprint ^ mark, signature)
+            self._ring[at] = (launched, told, code, instruction)
+
+    def _last_entry(self, program: Program) -> int | None:
+        entries = list(self._ring)
+        latest = (at for at in reversed(range(len(entries))) if entries[at][1] == program.told)
+        return next(latest, None)
+
     def raise_if_interrupted(self) -> None:
-        """Raise the interrupt that came between count and launch: both are done now."""
-        if self.interrupted:
+        """Raise the interrupt that came between count and launch: both are done now.
+
+        It is the main thread's alone.
+        """
+        if self.interrupted and threading.current_thread() is threading.main_thread():
             self.interrupted = False
             raise KeyboardInterrupt
 
     def between_count_and_launch(self, frame: FrameType | None) -> bool:
         """Whether an exception raised in ``frame`` now would part a launch from its count.
 
-        On the fast path the count follows the launch: a signal that came during the launch is
-        handled at the first instruction after it, which is in ``launched`` or its caller, or in
-        what runs on top of these: the handler of an earlier signal, a finalizer.
+        A signal that came during the launch is handled at the first instruction after it, which is
+        in the code that counts, or in what runs on top of that: the handler of an earlier signal,
+        a finalizer, a callback of the program.
         """
-        if self.issuing:
-            return True
         while frame is not None:
             if frame.f_code in COUNTING:
                 return True
@@ -185,6 +242,7 @@ class Journal:
         """Forget all launches: the ranks are back in step and count from here."""
         self._ring.clear()
         self.counts.clear()
+        self.broken.clear()
 
 
 def _line(code: CodeType, instruction: int) -> int | None:

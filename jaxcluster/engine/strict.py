@@ -50,8 +50,9 @@ class Strict:
         """
         seq = self.journal.counts.get(program.processes, [0])[0]
         cell, line = self.journal.place()
-        # After a divergence the same seq comes again, and must not meet what was said before.
-        era = f"{self.journal.cell_seq}.{self._divergences}"
+        # After a divergence, or a launch that XLA refused, the same seq comes again, and must not
+        # meet what was said before.
+        era = f"{self.journal.cell_seq}.{self._divergences}.{self.journal.refused}"
         folder = f"jaxcluster-strict/{self.epoch}/{era}/{program.processes}/{seq}/"
         place = f"cell [{cell}] line {line}" if cell is not None else "?"
         own = f"{program.fingerprint}|{program.name}, {place}"

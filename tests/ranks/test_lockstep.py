@@ -318,10 +318,11 @@ class TestStrict:
             "assert compiled\n"
             "compiled.clear()\n"
             "journal = JaxEngine.instance().rank.journal\n"
-            "def counting(program, count=journal.about_to_launch):\n"
-            "    counted.append(program)\n"
+            "import sys\n"
+            "def counting(program, count=journal.launched):\n"
+            "    if sys._getframe(1).f_code.co_name == 'launch': counted.append(program)\n"
             "    count(program)\n"
-            "journal.about_to_launch = counting",
+            "journal.launched = counting",
             show=False,
         )
         source = (
@@ -338,7 +339,7 @@ class TestStrict:
             slow = 4 if len(ranks.record.devices[0].devices) == 1 else 1
             assert ranks.run(source, show=False).stdout() == f"1 {slow} []\n"
         finally:
-            ranks.run("del journal.about_to_launch", show=False)
+            ranks.run("del journal.launched", show=False)
 
     def test_a_skip_ends_as_a_divergence_with_nothing_to_catch_up(
         self, ranks: jaxcluster.Cluster

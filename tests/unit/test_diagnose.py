@@ -163,26 +163,6 @@ def test_an_announced_launch_of_strict_mode_counts_as_one_that_others_skipped():
     assert found.culprits == (1,)
 
 
-class TestCatchUp:
-    def test_a_lagging_rank_gets_the_missing_programs_in_order(self):
-        reports = {0: report(0, [SUM, MAX, MUL]), 1: report(1, [SUM], processes="0,1,2,3")}
-        counts = {r: rep.state.launches for r, rep in reports.items()}
-        todo = diagnose.catch_up(counts, {r: rep.launches for r, rep in reports.items()})
-        assert [e.fingerprint for e in todo[1]] == [MAX, MUL]
-        assert 0 not in todo
-
-    def test_different_programs_can_not_be_caught_up_with(self):
-        reports = {0: report(0, [SUM, MAX]), 1: report(1, [MAX])}
-        counts = {r: rep.state.launches for r, rep in reports.items()}
-        assert diagnose.catch_up(counts, {r: rep.launches for r, rep in reports.items()}) is None
-
-    def test_launches_that_the_journal_has_forgotten_can_not_be_caught_up_with(self):
-        reports = {0: report(0, [SUM, MAX, MUL]), 1: report(1, [SUM])}
-        counts = {r: rep.state.launches for r, rep in reports.items()}
-        launches = {0: reports[0].launches[2:], 1: reports[1].launches}
-        assert diagnose.catch_up(counts, launches) is None
-
-
 class TestWords:
     def test_ranks_that_still_work_are_named_by_place(self):
         reports = {r: report(r, [], line=3) for r in (0, 2)} | {3: report(3, [], line=5)}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
 from typing import Any
+
+import pytest
 
 from jaxcluster.engine.journal import Journal, Program
 
@@ -98,3 +101,97 @@ def test_the_line_is_the_one_that_the_frame_was_in() -> None:
     journal.cell_numbers["/cell/1.py"] = 1
     exec(compile(SOURCE, "/cell/1.py", "exec"), {"hook": hook})
     assert [entry.line for entry in journal.tail(3)] == lines
+
+
+def test_a_launch_that_was_refused_is_not_counted() -> None:
+    refusing, plain = Journal(), Journal()
+    for journal in (refusing, plain):
+        journal.launched(program(1))
+    count, value = refusing.counts["0,1"]
+    refusing.launched(program(2))
+    refusing.take_back(program(2), count, value)
+    assert refusing.launches() == plain.launches()
+    assert [entry.fingerprint for entry in refusing.tail(10)] == [1]
+    assert refusing.refused == 1
+    refusing.enter(2, 2)
+    assert refusing.refused == 0
+
+
+def test_a_refused_launch_that_another_has_overtaken_leaves_no_rank_in_agreement() -> None:
+    journals = [Journal(), Journal()]
+    for journal in journals:
+        refused = program(2)
+        journal.launched(refused)
+        journal.launched(program(3))
+        journal.take_back(refused, 0, 0)
+    one, other = (journal.launches()["0,1"] for journal in journals)
+    assert one[0] == other[0] == 2
+    assert one[1] != other[1]
+
+
+def test_programs_that_broke_off_alike_agree_and_with_collectives_never() -> None:
+    journals = [Journal() for _ in range(4)]
+    for journal in journals:
+        journal.launched(program(1))
+        journal.launched(program(2))
+    for journal in journals[1:3]:
+        journal.broke_off(program(1), "by ValueError", for_good=False)
+    whole, one, other, last = (journal.launches()["0,1"] for journal in journals)
+    assert whole == last != one == other
+    journals[3].broke_off(program(1), "by ValueError", for_good=True)
+    journals[0].broke_off(program(1), "by ValueError", for_good=True)
+    assert journals[0].launches() != journals[3].launches()
+    journals[0].restart()
+    journals[0].launched(program(1))
+    assert journals[0].broken == {}
+
+
+def test_the_launch_that_broke_off_is_told_as_another_program() -> None:
+    journal = Journal()
+    broken = program(1)
+    journal.launched(broken)
+    journal.launched(program(2))
+    journal.broke_off(broken, "by ValueError", for_good=False, seq=0)
+    journal.broke_off(broken, "by XlaError", for_good=True, seq=0)  # the same, heard of once more
+    first, second = journal.tail(10)
+    assert first.name == "jit(p1), broken off by ValueError"
+    assert first.fingerprint != 1
+    assert (second.name, second.fingerprint) == ("jit(p2)", 2)
+    assert len(journal.broken["0,1"]) == 1
+
+
+def test_launches_of_several_threads_are_all_counted() -> None:
+    journal = Journal()
+    launched = program(1)
+
+    def launch_many() -> None:
+        for _ in range(2000):
+            journal.launched(launched)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=launch_many) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert journal.counts["0,1"][0] == 8000
+    alone = Journal()
+    for _ in range(8000):
+        alone.launched(launched)
+    assert journal.launches() == alone.launches()
+
+
+def test_an_interrupt_that_waits_is_raised_on_the_main_thread_alone() -> None:
+    journal = Journal()
+    journal.interrupted = True
+    thread = threading.Thread(target=journal.raise_if_interrupted)
+    thread.start()
+    thread.join()
+    assert journal.interrupted
+    with pytest.raises(KeyboardInterrupt):
+        journal.raise_if_interrupted()
+    assert not journal.interrupted

@@ -1,0 +1,182 @@
+"""Which programs are one: those of all ranks that differ in nothing that is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from helpers import Home
+
+import jaxcluster
+from jaxcluster.errors import Divergence, JaxClusterError
+from jaxcluster.launchers.supervisor import quit_warm
+
+SETUP = """
+import io, jax, jax.numpy as jnp, numpy as np
+from jax.experimental import serialize_executable
+from jax.sharding import NamedSharding, PartitionSpec as P
+r = jax.process_index()
+mesh = jax.make_mesh((jax.device_count(),), ("i",))
+split, whole = NamedSharding(mesh, P("i")), NamedSharding(mesh, P())
+def spread(values):
+    return jax.make_array_from_callback(values.shape, split, lambda index: values[index])
+x = spread(np.arange(8.0))
+total = jax.jit(jnp.sum)
+float(total(x))
+"""
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["D=1", "D=2"])
+def ranks(request: pytest.FixtureRequest, home: Home) -> Iterator[jaxcluster.Cluster]:
+    name = f"programs-{request.param}"
+    with jaxcluster.start(2, devices_per_process=request.param, name=name) as cluster:
+        cluster.run(SETUP)
+        yield cluster
+
+
+DIFFERENT = {
+    "a float": "f = jax.jit(lambda a: jnp.sum(a * (2.5 + r)))",
+    "an int that becomes a float": "f = jax.jit(lambda a: jnp.sum(a * (2 + r)))",
+    "a bool": "f = jax.jit(lambda a: jnp.sum(jnp.where(r == 1, a, a + 1)))",
+    "a vector of numpy": "v = np.arange(8.0) + r; f = jax.jit(lambda a: jnp.sum(a * v))",
+    "one element of many": (
+        "v = np.zeros(5000); v[4321] = r; f = jax.jit(lambda a: jnp.sum(a) + jnp.sum(v))"
+    ),
+    "a jax.Array": "v = jnp.arange(8.0) + r; f = jax.jit(lambda a: jnp.sum(a * v))",
+    "a constant of an inner function": (
+        "inner = jax.jit(lambda a: a * (2.5 + r)); f = jax.jit(lambda a: jnp.sum(inner(a)))"
+    ),
+    "a constant in a loop": (
+        "f = jax.jit(lambda a: jax.lax.fori_loop(0, 3, lambda i, s: s + jnp.sum(a) * (r + 1), 0.0))"
+    ),
+    "how often a loop goes round": (
+        "f = jax.jit(lambda a: jax.lax.fori_loop(0, 3 + r, lambda i, s: s + jnp.sum(a), 0.0))"
+    ),
+    "a constant in a shard_map": (
+        "f = jax.jit(jax.shard_map(lambda a: jax.lax.psum(a * (2.5 + r), 'i'),\n"
+        "    mesh=mesh, in_specs=P('i'), out_specs=P()))"
+    ),
+    "a static argument": (
+        "g = jax.jit(lambda a, c: jnp.sum(a * c), static_argnums=1); f = lambda a: g(a, 2.5 + r)"
+    ),
+    "a default": "def f(a, c=2.5 + r): return jnp.sum(a * c)\nf = jax.jit(f, static_argnums=1)",
+    "a random key": (
+        "f = jax.jit(lambda a: jnp.sum(a * jax.random.normal(jax.random.key(r), (8,))))"
+    ),
+    "a gradient's constant": "f = jax.jit(jax.grad(lambda a: jnp.sum(a * a * (2.5 + r))))",
+    "a custom gradient's constant": (
+        "@jax.custom_vjp\ndef twice(a): return a * 2\n"
+        "twice.defvjp(lambda a: (twice(a), None), lambda _, g: (g * (2.0 + r),))\n"
+        "f = jax.jit(jax.grad(lambda a: jnp.sum(twice(a) * a)))"
+    ),
+    "the precision": (
+        "p = 'highest' if r else 'default'; ones = np.ones((3, 3))\n"
+        "f = jax.jit(lambda a: jnp.sum(jnp.dot(jnp.sum(a) * ones, ones, precision=p)))"
+    ),
+    "what is donated": "f = jax.jit(lambda a: a * 2, donate_argnums=(0,) if r else ())",
+    "an option of the compiler": (
+        "f = jax.jit(lambda a: jnp.sum(a),\n"
+        "    compiler_options={'xla_cpu_enable_fast_min_max': bool(r)})"
+    ),
+    "compiled ahead of time": "f = jax.jit(lambda a: jnp.sum(a * (2.5 + r))).lower(x).compile()",
+    "exported": "f = jax.jit(jax.export.export(jax.jit(lambda a: a.sum() * (2.5 + r)))(x).call)",
+}
+
+
+@pytest.mark.parametrize("function", DIFFERENT.values(), ids=DIFFERENT)
+def test_programs_that_differ_in_what_they_compute_are_told_apart(
+    ranks: jaxcluster.Cluster, function: str
+) -> None:
+    with pytest.raises(JaxClusterError) as caught:
+        ranks.run(f"y = spread(np.arange(8.0))\n{function}\nz = f(y)", show=False)
+    assert isinstance(caught.value, Divergence)
+    assert caught.value.report.kind == "mismatch"
+    check_whole(ranks)
+
+
+def test_strict_mode_tells_constants_apart_before_anything_is_launched(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    ranks.strict(True)
+    try:
+        with pytest.raises(Divergence, match="launched none"):
+            ranks.run(
+                "f = jax.jit(lambda a: jnp.sum(a * (2.5 + r)))\nprint(float(f(x)))", show=False
+            )
+    finally:
+        ranks.strict(False)
+    check_whole(ranks)
+
+
+EQUAL = {
+    "compiled at another line": "if r: f = jax.jit(jnp.max)\nelse:\n\n  f = jax.jit(jnp.max)",
+    "with other names of variables": (
+        "def one():\n"
+        "  def step(first):\n"
+        "    total = jnp.sum(first)\n"
+        "    return {'loss': total}\n"
+        "  return step\n"
+        "def other():\n"
+        "  def step(a):\n"
+        "    return {'out': jnp.sum(a)}\n"
+        "  return step\n"
+        "g = jax.jit(other() if r else one()); f = lambda a: list(g(a).values())[0]"
+    ),
+    "with another name of an inner function": (
+        "def add(a): return a + 1\ndef plus(b): return b + 1\n"
+        "inner = jax.jit(plus if r else add)\nf = jax.jit(lambda a: jnp.sum(inner(a)))"
+    ),
+    "in another scope": (
+        "def f(a):\n  with jax.named_scope(f'rank {r}'): return jnp.sum(a)\nf = jax.jit(f)"
+    ),
+    "with a keyword of another name": (
+        "f = jax.jit(lambda **k: jnp.sum(k.popitem()[1])); g = f\nf = lambda a: g(**{f'k{r}': a})"
+    ),
+    "with the same constant of another type": (
+        "v = (jnp.arange(8.0) if r else np.arange(8, dtype='f4'))\n"
+        "f = jax.jit(lambda a: jnp.sum(a * v))"
+    ),
+    "after other programs": (
+        "if r: [jax.jit(lambda a: a + i)(1) for i in range(5)]; jax.clear_caches()\n"
+        "f = jax.jit(lambda a: jnp.sum(jnp.where(a > 2, a, 0)))"
+    ),
+    "with a Python function": (
+        "f = jax.jit(jax.shard_map(lambda a: jax.pure_callback(lambda v: v * (r + 1), a, a),\n"
+        "    mesh=mesh, in_specs=P('i'), out_specs=P('i')))"
+    ),
+    "from bytes on one rank": (
+        "g = jax.jit(lambda a: jnp.sum(a) * 3).lower(x).compile()\n"
+        "f = serialize_executable.deserialize_and_load(*serialize_executable.serialize(g)) "
+        "if r else g"
+    ),
+}
+
+
+@pytest.mark.parametrize("function", EQUAL.values(), ids=EQUAL)
+def test_programs_that_differ_in_names_and_places_are_one(
+    ranks: jaxcluster.Cluster, function: str
+) -> None:
+    ranks.run(f"{function}\nz = jax.block_until_ready(f(x))", show=False)
+    check_whole(ranks)
+
+
+def test_constants_that_jax_makes_arguments_of_are_told_apart(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As jax does where its switch for that is set before it is imported."""
+    monkeypatch.setenv("JAX_USE_SIMPLIFIED_JAXPR_CONSTANTS", "1")
+    quit_warm()  # it has imported jax without
+    sums = "v = np.arange(100.0) + {}\nf = jax.jit(lambda a: a.sum() * jnp.sum(v))\n"
+    try:
+        with jaxcluster.start(2, devices_per_process=2) as cluster:
+            same = sums.format(1) + "print(float(f(x)), len(f.lower(x)._lowering.const_args))"
+            assert cluster.run(SETUP + same).stdout() == "141400.0 1\n"
+            with pytest.raises(Divergence):
+                cluster.run(sums.format("r") + "print(float(f(x)))", show=False)
+    finally:
+        quit_warm()
+
+
+def check_whole(cluster: jaxcluster.Cluster) -> None:
+    record = cluster.run("print(float(total(x)))", show=False)
+    assert [record.stdout(rank) for rank in range(2)] == ["28.0\n"] * 2
