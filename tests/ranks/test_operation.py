@@ -1,0 +1,592 @@
+"""Several starts, users, namespaces and versions on one machine: none wrecks another's cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from helpers import DEADLINE_S, GONE_S, Home, Notebook, python, until
+
+import jaxcluster
+from jaxcluster import claims, registry, transfer, wire
+from jaxcluster.cluster import attach, connect, live_records, stop
+from jaxcluster.errors import ClusterExists, NoCluster, RankDied, VersionMismatch
+from jaxcluster.launchers import supervisor
+from jaxcluster.link import Sink
+
+Start = Callable[..., jaxcluster.Cluster]
+
+
+@pytest.fixture
+def alone(private_home: Home) -> Iterator[Home]:
+    """A home of the test's own, for clusters that this process starts."""
+    yield private_home
+    supervisor.quit_warm()
+
+
+UNSHARE = shutil.which("unshare")
+
+
+def unshared(*flags: str) -> list[str]:
+    """How a command in namespaces of its own begins; skips where that is refused."""
+    command = [UNSHARE or "unshare", "-f", *flags, "--"]
+    try:
+        allowed = subprocess.run([*command, "true"], capture_output=True, check=False).returncode
+    except OSError:
+        allowed = 1
+    if allowed != 0:
+        pytest.skip("no namespaces can be made here")
+    return command
+
+
+# --------------------------------------------------------------------------- two starts at once
+
+
+STARTER = """
+import sys, jaxcluster
+input()
+try:
+    cluster = jaxcluster.start(2, name={name!r})
+except jaxcluster.JaxClusterError as error:
+    print(type(error).__name__, flush=True)
+    sys.exit()
+print(cluster.name, flush=True)
+input()
+print(cluster.run("import os; print(os.getpid())", show=False).stdout(1).strip(), flush=True)
+input()
+"""
+
+
+@pytest.fixture
+def starters(private_home: Home) -> Iterator[Callable[[str | None], subprocess.Popen[str]]]:
+    """Processes that each start a cluster when they are told to."""
+    made: list[subprocess.Popen[str]] = []
+
+    def make(name: str | None) -> subprocess.Popen[str]:
+        source = STARTER.format(name=name)
+        made.append(
+            subprocess.Popen(
+                [sys.executable, "-c", source],
+                env=private_home.environ(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+        return made[-1]
+
+    yield make
+    for process in made:
+        process.communicate("\n\n\n", timeout=DEADLINE_S)
+
+
+def say(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def hear(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_of_two_starts_of_one_name_at_once_one_is_told_so(
+    starters: Callable[[str | None], subprocess.Popen[str]],
+) -> None:
+    both = [starters("same") for _ in range(2)]
+    for process in both:
+        say(process)
+    heard = [hear(process) for process in both]
+    assert sorted(heard) == ["ClusterExists", "same"]
+    winner = both[heard.index("same")]
+    assert [r.name for r in live_records()] == ["same"]
+    say(winner)
+    assert int(hear(winner)) == live_records()[0].pids[1]
+
+
+def test_starts_without_a_name_at_once_get_one_each(
+    starters: Callable[[str | None], subprocess.Popen[str]],
+) -> None:
+    three = [starters(None) for _ in range(3)]
+    for process in three:
+        say(process)
+    assert sorted(hear(process) for process in three) == ["main", "main-2", "main-3"]
+    for process in three:
+        say(process)
+    pids = {int(hear(process)) for process in three}
+    assert pids == {record.pids[1] for record in live_records()}
+
+
+def test_a_cluster_keeps_its_name_while_it_gets_new_processes(
+    alone: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start would take it otherwise, and the restart would find it taken."""
+    with jaxcluster.start(2, name="mine") as cluster:
+        cluster.run("kept = 42")
+        launch, taken = supervisor.Supervisor.spawn, []
+
+        def look(self: Any, procs: Any, timeout_s: float) -> list[int]:
+            taken.append((claims.claim("mine"), claims.is_free("mine")))
+            return launch(self, procs, timeout_s)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(supervisor.Supervisor, "spawn", look)
+            cluster.restart()
+        assert len(taken) > 1
+        assert set(taken) == {(None, False)}
+        assert cluster.pull("kept") == 42
+        assert [r.name for r in live_records()] == ["mine"]
+    assert live_records() == []
+    assert claims.is_free("mine")
+
+
+def test_a_start_that_was_killed_leaves_its_name_to_the_next(alone: Home) -> None:
+    source = """
+    import os, signal
+    from jaxcluster import cluster
+    def kill(line):
+        if line.startswith("initializing"):
+            os.kill(os.getpid(), signal.SIGKILL)
+    cluster.start_spec(cluster.make_spec(2, name="main"), kill)
+    """
+    killed = python("-c", textwrap.dedent(source), env=alone.environ())
+    assert killed.returncode == -signal.SIGKILL
+    with jaxcluster.start(1) as cluster:
+        assert cluster.name == "main"
+        assert cluster.run("print(1)", show=False).stdout() == "1\n"
+
+
+# --------------------------------------------------------------------------- a folder of others
+
+
+@pytest.mark.parametrize("fork", ["", "1"], ids=["forked", "plain processes"])
+def test_nothing_beside_the_notebook_runs_but_what_cells_import(
+    private_home: Home, tmp_path: Path, fork: str
+) -> None:
+    """Another user's file in a shared folder may have the name of a module that we import."""
+    ran = tmp_path / "ran"
+    for name in ("cloudpickle", "token", "zmq", "jax", "ipykernel", "secrets", "sitecustomize"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(ran)!r}, 'a').write({name!r} + ' ')\n")
+    (tmp_path / "beside.py").write_text("answer = 42\n")
+    source = """
+    import jaxcluster
+    with jaxcluster.start(2) as cluster:
+        record = cluster.run('''
+            import sys, os, beside
+            os.chdir("/")
+            import importlib; importlib.reload(beside)
+            print(beside.answer, sys.path[:2], sys.path.count(""))
+        '''.replace("            ", ""), show=False)
+        print(record.stdout(1))
+    """
+    env = private_home.environ(JAXCLUSTER_NO_FORK=fork)
+    done = python("-P", "-c", textwrap.dedent(source), env=env, cwd=tmp_path)
+    assert done.stdout.strip() == f"42 ['', {str(tmp_path)!r}] 1", done.stderr
+    assert not ran.exists(), ran.read_text()
+
+
+# --------------------------------------------------------------------------- other namespaces
+
+
+def test_a_list_in_another_pid_namespace_deletes_nothing(alone: Home) -> None:
+    """There the owner's pid is nobody's, or somebody else's."""
+    command = unshared("-p", "--mount-proc")
+    with jaxcluster.start(2, name="seen") as cluster:
+        for words in (["list"], ["stop", "nobody"], ["list"]):
+            done = subprocess.run(
+                [*command, sys.executable, "-m", "jaxcluster.cli", *words],
+                env=alone.environ(),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if words == ["list"]:
+                assert "seen" in done.stdout, done.stderr
+        assert [r.name for r in live_records()] == ["seen"]
+        assert cluster.run("print(1)", show=False).stdout() == "1\n"
+        with pytest.raises(ClusterExists):
+            jaxcluster.start(2, name="seen")
+
+
+def test_a_cluster_can_be_used_and_stopped_from_another_pid_namespace(alone: Home) -> None:
+    command = unshared("-p", "--mount-proc")
+    with jaxcluster.start(2, name="seen") as cluster:
+        source = """
+        import jaxcluster
+        cluster = jaxcluster.attach("seen")
+        print(cluster.run("print(6 * 7)", show=False).stdout(1).strip(), cluster.owned)
+        cluster.stop()
+        """
+        done = subprocess.run(
+            [*command, sys.executable, "-c", textwrap.dedent(source)],
+            env=alone.environ(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stdout == "42 False\n", done.stderr
+        until(lambda: cluster.closed, "its owner hears of it")
+        assert live_records() == []
+
+
+def test_a_cluster_of_another_host_is_listed_and_left_alone(
+    private_home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A home directory that several hosts share: their locks and pids are not seen here."""
+    ended = python("-c", "from jaxcluster import claims; claims.claim('far')",
+                   env=private_home.environ())  # fmt: skip
+    assert ended.returncode == 0
+    monkeypatch.setattr(claims, "pid_space", lambda: "another kernel")
+    monkeypatch.setattr(claims, "is_local", lambda path: False)
+    record = registry.ClusterRecord(
+        "far", wire.ClusterSpec("far", 0), "12:345", 1, "key", "gpu-07", "/run/fork-12-1.sock"
+    )
+    registry.write(record)
+    assert [(r.name, r.hostname) for r in live_records()] == [("far", "gpu-07")]
+    for action in (attach, stop):
+        with pytest.raises(NoCluster) as caught:
+            action("far")
+        assert "'far' was started on host gpu-07 and can't be reached from here" in str(
+            caught.value
+        )
+        assert "jaxcluster stop far" in caught.value.hint
+    assert registry.read("far") == record
+
+
+# --------------------------------------------------------------------------- nobody connected
+
+
+def test_who_died_while_nobody_was_connected_is_known_after_attach(alone: Home) -> None:
+    cluster = jaxcluster.start(2, name="kept", detach=True)
+    pids = cluster.record.pids
+    cluster.close()
+    os.kill(pids[1], signal.SIGKILL)
+    until(lambda: not psutil.pid_exists(pids[1]), "its end")
+    attached = attach("kept")
+    assert attached.dead == {1: {"why": "killed by SIGKILL"}}
+    assert "Rank 1 died (killed by SIGKILL)." in attached.summary()
+    assert [s.state for s in attached.status()] == ["idle", "dead"]
+    with pytest.raises(RankDied, match="Rank 1 died"):
+        attached.run("1")
+    attached.stop()
+    alone.wait_until_empty()
+
+
+def test_a_cluster_without_a_living_rank_can_be_attached_to_and_stopped(
+    alone: Home,
+) -> None:
+    cluster = jaxcluster.start(2, name="kept", detach=True)
+    pids = cluster.record.pids
+    cluster.close()
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not any(map(psutil.pid_exists, pids)), "their end")
+    attached = attach("kept")
+    assert sorted(attached.dead) == [0, 1]
+    attached.stop()
+    alone.wait_until_empty()
+    assert live_records() == []
+
+
+def test_the_ends_of_processes_that_were_replaced_are_not_told_again(alone: Home) -> None:
+    with jaxcluster.start(2, name="kept") as cluster:
+        os.kill(cluster.record.pids[1], signal.SIGKILL)
+        until(lambda: cluster.dead, "it is told")
+        cluster.restart()
+        again = connect(registry.read("kept"))
+        assert again.dead == {}
+        again.close()
+        assert cluster.run("print(1)", show=False).stdout(1) == "1\n"
+
+
+@pytest.mark.parametrize("what", ["everything", "the cluster's folder", "the socket"])
+def test_a_detached_cluster_that_nobody_can_find_any_more_ends_itself(
+    alone: Home, what: str
+) -> None:
+    cluster = jaxcluster.start(1, name="kept", detach=True)
+    record = cluster.record
+    cluster.close()
+    root = registry.runtime_root()
+    if what == "everything":
+        shutil.rmtree(root)
+    elif what == "the socket":
+        Path(record.supervisor).unlink()
+    else:
+        shutil.rmtree(root / "kept")
+    alone.wait_until_empty(GONE_S)
+    until(lambda: claims.is_free("kept"), "the kernel has closed its files")
+    with jaxcluster.start(1, name="kept") as again:
+        assert again.run("print(1)", show=False).stdout() == "1\n"
+
+
+def test_a_cluster_whose_folder_is_gone_says_so_and_gets_another(alone: Home) -> None:
+    """Its own notebook is connected still, so it goes on."""
+    with jaxcluster.start(2, name="mine") as cluster:
+        cluster.run("kept = 42")
+        shutil.rmtree(registry.folder("mine"))
+        with pytest.raises(NoCluster, match="folder of cluster 'mine' is gone"):
+            cluster.run("1")
+        cluster.restart()
+        assert cluster.pull("kept") == 42
+
+
+# --------------------------------------------------------------------------- shared memory
+
+
+SMALL = """
+import threading, numpy as np, jaxcluster, os, sys
+from jaxcluster import transfer
+os.statvfs = lambda path, real=os.statvfs: type("room", (), {"f_bavail": 1 << 20, "f_frsize": 4096})
+used = []
+real = transfer._fill_shared
+transfer._fill_shared = lambda *a: (used.append("shared"), real(*a))[1]
+with jaxcluster.start(2) as cluster:
+    cluster.run("import numpy as np; rank = 1; x = np.full(6 << 20, 7, np.uint8)")
+    got = []
+    pull = lambda: got.append(cluster.pull("x"))
+    threads = [threading.Thread(target=pull) for _ in range(4)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    cluster.push({"y": got[0], "z": got[1]})
+    print([int(g.min()) for g in got], len(used), cluster.run("print(y.sum() == x.sum())",
+          show=False).stdout(1).strip(), os.listdir("/dev/shm"))
+    cluster.run("y = z = None")
+"""
+
+
+def test_pulls_and_pushes_into_a_small_dev_shm_end_well(private_home: Home) -> None:
+    """Two of them found room for one each, and the kernel ended the rank that wrote first."""
+    command = unshared("-m")
+    script = 'mount -t tmpfs -o size=16m none /dev/shm && exec "$@"'
+    done = subprocess.run(
+        [*command, "sh", "-c", script, "sh", sys.executable, "-c", SMALL],
+        env=private_home.environ(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    if "mount:" in done.stderr:
+        pytest.skip("no file system can be mounted here")
+    assert done.stdout.strip() == "[7, 7, 7, 7] 4 True []", done.stderr[-3000:]
+
+
+def test_a_pull_leaves_no_value_held_on_any_rank(cluster: jaxcluster.Cluster) -> None:
+    """However it ends; a rank would keep the arrays in memory."""
+    count = (
+        "import gc\nfrom jaxcluster.engine.values import Held\n"
+        "gc.collect(); print(sum(isinstance(o, Held) for o in gc.get_objects()))"
+    )
+
+    def held() -> set[str]:
+        return {cluster.run(count, show=False).stdout(rank).strip() for rank in range(4)}
+
+    cluster.run(
+        "mine = np.arange(50_000.)\nlocal = jnp.arange(10)\nodd = local if rank else x\n"
+        "def gen(): yield\nbad = [x, gen()]"
+    )
+    assert cluster.pull("mine").shape == (50_000,)
+    assert cluster.pull("x").shape == (4, 8)
+    assert cluster.pull("local").shape == (10,)
+    for name in ("odd", "bad", "none"):
+        with pytest.raises(jaxcluster.JaxClusterError):
+            cluster.pull(name)
+    cell = cluster.submit("time.sleep(1)")
+    pulling = threading.Thread(target=lambda: _quietly(lambda: _short_pull(cluster)))
+    pulling.start()
+    pulling.join()
+    cell.wait()
+    until(lambda: held() == {"0"}, "the ranks let go")
+    cluster.run("del mine, local, odd, bad")
+
+
+def _short_pull(cluster: jaxcluster.Cluster) -> None:
+    """A pull that is given up while its ``describe`` waits for a cell on the ranks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transfer, "VALUE_TIMEOUT_S", 0.2)
+        cluster.pull("x")
+
+
+def _quietly(action: Callable[[], None]) -> None:
+    with pytest.raises(jaxcluster.JaxClusterError):
+        action()
+
+
+def test_an_array_of_one_rank_under_the_name_of_one_of_all_is_not_mixed_in(
+    cluster: jaxcluster.Cluster,
+) -> None:
+    cluster.run("odd = jnp.zeros((4, 8), x.dtype) if rank == 2 else x")
+    with pytest.raises(jaxcluster.JaxClusterError, match=r"not the same on all ranks: rank 2"):
+        cluster.pull("odd")
+    cluster.run("del odd")
+
+
+# --------------------------------------------------------------------------- who can reach what
+
+
+def test_jaxs_coordinator_is_reached_through_the_users_own_folder_alone(
+    cluster: jaxcluster.Cluster,
+) -> None:
+    """Whoever reaches it can end ranks, and it asks nobody who he is."""
+    coordinator = psutil.Process(cluster.record.coordinator_pid)
+    listening = [c for c in coordinator.net_connections("inet") if c.status == "LISTEN"]
+    assert listening == []
+    cluster.run("from jax._src import distributed")
+    shown = cluster.run("print(distributed.global_state.coordinator_address)", show=False)
+    assert shown.stdout(3).strip() == f"unix:{registry.folder('shared')}/jax.sock"
+    if os.getuid() == 0:  # then we can be somebody else
+        source = (
+            "import os, socket, sys\nos.setgid(65534); os.setuid(65534)\n"
+            "try: socket.socket(socket.AF_UNIX).connect(sys.argv[1])\n"
+            "except PermissionError: print('refused')"
+        )
+        path = f"{registry.folder('shared')}/jax.sock"
+        assert python("-c", source, path).stdout == "refused\n"
+
+
+def test_a_coordinator_may_be_placed_on_a_unix_socket(start: Start, tmp_path: Path) -> None:
+    path = registry.runtime_root() / "my.sock"
+    running = start(2, coordinator_address=f"unix:{path}")
+    record = running.run("import jax; print(jax.process_count())", show=False)
+    assert record.stdout(1) == "2\n"
+    assert path.is_socket()
+
+
+def test_a_folder_that_is_a_link_starts_nothing(
+    private_home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = private_home.path / "target"
+    target.mkdir()
+    link = private_home.path / "link"
+    link.symlink_to(target)
+    monkeypatch.setenv("JAXCLUSTER_RUNTIME_DIR", str(link))
+    with pytest.raises(jaxcluster.JaxClusterError, match="is a symbolic link"):
+        jaxcluster.start(1)
+    assert list(target.iterdir()) == []
+
+
+def test_a_fork_server_listens_in_no_folder_of_others(private_home: Home) -> None:
+    for mode, kind in ((0o755, "dir"), (0o700, "link")):
+        folder = private_home.path / f"{kind}"
+        real = folder if kind == "dir" else private_home.path / "real"
+        real.mkdir()
+        real.chmod(mode)
+        if kind == "link":
+            folder.symlink_to(real)
+        done = python(
+            *("-P", "-m", "jaxcluster.engine.forkserver", "--no-fork"),
+            *("--socket", f"{folder}/fork-1-1.sock", "--owner", "1:1"),
+        )
+        assert done.returncode == 1
+        assert f"can't listen on {folder}/fork-1-1.sock" in done.stderr
+        assert list(real.iterdir()) == []
+
+
+# --------------------------------------------------------------------------- other versions
+
+
+def test_a_rank_of_another_version_is_told_as_that_and_is_not_dead(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = start(2)
+    monkeypatch.setattr(wire, "PROTOCOL_VERSION", 99)
+    with pytest.raises(VersionMismatch, match="protocol 1 met protocol 99") as caught:
+        running.pull("x")
+    assert "%jaxcluster start" in caught.value.hint
+    with pytest.raises(jaxcluster.JaxClusterError, match="VersionMismatch"):
+        running.run("1")
+    found, words = running.ask_some([0, 1], "state")
+    assert not found
+    assert "protocol 1 met protocol 99" in words[1]
+    sink = Sink()
+    running.link.request(1, "state", sink=sink)
+    assert sink.get(timeout=DEADLINE_S).op == "mismatch"
+    assert [s.state for s in running.status()] == ["silent", "silent"]
+    assert running.dead == {}
+    monkeypatch.undo()
+    with pytest.raises(VersionMismatch, match="speaks protocol 99; this one speaks 1"):
+        connect(_changed(running.record, protocol=99))
+
+
+def _changed(record: registry.ClusterRecord, **changes: Any) -> registry.ClusterRecord:
+    import dataclasses
+
+    return dataclasses.replace(record, **changes)
+
+
+def test_broken_records_beside_a_cluster_harm_nothing(alone: Home) -> None:
+    with jaxcluster.start(1, name="good") as cluster:
+        root = registry.runtime_root()
+        text = (root / "good" / "cluster.json").read_text()
+        dear = alone.path / "dear"
+        dear.mkdir()
+        (dear / "thesis.txt").touch()
+        changes: list[dict[str, Any]] = [
+            {"name": "../dear"},
+            {"name": str(dear)},
+            {"spec": 7},
+            {"facts": None},
+            {"owner": "x:y"},
+            {"cluster_file": str(dear / "thesis.txt")},
+            {"supervisor": str(dear / "thesis.txt")},
+        ]
+        for number, change in enumerate(changes):
+            (root / f"bad{number}").mkdir()
+            body = json.loads(text) | change
+            (root / f"bad{number}" / "cluster.json").write_text(json.dumps(body))
+        env = alone.environ()
+        for words in (["list"], ["stop", "bad5"], ["stop", "--all"]):
+            done = python("-m", "jaxcluster.cli", *words, env=env)
+            assert "Traceback" not in done.stderr
+        assert (dear / "thesis.txt").exists()
+        until(lambda: cluster.closed, "it was stopped")
+
+
+# --------------------------------------------------------------------------- what was run
+
+
+def test_a_rank_says_which_cell_has_ended_last(cluster: jaxcluster.Cluster) -> None:
+    """Whoever has ended a cell launches nothing more in it, also while its reply is on its way."""
+    for _ in range(2):
+        seq = cluster.run("pass").seq
+        assert {state.ended for state in cluster.status()} == {seq}
+
+
+def test_values_checked_for_infinity_on_the_ranks(cluster: jaxcluster.Cluster) -> None:
+    from jaxcluster import survey
+
+    cluster.run("w = jnp.where(x == 3, jnp.inf, x.astype('float32'))")
+    found = survey.check(cluster, "w")
+    assert not found.ok
+    assert sum(bad.inf for bad in found.bad) == 1
+    assert np.isinf(cluster["w"]).sum() == 1
+    cluster.run("del w")
+
+
+def test_the_second_notebook_sees_a_death_from_before(
+    open_notebook: Callable[..., Notebook],
+) -> None:
+    first = open_notebook()
+    first.ok("%jaxcluster start -n 2 --name shared-death --detach")
+    pid = int(first.ok("import jaxcluster; jaxcluster.current().record.pids[1]").result)
+    first.kill()
+    os.kill(pid, signal.SIGKILL)
+    second = open_notebook()
+    attached = second.ok("%jaxcluster attach shared-death")
+    assert "Rank 1 died (killed by SIGKILL)." in attached.text
+    assert "dead" in second.ok("%jaxcluster status").text
+    second.ok("%jaxcluster stop")
+    until(lambda: not first.processes(), "end of the detached cluster", GONE_S)
