@@ -5,11 +5,28 @@ from __future__ import annotations
 import argparse
 import difflib
 import functools
+import math
 import shlex
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from jaxcluster.errors import UsageError
+
+
+class Help(UsageError):
+    """Not an error: the words were asked for."""
+
+
+def check_seconds(what: str, seconds: object, example: str) -> None:
+    """Refuse what is no length of time.
+
+    Raises:
+      UsageError: it is no finite number of seconds above 0.
+    """
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not 0 < seconds < math.inf:  # type: ignore[operator]
+        shown = f"{seconds:g}" if isinstance(seconds, float) else repr(seconds)
+        raise UsageError(f"{what} must be more than 0 seconds, not {shown}.", f"Try: {example}")
 
 
 class Parser(argparse.ArgumentParser):
@@ -32,6 +49,8 @@ class Parser(argparse.ArgumentParser):
             words = shlex.split(line) if isinstance(line, str) else list(line)
         except ValueError as error:
             self.error(f"{error} in {line!r}")
+        if {"-h", "--help"} & set(words):
+            raise Help(self.format_help().rstrip())
         try:
             found, unknown = self.parse_known_args(words)
         except argparse.ArgumentError as error:
@@ -72,20 +91,45 @@ def _device_ids(text: str) -> list[int] | list[list[int]]:
 def start_parser(prog: str) -> Parser:
     parser = Parser(prog, f"{prog} -n 4 --devices-per-process 2")
     add = parser.add_argument
-    add("-n", "--num-processes", type=int)
-    add("--devices-per-process", type=int)
-    add("--platform")
-    add("--launcher", default="local")
-    add("--name")
-    add("--env", type=_env, action="append", default=[])
-    add("--timeout", type=float, default=60.0, dest="timeout_s")
-    add("--detach", action="store_true")
-    add("--dry-run", action="store_true")
-    add("--local-device-ids", type=_device_ids)
-    add("--coordinator-address")
-    add("--coordinator-bind-address")
-    add("--initialization-timeout", type=int)
-    add("--heartbeat-timeout-seconds", type=int, default=100)
+    add(
+        "-n",
+        "--num-processes",
+        type=int,
+        metavar="N",
+        help="default: one for each GPU or TPU chip, else 2 on CPU",
+    )
+    add("--devices-per-process", type=int, metavar="D", help="default: 1 on CPU")
+    add("--platform", help="cpu, cuda or tpu")
+    add("--launcher", default="local", help="how processes are started; only local yet")
+    add("--name", help="default: main")
+    add(
+        "--env",
+        type=_env,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a variable of the processes' environment; may be repeated",
+    )
+    add(
+        "--timeout",
+        type=float,
+        default=60.0,
+        dest="timeout_s",
+        metavar="S",
+        help="seconds that the start may take (60)",
+    )
+    add("--detach", action="store_true", help="let the cluster outlive this process")
+    add("--dry-run", action="store_true", help="print what would be started")
+    add(
+        "--local-device-ids",
+        type=_device_ids,
+        metavar="0,1",
+        help="the GPUs or TPU chips of each process; 0/1 for a list a process",
+    )
+    add("--coordinator-address", metavar="HOST:PORT", help="or unix:/PATH")
+    add("--coordinator-bind-address", metavar="HOST:PORT", help="or unix:/PATH")
+    add("--initialization-timeout", type=int, metavar="S")
+    add("--heartbeat-timeout-seconds", type=int, default=100, metavar="S")
     return parser
 
 
@@ -101,12 +145,12 @@ def start_options(parsed: argparse.Namespace) -> dict[str, Any]:
 def spmd_parser() -> Parser:
     parser = Parser("%%spmd", "%%spmd --ranks 0,2-3 --timeout 60")
     add = parser.add_argument
-    add("--ranks")
-    add("--all", action="store_true", dest="all_ranks")
-    add("--out")
-    add("--timeout", type=float, dest="timeout_s")
-    add("--strict", action="store_true")
-    add("--async", action="store_true", dest="background")
+    add("--ranks", metavar="0,2-3", help="run the cell on these ranks alone")
+    add("--all", action="store_true", dest="all_ranks", help="show the output of all ranks")
+    add("--out", metavar="NAME", help="keep the cell's record under this name")
+    add("--timeout", type=float, dest="timeout_s", metavar="S", help="end the cell after S seconds")
+    add("--strict", action="store_true", help="check each launch on all ranks before it is made")
+    add("--async", action="store_true", dest="background", help="don't wait for the cell's end")
     # Set by auto mode, whose cells have no %%spmd line above them.
     add("--no-magic-line", action="store_true", help=argparse.SUPPRESS)
     return parser
@@ -120,6 +164,12 @@ def shards_line(line: str) -> tuple[str, set[str]]:
     """
     example = "For example: %shards x   or   %shards params['w'] --check"
     words = line.split(" ")
+    if {"-h", "--help"} & set(words):
+        raise Help(
+            "usage: %shards NAME [--check] [--widget]\n\nWho holds which part of an array or "
+            "pytree. --check compares copies and looks for NaN and Inf;\n--widget shows an "
+            f"interactive view. {example}"
+        )
     options = {word for word in words if word.startswith("--")}
     if unknown := options - {"--check", "--widget"}:
         raise UsageError(f"%shards: there is no {min(unknown)}.", example)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 FOLDER = "jaxcluster-checkpoints"
 TIMEOUT_S = 600.0
+NAME = "a checkpoint's name"
 
 
 def save(cluster: Cluster, name: str, folder: str | Path = FOLDER) -> str:
@@ -27,7 +28,7 @@ def save(cluster: Cluster, name: str, folder: str | Path = FOLDER) -> str:
       UsageError: a checkpoint can't be called so.
       RankError: a rank could not write its file.
     """
-    registry.check_name(name)
+    registry.check_name(name, NAME, "%jaxcluster checkpoint before-tuning")
     final = Path(folder).resolve() / name
     draft = final.with_name(f".{name}.part")
     shutil.rmtree(draft, ignore_errors=True)
@@ -58,6 +59,7 @@ def restore(cluster: Cluster, name: str, folder: str | Path = FOLDER) -> str:
       UsageError: there is no checkpoint of that name; those that are there are named.
       RecoveryError: it was saved by a cluster of another shape or another jax.
     """
+    registry.check_name(name, NAME, "%jaxcluster restore before-tuning")
     path = Path(folder).resolve() / name
     if not path.is_dir():
         others = sorted(p.name for p in path.parent.glob("[!.]*")) if path.parent.is_dir() else []

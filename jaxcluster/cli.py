@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
@@ -19,6 +20,7 @@ jaxcluster start [-n N] [--devices-per-process D] [--name NAME] [--detach] ...
 jaxcluster list           the running clusters of this user on this machine
 jaxcluster stop [NAME]    end one; --all ends all
 jaxcluster doctor         check versions, ports, devices, and say what to mend
+jaxcluster COMMAND --help what a command takes; jaxcluster --version
 
 In a notebook: %load_ext jaxcluster, then %jaxcluster attach NAME connects to a running one."""
 
@@ -94,14 +96,29 @@ COMMANDS = {"start": start, "list": list_clusters, "stop": stop, "doctor": check
 
 def main(argv: list[str] | None = None) -> int:
     """The console script. Returns the exit status: 0, or 2 for a usage error, or 1."""
-    words = sys.argv[1:] if argv is None else argv
+    try:
+        status = run(sys.argv[1:] if argv is None else argv)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:  # `jaxcluster list | head -1`: nobody reads the rest
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 128 + signal.SIGPIPE
+    return status
+
+
+def run(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(HELP)
+        return 0
+    if words[0] in ("-V", "--version"):
+        print(f"jaxcluster {vars(sys.modules['jaxcluster'])['__version__']}")
         return 0
     try:
         if words[0] not in COMMANDS:
             raise UsageError(f"There is no command {words[0]!r}.", HELP)
         COMMANDS[words[0]](words[1:])
+    except arguments.Help as help:
+        print(help)
     except UsageError as error:
         print(in_shell_words(error), file=sys.stderr)
         return 2

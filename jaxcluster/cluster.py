@@ -17,7 +17,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxcluster import claims, diagnose, kept, news, recovery, registry, undoing, wire
+from jaxcluster import (
+    arguments,
+    claims,
+    diagnose,
+    kept,
+    news,
+    recovery,
+    registry,
+    rewrite,
+    undoing,
+    wire,
+)
 from jaxcluster.engine.processes import pid_space, process_token
 from jaxcluster.errors import (
     RESTART_HINT,
@@ -245,6 +256,8 @@ class Cluster:
             self._link.close()
             if self._local is None:
                 self._supervisor.close()
+            elif self.spec.detach:
+                self._supervisor.leave()
             self._let_go()
             self._let_go_of_name()
             news.tell()
@@ -492,6 +505,9 @@ class Cluster:
         cell_id: str,
     ) -> AsyncCell:
         self._check_open()
+        if timeout_s is not None:
+            arguments.check_seconds("A cell's time limit", timeout_s, "%%spmd --timeout 60")
+        rewrite.check_depth(source)
         chosen = self.check_ranks(ranks)
         shown = self.check_ranks(shown_ranks) if shown_ranks is not None else chosen[:1]
         self._refuse_if_stuck(chosen)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -65,6 +66,20 @@ COMMANDS = (
 )
 
 
+def shows_help(magic: Callable[..., Any]) -> Callable[..., Any]:
+    """A magic that prints what it takes where its line says ``--help``."""
+
+    @functools.wraps(magic)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return magic(*args, **kwargs)
+        except arguments.Help as help:
+            print(help)
+            return None
+
+    return call
+
+
 @magics_class
 class JaxClusterMagics(Magics):
     """``%jaxcluster``, ``%%spmd``, ``%spmd``, ``%push`` and ``%pull``."""
@@ -83,9 +98,14 @@ class JaxClusterMagics(Magics):
     # ------------------------------------------------------------------ %jaxcluster
 
     @line_magic
+    @shows_help
     def jaxcluster(self, line: str) -> None:
         """%jaxcluster start|status|list|attach|stop|restart|interrupt|logs|outputs|doctor|auto"""
         command, _, rest = line.strip().partition(" ")
+        if command in ("-h", "--help", "help"):
+            raise arguments.Help(
+                f"%jaxcluster {'|'.join(COMMANDS)}\n%jaxcluster start --help says what it takes."
+            )
         if command not in COMMANDS:
             raise UsageError(
                 f"There is no %jaxcluster {command}." if command else "%jaxcluster needs a word.",
@@ -286,6 +306,7 @@ class JaxClusterMagics(Magics):
         array_views.show(array_views.memory(cluster.current()), self.rich)
 
     @line_magic
+    @shows_help
     def shards(self, line: str) -> None:
         """%shards NAME [--check] [--widget]: which rank and device holds which part of an array.
 
@@ -306,6 +327,7 @@ class JaxClusterMagics(Magics):
 
     @no_var_expand
     @line_cell_magic
+    @shows_help
     def spmd(self, line: str, cell: str | None = None) -> None:
         """%%spmd [--ranks 0,2-3] [--all] [--out NAME] [--timeout S] [--strict] [--async]
 
@@ -322,9 +344,10 @@ class JaxClusterMagics(Magics):
         if options.out is not None:
             transfer.check_names([options.out])
         running = cluster.current()
-        ranks = self._parse_ranks(options.ranks, running) if options.ranks else None
-        if options.timeout_s is not None and options.timeout_s <= 0:
-            raise UsageError("--timeout takes a number of seconds, e.g. %%spmd --timeout 60")
+        given = options.ranks is not None
+        ranks = self._parse_ranks(options.ranks, running) if given else None
+        if options.timeout_s is not None:
+            arguments.check_seconds("--timeout", options.timeout_s, "%%spmd --timeout 60")
         rewrite.check_syntax(self.shell, source)
         if rewrite.loose_timeit(source):
             print(
@@ -423,9 +446,12 @@ class JaxClusterMagics(Magics):
     # ------------------------------------------------------------------ values
 
     @line_magic
+    @shows_help
     def push(self, line: str) -> None:
         """%push NAME...: bind notebook variables on every rank."""
-        names = line.replace(",", " ").split()
+        parser = arguments.Parser("%push", example="%push a b")
+        parser.add_argument("names", nargs="*")
+        names = parser.read(line.replace(",", " ")).names
         if not names:
             raise UsageError("%push needs the name of a variable.", "For example: %push a b")
         transfer.check_names(names)
@@ -438,6 +464,7 @@ class JaxClusterMagics(Magics):
         cluster.current().push({n: self.shell.user_ns[n] for n in names})
 
     @line_magic
+    @shows_help
     def pull(self, line: str) -> None:
         """%pull NAME... [--as NAME]: bind rank 0's variables here, arrays whole, as numpy."""
         parser = arguments.Parser("%pull", example="%pull x --as y")

@@ -170,7 +170,7 @@ def assigned_names(source: str) -> list[str]:
     """The names that a cell binds, by any statement."""
     try:
         tree = ast.parse(source)
-    except SyntaxError:
+    except (SyntaxError, RecursionError, MemoryError):
         return []
     return sorted(
         {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}

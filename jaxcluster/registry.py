@@ -65,17 +65,20 @@ class ClusterRecord:
     protocol: int = wire.PROTOCOL_VERSION
 
 
-def check_name(name: str) -> str:
-    """``name``, if a cluster may be called so.
+def check_name(
+    name: str,
+    what: str = "a cluster's name",
+    example: str = "%jaxcluster start --name exp1",
+) -> str:
+    """``name``, if a cluster (or ``what``) may be called so.
 
     Raises:
       UsageError: it may not.
     """
     if not is_name(name):
         raise UsageError(
-            f"{name!r} can't be a cluster's name: it takes letters, digits, '-', '_' and '.', "
-            "31 at most.",
-            "For example: %jaxcluster start --name exp1",
+            f"{name!r} can't be {what}: it takes letters, digits, '-', '_' and '.', 31 at most.",
+            f"For example: {example}",
         )
     return name
 

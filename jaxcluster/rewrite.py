@@ -12,6 +12,8 @@ from jaxcluster.errors import CellSyntaxError
 # What belongs to the notebook, whatever the mode.
 OWN_MAGICS = ("%jaxcluster", "%push", "%pull", "%shards", "%load_ext", "%unload_ext", "%reload_ext")
 
+DEEP_CHARS = 500  # a cell that is shorter can't be too deep for the compiler
+
 # Cell magics whose body is Python that runs in the cell's namespace.
 PYTHON_MAGIC = re.compile(r"\s*%%(time|timeit|capture|prun)\b[^\n]*\n")
 
@@ -48,9 +50,38 @@ def check_syntax(shell: Any, source: str) -> None:
             # Under this name IPython says "Cell In[3], line 2".
             name = shell.compile.cache(python, shell.displayhook.prompt_count, raw_code=source)
             compile(python, name, "exec", flags, dont_inherit=True)
+    except (RecursionError, MemoryError):
+        raise too_deep() from None
     except SyntaxError as error:
         lines = shell.SyntaxTB.structured_traceback(type(error), error, [])
         raise CellSyntaxError(f"{type(error).__name__}: {error}", "", lines) from None
+
+
+def check_depth(source: str) -> None:
+    """Refuse what Python's compiler can't take, before any rank has seen it.
+
+    Raises:
+      CellSyntaxError: its expressions are nested too deeply. Other syntax errors are the ranks' to
+        find, who know IPython's syntax.
+    """
+    if len(source) < DEEP_CHARS:
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source, "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    except (RecursionError, MemoryError):
+        raise too_deep() from None
+    except (SyntaxError, ValueError):
+        pass
+
+
+def too_deep() -> CellSyntaxError:
+    return CellSyntaxError(
+        "This cell can't be compiled: one of its expressions is nested too deeply for Python "
+        "(a + b + c + ... counts as nested).",
+        "Make it of several statements, or of a loop or a list.",
+    )
 
 
 def _as_python(shell: Any, source: str) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxcluster import claims, registry, topology, wire
+from jaxcluster import arguments, claims, registry, topology, wire
 from jaxcluster.engine.facts import (
     cuda_plugin_installed,
     host_gpus,
@@ -73,17 +73,17 @@ def make_spec(
         )
     environ = {**os.environ, **(env or {})}
     gpus, chips = host_gpus(environ), host_tpu_chips()
-    chosen = topology.choose_platform(platform, gpus, chips, cuda_plugin_installed())
+    wanted = platform or topology.platform_in(env or {})
+    chosen = topology.choose_platform(wanted, gpus, chips, cuda_plugin_installed())
     if num_processes is None:
         on_gpu, on_tpu = chosen == "cuda", chosen == "tpu"
         num_processes = topology.default_num_processes(
             gpus if on_gpu else [], chips if on_tpu else 0
         )
     for what, value in (("-n", num_processes), ("--devices-per-process", devices_per_process)):
-        if value is not None and value < 1:
-            raise UsageError(f"{what} must be at least 1, not {value}.", "%jaxcluster start -n 4")
-    if timeout_s <= 0:
-        raise UsageError(f"--timeout must be more than 0 seconds, not {timeout_s:g}.")
+        if value is not None and not topology.is_count(value):
+            raise UsageError(f"{what} must be at least 1, not {value!r}.", "%jaxcluster start -n 4")
+    arguments.check_seconds("--timeout", timeout_s, "%jaxcluster start --timeout 120")
     ids: list[list[int]] | None = None
     if local_device_ids is not None:
         nested = [list(i) if isinstance(i, Sequence) else [i] for i in local_device_ids]
@@ -93,7 +93,7 @@ def make_spec(
             raise UsageError(
                 f"local_device_ids names devices for {len(ids)} ranks; there are {num_processes}."
             )
-    return wire.ClusterSpec(
+    spec = wire.ClusterSpec(
         name=registry.check_name(name) if name is not None else free_name(),
         any_name=name is None,
         num_processes=num_processes,
@@ -109,6 +109,9 @@ def make_spec(
         initialization_timeout=initialization_timeout,
         heartbeat_timeout_seconds=heartbeat_timeout_seconds,
     )
+    topology.check_spec(spec)
+    topology.check_wishes(spec)
+    return spec
 
 
 def free_name() -> str:

@@ -267,11 +267,85 @@ def check_spec(spec: ClusterSpec) -> None:
             )
     for name in ("initialization_timeout", "heartbeat_timeout_seconds"):
         seconds = getattr(spec, name)
-        if seconds is not None and seconds < 1:
+        if seconds is not None and not is_count(seconds):
             raise UsageError(
-                f"{name} is {seconds}: it takes whole seconds, at least 1.",
+                f"{name} is {seconds!r}: it takes whole seconds, at least 1.",
                 f"Try: %jaxcluster start -n {n} --{name.replace('_', '-')} 100",
             )
+
+
+def check_wishes(spec: ClusterSpec) -> None:
+    """Refuse what would be ignored in silence.
+
+    Raises:
+      UsageError: the environment or the devices asked for are jaxcluster's or the platform's to
+        choose.
+    """
+    n = spec.num_processes
+    _check_env(spec)
+    if spec.platform == "cpu" and spec.local_device_ids is not None:
+        mine = list(range(spec.devices_per_process or 1))
+        if any(ids != mine for ids in spec.local_device_ids):
+            raise UsageError(
+                "local_device_ids chooses among GPUs or TPU chips; on CPU each process has devices "
+                f"of its own, here {_assigned(mine)}.",
+                f"Try: %jaxcluster start -n {n} --devices-per-process 4   or   --platform cuda",
+            )
+
+
+def is_count(value: object) -> bool:
+    """Whether it is a whole number from 1 on."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _assigned(ids: Sequence[int]) -> str:
+    return "device 0" if len(ids) == 1 else f"devices 0 to {len(ids) - 1}"
+
+
+# What a start decides for every process: set in the environment, it would be ignored in silence.
+ASSIGNED_ENV: Mapping[str, str] = {
+    "JAX_COORDINATOR_ADDRESS": "--coordinator-address",
+    "JAX_COORDINATOR_BIND_ADDRESS": "--coordinator-bind-address",
+    "JAX_LOCAL_DEVICE_IDS": "--local-device-ids",
+    "JAX_NUM_CPU_DEVICES": "--devices-per-process",
+    "JAX_NUM_PROCESSES": "-n",
+    "JAX_PROCESS_ID": "",
+}
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def platform_in(env: Mapping[str, str]) -> str | None:
+    """The platform that JAX_PLATFORMS asks for, the first where it names several; None if none."""
+    for name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"):
+        if first := env.get(name, "").split(",")[0].strip():
+            return {"gpu": "cuda"}.get(first, first)
+    return None
+
+
+def _check_env(spec: ClusterSpec) -> None:
+    n = spec.num_processes
+    for name, value in spec.env.items():
+        if not _is_text(name) or not _is_text(value) or "=" in name or not name:
+            raise UsageError(
+                f"env has {name!r}: {value!r}, which is no environment variable.",
+                f"Try: %jaxcluster start -n {n} --env NAME=VALUE",
+            )
+        if "\0" in name + value:
+            raise UsageError(f"env has a null character in {name!r}.", "Leave it away.")
+        if (option := ASSIGNED_ENV.get(name)) is not None:
+            raise UsageError(
+                f"{name} is assigned by jaxcluster, so --env {name}={value} would do nothing.",
+                f"Try: %jaxcluster start -n {n} {option} {value}" if option else "Leave it away.",
+            )
+    wanted = platform_in(spec.env)
+    if wanted is not None and wanted != spec.platform:
+        raise UsageError(
+            f"--env asks for the platform {wanted!r}, and --platform for {spec.platform!r}.",
+            f"Try: %jaxcluster start -n {n} --platform {spec.platform}",
+        )
 
 
 def _wrong_address(address: str) -> str:

@@ -7,10 +7,14 @@ ipyparallel engine now and runs cells).
 
 from __future__ import annotations
 
+import builtins
+import contextlib
 import json
 import os
+import re
 import sys
 import time
+import warnings
 from typing import Any
 
 from ipyparallel.engine.app import IPEngine
@@ -33,13 +37,14 @@ from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.clientcode import ClientCode
 from jaxcluster.engine.facts import engine_facts
 from jaxcluster.engine.journal import Journal
-from jaxcluster.engine.processes import busy_s, die_with_parent, process_token
+from jaxcluster.engine.processes import WARNINGS, busy_s, die_with_parent, process_token
 from jaxcluster.engine.selfcheck import SelfCheck
 from jaxcluster.engine.shards import ArrayViews
 from jaxcluster.engine.values import Values
 from jaxcluster.engine.variables import variables
 
 CONNECTION_FILE_TIMEOUT_S = 60.0
+ACTIONS = {"": "default", "a": "always", "d": "default", "e": "error", "i": "ignore"}
 REGISTRATION_TIMEOUT_S = 60.0  # ipyparallel's 5 s are short on a busy machine
 
 
@@ -190,6 +195,7 @@ class Rank:
     def attach(self, kernel: Any) -> None:
         """The engine has registered and has a shell: from here on cells run."""
         find_modules_here()
+        apply_warnings()
         self.values.namespace = kernel.shell.user_ns
         guards.guard(kernel.shell)
         self.values.lost.install(kernel.shell)
@@ -224,6 +230,30 @@ def find_modules_here() -> None:
     if not os.environ.get("PYTHONSAFEPATH"):
         here = ("", os.getcwd())
         sys.path[:] = [*here, *(path for path in sys.path if path not in here)]
+
+
+def apply_warnings() -> None:
+    """Treat warnings of cells as PYTHONWARNINGS says; those of all else stay warnings.
+
+    An option that names a module (``error:::numpy``) holds for that module, as ever.
+    """
+    options = os.environ.pop(WARNINGS, None) or os.environ.get("PYTHONWARNINGS", "")
+    if options:
+        os.environ["PYTHONWARNINGS"] = options  # for what cells start
+    for option in filter(None, options.split(",")):
+        parts = [*map(str.strip, option.split(":")), "", "", "", ""]
+        action, message, category, module, line = parts[:5]
+        kind = getattr(builtins, category or "Warning", None)
+        if not isinstance(kind, type) or not issubclass(kind, Warning):
+            continue
+        with contextlib.suppress(AssertionError, ValueError):
+            warnings.filterwarnings(
+                ACTIONS.get(action, action),  # type: ignore[arg-type]
+                re.escape(message),
+                kind,
+                re.escape(module or "__main__") + r"\Z",
+                int(line or 0),
+            )
 
 
 def main() -> None:

@@ -49,7 +49,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcluster.engine.forked import become_a_process_of_its_own
-from jaxcluster.engine.processes import die_with_parent, findable, is_alive, redirect_output
+from jaxcluster.engine.processes import (
+    allow_files,
+    die_with_parent,
+    findable,
+    is_alive,
+    redirect_output,
+)
 
 OWNER_CHECK_S = 0.5
 IDLE_EXIT_S = 600.0
@@ -433,6 +439,7 @@ def main(argv: list[str] | None = None) -> None:
     # OpenBLAS starts its threads at import, and only a process of one thread can be forked safely;
     # each rank sets its own number of threads after the fork.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    allow_files()
     try:
         listener = listen(args.socket)
     except OSError as error:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import sys
 import time
 from collections.abc import Mapping
+
+WARNINGS = "JAXCLUSTER_PYTHONWARNINGS"
+FILES = 4096  # a rank and ipyparallel's controller have 70 to 200 open, and users open some
 
 _PR_SET_PDEATHSIG = 1
 
@@ -63,7 +67,13 @@ def findable(env: Mapping[str, str], cwd: str) -> dict[str, str]:
 
     With -P no module is taken from the current folder, which may be another user's. A checkout of
     jaxcluster itself that is used from its own folder must then be named.
+
+    PYTHONWARNINGS is the user's wish for the user's code: as errors, the warnings of ipykernel and
+    its like would end every rank. It goes by another name (see ``apply_warnings``).
     """
+    env = dict(env)
+    if (warnings := env.pop("PYTHONWARNINGS", None)) is not None:
+        env[WARNINGS] = warnings
     checkout = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     if os.path.realpath(cwd) != os.path.realpath(checkout):
         return dict(env)
@@ -87,6 +97,14 @@ def busy_s() -> float:
     except OSError:
         pass  # no /proc
     return time.process_time() + waited_ns / 1e9
+
+
+def allow_files() -> None:
+    """Raise the soft limit of open files, as Jupyter does; shells often start with few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def die_with_parent(parent_pid: int) -> None:

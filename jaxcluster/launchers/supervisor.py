@@ -210,6 +210,13 @@ class Supervisor:
             self._socket.close()
             self._socket = None
 
+    def leave(self) -> None:
+        """Let go of it for good: it is detached, and does not end with this process."""
+        self.close()
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            _left.append(self._process)
+
     def _send(self, message: dict[str, Any]) -> None:
         assert self._socket is not None
         with self._send_lock:
@@ -241,6 +248,7 @@ class Supervisor:
 
 
 _warm: Supervisor | None = None
+_left: list[subprocess.Popen[bytes]] = []  # Popen would warn of a process that goes on
 
 
 def warm_supervisor(root: Path, env: Mapping[str, str], cwd: str) -> Supervisor:

@@ -590,3 +590,84 @@ def test_the_second_notebook_sees_a_death_from_before(
     assert "dead" in second.ok("%jaxcluster status").text
     second.ok("%jaxcluster stop")
     until(lambda: not first.processes(), "end of the detached cluster", GONE_S)
+
+
+# --------------------------------------------------------------------------- what a user may type
+
+
+def test_the_warnings_of_cells_alone_are_errors_where_that_is_wished(private_home: Home) -> None:
+    """ipykernel warns of its own names; as errors these ended every rank."""
+    source = """
+    import jaxcluster
+    with jaxcluster.start(2) as cluster:
+        cluster.run('''
+            import warnings, os, subprocess, sys
+            try:
+                warnings.warn("mine")
+            except UserWarning:
+                print("raised")
+            print(os.environ["PYTHONWARNINGS"], "JAXCLUSTER_PYTHONWARNINGS" in os.environ)
+        '''.replace("            ", ""))
+    """
+    env = private_home.environ(PYTHONWARNINGS="error")
+    for fork in ("", "1"):
+        done = python("-c", textwrap.dedent(source), env=env | {"JAXCLUSTER_NO_FORK": fork})
+        assert done.stdout == "raised\nerror False\n", done.stderr
+
+
+@pytest.mark.parametrize("soft", [24, 40, 60])
+def test_with_few_files_a_start_works_or_says_so(private_home: Home, soft: int) -> None:
+    source = """
+    import resource, sys
+    import jaxcluster.cluster, ipyparallel.cluster.cluster
+    resource.setrlimit(resource.RLIMIT_NOFILE, (SOFT, resource.getrlimit(7)[1]))
+    try:
+        with jaxcluster.start(2) as cluster:
+            cluster.run("print('works')")
+    except jaxcluster.JaxClusterError as error:
+        print("refused" if "ulimit -n" in str(error) else error)
+    """
+    done = python(
+        "-c", textwrap.dedent(source).replace("SOFT", str(soft)), env=private_home.environ()
+    )
+    assert done.stdout.strip() in ("refused", "works"), done.stderr
+
+
+def test_the_words_of_a_notebook_that_make_no_sense_get_one_clear_error(
+    notebook: Notebook,
+) -> None:
+    notebook.ok("%jaxcluster start -n 2 --name words")
+    for line, told in {
+        "%%spmd --timeout nan\n1": "--timeout must be more than 0 seconds, not nan.",
+        "%%spmd --timeout inf\n1": "--timeout must be more than 0 seconds, not inf.",
+        "%%spmd --timeout 0\n1": "--timeout must be more than 0 seconds, not 0.",
+        '%%spmd --ranks ""\n1': "'' is no list of ranks such as 0,2-3.",
+        "%%spmd --ranks ,\n1": "is no list of ranks",
+        "%jaxcluster checkpoint a/b": "'a/b' can't be a checkpoint's name",
+        "%jaxcluster restore ../x": "'../x' can't be a checkpoint's name",
+        "%jaxcluster start --heartbeat-timeout-seconds 0": "heartbeat_timeout_seconds is 0",
+        "%jaxcluster start --initialization-timeout -1": "initialization_timeout is -1",
+        "%jaxcluster start --coordinator-address 127.0.0.1:99999": "not one of 1 to 65535",
+        "%jaxcluster start --local-device-ids 9 --platform cpu": "chooses among GPUs or TPU chips",
+        "%jaxcluster start --platform cpu --env JAX_PLATFORMS=tpu": "asks for the platform 'tpu'",
+        "%jaxcluster start --timeout nan": "--timeout must be more than 0 seconds, not nan.",
+        "%%spmd\nx = (0\n" + "+ 1\n" * 20_000 + ")": "nested too deeply for Python",
+    }.items():
+        cell = notebook.run(line)
+        assert told in cell.error, cell.text
+        assert "jaxcluster/" not in cell.error  # no frame of ours
+    assert notebook.ok("%%spmd\n" + "x = 1\n" * 20_000 + "print(x)").stdout == "1\n"
+    for line in ("%jaxcluster start --help", "%%spmd --help\n1", "%push -h", "%pull --help",
+                 "%shards --help", "%jaxcluster stop --help"):  # fmt: skip
+        assert notebook.ok(line).text.startswith("usage: %")
+    assert "start|status|list" in notebook.ok("%jaxcluster --help").text
+    notebook.ok("%jaxcluster stop")
+
+
+def test_the_same_from_python(cluster: jaxcluster.Cluster) -> None:
+    for seconds in (0, -1, float("nan"), float("inf"), "3"):
+        with pytest.raises(jaxcluster.JaxClusterError, match="time limit must be more than 0"):
+            cluster.run("1", timeout_s=seconds)  # type: ignore[arg-type]
+    with pytest.raises(jaxcluster.JaxClusterError, match="nested too deeply"):
+        cluster.run("x = " + "+".join("1" * 20_000))
+    assert cluster.run("print(1)", show=False).stdout(3) == "1\n"

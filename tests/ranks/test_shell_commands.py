@@ -241,3 +241,68 @@ def test_an_error_says_what_to_type_in_the_shell(
     assert "NoCluster: There is no cluster 'nobody' here" in ended.stderr
     assert "jaxcluster start -n 4" in ended.stderr
     assert "%jaxcluster" not in ended.stderr
+
+
+@pytest.mark.parametrize("module", ["jaxcluster", "jaxcluster.cli"])
+def test_version_and_help_are_no_errors(home: Home, module: str) -> None:
+    for words, first in {
+        ("--version",): f"jaxcluster {jaxcluster.__version__}",
+        ("-V",): f"jaxcluster {jaxcluster.__version__}",
+        ("start", "--help"): "usage: jaxcluster start",
+        ("start", "-n", "x", "-h"): "usage: jaxcluster start",
+        ("stop", "--help"): "usage: jaxcluster stop",
+        ("list", "-h"): "usage: jaxcluster list",
+        ("doctor", "--help"): "usage: jaxcluster doctor",
+    }.items():
+        done = python("-m", module, *words, env=home.environ())
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith(first)
+
+
+def test_the_current_folder_is_not_searched_before_all_else(home: Home, tmp_path: Path) -> None:
+    """It may be another user's; -m puts it first."""
+    (tmp_path / "cloudpickle.py").write_text("print('run')\n")
+    done = python("-m", "jaxcluster", "list", env=home.environ(), cwd=tmp_path)
+    assert done.returncode == 0
+    assert "run" not in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("words", ["list", "--help", "start --dry-run", "doctor", "start --help"])
+def test_output_that_nobody_reads_is_no_error(home: Home, words: str) -> None:
+    command = f"set -o pipefail; {sys.executable} -m jaxcluster.cli {words} | head -c 0"
+    done = subprocess.run(
+        ["bash", "-c", command], env=home.environ(), capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    assert done.returncode in (0, 1, 128 + signal.SIGPIPE)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("start --timeout nan", "--timeout must be more than 0 seconds, not nan."),
+        ("start --timeout inf", "--timeout must be more than 0 seconds, not inf."),
+        ("start --coordinator-address 127.0.0.1:99999", "whose port is not one of 1 to 65535"),
+        ("start --heartbeat-timeout-seconds 0", "it takes whole seconds, at least 1"),
+        ("start --initialization-timeout -3", "it takes whole seconds, at least 1"),
+        ("start --platform cpu --local-device-ids 9", "chooses among GPUs or TPU chips"),
+        ("start --platform cpu --env JAX_PLATFORMS=tpu", "asks for the platform 'tpu'"),
+        ("start --name ../x", "'../x' can't be a cluster's name"),
+        ("stop ../x", "There is no cluster '../x' here"),
+        ("stop /etc", "There is no cluster '/etc' here"),
+    ],
+)
+def test_what_makes_no_sense_gets_one_clear_error(home: Home, words: str, message: str) -> None:
+    done = python(*CLI, *words.split(), env=home.environ())
+    assert done.returncode in (1, 2)
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("path", ["/proc/none/run", "/dev/null"])
+def test_a_runtime_folder_that_can_not_be_used_says_so(home: Home, path: str) -> None:
+    for words in (["list"], ["start", "-n", "1"], ["stop", "x"]):
+        done = python(*CLI, *words, env=home.environ(JAXCLUSTER_RUNTIME_DIR=path))
+        assert done.returncode == 1
+        assert "JAXCLUSTER_RUNTIME_DIR" in done.stderr
+        assert "Traceback" not in done.stderr

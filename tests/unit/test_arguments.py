@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from jaxcluster.arguments import (
+    Help,
     Parser,
+    check_seconds,
+    shards_line,
     spmd_parser,
     start_options,
     start_parser,
@@ -159,3 +162,38 @@ def test_what_a_command_takes_is_named() -> None:
 def test_a_word_that_is_missing_is_named() -> None:
     text = complaint(word_parser("%jaxcluster auto", "switch", optional=False), "")
     assert "switch" in text
+
+
+# --------------------------------------------------------------------------- help
+
+
+@pytest.mark.parametrize("word", ["-h", "--help"])
+def test_every_command_says_what_it_takes(word: str) -> None:
+    for parser in (start_parser("%jaxcluster start"), spmd_parser(), word_parser("%x", "name")):
+        with pytest.raises(Help) as caught:
+            parser.read(f"--nonsense {word}")
+        assert str(caught.value).startswith(f"usage: {parser.prog}")
+    with pytest.raises(Help, match="usage: %shards NAME"):
+        shards_line(f"x {word}")
+
+
+def test_each_option_of_a_start_is_explained() -> None:
+    with pytest.raises(Help) as caught:
+        start_parser("jaxcluster start").read(["--help"])
+    for option in ("-n", "--devices-per-process", "--env", "--detach", "--coordinator-address"):
+        assert option in str(caught.value)
+    assert "unix:/PATH" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "seconds", [0, -1, 0.0, float("nan"), float("inf"), -float("inf"), True, "3", None]
+)
+def test_what_is_no_length_of_time_is_refused(seconds: Any) -> None:
+    with pytest.raises(UsageError, match="--timeout must be more than 0 seconds, not") as caught:
+        check_seconds("--timeout", seconds, "%%spmd --timeout 60")
+    assert caught.value.hint == "Try: %%spmd --timeout 60"
+
+
+def test_lengths_of_time_are_numbers_above_0() -> None:
+    for seconds in (1, 0.001, 1e9):
+        check_seconds("--timeout", seconds, "")

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
+from jaxcluster.errors import LaunchError
+from jaxcluster.launchers import local
 from jaxcluster.launchers.local import LaunchPlan, describe_launch, render
 from jaxcluster.launchers.supervisor import can_fork, import_time_settings
 
@@ -109,3 +111,26 @@ def test_ranks_are_forked_where_that_is_safe(
     monkeypatch.setattr("jaxcluster.launchers.supervisor.sys.platform", platform)
     monkeypatch.setenv("JAXCLUSTER_NO_FORK", no_fork)
     assert can_fork() is forks
+
+
+def test_too_few_files_are_refused_before_anything_is_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """libzmq ends a process that runs out of them."""
+
+    def allow(soft: int, hard: int) -> None:
+        monkeypatch.setattr(local.resource, "getrlimit", lambda which: (soft, hard))
+
+    allow(1024, 4096)
+    local.check_files(4)
+    allow(-1, -1)  # RLIM_INFINITY
+    local.check_files(1000)
+    allow(48, 4096)
+    with pytest.raises(LaunchError, match=r"This process may have 48 files open, and 4 ranks need"):
+        local.check_files(4)
+    allow(1024, 150)
+    with pytest.raises(
+        LaunchError, match=r"Each process of a cluster may have 150 files"
+    ) as caught:
+        local.check_files(4)
+    assert "ulimit -n 4096" in caught.value.hint

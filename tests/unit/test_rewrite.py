@@ -14,6 +14,7 @@ from jaxcluster import rewrite
 from jaxcluster.errors import CellSyntaxError
 from jaxcluster.rewrite import (
     AutoMode,
+    check_depth,
     check_syntax,
     names_in,
     stays_in_notebook,
@@ -153,3 +154,22 @@ def test_auto_mode_makes_a_cell_an_spmd_cell() -> None:
 )
 def test_a_timeit_that_chooses_its_own_loops_is_noticed(source: str, loose: bool) -> None:
     assert rewrite.loose_timeit(source) is loose
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["x = " + "+".join("1" * 20_000), "x = (0\n" + "+ 1\n" * 20_000 + ")", "-" * 9000 + "1"],
+)
+def test_what_the_compiler_can_not_take_is_refused_here(
+    shell: InteractiveShell, source: str
+) -> None:
+    for check in (lambda: check_depth(source), lambda: check_syntax(shell, source)):
+        with pytest.raises(CellSyntaxError, match="nested too deeply for Python") as caught:
+            check()
+        assert caught.value.hint == "Make it of several statements, or of a loop or a list."
+
+
+def test_long_cells_are_fine(shell: InteractiveShell) -> None:
+    for source in ("x = 0\n" * 20_000, "x = [\n" + "1,\n" * 20_000 + "]", "!ls\n" * 20_000):
+        check_depth(source)
+    check_syntax(shell, "x = 0\n" * 20_000)

@@ -70,6 +70,7 @@ def test_what_was_said_is_kept(machine: Any) -> None:
 
 
 def test_local_device_ids_for_all_or_for_each(machine: Any) -> None:
+    machine(gpus=["0", "1"])
     assert make_spec(2, local_device_ids=[1]).local_device_ids == [[1], [1]]
     assert make_spec(2, local_device_ids=[0, 1]).local_device_ids == [[0, 1], [0, 1]]
     assert make_spec(2, local_device_ids=[[0], [1]]).local_device_ids == [[0], [1]]
@@ -82,6 +83,33 @@ def test_local_device_ids_for_all_or_for_each(machine: Any) -> None:
         ({"num_processes": -3}, "-n must be at least 1, not -3."),
         ({"devices_per_process": 0}, "--devices-per-process must be at least 1, not 0."),
         ({"timeout_s": 0}, "--timeout must be more than 0 seconds, not 0."),
+        ({"timeout_s": -1.5}, "--timeout must be more than 0 seconds, not -1.5."),
+        ({"timeout_s": float("nan")}, "--timeout must be more than 0 seconds, not nan."),
+        ({"timeout_s": float("inf")}, "--timeout must be more than 0 seconds, not inf."),
+        ({"timeout_s": "60"}, "--timeout must be more than 0 seconds, not '60'."),
+        ({"num_processes": "4"}, "-n must be at least 1, not '4'."),
+        ({"num_processes": 2.5}, "-n must be at least 1, not 2.5."),
+        ({"initialization_timeout": 0}, "initialization_timeout is 0: it takes whole seconds"),
+        ({"heartbeat_timeout_seconds": -5}, "heartbeat_timeout_seconds is -5: it takes whole"),
+        ({"heartbeat_timeout_seconds": 0.5}, "heartbeat_timeout_seconds is 0.5: it takes whole"),
+        ({"coordinator_address": "127.0.0.1:99999"}, "whose port is not one of 1 to 65535"),
+        ({"coordinator_address": "127.0.0.1:0"}, "whose port is not one of 1 to 65535"),
+        ({"coordinator_address": "127.0.0.1:-1"}, "which has no port"),
+        ({"coordinator_address": "9000"}, "which has no host"),
+        ({"coordinator_address": "box:"}, "which has no port"),
+        ({"coordinator_bind_address": "127.0.0.1:99999"}, "coordinator_bind_address is '127."),
+        ({"coordinator_address": "unix:here.sock"}, "whose path does not begin with /"),
+        ({"coordinator_address": "unix:/" + "x" * 120}, "whose path has more than 107 bytes"),
+        ({"local_device_ids": [9]}, "local_device_ids chooses among GPUs or TPU chips"),
+        ({"local_device_ids": [[0], [1]]}, "here device 0."),
+        ({"devices_per_process": 4, "local_device_ids": [0, 1]}, "here devices 0 to 3."),
+        ({"platform": "cpu", "env": {"JAX_PLATFORMS": "tpu"}}, "asks for the platform 'tpu'"),
+        ({"env": {"JAX_PLATFORMS": "vulkan"}}, "There is no platform 'vulkan'"),
+        ({"env": {"JAX_NUM_CPU_DEVICES": "8"}}, "JAX_NUM_CPU_DEVICES is assigned by jaxcluster"),
+        ({"env": {"JAX_PROCESS_ID": "0"}}, "JAX_PROCESS_ID is assigned by jaxcluster"),
+        ({"env": {"A": 1}}, "env has 'A': 1, which is no environment variable."),
+        ({"env": {"A=B": "1"}}, "which is no environment variable."),
+        ({"env": {"A": "1\0"}}, "env has a null character in 'A'."),
         ({"name": "a b"}, "'a b' can't be a cluster's name"),
         ({"num_processes": 2, "local_device_ids": [[0]]}, "devices for 1 ranks; there are 2"),
     ],
@@ -105,6 +133,22 @@ def test_an_unknown_launcher_lists_those_that_there_are(machine: Any) -> None:
     with pytest.raises(LauncherUnavailable) as caught:
         make_spec(2, launcher="pigeon")
     assert str(caught.value).startswith("There is no launcher 'pigeon'; this version has: ")
+
+
+def test_the_platform_may_be_asked_for_as_jax_asks_for_it(machine: Any) -> None:
+    """In the environment alone it would do nothing: each process is told its platform."""
+    machine(gpus=["0"])
+    assert make_spec(2, env={"JAX_PLATFORMS": "cpu"}).platform == "cpu"
+    assert make_spec(2, env={"JAX_PLATFORMS": "gpu,cpu"}).platform == "cuda"
+    assert make_spec(2, env={"JAX_PLATFORM_NAME": "tpu"}).platform == "tpu"
+    assert make_spec(2, env={"JAX_PLATFORMS": ""}).platform == "cuda"
+    assert make_spec(2, platform="cpu", env={"JAX_PLATFORMS": "cpu"}).platform == "cpu"
+
+
+def test_ids_that_are_all_there_are_is_no_choice(machine: Any) -> None:
+    assert make_spec(2, local_device_ids=[0]).local_device_ids == [[0], [0]]
+    made = make_spec(2, devices_per_process=2, local_device_ids=[[0, 1], [0, 1]])
+    assert made.local_device_ids == [[0, 1], [0, 1]]
 
 
 def test_the_first_cluster_is_main(machine: Any) -> None:
