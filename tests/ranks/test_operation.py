@@ -598,16 +598,16 @@ def test_the_second_notebook_sees_a_death_from_before(
 def test_the_warnings_of_cells_alone_are_errors_where_that_is_wished(private_home: Home) -> None:
     """ipykernel warns of its own names; as errors these ended every rank."""
     source = """
-    import jaxcluster
+    import jaxcluster, textwrap
     with jaxcluster.start(2) as cluster:
-        cluster.run('''
-            import warnings, os, subprocess, sys
+        cluster.run(textwrap.dedent('''
+            import warnings, os
             try:
                 warnings.warn("mine")
             except UserWarning:
                 print("raised")
             print(os.environ["PYTHONWARNINGS"], "JAXCLUSTER_PYTHONWARNINGS" in os.environ)
-        '''.replace("            ", ""))
+        '''))
     """
     env = private_home.environ(PYTHONWARNINGS="error")
     for fork in ("", "1"):
