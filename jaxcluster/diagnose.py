@@ -5,10 +5,12 @@ launched by all of them in one order, so there are two certain findings:
 
 - *Different programs*: at one place of a set's sequence two ranks launched different programs. What
   they computed from there on is wrong, whether or not anything hangs.
-- *A missing launch*: a rank has ended the cell with fewer launches than another. It will launch
-  nothing more, so what the other launched can never complete.
+- *A missing launch*: a rank has made fewer launches than another and can't make more: nothing runs
+  or waits on it, whoever sent it, its main thread is free, no thread of the user's lives on it, and
+  two looks a moment apart agree. So what the other launched can never complete.
 
-Everything else is a rank that still works, however long it takes.
+Everything else is a rank that still works, however long it takes; who waits for it is a
+``Suspicion``, which is told and changes nothing.
 """
 
 from __future__ import annotations
@@ -36,6 +38,9 @@ class Report:
       culprits: the ranks that differ from the most.
       others: the other ranks of the set.
       lines: the finding in words.
+      cell_seq: the cell in which it went wrong; 0 where that is not known.
+      cells: the cells that have launched what is not to be trusted; 0 among them stands for
+        launches of no cell: of another thread, or between cells.
     """
 
     kind: str
@@ -44,9 +49,91 @@ class Report:
     culprits: tuple[int, ...]
     others: tuple[int, ...]
     lines: tuple[str, ...] = field(default=())
+    cell_seq: int = 0
+    cells: frozenset[int] = frozenset()
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
+
+    def concerns(self, seq: int) -> bool:
+        """Whether it says something of the cell ``seq``: else it is another cell's finding."""
+        return not self.cells or seq == self.cell_seq or bool({0, seq} & self.cells)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a rank may still launch something.
+
+    Attributes:
+      kind: ``cell`` (one runs or waits), ``background`` (a thread, task or timer lives), ``busy``
+        (its main thread does something else), or ``moment`` (a second look must tell).
+      words: the rest of a sentence that begins with the rank.
+    """
+
+    kind: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """Ranks wait for a launch that others have not made, and may still make.
+
+    Attributes:
+      waiting: the ranks that have made it.
+      launch: what they wait for, if a journal still has it.
+      reasons: why each of the others may still make it.
+    """
+
+    processes: str
+    waiting: tuple[int, ...]
+    launch: wire.Launch | None
+    reasons: Mapping[int, Reason]
+
+    def has(self, kind: str) -> bool:
+        return any(reason.kind == kind for reason in self.reasons.values())
+
+    def tell(self, waited_s: float) -> str:
+        """Who waits for whom, in one line."""
+        wanted = "a launch that has not come"
+        if (launch := self.launch) is not None:
+            wanted = f"launch {launch.seq + 1} ({launch.name})"
+        verb = "waits" if len(self.waiting) == 1 else "wait"
+        words: dict[str, list[int]] = {}
+        for rank, reason in sorted(self.reasons.items()):
+            words.setdefault(reason.words, []).append(rank)
+        others = "; ".join(f"{name_ranks(ranks)} {what}" for what, ranks in words.items())
+        return f"{_Ranks(self.waiting)} {verb} for {wanted} since some {waited_s:.0f} s; {others}."
+
+
+def may_launch(
+    report: wire.RankReport, before: wire.RankReport | None, expected: int = 0
+) -> Reason | None:
+    """Why this rank may still launch something; None: it can't, until someone sends a cell.
+
+    Args:
+      before: what it said a moment ago.
+      expected: the seq of the last cell that any notebook has sent to it.
+    """
+    state = report.state
+    if state.state != "idle":
+        where = f" line {state.line}" if state.line else ""
+        return Reason("cell", f"still runs cell [{state.cell}]{where}")
+    if state.queued:
+        return Reason("cell", "has a cell of its own to run first")
+    if expected > max(state.ended, state.taken):
+        return Reason("cell", "is still to get a cell that has been sent")
+    if state.background:
+        runs = "runs" if len(state.background) == 1 else "run"
+        what = ", ".join(state.background[:3])
+        return Reason("background", f"runs no cell, but {what} of its still {runs}")
+    old = before.state if before is not None else None
+    if old is None or (old.state, old.queued, old.ended, old.background, old.launches) != (
+        "idle", 0, state.ended, [], state.launches,
+    ):  # fmt: skip
+        return Reason("moment", "has just ended its cell")
+    if state.probes <= old.probes:
+        return Reason("busy", "runs no cell, but its main thread is busy with something else")
+    return None
 
 
 def unexplained(why: str) -> Report:
@@ -81,8 +168,11 @@ def diagnose(
     cell: int,
     errors: Mapping[int, wire.ErrorInfo] | None = None,
     told: Iterable[int] | None = None,
-) -> Report | None:
-    """The certain finding in these reports, if there is one.
+    *,
+    before: Mapping[int, wire.RankReport] | None = None,
+    expected: Mapping[int, int] | None = None,
+) -> Report | Suspicion | None:
+    """The certain finding in these reports, if there is one; else who waits for whom, if one does.
 
     Args:
       reports: what each rank's beacon says.
@@ -91,19 +181,25 @@ def diagnose(
       cell: its number.
       errors: what ranks raised in it.
       told: the ranks that were told to run it; all by default.
+      before: what the beacons said a moment ago: without it no launch is missing for certain.
+      expected: for each rank the seq of the last cell that any notebook has sent to it.
     """
     runners = set(reports if told is None else told)
     reports = {rank: with_announced(report) for rank, report in reports.items()}
     counts = {rank: report.state.launches for rank, report in reports.items()}
     over = set(ended)
+    before, expected = before or {}, expected or {}
+    reasons = {r: may_launch(rep, before.get(r), expected.get(r, 0)) for r, rep in reports.items()}
+    suspicion = None
     for processes in sets_of(counts):
         group = {r: reports[r] for r in members(processes) if r in reports}
         if not uneven(counts, processes):
             continue
-        teller = _Teller(processes, group, over, source, cell, errors or {}, runners)
+        teller = _Teller(processes, group, over, source, cell, errors or {}, runners, reasons)
         if (found := teller.mismatch()) is not None or (found := teller.missing()) is not None:
             return found
-    return None
+        suspicion = suspicion or teller.suspicion()
+    return suspicion
 
 
 def with_announced(report: wire.RankReport) -> wire.RankReport:
@@ -129,8 +225,10 @@ class _Teller:
         cell: int,
         errors: Mapping[int, wire.ErrorInfo],
         told: set[int],
+        reasons: Mapping[int, Reason | None],
     ) -> None:
         self.told = told
+        self.reasons = reasons
         self.processes = processes
         self.group = group
         self.over = over
@@ -176,12 +274,15 @@ class _Teller:
                 "ago than the journals reach."
             ]
             return Report("mismatch", self.processes, None, culprits, others, tuple(lines))
+        cell_seq, cells = self._cells(seq)
         lines = [f"The ranks launched different programs as launch {seq + 1}:"]
         for ranks in reversed(groups):
             lines.append(f"  {name_ranks(ranks)}: {self._program(self.launches[ranks[0]][seq])}")
         lines += self._scalars()
         lines.append("Hint: " + self._mismatch_hint(seq, groups))
-        return Report("mismatch", self.processes, seq, culprits, others, tuple(lines))
+        return Report(
+            "mismatch", self.processes, seq, culprits, others, tuple(lines), cell_seq, cells
+        )
 
     def _mismatch_hint(self, seq: int, groups: list[list[int]]) -> str:
         first, second = (self.launches[ranks[0]] for ranks in (groups[-1], groups[0]))
@@ -216,7 +317,7 @@ class _Teller:
     def missing(self) -> Report | None:
         most = max(count for count, _ in self.counts.values())
         behind = {r: c for r, (c, _) in self.counts.items() if c < most}
-        culprits = tuple(sorted(r for r in behind if r in self.over))
+        culprits = tuple(sorted(r for r in behind if self.reasons[r] is None))
         if not culprits:
             return None
         seq = min(behind[r] for r in culprits)
@@ -238,7 +339,38 @@ class _Teller:
         lines += self._scalars()
         if hint := self._missing_hint(culprits, wanted):
             lines.append(f"Hint: {hint}")
-        return Report("missing", self.processes, seq, culprits, others, tuple(lines))
+        cell_seq, cells = self._cells(seq)
+        return Report(
+            "missing", self.processes, seq, culprits, others, tuple(lines), cell_seq, cells
+        )
+
+    def suspicion(self) -> Suspicion | None:
+        """Who waits for whom, where no rank is known to be unable to launch."""
+        most = max(count for count, _ in self.counts.values())
+        behind = {r: c for r, (c, _) in self.counts.items() if c < most}
+        reasons = {r: reason for r in behind if (reason := self.reasons[r]) is not None}
+        if not reasons:
+            return None
+        seq = min(behind.values())
+        waiting = tuple(sorted(r for r, (c, _) in self.counts.items() if c > seq))
+        entries = [self.launches[r][seq] for r in waiting if seq in self.launches[r]]
+        return Suspicion(self.processes, waiting, entries[0] if entries else None, reasons)
+
+    def _cells(self, seq: int) -> tuple[int, frozenset[int]]:
+        """The cell in which launch ``seq`` or an earlier one went wrong, and all that suffer.
+
+        A rank that has skipped a launch in one cell makes the next cell's in its place, so the
+        first launch that two ranks made in different cells is where it went wrong.
+        """
+        for earlier in sorted({n for entries in self.launches.values() for n in entries}):
+            if earlier >= seq:
+                break
+            made = {e[earlier].cell_seq for e in self.launches.values() if earlier in e}
+            if len(made) > 1 and 0 not in made:
+                seq = earlier
+        here = {e[seq].cell_seq for e in self.launches.values() if seq in e}
+        after = {n.cell_seq for e in self.launches.values() for n in e.values() if n.seq >= seq}
+        return min(here, default=0), frozenset(after)
 
     def _by_place(self, ranks: Sequence[int]) -> list[list[int]]:
         places: dict[tuple[object, ...], list[int]] = {}

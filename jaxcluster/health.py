@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 GRACE_S = 2.0  # that the other ranks get after the first one raised
 ROLL_CALL_S = 1.0  # without any end before the ranks are asked why, and between askings
+LOOK_AGAIN_S = 0.25  # after a look that made a hang likely
 ANSWER_S = 3.0  # that interrupted ranks get to say so
 HOPELESS_ANSWER_S = 1.0  # the same for ranks that nothing can release: they wait for the dead
 DEATH_GRACE_S = 0.3  # that the other ranks get after one died
@@ -43,6 +44,11 @@ class Diagnosed:
 
 
 @dataclass(frozen=True)
+class Suspected:
+    """It may be a hang: a second look tells."""
+
+
+@dataclass(frozen=True)
 class Tick:
     """Nothing happened but time."""
 
@@ -67,7 +73,7 @@ class Finish:
     silent: tuple[int, ...] = ()
 
 
-Event = Replied | Died | StopPressed | Diagnosed | Tick
+Event = Replied | Died | StopPressed | Diagnosed | Suspected | Tick
 Instruction = Interrupt | RollCall | Finish
 
 
@@ -135,6 +141,8 @@ class CellWatch:
                     self._failed_at, self._failed_by = now, "death"
             case StopPressed():
                 pressed = True
+            case Suspected():
+                self._roll_call_at = min(self._roll_call_at, now + LOOK_AGAIN_S)
         if not self.open_ranks:
             return self._finish()
         if self._interrupted_at is not None:

@@ -21,6 +21,8 @@ from jaxcluster.link import Link, Sink
 from jaxcluster.ranks import name_ranks
 
 REPORT_S = 1.0
+UNDER_WAY_S = 0.5  # that a thread of the user's gets to make the launches that its rank lacks
+MOMENT_S = 0.1  # between two looks that must agree
 JOURNAL_DEPTH = 4096
 SETTLE_S = 8.0
 COURSES_S = 5.0  # to read the texts of some programs
@@ -51,17 +53,30 @@ class CatchUp:
       ran: how many programs each rank ran in place of real ones.
       stuck: why it can't go on; "" while it can.
       counts: each rank's launches, once all are idle.
+      pending: what ranks that lack launches still do: one that may launch them itself is waited
+        for, and never made to run them with zeros.
+      seq: the cell that it follows, if it follows one.
+      is_patient: it waits for ranks that run other cells, however long they take.
+      others_run: a rank that is not idle runs another cell, or has one to run.
+      threads: ranks on which threads of the user's live.
     """
 
     link: Link
+    seq: int | None = None
+    pending: dict[int, diagnose.Reason] = field(default_factory=dict)
+    is_patient: bool = False
+    others_run: bool = False
+    threads: tuple[int, ...] = ()
     ran: dict[int, int] = field(default_factory=dict)
     stuck: str = ""
     counts: dict[int, diagnose.Counts] = field(default_factory=dict)
     _handed_out: Mapping[int, int] = field(default_factory=dict)
     _sink: Sink = field(default_factory=Sink)
     _asked: dict[int, list[wire.Launch]] = field(default_factory=dict)
+    _held: dict[int, diagnose.Counts] = field(default_factory=dict)
     _shipped: set[int] = field(default_factory=set)
     _exported: dict[int, bytes] = field(default_factory=dict)
+    _looks: list[tuple[float, dict[int, wire.RankReport]]] = field(default_factory=list)
 
     def step(self) -> bool:
         """One look and what follows from it. True once all ranks are idle and in step."""
@@ -71,6 +86,11 @@ class CatchUp:
             rank: report.state.launches for rank, report in reports.items()
         }
         idle = {r for r, report in reports.items() if self._is_idle(report.state)}
+        before = self._before(reports)
+        self.threads = tuple(sorted(r for r, rep in reports.items() if rep.state.background))
+        self.others_run = self.seq is not None and any(
+            rep.state.queued or rep.state.seq not in (0, self.seq) for rep in reports.values()
+        )
         if len(reports) == len(self.link.ranks) == len(idle) and not self._asked:
             self.counts = counts
             if diagnose.in_step(counts):
@@ -79,9 +99,16 @@ class CatchUp:
         if todo is None:
             self.stuck = "the ranks launched different programs"
             return False
+        self.pending = {}
         for rank, launches in todo.items():
-            if rank in idle and rank not in self._asked and not self.stuck:
-                self._ask(rank, launches, {})
+            handed_out = self._handed_out.get(rank, 0)
+            why = diagnose.may_launch(reports[rank], before.get(rank), handed_out)
+            if rank in self._asked or self.stuck:
+                continue
+            if why is None:
+                self._ask(rank, launches, {}, counts[rank])
+            else:
+                self.pending[rank] = why
         return False
 
     def _is_idle(self, state: wire.RankState) -> bool:
@@ -89,14 +116,28 @@ class CatchUp:
         taken = state.taken >= self._handed_out.get(state.rank, 0)
         return state.state == "idle" and not state.queued and taken
 
+    def _before(self, reports: dict[int, wire.RankReport]) -> dict[int, wire.RankReport]:
+        """What was said a moment ago."""
+        now = time.monotonic()
+        old = [look for look in self._looks if look[0] <= now - MOMENT_S]
+        self._looks = [*old[-1:], *(look for look in self._looks if look not in old)]
+        self._looks.append((now, reports))
+        return old[-1][1] if old else {}
+
     def _ask(
         self,
         rank: int,
         launches: Sequence[wire.Launch],
         shipped: dict[int, bytes],
+        counts: diagnose.Counts,
     ) -> None:
         self._asked[rank] = list(launches)
-        body = {"fingerprints": [e.fingerprint for e in launches], "shipped": list(shipped)}
+        self._held[rank] = counts
+        body = {
+            "fingerprints": [e.fingerprint for e in launches],
+            "shipped": list(shipped),
+            "counts": counts,  # it runs nothing if it has launched something meanwhile
+        }
         self.link.request(rank, "drain", body, list(shipped.values()), sink=self._sink)
 
     def _collect(self) -> None:
@@ -105,6 +146,8 @@ class CatchUp:
             launches = self._asked.pop(event.rank, [])
             if event.op == "reply":
                 self.ran[event.rank] = self.ran.get(event.rank, 0) + event.body["ran"]
+            elif event.body.get("ename") == "MovedOn":
+                pass
             elif event.body.get("ename") == "UnknownProgram" and event.rank not in self._shipped:
                 # It has never compiled some of them: send it all of them.
                 self._ship(event.rank, launches)
@@ -132,7 +175,7 @@ class CatchUp:
                 return
             self._exported[fingerprint] = bytes(found[0].buffers[0])
         wanted = {e.fingerprint for e in launches}
-        self._ask(rank, launches, {f: self._exported[f] for f in wanted})
+        self._ask(rank, launches, {f: self._exported[f] for f in wanted}, self._held[rank])
 
     def settle(
         self, timeout_s: float = SETTLE_S, handed_out: Mapping[int, int] | None = None
@@ -143,16 +186,28 @@ class CatchUp:
           handed_out: the seq of the last cell of each rank: it may not have got it yet.
         """
         started = time.monotonic()
-        while (now := time.monotonic()) < started + timeout_s:
+        deadline = started + timeout_s
+        while (now := time.monotonic()) < deadline:
             # A notebook that died over a cell never sends it.
             self._handed_out = (handed_out or {}) if now < started + IN_FLIGHT_S else {}
             if self.step():
                 return True
             if self.stuck:
                 return False
+            if self.others_run and self.is_patient:
+                deadline = now + timeout_s
+            elif self.is_under_way:
+                deadline = min(deadline, now + UNDER_WAY_S)
             time.sleep(STEP_S)
-        self.stuck = self.stuck or f"not in step after {timeout_s:g} s"
+        if not self.is_under_way:
+            self.stuck = self.stuck or f"not in step after {timeout_s:g} s"
         return False
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether ranks lack launches that threads of the user's on them may be about to make."""
+        kinds = {why.kind for why in self.pending.values()}
+        return kinds == {"background"} and not self._asked and not self.stuck
 
     def told(self, seconds: float, kept: str) -> str:
         """One line: what was done, and what of the variables is ``kept``."""
@@ -188,6 +243,8 @@ def bring_back(name: str, link: Link, catch_up: CatchUp) -> str:
         caught_up = catch_up.settle(handed_out=handed_out)
         if not (caught_up or may_have_completed(link, ask_reports(link))):
             return ""
+        if caught_up and catch_up.threads and not catch_up.ran:
+            return "caught up"  # and threads launch beside it, which a check would get in between
         verdict = selfcheck.verify(link)
         catch_up.stuck, catch_up.counts = verdict.why, verdict.counts
         if verdict.why:

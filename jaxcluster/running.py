@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from jaxcluster import diagnose, health, news, recovery, selfcheck, undoing, wire
+from jaxcluster import diagnose, health, news, recovery, registry, selfcheck, undoing, wire
 from jaxcluster.errors import (
     RESTART_HINT,
     CellFailed,
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
 
 NOTICE_AFTER_S = 0.1
+SUSPECTED_S = 2.0  # before it is said that ranks wait for a launch that may still come
+FOREIGN_S = 4.0  # that another cell's notebook gets to mend what went wrong in it
+AGAIN_S = 0.1  # between looks at ranks that have ended a cell with uneven counts
 STILL_WORKING_S = 5.0  # before it is said who a cell waits for; then ever more rarely
 CATCH_UP_AFTER_S = 0.2  # that interrupted ranks get to leave by themselves
 Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
@@ -77,6 +80,9 @@ class AsyncCell:
         self.started = time.monotonic()
         self._watch = health.CellWatch(record.ranks, self.started, timeout_s)
         self._ended: threading.Event | None = None  # where it is carried through on a thread
+        self._before: Mapping[int, wire.RankReport] = {}  # what the ranks said at the last look
+        self._suspicion: diagnose.Suspicion | None = None
+        self._foreign_since: float | None = None  # another cell's finding is in the way
         self._noticed = False
         self._next_word_at = STILL_WORKING_S
         self._notice_at: float | None = None
@@ -182,7 +188,7 @@ class AsyncCell:
                     self.silent = silent
         if self._catch_up_at is not None and now >= self._catch_up_at:
             # Ranks that sit in a collective may answer the interrupt only once it completes.
-            self._catch_up = self._catch_up or recovery.CatchUp(self.cluster.link)
+            self._catch_up = self._catch_up or self._new_catch_up()
             self._catch_up.step()
             self._catch_up_at = time.monotonic() + CATCH_UP_AFTER_S
         if self._notice_at is not None and now >= self._notice_at and not self._watch.finished:
@@ -231,39 +237,111 @@ class AsyncCell:
         self._find(reports)
         if self.report is not None:
             self._feed(health.Diagnosed(releasable=self.report.kind == "missing"))
-        elif self.on_notice is not None:
+            return
+        if self._suspicion is not None and self._suspicion.has("moment"):
+            self._feed(health.Suspected())
+        if self.on_notice is not None:
             self._say_waiting(reports)
 
     def _say_waiting(self, reports: Mapping[int, wire.RankReport]) -> None:
         """Now and then: who still works while others have ended, and who says nothing at all."""
         waited = time.monotonic() - self.started
-        if self.on_notice is None or waited < self._next_word_at:
+        suspicion = self._suspicion
+        first = SUSPECTED_S if suspicion is not None and suspicion.has("background") else 0.0
+        if self.on_notice is None or waited < min(self._next_word_at, first or self._next_word_at):
             return
         lines = []
         for rank in sorted(set(self._watch.open_ranks) - set(reports) - set(self.cluster.dead)):
             lines.append(diagnose.tell_silent(rank, self.cluster.record.pids[rank]))
         working = {r: reports[r] for r in self._watch.open_ranks if r in reports}
-        if self.record.replies and working:
+        if suspicion is not None and not suspicion.has("moment"):
+            lines.append(suspicion.tell(waited))
+        elif self.record.replies and working:
             lines += diagnose.tell_working(working, self.record.replies, waited)
         if lines:
             self._next_word_at = 3 * waited
             self.on_notice("\n".join(lines) + "\n")
 
     def _find(self, reports: Mapping[int, wire.RankReport]) -> None:
-        """Keep the first certain finding in these reports."""
+        """Keep the first certain finding in these reports that concerns this cell."""
         record = self.record
         ended = [r for r, report in reports.items() if self._has_ended(report.state)]
         errors = {r: e for r, e in record.errors.items() if r in ended}
+        self._suspicion = None
         if self._watch.why in ("stop", "timeout"):
             return  # whatever is uneven now, the interrupt made it so
-        if self.report is None:
-            self.report = diagnose.diagnose(
-                reports, ended, record.source, record.execution_count, errors, record.ranks
-            )
+        if self.report is not None:
+            return
+        found = diagnose.diagnose(
+            reports,
+            ended,
+            record.source,
+            record.execution_count,
+            errors,
+            record.ranks,
+            before=self._before,
+            expected=self._expected(),
+        )
+        self._before = reports
+        if isinstance(found, diagnose.Suspicion):
+            self._suspicion = found
+        elif found is not None and self._concerns(found):
+            self.report, self.evidence = found, reports
+            self.cluster.recovered = ""
+            news.tell()
+
+    def _concerns(self, found: diagnose.Report) -> bool:
+        """Whether a finding is this cell's, or an earlier one's whose notebook does not mend it."""
+        if found.concerns(self.record.seq):
+            return True
+        now = time.monotonic()
+        self._foreign_since = self._foreign_since or now
+        return found.cell_seq < self.record.seq and now > self._foreign_since + FOREIGN_S
+
+    def _expected(self) -> Mapping[int, int]:
+        return registry.last_cells(self.cluster.name)
+
+    def _new_catch_up(self) -> recovery.CatchUp:
+        return recovery.CatchUp(self.cluster.link, self.record.seq)
+
+    def _look_at_uneven_end(self) -> bool:
+        """The ranks have ended the cell with uneven counts: whether something is wrong with it.
+
+        Uneven alone says nothing: a thread may launch on all of them, or another cell may run. So
+        the ranks are looked at again until it is certain, or even, or a thread's business.
+        """
+        cluster, record = self.cluster, self.record
+        names = recovery.assigned_names(record.source)
+        deadline = time.monotonic() + recovery.SETTLE_S
+        while (now := time.monotonic()) < deadline:
+            reports = recovery.ask_reports(cluster.link, names)
+            self._find(reports)
             if self.report is not None:
-                self.evidence = reports
-                self.cluster.recovered = ""
-                news.tell()
+                return True
+            counts = {rank: report.state.launches for rank, report in reports.items()}
+            if len(reports) == len(cluster.link.ranks) and diagnose.in_step(counts):
+                cluster.counts.update(counts)
+                return False
+            if (suspicion := self._suspicion) is not None:
+                if not suspicion.has("moment") and not suspicion.has("cell"):
+                    if suspicion.has("background"):
+                        return False
+                elif suspicion.has("cell"):
+                    deadline = now + recovery.SETTLE_S
+                    self._say_waiting(reports)
+            elif self._foreign_since is not None:
+                return False  # the other cell's notebook sees to it
+            self._rest()
+        return True
+
+    def _rest(self) -> None:
+        """Wait a moment between looks; the stop button ends it."""
+        try:
+            event = self._sink.get(timeout=AGAIN_S)
+        except queue.Empty:
+            return
+        if event.op == "stop":
+            raise KeyboardInterrupt
 
     def _has_ended(self, state: wire.RankState) -> bool:
         """Whether a rank will launch nothing more in this cell; its reply may be on its way."""
@@ -279,13 +357,10 @@ class AsyncCell:
         cluster.counts.update({r: reply.launches for r, reply in record.replies.items()})
         if cluster.closed:
             return
-        whole = (
-            self._catch_up is None
-            and self.report is None
-            and not self.silent
-            and not self._watch.interrupted
-            and diagnose.in_step(cluster.counts)
-        )
+        ended = not (self._catch_up or self.report or self.silent or self._watch.interrupted)
+        whole = ended and diagnose.in_step(cluster.counts)
+        if ended and not whole and not cluster.dead:
+            whole = not self._look_at_uneven_end()
         if not (cluster.dead or whole):
             self._bring_back()
         if self._was_cut():
@@ -298,7 +373,8 @@ class AsyncCell:
         names = recovery.assigned_names(self.record.source)
         reports = recovery.ask_reports(cluster.link, names)
         self._find(reports)
-        catch_up = self._catch_up or recovery.CatchUp(cluster.link)
+        catch_up = self._catch_up or self._new_catch_up()
+        catch_up.is_patient = self.report is not None
         how = recovery.bring_back(cluster.name, cluster.link, catch_up)
         if how == "caught up":
             cluster.counts.update(catch_up.counts)
@@ -306,6 +382,8 @@ class AsyncCell:
                 seconds = time.monotonic() - cut_at
                 self._recovered = catch_up.told(seconds, self._say_undone())
             self.silent = ()
+        elif catch_up.is_under_way and self.report is None:
+            return  # a thread of the user's launches on: nobody can tell more now
         elif how == "completed":
             cluster.counts.clear()
             self._recovered = (

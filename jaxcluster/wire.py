@@ -205,7 +205,12 @@ BROKEN_OFF = ", broken off"  # in the name of a launch whose program did not run
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of a multi-process program: the ``seq``-th of the set ``processes`` ("0,1")."""
+    """One launch of a multi-process program: the ``seq``-th of the set ``processes`` ("0,1").
+
+    ``cell`` is the number of the cell whose line launched it, ``cell_seq`` the seq of the cell that
+    ran then (0: none did, or it was launched on another thread than the cell's). ``collective``
+    says that it has collectives, or may have.
+    """
 
     seq: int
     processes: str
@@ -214,6 +219,8 @@ class Launch:
     cell: int | None = None
     line: int | None = None
     signature: str = ""
+    cell_seq: int = 0
+    collective: bool = True
 
 
 @dataclass(frozen=True)
@@ -239,7 +246,12 @@ class RankState:
     ``state``: ``starting``, ``idle`` or ``running``; the notebook adds ``dead`` and ``silent``.
     ``seq`` is the running cell's, ``ended`` that of the last one that ended, ``queued`` how many
     wait for their turn, ``taken`` the seq of the last one whose turn has come. ``line`` is the
-    innermost line of the running cell, ``frame`` the innermost frame of all.
+    innermost line of the running cell, ``frame`` the innermost frame of all. ``has_left`` says that
+    the cell's own code is over: IPython renders its error.
+
+    ``background`` is what else of the user's may launch programs: threads, tasks, timers.
+    ``probes`` counts how often the main thread has said so, between cells or in one that awaits:
+    where it grows, the thread is free.
     """
 
     rank: int
@@ -258,6 +270,9 @@ class RankState:
     taken: int = 0
     launches: dict[str, list[int]] = field(default_factory=dict)
     rss_nbytes: int = 0
+    has_left: bool = False
+    background: list[str] = field(default_factory=list)
+    probes: int = 0
 
 
 # --------------------------------------------------------------------------- values

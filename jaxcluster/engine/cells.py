@@ -17,6 +17,7 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.engine.arrays import describe, spans_processes
+from jaxcluster.engine.background import Background
 from jaxcluster.engine.beacon import DEFERRED, Beacon, Handler, Request
 from jaxcluster.engine.capture import LogTail, RankStream, capture_displays
 from jaxcluster.engine.journal import Journal
@@ -41,6 +42,7 @@ class Running:
     shown: bool
     interrupted: bool = False
     interruptible: bool = False
+    has_left: bool = False  # its own code is over: IPython renders its error, or we tidy up
     task: asyncio.Future[Any] | None = None
 
 
@@ -64,6 +66,7 @@ class CellRunner:
         self.undo = Undo()
         self.shell: Any = None
         self.names = Names()
+        self.background = Background()
         self.cell_numbers = journal.cell_numbers
         self.main_thread_id = threading.main_thread().ident or 0
         self._waiting: dict[int, Request] = {}  # cells that have come and do not run yet, by seq
@@ -97,6 +100,7 @@ class CellRunner:
         signal.signal(signal.SIGINT, self._on_sigint)
         threading.Thread(target=self._signal_again, name="jaxcluster-again", daemon=True).start()
         self.beacon.on_tick = self._tick
+        self.background.attach(loop)
         # Looked up at each call: the main thread is in this loop from now on.
         self.beacon.call_main = loop.call_soon_threadsafe  # type: ignore[assignment]
 
@@ -139,6 +143,7 @@ class CellRunner:
                     hold_s = HOLD_S if self.taken else HOLD_NEW_S
                     timer = threading.Timer(hold_s, self._hand_over, [seq])
                     timer.daemon = True
+                    timer.name = "jaxcluster-held-back"
                     timer.start()
                     return
                 del self._held[seq]
@@ -172,6 +177,7 @@ class CellRunner:
             self.current = running  # before it leaves those: an interrupt finds it here or there
             if self._waiting.pop(cell.seq, None) is None:
                 self.current = None  # interrupted before its turn, and answered
+                self.ended = cell.seq
                 return
             request.reply(await self._run(running))
 

@@ -36,6 +36,12 @@ class UnknownProgram(CannotDrain):
     """A program that was never compiled here: another rank may have it."""
 
 
+class MovedOn(Exception):
+    """What this rank lacks has changed since. Nothing was launched."""
+
+    hint = CannotDrain.hint
+
+
 class DrainStuck(Exception):
     """A program was launched and did not end: not all its processes take part."""
 
@@ -153,6 +159,9 @@ def on_drain(journal: Journal, request: Request) -> Any:
     Replies with ``ran`` and the journal's ``launches`` afterwards.
     """
     body = request.body
+    if body.get("counts", journal.launches()) != journal.launches():
+        # Another notebook's cell has let this rank run them, or a cell has run: look again.
+        raise MovedOn("this rank has launched something since it was looked at")
     shipped = dict(zip(body.get("shipped", ()), request.buffers, strict=True))
     ran = run_programs(journal, body["fingerprints"], shipped, body.get("timeout_s", TIMEOUT_S))
     return {"ran": ran, "launches": journal.launches()}

@@ -40,6 +40,9 @@ def rank_state(
         taken=runner.taken,
         launches=runner.journal.launches(),
         rss_nbytes=_rss_nbytes(),
+        has_left=running is not None and running.has_left,
+        background=runner.background.look(),
+        probes=runner.background.probes,
         **where,
     )
 

@@ -18,6 +18,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any
 
@@ -58,10 +59,10 @@ class Program:
     shipped: bool = False
     waits: bool = True
     collective: bool = True
-    told: tuple[str, str, int, str] = field(init=False, repr=False, compare=False)
+    told: tuple[str, str, int, str, bool] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        told = (self.processes, self.name, self.fingerprint, self.signature)
+        told = (self.processes, self.name, self.fingerprint, self.signature, self.collective)
         object.__setattr__(self, "told", told)
 
 
@@ -81,8 +82,9 @@ class Journal:
 
     def __init__(self, size: int = 4096) -> None:
         self.cells: deque[CellEntry] = deque(maxlen=size)
-        # (seq, Program.told, code and instruction of the cell that launched it)
-        self._ring: deque[tuple[int, tuple[str, str, int, str], CodeType | None, int]]
+        # (seq, Program.told, code and instruction of the cell's line that launched it, the seq of
+        # the cell that ran)
+        self._ring: deque[tuple[int, tuple[str, str, int, str, bool], CodeType | None, int, int]]
         self._ring = deque(maxlen=size)
         self.counts: dict[str, list[int]] = {}
         self.broken: dict[str, set[int]] = {}
@@ -93,12 +95,16 @@ class Journal:
         self.recording = False
         self.refused = 0
         self.interrupted = False
+        self._main_thread = threading.main_thread().ident
+        self._running = 0  # the seq of the cell that the main thread is in
 
     def enter(self, seq: int, execution_count: int) -> None:
         self.cells.append(CellEntry(seq, execution_count, time.time_ns()))
         self.refused = 0
+        self._running = seq
 
     def leave(self, status: str, seconds: float) -> None:
+        self._running = 0
         entry = self.cells.pop()
         self.cells.append(CellEntry(entry.seq, entry.execution_count, entry.at_ns, seconds, status))
 
@@ -134,15 +140,16 @@ class Journal:
         counts[0] = seq + 1
         counts[1] = (counts[1] * _HASH_FACTOR + program.fingerprint) % _HASH_MODULUS
         cells = self.cell_numbers
+        running = self._running if get_ident() == self._main_thread else 0
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
             code = frame.f_code
             if code.co_filename in cells:
-                self._ring.append((seq, program.told, code, frame.f_lasti))
+                self._ring.append((seq, program.told, code, frame.f_lasti, running))
                 break
             frame = frame.f_back
         else:
-            self._ring.append((seq, program.told, None, 0))
+            self._ring.append((seq, program.told, None, 0, running))
         self.programs[program.fingerprint] = program
         if len(self.programs) > KEPT_PROGRAMS:
             self.programs.popitem(last=False)
@@ -177,15 +184,16 @@ class Journal:
         at = self._last_entry(program)
         if seq is not None and (at is None or self._ring[at][0] != seq):
             return
-        processes, name, fingerprint, signature = program.told
+        processes, name, fingerprint, signature, collective = program.told
         mark = hash((fingerprint, self.cell_seq)) % _HASH_MODULUS
         if for_good:
             mark = int.from_bytes(os.urandom(7), "little")
         self.broken.setdefault(processes, set()).add(mark)
         if at is not None:
-            launched, _, code, instruction = self._ring[at]
-            told = (processes, f"{name}{wire.BROKEN_OFF} {why}", fingerprint ^ mark, signature)
-            self._ring[at] = (launched, told, code, instruction)
+            launched, _, code, instruction, running = self._ring[at]
+            name = f"{name}{wire.BROKEN_OFF} {why}"
+            told = (processes, name, fingerprint ^ mark, signature, collective)
+            self._ring[at] = (launched, told, code, instruction, running)
 
     def _last_entry(self, program: Program) -> int | None:
         entries = list(self._ring)
@@ -229,13 +237,18 @@ class Journal:
         """The last ``count`` launches, oldest first. Any thread."""
         places: dict[tuple[CodeType, int], tuple[int, int | None]] = {}
         launches = []
-        for seq, (processes, name, fingerprint, signature), code, at in list(self._ring)[-count:]:
+        for seq, told, code, at, running in list(self._ring)[-count:]:
+            processes, name, fingerprint, signature, collective = told
             cell = line = None
             if code is not None:
                 if (code, at) not in places:
                     places[code, at] = self.cell_numbers[code.co_filename], _line(code, at)
                 cell, line = places[code, at]
-            launches.append(wire.Launch(seq, processes, name, fingerprint, cell, line, signature))
+            launches.append(
+                wire.Launch(
+                    seq, processes, name, fingerprint, cell, line, signature, running, collective
+                )
+            )
         return launches
 
     def restart(self) -> None:

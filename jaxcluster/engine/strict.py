@@ -56,9 +56,17 @@ class Strict:
         folder = f"jaxcluster-strict/{self.epoch}/{era}/{program.processes}/{seq}/"
         place = f"cell [{cell}] line {line}" if cell is not None else "?"
         own = f"{program.fingerprint}|{program.name}, {place}"
-        processes, name, fingerprint, signature = program.told
+        processes, name, fingerprint, signature, collective = program.told
         self.journal.announced = wire.Launch(
-            seq, processes, name, fingerprint, cell, line, signature
+            seq,
+            processes,
+            name,
+            fingerprint,
+            cell,
+            line,
+            signature,
+            self.journal.cell_seq,
+            collective,
         )
         try:
             self.client.key_value_set(f"{folder}{self.rank}", own, allow_overwrite=True)

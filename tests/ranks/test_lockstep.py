@@ -149,7 +149,7 @@ def test_interrupts_never_miscount_a_launch_whose_result_the_users_classes_hold(
 def test_a_stop_during_the_recovery_leaves_no_cell_behind_and_lets_none_run(
     ranks: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(catch_up: CatchUp) -> bool:
+    def stopped(catch_up: CatchUp, *args: object, **options: object) -> bool:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from jaxcluster import diagnose, wire
 
 SUM, MAX, MUL = 11, 22, 33
@@ -34,12 +36,30 @@ def report(
         cell=cell if running else None,
         line=line if running else None,
         launches={processes: [len(programs), fold(programs)]},
+        probes=3,
     )
     return wire.RankReport(state, [], launches, names or {})
 
 
-def look(reports, ended, source="", errors=None, told=None):
-    return diagnose.diagnose(reports, ended, source, 7, errors, told)
+def a_moment_ago(reports):
+    """The same ranks, before their main threads said once more that they are free."""
+    return {
+        r: replace(rep, state=replace(rep.state, probes=rep.state.probes - 1))
+        for r, rep in reports.items()
+    }
+
+
+def look(reports, ended, source="", errors=None, told=None, before=None, expected=None):
+    """The certain finding of two looks a moment apart; None where there is only a suspicion."""
+    found = suspect(reports, ended, source, errors, told, before, expected)
+    return None if isinstance(found, diagnose.Suspicion) else found
+
+
+def suspect(reports, ended, source="", errors=None, told=None, before=None, expected=None):
+    before = a_moment_ago(reports) if before is None else before
+    return diagnose.diagnose(
+        reports, ended, source, 7, errors, told, before=before, expected=expected
+    )
 
 
 def test_ranks_in_step_are_no_finding():
@@ -161,6 +181,94 @@ def test_an_announced_launch_of_strict_mode_counts_as_one_that_others_skipped():
     found = look(reports, ended=[1], source="\n\nx = jnp.sum(g)")
     assert found.kind == "missing"
     assert found.culprits == (1,)
+
+
+class TestWhoMayLaunch:
+    """Rank 1 has not made the others' launch. Whether that is certain depends on what may come."""
+
+    @staticmethod
+    def reports(**of_rank_1):
+        reports = {r: report(r, [SUM], line=3) for r in (0, 2, 3)}
+        skipped = report(1, [], running=False)
+        return reports | {1: replace(skipped, state=replace(skipped.state, **of_rank_1))}
+
+    def test_one_look_is_not_enough(self):
+        found = suspect(self.reports(), ended=[1], before={})
+        assert isinstance(found, diagnose.Suspicion)
+        assert found.has("moment")
+
+    def test_two_looks_that_agree_are(self):
+        assert look(self.reports(), ended=[1]).culprits == (1,)
+
+    def test_looks_between_which_it_launched_or_ended_a_cell_do_not_agree(self):
+        reports = self.reports()
+        for change in ({"launches": {"0,1,2,3": [1, 9]}}, {"ended": 4}, {"state": "running"}):
+            before = a_moment_ago(reports)
+            before[1] = replace(before[1], state=replace(before[1].state, **change))
+            found = suspect(reports, ended=[1], before=before)
+            assert found.has("moment"), change
+
+    def test_a_rank_whose_main_thread_is_busy_may_launch(self):
+        reports = self.reports()
+        found = suspect(reports, ended=[1], before=reports)
+        assert found.has("busy")
+        assert "its main thread is busy with something else" in found.tell(3)
+
+    def test_a_cell_of_anyone_that_waits_there_may_launch(self):
+        assert suspect(self.reports(queued=1), ended=[1]).has("cell")
+
+    def test_a_cell_of_anyone_that_is_on_its_way_may_launch(self):
+        assert suspect(self.reports(), ended=[1], expected={1: 6}).has("cell")
+        assert look(self.reports(), ended=[1], expected={1: 5}).culprits == (1,)
+
+    def test_a_cell_of_anyone_that_runs_there_may_launch(self):
+        found = suspect(self.reports(state="running", seq=6, cell=2, line=1), ended=[1])
+        assert "rank 1 still runs cell [2] line 1." in found.tell(3)
+
+    def test_a_thread_may_launch_and_who_waits_for_whom_is_told(self):
+        found = suspect(self.reports(background=["thread 'loader'"]), ended=[1])
+        assert found.tell(12.4) == (
+            "Ranks 0, 2, 3 wait for launch 1 (jit(_reduce_sum)) since some 12 s; rank 1 runs no "
+            "cell, but thread 'loader' of its still runs."
+        )
+
+    def test_another_rank_that_can_not_launch_makes_it_certain(self):
+        reports = self.reports(background=["thread 'loader'"])
+        reports[2] = report(2, [], running=False)
+        assert look(reports, ended=[1, 2]).culprits == (2,)
+
+
+class TestWhoseFinding:
+    @staticmethod
+    def reports(*cells):
+        """Three launches each; ``cells`` has, for each rank, the cells' seqs that made them."""
+        reports = {r: report(r, [SUM] * len(seqs), running=False) for r, seqs in enumerate(cells)}
+        for r, seqs in enumerate(cells):
+            launches = [
+                replace(entry, processes="0,1", cell_seq=seq)
+                for entry, seq in zip(reports[r].launches, seqs, strict=True)
+            ]
+            (counts,) = reports[r].state.launches.values()
+            state = replace(reports[r].state, launches={"0,1": counts})
+            reports[r] = replace(reports[r], state=state, launches=launches)
+        return reports
+
+    def test_a_skip_is_the_cells_in_which_it_was_skipped(self):
+        found = look(self.reports([4, 5, 5], [4, 5]), ended=[0, 1])
+        assert found.cell_seq == 5
+        assert found.concerns(5)
+        assert not found.concerns(4)
+        assert not found.concerns(6)
+
+    def test_a_cell_whose_launch_was_taken_for_the_skipped_one_suffers_too(self):
+        found = look(self.reports([4, 5, 6], [4, 6]), ended=[0, 1])
+        assert found.cell_seq == 5
+        assert found.concerns(5)
+        assert found.concerns(6)
+        assert not found.concerns(4)
+
+    def test_launches_of_no_cell_concern_all(self):
+        assert look(self.reports([4, 0], [4]), ended=[0, 1]).concerns(9)
 
 
 class TestWords:

@@ -7,6 +7,7 @@ import pytest
 from jaxcluster.health import (
     ANSWER_S,
     GRACE_S,
+    LOOK_AGAIN_S,
     CellWatch,
     Diagnosed,
     Died,
@@ -15,6 +16,7 @@ from jaxcluster.health import (
     Replied,
     RollCall,
     StopPressed,
+    Suspected,
     Tick,
 )
 
@@ -143,6 +145,16 @@ def test_a_certain_hang_is_interrupted_at_once() -> None:
     w = watch(2)
     w.feed(Replied(0, "ok"), T0)
     assert w.feed(Diagnosed(), T0 + 1) == [Interrupt((1,), "hang")]
+
+
+def test_a_suspicion_is_looked_at_again_soon() -> None:
+    w = watch(2)
+    w.feed(Replied(0, "ok"), T0)
+    assert w.feed(Tick(), T0 + 1) == [RollCall()]
+    w.feed(Suspected(), T0 + 1)
+    assert w.deadline() == T0 + 1 + LOOK_AGAIN_S
+    assert w.feed(Tick(), T0 + 1 + LOOK_AGAIN_S) == [RollCall()]
+    assert w.deadline() == T0 + 2 + LOOK_AGAIN_S
 
 
 def test_nothing_happens_after_the_end() -> None:

@@ -1,0 +1,251 @@
+"""A launch is missing for certain only where nothing on that rank can make it any more.
+
+What else may: a cell of anyone that runs or waits there, a thread, a task or a timer of the user's,
+code that came through ipyparallel. All of these launch in step here and must raise no alarm; and
+what lives on a rank without launching anything must not keep a real skip from being named.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from helpers import Home, until
+
+import jaxcluster
+from jaxcluster.errors import CellInterrupted, Divergence
+from jaxcluster.link import Sink
+
+NAMED_WITHIN_S = 8.0  # 2 s, and what other work on the machine adds
+
+SETUP = """
+import asyncio, jax, jax.numpy as jnp, numpy as np, threading, time, _thread
+from jax.sharding import NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((jax.device_count(),), ("i",))
+split = NamedSharding(mesh, P("i"))
+def spread(values):
+    return jax.make_array_from_callback(values.shape, split, lambda index: values[index])
+g = spread(np.arange(12.0))
+h = spread(np.arange(12.0) * 100)
+r = jax.process_index()
+seen = []
+float(jnp.sum(g)), float(jnp.max(g))
+"""
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["D=1", "D=2"])
+def ranks(request: pytest.FixtureRequest, home: Home) -> Iterator[jaxcluster.Cluster]:
+    with jaxcluster.start(3, devices_per_process=request.param, name=f"who-{request.param}") as c:
+        c.run(SETUP)
+        yield c
+
+
+@pytest.fixture(autouse=True)
+def whole(ranks: jaxcluster.Cluster) -> Iterator[None]:
+    """After each test the ranks are the same processes, in step, with right results."""
+    pids = list(ranks.record.pids)
+    yield
+    assert ranks.out_of_step is None
+    record = ranks.run("print(float(jnp.sum(h)), float(jnp.max(g)))", show=False, timeout_s=60)
+    assert [record.stdout(rank) for rank in range(3)] == ["6600.0 11.0\n"] * 3
+    assert ranks.record.pids == pids
+
+
+def test_background_cells_that_are_slow_on_different_ranks_raise_no_alarm(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    first = ranks.submit("if r == 2: time.sleep(3)\nprint(r)")
+    second = ranks.submit("if r == 0: time.sleep(3)\nb = float(jnp.sum(h)); print(b)")
+    assert [first.wait().stdout(rank) for rank in range(3)] == ["0\n", "1\n", "2\n"]
+    assert [second.wait().stdout(rank) for rank in range(3)] == ["6600.0\n"] * 3
+
+
+def test_a_background_cell_that_launches_late_is_waited_for(ranks: jaxcluster.Cluster) -> None:
+    """Rank 1 launches in the second cell what the others launch in the first: odd, and right."""
+    first = ranks.submit("if r != 1: a = float(jnp.sum(g)); print(a)")
+    second = ranks.submit("if r == 1: time.sleep(2.5); a = float(jnp.sum(g)); print(a)")
+    second.wait()
+    assert first.wait().stdout(0) == second.record.stdout(1) == "66.0\n"
+
+
+def test_a_skip_in_a_background_cell_is_that_cells(ranks: jaxcluster.Cluster) -> None:
+    skips = ranks.submit("if r != 1: a = float(jnp.sum(g))")
+    later = ranks.submit("if r == 1: time.sleep(1)\nseen.append(r)")
+    with pytest.raises(Divergence, match="Rank 1 finished the cell without it"):
+        skips.wait()
+    later.wait()
+
+
+def test_a_cell_of_another_notebook_is_not_called_diverged(ranks: jaxcluster.Cluster) -> None:
+    other = jaxcluster.cluster.connect(ranks.record)
+    try:
+        ours = ranks.submit("if r == 2: time.sleep(3)\nprint(r)")
+        theirs = other.submit("if r == 0: time.sleep(3)\nprint(float(jnp.max(h)))")
+        assert ours.wait().stdout(1) == "1\n"
+        assert theirs.wait().stdout(1) == "1100.0\n"
+    finally:
+        other.close()
+
+
+def test_a_skip_is_named_to_the_notebook_whose_cell_skipped(ranks: jaxcluster.Cluster) -> None:
+    other = jaxcluster.cluster.connect(ranks.record)
+    try:
+        ours = ranks.submit("if r == 2: time.sleep(2.5)\nprint(float(jnp.sum(g)))")
+        theirs = other.submit("if r != 0: float(jnp.max(h))")
+        assert ours.wait().stdout(1) == "66.0\n"
+        with pytest.raises(Divergence, match="Rank 0 finished the cell without it"):
+            theirs.wait()
+    finally:
+        other.close()
+
+
+THREAD = """
+def loop(n=8):
+    for i in range(n):
+        time.sleep(0.25 + 0.6 * (r == i % 3))
+        seen.append(float(jnp.sum(g * i)))
+{start}
+"""
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "thread = threading.Thread(target=loop, name='loader'); thread.start()",
+        "_thread.start_new_thread(loop, ())",
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "pool = ThreadPoolExecutor(1); future = pool.submit(loop)",
+    ],
+    ids=["threading", "_thread", "a pool"],
+)
+def test_a_thread_that_an_earlier_cell_left_behind_launches_in_step(
+    ranks: jaxcluster.Cluster, start: str
+) -> None:
+    ranks.run("seen.clear()\n" + THREAD.format(start=start), show=False)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        record = ranks.run("print(len(seen))", show=False)
+        if all(record.stdout(rank) == "8\n" for rank in range(3)):
+            break
+    record = ranks.run("print(seen == [66.0 * i for i in range(8)])", show=False)
+    assert [record.stdout(rank) for rank in range(3)] == ["True\n"] * 3
+
+
+def test_a_task_on_the_event_loop_launches_in_step(ranks: jaxcluster.Cluster) -> None:
+    ranks.run(
+        "seen.clear()\n"
+        "async def later():\n"
+        "    await asyncio.sleep(0.2 + 2.5 * (r == 1))\n"
+        "    seen.append(float(jnp.sum(g)))\n"
+        "task = asyncio.get_running_loop().create_task(later())\n"
+        "await asyncio.sleep(0)",
+        show=False,
+    )
+    until(
+        lambda: all(
+            ranks.run("print(len(seen))", show=False).stdout(rank) == "1\n" for rank in range(3)
+        ),
+        "the task has launched on all ranks",
+    )
+
+
+def test_a_rank_whose_thread_may_still_launch_is_told_and_nothing_is_interrupted(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    ranks.run(
+        "stop = threading.Event()\n"
+        "def nap():\n"
+        "    while not stop.wait(0.05): pass\n"
+        "    if late: float(jnp.sum(g))\n"
+        "late = r == 1\n"
+        "thread = threading.Thread(target=nap, name='loader')\n"
+        "if r == 1: thread.start()",
+        show=False,
+    )
+    notices: list[str] = []
+    cell = ranks.submit("if r != 1: print(float(jnp.sum(g)))")
+    cell.on_notice = notices.append
+    done = threading.Thread(target=cell.wait)
+    done.start()
+    until(lambda: any("thread 'loader'" in n for n in notices), "it is told who waits for whom")
+    (told,) = (n for n in notices if "loader" in n)
+    assert told.startswith("Ranks 0, 2 wait for launch ")
+    assert "(jit(" in told
+    assert "rank 1 runs no cell, but thread 'loader' of its still runs." in told
+    assert cell.interrupted == ()
+    # No cell can free them, since those wait their turn: it is asked of rank 1 beside them.
+    ranks.link.request(1, "cell", _beside(ranks, "stop.set()"), sink=Sink())
+    done.join(60)
+    assert cell.record.stdout(0) == "66.0\n"
+    assert cell.report is None
+
+
+def _beside(cluster: jaxcluster.Cluster, source: str) -> object:
+    """A cell for rank 1 alone, which is idle."""
+    from jaxcluster import registry, wire
+
+    with registry.turn(cluster.name, [1]) as seq:
+        return wire.CellRequest(seq, source, 1, [1], [1], after=0)
+
+
+def test_no_program_is_run_with_zeros_under_a_living_thread(ranks: jaxcluster.Cluster) -> None:
+    """The cell is stopped while rank 1's thread has still to launch: it does so itself."""
+    ranks.run(
+        "seen.clear()\n"
+        "def late():\n"
+        "    time.sleep(4); seen.append(float(jnp.sum(g)))\n"
+        "if r == 1: thread = threading.Thread(target=late, name='loader'); thread.start()",
+        show=False,
+    )
+    cell = ranks.submit("if r != 1: seen.append(float(jnp.sum(g)))")
+    until(lambda: 1 in cell.record.replies or _replied(cell), "rank 1 has ended the cell")
+    cell.stop()
+    with pytest.raises((CellInterrupted, jaxcluster.errors.RankHung, Divergence)):
+        cell.wait()
+    until(
+        lambda: ranks.run("print(seen)", ranks=[1], show=False).stdout(1) != "[]\n", "it launched"
+    )
+    assert ranks.run("print(seen)", ranks=[1], show=False).stdout(1) == "[66.0]\n"
+
+
+def _replied(cell: jaxcluster.AsyncCell) -> bool:
+    states = {s.rank: s for s in cell.cluster.status()}
+    return states[1].ended >= cell.record.seq
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        "from tqdm import tqdm\nfor _ in tqdm(range(2)): time.sleep(0.01)",
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "pool = ThreadPoolExecutor(2); list(pool.map(int, range(9)))",
+        "from multiprocessing.pool import ThreadPool\n"
+        "pool = ThreadPool(2); pool.map(int, range(9))",
+        "import queue\nq = queue.Queue()\n"
+        "thread = threading.Thread(target=q.get, daemon=True); thread.start()",
+        "await asyncio.to_thread(int)",
+        "jax.block_until_ready(jax.pure_callback(lambda v: v, np.float32(1), np.float32(1)))",
+    ],
+    ids=["tqdm", "executor", "ThreadPool", "a queue's consumer", "to_thread", "a callback"],
+)
+def test_what_lives_for_ever_and_launches_nothing_hides_no_skip(
+    ranks: jaxcluster.Cluster, leave: str
+) -> None:
+    if "tqdm" in leave:
+        pytest.importorskip("tqdm")
+    ranks.run(leave, show=False)
+    started = time.monotonic()
+    with pytest.raises(Divergence) as caught:
+        ranks.run("if r != 1: s = float(jnp.sum(g))", show=False)
+    assert caught.value.report.culprits == (1,)
+    assert time.monotonic() - started < NAMED_WITHIN_S
+    ranks.run("pool = thread = None", show=False)
+
+
+def test_code_that_came_through_ipyparallel_may_launch(ranks: jaxcluster.Cluster) -> None:
+    view = ranks.client[1]
+    view.execute("import time; time.sleep(3); late = float(jnp.sum(g)); seen.append(late)")
+    record = ranks.run("if r != 1: print(float(jnp.sum(g)))", ranks=[0, 2], show=False)
+    assert record.stdout(0) == "66.0\n"
