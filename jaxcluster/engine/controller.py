@@ -132,18 +132,20 @@ class WatchingHub(Hub):
         self.loop.add_handler(ended, unregister, self.loop.READ)
 
 
-class OwnRepliesScheduler(BroadcastScheduler):
-    """One that coalesces replies in dictionaries of its own.
+class SingleScheduler(BroadcastScheduler):
+    """The broadcast scheduler where there is no tree of them (``broadcast_scheduler_depth=0``).
 
-    ipyparallel's have them in the class (9.2): the schedulers of a tree, on threads of one process,
-    take each other's for theirs, and a coalesced reply never comes. A single one would do, but
-    its replies lack what clients read (depth 0).
+    ipyparallel's in a tree keep their coalesced replies in their class (9.2): on threads of one
+    process each takes the others' for its own, and no reply ever comes. Where it is alone its
+    replies lack the ranks of their parts, which clients read.
     """
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.accumulated_replies: dict[Any, Any] = {}
-        self.accumulated_targets: dict[Any, Any] = {}
+    def send_to_targets(
+        self, msg: Any, original_msg_id: Any, targets: Any, idents: Any, is_coalescing: bool
+    ) -> None:
+        super().send_to_targets(msg, original_msg_id, targets, idents, is_coalescing)
+        if is_coalescing:
+            self.accumulated_targets[original_msg_id] = msg["metadata"]["targets"]
 
 
 class Controller(app.IPController):
@@ -176,7 +178,7 @@ def main(argv: list[str]) -> None:
     # in init_hub; ipyparallel 9.2). All ranks would wait with it.
     app.time = _Sleepless()
     app.Hub = WatchingHub
-    app.BroadcastScheduler = OwnRepliesScheduler
+    app.BroadcastScheduler = SingleScheduler
     sys.argv = ["ipcontroller", *argv]
     Controller.launch_instance(argv=argv)
 

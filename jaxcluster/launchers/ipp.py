@@ -23,8 +23,10 @@ from jaxcluster.launchers.supervisor import Supervisor
 # A heartbeat each second tells ipyparallel's clients of new engines soon; a minute of misses keeps
 # engines that are busy in C code. Deaths are told by the fork server, not by heartbeats.
 # Schedulers on threads: cells don't pass through them, and eight processes less come up sooner.
+# One broadcast scheduler, not a tree: see ``engine.controller.SingleScheduler``.
 CONTROLLER_ARGS = (
     "--usethreads",
+    "--IPController.broadcast_scheduler_depth=0",
     "--HeartMonitor.period=1000",
     "--HeartMonitor.max_heartmonitor_misses=60",
     "--log-level=40",

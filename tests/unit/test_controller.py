@@ -13,7 +13,6 @@ import pytest
 
 from jaxcluster.engine.controller import (
     BroadcastScheduler,
-    OwnRepliesScheduler,
     process_of,
     send_signal,
 )
@@ -65,6 +64,5 @@ def test_what_is_no_signal_is_an_error(child: subprocess.Popen[bytes], sig: Any)
 
 
 def test_ipyparallels_schedulers_share_what_they_coalesce() -> None:
-    """When this fails, ipyparallel has mended it, and OwnRepliesScheduler can go."""
+    """When this fails, ipyparallel may have mended it, and SingleScheduler can go."""
     assert "accumulated_replies" in vars(BroadcastScheduler)
-    assert "accumulated_replies" not in vars(OwnRepliesScheduler)
