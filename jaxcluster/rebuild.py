@@ -327,8 +327,12 @@ def restore(cluster: Cluster, saved: Kept, when: str, check: Check) -> Rebuilt:
     folder = str(saved.folder.path)
     body = {"path": folder, "names": sorted(found.names), "before": sorted(found.older)}
     shared = {"names": sorted(found.shared), "before": sorted(found.older & found.shared)}
+    drawn = [report["random"] for report in saved.reports.values()]
+    drew_alike = len(drawn) > 1 and all(d == drawn[0] for d in drawn)
     bodies = {
-        rank: body if rank in saved.reports else {**body, **shared, "from_rank": found.donor}
+        rank: body
+        if rank in saved.reports
+        else {**body, **shared, "from_rank": found.donor, "randoms": drew_alike}
         for rank in range(cluster.num_processes)
     }
     answers = ask_all(cluster, "restore", bodies, RESTORE_S, check)
@@ -347,6 +351,8 @@ def restore(cluster: Cluster, saved: Kept, when: str, check: Check) -> Rebuilt:
     ask_all(cluster, "unbind", dict.fromkeys(bodies, unbound), RESTORE_S, check)
     for rank, reply in answers.items():
         cluster.names[rank] = set(reply["restored"]) - set(lost)
+    if missing and not drew_alike and any(d["seeded"] for d in drawn):
+        lost["np.random's state"] = "each rank had its own, and one died with it"
     older = tuple(sorted(found.older & back))
     return Rebuilt(tuple(sorted(back)), lost, missing, older=older)
 

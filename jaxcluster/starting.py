@@ -440,7 +440,7 @@ class Starting:
                 self.exited[event["rank"]] = self._oom_kills.describe_exit(event["code"])
             elif event["event"] == "exit":
                 role = event["role"]
-                what = {"controller": "ipyparallel's controller", "coordinator": "the coordinator"}
+                what = {"controller": "ipyparallel's controller", "coordinator": "The coordinator"}
                 raise LaunchError(
                     f"{what.get(role, role)} ended ({describe_exit(event['code'])}).\n"
                     + self._tail(registry.folder(self.spec.name) / f"{role}.log")

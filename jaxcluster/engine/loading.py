@@ -9,14 +9,13 @@ import importlib
 import io
 import os
 import pickle
-import random
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from jaxcluster.engine import jax_private
+from jaxcluster.engine import jax_private, randomness
 from jaxcluster.engine.arrays import bounds
 from jaxcluster.engine.saved import CannotRestore, Saved, SavedArray, SavedPickle
 
@@ -26,6 +25,7 @@ def load(
     namespace: dict[str, Any],
     names: Iterable[str] | None = None,
     before: Iterable[str] = (),
+    randoms: bool = True,
 ) -> tuple[list[str], dict[str, str]]:
     """Bind what was saved in ``namespace``; returns (names that are back, those lost: why).
 
@@ -36,10 +36,11 @@ def load(
     Args:
       names: those that get what they were bound to when they were saved; all by default.
       before: those that get what they were bound to before the cell.
+      randoms: whether ``random`` and ``numpy.random`` go on where they were when it was saved.
     """
     before = set(before)
     loader = _Loader(saved, namespace)
-    _restore_surroundings(saved)
+    _restore_surroundings(saved, randoms)
     now = {n: p for n, p in saved.now.names.items() if names is None or n in set(names)}
     then = {n: p for n, p in saved.before.names.items() if n in before}
     for name in {*then, *(n for n in before if n in saved.absent)}:
@@ -209,7 +210,7 @@ class _Unpickler(pickle.Unpickler):
         return self._loader.persistent(pid, self._arrays)
 
 
-def _restore_surroundings(saved: Saved) -> None:
+def _restore_surroundings(saved: Saved, randoms: bool) -> None:
     import jax
 
     for name, value in saved.settings.items():
@@ -221,6 +222,6 @@ def _restore_surroundings(saved: Saved) -> None:
     except OSError:
         pass  # another host, or it was removed: a user's relative paths fail by themselves
     sys.path.extend(p for p in surroundings["path"] if p not in sys.path)
-    random.setstate(surroundings["random"])
-    np.random.set_state(surroundings["numpy"])
+    if randoms:
+        randomness.restore(surroundings)
     importlib.invalidate_caches()

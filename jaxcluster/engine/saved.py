@@ -80,6 +80,7 @@ class Saved:
     ``now`` is what the names are bound to. ``before`` has, of those that a cell has bound since it
     began, what they were bound to then; ``absent`` are those that were not there then. ``together``
     is one pickle of both, ({name: value}, {name: value}), which keeps what is aliased between them.
+    ``random`` tells random states apart (see ``engine.randomness``).
     ``unbound`` are names that were lost earlier, and how (see ``engine.lost``).
     """
 
@@ -94,6 +95,7 @@ class Saved:
     unbound: dict[str, str] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     environment: int = -1
+    random: dict[str, Any] = field(default_factory=dict)
     sections: list[Any] = field(default_factory=list)
 
     @property
@@ -111,6 +113,7 @@ class Saved:
             "before": {**self._report(self.before), "absent": self.absent},
             "nbytes": self.nbytes,
             "unbound": self.unbound,
+            "random": self.random,
         }
 
     def _report(self, generation: Generation) -> dict[str, Any]:

@@ -23,7 +23,6 @@ import hashlib
 import io
 import os
 import pickle
-import random
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -34,7 +33,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from jaxcluster.engine import jax_private
+from jaxcluster.engine import jax_private, randomness
 from jaxcluster.engine.arrays import base_array, bounds, is_array, is_ready, is_tracer
 from jaxcluster.engine.saved import CannotSave, Generation, Saved, SavedArray, SavedPickle
 
@@ -418,10 +417,7 @@ def _save_surroundings(saver: _Saver) -> None:
         value = getattr(jax.config, name, None)
         if value is None or isinstance(value, str | bool | int | float):
             saver.saved.settings[name] = value
-    surroundings = {
-        "cwd": os.getcwd(),
-        "path": list(sys.path),
-        "random": random.getstate(),
-        "numpy": np.random.get_state(),
-    }
+    states = randomness.states()
+    saver.saved.random = {"digest": randomness.digest(states), "seeded": states["seeded"]}
+    surroundings = {"cwd": os.getcwd(), "path": list(sys.path), **states}
     saver.saved.environment = saver.section(pickle.dumps(surroundings))

@@ -37,7 +37,8 @@ def on_restore(namespace: dict[str, Any], rank: int, body: Any) -> Any:
     """``restore``: bind what was saved.
 
     The body has the ``path`` of the folder, and may have ``from_rank`` (another rank's state is
-    taken), ``names`` (only these) and ``before`` (these as they were before the cell).
+    taken), ``randoms`` (whether its random states are, too), ``names`` (only these) and ``before``
+    (these as they were before the cell).
 
     Replies with ``restored``, ``lost`` (name: why) and ``seconds``.
     """
@@ -53,5 +54,7 @@ def on_restore(namespace: dict[str, Any], rank: int, body: Any) -> Any:
     if saved.versions != versions():
         there = ", ".join(f"{k} {v}" for k, v in saved.versions.items())
         raise CannotRestore(f"it was saved with {there}, which this cluster does not have")
-    restored, lost = load(saved, namespace, body.get("names"), body.get("before", ()))
+    restored, lost = load(
+        saved, namespace, body.get("names"), body.get("before", ()), body.get("randoms", True)
+    )
     return {"restored": restored, "lost": lost, "seconds": time.perf_counter() - started}

@@ -100,6 +100,44 @@ def test_rank_0_hosts_the_service_where_no_other_process_can(
         assert cluster.run(SETUP, show=False).stdout() == "120.0\n"
 
 
+BARRIERS = """
+import jax
+from jax._src import distributed
+client = distributed.global_state.client
+rank = jax.process_index()
+
+def meet(name, who=None):
+    try:
+        client.wait_at_barrier(name, 2000, process_ids=who)
+        return "met"
+    except jax.errors.JaxRuntimeError as error:
+        return str(error).partition(":")[0]
+
+def after(name):
+    return client.blocking_key_value_get(name, 20000)
+"""
+
+
+def test_barriers_are_jaxs_own_but_for_those_who_come_after_one_that_does_not_belong() -> None:
+    """By JAX's own tests/multiprocess/wait_barrier_test.py; docs/guarantees.md tells of it."""
+    with jaxcluster.start(4) as cluster:
+        cluster.run(BARRIERS)
+
+        def said(source: str) -> list[str]:
+            record = cluster.run(source, show=False)
+            return [record.stdout(rank).strip() for rank in range(4)]
+
+        assert said("print(meet('all'))") == ["met"] * 4
+        assert said("print(rank % 2 or meet('even', [0, 2]))") == ["met", "1", "met", "1"]
+        assert said("print(rank and meet('no rank 0'))") == ["0", *["DEADLINE_EXCEEDED"] * 3]
+        # One that does not belong is told so, and the others meet as if it had not come. In plain
+        # JAX, where tasks are not recoverable, they get its INVALID_ARGUMENT too.
+        outsider = "if rank == 1:\n    print(meet('odd', [0, 2])); client.key_value_set('1', '')\n"
+        insiders = "elif rank != 3:\n    after('1'); print(meet('odd', [0, 2]))"
+        assert said(outsider + insiders) == ["met", "INVALID_ARGUMENT", "met", ""]
+        assert said("print(meet('all again'))") == ["met"] * 4
+
+
 def test_the_plan_of_each_rank_says_where_the_service_is() -> None:
     request = wire.parse(
         wire.InitializeRequest,

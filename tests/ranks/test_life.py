@@ -410,6 +410,26 @@ def test_nothing_outlives_its_owner(
     assert live_records() == []
 
 
+def test_an_owners_end_is_noticed_though_its_child_holds_the_pipe(
+    other: Callable[[str], Owner], private_home: Home
+) -> None:
+    """As when the kernel has forked: the fork server's standard input does not end then."""
+    owner = other(
+        START.format(devices=1) + "import os, time\nchild = os.fork()\n"
+        "if not child:\n    time.sleep(1000)\n"
+        "print(child)\nprint('ready')\ninput()"
+    )
+    assert owner.process.stdout is not None
+    child = int(owner.process.stdout.readline())
+    owner.wait_for("ready")
+    try:
+        owner.process.send_signal(signal.SIGKILL)
+        until(lambda: set(private_home.processes()) == {child}, "end of all but the child", GONE_S)
+    finally:
+        os.kill(child, signal.SIGKILL)
+    assert live_records() == []
+
+
 def test_an_owner_that_just_ends_takes_its_cluster_along(
     other: Callable[[str], Owner], private_home: Home
 ) -> None:

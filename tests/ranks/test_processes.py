@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 
 import pytest
-from helpers import Notebook
+from helpers import Notebook, until
 
 import jaxcluster
-from jaxcluster.errors import CellFailed
+from jaxcluster.errors import CellFailed, RankDied
 
 Start = Callable[..., jaxcluster.Cluster]
 
@@ -76,6 +78,37 @@ def test_a_restart_brings_back_the_random_states_too(start: Start) -> None:
     running.restart()
     assert printed(running, "print(np.random.rand())") == before
     assert before[0] != before[1]
+
+
+@pytest.mark.parametrize("seed", ["0", "jax.process_index()"], ids=["equal", "their own"])
+def test_the_successor_of_a_dead_rank_draws_what_it_would_have_drawn_or_its_own(
+    start: Start, seed: str
+) -> None:
+    """Not what the survivor draws from which it takes the variables."""
+    running = start(3)
+    running.run(f"import jax, random, numpy as np\nnp.random.seed({seed})\nrandom.seed({seed})")
+    os.kill(running.record.pids[1], signal.SIGKILL)
+    until(lambda: running.dead, "the notebook hears of it")
+    with pytest.raises(RankDied) as told:
+        running.run("1")
+    drawn = printed(running, "print(np.random.rand(), random.random())")
+    if seed == "0":
+        assert len(set(drawn)) == 1
+        assert "np.random" not in str(told.value)
+    else:
+        assert len(set(drawn)) == 3
+        assert "np.random's state (each rank had its own, and one died with it)" in str(told.value)
+
+
+def test_another_bit_generator_of_numpy_survives_a_restart(start: Start) -> None:
+    import numpy as np
+
+    running = start(1)
+    running.run("import numpy as np\nnp.random.set_bit_generator(np.random.PCG64(3))")
+    running.restart()
+    source = "print(type(np.random.get_bit_generator()).__name__, np.random.randint(10**6))"
+    expected = np.random.RandomState(np.random.PCG64(3)).randint(10**6)
+    assert printed(running, source) == [f"PCG64 {expected}\n"]
 
 
 # --------------------------------------------------------------------------- their arguments

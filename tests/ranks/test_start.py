@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import stat
 import time
@@ -26,6 +27,7 @@ from jaxcluster.errors import (
     NoCluster,
     PlanError,
 )
+from jaxcluster.launchers.local import LocalCluster
 
 Start = Callable[..., jaxcluster.Cluster]
 LATE_S = 10.0  # that a busy machine may need beyond the time it was given
@@ -238,6 +240,26 @@ def test_a_coordinator_that_can_not_be_reached_is_named(home: Home) -> None:
     assert time.monotonic() - began < 4 + LATE_S
     assert caught.value.ranks
     assert "did not initialize JAX" in str(caught.value)
+    assert_nothing_is_registered("bad")
+
+
+def test_a_coordinator_that_ends_while_the_cluster_comes_up_is_told_at_once(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after all the time that a start has, and not as what it does to the ranks."""
+    start_coordinator = LocalCluster.start_coordinator
+
+    def start_and_kill(local: LocalCluster, address: str) -> int:
+        pid = start_coordinator(local, address)
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    monkeypatch.setattr(LocalCluster, "start_coordinator", start_and_kill)
+    began = time.monotonic()
+    with pytest.raises(LaunchError) as caught:
+        jaxcluster.start(2, name="bad", timeout_s=60)
+    assert time.monotonic() - began < 30
+    assert str(caught.value).startswith("The coordinator ended (killed by SIGKILL).")
     assert_nothing_is_registered("bad")
 
 
