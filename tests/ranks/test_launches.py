@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -29,8 +30,6 @@ plus = jax.jit(lambda a: a + 1)
 for _ in range(2):
     jax.block_until_ready([total(x), plus(x)])
 
-from jax._src.interpreters import pxla
-xla = type(total.lower(x).compile()._executable.xla_executable)
 journal = JaxEngine.instance().rank.journal
 def counted():
     return sum(count for count, _ in journal.launches().values())
@@ -41,13 +40,288 @@ def counted():
 def ranks(request: pytest.FixtureRequest, home: Home) -> Iterator[jaxcluster.Cluster]:
     name = f"launches-{request.param}"
     with jaxcluster.start(2, devices_per_process=request.param, name=name) as cluster:
-        cluster.run(SETUP)
+        cluster.run(SETUP + WITNESS)
         yield cluster
 
 
 def check_whole(cluster: jaxcluster.Cluster) -> None:
     record = cluster.run("print(float(total(x)))", show=False, timeout_s=60)
     assert [record.stdout(rank) for rank in range(2)] == ["28.0\n"] * 2
+
+
+# ------------------------------------------------------------------------------- all ways to launch
+
+WITNESS = """
+import glob, tempfile
+from jax.profiler import ProfileData, ProfileOptions
+options = ProfileOptions()
+options.python_tracer_level, options.host_tracer_level = 0, 2
+warnings.filterwarnings("ignore", "builtin type event_stats")
+
+def executed(folder):
+    \"\"\"The programs that span processes, in the order in which XLA says that it ran them.
+
+    With one device it names none, and those of one process are among them.
+    \"\"\"
+    (path,) = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
+    found, single = [], []
+    for plane in ProfileData.from_file(path).planes:
+        for line in plane.lines:
+            for event in line.events:
+                if event.name == "CommonPjRtLoadedExecutable::ExecuteHelperOnSingleDevice":
+                    single.append(event)
+                if event.name.startswith("CommonPjRtLoadedExecutable::Execute ("):
+                    stats = dict(event.stats)
+                    if stats["num_replicas"] * stats["num_partitions"] > jax.local_device_count():
+                        found.append((event.start_ns, event.name.split("(")[1][:-1]))
+    return [name for _, name in sorted(found)] if jax.local_device_count() > 1 else len(single)
+
+def compare(action):
+    before = counted()
+    with tempfile.TemporaryDirectory() as folder:
+        jax.profiler.start_trace(folder, profiler_options=options)
+        try:
+            jax.block_until_ready(action())
+            jax.effects_barrier()
+        finally:
+            jax.profiler.stop_trace()
+        ran = executed(folder)
+    number = counted() - before
+    told = [launch.name for launch in journal.tail(number)] if number else []
+    if jax.local_device_count() == 1:
+        assert len(told) <= ran, f"recorded {told}, XLA ran {ran}"
+        return len(told)
+    # XLA has its own spelling of a name.
+    plain = lambda names: ["".join(c for c in name if c.isalnum()) for name in names]
+    assert plain(told) == plain(ran), f"recorded {told}, XLA ran {ran}"
+    return len(told)
+"""
+
+# Python that returns what it launched, and how many programs its first call and a later one take:
+# what is made ready before, or None where XLA's trace alone says.
+WAYS: dict[str, tuple[str, str, int | None]] = {
+    "jit": ("f = jax.jit(lambda a: jnp.sum(a) * 2)", "f(x)", 1),
+    "jit without a collective": ("f = jax.jit(lambda a: a * 2)", "f(x)", 1),
+    "jit with static arguments": (
+        "f = jax.jit(lambda a, c: a * c, static_argnums=1)",
+        "[f(x, 2.5), f(x, 3.5)]",
+        2,
+    ),
+    "jit that donates": (
+        "f = jax.jit(lambda a: a * 2, donate_argnums=0)",
+        "f(spread(np.zeros(8, np.float32)))",
+        1,
+    ),
+    "jit that returns the user's classes": (
+        "class Held:\n  def __init__(self, v): self.v = v\n"
+        "jax.tree_util.register_pytree_node(\n"
+        "    Held, lambda h: ((h.v,), None), lambda _, c: Held(*c))\n"
+        "f = jax.jit(lambda a: {'a': Held(jnp.sum(a)), 'b': ()})",
+        "f(x)",
+        1,
+    ),
+    "jit in the context of a mesh": (
+        "f = jax.jit(lambda a: jax.lax.with_sharding_constraint(a, P()))\n"
+        "def with_mesh():\n  with jax.set_mesh(mesh): return f(x)",
+        "with_mesh()",
+        1,
+    ),
+    "ahead of time": ("f = total.lower(x).compile()", "f(x)", 1),
+    "ahead of time, from bytes": (
+        "g = jax.jit(lambda a: jnp.sum(a) * 3).lower(x).compile()\n"
+        "f = serialize_executable.deserialize_and_load(*serialize_executable.serialize(g))",
+        "f(x)",
+        1,
+    ),
+    "export": (
+        "e = jax.export.export(jax.jit(lambda a: jnp.sum(a) * 4))(x)\nf = jax.jit(e.call)",
+        "[e.call(x), f(x)]",
+        2,
+    ),
+    "pmap": (
+        "warnings.simplefilter('ignore')\n"
+        "f = jax.pmap(lambda a: jax.lax.psum(a, 'i'), axis_name='i')",
+        "f(np.ones((jax.local_device_count(), 2), np.float32))",
+        None,
+    ),
+    "shard_map under jit": (
+        "f = jax.jit(jax.shard_map(lambda a: jax.lax.psum(a, 'i'),\n"
+        "    mesh=mesh, in_specs=P('i'), out_specs=P()))",
+        "f(x)",
+        1,
+    ),
+    "shard_map without jit": (
+        "f = jax.shard_map(lambda a: jax.lax.psum(a * 2, 'i'),\n"
+        "    mesh=mesh, in_specs=P('i'), out_specs=P())",
+        "f(x)",
+        None,
+    ),
+    "grad, vmap, scan and checkpoint": (
+        "f = jax.jit(jax.grad(lambda a: jnp.sum(jax.checkpoint(jnp.sin)(a))))\n"
+        "g = jax.jit(lambda a: jax.lax.scan(lambda c, v: (c + v, c), 0.0, a))",
+        "[f(x), jax.vmap(lambda v: v * 2)(x), g(x), jax.grad(lambda a: jnp.sum(a * a))(x)]",
+        None,
+    ),
+    "operators and functions of jax.numpy": (
+        "",
+        "[x + 1, -x, x == x, jnp.sum(x), x.mean(), jnp.where(x > 2, x, 0), x.at[0].set(1), x[:4]]",
+        None,
+    ),
+    "control flow without jit": (
+        "",
+        "[jax.lax.cond(jnp.sum(x) > 1, jnp.sin, jnp.cos, x),"
+        " jax.lax.fori_loop(0, 3, lambda i, a: a * 2, x),"
+        " jax.lax.while_loop(lambda a: jnp.sum(a) < 100, lambda a: a * 2, x)]",
+        None,
+    ),
+    "with jit switched off": (
+        "def off():\n  with jax.disable_jit(): return jax.jit(lambda a: jnp.sum(a) * 2)(x)",
+        "off()",
+        None,
+    ),
+    "random numbers": (
+        "keys = jax.jit(lambda: jax.random.split(jax.random.key(0), 8), out_shardings=split)()\n"
+        "f = jax.jit(jax.vmap(jax.random.normal))",
+        "[f(keys), jax.random.fold_in(jax.random.key(1), 2)]",
+        1,
+    ),
+    "device_put to another sharding": ("", "jax.device_put(x, whole)", 1),
+    "device_put to another mesh": (
+        "turned = NamedSharding(Mesh(np.array(devices[::-1]), ('j',)), P('j'))",
+        "jax.device_put(x, turned)",
+        1,
+    ),
+    "device_put that donates": (
+        "",
+        "jax.device_put(spread(np.zeros(8, np.float32)), whole, donate=True)",
+        1,
+    ),
+    "device_put of numpy": ("", "jax.device_put(np.arange(8.0), split)", None),
+    "reshard in an explicit mesh": (
+        "explicit = jax.make_mesh((len(devices),), ('i',))\n"
+        "z = jax.device_put(x, NamedSharding(explicit, P('i')))",
+        "jax.sharding.reshard(z, NamedSharding(explicit, P()))",
+        1,
+    ),
+    "copies": ("import copy", "[jnp.array(x), x.copy(), copy.copy(x), copy.deepcopy(x)]", None),
+    "a ref": (
+        "ref = jax.new_ref(x)\n@jax.jit\ndef f(ref): ref[...] = ref[...] + 1",
+        "f(ref)",
+        1,
+    ),
+    "a Python function that is called back": (
+        "f = jax.jit(jax.shard_map(lambda a: jax.pure_callback(np.sin, a, a), mesh=mesh,\n"
+        "    in_specs=P('i'), out_specs=P('i')))",
+        "f(x)",
+        1,
+    ),
+    "io_callback": (
+        "f = jax.jit(jax.shard_map(lambda a: io_callback(lambda v: v, a, a), mesh=mesh,\n"
+        "    in_specs=P('i'), out_specs=P('i')))",
+        "f(x)",
+        1,
+    ),
+    "debug.callback": (
+        "@jax.jit\ndef f(a):\n  jax.debug.callback(lambda v: None, jnp.sum(a))\n  return a * 2",
+        "f(x)",
+        1,
+    ),
+    "sync_global_devices": ("", "multihost_utils.sync_global_devices('here')", None),
+    "process_allgather": ("", "multihost_utils.process_allgather(np.ones(3))", None),
+    "broadcast_one_to_all": ("", "multihost_utils.broadcast_one_to_all(np.ones(3))", None),
+    "assert_equal": ("", "multihost_utils.assert_equal(np.ones(3))", None),
+    "global arrays from local ones": (
+        "",
+        "multihost_utils.host_local_array_to_global_array(np.ones(8, np.float32), mesh, P('i'))",
+        0,
+    ),
+    "a thread": (
+        "def in_thread():\n"
+        "  made = []\n"
+        "  thread = threading.Thread(target=lambda: made.append(total(x)))\n"
+        "  thread.start(); thread.join()\n"
+        "  return made",
+        "in_thread()",
+        1,
+    ),
+    "threads with a lock": (
+        "lock = threading.Lock()\n"
+        "def locked(order, mine, launch):\n"
+        "  while order[0] != mine: time.sleep(0.001)\n"
+        "  with lock: launch(x); order[0] += 1\n"
+        "def in_threads():\n"
+        "  order = [0]\n"
+        "  threads = [threading.Thread(target=locked, args=(order, i, f))\n"
+        "             for i, f in enumerate([total, plus, total])]\n"
+        "  [t.start() for t in threads]; [t.join() for t in threads]",
+        "in_threads()",
+        3,
+    ),
+    "a generator": ("", "list(total(x) for _ in range(3))", 3),
+    "a generator that is closed": (
+        "def closing():\n"
+        "  def steps():\n"
+        "    try: yield total(x)\n"
+        "    finally: plus(x)\n"
+        "  steps_ = steps(); first = next(steps_); del steps_; gc.collect()\n"
+        "  return first",
+        "closing()",
+        2,
+    ),
+    "__del__": (
+        "class Last:\n  def __del__(self): total(x)\n"
+        "def drop():\n"
+        "  one, other = Last(), Last(); other.itself = other\n"
+        "  del one, other; gc.collect()",
+        "drop()",
+        2,
+    ),
+    "a handler of a signal": (
+        "def handled():\n"
+        "  old = signal.signal(signal.SIGUSR1, lambda *_: total(x))\n"
+        "  signal.raise_signal(signal.SIGUSR1)\n"
+        "  signal.signal(signal.SIGUSR1, old)",
+        "handled()",
+        1,
+    ),
+    "what an array shows of itself": (
+        "shown = jax.device_put(x, whole)",
+        "[None for _ in (repr(x), str(x), repr(shown), str(shown), np.asarray(shown),"
+        " x.sharding, x.is_ready(), x.addressable_shards)]",
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_every_launch_is_counted_once_as_xla_itself_tells(
+    ranks: jaxcluster.Cluster, way: tuple[str, str, int | None]
+) -> None:
+    """Against XLA's own trace of what it executed: the same programs in the same order."""
+    prepare, action, number = way
+    source = f"{prepare}\nlaunch = lambda: {action}\nprint([compare(launch) for _ in range(3)])"
+    record = ranks.run(source, show=False, timeout_s=60)
+    printed = [record.stdout(rank).splitlines()[-1] for rank in range(2)]
+    assert printed[0] == printed[1]
+    numbers = ast.literal_eval(printed[0])
+    if number is not None:
+        assert numbers == [number] * 3
+    else:
+        assert min(numbers) > 0
+    check_whole(ranks)
+
+
+def test_the_comparison_with_xlas_trace_can_fail(ranks: jaxcluster.Cluster) -> None:
+    source = (
+        "count = journal.launched\n"
+        "def twice(program): [count(program) for _ in range(2)]\n"
+        "journal.launched = twice\n"
+        "try: compare(lambda: total.lower(x).compile()(x))\n"
+        "finally: del journal.launched"
+    )
+    with pytest.raises(CellFailed, match="XLA ran"):
+        ranks.run(source, show=False)
+    check_whole(ranks)
 
 
 # ------------------------------------------------------------------------ counted and not launched
