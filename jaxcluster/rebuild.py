@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from jaxcluster import registry
 from jaxcluster.errors import RankHung, RecoveryError
 from jaxcluster.kept import Folder, Kept
 from jaxcluster.link import Event, Sink, unwrap
@@ -100,8 +101,10 @@ def _snapshots(cluster: Cluster, folder: str, check: Check) -> dict[int, dict[st
     answers: dict[int, Event] = {}
     # Hashes tell the values that all ranks share from those that each has of its own.
     digests = bool(cluster.dead)
+    with registry.quiet(cluster.name) as last:  # the cell that "before the cell" means on all ranks
+        cell = max(last.values(), default=0)
     while alive := [r for r in range(cluster.num_processes) if r not in cluster.dead]:
-        bodies = {rank: {"path": folder, "digests": digests} for rank in alive}
+        bodies = {r: {"path": folder, "digests": digests, "cell": cell} for r in alive}
         answers = ask(cluster, "snapshot", bodies, SAVE_S, check)
         saved = {rank: event.body for rank, event in answers.items() if event.op == "reply"}
         if digests or len(saved) == len(alive):
@@ -214,10 +217,13 @@ def plan(
     All ranks take a name from the same moment: rank 0's ``params`` after the cell and rank 1's from
     before it would be silently wrong together. That is the newest where all ranks have it, and
     what was before the cell where one of them lost it in there, or where the cell is to be undone.
+    Where a rank does not know what was before the cell (it had to let go of it), none goes back.
     """
     then = {rank: _as_before(report) for rank, report in reports.items()}
     changed = {n for r in reports.values() for n in _all_names(r["before"])}
     changed |= {n for r in reports.values() for n in r["before"]["absent"]}
+    if not all(report["before"].get("known", True) for report in reports.values()):
+        changed = set()
     lost = _lost_in(reports.values())
     lost_then = _lost_in(then.values())
     there = {n for report in then.values() for n in _all_names(report)}

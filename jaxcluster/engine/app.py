@@ -147,9 +147,10 @@ class Rank:
         return names
 
     def _snapshot(self, request: Request) -> Any:
-        values, before = self.values, self.runner.undo.before
+        values, body = self.values, request.body
+        before = self.runner.undo.before(body.get("cell"))
         lost = values.lost.words
-        return state.on_snapshot(values.namespace, self.rank, request.body, before, lost=lost)
+        return state.on_snapshot(values.namespace, self.rank, body, before, lost=lost)
 
     def _restore(self, request: Request) -> Any:
         self.runner.undo.forget("variables were restored since")

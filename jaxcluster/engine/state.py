@@ -18,10 +18,10 @@ def on_snapshot(
     before: Mapping[str, Any] | None = None,
     lost: Mapping[str, str] | None = None,
 ) -> Any:
-    """``snapshot`` {"path": folder, "digests": bool}: save to a file, from a side thread.
+    """``snapshot`` {"path": folder, "digests": bool, "cell": seq}: save to a file, on any thread.
 
     Args:
-      before: what the names were bound to when the cell that runs now, or went wrong, began.
+      before: what the names were bound to before that cell; None if that is not known.
       lost: names that were lost earlier, and how (see ``LostNames``).
 
     Replies with ``Saved.report`` and ``seconds``.
@@ -30,7 +30,9 @@ def on_snapshot(
     saved = save(namespace, rank, digests=body.get("digests", False), before=before)
     saved.unbound = dict(lost or {})
     write(saved, state_path(body["path"], rank))
-    return {**saved.report(), "seconds": time.perf_counter() - started}
+    report = saved.report()
+    report["before"]["known"] = before is not None
+    return {**report, "seconds": time.perf_counter() - started}
 
 
 def on_restore(namespace: dict[str, Any], rank: int, body: Any) -> Any:

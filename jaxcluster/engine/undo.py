@@ -156,15 +156,19 @@ class Undo:
             if self._kept is not None:
                 self._kept.let_go(why)
 
-    @property
-    def before(self) -> Mapping[str, Any] | None:
-        """What the names were bound to before the last cell; None if that is not kept. Any thread.
+    def before(self, seq: int | None = None) -> Mapping[str, Any] | None:
+        """What the names were bound to before cell ``seq`` (None: the last one). Any thread.
 
-        After the cell was taken back that is what they are bound to now.
+        Before a cell that did not run here, or was taken back, they were bound to what they are
+        now. None: it is not known.
         """
         with self._lock:
             kept = self._kept
-            if kept is None or kept.gone:
+            if kept is None or (seq is not None and kept.seq > seq):
+                return None
+            if kept.gone == UNDONE or (seq is not None and kept.seq < seq):
+                return dict(self.namespace)
+            if kept.gone:
                 return None
             now = {n: self.namespace[n] for n in kept.bound_since if n in self.namespace}
             return kept.names | now

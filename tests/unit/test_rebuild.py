@@ -86,6 +86,20 @@ def test_it_is_lost_where_a_rank_has_no_older_one_either():
     assert plan(reports, {}).lost == {"params": "still being computed"}
 
 
+def test_a_rank_that_does_not_know_what_was_before_keeps_all_from_going_back():
+    """Its newest value beside the others' older one would be silently wrong."""
+    unknown = report(["params"])
+    unknown["before"]["known"] = False
+    reports = {
+        0: unknown,
+        1: report(lost={"params": "still being computed"}, before=["params"]),
+    }
+    for cell_is_undone in (False, True):
+        found = plan(reports, {}, cell_is_undone)
+        assert found.lost == {"params": "still being computed"}
+        assert not found.older
+
+
 def test_a_name_that_was_not_there_before_the_cell_is_lost():
     reports = {0: report(lost={"new": "still being computed"}, absent=["new"]), 1: report()}
     assert plan(reports, {}).lost == {"new": "still being computed"}

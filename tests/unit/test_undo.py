@@ -145,7 +145,7 @@ def test_a_cell_that_goes_on_after_it_was_undone_is_undone_at_its_end(rank: Rank
     rank.undo.begin(rank.seq, "a log")
     exec("a = 2; log.append(1)", rank.ns)
     rank.back()
-    assert rank.undo.before is not None
+    assert rank.undo.before() is not None
     assert (rank.ns["a"], rank.ns["log"]) == (1, [])
     exec("a = 3; b = 3; log.append(2)", rank.ns)
     rank.undo.end()
@@ -153,16 +153,32 @@ def test_a_cell_that_goes_on_after_it_was_undone_is_undone_at_its_end(rank: Rank
 
 
 def test_what_was_before_is_told_to_whoever_saves_the_variables(rank: Rank) -> None:
-    assert rank.undo.before is None
+    assert rank.undo.before() is None
     rank.run("a = 1; b = 1")
     rank.run("a = 2; b = 2; c = 2")
     rank.ns["b"] = 3
     rank.undo.bound(["b"])
-    before = rank.undo.before
-    assert before is not None
-    assert (before["a"], before["b"], "c" in before) == (1, 3, False)
+    for seq in (None, rank.seq):
+        before = rank.undo.before(seq)
+        assert before is not None
+        assert (before["a"], before["b"], "c" in before) == (1, 3, False)
+    assert rank.undo.before(rank.seq - 1) is None
+
+
+def test_before_a_cell_that_did_not_run_here_is_now(rank: Rank) -> None:
+    rank.run("a = 1")
+    rank.run("a = 2")
+    assert rank.undo.before(rank.seq + 1) == rank.ns
+    rank.undo.set_limit(0)
+    assert rank.undo.before(rank.seq + 1) == rank.ns
+    assert rank.undo.before(rank.seq) is None
+
+
+def test_before_a_cell_that_was_undone_is_now(rank: Rank) -> None:
+    rank.run("a = 1")
+    rank.run("a = 2")
     rank.back()
-    assert rank.undo.before is None
+    assert rank.undo.before(rank.seq) == rank.ns
 
 
 def test_surroundings_are_put_back(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +226,7 @@ def test_more_than_the_limit_is_let_go(rank: Rank) -> None:
     rank.undo.check_memory()
     with pytest.raises(CannotUndo, match=r"hold 8 MiB, more than the 1 MiB .*undo SIZE"):
         rank.undo.look(rank.seq)
-    assert rank.undo.before is None
+    assert rank.undo.before() is None
 
 
 def test_what_variables_still_reach_is_not_held(rank: Rank) -> None:
