@@ -11,7 +11,9 @@ from typing import Any
 
 import psutil
 import pytest
+import zmq
 from helpers import DEADLINE_S, Notebook, python, until
+from zmq.utils.monitor import recv_monitor_message
 
 import jaxcluster
 
@@ -226,3 +228,29 @@ def test_the_stop_button_stops_a_px_cell(open_notebook: Callable[..., Notebook])
     notebook.wait(cell, 30)
     assert "Sending signal SIGINT to engines" in cell.stderr
     assert notebook.ok("%%spmd\nprint('free')").stdout == "free\n"
+
+
+def test_what_is_printed_can_be_read_by_nobody_else(cluster: jaxcluster.Cluster) -> None:
+    """ipyparallel's ports are open to every user of the machine; the keys are in our files."""
+    client = cluster.client
+    url = client._iopub_socket.getsockopt_string(zmq.LAST_ENDPOINT)
+    with zmq.Context() as context, context.socket(zmq.SUB) as listener:
+        listener.linger = 0
+        listener.subscribe("")
+        with context.socket(zmq.PAIR) as monitor:
+            monitor.linger = 0
+            listener.monitor("inproc://events", zmq.EVENT_ALL)
+            monitor.connect("inproc://events")
+            listener.connect(url)
+            refused = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+            refused |= zmq.EVENT_DISCONNECTED
+            event: Any = 0
+            while not event & (refused | zmq.EVENT_HANDSHAKE_SUCCEEDED):
+                assert monitor.poll(30_000)
+                event = recv_monitor_message(monitor)["event"]
+            assert event & refused
+            listener.disable_monitor()
+        result = client[:].execute("print('a secret')", block=True)
+        result.wait_for_output()
+        assert result.stdout == ["a secret\n"] * 4
+        assert not listener.poll(0)
