@@ -300,6 +300,13 @@ def test_a_pull_that_fails_leaves_no_value_held(answer: Any) -> None:
     assert ranks.tokens("forget") == ranks.tokens("describe")
 
 
+@pytest.mark.parametrize("change", [{"shape": [5]}, {"dtype": "int32"}, {"spans": False}])
+def test_a_rank_that_has_another_array_under_the_name_is_named(change: dict[str, Any]) -> None:
+    ranks = Ranks({"describe": {0: (view(), [b"."]), 1: (view(**change), [])}})
+    with pytest.raises(TransferError, match="x is not the same on all ranks: rank 1 has another"):
+        transfer.pull(ranks, "x")  # type: ignore[arg-type]
+
+
 def test_a_pull_that_ends_well_leaves_no_value_held_either() -> None:
     """Of a value that each rank has for itself, only rank 0 is asked for the bytes."""
     dumped = pickled(np.zeros(4, "float32"))
