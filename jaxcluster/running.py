@@ -86,6 +86,7 @@ class AsyncCell:
         self._noticed = False
         self._next_word_at = STILL_WORKING_S
         self._notice_at: float | None = None
+        self._listener_error: Exception | None = None
 
     def wait(self) -> CellRecord:
         """Carry the cell through: show what comes, interrupt whom the watch says."""
@@ -93,9 +94,12 @@ class AsyncCell:
             self._carry()
         else:
             self._await(self._ended)
+        self._say_faults()
         if self._stopped is not None:
             raise self._stopped
         self._raise()
+        if self._listener_error is not None:
+            raise self._listener_error
         return self.record
 
     def run_in_background(self, when_done: Callable[[CellRecord], None]) -> None:
@@ -227,8 +231,16 @@ class AsyncCell:
         return health.Replied(event.rank, reply.status)
 
     def _tell(self, what: wire.RankOutput | wire.CellReply) -> None:
-        if self._on_output is not None:
+        """Show what came. A listener that raises is told nothing more, and raises at the end.
+
+        The ranks run on whatever has befallen it: a closed pipe, an error of the user's own.
+        """
+        if self._on_output is None or self._listener_error is not None:
+            return
+        try:
             self._on_output(self.record, what)
+        except Exception as error:
+            self._listener_error = error
 
     def _call_roll(self) -> None:
         """Ask all ranks where they are; a certain finding ends the cell."""
@@ -542,6 +554,21 @@ class AsyncCell:
             f"[{self.record.execution_count}]{line}). {waiting} {verb} "
             f"{self._watch.grace_s:g} s to end the cell.\n"
         )
+
+    def _say_faults(self) -> None:
+        """Errors of ours after the cell's own code: told as such, equal ones once."""
+        faults: dict[str, list[int]] = {}
+        for rank, reply in sorted(self.record.replies.items()):
+            if reply.fault:
+                faults.setdefault(reply.fault, []).append(rank)
+        if self.on_notice is None:
+            return
+        for fault, ranks in faults.items():
+            self.on_notice(
+                f"jaxcluster itself failed on {name_ranks(ranks)} after the cell's own code, which "
+                f"is not affected: {fault}. %jaxcluster logs {ranks[0]} has the whole traceback: "
+                "please report it.\n"
+            )
 
     def _say_silent(self) -> str:
         states = {s.rank: s for s in self.cluster.status()}

@@ -12,9 +12,12 @@ is unpickled, except the values that a user pushes and pulls on purpose.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import functools
 import json
+import math
+import sys
 import types
 import typing
 from dataclasses import dataclass, field
@@ -187,7 +190,8 @@ class CellReply:
     ``launches`` is the journal's: for each set of processes ("0,1,2,3") the number of programs
     that it has launched together and their rolling hash; equal on the set's members while they are
     in step. ``global_result`` says that the cell's last
-    expression was an array that spans processes.
+    expression was an array that spans processes. ``fault`` is an error of ours after the cell's own
+    code was over, in words; "" if there was none.
     """
 
     rank: int
@@ -198,6 +202,7 @@ class CellReply:
     launches: dict[str, list[int]] = field(default_factory=dict)
     global_result: bool = False
     names: NameChanges | None = None
+    fault: str = ""
 
 
 BROKEN_OFF = ", broken off"  # in the name of a launch whose program did not run to its end
@@ -427,9 +432,16 @@ class NameInfo:
 
 
 def encode(op: str, id: str, body: Any = None) -> bytes:
-    """One envelope as JSON bytes; ``body`` is a wire dataclass or a plain JSON value."""
+    """One envelope as JSON bytes; ``body`` is a wire dataclass or a plain JSON value.
+
+    It can't fail for what a user has put in: whatever strict JSON can't carry (NaN and infinities,
+    halves of surrogate pairs, bytes, objects) travels as ``plain`` has it.
+    """
     envelope = {"v": PROTOCOL_VERSION, "op": op, "id": id, "body": body}
-    return json.dumps(envelope, default=_fields).encode()
+    try:
+        return _strict.encode(envelope).encode()
+    except Exception:  # TypeError, ValueError, RecursionError, or what a user's class raises
+        return _strict.encode(plain(envelope)).encode()
 
 
 def _fields(value: Any) -> dict[str, Any]:
@@ -437,6 +449,115 @@ def _fields(value: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return vars(value)
     raise TypeError(f"{type(value).__name__} is no JSON value")
+
+
+_strict = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_fields)
+
+
+def plain(value: Any) -> Any:
+    """``value`` in JSON's own types, whatever it is. It never fails, and runs a user's code last.
+
+    As Jupyter has it: numbers that JSON lacks are their text (``"nan"``), bytes are base64, sets
+    and tuples lists, numpy's scalars and arrays Python's. What else there is, is its ``repr``.
+    """
+    return _Plain().make(value)
+
+
+def clean(text: str) -> str:
+    """``text`` as UTF-8 can carry it: half a surrogate pair becomes its escape, ``\\ud83d``."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+    return text
+
+
+def told(value: Any, limit: int = 1000) -> str:
+    """The ``repr`` of anything, cut to ``limit`` characters; its type where that fails."""
+    try:
+        return shorten(clean(str.__str__(repr(value))), limit)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return f"<{type_name(type(value))} without a repr>"
+
+
+def type_name(kind: type) -> str:
+    """A class's name, past what its metaclass may have in its place."""
+    return clean(type.__dict__["__name__"].__get__(kind))
+
+
+def shorten(text: str, limit: int) -> str:
+    """``text``, where it is longer than ``limit`` without its middle."""
+    if len(text) <= limit:
+        return text
+    head, tail = limit * 3 // 4, limit // 4
+    return f"{text[:head]} [... {len(text) - head - tail:,} characters ...] {text[-tail:]}"
+
+
+class _Plain:
+    """One value on its way to JSON: it may hold itself, or one part very often."""
+
+    MAX_DEPTH = 100
+    MAX_ITEMS = 1_000_000
+    MAX_BITS = 4096  # of an integer: Python refuses to write much longer ones
+
+    def __init__(self) -> None:
+        self._items = 0
+        self._above: list[int] = []
+
+    def make(self, value: Any) -> Any:
+        try:
+            return self._make(type(value), value)
+        except Exception:  # what the value's own class, or the lack of memory or stack, raised
+            return told(value)
+
+    def _make(self, kind: Any, value: Any) -> Any:
+        if value is None or kind is bool:
+            return value
+        if issubclass(kind, str):
+            return clean(str.__str__(value))
+        if issubclass(kind, int):
+            number = int.__int__(value)
+            bits = number.bit_length()
+            return number if bits <= self.MAX_BITS else f"<an integer of {bits} bits>"
+        if issubclass(kind, float):
+            real = float.__float__(value)
+            return real if math.isfinite(real) else repr(real)
+        if issubclass(kind, bytes | bytearray | memoryview):
+            return base64.b64encode(value).decode()
+        self._items += 1
+        if self._items > self.MAX_ITEMS or len(self._above) >= self.MAX_DEPTH:
+            return "..."
+        if id(value) in self._above:
+            return "<itself>"
+        self._above.append(id(value))
+        try:
+            return self._make_container(kind, value)
+        finally:
+            self._above.pop()
+
+    def _make_container(self, kind: Any, value: Any) -> Any:
+        if issubclass(kind, dict):
+            return {self._key(k): self.make(v) for k, v in list(dict.items(value))}
+        for own in (list, tuple, set, frozenset):
+            if issubclass(kind, own):
+                return [self.make(item) for item in list(own.__iter__(value))]
+        if kind.__module__ == __name__ and dataclasses.is_dataclass(kind):
+            return {k: self.make(v) for k, v in vars(value).items()}
+        numpy = sys.modules.get("numpy")
+        if (
+            numpy is not None
+            and issubclass(kind, numpy.generic | numpy.ndarray)
+            and value.size <= self.MAX_ITEMS
+            and value.dtype.kind in "biufSU"
+        ):
+            return self.make(value.tolist())
+        return told(value)
+
+    def _key(self, key: Any) -> str:
+        value = self.make(key)
+        return value if isinstance(value, str) else json.dumps(value)
 
 
 class OtherVersion(ValueError):
@@ -450,7 +571,10 @@ def decode(data: bytes | memoryview) -> dict[str, Any]:
       OtherVersion: it is of another protocol version.
       ValueError: it is no envelope.
     """
-    envelope = json.loads(bytes(data))
+    try:
+        envelope = json.loads(bytes(data))
+    except RecursionError:
+        raise ValueError("a message that is nested too deep") from None
     if not isinstance(envelope, dict) or "op" not in envelope:
         raise ValueError(f"not a jaxcluster message: {bytes(data)[:80]!r}")
     if envelope.get("v") != PROTOCOL_VERSION:

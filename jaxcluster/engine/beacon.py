@@ -20,18 +20,23 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import zmq
 
 from jaxcluster import wire
+from jaxcluster.engine import log
+from jaxcluster.engine.failures import message_of
+from jaxcluster.engine.mending import mend_builtins
 
 Handler = Callable[["Request"], Any]
 Buffer = bytes | memoryview
 
 STREAM_PERIOD_S = 0.02  # printed text is gathered for this long: one message instead of hundreds
-STREAM_MAX_CHARS = 1 << 20  # text that waits for the socket; past it print() waits for the socket
+STREAM_MAX_CHARS = 1 << 20  # text that is gathered at most
+FULL_MESSAGES = 8  # that wait for the socket: print() waits for it, but not longer than
+FULL_S = 5.0
 
 
 @dataclass
@@ -44,21 +49,38 @@ class Request:
     op: str
     body: Any
     buffers: list[Buffer]
+    _unanswered: list[None] = field(default_factory=lambda: [None], repr=False)
 
     def reply(self, body: Any = None, buffers: Sequence[Buffer] = ()) -> None:
-        self.beacon.post(self.ident, wire.encode("reply", self.id, body), buffers)
+        """Answer it, unless it has been: the first answer is the one that there is."""
+        self._answer("reply", body, buffers)
 
     def send(self, op: str, body: Any) -> None:
         """Send something that comes before the reply."""
         self.beacon.post(self.ident, wire.encode(op, self.id, body))
 
     def fail(self, error: BaseException) -> None:
+        """Answer with an exception: of ours, with its message and hint, or anybody's."""
+        message: Any = ""
+        hint: Any = ""
+        try:
+            message, hint = getattr(error, "message", ""), getattr(error, "hint", "")
+        except Exception:  # of the user's making
+            pass
         body = {
-            "ename": type(error).__name__,
-            "message": getattr(error, "message", None) or str(error),
-            "hint": getattr(error, "hint", ""),
+            "ename": wire.type_name(type(error)),
+            "message": message if isinstance(message, str) and message else message_of(error),
+            "hint": hint if isinstance(hint, str) else "",
         }
-        self.beacon.post(self.ident, wire.encode("error", self.id, body))
+        self._answer("error", body, ())
+
+    def _answer(self, op: str, body: Any, buffers: Sequence[Buffer]) -> None:
+        message = wire.encode(op, self.id, body)
+        try:
+            self._unanswered.pop()
+        except IndexError:
+            return
+        self.beacon.post(self.ident, message, buffers)
 
 
 class Beacon:
@@ -79,7 +101,7 @@ class Beacon:
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="jaxcluster-side")
         self._outbox: deque[tuple[bytes, bytes, Sequence[Buffer]]] = deque()
         self._stream: _Stream | None = None
-        self._lock = threading.Condition()
+        self._lock = threading.Lock()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
@@ -113,22 +135,30 @@ class Beacon:
 
     def stream(self, request: Request, rank: int, seq: int, name: str, text: str) -> None:
         """Queue printed text; what follows within 20 ms shares its message. Any thread."""
+        if self._stream_text(request, rank, seq, name, text):
+            # Not with the lock: an interrupt may break off the wait, and nothing else.
+            deadline = time.monotonic() + FULL_S
+            while len(self._outbox) >= FULL_MESSAGES and time.monotonic() < deadline:
+                time.sleep(0.001)
+
+    def _stream_text(self, request: Request, rank: int, seq: int, name: str, text: str) -> bool:
+        """Whether the socket is behind, so that whoever prints is to wait."""
         with self._lock:
             waiting = self._stream
             if waiting is not None and waiting.matches(request, seq, name):
                 waiting.parts.append(text)
                 waiting.size += len(text)
-                if waiting.size > STREAM_MAX_CHARS:
-                    self._gather()
-                    self._lock.wait_for(lambda: len(self._outbox) < 8, timeout=5)
-                else:
-                    return  # the thread is awake already and looks again within 20 ms
+                if waiting.size <= STREAM_MAX_CHARS:
+                    return False  # the thread is awake already and looks again within 20 ms
+                self._gather()
             else:
                 self._gather()
                 self._stream = _Stream(
                     request, rank, seq, name, [text], len(text), time.monotonic()
                 )
+            full = len(self._outbox) >= FULL_MESSAGES
         self._wake()
+        return full
 
     def _gather(self) -> None:
         if (text := self._stream) is not None:
@@ -160,28 +190,34 @@ class Beacon:
         poller.register(socket, zmq.POLLIN)
         poller.register(self._wake_read, zmq.POLLIN)
         while True:
-            with self._lock:
-                busy = self._stream is not None or self.ticking
-            events = dict(poller.poll(int(STREAM_PERIOD_S * 1000) if busy else None))
-            if self._wake_read in events:
-                os.read(self._wake_read, 4096)
-            self._woken = False
-            if socket in events:
-                self._receive(socket)
-            now = time.monotonic()
-            if self.ticking and self.on_tick is not None:
-                self.on_tick()
-            with self._lock:
-                waiting = self._stream
-                if waiting is not None and now - waiting.since >= STREAM_PERIOD_S:
-                    self._gather()
-                messages = list(self._outbox)
-                self._outbox.clear()
-                self._lock.notify_all()
-            for ident, envelope, buffers in messages:
-                # Big buffers are sent from where they lie; small ones are cheaper to copy.
-                large = any(len(memoryview(b).cast("B")) > 1 << 16 for b in buffers)
-                socket.send_multipart([ident, envelope, *buffers], copy=not large)
+            try:
+                self._turn(socket, poller)
+            except Exception as error:  # a rank whose thread had ended would not be heard of again
+                mend_builtins()
+                log.write("".join(traceback.format_exception(error)))
+
+    def _turn(self, socket: zmq.Socket[bytes], poller: zmq.Poller) -> None:
+        """Wait for something to do, and do it."""
+        with self._lock:
+            busy = self._stream is not None or self.ticking
+        events = dict(poller.poll(int(STREAM_PERIOD_S * 1000) if busy else None))
+        if self._wake_read in events:
+            os.read(self._wake_read, 4096)
+        self._woken = False
+        if socket in events:
+            self._receive(socket)
+        now = time.monotonic()
+        if self.ticking and self.on_tick is not None:
+            self.on_tick()
+        with self._lock:
+            waiting = self._stream
+            if waiting is not None and now - waiting.since >= STREAM_PERIOD_S:
+                self._gather()
+        while self._outbox:
+            ident, envelope, buffers = self._outbox.popleft()
+            # Big buffers are sent from where they lie; small ones are cheaper to copy.
+            large = any(len(memoryview(b).cast("B")) > 1 << 16 for b in buffers)
+            socket.send_multipart([ident, envelope, *buffers], copy=not large)
 
     def _receive(self, socket: zmq.Socket[bytes]) -> None:
         while True:
@@ -232,7 +268,7 @@ class Beacon:
             raise
         except Exception as error:
             if not hasattr(error, "hint"):
-                traceback.print_exc()  # to the rank's log: nobody expected this one
+                log.write("".join(traceback.format_exception(error)))  # nobody expected it
             request.fail(error)
             return
         if result is DEFERRED:

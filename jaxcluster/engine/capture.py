@@ -9,13 +9,14 @@ transport's own chatter.
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from ipykernel.jsonutil import encode_images, json_clean
+from jaxcluster import wire
 
 # gloo's and XLA's own lines: "[Gloo] Rank 0 is connected to 3 peer ranks...", absl's and glog's
 # "E0000 00:00:1729.1 12345 cuda.cc:1] ...", TSL's "2026-01-01 10:00:00.0: I external/...", NCCL's
@@ -59,8 +60,9 @@ class RankStream(io.TextIOBase):
     def write(self, text: str) -> int:
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        if text and not self._sink(self.name, text):
-            self.inner.write(text)
+        shown = text if text.isascii() else wire.clean(text)
+        if shown and not self._sink(self.name, shown):
+            self.inner.write(shown)
         return len(text)
 
     def flush(self) -> None:
@@ -167,9 +169,9 @@ def capture_displays(shell: Any, emit: Emit, active: Callable[[], bool]) -> None
         emit(
             "update_display_data" if update else "display_data",
             {
-                "data": json_clean(encode_images(dict(data))),
-                "metadata": json_clean(metadata or {}),
-                "transient": json_clean(transient or {}),
+                "data": mime_bundle(data),
+                "metadata": _dict(metadata),
+                "transient": _transient(transient),
             },
         )
 
@@ -186,7 +188,7 @@ def capture_displays(shell: Any, emit: Emit, active: Callable[[], bool]) -> None
             content = hook.msg["content"]
             emit(
                 "execute_result",
-                {"data": content["data"], "metadata": json_clean(content["metadata"] or {})},
+                {"data": mime_bundle(content["data"]), "metadata": _dict(content["metadata"])},
             )
             hook.msg = None
 
@@ -200,3 +202,46 @@ def capture_displays(shell: Any, emit: Emit, active: Callable[[], bool]) -> None
     publisher.clear_output = captured_clear_output
     hook.finish_displayhook = captured_finish_displayhook
     shell._showtraceback = captured_traceback
+
+
+# --------------------------------------------------------------------------- what a bundle may hold
+
+_JSON = re.compile(r"application/(.*\+)?json")
+_TEXT = re.compile(r"text/|image/svg\+xml|application/javascript")
+
+
+def mime_bundle(data: Any) -> dict[str, Any]:
+    """A MIME bundle that every frontend and notebook file can carry, of whatever was displayed.
+
+    nbformat asks for text in all but JSON's MIME types: bytes become base64 (text, where the type
+    is text), other objects their ``repr``.
+    """
+    bundle = {}
+    for key, value in dict(data).items():
+        kind = wire.clean(key) if type(key) is str else wire.told(key, 100)
+        if value is not None:
+            bundle[kind] = wire.plain(value) if _JSON.fullmatch(kind) else _text(kind, value)
+    return bundle
+
+
+def _text(kind: str, value: Any) -> str:
+    if type(value) is str:
+        return wire.clean(value)
+    if isinstance(value, bytes | bytearray) and _TEXT.match(kind):
+        return value.decode("utf-8", "backslashreplace")
+    made = wire.plain(value)
+    if type(value) in (list, tuple) and all(type(part) is str for part in value):
+        return "".join(made)
+    return made if isinstance(made, str) else wire.told(value, 100_000)
+
+
+def _dict(metadata: Any) -> dict[str, Any]:
+    made = wire.plain(metadata) if metadata else {}
+    return made if isinstance(made, dict) else {}
+
+
+def _transient(transient: Any) -> dict[str, Any]:
+    made = _dict(transient)
+    if (display_id := made.get("display_id")) is not None and not isinstance(display_id, str):
+        made["display_id"] = json.dumps(display_id)  # it must be fit for a key
+    return made

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import hashlib
+import os
 import queue
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+import traceback
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict, dataclass, field, replace
 from types import FrameType
 from typing import Any
 
 from jaxcluster import wire
+from jaxcluster.engine import failures, log, usercode
 from jaxcluster.engine.arrays import describe, spans_processes
 from jaxcluster.engine.background import Background
 from jaxcluster.engine.beacon import DEFERRED, Beacon, Handler, Request
-from jaxcluster.engine.capture import LogTail, RankStream, capture_displays
+from jaxcluster.engine.capture import LogTail, RankStream, capture_displays, mime_bundle
 from jaxcluster.engine.journal import Journal
+from jaxcluster.engine.mending import mend, mend_builtins
 from jaxcluster.engine.names import Names
 from jaxcluster.engine.undo import Undo
 
 RETRY_S = 0.002  # before a signal that came at a bad moment is sent again
+RENDER_S = 1.5  # that the rendering of an error is not broken off
+PATIENCE_S = 1.0  # ... and IPython's own steps around a cell's code
 # Equal on all ranks: a cell's file name is part of its program's fingerprint in JAX.
 CELL_DIRECTORY = "/tmp/ipykernel_jaxcluster"
 
@@ -34,16 +41,34 @@ HOLD_NEW_S = 0.1  # on a rank that has run no cell: it may have taken the place 
 
 @dataclass
 class Running:
-    """The cell that the main thread is in."""
+    """The cell that the main thread is in.
+
+    Attributes:
+      has_left: its own code is over: IPython renders its error, or we tidy up.
+      is_mute: the message of its exception does not end.
+      escaped: what a cell that awaits has raised past IPython.
+      unheard: an interrupt came where it could not be raised, and is to come again.
+      result: IPython's, once there is one.
+      faults: errors of ours, in words.
+    """
 
     request: Request
     cell: wire.CellRequest
     started: float
     shown: bool
     interrupted: bool = False
-    interruptible: bool = False
-    has_left: bool = False  # its own code is over: IPython renders its error, or we tidy up
+    unheard: bool = False
+    unheard_since: float = 0.0
+    has_left: bool = False
+    left_at: float = 0.0
+    over: bool = False
     task: asyncio.Future[Any] | None = None
+    is_mute: bool = False
+    escaped: BaseException | None = None
+    result: Any = None
+    error: wire.ErrorInfo | None = None
+    status: str = ""
+    faults: list[str] = field(default_factory=list)
 
 
 class CellRunner:
@@ -69,6 +94,8 @@ class CellRunner:
         self.background = Background()
         self.cell_numbers = journal.cell_numbers
         self.main_thread_id = threading.main_thread().ident or 0
+        self._pid = os.getpid()
+        self._sigint_handler = self._on_sigint  # one object, to be known again
         self._waiting: dict[int, Request] = {}  # cells that have come and do not run yet, by seq
         self._held: dict[int, tuple[Request, wire.CellRequest]] = {}  # those that come too early
         self.taken = 0  # the seq of the last cell that the main thread was given
@@ -95,9 +122,13 @@ class CellRunner:
 
         shell.displayhook.fill_exec_result = remember
         shell.compile.get_code_name = self._code_name
+        self._show_traceback, shell.showtraceback = shell.showtraceback, self._render_error
+        # IPython's own name for it, seen in 9.18: where it has moved, only odd exceptions differ.
+        self._store_exception = getattr(shell, "_format_exception_for_storage", None)
+        shell._format_exception_for_storage = self._store_error
         sys.stdout = RankStream("stdout", 1, sys.stdout, self._print)
         sys.stderr = RankStream("stderr", 2, sys.stderr, self._print)
-        signal.signal(signal.SIGINT, self._on_sigint)
+        mend(self._sigint_handler)
         threading.Thread(target=self._signal_again, name="jaxcluster-again", daemon=True).start()
         self.beacon.on_tick = self._tick
         self.background.attach(loop)
@@ -109,7 +140,9 @@ class CellRunner:
         return len(self._waiting)
 
     def _code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
-        digest = hashlib.blake2b(raw_code.encode(), digest_size=6).hexdigest()
+        digest = hashlib.blake2b(
+            raw_code.encode(errors="backslashreplace"), digest_size=6
+        ).hexdigest()
         name = f"{CELL_DIRECTORY}/{number}-{digest}.py"
         self.cell_numbers[name] = number
         return name
@@ -158,8 +191,7 @@ class CellRunner:
         """A ``main`` handler that keeps its turn among cells: whoever asks later, is later."""
 
         async def answer(request: Request) -> None:
-            assert self._lock is not None
-            async with self._lock:
+            async with _Turn(self._lock):
                 Beacon.answer(handler, request)
 
         def begin(request: Request) -> Any:
@@ -170,8 +202,7 @@ class CellRunner:
         return begin
 
     async def _run_in_turn(self, request: Request, cell: wire.CellRequest) -> None:
-        assert self._lock is not None
-        async with self._lock:
+        async with _Turn(self._lock):
             shown = self.rank in cell.shown_ranks
             running = Running(request, cell, time.perf_counter(), shown)
             self.current = running  # before it leaves those: an interrupt finds it here or there
@@ -179,109 +210,189 @@ class CellRunner:
                 self.current = None  # interrupted before its turn, and answered
                 self.ended = cell.seq
                 return
-            request.reply(await self._run(running))
+            try:
+                reply = await self._run(running)
+            except BaseException as error:  # of ours: it must not cost the reply
+                mend_builtins()
+                self.current, self.ended = None, cell.seq
+                told = self._outside(error)
+                reply = wire.CellReply(self.rank, cell.seq, "error", 0.0, told)
+            request.reply(reply)
 
     async def _run(self, running: Running) -> wire.CellReply:
+        """One cell, to the reply that it gets whatever its code has done to this process."""
         cell = running.cell
+
+        def attempt(step: Callable[[], Any]) -> None:
+            failures.attempt(step, running.faults, log.write)
+
         self.last_result = None
-        self._log.reset()
+        attempt(self._log.reset)
+        attempt(lambda: mend(self._sigint_handler))
         self.journal.enter(cell.seq, cell.execution_count)
         self.journal.interrupted = False
-        self.undo.begin(cell.seq, cell.source)
+        attempt(lambda: self.undo.begin(cell.seq, cell.source))
         self.beacon.ticking = running.shown
-        result: Any = None
-        try:
-            result = await self._execute(running)
-        except KeyboardInterrupt:  # it came after IPython had stopped listening for it
-            running.interrupted = True
-        finally:
-            running.interruptible = False
-            self.beacon.ticking = False
-            self._show_log(last=True)
-            self._show_pages()
-            self.undo.end()
-            self.current = None
-            self.ended = cell.seq
+        await self._execute(running)
+        running.has_left = running.over = True
+        if self._is_child():
+            self._end_child(running)
+        self.beacon.ticking = False
+        attempt(lambda: mend(self._sigint_handler))
+        attempt(lambda: self._show_log(last=True))
+        attempt(self._show_pages)
+        attempt(self.undo.end)
+        self.current = None
+        self.ended = cell.seq
         seconds = time.perf_counter() - running.started
-        error = self._error(result) if result is not None else None
-        if error is None:
-            status = "interrupted" if result is None else "ok"
-        elif error.ename in ("KeyboardInterrupt", "CancelledError") and running.interrupted:
-            status = "interrupted"
-        else:
-            status = "error"
-        self.journal.leave(status, seconds)
+        attempt(lambda: self.journal.leave(running.status, seconds))
+        names: list[wire.NameChanges] = []
+        attempt(lambda: names.append(self.names.changes(running.request.ident, self.shell.user_ns)))
         return wire.CellReply(
             rank=self.rank,
             seq=cell.seq,
-            status=status,
+            status=running.status,
             seconds=seconds,
-            error=error,
+            error=running.error,
             launches=self.journal.launches(),
             global_result=spans_processes(self.last_result),
-            names=self.names.changes(running.request.ident, self.shell.user_ns),
+            names=names[0] if names else None,
+            fault="; ".join(running.faults),
         )
 
-    async def _execute(self, running: Running) -> Any:
-        """IPython's run of one cell, with top-level await, as ipykernel's ``do_execute`` does."""
+    async def _execute(self, running: Running) -> None:
+        """Run the cell's code; how that ended is in ``running``. It raises nothing."""
+        try:
+            code = usercode.call(self._run_code, running)
+            if code is not None:
+                running.task = asyncio.ensure_future(usercode.wait_for(code))
+                if running.interrupted:
+                    running.task.cancel()
+                await running.task
+                if running.escaped is not None:
+                    raise running.escaped
+        except BaseException as error:
+            mend_builtins()
+            failed = _error_of(running.result)
+            if not running.interrupted:
+                running.error = self._outside(error)
+            elif failed is not None:
+                running.error = running.error or self._info(failed, ask=False)
+            else:  # whatever IPython makes of it
+                running.status = "interrupted"
+        if running.error is None:
+            running.status = running.status or "ok"
+        elif running.error.ename in ("KeyboardInterrupt", "CancelledError") and running.interrupted:
+            running.status = "interrupted"
+        else:
+            running.status = "error"
+
+    def _run_code(self, running: Running) -> Coroutine[Any, Any, None] | None:
+        """IPython's run of one cell, as ipykernel's ``do_execute`` does it.
+
+        Returns:
+          What is to be awaited, where the cell awaits at its top level; else it has run.
+        """
+        if running.interrupted:  # before it began
+            raise KeyboardInterrupt
         shell, cell = self.shell, running.cell
         shell.execution_count = cell.execution_count
         shell._last_traceback = None
         source = cell.source
-        transformed, problem = source, None
-        waits = "await" in source or "async" in source  # else run_cell alone transforms it
-        if waits:
+        if "await" in source or "async" in source:  # else run_cell alone transforms it
+            transformed, problem = source, None
             try:
                 transformed = shell.transform_cell(source)
             except Exception:
                 problem = sys.exc_info()
-            waits = shell.should_run_async(
+            if shell.should_run_async(
                 source, transformed_cell=transformed, preprocessing_exc_tuple=problem
-            )
-        if not waits:
-            running.interruptible = True
-            if running.interrupted:  # before it was
-                raise KeyboardInterrupt
-            result = shell.run_cell(source, store_history=True)
-            running.interruptible = False
-            return result
-        running.task = asyncio.ensure_future(
-            shell.run_cell_async(
-                source,
+            ):
+                return self._run_async_code(running, transformed, problem)
+        self._take_result(running, shell.run_cell(source, store_history=True))
+        return None
+
+    async def _run_async_code(self, running: Running, transformed: str, problem: Any) -> None:
+        """It raises nothing: SystemExit or KeyboardInterrupt from a task would end the loop."""
+        try:
+            result = await self.shell.run_cell_async(
+                running.cell.source,
                 store_history=True,
                 transformed_cell=transformed,
                 preprocessing_exc_tuple=problem,
             )
-        )
-        if running.interrupted:
-            running.task.cancel()
+            self._take_result(running, result)
+            self.shell.events.trigger("post_execute")
+            self.shell.events.trigger("post_run_cell", result)
+        except BaseException as error:
+            running.escaped = error
+
+    def _take_result(self, running: Running, result: Any) -> None:
+        running.result = result
+        if (error := _error_of(result)) is not None:
+            running.error = self._info(error, ask=not running.is_mute)
+
+    def _info(self, error: BaseException, *, ask: bool = True) -> wire.ErrorInfo:
+        lines = self.shell._last_traceback or []
+        return failures.error_info(error, lines, self.cell_numbers, ask=ask)
+
+    def _outside(self, error: BaseException) -> wire.ErrorInfo:
+        """An error that went past IPython: a hook's, or IPython's own or ours, told as such."""
+        if failures.line_of(error, self.cell_numbers) is not None:
+            lines = failures.plain_lines(error, self.cell_numbers)
+            return failures.error_info(error, lines, self.cell_numbers)
+        log.write("".join(traceback.format_exception(error)))
+        name, told = "InternalError", failures.of_ours(error)
+        lines = [
+            f"\x1b[0;31m{name}\x1b[0m: IPython or jaxcluster failed around the cell's code: {told}",
+            f"The cell may have run in part. %jaxcluster logs {self.rank} has the whole traceback: "
+            "please report it, unless the cell has changed IPython itself.",
+            "%jaxcluster restart gives the ranks new processes, with their variables.",
+        ]
+        return wire.ErrorInfo(name, told, lines)
+
+    def _render_error(self, *args: Any, **kwargs: Any) -> None:
+        """IPython's ``showtraceback``, which is not broken off, and fails of no exception."""
+        mend_builtins()
+        running = self.current
+        error = sys.exc_info()[1]
+        if running is None or error is None or args or kwargs.get("exc_tuple"):
+            self._show_traceback(*args, **kwargs)
+            return
+        running.has_left, running.left_at = True, time.monotonic()
         try:
-            return await running.task
-        except asyncio.CancelledError:
-            return None
+            if failures.is_odd(error):
+                self.shell._last_traceback = failures.plain_lines(error, self.cell_numbers)
+            else:
+                self._show_traceback(**kwargs)
+        except KeyboardInterrupt:  # its message does not end
+            running.is_mute = True
+            self.shell._last_traceback = failures.plain_lines(error, self.cell_numbers, ask=False)
         finally:
-            shell.events.trigger("post_execute")
-            shell.events.trigger("post_run_cell", None)
+            running.has_left = False
 
-    def _error(self, result: Any) -> wire.ErrorInfo | None:
-        error = result.error_before_exec or result.error_in_exec
-        if error is None:
-            return None
-        traceback = [line for part in self.shell._last_traceback or [] for line in [str(part)]]
-        return wire.ErrorInfo(
-            ename=type(error).__name__,
-            evalue=str(error),
-            traceback=traceback,
-            lineno=self._line_of(error.__traceback__),
-        )
+    def _store_error(self, *args: Any, **kwargs: Any) -> Any:
+        """IPython's record of an exception for its history: not worth a cell's reply."""
+        running = self.current
+        if running is not None and running.is_mute:
+            return {}
+        try:
+            return self._store_exception(*args, **kwargs) if self._store_exception else {}
+        except Exception:
+            return {}
 
-    def _line_of(self, traceback: Any) -> int | None:
-        line = None
-        while traceback is not None:
-            if traceback.tb_frame.f_code.co_filename in self.cell_numbers:
-                line = traceback.tb_lineno
-            traceback = traceback.tb_next
-        return line
+    def _is_child(self) -> bool:
+        """Whether this is a process that the cell has forked."""
+        return os.getpid() != self._pid
+
+    def _end_child(self, running: Running) -> None:
+        """End a process that the cell has forked and that has come to the cell's end."""
+        if running.error is not None:
+            log.write("\n".join(running.error.traceback))
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(0 if running.status == "ok" else 1)
 
     # ------------------------------------------------------------------ interrupting
 
@@ -306,6 +417,8 @@ class CellRunner:
         if running is None:
             self.on_idle_sigint(frame)
             return
+        if running.over:
+            return
         if self.journal.between_count_and_launch(frame):
             # Raised here, it would put this rank out of step for good: the hook raises it when both
             # are done, and should it have just looked, the signal comes again. Nothing here may
@@ -313,10 +426,22 @@ class CellRunner:
             self.journal.interrupted = True
             self.signal_again(functools.partial(self._is_to_be_raised, running))
             return
-        # A cell with top-level await shares the loop's thread: only its own code is broken off.
-        if running.interruptible or (running.task is not None and self.in_a_cell(frame)):
+        now = time.monotonic()
+        is_rendering = running.has_left and now < running.left_at + RENDER_S
+        is_inside = usercode.is_inside(frame)
+        if is_inside is None:
+            is_inside = running.unheard_since > 0 and now > running.unheard_since + PATIENCE_S
+        if is_inside and not is_rendering:
             running.interrupted = True
+            running.unheard_since = 0.0
             raise KeyboardInterrupt
+        if running.task is None or is_rendering:
+            running.unheard = True
+            running.unheard_since = running.unheard_since or now
+            self.signal_again(functools.partial(self._is_to_be_raised, running))
+        elif self._loop is not None:  # it awaits, on a thread that it shares with the loop
+            running.interrupted = True
+            self._loop.call_soon_threadsafe(running.task.cancel)
 
     def signal_again(self, if_still: Callable[[], bool]) -> None:
         """From a signal handler that could not raise: SIGINT comes again, if there is need yet."""
@@ -331,9 +456,9 @@ class CellRunner:
                 signal.pthread_kill(self.main_thread_id, signal.SIGINT)
 
     def _is_to_be_raised(self, running: Running) -> bool:
-        if self.current is not running or not self.journal.interrupted:
+        if self.current is not running or not (self.journal.interrupted or running.unheard):
             return False
-        self.journal.interrupted = False
+        self.journal.interrupted = running.unheard = False
         return True
 
     def in_a_cell(self, frame: FrameType | None) -> bool:
@@ -347,9 +472,12 @@ class CellRunner:
         running = self.current
         if running is None:
             return
+        if self._is_child():  # its text goes to the log
+            print(content.get("data", {}).get("text/plain", ""))
+            return
         if kind == "execute_result" and spans_processes(self.last_result):
-            info = replace(describe(self.last_result), shards=[])
-            content["array"] = asdict(info)
+            with contextlib.suppress(Exception):  # its text alone is shown
+                content["array"] = asdict(replace(describe(self.last_result), shards=[]))
         output = wire.RankOutput(self.rank, running.cell.seq, kind, content)
         running.request.send("output", output)
 
@@ -363,11 +491,11 @@ class CellRunner:
     def _show_pages(self) -> None:
         """What ``name?`` and pagers have left for the frontend."""
         payloads = self.shell.payload_manager
-        for payload in payloads.read_payload():
+        pages, _ = payloads.read_payload(), payloads.clear_payload()
+        for payload in pages:
             if payload.get("source") == "page":
-                content = {"data": payload["data"], "metadata": {}, "transient": {}}
-                self._emit("display_data", content)
-        payloads.clear_payload()
+                data = mime_bundle(payload["data"])
+                self._emit("display_data", {"data": data, "metadata": {}, "transient": {}})
 
     def _tick(self) -> None:
         self._show_log(last=False)
@@ -376,3 +504,35 @@ class CellRunner:
         running = self.current
         if running is not None and running.shown and (text := self._log.read(last)):
             self._print("stdout", text)
+
+
+class _Turn:
+    """Holds a lock of the event loop, however often whoever waits for it is cancelled.
+
+    A cell that cancels all tasks of the loop does not mean the cells after it.
+    """
+
+    def __init__(self, lock: asyncio.Lock | None) -> None:
+        assert lock is not None
+        self.lock = lock
+
+    async def __aenter__(self) -> None:
+        while True:
+            try:
+                await self.lock.acquire()
+                return
+            except asyncio.CancelledError:
+                continue
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.lock.release()
+
+
+def _error_of(result: Any) -> BaseException | None:
+    """What a cell has raised, by IPython's result; None where there is no result."""
+    if result is None:
+        return None
+    error = result.error_before_exec
+    if error is None:
+        error = result.error_in_exec
+    return error if issubclass(type(error), BaseException) else None

@@ -11,7 +11,6 @@ from typing import Any
 
 import comm
 from comm.base_comm import BaseComm
-from ipykernel.jsonutil import json_clean
 
 from jaxcluster import wire
 from jaxcluster.engine.beacon import Request
@@ -42,8 +41,8 @@ def relay_comms(runner: CellRunner) -> None:
                 "kind": msg_type,
                 "rank": runner.rank,
                 "comm_id": self.comm_id,
-                "data": json_clean(data or {}),
-                "metadata": json_clean(metadata or {}),
+                "data": data or {},
+                "metadata": metadata or {},
                 **keys,
             }
             frames = [memoryview(b).cast("B") for b in buffers or ()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import itertools
 import threading
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import zmq
+from helpers import until
 
 from jaxcluster import wire
 from jaxcluster.engine.beacon import DEFERRED, STREAM_PERIOD_S, Beacon, Request, StopJobs
@@ -172,11 +174,64 @@ def test_what_a_handler_raises_is_told_and_the_beacon_lives_on(
 
 
 def test_an_unexpected_error_leaves_its_traceback_in_the_log(
-    beacon: Beacon, peer: Peer, capsys: pytest.CaptureFixture[str]
+    beacon: Beacon, peer: Peer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     beacon.handle("fail", "now", lambda request: 1 / 0)
     assert peer.ask("fail")["body"]["ename"] == "ZeroDivisionError"
-    assert "Traceback" in capsys.readouterr().err
+    assert "Traceback" in capfd.readouterr().err
+
+
+def test_an_error_that_says_nothing_of_itself_is_an_answer_too(beacon: Beacon, peer: Peer) -> None:
+    class Mute(Exception):
+        message = property(lambda self: 1 / 0)
+        hint = 5
+
+        def __str__(self) -> str:
+            raise ValueError
+
+    def fail(request: Request) -> None:
+        raise Mute
+
+    beacon.handle("fail", "now", fail)
+    assert peer.ask("fail")["body"] == {
+        "ename": "Mute",
+        "message": "<its __str__ raised ValueError>",
+        "hint": "",
+    }
+
+
+def test_a_request_is_answered_once(beacon: Beacon, peer: Peer) -> None:
+    def answer(request: Request) -> None:
+        request.reply("first")
+        request.reply("second")
+        request.fail(ValueError("third"))
+
+    beacon.handle("answer", "now", answer)  # and a fourth: what the handler returns
+    assert peer.ask("answer")["body"] == "first"
+    beacon.handle("next", "now", lambda request: "next")
+    assert peer.ask("next")["body"] == "next"
+
+
+def test_its_thread_outlives_errors_of_ours(beacon: Beacon, peer: Peer) -> None:
+    class Broken:
+        def __iter__(self) -> None:
+            raise RuntimeError("of ours")
+
+    beacon.post(b"nobody", b"x", Broken())  # type: ignore[arg-type]
+    beacon.handle("next", "now", lambda request: "next")
+    assert peer.ask("next")["body"] == "next"
+
+
+def test_it_answers_when_builtins_were_deleted(beacon: Beacon, peer: Peer) -> None:
+    beacon.handle("next", "now", lambda request: "next")
+    kept = builtins.len
+    try:
+        del builtins.len
+        beacon.post(b"nobody", b"x", [b"buffer"])  # its length is asked for
+        until(lambda: "len" in builtins.__dict__, "len is back", 20)
+    finally:
+        builtins.len = kept
+    assert peer.ask("next")["body"] == "next"
 
 
 def test_another_protocol_version_is_told_so(beacon: Beacon, peer: Peer) -> None:

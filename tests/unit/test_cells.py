@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 from helpers import until
 
 from jaxcluster import wire
-from jaxcluster.engine import cells
+from jaxcluster.engine import cells, usercode
+from jaxcluster.engine.beacon import Beacon
 from jaxcluster.engine.cells import CellRunner, Running
 from jaxcluster.engine.journal import COUNTING, Journal
 
@@ -126,23 +128,83 @@ def test_cells_from_many_threads_are_all_taken_in_order(
     assert beacon.given == list(range(1, 101))
 
 
+def handler_of_the_first_signal(runner: CellRunner, calls: int) -> None:
+    if calls:  # what a handler calls, however deep
+        handler_of_the_first_signal(runner, calls - 1)
+    else:
+        runner._on_sigint(signal.SIGINT, sys._getframe())
+
+
+def run_code(runner: CellRunner, calls: int) -> None:
+    """As IPython's: what it calls is the cell."""
+    handler_of_the_first_signal(runner, calls)
+
+
+@pytest.fixture
+def running(runner: CellRunner, monkeypatch: pytest.MonkeyPatch) -> Running:
+    monkeypatch.setattr(usercode, "RUNS", {run_code.__code__})
+    made = Running(None, None, 0.0, shown=False)  # type: ignore[arg-type]
+    runner.current = made
+    return made
+
+
 def test_an_interrupt_inside_the_handler_of_an_earlier_one_does_not_part_a_launch_from_its_count(
-    runner: CellRunner, monkeypatch: pytest.MonkeyPatch
+    runner: CellRunner, running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def handler_of_the_first_signal(calls: int) -> None:
-        if calls:  # what a handler calls, however deep
-            handler_of_the_first_signal(calls - 1)
-        else:
-            runner._on_sigint(signal.SIGINT, sys._getframe())
-
     def count_a_launch() -> None:
-        handler_of_the_first_signal(20)
+        handler_of_the_first_signal(runner, 20)
 
-    runner.current = Running(None, None, 0.0, shown=False, interruptible=True)  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
-        handler_of_the_first_signal(20)
+        usercode.call(run_code, runner, 20)
     monkeypatch.setattr("jaxcluster.engine.journal.COUNTING", COUNTING | {count_a_launch.__code__})
-    count_a_launch()
+    usercode.call(count_a_launch)
     assert runner.journal.interrupted
     with pytest.raises(KeyboardInterrupt):
         runner.journal.raise_if_interrupted()
+
+
+def test_an_interrupt_is_raised_in_the_users_code_alone(
+    runner: CellRunner, running: Running
+) -> None:
+    handler_of_the_first_signal(runner, 3)  # between our own lines
+    assert runner._retries.get_nowait()()  # it comes again
+    assert not running.interrupted
+    usercode.call(handler_of_the_first_signal, runner, 3)  # in IPython's own steps
+    assert not running.interrupted
+    with pytest.raises(KeyboardInterrupt):
+        usercode.call(run_code, runner, 3)
+    assert running.interrupted
+    running.over = True
+    usercode.call(run_code, runner, 3)  # nothing is left to be broken off
+
+
+def test_a_hook_that_does_not_end_is_broken_off_after_a_while(
+    runner: CellRunner, running: Running
+) -> None:
+    usercode.call(handler_of_the_first_signal, runner, 3)
+    running.unheard_since -= cells.PATIENCE_S + 1
+    with pytest.raises(KeyboardInterrupt):
+        usercode.call(handler_of_the_first_signal, runner, 3)
+
+
+def test_no_interrupt_leaves_the_beacons_lock_behind(
+    runner: CellRunner, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def post() -> None:
+        run_code(runner, 2)
+
+    monkeypatch.setattr(usercode, "_WHOLE", usercode._WHOLE | {post.__code__})
+    usercode.call(post)
+    assert running.unheard
+    assert {Beacon.post.__code__, Beacon._stream_text.__code__} <= usercode._WHOLE
+
+
+def test_the_rendering_of_an_error_is_not_broken_off_for_a_while(
+    runner: CellRunner, running: Running
+) -> None:
+    running.has_left, running.left_at = True, time.monotonic()
+    usercode.call(run_code, runner, 2)
+    assert running.unheard
+    running.left_at -= cells.RENDER_S
+    with pytest.raises(KeyboardInterrupt):
+        usercode.call(run_code, runner, 2)

@@ -252,7 +252,14 @@ def test_many_may_ask_the_main_thread() -> None:
 # --------------------------------------------------------------------------- the law
 
 # Walks by the thread itself: of its own frames, or of those that a signal handler is given.
-OWN_WALKS = {"cells.py", "clientcode.py", "interlude.py", "inspection.py", "journal.py"}
+OWN_WALKS = {
+    "cells.py",
+    "usercode.py",
+    "clientcode.py",
+    "interlude.py",
+    "inspection.py",
+    "journal.py",
+}
 FORBIDDEN = {
     "extract_stack",
     "walk_stack",

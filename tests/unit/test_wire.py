@@ -78,9 +78,11 @@ def test_an_older_peers_missing_fields_take_their_defaults() -> None:
     assert state == wire.RankState(3, 1, "h", "idle")
 
 
-def test_half_a_surrogate_pair_may_be_printed() -> None:
-    output = wire.RankOutput(0, 1, "stream", {"name": "stdout", "text": "\ud83d"})
-    assert wire.parse(wire.RankOutput, over_the_wire(output)) == output
+def test_half_a_surrogate_pair_travels_as_its_escape() -> None:
+    output = wire.RankOutput(0, 1, "stream", {"name": "stdout", "text": "a \ud83d b"})
+    assert over_the_wire(output)["content"]["text"] == "a \\ud83d b"
+    whole = wire.RankOutput(0, 1, "stream", {"name": "stdout", "text": "\U0001f600 é"})
+    assert wire.parse(wire.RankOutput, over_the_wire(whole)) == whole
 
 
 def test_messages_are_read_from_zmqs_memory() -> None:

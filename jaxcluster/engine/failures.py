@@ -1,0 +1,157 @@
+"""What is said of an exception, whatever its class does to those who ask."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Container, Sequence
+from types import TracebackType
+from typing import Any
+
+from jaxcluster import wire
+
+MESSAGE_CHARS = 20_000  # of an error's message
+TRACEBACK_CHARS = 200_000  # of all its lines
+MAX_CHAIN = 100  # causes and contexts
+NO_MESSAGE = "(its message could not be had)"
+
+
+def error_info(
+    error: BaseException, lines: Sequence[Any], cells: Container[str], *, ask: bool = True
+) -> wire.ErrorInfo:
+    """An exception for the notebook.
+
+    Args:
+      lines: its traceback as IPython has rendered it.
+      cells: the file names of cells.
+      ask: call its ``__str__``, which is the user's code and may take for ever.
+    """
+    return wire.ErrorInfo(
+        ename=wire.type_name(type(error)),
+        evalue=message_of(error) if ask else NO_MESSAGE,
+        traceback=_cut(lines),
+        lineno=line_of(error, cells),
+    )
+
+
+def message_of(error: BaseException) -> str:
+    """``str(error)``, or why there is none."""
+    try:
+        text = str.__str__(str(error))
+    except BaseException as why:
+        return f"<its __str__ raised {wire.type_name(type(why))}>"
+    return wire.clean(wire.shorten(text, MESSAGE_CHARS))
+
+
+def line_of(error: BaseException, cells: Container[str]) -> int | None:
+    """The innermost line of a cell that an exception has come through."""
+    line = None
+    at = traceback_of(error)
+    while at is not None:
+        if at.tb_frame.f_code.co_filename in cells:
+            line = at.tb_lineno
+        at = at.tb_next
+    return line
+
+
+def traceback_of(error: BaseException) -> TracebackType | None:
+    """``error.__traceback__``, past what its class may have in its place."""
+    found: TracebackType | None = BaseException.__dict__["__traceback__"].__get__(error)
+    return found
+
+
+def is_odd(error: BaseException) -> bool:
+    """Whether IPython can't show an exception as it is: it must not be asked to.
+
+    A group, or one whose class raises where it is asked for its name or message, or whose message
+    is so long that to render it takes minutes; also where this is true of a cause or context.
+    """
+    seen: set[int] = set()
+    todo: list[Any] = [error]
+    while todo:
+        one = todo.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if issubclass(type(one), BaseExceptionGroup) or len(seen) > MAX_CHAIN:
+            return True
+        try:
+            kind: Any = type(one)
+            f"{kind.__name__}{kind.__qualname__}{kind.__module__}".encode()
+            if len(str(one)) > MESSAGE_CHARS or one.__traceback__ is not traceback_of(one):
+                return True
+            todo += [e for e in (one.__cause__, one.__context__) if e is not None]
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            return True
+    return False
+
+
+def plain_lines(error: BaseException, cells: Container[str], *, ask: bool = True) -> list[str]:
+    """The lines to show of an exception that ``is_odd``, from the cell's own line on.
+
+    Args:
+      ask: for its message, and so for the classes of its parts.
+    """
+    if ask and issubclass(type(error), BaseExceptionGroup):
+        try:
+            at = _in_a_cell(traceback_of(error), cells)
+            shown = traceback.TracebackException(type(error), error, at)
+            return [wire.clean(wire.shorten("".join(shown.format()), MESSAGE_CHARS))]
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # of one of its parts
+            pass
+    frames = traceback.format_tb(_in_a_cell(traceback_of(error), cells))
+    message = message_of(error) if ask else NO_MESSAGE
+    name = wire.type_name(type(error))
+    return [
+        "Traceback (most recent call last):",
+        *(f.rstrip() for f in frames),
+        f"{name}: {message}",
+    ]
+
+
+def _in_a_cell(at: TracebackType | None, cells: Container[str]) -> TracebackType | None:
+    """A traceback from its first frame in a cell on; all of it where there is none."""
+    own = at
+    while own is not None and own.tb_frame.f_code.co_filename not in cells:
+        own = own.tb_next
+    return own or at
+
+
+def of_ours(error: BaseException) -> str:
+    """An exception of jaxcluster's or IPython's own code, in a line."""
+    at = traceback_of(error)
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    place = ""
+    if at is not None:
+        code = at.tb_frame.f_code
+        place = f" ({code.co_filename.rpartition('/')[2]}:{at.tb_lineno}, {code.co_qualname})"
+    return f"{wire.type_name(type(error))}: {wire.shorten(message_of(error), 1000)}{place}"
+
+
+def attempt(step: Callable[[], Any], faults: list[str], log: Callable[[str], None]) -> None:
+    """Take a step of ours. What it raises is told in ``faults`` and logged, and life goes on."""
+    try:
+        step()
+    except BaseException as error:
+        faults.append(of_ours(error))
+        log("".join(traceback.format_exception(error)))
+
+
+def _cut(lines: Sequence[Any]) -> list[str]:
+    texts = [
+        wire.clean(wire.shorten(line if isinstance(line, str) else wire.told(line), MESSAGE_CHARS))
+        for line in lines
+    ]
+    room = TRACEBACK_CHARS - sum(map(len, texts[-1:]))
+    kept = []
+    for text in texts[:-1]:
+        room -= len(text)
+        if room < 0:
+            kept.append("[... more frames ...]")
+            break
+        kept.append(text)
+    return kept + texts[-1:]

@@ -1,0 +1,504 @@
+"""Whatever happens in a cell, each rank sends its one reply, and the next cell runs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import nbformat
+import pytest
+from helpers import plain
+
+import jaxcluster
+from jaxcluster.errors import CellFailed, CellInterrupted
+
+LONG_S = 60.0
+RANKS = range(4)
+
+
+def works_on(cluster: jaxcluster.Cluster) -> None:
+    """The next cell runs on all ranks, prints, displays and computes."""
+    record = cluster.run(
+        "print(rank, float(jnp.sum(x)))\nlen([rank])", show=False, timeout_s=LONG_S
+    )
+    assert [record.stdout(r) for r in RANKS] == [f"{r} 496.0\n" for r in RANKS]
+    assert [record.result(r) for r in RANKS] == [{"text/plain": "1"}] * 4
+
+
+def run(cluster: jaxcluster.Cluster, source: str) -> jaxcluster.outputs.CellRecord:
+    """Run a cell that has to end in time, and check that all it put out is fit for a notebook."""
+    record = cluster.run(source, show=False, timeout_s=LONG_S)
+    check_outputs(record)
+    return record
+
+
+def fails(cluster: jaxcluster.Cluster, source: str) -> CellFailed:
+    with pytest.raises(CellFailed) as caught:
+        run(cluster, source)
+    assert caught.value.ename != "TimeoutError"
+    assert all(reply.error is not None for reply in cluster.last.replies.values())
+    check_outputs(cluster.last)
+    "\n".join(caught.value.traceback).encode()  # no half of a surrogate pair
+    str(caught.value).encode()
+    return caught.value
+
+
+def check_outputs(record: Any) -> None:
+    for rank in record.ranks:
+        outputs = []
+        for output in record.records[rank].outputs():
+            content = output.content
+            if output.kind == "stream":
+                outputs.append(nbformat.v4.new_output("stream", **content))
+            elif output.kind in ("display_data", "execute_result"):
+                data = {k: content[k] for k in ("data", "metadata")}
+                outputs.append(nbformat.v4.new_output(output.kind, **data))
+        cell = nbformat.v4.new_code_cell(outputs=outputs)
+        notebook = nbformat.v4.new_notebook(cells=[cell])
+        nbformat.validate(notebook)
+        json.dumps(notebook, allow_nan=False, ensure_ascii=False).encode()
+
+
+# --------------------------------------------------------------------------- last expressions
+
+OBJECTS = """
+import weakref, warnings
+class Alive: pass
+class BadClass:
+    @property
+    def __class__(self): raise RuntimeError('no class')
+class Lies:
+    __class__ = jax.Array
+class BadAttributes:
+    def __getattribute__(self, name): raise SystemError(name)
+class BadRepr:
+    def __repr__(self): raise ValueError('no repr')
+class BadHtml:
+    def _repr_html_(self): raise KeyError('no html')
+class Junk:
+    def _repr_html_(self): return 5
+    def _repr_png_(self): return object()
+    def _repr_mimebundle_(self, **kw): return {1: object(), 'text/plain': b'bytes', 'a/b': {1}}
+class JunkBundle:
+    def _repr_mimebundle_(self, **kw): return 'no bundle'
+class Deep:
+    def __repr__(self): return repr(self)
+class Leaves:
+    def __repr__(self): raise SystemExit(3)
+class Text(str):
+    def __len__(self): raise OSError
+    def encode(self, *a): raise OSError
+class BadMeta(type):
+    def __instancecheck__(cls, other): raise OSError
+    def __subclasscheck__(cls, other): raise OSError
+    def __getattribute__(cls, name): raise OSError(name)
+class OfBadMeta(metaclass=BadMeta): pass
+leaked = []
+jax.make_jaxpr(lambda a: leaked.append(a))(1.0)
+"""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "leaked[0]",
+        "weakref.proxy(Alive())",
+        "BadClass()",
+        "Lies()",
+        "BadAttributes()",
+        "BadRepr()",
+        "BadHtml()",
+        "Junk()",
+        "JunkBundle()",
+        "Deep()",
+        "Leaves()",
+        "Text('text')",
+        "OfBadMeta",
+        "type.__call__(OfBadMeta)",
+        "'half a pair: \\ud83d'",
+        "10**5000",
+        "{'k\\udc00': float('nan')}",
+        "d = jnp.ones(3); d.delete(); d",
+        "y = x + 0; y.delete(); y",
+        "jax.random.key(0)",
+        "jax.new_ref(jnp.ones(2))",
+        "np.array([object()])",
+        "display",
+        "get_ipython()",
+        "sys.modules",
+        "globals",
+        "exec",
+    ],
+)
+def test_a_cell_may_end_in_any_object(cluster: jaxcluster.Cluster, source: str) -> None:
+    cluster.run(OBJECTS)
+    try:
+        run(cluster, source)
+    except CellFailed as error:
+        assert error.ename != "InternalError", error.traceback
+        assert error.ename != "TimeoutError"
+        check_outputs(cluster.last)
+    works_on(cluster)
+
+
+# --------------------------------------------------------------------------- displays
+
+
+@pytest.mark.parametrize(
+    ("bundle", "shown"),
+    [
+        ("{'image/png': b'\\x89PNG'}", {"image/png": "iVBORw=="}),
+        ("{'text/html': b'<b>'}", {"text/html": "<b>"}),
+        ("{'text/plain': 5}", {"text/plain": "5"}),
+        ("{'text/plain': ['a', 'b']}", {"text/plain": "ab"}),
+        ("{'text/plain': None, 'text/html': 'h'}", {"text/html": "h"}),
+        ("{'text/plain': 'a\\ud83d'}", {"text/plain": "a\\ud83d"}),
+        ("{5: 'five', None: 'none'}", {"5": "five", "None": "none"}),
+        ("{'application/json': {'n': float('nan'), 'i': -math.inf}}",
+         {"application/json": {"n": "nan", "i": "-inf"}}),
+        ("{'application/json': {1: (2, {3}), None: b'b'}}",
+         {"application/json": {"1": [2, [3]], "null": "Yg=="}}),
+        ("{'application/json': np.float32(1.5)}", {"application/json": 1.5}),
+        ("{'application/x+json': [np.int64(3), np.arange(3)]}",
+         {"application/x+json": [3, [0, 1, 2]]}),
+        ("{'application/json': 10**5000}", {"application/json": "<an integer of 16610 bits>"}),
+        ("{'application/json': loop}", {"application/json": {"loop": "<itself>"}}),
+    ],
+)  # fmt: skip
+def test_a_display_may_hold_anything(
+    cluster: jaxcluster.Cluster, bundle: str, shown: dict[str, Any]
+) -> None:
+    source = f"import math\nloop = {{}}; loop['loop'] = loop\ndisplay({bundle}, raw=True)"
+    record = run(cluster, source)
+    for rank in RANKS:
+        (output,) = record.records[rank].outputs()
+        assert output.content["data"] == shown
+    works_on(cluster)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "bomb = []\nfor _ in range(90): bomb = [bomb, bomb]\n"
+        "display({'application/json': bomb}, raw=True)",
+        "deep = []\nfor _ in range(100_000): deep = [deep]\n"
+        "display({'application/json': deep}, raw=True)",
+        "sys.setrecursionlimit(10**6)\ndeep = []\nfor _ in range(3000): deep = [deep]\n"
+        "display({'text/plain': 'd'}, raw=True, metadata={'deep': deep})\n"
+        "sys.setrecursionlimit(1000)",
+        "display('m', metadata={'text/plain': {float('nan'): object()}})",
+        "display('d', display_id=object())",
+        "display('d', display_id=['a', 5])",
+        "from IPython.display import update_display\nupdate_display('u', display_id='none\\udc00')",
+        "from IPython.display import display_html\ndisplay_html(b'raw', raw=True)",
+        "get_ipython().payload_manager.write_payload({'source': 'page', 'data': {1: object()}})",
+        "get_ipython().display_pub.publish({'text/plain': 'x'}, metadata=[1])",
+    ],
+)
+def test_odd_displays_cost_no_reply(cluster: jaxcluster.Cluster, source: str) -> None:
+    run(cluster, source)
+    works_on(cluster)
+
+
+def test_what_is_wrong_in_the_frontends_payload_is_told_as_ours(
+    cluster: jaxcluster.Cluster,
+) -> None:
+    notices: list[str] = []
+    record = cluster.run(
+        "get_ipython().payload_manager.write_payload({'source': 'page'})\n'value'",
+        show=False,
+        on_notice=notices.append,
+    )
+    assert record.ok
+    assert all("KeyError" in reply.fault for reply in record.replies.values())
+    assert len(notices) == 1
+    assert notices[0].startswith("jaxcluster itself failed on ranks 0-3 after the cell")
+    assert "KeyError: 'data'" in notices[0]
+    assert "please report it" in notices[0]
+    works_on(cluster)
+
+
+# --------------------------------------------------------------------------- errors
+
+ERRORS = """
+class BadStr(Exception):
+    def __str__(self): raise RuntimeError('no message')
+class BadAll(Exception):
+    def __str__(self): raise SystemExit(3)
+    __repr__ = __str__
+    __traceback__ = property(lambda self: 1 / 0)
+    __context__ = property(lambda self: 1 / 0)
+class Falsy(Exception):
+    def __bool__(self): return False
+class Meta(type):
+    __name__ = property(lambda cls: 1 / 0)
+    __module__ = property(lambda cls: 1 / 0)
+class OfMeta(Exception, metaclass=Meta): pass
+class Custom(BaseException): pass
+class Renders(Exception):
+    def _render_traceback_(self): raise OSError('no rendering')
+class RendersJunk(Exception):
+    def _render_traceback_(self): return [1, None, b'x', '\\ud83d']
+class Junk(Exception):
+    def __str__(self): return 5
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "ename"),
+    [
+        ("raise BadStr", "BadStr"),
+        ("raise BadAll", "BadAll"),
+        ("raise Falsy('no')", "Falsy"),
+        ("raise OfMeta('odd')", "OfMeta"),
+        ("raise Custom('base')", "Custom"),
+        ("raise Renders('r')", "Renders"),
+        ("raise RendersJunk('r')", "RendersJunk"),
+        ("raise Junk", "Junk"),
+        ("raise GeneratorExit", "GeneratorExit"),
+        ("raise SystemExit(3)", "SystemExit"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("import asyncio; raise asyncio.CancelledError", "CancelledError"),
+        ("import asyncio; await asyncio.sleep(0); raise asyncio.CancelledError", "CancelledError"),
+        ("import asyncio; await asyncio.sleep(0); raise BadAll", "BadAll"),
+        ("raise ValueError('half \\ud83d')", "ValueError"),
+        ("raise type('N\\udc00', (Exception,), {})('x')", "UnicodeEncodeError"),
+        ("raise ValueError('long' * 25_000_000)", "ValueError"),
+        ("raise ExceptionGroup('two', [ValueError('first'), BadStr()])", "ExceptionGroup"),
+        ("raise BaseExceptionGroup('two', [SystemExit(1), KeyError(2)])", "BaseExceptionGroup"),
+        ("raise MemoryError", "MemoryError"),
+        ("def f(): f()\nf()", "RecursionError"),
+        ("e = ValueError('loop'); e.__cause__ = e; raise e", "ValueError"),
+        ("%%no_such_magic\ntext", "UsageError"),
+        ("%%time\n1/0", "ZeroDivisionError"),
+        ("compile('\\0', 'x', 'exec')", "SyntaxError"),
+        ("exec('a b')", "SyntaxError"),
+        ("import bdb; raise bdb.BdbQuit", "BdbQuit"),
+        ("raise StopIteration", "StopIteration"),
+    ],
+)
+def test_any_exception_is_one_reply(cluster: jaxcluster.Cluster, source: str, ename: str) -> None:
+    cluster.run(ERRORS)
+    try:
+        error = fails(cluster, source)
+    except BaseException:
+        if ename == "UsageError":  # IPython tells it without an error
+            pytest.skip("no error of the cell's")
+        raise
+    assert error.ename == ename
+    assert sum(map(len, error.traceback)) < 300_000
+    assert len(str(error)) < 100_000
+    works_on(cluster)
+
+
+def test_an_exception_group_shows_its_parts_from_the_cells_line_on(
+    cluster: jaxcluster.Cluster,
+) -> None:
+    error = fails(cluster, "\nraise ExceptionGroup('two', [ValueError('first'), KeyError('2nd')])")
+    text = plain("\n".join(error.traceback))
+    assert "On all 4 ranks:" in text
+    assert "ValueError: first" in text
+    assert "KeyError: '2nd'" in text
+    assert "interactiveshell" not in text
+    assert not cluster.last.records[0].text()  # told once
+
+
+def test_a_message_that_never_comes_can_be_stopped(cluster: jaxcluster.Cluster) -> None:
+    with pytest.raises(CellFailed, match=r"^Never on ranks 0-3: \(its message could not be had\)"):
+        cluster.run(
+            "class Never(Exception):\n    def __str__(self):\n        while 1: pass\nraise Never",
+            show=False,
+            timeout_s=0.5,
+        )
+    works_on(cluster)
+
+
+# --------------------------------------------------------------------------- a broken process
+
+BREAKS = [
+    "import builtins; del builtins.len, builtins.isinstance, builtins.print, builtins.getattr",
+    "import builtins; builtins.len = None; builtins.any = 5",
+    "import builtins\nfor name in ('repr', 'dict', 'list', 'Exception', '__import__', 'super'):\n"
+    "    builtins.__dict__.pop(name)",
+    "sys.excepthook = None; sys.displayhook = None; sys.unraisablehook = None",
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)",
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)",
+    "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})",
+    "import faulthandler; faulthandler.disable()",
+    "import asyncio\nfor t in asyncio.all_tasks(asyncio.get_event_loop()): t.cancel()",
+    "import asyncio\nawait asyncio.sleep(0)\nfor t in asyncio.all_tasks(): t.cancel()\n"
+    "await asyncio.sleep(10)",
+    "import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0))",
+    "sys.setrecursionlimit(120)\ndef f(): f()\nf()",
+    "import threading\nthreading.excepthook = None\n"
+    "threading.Thread(target=lambda: 1/0).start()",
+    "import gc; gc.disable()",
+    "del In, Out, _oh, _dh",
+]  # fmt: skip
+MENDS = """
+sys.setrecursionlimit(3000)
+import gc, sys as _sys; gc.enable()
+_ip = get_ipython()
+_sys.displayhook, _sys.excepthook = _ip.displayhook, _sys.__excepthook__
+_ip.user_ns.setdefault('_oh', {}); _ip.user_ns.setdefault('Out', _ip.user_ns['_oh'])
+"""
+
+
+@pytest.fixture(scope="module")
+def own(home: Any) -> Any:
+    """A cluster that may be broken."""
+    with jaxcluster.start(4, devices_per_process=1, name="replies") as running:
+        running.run(SETUP)
+        yield running
+
+
+SETUP = """
+import jax, jax.numpy as jnp, numpy as np, os, sys, time
+from jax.sharding import NamedSharding, PartitionSpec as P
+rank = jax.process_index()
+mesh = jax.make_mesh((jax.process_count(), jax.local_device_count()), ("i", "j"))
+x = jax.device_put(np.arange(32).reshape(4, 8), NamedSharding(mesh, P("i", "j")))
+"""
+
+
+@pytest.mark.parametrize("source", BREAKS)
+def test_a_cell_may_break_what_it_runs_in(own: jaxcluster.Cluster, source: str) -> None:
+    for cell in (source, "1/0", MENDS):
+        try:
+            run(own, cell)
+        except (CellFailed, CellInterrupted):
+            check_outputs(own.last)
+    assert not own.is_broken
+    works_on(own)
+    with pytest.raises(CellFailed, match=r"took more than 0\.3 s"):  # SIGINT is heard
+        own.run("while True: time.sleep(0.01)", timeout_s=0.3)
+    works_on(own)
+
+
+@pytest.mark.parametrize("name", ["showtraceback", "_showtraceback", "display_pub", "events"])
+def test_an_ipython_that_is_broken_answers_until_it_is_replaced(
+    start: Callable[..., jaxcluster.Cluster], name: str
+) -> None:
+    cluster = start(4, devices_per_process=1)
+    cluster.run(SETUP)
+    for cell in (f"get_ipython().{name} = None\nraise ValueError('v')", "print(1)", "1/0"):
+        try:
+            run(cluster, cell)
+        except CellFailed as error:
+            assert error.ename != "TimeoutError"
+            check_outputs(cluster.last)
+    cluster.restart()
+    works_on(cluster)
+
+
+def test_an_ipython_that_is_gone_is_told_as_what_it_is(
+    start: Callable[..., jaxcluster.Cluster],
+) -> None:
+    cluster = start(4, devices_per_process=1)
+    cluster.run(SETUP + "\nget_ipython().run_cell = None")
+    error = fails(cluster, "print(1)")
+    text = plain("\n".join(error.traceback))
+    assert error.ename == "InternalError"
+    assert "failed around the cell's code: TypeError: 'NoneType' object is not callable" in text
+    assert "%jaxcluster logs 0 has the whole traceback: please report it" in text
+    assert "%jaxcluster restart gives the ranks new processes, with their variables." in text
+    cluster.restart()
+    works_on(cluster)
+
+
+@pytest.mark.parametrize("event", ["pre_run_cell", "post_run_cell", "pre_execute", "post_execute"])
+@pytest.mark.parametrize("error", ["ValueError('hook')", "SystemExit(1)", "KeyboardInterrupt()"])
+def test_hooks_that_raise_cost_no_reply(
+    cluster: jaxcluster.Cluster, event: str, error: str
+) -> None:
+    sources = [
+        f"events = get_ipython().events\n"
+        f"def hook(*args):\n    events.unregister({event!r}, hook)\n    raise {error}\n"
+        f"events.register({event!r}, hook)",
+        "1",
+    ]
+    for source in sources:
+        try:
+            run(cluster, source)
+        except CellFailed as failed:
+            assert failed.ename != "TimeoutError"
+    works_on(cluster)
+
+
+def test_closed_descriptors_cost_no_reply(own: jaxcluster.Cluster) -> None:
+    own.run("saved = os.dup(1), os.dup(2); os.close(1); os.close(2)")
+    error = fails(own, "print('still heard'); 1/0")
+    assert error.ename == "ZeroDivisionError"
+    assert own.last.stdout(3) == "still heard\n"
+    own.run("os.dup2(saved[0], 1); os.dup2(saved[1], 2)")
+    works_on(own)
+
+
+@pytest.mark.parametrize("awaits", [False, True])
+def test_a_forked_child_ends_with_the_cell(cluster: jaxcluster.Cluster, awaits: bool) -> None:
+    first = "import asyncio, os; await asyncio.sleep(0)\n" if awaits else "import os\n"
+    record = run(
+        cluster,
+        f"{first}pid = os.fork()\n"
+        "if pid == 0:\n    print('child of', rank)\n    display('of the child')\n"
+        "else:\n    ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])\n    print(ended)",
+    )
+    for rank in RANKS:
+        assert record.records[rank].text().count("0\n") >= 1
+    assert f"child of {record.ranks[0]}" in record.stdout()
+    works_on(cluster)
+
+
+def test_a_forked_child_that_fails_says_so_and_ends(cluster: jaxcluster.Cluster) -> None:
+    record = run(
+        cluster,
+        "import os\npid = os.fork()\nif pid == 0: raise ValueError('in the child')\n"
+        "os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])",
+    )
+    assert [record.result(rank) for rank in RANKS] == [{"text/plain": "1"}] * 4
+    assert "in the child" in record.stdout()
+    works_on(cluster)
+
+
+def test_interrupts_at_any_moment_cost_no_reply_and_no_lock(cluster: jaxcluster.Cluster) -> None:
+    """SIGINT from outside, at random moments of short cells that print, display, fail and await."""
+    import os
+    import random
+    import threading
+
+    sources = [
+        "for k in range(30): print('line', k)",
+        "display('one'); display('two'); 'three'",
+        "1/0",
+        "import asyncio\nawait asyncio.sleep(0.001)",
+        "",
+        "float(jnp.sum(jnp.ones(3)))",
+    ]
+    draw = random.Random(5)
+    stop = threading.Event()
+
+    def shoot() -> None:
+        while not stop.is_set():
+            os.kill(cluster.record.pids[draw.randrange(4)], signal.SIGINT)
+            stop.wait(draw.random() * 0.004)
+
+    shooter = threading.Thread(target=shoot)
+    shooter.start()
+    began = time.monotonic()
+    cells = 0
+    try:
+        while cells < 100 or (cells < 400 and time.monotonic() - began < 20):
+            try:
+                cluster.run(draw.choice(sources), show=False, timeout_s=LONG_S)
+            except (CellFailed, CellInterrupted) as error:
+                assert getattr(error, "ename", "") not in ("InternalError", "TimeoutError"), error
+            assert len(cluster.last.replies) == 4
+            assert not any(reply.fault for reply in cluster.last.replies.values())
+            cells += 1
+    finally:
+        stop.set()
+        shooter.join()
+    works_on(cluster)
