@@ -17,6 +17,7 @@ import time
 import warnings
 from typing import Any
 
+from ipyparallel.engine import app as ipyparallel_app
 from ipyparallel.engine.app import IPEngine
 from traitlets import default
 
@@ -34,7 +35,7 @@ from jaxcluster.engine import (
 )
 from jaxcluster.engine.beacon import Beacon, Request, StopJobs
 from jaxcluster.engine.cells import CellRunner
-from jaxcluster.engine.clientcode import ClientCode
+from jaxcluster.engine.clientcode import ClientCode, RankKernel
 from jaxcluster.engine.facts import engine_facts
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.processes import WARNINGS, busy_s, die_with_parent, process_token
@@ -213,6 +214,7 @@ class Rank:
         deadline = time.monotonic() + CONNECTION_FILE_TIMEOUT_S
         while not os.path.exists(self.connection_file) and time.monotonic() < deadline:
             time.sleep(0.005)
+        ipyparallel_app.Kernel = RankKernel
         app = JaxEngine.instance()
         app.rank = self
         argv = [f"--IPEngine.id={self.rank}", f"--IPEngine.url_file={self.connection_file}"]

@@ -8,14 +8,39 @@ the client's code alone.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
 from types import FrameType
-from typing import Any
+from typing import Any as AnyType
 
 from ipyparallel.engine.kernel import IPythonParallelKernel
+from traitlets import Any
 
 from jaxcluster.engine.cells import CellRunner
 
 _APPLY = IPythonParallelKernel.do_apply.__code__
+
+
+class _NoChannelThread:
+    """Stands for the thread that ipykernel's subshells need, and engines do not have."""
+
+    parent_thread = threading.main_thread()
+
+    def __bool__(self) -> bool:
+        return False
+
+
+class RankKernel(IPythonParallelKernel):
+    """ipyparallel's kernel, which answers cells with top-level ``await`` too.
+
+    To interrupt one ipykernel looks whether it runs on the main thread, by way of the thread that
+    has its subshells; an engine has none, and the answer never comes (ipykernel 7, ipyparallel 9).
+    """
+
+    shell_channel_thread = Any(_NoChannelThread())
+    _supports_kernel_subshells = False
 
 
 class ClientCode:
@@ -25,10 +50,12 @@ class ClientCode:
         self.runner = runner
         self._depth = 0
         self._request = 0  # counts them: an interrupt is for the one in which it came
+        self._awaited: list[asyncio.Future[AnyType]] = []  # cells with top-level await
 
-    def attach(self, kernel: Any) -> None:
+    def attach(self, kernel: AnyType) -> None:
         kernel.pre_handler_hook = self._enter
         kernel.post_handler_hook = self._leave
+        kernel._cancel_on_sigint = self._cancelled_on_sigint
         self.runner.on_idle_sigint = self._on_sigint
 
     def _enter(self) -> None:
@@ -38,6 +65,15 @@ class ClientCode:
     def _leave(self) -> None:
         self._depth -= 1
 
+    @contextlib.contextmanager
+    def _cancelled_on_sigint(self, cell: asyncio.Future[AnyType]) -> Iterator[None]:
+        """ipykernel's own takes SIGINT from all other code for as long as the cell awaits."""
+        self._awaited.append(cell)
+        try:
+            yield
+        finally:
+            self._awaited.remove(cell)
+
     def _on_sigint(self, frame: FrameType | None) -> None:
         if not self._depth:
             return
@@ -45,6 +81,10 @@ class ClientCode:
         launching = journal.between_count_and_launch(frame)
         if not launching and self._in_client_code(frame):
             raise KeyboardInterrupt
+        if self._awaited and not launching:
+            for cell in self._awaited:
+                cell.get_loop().call_soon_threadsafe(cell.cancel)
+            return
         if launching:
             journal.interrupted = True  # raised by the hook when both are done
         self.runner.signal_again(lambda: self._is_to_be_raised(request, launching))

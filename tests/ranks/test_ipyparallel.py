@@ -157,6 +157,27 @@ def test_a_signal_stops_an_applied_function_on_the_engines_it_is_sent_to(client:
     assert second.exception().ename == "KeyboardInterrupt"
 
 
+def test_cells_with_await_are_answered_and_stopped(
+    cluster: jaxcluster.Cluster, client: Any, tmp_path: Path
+) -> None:
+    """On ipyparallel's own engines they are never answered (ipykernel 7.4)."""
+    awaited = client[:].execute("import asyncio\nawait asyncio.sleep(0.01)\nslept = 5", block=False)
+    awaited.wait(DEADLINE_S)
+    assert client[:].pull("slept", block=True) == [5] * 4
+    result = begun(client, "await asyncio.sleep(1000)", tmp_path)
+    # A cell of ours, which runs meanwhile, can be stopped, and is.
+    running = cluster.submit("while True: time.sleep(0.01)")
+    until(lambda: all(s.state == "running" for s in cluster.status()), "our cell runs")
+    assert cluster.interrupt() == [0, 1, 2, 3]
+    with pytest.raises(KeyboardInterrupt):
+        running.wait()
+    assert not result.ready()
+    client.send_signal("SIGINT", block=True)
+    until(result.ready, "the awaiting cell has ended")
+    names = {error.ename for error in result.get(return_exceptions=True)}
+    assert names <= {"CancelledError", "KeyboardInterrupt"}
+
+
 def test_signals_leave_idle_ranks_and_their_launches_alone(
     cluster: jaxcluster.Cluster, client: Any, tmp_path: Path
 ) -> None:
