@@ -208,7 +208,8 @@ def with_announced(report: wire.RankReport) -> wire.RankReport:
     if entry is None:
         return report
     count, value = report.state.launches.get(entry.processes, [0, 0])
-    launches = {**report.state.launches, entry.processes: [count + 1, value]}
+    held = [count + 1, wire.next_hash(value, entry.fingerprint)]
+    launches = {**report.state.launches, entry.processes: held}
     state = dataclasses.replace(report.state, launches=launches)
     return dataclasses.replace(report, state=state, launches=[*report.launches, entry])
 

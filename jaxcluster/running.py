@@ -74,6 +74,7 @@ class AsyncCell:
         self._places: list[str] = []  # where the ranks were when their time was up
         self._catch_up: recovery.CatchUp | None = None
         self._catch_up_at: float | None = None
+        self._unsettled = False  # the ranks are being brought back, and not yet found in step
         self._sink = sink
         self._ids = ids
         self._on_output = on_output
@@ -194,6 +195,8 @@ class AsyncCell:
             # Ranks that sit in a collective may answer the interrupt only once it completes.
             self._catch_up = self._catch_up or self._new_catch_up()
             self._catch_up.step()
+            if self._catch_up.stuck:  # nothing will release them
+                self._watch.answer_s = min(self._watch.answer_s, health.HOPELESS_ANSWER_S)
             self._catch_up_at = time.monotonic() + CATCH_UP_AFTER_S
         if self._notice_at is not None and now >= self._notice_at and not self._watch.finished:
             self._notice_at = None
@@ -373,10 +376,17 @@ class AsyncCell:
         whole = ended and diagnose.in_step(cluster.counts)
         if ended and not whole and not cluster.dead:
             whole = not self._look_at_uneven_end()
-        if not (cluster.dead or whole):
+        if not (cluster.dead or whole or self._is_left_to_others()):
             self._bring_back()
         if self._was_cut():
             self._take_back()
+
+    def _is_left_to_others(self) -> bool:
+        """Whether nothing but an interrupt speaks for a check, and other cells run on the ranks."""
+        ran = self._catch_up is not None and self._catch_up.ran
+        if self.report or self.silent or ran or not diagnose.in_step(self.cluster.counts):
+            return False
+        return any(s.state == "running" or s.queued for s in self.cluster.status())
 
     def _bring_back(self) -> None:
         """Say why the ranks are out of step, and bring them back."""
@@ -387,7 +397,9 @@ class AsyncCell:
         self._find(reports)
         catch_up = self._catch_up or self._new_catch_up()
         catch_up.is_patient = self.report is not None
+        self._unsettled = True
         how = recovery.bring_back(cluster.name, cluster.link, catch_up)
+        self._unsettled = False
         if how == "caught up":
             cluster.counts.update(catch_up.counts)
             if self.report is not None or catch_up.ran:
@@ -444,7 +456,8 @@ class AsyncCell:
     def _leave_unsettled(self) -> None:
         """Stop was pressed before it was known that the ranks are in step: no cell may run now."""
         cluster = self.cluster
-        if not (cluster.closed or cluster.dead or diagnose.in_step(cluster.counts)):
+        settled = diagnose.in_step(cluster.counts) and not self._unsettled
+        if not (cluster.closed or cluster.dead or settled):
             why = "the stop button ended their catching up"
             cluster.out_of_step = cluster.out_of_step or self.report or diagnose.unexplained(why)
 

@@ -244,6 +244,15 @@ class RankReport:
     announced: Launch | None = None
 
 
+HASH_MODULUS = (1 << 61) - 1
+HASH_FACTOR = 1000003
+
+
+def next_hash(value: int, fingerprint: int) -> int:
+    """A journal's rolling hash after one more launch."""
+    return (value * HASH_FACTOR + fingerprint) % HASH_MODULUS
+
+
 @dataclass(frozen=True)
 class RankState:
     """What a rank's beacon says of its main thread, at any time.

@@ -24,8 +24,8 @@ from typing import Any
 
 from jaxcluster import wire
 
-_HASH_MODULUS = (1 << 61) - 1
-_HASH_FACTOR = 1000003
+_HASH_MODULUS = wire.HASH_MODULUS
+_HASH_FACTOR = wire.HASH_FACTOR
 KEPT_PROGRAMS = 512
 
 
@@ -123,12 +123,25 @@ class Journal:
 
     @contextlib.contextmanager
     def unannounced(self) -> Iterator[None]:
-        """Inside it launches are announced to nobody, in strict mode either."""
-        strict, self.before_launch = self.before_launch, None
+        """Inside it this thread's launches are announced to nobody, in strict mode either.
+
+        Those of other threads are, and strict mode is never off: a program that is called
+        meanwhile would get a fast path, which asks nobody.
+        """
+        announce, own = self.before_launch, get_ident()
+        if announce is None:
+            yield
+            return
+
+        def announce_others(program: Program) -> None:
+            if get_ident() != own:
+                announce(program)
+
+        self.before_launch = announce_others
         try:
             yield
         finally:
-            self.before_launch = strict
+            self.before_launch = announce
 
     def launched(self, program: Program) -> None:
         """Count a launch. A microsecond, on whichever thread launches: ``tail`` has the work."""

@@ -6,6 +6,8 @@ Each case with one and with two devices per process: with one a launch blocks, w
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
 
@@ -14,7 +16,10 @@ import pytest
 from helpers import GONE_S, Home, until
 
 import jaxcluster
-from jaxcluster.errors import Divergence, JaxClusterError
+from jaxcluster import selfcheck
+from jaxcluster.cluster import connect
+from jaxcluster.errors import CellInterrupted, Divergence, JaxClusterError
+from jaxcluster.link import Link
 
 TOLD_WITHIN_S = 30.0  # new processes on a busy machine
 
@@ -163,3 +168,330 @@ def test_a_program_that_always_makes_the_same_collectives_is_replayed(
     assert isinstance(error, Divergence)
     assert "Back in step" in error.hint
     assert ranks.record.pids == pids
+
+
+# ------------------------------------------------------------------ what must not be run with zeros
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "jax.debug.print('{}', v.sum())",
+        "jax.experimental.io_callback(lambda s: None, None, v.sum())",
+        "jax.pure_callback(lambda s: s, jax.ShapeDtypeStruct((), v.dtype), v.sum())",
+    ],
+)
+def test_a_program_that_calls_the_users_functions_is_not_run_with_zeros(
+    ranks: jaxcluster.Cluster, body: str
+) -> None:
+    ranks.run(
+        "import jax.experimental\n"
+        f"def calling(v):\n    w = {body}\n    return v.sum() if w is None else w\n"
+        "step = jax.jit(calling)\njax.block_until_ready(step(small)); jax.effects_barrier()",
+        show=False,
+    )
+    error = fails(ranks, "if r != 1: s = step(small)")
+    assert "New processes" in error.hint
+
+
+def test_a_program_that_never_ends_with_zeros_is_given_up(ranks: jaxcluster.Cluster) -> None:
+    """Its loop has no collective, so it may be tried; what it would do with zeros nobody knows."""
+    ranks.run(
+        "step = mapped(lambda v: lax.psum(lax.while_loop(lambda x: x < 1e9, lambda x: x * 2,"
+        " v.sum()), 'i'), P('i'))\nprint(float(step(small)))",
+        show=False,
+    )
+    error = fails(ranks, "if r != 1: s = step(small)")
+    assert "New processes" in error.hint
+
+
+def test_mixed_programs_that_sent_to_each_other_in_another_way_have_not_completed(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    ranks.run(
+        "n = jax.device_count()\n"
+        "def moved(pairs):\n"
+        "    return jax.jit(jax.shard_map(lambda v: lax.ppermute(v, 'i', pairs), mesh=mesh,"
+        " in_specs=P('i'), out_specs=P('i'), check_vma=False))\n"
+        "right = moved([(i, (i + 1) % n) for i in range(n)])\n"
+        "left = moved([(i, (i - 1) % n) for i in range(n)])\n"
+        "ring = spread(np.arange(float(n)))\n"
+        "jax.block_until_ready([right(ring), left(ring)])",
+        show=False,
+    )
+    error = fails(ranks, "jax.block_until_ready((right if r % 2 else left)(ring))")
+    assert isinstance(error, Divergence)
+    assert "New processes" in error.hint
+    shown = "print([float(s.data[0]) for s in right(ring).addressable_shards][0])"
+    record = ranks.run("n = jax.device_count()\n" + shown, timeout_s=TOLD_WITHIN_S, show=False)
+    n = 4 * len(ranks.record.devices[0].devices)
+    first = [rank * n // 4 for rank in range(4)]
+    assert [float(record.stdout(rank)) for rank in range(4)] == [(i - 1) % n for i in first]
+
+
+# ------------------------------------------------------------------ the check
+
+FORGE = """
+from jaxcluster.engine.app import JaxEngine
+beacon = JaxEngine.instance().rank.beacon
+_, check = beacon.handlers["self_check"]
+def forged(request):
+    {body}
+    return answer
+if r == 2: beacon.handle("self_check", "main", forged)
+"""
+
+
+def forge(cluster: jaxcluster.Cluster, body: str) -> None:
+    """Give rank 2 another part in the check, until its process is replaced."""
+    cluster.run(FORGE.format(body=body), show=False)
+
+
+WRONG = "answer = check(request) | {'right': False, 'why': 'came out wrong'}"
+
+
+def test_a_check_that_is_wrong_on_one_rank_means_new_processes(ranks: jaxcluster.Cluster) -> None:
+    forge(ranks, WRONG)
+    error = fails(ranks, "if r != 1: s = jnp.sum(small)")
+    assert "a sum over all devices came out wrong on rank 2." in error.hint
+    assert "New processes" in error.hint
+    assert "Back in step" not in error.hint
+
+
+def test_a_number_left_over_in_one_rank_is_seen_by_all(ranks: jaxcluster.Cluster) -> None:
+    forge(ranks, "request.body['number'] += 1; answer = check(request)")
+    error = fails(ranks, "if r != 1: s = jnp.sum(small)")
+    assert "a sum over all devices came out wrong on" in error.hint
+    assert "New processes" in error.hint
+
+
+def test_a_check_that_does_not_end_means_new_processes(ranks: jaxcluster.Cluster) -> None:
+    forge(ranks, "time.sleep(1000)")
+    error = fails(ranks, "if r != 1: s = jnp.sum(small)")
+    assert "did not end within 1 s on rank" in error.hint
+    assert "New processes" in error.hint
+
+
+def test_a_rank_that_computes_is_waited_for(ranks: jaxcluster.Cluster) -> None:
+    pids = list(ranks.record.pids)
+    forge(
+        ranks,
+        "end = time.monotonic() + 2.5\n"
+        "    while time.monotonic() < end: pass\n"
+        "    beacon.handle('self_check', 'main', check); answer = check(request)",
+    )
+    error = fails(ranks, "if r != 1: s = jnp.sum(small)")
+    assert "Back in step" in error.hint
+    assert ranks.record.pids == pids
+
+
+def test_resync_checks_ranks_that_seem_to_be_in_step(ranks: jaxcluster.Cluster) -> None:
+    pids = list(ranks.record.pids)
+    assert "Back in step" in ranks.resync()
+    assert ranks.record.pids == pids
+    forge(ranks, WRONG)
+    assert "New processes" in ranks.resync()
+    check_whole(ranks)
+
+
+def test_mixed_programs_are_checked_too(ranks: jaxcluster.Cluster) -> None:
+    mixed = "if r == 1: print(float(jnp.max(small)))\nelse: print(float(jnp.sum(small)))"
+    pids = list(ranks.record.pids)
+    assert "All of them have completed" in fails(ranks, mixed).hint
+    assert ranks.record.pids == pids
+    forge(ranks, WRONG)
+    assert "New processes" in fails(ranks, mixed).hint
+
+
+def test_ranks_that_a_stop_took_out_of_a_wait_are_checked(ranks: jaxcluster.Cluster) -> None:
+    """All counts are even: rank 3 sleeps only after its launch."""
+    source = "s = jnp.sum(small)\nif r == 3: time.sleep(60)\nwhile r != 3: time.sleep(0.01)"
+    for body, said in (("answer = check(request)", ""), (WRONG, "New processes")):
+        forge(ranks, body)
+        cell = ranks.submit(source)
+        until(lambda: all(s.launches != {} for s in ranks.status()), "the cell runs")
+        cell.stop()
+        with pytest.raises(CellInterrupted) as caught:
+            cell.wait()
+        assert said in str(caught.value)
+        check_whole(ranks)
+
+
+def test_a_launch_that_no_journal_knows_is_found(ranks: jaxcluster.Cluster) -> None:
+    """It waits in a communicator of two ranks' own: no rank's count tells of it."""
+    if len(ranks.record.devices[0].devices) == 1:
+        pytest.skip("with one device it blocks the rank that makes it, so the cell never ends")
+    ranks.run(
+        "own = [d for d in jax.devices() if d.process_index in (2, 3)]\n"
+        "part = jax.sharding.Mesh(np.array(own), ('i',))\n"
+        "if r > 1:\n"
+        "    v = jax.make_array_from_callback((8,), NamedSharding(part, P('i')),"
+        " lambda index: np.arange(8.0)[index])\n"
+        "    print(float(jnp.sum(v)))",
+        show=False,
+    )
+    ranks.run(
+        "from jaxcluster.engine.app import JaxEngine\n"
+        "counts = JaxEngine.instance().rank.journal.counts\n"
+        "before = {k: list(c) for k, c in counts.items()}\n"
+        "if r == 2: unknown = jnp.sum(v)\n"
+        "counts.clear(); counts.update(before)",
+        show=False,
+    )
+    error = fails(ranks, "if r != 1: s = jnp.sum(small)")
+    assert "New processes" in error.hint
+
+
+def test_every_communicator_between_processes_is_checked(ranks: jaxcluster.Cluster) -> None:
+    ranks.run(
+        "from jax.sharding import Mesh\n"
+        "n = jax.device_count()\n"
+        "for devices in (jax.devices(), jax.devices()[::-1]):\n"
+        "    grid = Mesh(np.array(devices).reshape(2, n // 2), ('a', 'b'))\n"
+        "    w = spread(np.arange(4.0 * n).reshape(4, n), NamedSharding(grid, P('a', 'b')))\n"
+        "    jax.block_until_ready([jnp.sum(w), jnp.sum(w, 0), jnp.sum(w, 1)])",
+        show=False,
+    )
+    n = 4 * len(ranks.record.devices[0].devices)
+    prepared = ranks.ask([0], "prepare_check", {}, timeout_s=TOLD_WITHIN_S)[0].body["divisions"]
+    groups = [group for division in prepared for group in division]
+    half = n // 2
+    assert prepared[0] == [list(range(n))]
+    assert list(range(half)) in groups
+    assert [0, half] in groups
+    assert [n - 1, half - 1] in groups  # the other mesh's order is another communicator
+    there = "from jaxcluster.engine import jax_private\nprint(len(jax_private.communicators()))"
+    before = ranks.run(there, show=False).stdout()
+    assert "Back in step" in ranks.resync()
+    assert ranks.run(there, show=False).stdout() == before
+
+
+@pytest.mark.parametrize(
+    ("on", "off"),
+    [
+        (f"jax.config.update('jax_{name}', {on!r})", f"jax.config.update('jax_{name}', {off!r})")
+        for name, on, off in (
+            ("disable_jit", True, False),
+            ("enable_x64", True, False),
+            ("transfer_guard", "disallow", "allow"),
+            ("debug_nans", True, False),
+        )
+    ]
+    + [
+        (
+            "grid = jax.set_mesh(jax.make_mesh((2, jax.device_count() // 2), ('p', 'q')))",
+            "grid.__exit__(None, None, None)",
+        )
+    ],
+    ids=["disable_jit", "enable_x64", "transfer_guard", "debug_nans", "set_mesh"],
+)
+def test_a_cells_settings_do_not_disturb_the_check(
+    ranks: jaxcluster.Cluster, on: str, off: str
+) -> None:
+    pids = list(ranks.record.pids)
+    ranks.run(on, show=False)
+    try:
+        assert "Back in step" in ranks.resync()
+        assert ranks.record.pids == pids
+    finally:
+        ranks.run(off, show=False)
+
+
+def test_no_other_notebook_hands_out_a_cell_meanwhile(
+    ranks: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = connect(ranks.record)
+    shown: list[str] = []
+
+    def run_there() -> None:
+        record = other.run("print(float(jnp.sum(small)))", show=False)
+        shown.extend(record.stdout(rank) for rank in range(4))
+
+    thread = threading.Thread(target=run_there, daemon=True)
+    verify = selfcheck.verify
+
+    def while_another_tries(link: Link) -> selfcheck.Verdict:
+        thread.start()
+        thread.join(0.3)
+        assert shown == []
+        return verify(link)
+
+    pids = list(ranks.record.pids)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(selfcheck, "verify", while_another_tries)
+            assert "Back in step" in fails(ranks, "if r != 1: s = jnp.sum(small)").hint
+        thread.join(TOLD_WITHIN_S)
+    finally:
+        other.close()
+    assert shown == ["120.0\n"] * 4
+    assert ranks.record.pids == pids
+
+
+def test_a_stop_during_the_check_lets_no_cell_run_before_it_is_made_up_for(
+    ranks: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(link: Link) -> selfcheck.Verdict:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(selfcheck, "verify", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            ranks.run("if r != 1: s = jnp.sum(small)", show=False)
+    with pytest.raises(Divergence, match="out of step, so no cell can run"):
+        ranks.run("1", show=False)
+    assert "All variables are kept." in ranks.resync()
+    check_whole(ranks)
+
+
+# ------------------------------------------------------------------ strict mode
+
+
+def test_strict_mode_is_on_again_on_each_rank_after_a_replay(ranks: jaxcluster.Cluster) -> None:
+    ranks.run("jnp.max(small), jnp.sum(small)", show=False)
+    for culprit in range(4):
+        ranks.strict(True)
+        try:
+            # The launch is made without being announced, or there would be nothing to replay.
+            error = fails(
+                ranks,
+                "from jaxcluster.engine.app import JaxEngine\n"
+                "journal = JaxEngine.instance().rank.journal\n"
+                "announce, journal.before_launch = journal.before_launch, lambda program: None\n"
+                f"try:\n    if r != {culprit}: s = jnp.sum(small)\n"
+                "finally: journal.before_launch = announce",
+            )
+            assert f"rank {culprit} ran 1 skipped program" in error.hint
+            for rank in range(4):
+                mixed = f"t = jnp.max(small) if r == {rank} else jnp.sum(small)"
+                error = fails(ranks, mixed)
+                assert "launched none" in str(error)
+        finally:
+            ranks.strict(False)
+
+
+# ------------------------------------------------------------------ once
+
+
+def test_one_recovery_serves_all_cells_that_a_death_has_ended(
+    ranks: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[object] = []
+    start_anew = jaxcluster.Cluster.start_anew
+
+    def counted(cluster: jaxcluster.Cluster, *args: object, **more: object) -> object:
+        started.append(cluster)
+        return start_anew(cluster, *args, **more)
+
+    cells = [ranks.submit("time.sleep(60)") for _ in range(3)]
+    with monkeypatch.context() as patch:
+        patch.setattr(jaxcluster.Cluster, "start_anew", counted)
+        for cell in cells:
+            cell.run_in_background(lambda record: None)
+        os.kill(ranks.record.pids[3], signal.SIGKILL)
+        for cell in cells:
+            with pytest.raises(JaxClusterError):
+                cell.wait()
+        ranks.run(SETUP, show=False)  # what the dead rank alone had is lost
+        check_whole(ranks)
+    assert len(started) == 1

@@ -171,6 +171,14 @@ def test_programs_of_a_part_of_the_ranks_concern_that_part_alone():
     assert diagnose.in_step({r: rep.state.launches for r, rep in reports.items()})
 
 
+def test_an_announced_launch_is_the_same_as_the_one_that_others_have_made_already():
+    reports = {r: report(r, [SUM, MAX]) for r in range(3)}
+    behind = report(3, [SUM])
+    announced = wire.Launch(1, "0,1,2,3", NAMES[MAX], MAX, 7, 3, "")
+    reports[3] = replace(behind, announced=announced)
+    assert look(reports, ended=[]) is None
+
+
 def test_an_announced_launch_of_strict_mode_counts_as_one_that_others_skipped():
     reports = {r: report(r, [MUL], line=3) for r in (0, 2, 3)}
     entry = wire.Launch(1, "0,1,2,3", NAMES[SUM], SUM, 7, 3)

@@ -195,3 +195,29 @@ def test_an_interrupt_that_waits_is_raised_on_the_main_thread_alone() -> None:
     with pytest.raises(KeyboardInterrupt):
         journal.raise_if_interrupted()
     assert not journal.interrupted
+
+
+class TestUnannounced:
+    def test_a_replays_launches_are_announced_to_nobody_and_later_ones_are(self) -> None:
+        journal, announced = Journal(), []
+        journal.before_launch = announced.append
+        with pytest.raises(KeyboardInterrupt), journal.unannounced():
+            journal.before_launch("replayed")
+            raise KeyboardInterrupt
+        journal.before_launch("later")
+        assert announced == ["later"]
+
+    def test_another_thread_stays_strict_meanwhile(self) -> None:
+        journal, announced = Journal(), []
+        journal.before_launch = announced.append
+        with journal.unannounced():
+            other = threading.Thread(target=journal.before_launch, args=["another's"])
+            other.start()
+            other.join()
+        assert announced == ["another's"]
+
+    def test_without_strict_mode_nothing_is_announced(self) -> None:
+        journal = Journal()
+        with journal.unannounced():
+            assert journal.before_launch is None
+        assert journal.before_launch is None
