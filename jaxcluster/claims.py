@@ -23,15 +23,18 @@ import secrets
 import shutil
 import socket
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from jaxcluster import registry
 from jaxcluster.engine.processes import is_alive, pid_space, process_token
-from jaxcluster.runtimefolder import inside
+from jaxcluster.errors import JaxClusterError, LaunchError
+from jaxcluster.runtimefolder import CHOOSE, inside, runtime_root
 
 ALIVE = registry.ALIVE
+LOCK_S = 10.0
 DRAFT, DEAD = ".start-", ".dead-"  # no cluster's name begins with a dot
 
 # What statfs says of file systems that one kernel alone has mounted: tmpfs, ext2 to 4, xfs, btrfs,
@@ -107,7 +110,19 @@ def claim(name: str) -> Claim | None:
     """The name, for this process; None if somebody else has it or may have it.
 
     What a dead cluster or start has left under it is removed.
+
+    Raises:
+      LaunchError: nothing can be written there.
     """
+    try:
+        return _claim(name)
+    except OSError as error:
+        raise LaunchError(
+            f"Nothing can be started in {runtime_root()}: {error.strerror}.", CHOOSE
+        ) from None
+
+
+def _claim(name: str) -> Claim | None:
     root = inside()
     id = secrets.token_hex(8)
     draft = root / f"{DRAFT}{id}"
@@ -260,9 +275,22 @@ def _one_at_a_time(root: Path) -> Iterator[None]:
     To look whether a lock is held takes it for a moment, which another one must not see either.
     """
     lock = os.open(root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + LOCK_S
     try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise JaxClusterError(
+                        f"{runtime_root()}/.lock has been held for {LOCK_S:g} s by a process that "
+                        "does not go on; it is needed for a moment only. Was one stopped (Ctrl-Z)?",
+                        f"fuser {runtime_root()}/.lock says which it is.",
+                    ) from None
+                time.sleep(0.005)
+            except OSError:  # a file system without locks
+                break
         yield
     finally:
         os.close(lock)

@@ -962,8 +962,13 @@ def _start_spec(
         cluster._local = starting.local
         cluster._claim = claimed
         cluster._listen(starting)
-    except BaseException:
+    except BaseException as error:
         starting.abandon(keep_name=is_kept)
+        if isinstance(error, OSError):  # a full disk, a home directory that can't be written to
+            raise LaunchError(
+                f"The cluster could not be started: {error}.",
+                "%jaxcluster doctor looks at this machine.",
+            ) from None
         raise
     cluster.started_s = time.perf_counter() - began
     return cluster

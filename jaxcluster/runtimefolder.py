@@ -18,22 +18,33 @@ from jaxcluster.errors import JaxClusterError
 
 VARIABLE = "JAXCLUSTER_RUNTIME_DIR"
 MAX_SOCKET_PATH = 100  # sun_path holds 108 bytes, and rank-1234.sock must fit behind the folder
+SHARED_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 CHOOSE = f"Set {VARIABLE} to a folder of your own with a short path."
 
 _opened: dict[str, int] = {}  # path -> descriptor, for the life of this process
 
 
 def choose(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the folder is to be: ``JAXCLUSTER_RUNTIME_DIR``, else the session's, else in /tmp."""
+    """Where the folder is to be: ``JAXCLUSTER_RUNTIME_DIR``, else the session's, else in /tmp.
+
+    Some containers have a /tmp without its sticky bit, in which anybody could exchange the folder:
+    then the next of these that is safe.
+    """
     if chosen := environ.get(VARIABLE):
         root = Path(os.path.abspath(chosen))
     elif xdg := environ.get("XDG_RUNTIME_DIR"):
         root = Path(xdg) / "jaxcluster"
     else:
-        root = Path(tempfile.gettempdir()) / f"jaxcluster-{os.getuid()}"
-    if len(os.fsencode(root)) > MAX_SOCKET_PATH - 40:
-        root = Path("/tmp") / f"jaxcluster-{os.getuid()}"
-    return root
+        root = _default()
+    return root if len(os.fsencode(root)) <= MAX_SOCKET_PATH - 40 else _default()
+
+
+def _default() -> Path:
+    name = f"jaxcluster-{os.getuid()}"
+    places = [Path(folder) / name for folder in (tempfile.gettempdir(), *SHARED_PLACES)]
+    short = [path for path in places if len(os.fsencode(path)) <= MAX_SOCKET_PATH - 40]
+    safe = (path for path in short if path.parent.is_dir() and replaceable_in(path) is None)
+    return next(safe, short[0])
 
 
 def runtime_root(environ: Mapping[str, str] = os.environ) -> Path:

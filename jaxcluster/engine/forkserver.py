@@ -59,6 +59,7 @@ from jaxcluster.engine.processes import (
 
 OWNER_CHECK_S = 0.5
 IDLE_EXIT_S = 600.0
+TOUCH_S = 3600.0
 
 # What a rank imports only when its kernel is made or its first computation is compiled: imported
 # here, it is neither loaded nor kept once for every rank. One that has moved is loaded late again.
@@ -116,6 +117,7 @@ class ForkServer:
         self.ending: set[int] = set()  # those whose end was asked for
         self.held: tuple[str, int] | None = None  # the file that says that the cluster lives
         self.socket_file = os.stat(path)
+        self.touched_at = time.monotonic()
         self.unreachable = 0  # how often in a row its files were found gone
         self.idle_since = time.monotonic()
         self.selector = selectors.DefaultSelector()
@@ -153,6 +155,8 @@ class ForkServer:
             self.unreachable = self.unreachable + 1 if self._is_removed() else 0
             if self.detached and self.unreachable > 1:
                 self._quit()
+            if time.monotonic() - self.touched_at > TOUCH_S:
+                self._touch()
             if self.children:
                 self.idle_since = time.monotonic()
             elif self.detached or time.monotonic() - self.idle_since > IDLE_EXIT_S:
@@ -242,6 +246,17 @@ class ForkServer:
             self._quit()
         else:
             self._send(connection, event="error", id=id, error=f"unknown command {command!r}")
+
+    def _touch(self) -> None:
+        """Keep its files from those who clear /tmp of what is days old."""
+        self.touched_at = time.monotonic()
+        folder = os.path.dirname(self.held[0]) if self.held is not None else None
+        own = [self.path, os.path.splitext(self.path)[0] + ".log"]
+        with contextlib.suppress(OSError):
+            own += [entry.path for entry in os.scandir(folder)] if folder else []
+        for path in filter(None, [os.path.dirname(self.path), folder, *own]):
+            with contextlib.suppress(OSError):
+                os.utime(path, follow_symlinks=False)
 
     def _is_removed(self) -> bool:
         """Whether nobody can find the way to this server any more."""

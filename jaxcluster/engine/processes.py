@@ -53,13 +53,13 @@ def pid_space() -> str:
     """Where this process's pids mean something: the kernel's boot id and the pid namespace.
 
     The pid of a process in another container, or on another host, is some other process's here,
-    or nobody's. ``""`` where there is no /proc.
+    or nobody's. The host's name where there is no /proc.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id") as boot_id:
             return f"{boot_id.read().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        return ""
+        return os.uname().nodename
 
 
 def findable(env: Mapping[str, str], cwd: str) -> dict[str, str]:

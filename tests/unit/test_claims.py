@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import fcntl
 import json
 import os
@@ -15,7 +16,7 @@ import pytest
 
 from jaxcluster import claims, registry, runtimefolder, starting, wire
 from jaxcluster.claims import Life
-from jaxcluster.errors import ClusterExists
+from jaxcluster.errors import ClusterExists, JaxClusterError, LaunchError
 from jaxcluster.registry import ClusterRecord
 
 
@@ -217,3 +218,30 @@ def test_only_file_systems_of_one_kernel_are_local() -> None:
     assert claims.is_local(Path("/dev/shm"))
     assert not claims.is_local(Path("/proc"))
     assert not claims.is_local(Path("/none"))
+
+
+def test_where_nothing_can_be_written_the_start_says_so(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    registry.runtime_root()
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(LaunchError) as caught:
+        claims.claim("main")
+    assert str(caught.value).startswith(f"Nothing can be started in {root}: No space left")
+    assert "JAXCLUSTER_RUNTIME_DIR" in caught.value.hint
+
+
+def test_a_process_that_was_stopped_with_the_lock_is_told(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "LOCK_S", 0.05)
+    registry.runtime_root()
+    lock = os.open(root / ".lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with pytest.raises(JaxClusterError, match="held for 0[.]05 s by a process that"):
+        claims.lives(["main"])
+    os.close(lock)
+    assert claims.lives(["main"]) == {"main": Life.UNKNOWN}
