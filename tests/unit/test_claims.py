@@ -241,7 +241,7 @@ def test_a_process_that_was_stopped_with_the_lock_is_told(
     registry.runtime_root()
     lock = os.open(root / ".lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    with pytest.raises(JaxClusterError, match="held for 0[.]05 s by a process that"):
+    with pytest.raises(JaxClusterError, match=r"held for .* s by a process that"):
         claims.lives(["main"])
     os.close(lock)
     assert claims.lives(["main"]) == {"main": Life.UNKNOWN}
