@@ -22,7 +22,7 @@ from helpers import DEADLINE_S, GONE_S, Home, Notebook, python, until
 import jaxcluster
 from jaxcluster import claims, registry, transfer, wire
 from jaxcluster.cluster import attach, connect, live_records, stop
-from jaxcluster.errors import ClusterExists, NoCluster, RankDied, VersionMismatch
+from jaxcluster.errors import CellInterrupted, ClusterExists, NoCluster, RankDied, VersionMismatch
 from jaxcluster.launchers import supervisor
 from jaxcluster.link import Sink
 
@@ -563,6 +563,13 @@ def test_a_rank_says_which_cell_has_ended_last(cluster: jaxcluster.Cluster) -> N
     for _ in range(2):
         seq = cluster.run("pass").seq
         assert {state.ended for state in cluster.status()} == {seq}
+    first, second = cluster.submit("time.sleep(60)"), cluster.submit("pass")
+    for cell in (second, first):  # one that is interrupted before its turn has ended, too
+        cell.stop()
+        with pytest.raises(CellInterrupted):
+            cell.wait()
+    last = {second.record.seq}
+    until(lambda: {state.ended for state in cluster.status()} == last, "both have ended")
 
 
 def test_values_checked_for_infinity_on_the_ranks(cluster: jaxcluster.Cluster) -> None:
