@@ -26,6 +26,7 @@ from jaxcluster import (
     recovery,
     registry,
     rewrite,
+    silence,
     undoing,
     wire,
 )
@@ -305,6 +306,8 @@ class Cluster:
                     "Restart it in the notebook that started it, or stop it and start another: "
                     "%jaxcluster stop",
                 )
+            if not (clean or self.closed):
+                self.end_hung()
             respawn = self._respawn = Respawn(self, clean=clean, when=when, undo=undo)
             try:
                 respawn.carry_through(progress)
@@ -567,9 +570,15 @@ class Cluster:
         given_up = {r for c in self._background for r in c.silent if r in ranks}
         if not given_up:
             return
-        busy = [s for s in self.status() if s.rank in given_up and s.state == "running"]
+        still = ("running", "silent")
+        busy = [s for s in self.status() if s.rank in given_up and s.state in still]
         if busy:
-            places = ", ".join(f"rank {s.rank} in cell [{s.cell}] line {s.line}" for s in busy)
+            places = ", ".join(
+                f"rank {s.rank} in cell [{s.cell}] line {s.line}"
+                if s.state == "running"
+                else f"rank {s.rank}, which gives no sign of life"
+                for s in busy
+            )
             raise RankHung(
                 f"Still running after an interrupt: {places}.",
                 f"%jaxcluster interrupt tries again. {RESTART_HINT}",
@@ -577,6 +586,28 @@ class Cluster:
             )
         for cell in self._background:
             cell.silent = ()
+
+    @property
+    def can_restart(self) -> bool:
+        """Whether its processes can be replaced from here: by whom it was started."""
+        return self._local is not None and not (self.closed or self._is_ending)
+
+    def end_rank(self, rank: int, why: str) -> None:
+        """Kill a rank's process, which will never answer again; from then on it is a dead one."""
+        self._mark_dead(rank, why)
+        with contextlib.suppress(LaunchError):
+            self._supervisor.command("kill", timeout_s=5.0, pids=[self.record.pids[rank]])
+
+    def end_hung(self) -> list[int]:
+        """Kill the ranks that can't even be asked to save their variables; returns which.
+
+        Takes 5 s where there is one that may still answer.
+        """
+        alive = [r for r in range(self.num_processes) if r not in self.dead]
+        hung = silence.hung_ranks(self._link, self.record.facts, alive)
+        for rank, why in hung.items():
+            self.end_rank(rank, f"ended by jaxcluster: it {why.words}")
+        return list(hung)
 
     def last_words(self, rank: int) -> str:
         """The end of a rank's log, without the transport's own lines."""

@@ -31,7 +31,8 @@ class Report:
     """A certain finding.
 
     Attributes:
-      kind: ``mismatch`` (different programs) or ``missing`` (a launch that some ranks skipped).
+      kind: ``mismatch`` (different programs), ``missing`` (a launch that some ranks skipped) or
+        ``circle`` (ranks wait for each other: see ``deadlock``).
       processes: the set of processes concerned, as in the journals.
       seq: the first launch of that set that is not to be trusted; None where the journals no longer
         reach back to it.
@@ -40,7 +41,8 @@ class Report:
       lines: the finding in words.
       cell_seq: the cell in which it went wrong; 0 where that is not known.
       cells: the cells that have launched what is not to be trusted; 0 among them stands for
-        launches of no cell: of another thread, or between cells.
+        launches of no cell: of another thread, or between cells. None: it concerns all.
+      is_hopeless: no replay can help; new processes can.
     """
 
     kind: str
@@ -51,6 +53,12 @@ class Report:
     lines: tuple[str, ...] = field(default=())
     cell_seq: int = 0
     cells: frozenset[int] = frozenset()
+    is_hopeless: bool = False
+
+    @property
+    def is_releasable(self) -> bool:
+        """Whether ranks that wait in a collective come free when others have caught up."""
+        return self.kind == "missing"
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
@@ -590,14 +598,6 @@ def tell_places(
         was = "was" if len(group) == 1 else "were"
         lines.append(f"{_Ranks(group)} {where.replace('{was}', was).replace('{had}', 'had')}.")
     return lines + _tell_scalars({r: reports[r] for r in ranks if r in reports})
-
-
-def tell_silent(rank: int, pid: int) -> str:
-    """Why a living rank's beacon may say nothing, and what to do."""
-    return (
-        f"Rank {rank} (pid {pid}) gives no sign of life. Was it stopped by a signal? "
-        f"`kill -CONT {pid}` lets it go on; %jaxcluster restart replaces it."
-    )
 
 
 class _Ranks:

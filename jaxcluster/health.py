@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 GRACE_S = 2.0  # that the other ranks get after the first one raised
 ROLL_CALL_S = 1.0  # without any end before the ranks are asked why, and between askings
 LOOK_AGAIN_S = 0.25  # after a look that made a hang likely
-ANSWER_S = 3.0  # that interrupted ranks get to say so
+ANSWER_S = 5.0  # that interrupted ranks get to say so
+SAY_S = 0.4  # after an interrupt, before it is said who has not answered
+LEAVING_S = 30.0  # that a rank gets to render its error, once the cell's own code is over
 HOPELESS_ANSWER_S = 1.0  # the same for ranks that nothing can release: they wait for the dead
 DEATH_GRACE_S = 0.3  # that the other ranks get after one died
 
@@ -44,6 +46,13 @@ class Diagnosed:
 
 
 @dataclass(frozen=True)
+class Leaving:
+    """An interrupted rank says that the cell's own code is over: it renders what it will reply."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
 class Suspected:
     """It may be a hang: a second look tells."""
 
@@ -67,14 +76,21 @@ class RollCall:
 
 
 @dataclass(frozen=True)
+class SayUnanswered:
+    """Tell the user who has not answered the interrupt so far, and why."""
+
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Finish:
     """The cell is over; ``silent`` ranks never answered."""
 
     silent: tuple[int, ...] = ()
 
 
-Event = Replied | Died | StopPressed | Diagnosed | Suspected | Tick
-Instruction = Interrupt | RollCall | Finish
+Event = Replied | Died | StopPressed | Diagnosed | Leaving | Suspected | Tick
+Instruction = Interrupt | RollCall | SayUnanswered | Finish
 
 
 @dataclass
@@ -102,6 +118,8 @@ class CellWatch:
     _failed_by: str = ""
     _interrupted_at: float | None = None
     _roll_call_at: float = 0.0
+    _leaving: set[int] = field(default_factory=set)
+    _has_said: bool = False
 
     def __post_init__(self) -> None:
         self._roll_call_at = self.started + ROLL_CALL_S
@@ -114,7 +132,9 @@ class CellWatch:
         """When ``Tick`` must come at the latest."""
         times = []
         if self._interrupted_at is not None:
-            times.append(self._interrupted_at + self.answer_s)
+            times.append(self._given_up_at(self._interrupted_at))
+            if not self._has_said:
+                times.append(self._interrupted_at + SAY_S)
         else:
             times.append(self._roll_call_at)
             if self._failed_at is not None:
@@ -141,14 +161,19 @@ class CellWatch:
                     self._failed_at, self._failed_by = now, "death"
             case StopPressed():
                 pressed = True
+            case Leaving(rank):
+                self._leaving.add(rank)
             case Suspected():
                 self._roll_call_at = min(self._roll_call_at, now + LOOK_AGAIN_S)
         if not self.open_ranks:
             return self._finish()
         if self._interrupted_at is not None:
             # Stop, pressed again while the ranks are given time to answer: leave at once.
-            if pressed or now >= self._interrupted_at + self.answer_s:
+            if pressed or now >= self._given_up_at(self._interrupted_at):
                 return self._finish()
+            if not self._has_said and now >= self._interrupted_at + SAY_S:
+                self._has_said = True
+                return [SayUnanswered(self.open_ranks)]
             return []
         if pressed:
             return self._interrupt("stop", now)
@@ -164,6 +189,11 @@ class CellWatch:
             self._roll_call_at = now + ROLL_CALL_S
             return [RollCall()]
         return []
+
+    def _given_up_at(self, interrupted_at: float) -> float:
+        """Whoever renders an error counts as done: it is waited for, and not cut off."""
+        leaves = any(rank in self._leaving for rank in self.open_ranks)
+        return interrupted_at + (LEAVING_S if leaves else self.answer_s)
 
     def _interrupt(self, why: str, now: float) -> list[Instruction]:
         self.why = why

@@ -31,11 +31,14 @@ IN_FLIGHT_S = 0.5  # that a cell gets on its way from its notebook to a rank
 
 
 def ask_reports(
-    link: Link, names: Iterable[str] = (), launches: int = JOURNAL_DEPTH
+    link: Link,
+    names: Iterable[str] = (),
+    launches: int = JOURNAL_DEPTH,
+    timeout_s: float = REPORT_S,
 ) -> dict[int, wire.RankReport]:
     """What the beacons say of all ranks; those that are dead or silent are missing."""
     body = {"names": sorted(names), "launches": launches}
-    answers = link.gather(link.ranks, "roll_call", body, timeout_s=REPORT_S)
+    answers = link.gather(link.ranks, "roll_call", body, timeout_s=timeout_s)
     return {
         rank: wire.parse(wire.RankReport, event.body)
         for rank, event in answers.items()
@@ -78,10 +81,14 @@ class CatchUp:
     _exported: dict[int, bytes] = field(default_factory=dict)
     _looks: list[tuple[float, dict[int, wire.RankReport]]] = field(default_factory=list)
 
-    def step(self) -> bool:
-        """One look and what follows from it. True once all ranks are idle and in step."""
+    def step(self, answer_s: float = REPORT_S) -> bool:
+        """One look and what follows from it. True once all ranks are idle and in step.
+
+        Args:
+          answer_s: how long ranks that say nothing hold it up.
+        """
         self._collect()
-        reports = ask_reports(self.link)
+        reports = ask_reports(self.link, timeout_s=answer_s)
         counts: dict[int, diagnose.Counts] = {
             rank: report.state.launches for rank, report in reports.items()
         }

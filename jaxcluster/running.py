@@ -13,7 +13,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from jaxcluster import diagnose, health, news, recovery, registry, selfcheck, undoing, wire
+from jaxcluster import (
+    deadlock,
+    diagnose,
+    health,
+    news,
+    recovery,
+    registry,
+    selfcheck,
+    silence,
+    undoing,
+    wire,
+)
 from jaxcluster.errors import (
     RESTART_HINT,
     CellFailed,
@@ -30,6 +41,7 @@ if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
 
 NOTICE_AFTER_S = 0.1
+NOTICE_CHARS = 200  # of the line that tells of an error while other ranks still run
 SUSPECTED_S = 2.0  # before it is said that ranks wait for a launch that may still come
 FOREIGN_S = 4.0  # that another cell's notebook gets to mend what went wrong in it
 AGAIN_S = 0.1  # between looks at ranks that have ended a cell with uneven counts
@@ -75,6 +87,8 @@ class AsyncCell:
         self._catch_up: recovery.CatchUp | None = None
         self._catch_up_at: float | None = None
         self._unsettled = False  # the ranks are being brought back, and not yet found in step
+        self._silences = silence.Silences(cluster.record.facts)
+        self._interrupts: set[str] = set()
         self._sink = sink
         self._ids = ids
         self._on_output = on_output
@@ -83,7 +97,10 @@ class AsyncCell:
         self._ended: threading.Event | None = None  # where it is carried through on a thread
         self._before: Mapping[int, wire.RankReport] = {}  # what the ranks said at the last look
         self._suspicion: diagnose.Suspicion | None = None
+        self._circle: list[str] = []  # one that is not certain, in words
         self._foreign_since: float | None = None  # another cell's finding is in the way
+        self._left_early = False  # the stop button was pressed again: no rank is waited for
+        self._killed: dict[int, str] = {}  # ranks whose processes were ended, and why
         self._noticed = False
         self._next_word_at = STILL_WORKING_S
         self._notice_at: float | None = None
@@ -177,24 +194,31 @@ class AsyncCell:
 
     def _feed(self, event: health.Event) -> None:
         now = time.monotonic()
+        self._left_early |= isinstance(event, health.StopPressed) and bool(self.interrupted)
         for instruction in self._watch.feed(event, now):
             match instruction:
                 case health.Interrupt(ranks, why):
                     if why == "timeout":
                         self._places = self._ask_places(ranks)
-                    self._interrupt(ranks)
+                    self._silences.look(ranks)
+                    self._interrupt(ranks, spare=why not in ("stop", "timeout"))
                     if why != "death":
                         selfcheck.prepare(self.cluster.link)  # while they leave the cell
                     news.tell()
                     self._catch_up_at = now + CATCH_UP_AFTER_S
                 case health.RollCall():
                     self._call_roll()
+                case health.SayUnanswered(ranks):
+                    if self.on_notice is not None:
+                        self.on_notice(self._say_unanswered(ranks))
                 case health.Finish(silent):
                     self.silent = silent
+        if self.report is not None and self.report.is_hopeless:
+            self._catch_up_at = None  # to launch more would only make it longer
         if self._catch_up_at is not None and now >= self._catch_up_at:
             # Ranks that sit in a collective may answer the interrupt only once it completes.
             self._catch_up = self._catch_up or self._new_catch_up()
-            self._catch_up.step()
+            self._catch_up.step(silence.ANSWER_S)
             if self._catch_up.stuck:  # nothing will release them
                 self._watch.answer_s = min(self._watch.answer_s, health.HOPELESS_ANSWER_S)
             self._catch_up_at = time.monotonic() + CATCH_UP_AFTER_S
@@ -204,6 +228,9 @@ class AsyncCell:
                 self.on_notice(self._say_first_error())
 
     def _take(self, event: Event) -> health.Event:
+        if event.id in self._interrupts:
+            left = event.op == "reply" and event.body == "left"
+            return health.Leaving(event.rank) if left else health.Tick()
         if event.op == "output":
             output = wire.parse(wire.RankOutput, event.body)
             self.record.add_output(output)
@@ -251,25 +278,33 @@ class AsyncCell:
         reports = recovery.ask_reports(self.cluster.link, names, launches=256)
         self._find(reports)
         if self.report is not None:
-            self._feed(health.Diagnosed(releasable=self.report.kind == "missing"))
+            self._feed(health.Diagnosed(self.report.is_releasable))
             return
+        self._silences.look(self._silent(reports))
         if self._suspicion is not None and self._suspicion.has("moment"):
             self._feed(health.Suspected())
         if self.on_notice is not None:
             self._say_waiting(reports)
 
+    def _silent(self, reports: Mapping[int, wire.RankReport]) -> set[int]:
+        return set(self._watch.open_ranks) - set(reports) - set(self.cluster.dead)
+
     def _say_waiting(self, reports: Mapping[int, wire.RankReport]) -> None:
         """Now and then: who still works while others have ended, and who says nothing at all."""
         waited = time.monotonic() - self.started
         suspicion = self._suspicion
-        first = SUSPECTED_S if suspicion is not None and suspicion.has("background") else 0.0
+        unsure = self._circle or (suspicion is not None and suspicion.has("background"))
+        first = SUSPECTED_S if unsure else 0.0
         if self.on_notice is None or waited < min(self._next_word_at, first or self._next_word_at):
             return
         lines = []
-        for rank in sorted(set(self._watch.open_ranks) - set(reports) - set(self.cluster.dead)):
-            lines.append(diagnose.tell_silent(rank, self.cluster.record.pids[rank]))
+        for rank in sorted(self._silent(reports)):
+            if (why := self._silences.why(rank)).kind != "unknown":
+                lines.append(silence.tell(rank, why))
         working = {r: reports[r] for r in self._watch.open_ranks if r in reports}
-        if suspicion is not None and not suspicion.has("moment"):
+        if self._circle:
+            lines += self._circle
+        elif suspicion is not None and not suspicion.has("moment"):
             lines.append(suspicion.tell(waited))
         elif self.record.replies and working:
             lines += diagnose.tell_working(working, self.record.replies, waited)
@@ -300,10 +335,39 @@ class AsyncCell:
         self._before = reports
         if isinstance(found, diagnose.Suspicion):
             self._suspicion = found
-        elif found is not None and self._concerns(found):
+            found = None
+        if found is None:
+            found = self._find_circle(reports)
+        if found is not None and self._concerns(found):
             self.report, self.evidence = found, reports
+            if found.is_hopeless and self.on_notice is not None:
+                self.on_notice("\n".join(found.lines[:-1]) + "\nThe cell is ended.\n")
             self.cluster.recovered = ""
             news.tell()
+
+    def _find_circle(self, reports: Mapping[int, wire.RankReport]) -> diagnose.Report | None:
+        """Ranks that wait for each other, over all sets of processes."""
+        reports = {rank: diagnose.with_announced(report) for rank, report in reports.items()}
+        counts = {rank: report.state.launches for rank, report in reports.items()}
+        found = deadlock.circle(counts, {r: report.launches for r, report in reports.items()})
+        if not found:
+            return None
+        states = [reports[rank].state for rank in found]
+        # Another thread may launch what is missing, and other devices than CPUs may run programs
+        # side by side that are on different devices of a process.
+        if any(s.background or any(not d.startswith("cpu") for d in s.devices) for s in states):
+            self._circle = deadlock.tell(found)
+            return None
+        announced = any(reports[rank].announced is not None for rank in found)
+        return diagnose.Report(
+            "circle",
+            next(iter(found.values())).processes,
+            None,
+            tuple(found),
+            tuple(sorted(set(reports) - set(found))),
+            tuple(deadlock.tell(found)),
+            is_hopeless=not announced,  # in strict mode nothing was launched
+        )
 
     def _concerns(self, found: diagnose.Report) -> bool:
         """Whether a finding is this cell's, or an earlier one's whose notebook does not mend it."""
@@ -370,6 +434,10 @@ class AsyncCell:
         """After the cell: are the ranks in step, and may what it assigned stay?"""
         cluster, record = self.cluster, self.record
         cluster.counts.update({r: reply.launches for r, reply in record.replies.items()})
+        waited = self._watch.answer_s >= health.ANSWER_S
+        can_end = bool(self.silent) and waited and not (cluster.closed or cluster.dead)
+        if can_end and self._end_hung() and not cluster.dead:
+            return
         if cluster.closed:
             return
         ended = not (self._catch_up or self.report or self.silent or self._watch.interrupted)
@@ -398,7 +466,10 @@ class AsyncCell:
         catch_up = self._catch_up or self._new_catch_up()
         catch_up.is_patient = self.report is not None
         self._unsettled = True
-        how = recovery.bring_back(cluster.name, cluster.link, catch_up)
+        if self.report is not None and self.report.is_hopeless:
+            how, catch_up.stuck = "", "they wait for each other"
+        else:
+            how = recovery.bring_back(cluster.name, cluster.link, catch_up)
         self._unsettled = False
         if how == "caught up":
             cluster.counts.update(catch_up.counts)
@@ -477,14 +548,23 @@ class AsyncCell:
         record = self.record
         return diagnose.tell_places(reports, ranks, record.source, record.execution_count)
 
-    def _interrupt(self, ranks: Sequence[int]) -> None:
+    def _interrupt(self, ranks: Sequence[int], spare: bool) -> None:
         self._cut_at = self._cut_at or time.monotonic()
-        for rank in ranks:
-            self.cluster.link.request(rank, "interrupt", {"seq": self.record.seq}, sink=Sink())
+        body = {rank: {"seq": self.record.seq, "spare": spare} for rank in ranks}
+        ids = self.cluster.link.request_each(body, "interrupt", sink=self._sink)
+        self._interrupts.update(ids)
 
     def _raise(self) -> None:
         record, watch = self.record, self._watch
         died = {r: rec.died for r, rec in record.records.items() if rec.died}
+        if self._killed:
+            told = (
+                f"Cell [{record.execution_count}] was interrupted, and {name_ranks(self._killed)} "
+                f"did not answer for {watch.answer_s:g} s, so it was ended."
+            )
+            whys = [f"Rank {rank} {why}." for rank, why in sorted(self._killed.items())]
+            told = "\n".join([told, *whys])
+            raise RankDied(told, self._recover(told), sorted(self._killed))
         if died:
             rank, why = next(iter(sorted(died.items())))
             words = f"The end of rank {rank}'s log: {self.cluster.last_words(rank)}"
@@ -562,11 +642,13 @@ class AsyncCell:
                 f"{name_ranks(self.record.errors).capitalize()} diverged in strict mode, with "
                 f"nothing launched. {waiting} {verb} {self._watch.grace_s:g} s to end the cell.\n"
             )
-        return (
-            f"Rank {rank} raised {error.ename}: {error.evalue} (cell "
-            f"[{self.record.execution_count}]{line}). {waiting} {verb} "
-            f"{self._watch.grace_s:g} s to end the cell.\n"
-        )
+        place = f" (cell [{self.record.execution_count}]{line}). "
+        rest = f"{waiting} {verb} {self._watch.grace_s:g} s to end the cell.\n"
+        said = " ".join(f"Rank {rank} raised {error.ename}: {error.evalue[:400]}".split())
+        room = max(40, NOTICE_CHARS - len(place) - len(rest))
+        if len(said) > room:
+            said = said[: room - 1] + "…"
+        return said + place + rest
 
     def _say_faults(self) -> None:
         """Errors of ours after the cell's own code: told as such, equal ones once."""
@@ -584,11 +666,46 @@ class AsyncCell:
             )
 
     def _say_silent(self) -> str:
-        states = {s.rank: s for s in self.cluster.status()}
-        lines = []
-        for rank in self.silent:
-            state = states[rank]
-            where = f"cell [{state.cell}] line {state.line}" if state.line else state.frame
-            lines.append(f"Rank {rank} did not answer the interrupt: it is in {where}.")
+        lines = self._tell_unanswered(self.silent)
         lines.append(f"%jaxcluster status shows them. {RESTART_HINT}")
         return "\n".join(lines)
+
+    def _say_unanswered(self, ranks: Sequence[int]) -> str:
+        """Soon after an interrupt: who is still waited for, and why."""
+        lines = [
+            f"Interrupted {name_ranks(self._watch.interrupted)}.",
+            *self._tell_unanswered(ranks),
+        ]
+        return " ".join(lines) + f" They get {self._watch.answer_s:g} s to answer.\n"
+
+    def _tell_unanswered(self, ranks: Sequence[int]) -> list[str]:
+        """A sentence for each of these ranks: where it is, or why it says nothing."""
+        answers = self.cluster.link.gather(ranks, "state", timeout_s=silence.ANSWER_S)
+        lines = []
+        for rank in ranks:
+            event = answers.get(rank)
+            if event is None:
+                lines.append(f"Rank {rank} {self._silences.why(rank).words}.")
+            elif event.op == "reply":
+                state = wire.parse(wire.RankState, event.body)
+                where = f"cell [{state.cell}] line {state.line}" if state.line else state.frame
+                doing = f"it is in {where}" if state.seq == self.record.seq else "it has ended it"
+                if state.has_left:
+                    doing = "it has left the cell's code and is rendering its error"
+                lines.append(f"Rank {rank} has not answered the interrupt: {doing}.")
+        return lines
+
+    def _end_hung(self) -> bool:
+        """Rank processes that will never answer are ended, as dead ones are, where that is wanted.
+
+        Returns whether there are such ranks: nothing can be settled with them.
+        """
+        cluster = self.cluster
+        silent = silence.silent_ranks(cluster.link, self.silent)
+        whys = {rank: self._silences.why(rank) for rank in sorted(silent)}
+        hung = {rank: why.words for rank, why in whys.items() if why.is_hung}
+        if cluster.recovery == "auto" and cluster.can_restart and not self._left_early:
+            for rank, why in hung.items():
+                self.record.records[rank].died = self._killed[rank] = why
+                cluster.end_rank(rank, f"ended by jaxcluster: it {why}")
+        return bool(hung)

@@ -97,7 +97,7 @@ class Rank:
         handle("initialize", "main", self._initialize)
         handle("serve", "main", self._serve)
         handle("cell", "now", self.runner.on_cell)
-        handle("interrupt", "now", lambda request: self.runner.interrupt(request.body["seq"]))
+        handle("interrupt", "now", self._interrupt)
         handle("state", "now", lambda request: self._state())
         handle("roll_call", "now", self._roll_call)
         handle("resume", "now", self._resume)
@@ -137,6 +137,9 @@ class Rank:
         return inspection.rank_state(
             self.runner, self.facts.hostname, self.devices, starting=not self.attached
         )
+
+    def _interrupt(self, request: Request) -> Any:
+        return self.runner.interrupt(request.body["seq"], request.body.get("spare", False))
 
     def _roll_call(self, request: Request) -> Any:
         names, count = request.body["names"], request.body["launches"]

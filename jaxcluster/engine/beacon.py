@@ -26,7 +26,7 @@ from typing import Any
 import zmq
 
 from jaxcluster import wire
-from jaxcluster.engine import log
+from jaxcluster.engine import log, procfs
 from jaxcluster.engine.failures import message_of
 from jaxcluster.engine.mending import mend_builtins
 
@@ -178,6 +178,7 @@ class Beacon:
     def _serve(self) -> None:
         # A context of its own: the main thread's may be stuck or torn down.
         socket = zmq.Context().socket(zmq.ROUTER)
+        procfs.name_this_thread(procfs.BEACON_COMM)
         socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.LINGER, 0)

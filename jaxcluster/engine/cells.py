@@ -126,6 +126,7 @@ class CellRunner:
         # IPython's own name for it, seen in 9.18: where it has moved, only odd exceptions differ.
         self._store_exception = getattr(shell, "_format_exception_for_storage", None)
         shell._format_exception_for_storage = self._store_error
+        shell.events.callbacks["post_execute"].insert(0, self._leave)
         sys.stdout = RankStream("stdout", 1, sys.stdout, self._print)
         sys.stderr = RankStream("stderr", 2, sys.stderr, self._print)
         mend(self._sigint_handler)
@@ -371,6 +372,12 @@ class CellRunner:
         finally:
             running.has_left = False
 
+    def _leave(self) -> None:
+        """A cell's own code is over; one that a cell calls, as %run does, is not the cell's."""
+        running = self.current
+        if running is not None and not self.in_a_cell(sys._getframe(1)):
+            running.has_left, running.left_at = True, time.monotonic()
+
     def _store_error(self, *args: Any, **kwargs: Any) -> Any:
         """IPython's record of an exception for its history: not worth a cell's reply."""
         running = self.current
@@ -396,16 +403,22 @@ class CellRunner:
 
     # ------------------------------------------------------------------ interrupting
 
-    def interrupt(self, seq: int | None) -> bool:
+    def interrupt(self, seq: int | None, spare: bool = False) -> bool | str:
         """From any thread: stop cell ``seq`` (None: whichever runs). False if it does not run.
 
         A cell that still waits for its turn is not run at all.
+
+        Args:
+          spare: not if its own code is over, and IPython renders its error or its figures; the
+            answer is ``left`` then.
         """
         running = self.current
         if running is None or (seq is not None and running.cell.seq != seq):
             if seq is not None and (request := self._waiting.pop(seq, None)) is not None:
                 request.reply(wire.CellReply(self.rank, seq, "interrupted", 0.0))
             return False
+        if spare and running.has_left:
+            return "left"
         running.interrupted = True
         if running.task is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(running.task.cancel)

@@ -32,6 +32,8 @@ def status(states: Sequence[wire.RankState], dead: dict[int, dict[str, Any]]) ->
             doing = f"dead: {dead[s.rank]['why']}"
         elif s.queued and s.state == "running":
             doing = f"running, {s.queued} waiting"
+        elif s.background:
+            doing = f"{s.state}, with {', '.join(s.background[:2])}"
         cell = f"[{s.cell}]" + (f" line {s.line}" if s.line else "") if s.cell is not None else ""
         rows.append(
             [

@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from helpers import Home
+from helpers import Home, until
 
 import jaxcluster
-from jaxcluster.errors import CellFailed, Divergence, JaxClusterError
+from jaxcluster import health
+from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, JaxClusterError
 from jaxcluster.recovery import CatchUp
 
 TOLD_WITHIN_S = 8.0  # the issue asks for 2 s after certainty; other work may run on the machine
@@ -237,6 +238,50 @@ def test_a_timeout_with_one_rank_in_an_endless_loop(ranks: jaxcluster.Cluster) -
     assert "took more than 2 s" in str(error)
     assert "Rank 2 was at cell [" in str(error)
     assert re.search(r"Ranks 0, 1, 3 were in jnp\.sum at cell \[\d+\] line 3\.", str(error))
+
+
+SKIP = "if r != 1: print(float(jnp.sum(g)))"
+
+
+def test_what_a_timeout_left_uneven_is_no_divergence(ranks: jaxcluster.Cluster) -> None:
+    cell = ranks.submit(SKIP, timeout_s=0.4)
+    with pytest.raises(CellFailed) as caught:
+        cell.wait()
+    assert caught.value.ename == "TimeoutError"
+    assert "took more than 0.4 s" in str(caught.value)
+    assert "without it" not in str(caught.value)
+    assert cell.report is None
+    check_whole(ranks)
+
+
+def test_what_a_stop_left_uneven_is_no_divergence(ranks: jaxcluster.Cluster) -> None:
+    cell = ranks.submit(SKIP)
+    until(lambda: ranks.status()[0].line == 1, "rank 0 is in the cell")
+    cell.stop()
+    with pytest.raises(CellInterrupted) as caught:
+        cell.wait()
+    assert "without it" not in str(caught.value)
+    assert cell.report is None
+    check_whole(ranks)
+
+
+@pytest.mark.parametrize(
+    ("source", "answer_s"),
+    [
+        (SKIP, health.ANSWER_S),
+        ("if r == 1: print(float(jnp.max(g)))\nelse: print(float(jnp.sum(g)))\nwhile 1: pass",
+         health.HOPELESS_ANSWER_S),
+    ],
+    ids=["a skip", "a mix"],
+)  # fmt: skip
+def test_only_ranks_that_catching_up_can_release_are_waited_for(
+    ranks: jaxcluster.Cluster, source: str, answer_s: float
+) -> None:
+    cell = ranks.submit(source)
+    with pytest.raises(Divergence):
+        cell.wait()
+    assert cell._watch.answer_s == answer_s
+    check_whole(ranks)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from jaxcluster import diagnose, wire
 
 SUM, MAX, MUL = 11, 22, 33
@@ -246,6 +248,13 @@ class TestWhoMayLaunch:
         assert look(reports, ended=[1, 2]).culprits == (2,)
 
 
+@pytest.mark.parametrize(
+    ("kind", "released"), [("missing", True), ("mismatch", False), ("circle", False)]
+)
+def test_only_ranks_that_wait_for_a_missing_launch_can_be_released(kind, released):
+    assert diagnose.Report(kind, "0,1", 0, (1,), (0,)).is_releasable is released
+
+
 class TestWhoseFinding:
     @staticmethod
     def reports(*cells):
@@ -309,9 +318,6 @@ class TestWords:
         assert "without it (their last launch: 1, jit(multiply)" in str(look(reports, ended=[1, 2]))
         reports |= {r: report(r, [], running=False) for r in (1, 2)}
         assert "without it (they have launched none)." in str(look(reports, ended=[1, 2]))
-
-    def test_a_silent_rank_may_be_stopped(self):
-        assert "`kill -CONT 812` lets it go on" in diagnose.tell_silent(1, 812)
 
     def test_an_error_of_jax_that_means_something_here_is_explained(self):
         said = "Fetching value for `jax.Array` that spans non-addressable (non process local)"

@@ -6,15 +6,21 @@ import pytest
 
 from jaxcluster.health import (
     ANSWER_S,
+    DEATH_GRACE_S,
     GRACE_S,
+    HOPELESS_ANSWER_S,
+    LEAVING_S,
     LOOK_AGAIN_S,
+    SAY_S,
     CellWatch,
     Diagnosed,
     Died,
     Finish,
     Interrupt,
+    Leaving,
     Replied,
     RollCall,
+    SayUnanswered,
     StopPressed,
     Suspected,
     Tick,
@@ -83,6 +89,22 @@ def test_a_rank_that_refuses_a_cell_has_failed() -> None:
     assert w.feed(Tick(), T0 + GRACE_S) == [Interrupt((1,), "error")]
 
 
+def test_after_a_death_the_others_get_less_time_than_after_an_error() -> None:
+    w = watch(3)
+    w.feed(Died(1), T0)
+    assert w.deadline() == T0 + DEATH_GRACE_S < T0 + GRACE_S
+    assert w.feed(Tick(), T0 + DEATH_GRACE_S - 0.01) == []
+    assert w.feed(Tick(), T0 + DEATH_GRACE_S) == [Interrupt((0, 2), "death")]
+    assert w.answer_s == HOPELESS_ANSWER_S < ANSWER_S
+
+
+def test_a_death_shortens_the_time_that_an_error_gave_the_others() -> None:
+    w = watch(3)
+    w.feed(Replied(0, "error"), T0)
+    w.feed(Died(1), T0 + 0.1)
+    assert w.feed(Tick(), T0 + DEATH_GRACE_S) == [Interrupt((2,), "error")]
+
+
 def test_a_death_counts_as_an_error() -> None:
     w = watch(3)
     assert w.feed(Died(1), T0) == []
@@ -105,6 +127,19 @@ def test_a_timeout_interrupts_those_that_are_still_in_the_cell() -> None:
     assert (w.why, w.interrupted) == ("timeout", (0, 2))
 
 
+@pytest.mark.parametrize("timeout_s", [0.01, 0.3, 1.5, 2.999])
+def test_a_timeout_is_kept_to_the_moment(timeout_s: float) -> None:
+    """It is not looked at with the roll-call alone, each second."""
+    w = watch(2, timeout_s=timeout_s)
+    now = T0
+    while (deadline := w.deadline()) is not None and deadline < T0 + timeout_s:
+        assert w.feed(Tick(), deadline) == [RollCall()]
+        now = deadline
+    assert w.deadline() == T0 + timeout_s
+    assert not any(isinstance(m, Interrupt) for m in w.feed(Tick(), max(now, T0)))
+    assert w.feed(Tick(), T0 + timeout_s) == [Interrupt((0, 1), "timeout")]
+
+
 def test_the_stop_button_interrupts_at_once() -> None:
     w = watch(3)
     w.feed(Replied(0, "ok"), T0)
@@ -112,11 +147,54 @@ def test_the_stop_button_interrupts_at_once() -> None:
     assert w.why == "stop"
 
 
+def test_who_has_not_answered_an_interrupt_is_told_soon_and_once() -> None:
+    w = watch(3)
+    w.feed(StopPressed(), T0)
+    w.feed(Replied(0, "interrupted"), T0 + 0.1)
+    assert w.deadline() == T0 + SAY_S < T0 + 1
+    assert w.feed(Tick(), T0 + SAY_S) == [SayUnanswered((1, 2))]
+    assert w.deadline() == T0 + ANSWER_S
+    assert w.feed(Tick(), T0 + 1) == []
+
+
+def test_a_rank_that_renders_its_error_is_not_given_up() -> None:
+    w = watch(3)
+    w.feed(Replied(0, "error"), T0)
+    assert w.feed(Tick(), T0 + GRACE_S)[-1] == Interrupt((1, 2), "error")
+    at = T0 + GRACE_S
+    assert w.feed(Leaving(1), at) == []
+    w.feed(Replied(2, "interrupted"), at + 0.1)
+    w.feed(Tick(), at + SAY_S)
+    assert w.feed(Tick(), at + ANSWER_S) == []
+    assert w.deadline() == at + LEAVING_S
+    assert w.feed(Replied(1, "error"), at + ANSWER_S + 1) == [Finish()]
+
+
+def test_a_rank_that_renders_for_ever_is_given_up_after_all() -> None:
+    w = watch(1)
+    w.feed(StopPressed(), T0)
+    w.feed(Leaving(0), T0)
+    w.feed(Tick(), T0 + SAY_S)
+    assert w.feed(Tick(), T0 + LEAVING_S) == [Finish((0,))]
+
+
+@pytest.mark.parametrize(("releasable", "answer_s"), [(True, ANSWER_S), (False, HOPELESS_ANSWER_S)])
+def test_ranks_that_nothing_can_release_are_not_waited_for(
+    releasable: bool, answer_s: float
+) -> None:
+    w = watch(2)
+    w.feed(Diagnosed(releasable), T0 + 1)
+    w.feed(Tick(), T0 + 1 + SAY_S)
+    assert w.deadline() == T0 + 1 + answer_s
+    assert w.feed(Tick(), T0 + 1 + answer_s) == [Finish((0, 1))]
+
+
 def test_interrupted_ranks_are_waited_for_but_not_for_ever() -> None:
     w = watch(3)
     w.feed(StopPressed(), T0)
+    w.feed(Tick(), T0 + SAY_S)
     assert w.deadline() == T0 + ANSWER_S
-    assert w.feed(Replied(1, "interrupted"), T0 + 0.1) == []
+    assert w.feed(Replied(1, "interrupted"), T0 + 0.5) == []
     assert w.feed(Tick(), T0 + ANSWER_S - 0.01) == []
     assert w.feed(Tick(), T0 + ANSWER_S) == [Finish((0, 2))]
 
@@ -137,7 +215,7 @@ def test_the_stop_button_pressed_twice_leaves_at_once() -> None:
 def test_nobody_is_interrupted_twice() -> None:
     w = watch(2, timeout_s=1)
     assert w.feed(StopPressed(), T0 + 0.5) == [Interrupt((0, 1), "stop")]
-    assert w.feed(Tick(), T0 + 1.5) == []
+    assert w.feed(Tick(), T0 + 1.5) == [SayUnanswered((0, 1))]
     assert w.feed(Replied(0, "error"), T0 + 1.6) == []
 
 

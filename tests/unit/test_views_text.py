@@ -61,6 +61,11 @@ def test_status_counts_the_cells_that_wait() -> None:
     assert [row[4] for row in rows(shown)] == ["running, 2 waiting", "idle"]
 
 
+def test_status_says_what_else_may_launch_on_a_rank() -> None:
+    shown = text.status([state(0, background=["thread 'loader'"])], {})
+    assert [row[4] for row in rows(shown)] == ["idle, with thread 'loader'"]
+
+
 def record(name: str, owner: str = "12:34", seconds_ago: float = 5) -> ClusterRecord:
     return ClusterRecord(
         name=name,

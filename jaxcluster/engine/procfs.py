@@ -1,0 +1,161 @@
+"""What the kernel says of a process that says nothing itself (standard library only).
+
+A rank's beacon is a thread of its own, so a rank that gives no sign of life is stopped, waits for a
+disk, gets no processor, or is in C code that keeps Python's global lock (the GIL). Two looks at
+``/proc`` a moment apart tell which.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+BEACON_COMM = "jc-beacon"  # the name of the beacon's thread, as the kernel has it
+STARVED = 0.4  # of the time between two looks that a runnable thread spent waiting for a processor
+KEEPS_S = 0.1  # of computing in which any Python code would have let go of the lock 20 times
+TURNS = 10  # of the beacon's thread on a processor in which it would have answered long since
+SURE_S = 2.0  # after which a process none of whose threads wants to run is not merely slow
+
+
+@dataclass(frozen=True)
+class ThreadLook:
+    """One thread: its name, the kernel's letter for its state, and seconds since it began.
+
+    ``cpu_s`` is time on a processor, ``waited_s`` time in which it was runnable and had none,
+    ``turns`` how often it got one.
+    """
+
+    name: str
+    state: str
+    cpu_s: float
+    waited_s: float
+    turns: int = 0
+
+
+@dataclass(frozen=True)
+class ProcessLook:
+    """A process at one time; ``threads`` by the kernel's thread id: the main one's is the pid."""
+
+    pid: int
+    at: float
+    threads: Mapping[int, ThreadLook]
+
+
+@dataclass(frozen=True)
+class Silence:
+    """Why a process says nothing.
+
+    Attributes:
+      kind: ``stopped``, ``traced``, ``disk``, ``starved``, ``lock`` (it keeps the GIL), ``gone`` or
+        ``unknown``.
+      words: the rest of a sentence that begins with the rank.
+      is_hung: it will not answer by itself, however long it is waited for.
+    """
+
+    kind: str
+    words: str
+
+    @property
+    def is_hung(self) -> bool:
+        return self.kind in ("stopped", "traced", "lock")
+
+
+def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessLook | None:
+    """The threads of a process; None where it is gone, or there is no such file system."""
+    threads = {}
+    try:
+        for folder in (proc / str(pid) / "task").iterdir():
+            if (found := _thread(folder)) is not None:
+                threads[int(folder.name)] = found
+    except OSError:
+        return None
+    return ProcessLook(pid, time.monotonic(), threads) if pid in threads else None
+
+
+def name_this_thread(name: str) -> None:
+    """Have the kernel show this thread under ``name`` (15 characters)."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)
+
+
+def _thread(folder: Path) -> ThreadLook | None:
+    try:
+        head, _, tail = (folder / "stat").read_text().rpartition(")")
+        fields = tail.split()
+        cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
+    waited_s, turns = 0.0, 0
+    try:  # nanoseconds, where the kernel keeps them
+        on_cpu, waited, times = (folder / "schedstat").read_text().split()
+        cpu_s, waited_s = max(cpu_s, int(on_cpu) / 1e9), int(waited) / 1e9
+        turns = int(times)
+    except (OSError, ValueError):
+        pass
+    return ThreadLook(head.partition("(")[2], fields[0], cpu_s, waited_s, turns)
+
+
+def explain(before: ProcessLook | None, now: ProcessLook | None) -> Silence:
+    """Why a process whose beacon did not answer between two looks is silent. Pure."""
+    if now is None:
+        return Silence("gone", "gives no sign of life, and its process is gone")
+    pid, main = now.pid, now.threads[now.pid]
+    if main.state == "T":
+        return Silence(
+            "stopped", f"was stopped by a signal (`kill -CONT {pid}` lets its process go on)"
+        )
+    if main.state == "t":
+        return Silence("traced", f"is held by a debugger (pid {pid})")
+    if before is None or now.at <= before.at:
+        return Silence("unknown", "gives no sign of life yet")
+    passed = now.at - before.at
+    cpu: dict[int, float] = {}
+    waited: dict[int, float] = {}
+    for tid, thread in now.threads.items():
+        old = before.threads.get(tid)
+        cpu[tid] = thread.cpu_s - (old.cpu_s if old is not None else 0.0)
+        waited[tid] = thread.waited_s - (old.waited_s if old is not None else 0.0)
+    # Threads inherit the name of the one that starts them, and come later.
+    beacon = min(
+        (t for t, thread in now.threads.items() if thread.name == BEACON_COMM), default=pid
+    )
+    if "D" in (main.state, now.threads[beacon].state):
+        return Silence("disk", f"waits for a disk, or for memory that is swapped out (pid {pid})")
+    keeper = max(cpu, key=lambda tid: cpu[tid])
+    if keeper != beacon and cpu[keeper] >= KEEPS_S and _looks_for_lock(before, now, beacon):
+        who = "its main thread" if keeper == pid else f"its thread {now.threads[keeper].name!r}"
+        return Silence(
+            "lock",
+            f"is in C code that keeps Python's global lock: {who} computed for "
+            f"{cpu[keeper]:.1f} of the last {passed:.1f} s, and nothing else of it could run",
+        )
+    if max(waited.values()) > STARVED * passed or now.threads[beacon].state == "R":
+        return Silence(
+            "starved",
+            f"can run and gets no processor (for {max(waited.values()):.1f} of the last "
+            f"{passed:.1f} s): the machine is busy, and it is waited for",
+        )
+    if passed >= SURE_S:
+        return Silence(
+            "lock",
+            "sleeps in C code that keeps Python's global lock: nothing of it has run for "
+            f"{passed:.1f} s",
+        )
+    return Silence("unknown", "gives no sign of life yet")
+
+
+def _looks_for_lock(before: ProcessLook, now: ProcessLook, beacon: int) -> bool:
+    """Whether the beacon's thread has had a processor again and again, and not the lock.
+
+    It looks for it 200 times a second. Whoever has the lock lets go of it 5 ms after that, unless
+    it is in C code that does not.
+    """
+    if now.threads[now.pid].turns == 0:  # the kernel does not tell
+        return True
+    old = before.threads.get(beacon)
+    return now.threads[beacon].turns - (old.turns if old is not None else 0) >= TURNS

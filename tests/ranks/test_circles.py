@@ -1,0 +1,134 @@
+"""Ranks that launch programs of several sets of processes in other orders wait for each other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from helpers import Home
+
+import jaxcluster
+from jaxcluster.errors import Divergence
+
+BUSY_S = 15.0  # what other work on the machine may add to a figure
+
+SETUP = """
+import jax, jax.numpy as jnp, numpy as np, threading, time
+from jax.sharding import NamedSharding, PartitionSpec as P
+def spread(ranks, n=24):
+    devices = [d for d in jax.devices() if d.process_index in ranks]
+    s = NamedSharding(jax.sharding.Mesh(np.array(devices), ("i",)), P("i"))
+    return jax.make_array_from_callback((n,), s, lambda i: np.arange(float(n))[i])
+r = jax.process_index()
+total, most = jax.jit(lambda v: jnp.sum(v)), jax.jit(lambda v: jnp.max(v))
+kept = 42
+everyone = spread({0, 1, 2})
+if r != 2: first = spread({0, 1})
+if r != 1: outer = spread({0, 2})
+if r != 0: last = spread({1, 2})
+a = float(total(everyone))
+if r != 2: float(most(first))
+if r != 1: float(most(outer))
+if r != 0: float(most(last))
+"""
+TWO = """\
+if r == 0:
+    a = total(everyone); b = most(first)
+elif r == 1:
+    b = most(first)
+    a = total(everyone)
+else:
+    a = total(everyone)
+"""
+
+
+@pytest.fixture(params=[1, 2], ids=["D=1", "D=2"])
+def ranks(request: pytest.FixtureRequest, home: Home) -> Iterator[jaxcluster.Cluster]:
+    with jaxcluster.start(
+        3, devices_per_process=request.param, name=f"circle-{request.param}"
+    ) as c:
+        c.run(SETUP)
+        yield c
+
+
+def check_whole(cluster: jaxcluster.Cluster) -> None:
+    record = cluster.run(
+        "print(float(total(everyone)), kept, float(most(first)) if r != 2 else '')",
+        show=False,
+        timeout_s=60,
+    )
+    assert [record.stdout(rank) for rank in range(3)] == ["276.0 42 23.0\n"] * 2 + ["276.0 42 \n"]
+
+
+def fails(cluster: jaxcluster.Cluster, source: str) -> tuple[Divergence, float]:
+    """The divergence that a cell must end in, after which all is whole; and when it was told."""
+    told: list[tuple[float, str]] = []
+    cell = cluster.submit(source)
+    cell.on_notice = lambda line: told.append((time.monotonic() - cell.started, line))
+    with pytest.raises(Divergence) as caught:
+        cell.wait()
+    assert caught.value.report.kind == "circle"
+    at = next(at for at, line in told if "wait for each other" in line)
+    check_whole(cluster)
+    return caught.value, at
+
+
+def test_two_sets_in_another_order_are_named_and_recovered(ranks: jaxcluster.Cluster) -> None:
+    error, at = fails(ranks, TWO + "print(float(a))")
+    assert at < 2.0 + BUSY_S
+    assert "The ranks wait for each other in a circle" in str(error)
+    assert "line 2, a program of ranks 0-2, for rank 1." in str(error)
+    assert "line 4, a program of ranks 0, 1, for rank 0." in str(error)
+    assert error.report.culprits == (0, 1)
+    assert "New processes after" in str(error)
+
+
+def test_one_that_a_cell_left_behind_is_found_in_the_next(ranks: jaxcluster.Cluster) -> None:
+    """With two devices nothing waits in the cell that did it, and all counts are even."""
+    if len(ranks.record.devices[0].devices) == 1:
+        pytest.skip("with one device the cell itself waits")
+    ranks.run(TWO)
+    error, _ = fails(ranks, "print(float(a))")
+    assert "line 2, a program of ranks 0-2" in str(error)
+
+
+def test_a_circle_over_three_ranks(ranks: jaxcluster.Cluster) -> None:
+    error, _ = fails(
+        ranks,
+        "if r == 0: x = most(first); y = most(outer)\n"
+        "elif r == 1: x = most(last); y = most(first)\n"
+        "else: x = most(outer); y = most(last)\n"
+        "print(float(x), float(y))",
+    )
+    assert error.report.culprits in ((0, 1, 2), (0, 2, 1))
+
+
+def test_sets_in_one_order_are_fine_however_late_a_rank_comes(ranks: jaxcluster.Cluster) -> None:
+    pids = list(ranks.record.pids)
+    record = ranks.run(
+        "for i in range(4):\n"
+        "    time.sleep(0.8 * (r == i % 3))\n"
+        "    a = total(everyone)\n"
+        "    if r != 2: b = most(first)\n"
+        "    if r != 0: c = most(last)\n"
+        "print(float(a))",
+        show=False,
+    )
+    assert record.stdout(1) == "276.0\n"
+    assert ranks.record.pids == pids
+
+
+def test_in_strict_mode_nothing_is_launched_and_the_processes_stay(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    pids = list(ranks.record.pids)
+    ranks.strict(True)
+    try:
+        with pytest.raises(Divergence) as caught:
+            ranks.run(TWO + "print(float(a))", show=False)
+        assert "wait for each other" in str(caught.value)
+    finally:
+        ranks.strict(False)
+    check_whole(ranks)
+    assert ranks.record.pids == pids

@@ -1,0 +1,221 @@
+"""Ranks that can't be asked anything: stopped, starved, or in C code that keeps the GIL.
+
+It is said why, by what the kernel says of them; a stop is heard; and a rank that will never answer
+is replaced as a dead one is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from helpers import Home, until
+
+import jaxcluster
+from jaxcluster.errors import CellFailed, RankDied, RankHung
+
+BUSY_S = 15.0  # what other work on the machine may add to a figure
+
+SETUP = """
+import itertools, jax, jax.numpy as jnp, numpy as np, time
+from jax.sharding import NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((jax.device_count(),), ("i",))
+split = NamedSharding(mesh, P("i"))
+g = jax.make_array_from_callback((12,), split, lambda index: np.arange(12.0)[index])
+r = jax.process_index()
+keep = "mine"
+float(jnp.sum(g))
+"""
+KEEPS_THE_GIL = "if r == 1: sum(itertools.repeat(1, 10**10))\nprint(float(jnp.sum(g)))"
+
+
+@pytest.fixture
+def ranks(home: Home) -> Iterator[jaxcluster.Cluster]:
+    with jaxcluster.start(3, devices_per_process=2, name="silent") as cluster:
+        cluster.run(SETUP)
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def whole(ranks: jaxcluster.Cluster) -> Iterator[None]:
+    """After each test the next result is right, on all ranks."""
+    pids = list(ranks.record.pids)
+    yield
+    ranks.recovery = "auto"
+    if ranks.record.pids != pids:
+        ranks.run(SETUP)  # the shards of the rank that was ended are gone
+    record = ranks.run("print(float(jnp.sum(g)), keep)", show=False, timeout_s=60)
+    assert [record.stdout(rank) for rank in range(3)] == ["66.0 mine\n"] * 3
+
+
+class Carried:
+    """A cell that is waited for on a thread, as it is on a notebook's, with what it says."""
+
+    def __init__(self, cluster: jaxcluster.Cluster, source: str, **options: Any) -> None:
+        self.notices: list[tuple[float, str]] = []
+        self.error: BaseException | None = None
+        self.cell = cluster.submit(source, **options)
+        self.cell.on_notice = lambda line: self.notices.append((time.monotonic(), line))
+        self.thread = threading.Thread(target=self._wait)
+        self.thread.start()
+
+    def _wait(self) -> None:
+        try:
+            self.cell.wait()
+        except BaseException as error:
+            self.error = error
+
+    def end(self) -> BaseException | None:
+        self.thread.join(90)
+        assert not self.thread.is_alive()
+        return self.error
+
+    def said(self, words: str) -> tuple[float, str]:
+        def found() -> tuple[float, str] | None:
+            return next((n for n in self.notices if words in n[1]), None)
+
+        return until(found, f"it says {words!r}; it said {self.notices}")
+
+
+def silent(cluster: jaxcluster.Cluster, rank: int) -> Callable[[], bool]:
+    def is_silent() -> bool:
+        return cluster.status()[rank].state == "silent"
+
+    return is_silent
+
+
+def test_a_stopped_rank_is_called_stopped_and_goes_on(ranks: jaxcluster.Cluster) -> None:
+    pid = ranks.record.pids[1]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        carried = Carried(ranks, "print(float(jnp.sum(g)))")
+        line = carried.said("stopped by a signal")[1]
+        assert f"Rank 1 was stopped by a signal (`kill -CONT {pid}` lets its process go on)" in line
+        assert "%jaxcluster restart replaces it." in line
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert carried.end() is None
+    assert carried.cell.record.stdout(0) == "66.0\n"
+
+
+def test_c_code_that_keeps_the_gil_is_called_so(ranks: jaxcluster.Cluster) -> None:
+    carried = Carried(ranks, "if r == 1: sum(itertools.repeat(1, 2 * 10**9))\nprint(keep)")
+    line = carried.said("Rank 1")[1]
+    assert "Rank 1 is in C code that keeps Python's global lock: its main thread computed" in line
+    assert carried.end() is None  # it is waited for, as long as nobody presses stop
+
+
+@pytest.mark.parametrize("how", ["the GIL", "SIGSTOP"])
+def test_a_stop_names_the_rank_that_can_not_hear_it_and_replaces_it(
+    ranks: jaxcluster.Cluster, how: str
+) -> None:
+    pids = list(ranks.record.pids)
+    source = KEEPS_THE_GIL if how == "the GIL" else "if r == 1: time.sleep(1000)\nprint(keep)"
+    carried = Carried(ranks, source)
+    if how == "SIGSTOP":
+        until(lambda: ranks.status()[1].line == 1, "rank 1 sleeps")
+        os.kill(pids[1], signal.SIGSTOP)
+    until(silent(ranks, 1), "rank 1 answers nothing")
+    pressed = time.monotonic()
+    carried.cell.stop()
+    at, line = carried.said("Interrupted rank")
+    assert at - pressed < 1.0 + BUSY_S
+    why = "was stopped by a signal" if how == "SIGSTOP" else "is in C code that keeps Python's"
+    assert f"Rank 1 {why}" in line
+    error = carried.end()
+    assert time.monotonic() - pressed < 8.0 + BUSY_S
+    assert isinstance(error, RankDied)
+    assert "rank 1 did not answer for 5 s, so it was ended" in str(error)
+    assert why in str(error)
+    assert "rank 1 replaced" in str(error)
+    assert "keep" not in str(error).partition("Lost")[2]  # all ranks had it
+    assert error.ranks == (1,)
+    assert ranks.record.pids != pids
+
+
+def test_a_timeout_replaces_it_too(ranks: jaxcluster.Cluster) -> None:
+    carried = Carried(ranks, KEEPS_THE_GIL, timeout_s=1)
+    error = carried.end()
+    assert isinstance(error, RankDied)
+    assert "rank 1 replaced" in str(error)
+
+
+def test_where_nothing_is_replaced_unasked_it_is_offered(ranks: jaxcluster.Cluster) -> None:
+    ranks.recovery = "ask"
+    carried = Carried(ranks, KEEPS_THE_GIL)
+    until(silent(ranks, 1), "rank 1 answers nothing")
+    carried.cell.stop()
+    error = carried.end()
+    assert isinstance(error, RankHung)
+    assert 1 in error.ranks
+    assert "%jaxcluster restart" in str(error)
+    with pytest.raises(RankHung, match="rank 1, which gives no sign of life"):
+        ranks.run("1", show=False)
+    began = time.monotonic()
+    assert "rank 1 replaced" in ranks.restart()
+    assert time.monotonic() - began < 10 + BUSY_S
+
+
+def test_ranks_that_are_starved_raise_no_alarm(ranks: jaxcluster.Cluster) -> None:
+    hogs = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(8 * (os.cpu_count() or 1))
+    ]
+    try:
+        carried = Carried(
+            ranks,
+            "for i in range(20): s = float(jnp.sum(jnp.ones((3, 4)) @ jnp.ones((4, 6 + i))))\n"
+            "print(s, float(jnp.sum(g)))",
+        )
+        assert carried.end() is None
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+    assert not [n for _, n in carried.notices if "stopped" in n or "global lock" in n]
+    assert carried.cell.record.stdout(2) == "300.0 66.0\n"
+
+
+def test_a_rank_that_renders_its_error_is_not_cut_off(ranks: jaxcluster.Cluster) -> None:
+    with pytest.raises(CellFailed) as caught:
+        ranks.run(
+            "class Slow(Exception):\n"
+            "    def __str__(self):\n"
+            "        time.sleep(1.5 * (r == 2)); return 'told'\n"
+            "raise Slow",
+            show=False,
+        )
+    assert caught.value.ranks == (0, 1, 2)
+    assert "interrupted" not in str(caught.value)
+    assert "On all 3 ranks" in "".join(caught.value.traceback)
+
+
+def test_a_rank_that_only_calls_what_shows_an_error_is_interrupted(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    with pytest.raises(CellFailed) as caught:
+        ranks.run(
+            "if r == 0: raise ValueError('bad')\n"
+            "try: 1 / 0\nexcept ZeroDivisionError: get_ipython().showtraceback()\n"
+            "time.sleep(1000)",
+            show=False,
+        )
+    assert caught.value.ranks == (0,)
+    assert "Ranks 1, 2 had not ended the cell 2 s later and were interrupted." in str(caught.value)
+
+
+def test_an_early_error_is_told_in_one_short_line(ranks: jaxcluster.Cluster) -> None:
+    carried = Carried(ranks, "if r == 0: raise ValueError('many\\nwords ' * 5000)\ntime.sleep(1)")
+    _, line = carried.said("raised ValueError")
+    assert len(line) <= 201
+    assert line.count("\n") == 1
+    assert re.search(r"… \(cell \[\d+\], line 1\)\. Ranks 1, 2 have 2 s to end the cell\.", line)
+    assert isinstance(carried.end(), CellFailed)

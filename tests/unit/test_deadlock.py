@@ -1,0 +1,157 @@
+"""Circles of ranks that wait for each other, and many orders that are none."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable
+
+import pytest
+
+from jaxcluster import wire
+from jaxcluster.deadlock import circle, tell
+
+
+class Journals:
+    """What ranks have launched, each in its own order: ``A012`` is a program of ranks 0, 1, 2."""
+
+    def __init__(self, *orders: str) -> None:
+        self.counts: dict[int, dict[str, list[int]]] = {}
+        self.launches: dict[int, list[wire.Launch]] = {}
+        for rank, order in enumerate(orders):
+            self.counts[rank], self.launches[rank] = {}, []
+            for word in order.split():
+                self.launch(rank, word)
+
+    def launch(self, rank: int, word: str) -> None:
+        processes = ",".join(word[1:])
+        count = self.counts[rank].setdefault(processes, [0, 0])
+        self.launches[rank].append(
+            wire.Launch(count[0], processes, f"jit({word[0]})", ord(word[0]), 7, rank + 1)
+        )
+        count[0] += 1
+
+    def circle(self, depth: int | None = None) -> list[int]:
+        launches = {r: e[-depth:] if depth else e for r, e in self.launches.items()}
+        return list(circle(self.counts, launches))
+
+
+def test_two_sets_in_another_order_are_a_circle() -> None:
+    journals = Journals("A012 B01", "B01 A012", "A012")
+    found = circle(journals.counts, journals.launches)
+    assert {rank: entry.name for rank, entry in found.items()} == {0: "jit(A)", 1: "jit(B)"}
+    assert tell(found) == [
+        "The ranks wait for each other in a circle, since they launched programs in different "
+        "orders:",
+        "  Rank 0 waits in jit(A) at cell [7] line 1, a program of ranks 0-2, for rank 1.",
+        "  Rank 1 waits in jit(B) at cell [7] line 2, a program of ranks 0, 1, for rank 0.",
+        "Hint: ranks that share several programs must launch them in one order, also where a "
+        "program is of some of them only.",
+    ]
+
+
+def test_it_is_one_before_the_second_programs_are_launched() -> None:
+    """With one device a process can't launch its second one while it waits in the first."""
+    assert Journals("A012", "B01", "A012").circle() == [0, 1]
+
+
+def test_a_circle_may_go_over_three_ranks_and_sets() -> None:
+    assert Journals("A01 C02", "B12 A01", "C02 B12").circle() == [0, 1, 2]
+    assert Journals("A01", "B12", "C02").circle() == [0, 1, 2]
+
+
+def test_it_may_begin_after_much_that_went_well() -> None:
+    good = "S012 A01 S012 "
+    assert Journals(good + "S012 A01", good + "A01 S012", "S012 S012 S012").circle() == [0, 1]
+
+
+def test_a_rank_that_comes_late_is_in_no_circle() -> None:
+    assert Journals("A012 B01", "", "A012").circle() == []
+    assert Journals("A012 B01", "A012", "A012").circle() == []
+    assert Journals("B01 A012", "B01", "A012").circle() == []
+
+
+def test_the_same_order_of_several_sets_is_none() -> None:
+    assert Journals("A01 B012 C02", "A01 B012", "B012 C02").circle() == []
+
+
+def test_programs_without_collectives_wait_for_nobody() -> None:
+    journals = Journals("A012 B01", "B01 A012", "A012")
+    for entries in journals.launches.values():
+        entries[:] = [wire.Launch(**{**vars(e), "collective": False}) for e in entries]
+    assert journals.circle() == []
+
+
+def test_a_rank_that_says_nothing_is_not_guessed_about() -> None:
+    journals = Journals("A012 B01", "B01 A012", "A012")
+    del journals.counts[1], journals.launches[1]
+    assert journals.circle() == []
+
+
+def legal(chance: random.Random, ranks: int, length: int) -> list[str]:
+    """One order of programs of random sets: any order that all ranks follow can be carried out."""
+    sets = [
+        "".join(map(str, s))
+        for n in range(2, ranks + 1)
+        for s in itertools.combinations(range(ranks), n)
+    ]
+    return [chance.choice("ABC") + chance.choice(sets) for _ in range(length)]
+
+
+@pytest.mark.parametrize("seeds", range(4))
+def test_legal_interleavings_are_never_called_a_circle(seeds: int) -> None:
+    """Each rank has got anywhere in the common order, and its journal may have forgotten parts."""
+    for seed in range(100 * seeds, 100 * seeds + 100):
+        try_legal(random.Random(seed))
+
+
+def try_legal(chance: random.Random) -> None:
+    ranks, length = chance.randint(2, 5), chance.randint(1, 30)
+    words = legal(chance, ranks, length)
+    journals = Journals(*[""] * ranks)
+    reached = [chance.randint(0, length) for _ in range(ranks)]
+    for number, word in enumerate(words):
+        for rank in range(ranks):
+            if str(rank) in word[1:] and number < reached[rank]:
+                journals.launch(rank, word)
+    assert journals.circle() == []
+    for depth in (1, 2, 5, 20):
+        assert journals.circle(depth) == []
+
+
+def completes(orders: Iterable[list[str]]) -> bool:
+    """Carry the launches out, by brute force: whether all come to their end."""
+    queues = [list(order) for order in orders]
+    while any(queues):
+        for queue in queues:
+            if queue and all(queues[int(m)][:1] == queue[:1] for m in queue[0][1:]):
+                for m in queue[0][1:]:
+                    queues[int(m)].pop(0)
+                break
+        else:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("seeds", range(4))
+def test_full_journals_are_a_circle_exactly_if_they_can_not_be_carried_out(seeds: int) -> None:
+    """Two neighbours of one rank are swapped, as a branch on the rank does."""
+    found = [try_swapped(random.Random(seed)) for seed in range(100 * seeds, 100 * seeds + 100)]
+    assert found.count(True) > 5
+    assert found.count(False) > 5
+
+
+def try_swapped(chance: random.Random) -> bool | None:
+    ranks, length = chance.randint(2, 4), chance.randint(2, 10)
+    words = [f"{'ABCDEFGHIJ'[n]}{w[1:]}" for n, w in enumerate(legal(chance, ranks, length))]
+    orders = [[w for w in words if str(rank) in w[1:]] for rank in range(ranks)]
+    own = chance.choice([o for o in orders if len(o) > 1] or [orders[0]])
+    if len(own) > 1:
+        at = chance.randrange(len(own) - 1)
+        if own[at][1:] == own[at + 1][1:]:
+            return None  # of one set: that is a mismatch, which the counts' hashes show
+        own[at], own[at + 1] = own[at + 1], own[at]
+    journals = Journals(*(" ".join(order) for order in orders))
+    found = bool(journals.circle())
+    assert found == (not completes(orders))
+    return found

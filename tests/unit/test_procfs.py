@@ -1,0 +1,144 @@
+"""Why a process says nothing, from what its kernel says of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import until
+
+from jaxcluster.engine.procfs import (
+    BEACON_COMM,
+    ProcessLook,
+    ThreadLook,
+    explain,
+    look_at,
+)
+from jaxcluster.silence import tell
+
+PID, BEACON, POOL = 800, 801, 802
+
+
+def seen(at: float, **threads: tuple[str, float, float] | tuple[str, float, float, int]):
+    """Each thread as (state, seconds on a processor, seconds without one, turns on one)."""
+    tids = {"main": PID, "beacon": BEACON, "pool": POOL}
+    names = {"main": "python", "beacon": BEACON_COMM, "pool": "xla-pool"}
+    idle = {"main": ("S", 5.0, 1.0), "beacon": ("S", 0.1, 0.1), "pool": ("S", 3.0, 1.0)}
+    return ProcessLook(
+        PID, at, {tids[n]: ThreadLook(names[n], *s) for n, s in (idle | threads).items()}
+    )
+
+
+BEFORE = seen(100.0)
+
+
+def why(at: float = 103.0, **threads: tuple[str, float, float] | tuple[str, float, float, int]):
+    return explain(BEFORE, seen(at, **threads))
+
+
+def test_a_process_that_is_gone_is_gone() -> None:
+    assert explain(BEFORE, None).kind == "gone"
+
+
+def test_only_a_stopped_process_was_stopped_by_a_signal() -> None:
+    found = explain(None, seen(100.0, main=("T", 5.0, 1.0)))
+    assert (found.kind, found.is_hung) == ("stopped", True)
+    assert tell(1, found) == (
+        "Rank 1 was stopped by a signal (`kill -CONT 800` lets its process go on); "
+        "%jaxcluster restart replaces it."
+    )
+    assert explain(None, seen(100.0, main=("t", 5.0, 1.0))).kind == "traced"
+    for state in "SRD":
+        assert explain(BEFORE, seen(103.0, main=(state, 6.0, 2.0))).kind != "stopped"
+
+
+def test_a_process_that_waits_for_a_disk_is_not_hung() -> None:
+    found = why(beacon=("D", 0.1, 0.1))
+    assert (found.kind, found.is_hung) == ("disk", False)
+    assert why(main=("D", 5.0, 1.0)).kind == "disk"
+
+
+def test_a_process_whose_beacon_gets_no_processor_is_starved_and_waited_for() -> None:
+    found = why(beacon=("R", 0.11, 3.0, 2), main=("R", 5.4, 3.4, 9))
+    assert (found.kind, found.is_hung) == ("starved", False)
+    assert found.words.startswith("can run and gets no processor (for 2.9 of the last 3.0 s)")
+    assert "restart" not in tell(2, found)
+
+
+def test_a_thread_that_computes_while_the_beacons_looks_for_the_lock_keeps_it() -> None:
+    looks = ("S", 0.11, 0.2, 400)
+    found = why(main=("R", 7.9, 1.1, 50), beacon=looks)
+    assert (found.kind, found.is_hung) == ("lock", True)
+    assert "its main thread computed for 2.9 of the last 3.0 s" in found.words
+    found = why(pool=("R", 5.9, 1.0, 50), main=("S", 5.0, 1.0, 50), beacon=looks)
+    assert "its thread 'xla-pool' computed" in found.words
+
+
+def test_on_a_busy_machine_too() -> None:
+    """It gets a tenth of a processor; the beacon's thread has had many, for nothing."""
+    assert why(main=("R", 5.3, 3.6, 50), beacon=("S", 0.11, 2.5, 40)).kind == "lock"
+    assert why(main=("R", 5.3, 3.6, 50), beacon=("R", 0.10, 2.9, 2)).kind == "starved"
+
+
+def test_a_thread_that_hardly_ran_is_not_blamed() -> None:
+    """It was taken off the processor while it had the lock, as any thread may be."""
+    found = why(main=("R", 5.02, 3.8, 50), beacon=("S", 0.1, 0.3, 40))
+    assert (found.kind, found.is_hung) == ("starved", False)
+
+
+def test_where_the_kernel_does_not_tell_turns_computing_is_enough() -> None:
+    assert why(main=("R", 5.3, 0.0)).kind == "lock"
+
+
+def test_a_process_all_of_whose_threads_sleep_keeps_the_gil_in_its_sleep() -> None:
+    assert why().kind == "lock"
+    assert why(at=100.5).kind == "unknown"
+
+
+def test_one_look_tells_little() -> None:
+    assert explain(None, seen(103.0)).kind == "unknown"
+
+
+def test_a_real_process_is_read_with_its_threads() -> None:
+    source = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()"
+    process = subprocess.Popen([sys.executable, "-c", source])
+    try:
+        until(lambda: (found := look_at(process.pid)) and len(found.threads) == 2, "it runs")
+        os.kill(process.pid, signal.SIGSTOP)
+        stopped = until(
+            lambda: (
+                (found := look_at(process.pid))
+                and found.threads[process.pid].state == "T"
+                and found
+            ),
+            "it is stopped",
+        )
+        assert explain(None, stopped).kind == "stopped"
+        assert 0 < sum(thread.cpu_s for thread in stopped.threads.values()) < 60
+    finally:
+        process.kill()
+        process.wait()
+    assert look_at(process.pid) is None
+
+
+@pytest.mark.parametrize("schedstat", ["2500000000 750000000 12\n", None])
+def test_a_thread_is_read_with_or_without_its_times_in_nanoseconds(
+    tmp_path: Path, schedstat: str | None
+) -> None:
+    task = tmp_path / "7" / "task" / "7"
+    task.mkdir(parents=True)
+    fields = ["R", *["0"] * 10, "120", "30", *["0"] * 30]
+    (task / "stat").write_text(f"7 (a ) b) {' '.join(fields)}\n")
+    if schedstat is not None:
+        (task / "schedstat").write_text(schedstat)
+    found = look_at(7, tmp_path)
+    assert found is not None
+    ticks = 150 / os.sysconf("SC_CLK_TCK")
+    expected = (
+        ThreadLook("a ) b", "R", 2.5, 0.75, 12) if schedstat else ThreadLook("a ) b", "R", ticks, 0)
+    )
+    assert found.threads[7] == expected
