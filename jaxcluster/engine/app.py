@@ -85,6 +85,7 @@ class Rank:
         self.runner = CellRunner(rank, self.beacon, self.journal, log_path)
         self.values = Values(rank)
         self.values.last_result = lambda: self.runner.last_result
+        self.values.kept = self.runner.undo.old_values
         self.facts = engine_facts(rank)
         self.reservation: bootstrap.Reservation | None = None
         self.devices: list[str] = []

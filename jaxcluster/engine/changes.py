@@ -39,6 +39,7 @@ MOST_NBYTES = 1 << 19  # of numpy arrays that are copied before a cell: some 0.0
 SMALL_NBYTES = 1 << 16  # a numpy array beyond it is not copied
 
 _WORD = re.compile(r"[^\W\d]\w*")
+_APART = bytes(c if chr(c).isalnum() or c == ord("_") else ord(" ") for c in range(128)).ljust(256)
 _EMPTY = object()
 
 # Values of these never change, or hold nothing of a session.
@@ -448,7 +449,7 @@ def watch(namespace: Mapping[str, Any], source: str) -> Watch:
     seen: set[int] = set()
     keep = found.watched.append
     room, bytes_left = MOST_ELEMENTS, MOST_NBYTES
-    known = set(_WORD.findall(source)).intersection(namespace)
+    known = words(source).intersection(namespace)
     names = found.mentioned = sorted(n for n in known if is_users(n, namespace[n]))
     for root in names:  # it grows
         stack = [namespace[root]]
@@ -496,6 +497,13 @@ def watch(namespace: Mapping[str, Any], source: str) -> Watch:
                 known |= more
                 names += sorted(n for n in more if is_users(n, namespace[n]))
     return found
+
+
+def words(source: str) -> set[str]:
+    """All that may be a name in a cell's source, also in its strings: ``exec`` may run them."""
+    if source.isascii():  # a fifth of the time
+        return {word.decode() for word in set(source.encode().translate(_APART).split())}
+    return set(_WORD.findall(source))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -112,7 +112,8 @@ class ArrayViews:
 
     def memory(self, request: Request) -> Any:
         """``memory``: what is held on each device of this rank, by variable."""
-        return memory_report(self.values.rank, dict(self.values.namespace))
+        values = self.values
+        return memory_report(values.rank, dict(values.namespace), values.kept())
 
 
 # --------------------------------------------------------------------------- trees
@@ -339,8 +340,14 @@ class Buffers:
         return held
 
 
-def memory_report(rank: int, namespace: dict[str, Any]) -> wire.MemoryReport:
-    """Bytes that live arrays hold on this rank's devices, by variable."""
+def memory_report(
+    rank: int, namespace: dict[str, Any], kept: Sequence[Any] = ()
+) -> wire.MemoryReport:
+    """Bytes that live arrays hold on this rank's devices, by variable.
+
+    Args:
+      kept: values from before the last cell, which only ``%jaxcluster undo`` needs.
+    """
     import jax
 
     devices = jax.local_devices()
@@ -352,12 +359,9 @@ def memory_report(rank: int, namespace: dict[str, Any]) -> wire.MemoryReport:
             history.append(name)
             continue
         named += _named(buffers, name, value)
-    kept = [0] * len(devices)
-    for name in history:  # Out[7], _7 and _ keep what cells ended in
-        for entry in _named(buffers, name, namespace[name]):
-            kept = [a + b for a, b in zip(kept, entry.nbytes, strict=True)]
-    if any(kept):
-        named.append(wire.NamedBytes("Out (results of earlier cells)", kept))
+    # Out[7], _7 and _ keep what cells ended in
+    named += _together(buffers, "Out (results of earlier cells)", [namespace[n] for n in history])
+    named += _together(buffers, "%jaxcluster undo (before the last cell)", kept)
     other = [0] * len(devices)
     for array in jax.live_arrays():
         other = [a + b for a, b in zip(other, buffers.take(array), strict=True)]
@@ -374,6 +378,13 @@ def memory_report(rank: int, namespace: dict[str, Any]) -> wire.MemoryReport:
         available_nbytes=_available(),
         folded=max(0, len(named) - MAX_NAMES),
     )
+
+
+def _together(buffers: Buffers, what: str, values: Sequence[Any]) -> list[wire.NamedBytes]:
+    held = [entry.nbytes for value in values for entry in _named(buffers, "", value)]
+    if not held:
+        return []
+    return [wire.NamedBytes(what, [sum(column) for column in zip(*held, strict=True)])]
 
 
 def _named(buffers: Buffers, name: str, value: Any) -> list[wire.NamedBytes]:

@@ -326,15 +326,21 @@ class Undo:
                 return True
         return not running
 
+    def old_values(self) -> list[Any]:
+        """What is kept of the last cell's beginning and is not what the names have now."""
+        with self._lock:
+            return [] if self._kept is None else self._old_values(self._kept)
+
+    def _old_values(self, kept: Kept) -> list[Any]:
+        old = [kept.names[name] for name in self._rebound(kept) if name in kept.names]
+        return old + [one.copy for one in kept.watch.changed()]
+
     def _held(self, kept: Kept, memory: Memory) -> list[int]:
         """Bytes that nothing else keeps alive, of each device, and of the host for numpy."""
-        old = [kept.names[name] for name in self._rebound(kept) if name in kept.names]
-        changed = kept.watch.changed()
-        if not old and not changed:
+        if not (old := self._old_values(kept)):
             return []
         alive = [v for n, v in dict(self.namespace).items() if n not in ("_oh", "Out")]
-        copies = kept.watch.copies()
-        return memory.held([old, [one.copy for one in changed]], alive, copies)
+        return memory.held(old, alive, kept.watch.copies())
 
     def _let_go(self, kept: Kept, nbytes: int, most: int) -> None:
         with self._lock:

@@ -12,7 +12,7 @@ import mmap
 import pickle
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -85,6 +85,7 @@ class Values:
         self.namespace: dict[str, Any] = {}
         self.lost = LostNames()
         self.last_result: Any = lambda: None
+        self.kept: Callable[[], Sequence[Any]] = lambda: ()  # for undo: no variables
         self._held: dict[str, Held] = {}
         # Of pulls that were given up before this rank came to describe the value.
         self._forgotten: deque[str] = deque(maxlen=64)

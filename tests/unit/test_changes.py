@@ -165,6 +165,15 @@ def test_names_that_the_cell_can_not_reach_are_not_looked_at() -> None:
     assert [one.root for one in found.watched] == ["x"]
 
 
+@pytest.mark.parametrize(
+    "source",
+    ["x=y[_z1]", "f'{x}{y}'+_z1", "exec('x=y;_z1')", "x\ty\n_z1", "x→y→_z1", "größe=x;y;_z1"],
+)
+def test_all_words_of_a_source_are_found(source: str) -> None:
+    assert {"x", "y", "_z1"} <= changes.words(source)
+    assert ("größe" in changes.words(source)) == ("größe" in source)
+
+
 def test_names_are_met_in_an_order_that_all_ranks_share() -> None:
     ns = namespace("c = [1]; a = [1]; b = [1]\ndef f(): return c, b")
     assert watch(ns, "f(a)").mentioned == ["a", "f", "b", "c"]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from jaxcluster.engine import undo
+from jaxcluster.engine.shards import memory_report
 from jaxcluster.engine.undo import CannotUndo, Leave, Undo
 
 
@@ -253,6 +254,18 @@ def test_arrays_of_devices_count_and_deleted_ones_do_not(rank: Rank) -> None:
     rank.undo.check_memory()
     with pytest.raises(CannotUndo, match="2 MiB"):
         rank.undo.look(rank.seq)
+
+
+def test_what_it_keeps_is_named_in_the_memory_of_a_rank(rank: Rank) -> None:
+    rank.ns["jnp"] = jnp
+    rank.run("a = jnp.ones(1 << 16).block_until_ready(); b = {'w': a + 1}; c = a + 2")
+    rank.run("a = None; b['w'] = None")
+    report = memory_report(0, rank.ns, rank.undo.old_values())
+    held = {entry.name: sum(entry.nbytes) for entry in report.names}
+    assert held["%jaxcluster undo (before the last cell)"] == 2 << 18
+    assert held["c"] == 1 << 18
+    rank.back()
+    assert not rank.undo.old_values()
 
 
 def test_switched_off_nothing_is_kept(rank: Rank) -> None:
