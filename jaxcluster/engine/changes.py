@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxcluster.engine import jax_private
-from jaxcluster.engine.arrays import is_array
+from jaxcluster.engine.arrays import is_tracer
 from jaxcluster.engine.saving import is_users
 
 MOST_ELEMENTS = 5_000  # that are looked at before a cell: some 0.1 ms
@@ -216,6 +216,7 @@ def _set_generator(value: Any, state: Any) -> None:
     value.bit_generator.state = state
 
 
+_CONTAINERS = (dict, list, set, tuple, collections.deque)
 FIXED = Kind("fixed")
 OPAQUE = Kind("opaque")
 DICT = Kind("dict", dict, dict.values, _same_items, _refill, size=len)
@@ -450,7 +451,9 @@ def watch(namespace: Mapping[str, Any], source: str) -> Watch:
     keep = found.watched.append
     room, bytes_left = MOST_ELEMENTS, MOST_NBYTES
     known = words(source).intersection(namespace)
-    names = found.mentioned = sorted(n for n in known if is_users(n, namespace[n]))
+    mine = [n for n in known if is_users(n, namespace[n])]
+    # The small ones first: what is large may be more than is looked at.
+    names = found.mentioned = sorted(mine, key=lambda name: (_length(namespace[name]), name))
     for root in names:  # it grows
         stack = [namespace[root]]
         while stack:
@@ -465,11 +468,11 @@ def watch(namespace: Mapping[str, Any], source: str) -> Watch:
             if kind is OPAQUE:
                 found.opaque.setdefault(root, describe(value))
                 continue
-            if (kind is FUNCTION and value.__globals__ is not namespace) or (
-                kind is CLASS and value.__module__ != "__main__"
-            ):
-                continue
             try:
+                if (kind is FUNCTION and value.__globals__ is not namespace) or (
+                    kind is CLASS and value.__module__ != "__main__"
+                ):
+                    continue
                 if kind.nbytes is not None:
                     bytes_left -= (nbytes := kind.nbytes(value))
                     if nbytes > SMALL_NBYTES or bytes_left < 0:
@@ -499,6 +502,10 @@ def watch(namespace: Mapping[str, Any], source: str) -> Watch:
     return found
 
 
+def _length(value: Any) -> int:
+    return len(value) if type(value) in _CONTAINERS else 0
+
+
 def words(source: str) -> set[str]:
     """All that may be a name in a cell's source, also in its strings: ``exec`` may run them."""
     if source.isascii():  # a fifth of the time
@@ -519,8 +526,6 @@ def known_names(code: types.CodeType) -> frozenset[str]:
 def describe(value: Any) -> str:
     """What an opaque value is, in a word or two."""
     name = type(value).__name__
-    if isinstance(value, np.ndarray):
-        return f"a {name}"
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
@@ -540,18 +545,42 @@ def arrays_within(
         value = stack.pop()
         if id(value) in seen:
             continue
-        if is_array(value) or isinstance(value, np.ndarray):
-            seen[id(value)] = value
-            found.append(value)
-            if is_array(value) or not value.dtype.hasobject:
-                continue
         kind = kind_of(type(value))
-        if kind in (FIXED, OPAQUE, CLASS):
+        array = _is_array_type(type(value)) and not is_tracer(value)
+        if array:
+            found.append(value)
+        elif kind in (FIXED, OPAQUE, CLASS):
             continue
         seen[id(value)] = value
+        if array and not (kind is NUMPY and value.dtype.hasobject):
+            continue
         try:
             copy = copies.get(id(value), _EMPTY)
-            stack += kind.inside(kind.copy(value) if copy is _EMPTY else copy)
+            inside = kind.inside(kind.copy(value) if copy is _EMPTY else copy)
+            stack += [v for v in inside if type(v) not in _without_arrays]
         except Exception:  # it changes at this moment
             continue
+    return found
+
+
+_array_types: dict[type, bool] = {}
+_without_arrays: set[type] = {object}
+
+
+def _is_array_type(cls: type) -> bool:
+    """Whether values of a type are arrays; asking the values might run a user's code."""
+    if (known := _array_types.get(cls)) is None:
+        known = _array_types[cls] = _holds_array(cls)
+    return known
+
+
+def _holds_array(cls: type) -> bool:
+    import jax
+
+    if cls.__module__.partition(".")[0] in ("jax", "jaxlib"):
+        found = issubclass(cls, jax.Array)
+    else:
+        found = issubclass(cls, np.ndarray)
+    if not found and kind_of(cls) is FIXED:
+        _without_arrays.add(cls)
     return found

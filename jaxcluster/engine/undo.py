@@ -202,6 +202,7 @@ class Undo:
             for name, value in {**before, **now}.items()
             if before.get(name, _MISSING) is not now.get(name, _MISSING)
             and name not in kept.bound_since
+            and type(name) is str  # globals()[1] may be bound
             and is_users(name, value)
         ]
 
@@ -240,7 +241,7 @@ class Undo:
         deleted = {
             name: {id(a) for a in changes.arrays_within(value, copies) if _is_deleted(a)}
             for name, value in kept.names.items()
-            if is_users(name, value)
+            if type(name) is str and is_users(name, value)
         }
         touched: set[int] = set().union(*(deleted.get(name, ()) for name in suspects))
         return sorted(name for name, ids in deleted.items() if ids & touched)
@@ -283,7 +284,7 @@ class Undo:
             for number in results.keys() - kept.results.keys():
                 del results[number]
         for name in list({**kept.names, **self.namespace}):
-            if _RESULT.fullmatch(name):
+            if type(name) is str and _RESULT.fullmatch(name):
                 self._bind(name, kept.names)
         for name, value in zip(_SHOWN, kept.shown, strict=True):
             setattr(self.display_hook, name, value)

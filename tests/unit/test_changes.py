@@ -176,7 +176,14 @@ def test_all_words_of_a_source_are_found(source: str) -> None:
 
 def test_names_are_met_in_an_order_that_all_ranks_share() -> None:
     ns = namespace("c = [1]; a = [1]; b = [1]\ndef f(): return c, b")
-    assert watch(ns, "f(a)").mentioned == ["a", "f", "b", "c"]
+    assert watch(ns, "f(a)").mentioned == ["f", "a", "b", "c"]
+
+
+def test_what_is_large_does_not_keep_what_is_small_from_being_watched() -> None:
+    ns = {"a": [[n] for n in range(500)], "b": [1]}
+    found = watch(ns, "a b")
+    assert found.too_large == {"a"}
+    assert "b" in [one.root for one in found.watched]
 
 
 def test_leaving_a_name_leaves_all_behind_it() -> None:
@@ -230,3 +237,30 @@ def test_a_value_that_holds_itself() -> None:
     found.put_back()
     assert len(ns["x"]) == 1
     assert changes.arrays_within(ns["x"], {}) == []
+
+
+class Hostile:
+    """Runs its owner's code, or fails, at whatever is asked of it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise AssertionError(f"asked for {name}")
+
+    def __len__(self) -> int:
+        raise AssertionError("asked for its length")
+
+    __iter__ = __eq__ = __hash__ = __len__  # type: ignore[assignment]
+
+
+def test_no_code_of_the_users_is_run() -> None:
+    hostile = Hostile()
+    found = watch({"x": [hostile], "y": hostile}, "x y")
+    assert not found.changed()
+    found.put_back()
+    assert changes.arrays_within([hostile], {}) == []
+
+
+def test_a_leaked_tracer_is_no_array() -> None:
+    leaked: list[Any] = []
+    jax.jit(lambda a: leaked.append(a) or a)(jnp.ones(2))
+    assert changes.arrays_within(leaked, {}) == []
+    assert not watch({"x": leaked}, "x").opaque

@@ -124,6 +124,21 @@ def test_deleted_arrays_are_found_behind_all_their_names(rank: Rank) -> None:
     assert look["donated"] == ["x", "y"]  # not old, which an earlier cell has deleted
 
 
+def test_odd_names_and_leaked_tracers_keep_nothing_from_being_undone(rank: Rank) -> None:
+    import jax
+
+    rank.ns |= {"jax": jax, "jnp": jnp, 7: "no name"}
+    rank.run(
+        "leaked = []\njax.jit(lambda a: leaked.append(a) or a)(jnp.ones(2)); tracer = leaked[0]"
+    )
+    rank.run("leaked.append(1); tracer = globals()[8] = a = 1")
+    look = rank.undo.look(rank.seq)
+    assert (look["back"], look["made"], look["donated"]) == (["tracer"], ["a"], [])
+    rank.back()
+    assert len(rank.ns["leaked"]) == 1
+    assert "a" not in rank.ns
+
+
 def test_a_push_since_stays(rank: Rank) -> None:
     rank.run("a = 1; b = 1")
     rank.run("a = 2; b = 2")
