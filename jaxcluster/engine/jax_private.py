@@ -157,14 +157,8 @@ def record_launches(journal: Journal) -> bool:
             self.first = Counted(program)
             self.value = value
 
-    def unflatten(program: Program, children: Any) -> None:
-        journal.launched(program)
-        if journal.interrupted:
-            journal.raise_if_interrupted()
-
-    COUNTING.add(unflatten.__code__)
     # Nodes are made in the order of the leaves, inner ones first, so this one before the value's.
-    register(Counted, lambda node: ((), node.program), unflatten)
+    register(Counted, lambda node: ((), node.program), journal.launched)
     value_of = operator.itemgetter(1)  # no Python here: what counts is told by its frame
     register(Recorded, lambda node: ((node.first, node.value), value_of), operator.call)
 

@@ -27,6 +27,7 @@ from jaxcluster import wire
 _HASH_MODULUS = wire.HASH_MODULUS
 _HASH_FACTOR = wire.HASH_FACTOR
 KEPT_PROGRAMS = 512
+LATEST = 256  # launches that are entered at once
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,6 @@ class Journal:
     """Bounded, so that it costs the same after a day as after a minute.
 
     Attributes:
-      counts: set of processes -> [launches so far, rolling hash of them].
-      programs: the programs launched last, by fingerprint.
       before_launch: in strict mode: called before a program is issued, may raise.
       announced: in strict mode: the launch that waits for the other ranks to announce it too.
       broken: set of processes -> marks of the launches that were made and not carried out.
@@ -86,9 +85,13 @@ class Journal:
         # the cell that ran)
         self._ring: deque[tuple[int, tuple[str, str, int, str, bool], CodeType | None, int, int]]
         self._ring = deque(maxlen=size)
-        self.counts: dict[str, list[int]] = {}
+        # What is done at once for each launch is little, since caches are cold then.
+        self._latest: deque[tuple[Program, CodeType | None, int, int]] = deque()
+        self._lock = threading.RLock()
+        self._catching_up = False
+        self._counts: dict[str, list[int]] = {}
         self.broken: dict[str, set[int]] = {}
-        self.programs: OrderedDict[int, Program] = OrderedDict()
+        self._programs: OrderedDict[int, Program] = OrderedDict()
         self.cell_numbers: dict[str, int] = {}
         self.before_launch: Callable[[Program], None] | None = None
         self.announced: wire.Launch | None = None
@@ -143,29 +146,60 @@ class Journal:
         finally:
             self.before_launch = announce
 
-    def launched(self, program: Program) -> None:
-        """Count a launch. A microsecond, on whichever thread launches: ``tail`` has the work."""
-        counts = self.counts.get(program.processes)
-        if counts is None:
-            counts = self.counts.setdefault(program.processes, [0, 0])
-        # Nothing is called in these lines, so no other thread counts in between.
-        seq = counts[0]
-        counts[0] = seq + 1
-        counts[1] = (counts[1] * _HASH_FACTOR + program.fingerprint) % _HASH_MODULUS
+    def launched(self, program: Program, children: Any = None) -> None:
+        """Count a launch: a microsecond, on whichever thread launches. ``_catch_up`` has the rest.
+
+        Args:
+          children: given where JAX's fast path calls this, after the launch: then an interrupt
+            that came during the launch is raised here.
+        """
         cells = self.cell_numbers
-        running = self._running if get_ident() == self._main_thread else 0
-        frame: FrameType | None = sys._getframe(2)
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             code = frame.f_code
             if code.co_filename in cells:
-                self._ring.append((seq, program.told, code, frame.f_lasti, running))
+                running = self._running if get_ident() == self._main_thread else 0
+                self._latest.append((program, code, frame.f_lasti, running))
                 break
             frame = frame.f_back
         else:
-            self._ring.append((seq, program.told, None, 0, running))
-        self.programs[program.fingerprint] = program
-        if len(self.programs) > KEPT_PROGRAMS:
-            self.programs.popitem(last=False)
+            running = self._running if get_ident() == self._main_thread else 0
+            self._latest.append((program, None, 0, running))
+        if len(self._latest) >= LATEST:
+            self._catch_up()
+        if self.interrupted and children is not None:
+            self.raise_if_interrupted()
+
+    def _catch_up(self) -> None:
+        """Enter the latest launches into counts, ring and programs, in their order."""
+        with self._lock:
+            if self._catching_up:  # a finalizer of this thread's launches, in the lines below
+                return
+            self._catching_up = True
+            try:
+                while self._latest:
+                    program, code, instruction, running = self._latest.popleft()
+                    counts = self._counts.setdefault(program.processes, [0, 0])
+                    self._ring.append((counts[0], program.told, code, instruction, running))
+                    value = counts[1] * _HASH_FACTOR + program.fingerprint
+                    counts[:] = [counts[0] + 1, value % _HASH_MODULUS]
+                    self._programs[program.fingerprint] = program
+                    if len(self._programs) > KEPT_PROGRAMS:
+                        self._programs.popitem(last=False)
+            finally:
+                self._catching_up = False
+
+    @property
+    def counts(self) -> dict[str, list[int]]:
+        """Set of processes -> [launches so far, rolling hash of them]. Any thread."""
+        self._catch_up()
+        return self._counts
+
+    @property
+    def programs(self) -> OrderedDict[int, Program]:
+        """The programs launched last, by fingerprint. Any thread."""
+        self._catch_up()
+        return self._programs
 
     def take_back(self, program: Program, count: int, value: int) -> None:
         """The launch of ``program`` that was counted last was not made.
@@ -209,6 +243,7 @@ class Journal:
             self._ring[at] = (launched, told, code, instruction, running)
 
     def _last_entry(self, program: Program) -> int | None:
+        self._catch_up()
         entries = list(self._ring)
         latest = (at for at in reversed(range(len(entries))) if entries[at][1] == program.told)
         return next(latest, None)
@@ -248,6 +283,7 @@ class Journal:
 
     def tail(self, count: int) -> list[wire.Launch]:
         """The last ``count`` launches, oldest first. Any thread."""
+        self._catch_up()
         places: dict[tuple[CodeType, int], tuple[int, int | None]] = {}
         launches = []
         for seq, told, code, at, running in list(self._ring)[-count:]:
@@ -266,8 +302,8 @@ class Journal:
 
     def restart(self) -> None:
         """Forget all launches: the ranks are back in step and count from here."""
-        self._ring.clear()
         self.counts.clear()
+        self._ring.clear()
         self.broken.clear()
 
 
@@ -278,4 +314,4 @@ def _line(code: CodeType, instruction: int) -> int | None:
 
 
 # The code in which a launch is counted; the hooks that call it add theirs.
-COUNTING: set[CodeType] = {Journal.launched.__code__}
+COUNTING: set[CodeType] = {Journal.launched.__code__, Journal._catch_up.__code__}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jaxcluster.engine.journal import Journal, Program
+from jaxcluster.engine.journal import LATEST, Journal, Program
 
 SOURCE = """\
 def train(hook):
@@ -221,3 +221,42 @@ class TestUnannounced:
         with journal.unannounced():
             assert journal.before_launch is None
         assert journal.before_launch is None
+
+
+def test_launches_are_counted_however_many_come_before_somebody_asks() -> None:
+    one, other = Journal(), Journal()
+    for fingerprint in range(3 * LATEST + 7):
+        one.launched(program(fingerprint % 5))
+        other.launched(program(fingerprint % 5))
+        assert other.counts["0,1"][0] == fingerprint + 1
+        assert len(one._latest) < LATEST
+    assert one.launches() == other.launches()
+    assert one.tail(5000) == other.tail(5000)
+    assert set(one.programs) == set(range(5))
+
+
+def test_an_interrupt_during_a_launch_is_raised_after_the_count() -> None:
+    journal = Journal()
+    journal.interrupted = True
+    journal.launched(program(1))  # before a launch it is left alone
+    with pytest.raises(KeyboardInterrupt):
+        journal.launched(program(2), ())
+    assert journal.counts["0,1"][0] == 2
+
+
+def test_a_finalizer_that_launches_while_launches_are_entered_comes_after_them() -> None:
+    journal = Journal()
+
+    class Interrupting:
+        """A program that launches another when the journal looks at it."""
+
+        def __getattr__(self, name: str) -> Any:
+            if journal.counts["0,1"][0] == 1 and not journal._latest:
+                journal.launched(program(9))
+            return getattr(program(2), name)
+
+    journal.launched(program(1))
+    assert journal.counts["0,1"][0] == 1
+    journal.launched(Interrupting())  # type: ignore[arg-type]
+    assert [entry.fingerprint for entry in journal.tail(10)] == [1, 2, 9]
+    assert journal.counts["0,1"][0] == 3
