@@ -10,15 +10,6 @@ import builtins
 import getpass
 from typing import Any
 
-from IPython.core.autocall import ZMQExitAutocall
-
-
-class StayAutocall(ZMQExitAutocall):
-    """``exit`` and ``quit``, with or without parentheses: they say how a cluster is ended."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        say_how_to_stop()
-
 
 def say_how_to_stop() -> None:
     print(
@@ -34,11 +25,7 @@ def no_input(prompt: object = "", *args: Any, **kwargs: Any) -> str:
 
 def guard(shell: Any) -> None:
     """Put the answers in place; they stay there after ``%reset`` too."""
-    # A namespace that is reset takes both names from here.
-    shell.exiter = StayAutocall(shell)  # type: ignore[no-untyped-call]
-    for namespace in (shell.user_ns, shell.user_ns_hidden):
-        namespace["exit"] = namespace["quit"] = shell.exiter
-    shell.ask_exit = say_how_to_stop
+    shell.ask_exit = say_how_to_stop  # which IPython's exit and quit call
     # ipykernel puts its own there while ipyparallel's clients run code.
     builtins.input = no_input
     getpass.getpass = no_input
