@@ -23,6 +23,7 @@ from jaxcluster import (
     diagnose,
     kept,
     news,
+    obituary,
     recovery,
     registry,
     rewrite,
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from jaxcluster.rebuild import Rebuilt
     from jaxcluster.respawn import Respawn
 
+LOG_END_NBYTES = 1 << 18  # of a log that are read for the last words of a rank
 ASK_S = 2.0  # for answers that a beacon gives at once
 TURN_S = 0.05  # between two looks whether a start that waits for another is still wanted
 
@@ -610,12 +612,16 @@ class Cluster:
         return list(hung)
 
     def last_words(self, rank: int) -> str:
-        """The end of a rank's log, without the transport's own lines."""
+        """The end of a rank's log, without the transport's own lines; a crash's stack is folded."""
+        return obituary.last_words(self._log_end(rank))
+
+    def _log_end(self, rank: int) -> str:
         try:
-            lines = [line for line in self.logs(rank, 40).splitlines() if "[Gloo]" not in line]
-        except OSError:
-            lines = []
-        return "\n".join(lines[-6:]) or "(empty)"
+            with open(self.record.logs[rank], "rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_END_NBYTES))
+                return log.read().decode(errors="replace")
+        except (OSError, IndexError):
+            return ""
 
     def recover(self, said: str = "", *, told: str = "", when: str = "", undo: bool = False) -> str:
         """After a death or a hang for good: what was done about it, as ``recovery`` has it.
@@ -913,7 +919,7 @@ class Cluster:
             why = self._oom_kills.describe_exit(event["code"])
             if self.coordinator_died and event["code"] == -signal.SIGABRT:
                 why = f"ended by JAX, whose coordinator had died: {self.coordinator_died}"
-            self._mark_dead(event["rank"], why)
+            self._mark_dead(event["rank"], obituary.explain(why, self._log_end(event["rank"])))
         elif event["event"] == "exit" and event["role"] == "coordinator":
             self.coordinator_died = self._oom_kills.describe_exit(event["code"])
             self.recovered = ""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxcluster import arguments, claims, registry, topology, wire
+from jaxcluster import arguments, claims, obituary, registry, topology, wire
 from jaxcluster.engine.facts import (
     cuda_plugin_installed,
     host_gpus,
@@ -437,7 +437,9 @@ class Starting:
             except queue.Empty:
                 break
             if event["event"] == "exit" and event["role"] == "rank":
-                self.exited[event["rank"]] = self._oom_kills.describe_exit(event["code"])
+                rank = event["rank"]
+                why = self._oom_kills.describe_exit(event["code"])
+                self.exited[rank] = obituary.explain(why, self._log(rank))
             elif event["event"] == "exit":
                 role = event["role"]
                 what = {"controller": "ipyparallel's controller", "coordinator": "The coordinator"}
@@ -459,8 +461,16 @@ class Starting:
             )
 
     def _last_words(self, rank: int) -> str:
-        tail = self._tail(registry.folder(self.spec.name) / f"rank-{rank}.log")
-        return f"The end of its log:\n{tail}" if tail else "Its log is empty."
+        log = self._log(rank)
+        return f"The end of its log:\n{obituary.last_words(log)}" if log else "Its log is empty."
+
+    def _log(self, rank: int) -> str:
+        try:
+            return (registry.folder(self.spec.name) / f"rank-{rank}.log").read_text(
+                errors="replace"
+            )
+        except OSError:
+            return ""
 
     @staticmethod
     def _tail(path: Path, lines: int = 12) -> str:

@@ -29,6 +29,7 @@ from jaxcluster.engine import (
     guards,
     inspection,
     jax_private,
+    log,
     state,
     strict,
     undo,
@@ -265,6 +266,7 @@ def apply_warnings() -> None:
 
 def main() -> None:
     """Run the rank that the environment variable JAXCLUSTER_ENGINE describes (JSON)."""
+    log.keep()
     if parent := os.environ.pop("JAXCLUSTER_PARENT", None):
         die_with_parent(int(parent))
     spec = json.loads(os.environ.pop("JAXCLUSTER_ENGINE"))

@@ -33,6 +33,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import faulthandler
 import fcntl
 import gc
 import importlib
@@ -298,7 +299,7 @@ class ForkServer:
             module += f".{proc['role']}"
         with open(proc["log"], "ab") as log:
             child = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, *proc["argv"]],
+                [sys.executable, "-P", "-X", "faulthandler", "-m", module, *proc["argv"]],
                 env={**findable(proc["env"], os.getcwd()), "JAXCLUSTER_PARENT": str(os.getpid())},
                 cwd=proc["cwd"],
                 stdin=subprocess.DEVNULL,
@@ -451,6 +452,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--owner", required=True, help="PID:START of the process that it dies with")
     parser.add_argument("--no-fork", action="store_true")
     args = parser.parse_args(argv)
+    faulthandler.enable(file=2, all_threads=True)  # what is forked writes to its own log with it
     # OpenBLAS starts its threads at import, and only a process of one thread can be forked safely;
     # each rank sets its own number of threads after the fork.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
