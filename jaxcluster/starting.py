@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jaxcluster import arguments, claims, obituary, registry, topology, wire
 from jaxcluster.engine.facts import (
@@ -371,7 +372,8 @@ class Starting:
         # Elsewhere rank 0 holds the port with SO_REUSEPORT, so nobody else gets it meanwhile.
         address = plan.requests[0].coordinator_address
         if one_host and sys.platform.startswith("linux"):
-            address = f"{topology.UNIX}{registry.folder(self.spec.name)}/jax.sock"
+            path = registry.folder(self.spec.name) / "jax.sock"
+            address = topology.UNIX + quote(str(path))  # gRPC reads it as a URI
         self.coordinator_pid = self.local.start_coordinator(address)
         requests = tuple(
             dataclasses.replace(

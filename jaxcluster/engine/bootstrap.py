@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import unquote
 
 from jaxcluster import wire
 from jaxcluster.engine import jax_private
@@ -84,7 +85,7 @@ def _dial(address: str) -> socket.socket:
     if address.startswith(UNIX):
         connection = socket.socket(socket.AF_UNIX)
         try:
-            connection.connect(address.removeprefix(UNIX))
+            connection.connect(unquote(address.removeprefix(UNIX)))  # a URI's, as gRPC reads it
         except BaseException:
             connection.close()
             raise

@@ -457,6 +457,20 @@ def test_jaxs_coordinator_is_reached_through_the_users_own_folder_alone(
         assert python("-c", source, path).stdout == "refused\n"
 
 
+def test_the_folder_may_have_any_name(alone: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC reads a socket's path as a URI's: %20 is a space to it, and a space is refused."""
+    folder = alone.path / "é %20b"
+    monkeypatch.setenv("JAXCLUSTER_RUNTIME_DIR", str(folder))
+    with jaxcluster.start(2, name="odd") as cluster:
+        cluster.run("import jax")
+        assert cluster.run("print(jax.process_count())", show=False).stdout(1) == "2\n"
+        assert (folder / "odd" / "jax.sock").is_socket()
+        attached = connect(registry.read("odd"))
+        assert [state.state for state in attached.status()] == ["idle", "idle"]
+        attached.close()
+    supervisor.quit_warm()
+
+
 def test_a_coordinator_may_be_placed_on_a_unix_socket(start: Start, tmp_path: Path) -> None:
     path = registry.runtime_root() / "my.sock"
     running = start(2, coordinator_address=f"unix:{path}")
