@@ -228,7 +228,6 @@ class ForkServer:
             if command == "stop":
                 for other in [c for c in self.connections.values() if c is not connection]:
                     self._send(other, event="stopping")  # the exits that follow are no accident
-                self.exits.clear()
             pids = list(self.children) if command == "stop" else message["pids"]
             targets = {p for p in pids if p in self.children}
             self.ending |= targets
