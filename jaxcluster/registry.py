@@ -227,7 +227,11 @@ def turn(name: str, ranks: Iterable[int] = ()) -> Iterator[Turn]:
 @contextlib.contextmanager
 def quiet(name: str) -> Iterator[dict[int, int]]:
     """Hold the cluster's lock, so that nobody hands out a cell; gives each rank's last seq."""
-    lock = os.open(folder(name) / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        lock = os.open(inside() / name / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except FileNotFoundError:  # its folder was removed, so nobody can
+        yield {}
+        return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         before = json.loads(os.read(lock, 1 << 20) or b"{}")
@@ -239,7 +243,7 @@ def quiet(name: str) -> Iterator[dict[int, int]]:
 def last_cells(name: str) -> dict[int, int]:
     """For each rank the seq of the last cell that any notebook has sent to it."""
     try:
-        before = json.loads((folder(name) / "lock").read_bytes() or b"{}")
+        before = json.loads((inside() / name / "lock").read_bytes() or b"{}")
         return {int(rank): int(seq) for rank, seq in before.get("last", {}).items()}
     except (OSError, ValueError, AttributeError):  # it is being written now, or is gone
         return {}

@@ -485,8 +485,8 @@ class AsyncCell:
                 "All of them have completed, and the ranks are in step again. Don't trust what "
                 f"this cell printed. {self._say_undone()}"
             )
-        elif not any(s.seq > self.record.seq or s.queued for s in cluster.status()):
-            # Unless a later cell runs already, whose end will settle it.
+        elif not any(self._is_in_another_cell(s) for s in cluster.status()):
+            # Else that cell's end will settle it.
             cluster.out_of_step = self.report or diagnose.unexplained(catch_up.stuck)
             cluster.recovered = ""
             self._take_back()
@@ -523,6 +523,11 @@ class AsyncCell:
             .without(told)
             .told("This cell", [name for name in names if name not in set(told)])
         )
+
+    def _is_in_another_cell(self, state: wire.RankState) -> bool:
+        """A later one; or one before it, where this one was stopped before its turn."""
+        seq = self.record.seq
+        return state.seq > seq or state.queued > 0 or (state.state == "running" and state.seq < seq)
 
     def _leave_unsettled(self) -> None:
         """Stop was pressed before it was known that the ranks are in step: no cell may run now."""

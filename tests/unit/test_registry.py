@@ -258,3 +258,10 @@ def test_whether_somebody_is_connected(root: Path) -> None:
     assert registry.is_held("main")
     second()
     assert not registry.is_held("main")
+
+
+def test_without_its_folder_nobody_hands_out_a_cell() -> None:
+    """A cluster whose folder was removed is saved all the same."""
+    with registry.quiet("main") as last:
+        assert last == {}
+    assert registry.last_cells("main") == {}
