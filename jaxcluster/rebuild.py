@@ -101,8 +101,11 @@ def _snapshots(cluster: Cluster, folder: str, check: Check) -> dict[int, dict[st
     answers: dict[int, Event] = {}
     # Hashes tell the values that all ranks share from those that each has of its own.
     digests = bool(cluster.dead)
-    with registry.quiet(cluster.name) as last:  # the cell that "before the cell" means on all ranks
-        cell = max(last.values(), default=0)
+    try:
+        with registry.quiet(cluster.name) as last:
+            cell = max(last.values(), default=0)  # what "before the cell" means on all ranks
+    except FileNotFoundError:  # its folder was removed
+        cell = cluster.last.seq if cluster.last is not None else 0
     while alive := [r for r in range(cluster.num_processes) if r not in cluster.dead]:
         bodies = {r: {"path": folder, "digests": digests, "cell": cell} for r in alive}
         answers = ask(cluster, "snapshot", bodies, SAVE_S, check)

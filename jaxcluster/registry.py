@@ -226,12 +226,12 @@ def turn(name: str, ranks: Iterable[int] = ()) -> Iterator[Turn]:
 
 @contextlib.contextmanager
 def quiet(name: str) -> Iterator[dict[int, int]]:
-    """Hold the cluster's lock, so that nobody hands out a cell; gives each rank's last seq."""
-    try:
-        lock = os.open(inside() / name / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    except FileNotFoundError:  # its folder was removed, so nobody can
-        yield {}
-        return
+    """Hold the cluster's lock, so that nobody hands out a cell; gives each rank's last seq.
+
+    Raises:
+      FileNotFoundError: its folder was removed, and with it the way to hand out a cell.
+    """
+    lock = os.open(inside() / name / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         before = json.loads(os.read(lock, 1 << 20) or b"{}")
