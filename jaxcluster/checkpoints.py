@@ -42,7 +42,7 @@ def save(cluster: Cluster, name: str, folder: str | Path = FOLDER) -> str:
         shutil.rmtree(draft, ignore_errors=True)
     bodies = [event.body for _, event in sorted(answers.items())]
     kept = sorted({kept for body in bodies for kept in body["kept"]})
-    lost = {lost: why for body in bodies for lost, why in body["lost"].items()}
+    lost = {lost: why for body in bodies for lost, why in (body["lost"] | body["left"]).items()}
     size = format_nbytes(sum(body["nbytes"] for body in bodies))
     line = f"Saved {len(kept)} variables of {len(bodies)} ranks ({size}) in {final}."
     if lost:
@@ -72,8 +72,14 @@ def restore(cluster: Cluster, name: str, folder: str | Path = FOLDER) -> str:
     ranks = range(cluster.num_processes)
     answers = cluster.ask(ranks, "restore", {"path": str(path)}, timeout_s=TIMEOUT_S)
     lost = {n: why for event in answers.values() for n, why in event.body["lost"].items()}
-    if lost:  # on all ranks or on none
-        cluster.ask(ranks, "unbind", {"names": sorted(lost)}, timeout_s=10.0)
+    unsaved = {n: why for event in answers.values() for n, why in event.body["unsaved"].items()}
+    words = {n: f"was not saved in checkpoint {name!r} ({why})" for n, why in unsaved.items()}
+    words |= {n: f"was lost in restoring {name!r} ({why})" for n, why in lost.items()}
+    if words:  # on all ranks or on none
+        unbound = {"names": sorted(lost), "lost": words}
+        cluster.ask(ranks, "unbind", unbound, timeout_s=TIMEOUT_S)
+    for event in answers.values():
+        lost |= event.body["left"]
     restored = {n for event in answers.values() for n in event.body["restored"]} - set(lost)
     line = f"Restored {len(restored)} variables on {len(answers)} ranks."
     if lost:

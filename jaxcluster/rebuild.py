@@ -351,6 +351,11 @@ def restore(cluster: Cluster, saved: Kept, when: str, check: Check) -> Rebuilt:
             only = "its only copy died with the rank" if rank not in saved.reports else why
             lost.setdefault(name, only)
     back = found.names - set(lost)
+    left: dict[str, str] = {}
+    for report in saved.reports.values():
+        left |= report["left"]
+    for reply in answers.values():
+        left |= reply["left"]
     words = {name: f"was lost {when} ({why})" for name, why in lost.items()}
     for report in saved.reports.values():  # those of earlier times
         for name, why in report["unbound"].items():
@@ -361,9 +366,9 @@ def restore(cluster: Cluster, saved: Kept, when: str, check: Check) -> Rebuilt:
     for rank, reply in answers.items():
         cluster.names[rank] = set(reply["restored"]) - set(lost)
     if missing and not drew_alike and any(d["seeded"] for d in drawn):
-        lost["np.random's state"] = "each rank had its own, and one died with it"
+        left["np.random's state"] = "each rank had its own, and one died with it"
     older = tuple(sorted(found.older & back))
-    return Rebuilt(tuple(sorted(back)), lost, missing, older=older)
+    return Rebuilt(tuple(sorted(back)), lost | left, missing, older=older)
 
 
 def ask_all(

@@ -156,11 +156,13 @@ class Rank:
         values, body = self.values, request.body
         before = self.runner.undo.before(body.get("cell"))
         lost = values.lost.words
-        return state.on_snapshot(values.namespace, self.rank, body, before, lost=lost)
+        settings = self.runner.settings
+        return state.on_snapshot(values.namespace, self.rank, body, before, lost, settings)
 
     def _restore(self, request: Request) -> Any:
         self.runner.undo.forget("variables were restored since")
-        return state.on_restore(self.values.namespace, self.rank, request.body)
+        settings = self.runner.settings
+        return state.on_restore(self.values.namespace, self.rank, request.body, settings)
 
     def _undo(self, request: Request) -> Any:
         done = undo.on_undo(self.runner.undo, request.body)

@@ -27,6 +27,7 @@ from jaxcluster.engine.capture import LogTail, RankStream, capture_displays, mim
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.mending import mend, mend_builtins
 from jaxcluster.engine.names import Names
+from jaxcluster.engine.settings import Settings
 from jaxcluster.engine.undo import Undo
 
 RETRY_S = 0.002  # before a signal that came at a bad moment is sent again
@@ -92,6 +93,7 @@ class CellRunner:
         self.shell: Any = None
         self.names = Names()
         self.background = Background()
+        self.settings = Settings()
         self.cell_numbers = journal.cell_numbers
         self.main_thread_id = threading.main_thread().ident or 0
         self._pid = os.getpid()
@@ -131,6 +133,7 @@ class CellRunner:
         sys.stderr = RankStream("stderr", 2, sys.stderr, self._print)
         mend(self._sigint_handler)
         threading.Thread(target=self._signal_again, name="jaxcluster-again", daemon=True).start()
+        self.settings.begin(shell)
         self.beacon.on_tick = self._tick
         self.background.attach(loop)
         # Looked up at each call: the main thread is in this loop from now on.
@@ -243,6 +246,7 @@ class CellRunner:
         attempt(lambda: self._show_log(last=True))
         attempt(self._show_pages)
         attempt(self.undo.end)
+        attempt(self.settings.note)
         self.current = None
         self.ended = cell.seq
         seconds = time.perf_counter() - running.started
@@ -266,7 +270,10 @@ class CellRunner:
         try:
             code = usercode.call(self._run_code, running)
             if code is not None:
-                running.task = asyncio.ensure_future(usercode.wait_for(code))
+                # In the context of all cells: what it sets there outlasts its task.
+                running.task = asyncio.get_running_loop().create_task(
+                    usercode.wait_for(code), context=self.settings.context
+                )
                 if running.interrupted:
                     running.task.cancel()
                 await running.task
@@ -310,7 +317,8 @@ class CellRunner:
                 source, transformed_cell=transformed, preprocessing_exc_tuple=problem
             ):
                 return self._run_async_code(running, transformed, problem)
-        self._take_result(running, shell.run_cell(source, store_history=True))
+        result = self.settings.context.run(shell.run_cell, source, store_history=True)
+        self._take_result(running, result)
         return None
 
     async def _run_async_code(self, running: Running, transformed: str, problem: Any) -> None:

@@ -5,9 +5,7 @@ On the main thread of a rank whose backend is up.
 
 from __future__ import annotations
 
-import importlib
 import io
-import os
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -15,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxcluster.engine import jax_private, randomness
+from jaxcluster.engine import jax_private, memory
 from jaxcluster.engine.arrays import bounds
 from jaxcluster.engine.saved import CannotRestore, Saved, SavedArray, SavedPickle
+from jaxcluster.engine.settings import RANDOM, Settings
 
 
 def load(
@@ -25,9 +24,12 @@ def load(
     namespace: dict[str, Any],
     names: Iterable[str] | None = None,
     before: Iterable[str] = (),
+    settings: Settings | None = None,
     randoms: bool = True,
-) -> tuple[list[str], dict[str, str]]:
-    """Bind what was saved in ``namespace``; returns (names that are back, those lost: why).
+) -> tuple[list[str], dict[str, str], dict[str, str]]:
+    """Bind what was saved in ``namespace``.
+
+    Returns (names that are back, those lost: why, settings that could not be set: why).
 
     ``saved`` may be another rank's: then arrays that were on that process alone are put on this
     one's devices, and an array that spans processes comes back if this rank's parts of it are among
@@ -36,11 +38,12 @@ def load(
     Args:
       names: those that get what they were bound to when they were saved; all by default.
       before: those that get what they were bound to before the cell.
+      settings: those of this process, which are set too.
       randoms: whether ``random`` and ``numpy.random`` go on where they were when it was saved.
     """
     before = set(before)
     loader = _Loader(saved, namespace)
-    _restore_surroundings(saved, randoms)
+    left = loader.set_settings(settings, randoms) if settings is not None else {}
     now = {n: p for n, p in saved.now.names.items() if names is None or n in set(names)}
     then = {n: p for n, p in saved.before.names.items() if n in before}
     for name in {*then, *(n for n in before if n in saved.absent)}:
@@ -63,7 +66,7 @@ def load(
                 plain = isinstance(error, CannotRestore)
                 lost[name] = text if plain else f"{type(error).__name__}: {text}"
     namespace.update(values)
-    return sorted(values), lost
+    return sorted(values), lost, left
 
 
 class _Loader:
@@ -76,12 +79,38 @@ class _Loader:
         self.local = jax.local_devices()
         self._arrays: dict[int, Any] = {}
         self._shardings: dict[int, Any] = {}
+        self._table: list[memory.View] = pickle.loads(saved.sections[saved.views])
+        self._owners = {view.memory: n for n, view in enumerate(self._table) if view.is_owner}
+        self._views: dict[int, Any] = {}
         self._missing: dict[int, CannotRestore] = {}  # arrays that can't be made here
 
     def unpickle(self, one: SavedPickle) -> Any:
         sections = self.saved.sections
         buffers = [sections[n] for n in one.buffers]
-        return _Unpickler(bytes(sections[one.section]), buffers, one.arrays, self).load()
+        return _Unpickler(bytes(sections[one.section]), buffers, one, self).load()
+
+    def view(self, number: int) -> Any:
+        """One of numpy's arrays, the same whichever name it is for."""
+        if number not in self._views:
+            view = self._table[number]
+            owner = None
+            if (of := self._owners.get(view.memory)) is not None and of != number:
+                owner = self.view(of)
+            section = self.saved.sections[self.saved.memories[view.memory]]
+            self._views[number] = memory.make(view, section, owner)
+        return self._views[number]
+
+    def set_settings(self, settings: Settings, randoms: bool) -> dict[str, str]:
+        """Set what cells had changed; returns what could not be, and why."""
+        left = {}
+        for name, one in self.saved.settings.items():
+            if randoms or name != RANDOM:
+                try:
+                    settings.restore(name, self.unpickle(one))
+                except Exception as error:
+                    text = str(error).partition("\n")[0][:200]
+                    left[name] = f"{type(error).__name__}: {text}"
+        return left
 
     def together(
         self, now: Iterable[str], then: Iterable[str], lost: Iterable[str]
@@ -174,7 +203,7 @@ class _Loader:
             raise CannotRestore(f"this rank has {len(self.local)} devices, and it names one more")
         return self.local[position]
 
-    def persistent(self, pid: Any, arrays: Sequence[int]) -> Any:
+    def persistent(self, pid: Any, one: SavedPickle) -> Any:
         import jax
 
         match pid:
@@ -183,7 +212,9 @@ class _Loader:
             case ("stream", name):
                 return getattr(sys, name)
             case ("array", place):
-                return self.array(arrays[place])
+                return self.array(one.arrays[place])
+            case ("view", place):
+                return self.view(one.views[place])
             case ("device", id):
                 return self.device(id)
             case ("single", position, memory_kind):
@@ -200,28 +231,11 @@ class _Loader:
 
 class _Unpickler(pickle.Unpickler):
     def __init__(
-        self, data: bytes, buffers: Sequence[Any], arrays: Sequence[int], loader: _Loader
+        self, data: bytes, buffers: Sequence[Any], one: SavedPickle, loader: _Loader
     ) -> None:
         super().__init__(io.BytesIO(data), buffers=buffers)
-        self._arrays = arrays
+        self._one = one
         self._loader = loader
 
     def persistent_load(self, pid: Any) -> Any:
-        return self._loader.persistent(pid, self._arrays)
-
-
-def _restore_surroundings(saved: Saved, randoms: bool) -> None:
-    import jax
-
-    for name, value in saved.settings.items():
-        if getattr(jax.config, name, value) != value:
-            jax.config.update(name, value)
-    surroundings = pickle.loads(saved.sections[saved.environment])
-    try:
-        os.chdir(surroundings["cwd"])
-    except OSError:
-        pass  # another host, or it was removed: a user's relative paths fail by themselves
-    sys.path.extend(p for p in surroundings["path"] if p not in sys.path)
-    if randoms:
-        randomness.restore(surroundings)
-    importlib.invalidate_caches()
+        return self._loader.persistent(pid, self._one)

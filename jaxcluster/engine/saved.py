@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jaxcluster.engine.memory import Section
+
 MAGIC = b"jaxcluster-state-2\n"
 ALIGN = 64
 
@@ -51,11 +53,15 @@ class SavedArray:
 
 @dataclass
 class SavedPickle:
-    """One pickle: its section, and what its references to arrays and buffers stand for."""
+    """One pickle: its section, and what its references to arrays and buffers stand for.
+
+    ``arrays`` are jax's, ``views`` numpy's.
+    """
 
     section: int
     arrays: list[int]
     buffers: list[int]
+    views: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -80,7 +86,9 @@ class Saved:
     ``now`` is what the names are bound to. ``before`` has, of those that a cell has bound since it
     began, what they were bound to then; ``absent`` are those that were not there then. ``together``
     is one pickle of both, ({name: value}, {name: value}), which keeps what is aliased between them.
-    ``random`` tells random states apart (see ``engine.randomness``).
+    ``memories`` are the sections of numpy's arrays, and ``views`` that of the arrays on them.
+    ``settings`` are those of the process that cells have changed, ``left`` those that can't be
+    saved, and ``random`` tells random states apart (see ``engine.randomness``).
     ``unbound`` are names that were lost earlier, and how (see ``engine.lost``).
     """
 
@@ -92,11 +100,14 @@ class Saved:
     absent: list[str] = field(default_factory=list)
     together: SavedPickle | None = None
     arrays: list[SavedArray] = field(default_factory=list)
+    memories: list[int] = field(default_factory=list)
+    views: int = -1
     unbound: dict[str, str] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
-    environment: int = -1
+    settings: dict[str, SavedPickle] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
     random: dict[str, Any] = field(default_factory=dict)
     sections: list[Any] = field(default_factory=list)
+    alive: list[Any] = field(default_factory=list)  # whose memory the sections are
 
     @property
     def nbytes(self) -> int:
@@ -113,6 +124,7 @@ class Saved:
             "before": {**self._report(self.before), "absent": self.absent},
             "nbytes": self.nbytes,
             "unbound": self.unbound,
+            "left": self.left,
             "random": self.random,
         }
 
@@ -156,7 +168,7 @@ def write(saved: Saved, path: Path) -> None:
         nbytes = memoryview(section).nbytes
         places.append([at, nbytes])
         at += -(-nbytes // ALIGN) * ALIGN
-    body = {k: v for k, v in vars(saved).items() if k != "sections"}
+    body = {k: v for k, v in vars(saved).items() if k not in ("sections", "alive")}
     plain = json.dumps({**body, "places": places}, default=asdict).encode()
     draft = path.with_suffix(".part")
     try:
@@ -193,7 +205,7 @@ def read(path: Path) -> Saved:
             sections = []
             for offset, nbytes in header.pop("places"):
                 file.seek(start + offset)
-                data = bytearray(nbytes)
+                data = Section(nbytes)
                 if file.readinto(data) != nbytes:
                     raise CannotRestore(f"{path} is cut short")
                 sections.append(data)
@@ -205,5 +217,6 @@ def read(path: Path) -> Saved:
         header[generation] = found
     if header["together"] is not None:
         header["together"] = SavedPickle(**header["together"])
+    header["settings"] = {k: SavedPickle(**v) for k, v in header["settings"].items()}
     header["arrays"] = [SavedArray(**a) for a in header["arrays"]]
     return Saved(**header, sections=sections)

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import pickle
 import re
 import sys
@@ -33,9 +32,10 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from jaxcluster.engine import jax_private, randomness
+from jaxcluster.engine import jax_private, memory, randomness
 from jaxcluster.engine.arrays import base_array, bounds, is_array, is_ready, is_tracer
 from jaxcluster.engine.saved import CannotSave, Generation, Saved, SavedArray, SavedPickle
+from jaxcluster.engine.settings import Settings
 
 PROTOCOL = 5
 IN_BAND_NBYTES = 512  # a buffer below this stays inside its pickle
@@ -43,19 +43,6 @@ IN_BAND_NBYTES = 512  # a buffer below this stays inside its pickle
 # What IPython, the engine and Python keep in a namespace; it comes with the process.
 _SYSTEM_NAME = re.compile(r"_+|_i{1,3}|_i?\d+|_[iod]h|__\w+__|In|Out")
 _SYSTEM_MODULES = ("IPython", "ipykernel", "ipyparallel", "jaxcluster.engine", "io", "_io")
-
-# JAX settings that change what a user's programs compute. All others belong to the process.
-SETTINGS = (
-    "jax_enable_x64",
-    "jax_default_matmul_precision",
-    "jax_default_prng_impl",
-    "jax_threefry_partitionable",
-    "jax_numpy_dtype_promotion",
-    "jax_numpy_rank_promotion",
-    "jax_debug_nans",
-    "jax_debug_infs",
-    "jax_disable_jit",
-)
 
 
 def save(
@@ -65,6 +52,7 @@ def save(
     copy: bool = False,
     digests: bool = False,
     before: Mapping[str, Any] | None = None,
+    settings: Settings | None = None,
 ) -> Saved:
     """The variables of ``namespace``, as far as they can be saved.
 
@@ -76,6 +64,7 @@ def save(
       copy: copy the numbers too: the backend that holds them is about to go.
       digests: hash each name's value, so that ranks can be compared (about 1 s per GB).
       before: what the names were bound to when the cell that runs now, or went wrong, began.
+      settings: those of the process, which are saved too.
     """
     saver = _Saver(namespace, rank, copy)
     saved = saver.saved
@@ -90,11 +79,19 @@ def save(
     except Exception:
         # The main thread changes something at this moment: what is alone must do.
         saved.together = None
+    states = randomness.states()
+    saved.random = {"digest": randomness.digest(states), "seeded": states["seeded"]}
+    if settings is not None:
+        changed = Generation()
+        saver.generation(changed, settings.changed())
+        saved.settings, saved.left = changed.names, changed.lost
+    saved.memories = [saver.section(memory.take()) for memory in saver.views.memories]
+    saved.alive = list(saver.views.arrays)
+    saved.views = saver.section(pickle.dumps(saver.views.table(), PROTOCOL))
     if digests:
         for generation, found in ((saved.now, values), (saved.before, older_values)):
-            generation.digests = {k: _digest(saved, one) for k, one in generation.names.items()}
+            generation.digests = {k: saver.digest(one) for k, one in generation.names.items()}
             generation.common = sorted(k for k in generation.names if is_common(found[k]))
-    _save_surroundings(saver)
     return saved
 
 
@@ -185,6 +182,7 @@ class _Saver:
         self.array_numbers: dict[int, int] = {}
         self.buffer_sections: dict[tuple[int, int], int] = {}
         self.shardings: dict[Any, int] = {}
+        self.views = memory.Views()
         self.keep: list[Any] = []  # keeps ids and addresses from being reused meanwhile
 
     def section(self, data: Any) -> int:
@@ -195,7 +193,32 @@ class _Saver:
         file = io.BytesIO()
         pickler = _Pickler(file, self)
         pickler.dump(value)
-        return SavedPickle(self.section(file.getbuffer()), pickler.arrays, pickler.buffers)
+        section = self.section(file.getvalue())
+        return SavedPickle(section, pickler.arrays, pickler.buffers, pickler.views)
+
+    def digest(self, one: SavedPickle) -> str:
+        """What is equal on ranks where a name has equal values."""
+        saved = self.saved
+        text = bytes(saved.sections[one.section])
+        # cloudpickle marks each class that goes by value with a random number of this process.
+        marks = getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", {})
+        for mark in list(marks.values()):
+            text = text.replace(mark.encode(), b"")
+        digest = hashlib.blake2b(text, digest_size=12)
+        for number in one.buffers:
+            digest.update(saved.sections[number])
+        for view in (self.views.arrays[n] for n in one.views):
+            digest.update(f"{view.shape} {view.dtype}".encode())
+            digest.update(np.ascontiguousarray(view).tobytes())
+        for array in (saved.arrays[n] for n in one.arrays):
+            digest.update(f"{array.shape} {array.dtype} {array.key_impl}".encode())
+            if array.local:
+                for where, number in array.shards:
+                    digest.update(str(where).encode())
+                    digest.update(saved.sections[number])
+            else:
+                digest.update(array.text.encode())
+        return digest.hexdigest()
 
     def generation(self, into: Generation, values: dict[str, Any]) -> dict[str, Any]:
         """Pickle each of ``values`` by itself; returns those that could be."""
@@ -280,7 +303,9 @@ class _Pickler(cloudpickle.Pickler):
         self.saver = saver
         self.arrays: list[int] = []
         self.buffers: list[int] = []
+        self.views: list[int] = []
         self._array_places: dict[int, int] = {}
+        self._view_places: dict[int, int] = {}
         # Functions of the namespace keep it as their globals: cloudpickle would give them a dict of
         # their own (cloudpickle 3.1; where these names move, it does that again).
         if isinstance(getattr(self, "globals_ref", None), dict):
@@ -300,6 +325,8 @@ class _Pickler(cloudpickle.Pickler):
         return reduced
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, np.ndarray) and (how := memory.reduce(obj)) is not None:
+            return how
         reduced = super().reducer_override(obj)
         if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == 6:
             functions = jax_private.pytree_functions(obj)
@@ -326,6 +353,12 @@ class _Pickler(cloudpickle.Pickler):
                 self._array_places[number] = len(self.arrays)
                 self.arrays.append(number)
             return ("array", self._array_places[number])
+        if memory.is_view(obj) and memory.reduce(obj) is None:
+            number = saver.views.number(obj)
+            if number not in self._view_places:
+                self._view_places[number] = len(self.views)
+                self.views.append(number)
+            return ("view", self._view_places[number])
         if isinstance(obj, saver.device_type):
             return ("device", obj.id)
         if isinstance(obj, saver.single_type):
@@ -382,42 +415,8 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:200]}"
 
 
-def _digest(saved: Saved, one: SavedPickle) -> str:
-    text = bytes(saved.sections[one.section])
-    # cloudpickle marks each class that goes by value with a random number of this process.
-    marks = getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", {})
-    for mark in list(marks.values()):
-        text = text.replace(mark.encode(), b"")
-    digest = hashlib.blake2b(text, digest_size=12)
-    for number in one.buffers:
-        digest.update(saved.sections[number])
-    for array in (saved.arrays[n] for n in one.arrays):
-        digest.update(f"{array.shape} {array.dtype} {array.key_impl}".encode())
-        if array.local:
-            for where, number in array.shards:
-                digest.update(str(where).encode())
-                digest.update(saved.sections[number])
-        else:
-            digest.update(array.text.encode())
-    return digest.hexdigest()
-
-
 def versions() -> dict[str, str]:
     """What must be equal where a state is saved and where it is restored."""
     import jax
 
     return {"python": "{}.{}".format(*sys.version_info), "jax": jax.__version__}
-
-
-def _save_surroundings(saver: _Saver) -> None:
-    """What a user's cells have set up besides names: settings, folder, path, random states."""
-    import jax
-
-    for name in SETTINGS:
-        value = getattr(jax.config, name, None)
-        if value is None or isinstance(value, str | bool | int | float):
-            saver.saved.settings[name] = value
-    states = randomness.states()
-    saver.saved.random = {"digest": randomness.digest(states), "seeded": states["seeded"]}
-    surroundings = {"cwd": os.getcwd(), "path": list(sys.path), **states}
-    saver.saved.environment = saver.section(pickle.dumps(surroundings))

@@ -9,6 +9,7 @@ from typing import Any
 from jaxcluster.engine.loading import load
 from jaxcluster.engine.saved import CannotRestore, read, state_path, write
 from jaxcluster.engine.saving import save, versions
+from jaxcluster.engine.settings import Settings
 
 
 def on_snapshot(
@@ -17,17 +18,21 @@ def on_snapshot(
     body: Any,
     before: Mapping[str, Any] | None = None,
     lost: Mapping[str, str] | None = None,
+    settings: Settings | None = None,
 ) -> Any:
     """``snapshot`` {"path": folder, "digests": bool, "cell": seq}: save to a file, on any thread.
 
     Args:
       before: what the names were bound to before that cell; None if that is not known.
       lost: names that were lost earlier, and how (see ``LostNames``).
+      settings: those of the process.
 
     Replies with ``Saved.report`` and ``seconds``.
     """
     started = time.perf_counter()
-    saved = save(namespace, rank, digests=body.get("digests", False), before=before)
+    saved = save(
+        namespace, rank, digests=body.get("digests", False), before=before, settings=settings
+    )
     saved.unbound = dict(lost or {})
     write(saved, state_path(body["path"], rank))
     report = saved.report()
@@ -35,14 +40,17 @@ def on_snapshot(
     return {**report, "seconds": time.perf_counter() - started}
 
 
-def on_restore(namespace: dict[str, Any], rank: int, body: Any) -> Any:
+def on_restore(
+    namespace: dict[str, Any], rank: int, body: Any, settings: Settings | None = None
+) -> Any:
     """``restore``: bind what was saved.
 
     The body has the ``path`` of the folder, and may have ``from_rank`` (another rank's state is
     taken), ``randoms`` (whether its random states are, too), ``names`` (only these) and ``before``
     (these as they were before the cell).
 
-    Replies with ``restored``, ``lost`` (name: why) and ``seconds``.
+    Replies with ``restored``, ``lost`` and ``left`` (a name's, or a setting's: why), ``unsaved``
+    (what could not be saved: why) and ``seconds``.
     """
     import jax
 
@@ -56,7 +64,12 @@ def on_restore(namespace: dict[str, Any], rank: int, body: Any) -> Any:
     if saved.versions != versions():
         there = ", ".join(f"{k} {v}" for k, v in saved.versions.items())
         raise CannotRestore(f"it was saved with {there}, which this cluster does not have")
-    restored, lost = load(
-        saved, namespace, body.get("names"), body.get("before", ()), body.get("randoms", True)
-    )
-    return {"restored": restored, "lost": lost, "seconds": time.perf_counter() - started}
+    names, before, randoms = body.get("names"), body.get("before", ()), body.get("randoms", True)
+    restored, lost, left = load(saved, namespace, names, before, settings, randoms)
+    return {
+        "restored": restored,
+        "lost": lost,
+        "left": left,
+        "unsaved": {**saved.now.lost, **saved.left},
+        "seconds": time.perf_counter() - started,
+    }

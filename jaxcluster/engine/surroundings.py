@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxcluster.engine.saving import SETTINGS
+from jaxcluster.engine.settings import SETTINGS
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,137 @@
+"""Names that can't come back: gone on all ranks alike, all of them named, and used they say why."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from helpers import Home, until
+
+import jaxcluster
+from jaxcluster.errors import CellFailed, Divergence, RankDied, TransferError
+
+SETUP = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+from jax.experimental import multihost_utils as mhu
+mesh = jax.make_mesh((jax.device_count(),), ("i",))
+g = jax.make_array_from_callback((12,), NamedSharding(mesh, P("i")), lambda i: np.arange(12.0)[i])
+total = jax.jit(lambda v: v.sum())
+r = jax.process_index()
+"""
+
+
+@pytest.fixture
+def ranks(request: pytest.FixtureRequest, home: Home) -> Iterator[jaxcluster.Cluster]:
+    devices = getattr(request, "param", 2)
+    with jaxcluster.start(3, devices_per_process=devices, name="lost") as cluster:
+        cluster.run(SETUP, show=False)
+        yield cluster
+
+
+def fails(cluster: jaxcluster.Cluster, source: str) -> CellFailed:
+    with pytest.raises(CellFailed) as caught:
+        cluster.run(source, show=False)
+    assert caught.value.ranks == (0, 1, 2)
+    return caught.value
+
+
+def kill(cluster: jaxcluster.Cluster, rank: int) -> None:
+    os.kill(cluster.record.pids[rank], signal.SIGKILL)
+    until(lambda: rank in cluster.dead, "news of the death", 5)
+
+
+def test_a_name_that_one_rank_loses_is_gone_on_all_and_says_so_when_it_is_used(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    ranks.run(
+        "part = (i for i in range(3)) if r == 1 else 5\ndef use(): return part\nkept = [1]",
+        show=False,
+    )
+    assert "Lost: part (a generator can't be saved)." in ranks.restart()
+    told = "name 'part' was lost in a restart (a generator can't be saved)"
+    uses = ["part", "print(use())", "part += 1", "del part", "[part for _ in range(2)]"]
+    uses += ["await asyncio.sleep(0, part)", "try:\n    part\nexcept NameError:\n    1 / 0"]
+    ranks.run("import asyncio", show=False)
+    for use in uses:
+        error = fails(ranks, use)
+        assert told in "\n".join([error.message, *error.traceback]), use
+    assert "part" not in ranks.run("%who", show=False).stdout()
+    with pytest.raises(TransferError, match=r"'part' was lost in a restart \(a generator"):
+        ranks["part"]
+    # Also when new processes have taken the place of those that were told.
+    ranks.restart()
+    kill(ranks, 2)
+    with pytest.raises(RankDied):
+        ranks.run("1", show=False)
+    for rank in range(3):
+        with pytest.raises(CellFailed, match=r"was lost in a restart \(a generator"):
+            ranks.run("use()", ranks=[rank], show=False)
+
+
+def test_a_name_that_was_lost_and_has_a_value_again_is_like_any_other(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    ranks.run("a, b = [(i for i in range(3)) for _ in range(2)]", show=False)
+    ranks.restart()
+    assert "was lost" in str(fails(ranks, "a"))
+    ranks.run("a = 1", show=False)
+    ranks.run("del a", show=False)
+    assert str(fails(ranks, "a").message).endswith("name 'a' is not defined")
+    assert "name 'b' is not defined" in fails(ranks, "b = 1\ndel b\nb").message
+    assert "name 'b' is not defined" in fails(ranks, "b").message
+    assert "name 'c' is not defined" in fails(ranks, "c").message
+
+
+def test_a_librarys_name_is_not_the_namespaces(ranks: jaxcluster.Cluster) -> None:
+    ranks.run("part = (i for i in range(3))", show=False)
+    ranks.restart()
+    source = "import types\nlib = types.ModuleType('lib')\nexec('def f(): return part', vars(lib))"
+    error = fails(ranks, f"{source}\nlib.f()")
+    assert "name 'part' is not defined" in error.message
+
+
+def test_all_names_that_only_the_dead_rank_had_are_named(ranks: jaxcluster.Cluster) -> None:
+    many = [f"only{i}" for i in range(30)]
+    ranks.run(f"if r == 1: {' = '.join(many)} = 1", show=False)
+    ranks.run("for one in range(2): pass\nif r == 2: other = 3\ndel one", show=False)
+    ranks.push({"pushed": 1}, ranks=[1])
+    kill(ranks, 1)
+    with pytest.raises(RankDied) as caught:
+        ranks.run("1", show=False)
+    told = str(caught.value)
+    for name in [*many, "pushed"]:
+        assert f"{name} (only rank 1 had it, which died)" in told, name
+    assert "other (" not in told and "one (" not in told
+    assert ranks.run("print(other)", ranks=[2], show=False).stdout(2) == "3\n"
+    error = fails(ranks, "only7")
+    assert "name 'only7' was lost when rank 1 died (only rank 1 had it, which died)" in str(error)
+
+
+def test_names_of_the_cell_in_which_a_rank_dies_are_named_too(ranks: jaxcluster.Cluster) -> None:
+    with pytest.raises(RankDied) as caught:
+        ranks.run("import os, signal\nif r == 1:\n    late = 1\n    os.kill(os.getpid(), 9)")
+    assert "late (only rank 1 had it, which died)" in str(caught.value)
+
+
+@pytest.mark.parametrize("ranks", [1, 2], indirect=True, ids=["D=1", "D=2"])
+def test_a_value_that_is_never_computed_is_not_there_on_any_rank(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    """Rank 1 goes another way than the others, so that no replay can bring them back."""
+    with pytest.raises(Divergence) as caught:
+        ranks.run(
+            "other = 1\n"
+            "if r == 1: print(mhu.process_allgather(np.ones(1000)).sum())\n"
+            "else:\n    fresh = total(g)\n    float(fresh)",
+            execution_count=12,
+            show=False,
+        )
+    assert "New processes after" in str(caught.value)
+    record = ranks.run("print(float(total(g)), 'fresh' in globals())", show=False)
+    assert [record.stdout(rank) for rank in range(3)] == ["66.0 False\n"] * 3
+    if "fresh (still being computed)" in str(caught.value):  # else it had no value yet
+        error = fails(ranks, "fresh")
+        assert "name 'fresh' was lost in cell [12] (still being computed)" in error.message

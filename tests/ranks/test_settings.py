@@ -1,0 +1,182 @@
+"""What cells set up besides names is there again on new processes, or is named."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers import Home, until
+
+import jaxcluster
+from jaxcluster import checkpoints
+from jaxcluster.errors import RankDied
+
+
+@pytest.fixture
+def ranks(home: Home) -> Iterator[jaxcluster.Cluster]:
+    with jaxcluster.start(2, devices_per_process=2, name="around", env={"GIVEN": "1"}) as cluster:
+        cluster.run("import jax, jax.numpy as jnp, numpy as np, os, sys\nr = jax.process_index()")
+        yield cluster
+
+
+# What a cell does, and what shows it in a later one. Each must hold after a restart as before it.
+SETTINGS = {
+    "jax_random_seed_offset": (
+        "jax.config.update('jax_random_seed_offset', 42)",
+        "jax.config.jax_random_seed_offset, jax.random.bits(jax.random.key(0)).item()",
+    ),
+    "jax_enable_x64": ("jax.config.update('jax_enable_x64', True)", "jnp.arange(2.0).dtype"),
+    "jax_default_device": (
+        "jax.config.update('jax_default_device', jax.local_devices()[1])",
+        "jax.config.jax_default_device == jax.local_devices()[1]",
+    ),
+    "jax.set_mesh": (
+        "jax.set_mesh(jax.make_mesh((4,), ('i',)))",
+        "jax.sharding.get_mesh().axis_names",
+    ),
+    "np.seterr": ("np.seterr(divide='raise')", "np.geterr()['divide']"),
+    "np.seterrcall": ("np.seterrcall(lambda kind, flag: 7)", "np.geterrcall()('a', 1)"),
+    "%precision": (
+        "%precision 3", "get_ipython().display_formatter.format(1 / 3)[0]['text/plain']",
+    ),
+    "np.set_printoptions": (
+        "np.set_printoptions(threshold=7, formatter={'int': lambda x: '?'})",
+        "np.get_printoptions()['threshold'], np.array([1])",
+    ),
+    "os.environ": (
+        "os.environ['MINE'] = 'yes'; os.environ.pop('GIVEN')",
+        "os.environ['MINE'], 'GIVEN' in os.environ",
+    ),
+    "decimal": ("import decimal; decimal.getcontext().prec = 5", "decimal.Decimal(1) / 3"),
+    "the locale": (
+        "import locale; locale.setlocale(locale.LC_ALL, 'C.UTF-8')", "locale.setlocale(0)",
+    ),
+    "warnings": (
+        "import warnings; warnings.filterwarnings('error', message='mine')",
+        "warnings.filters[0][0], warnings.filters[0][1].pattern",
+    ),
+    "levels": (
+        "import logging; logging.getLogger('mine').setLevel(7)",
+        "logging.getLogger('mine').level",
+    ),
+    "log handlers": (
+        "import logging\n"
+        "logging.basicConfig(format='<%(message)s>', stream=sys.stdout, force=True)",
+        "logging.warning('heard')",
+    ),
+    "signal handlers": (
+        "import signal; counted = []; signal.signal(signal.SIGUSR2, lambda *_: counted.append(1))",
+        "os.kill(os.getpid(), signal.SIGUSR2), len(counted)",
+    ),
+    "the recursion limit": ("sys.setrecursionlimit(2345)", "sys.getrecursionlimit()"),
+    "the order of sys.path": ("sys.path.insert(0, '/mine')", "sys.path[0]"),
+    "the folder": ("os.makedirs('deep', exist_ok=True); os.chdir('deep')", "os.getcwd()[-5:]"),
+    "gc": ("import gc; gc.disable()", "gc.isenabled()"),
+    "timeouts": ("import socket; socket.setdefaulttimeout(3)", "socket.getdefaulttimeout()"),
+    "%xmode": ("%xmode Plain", "get_ipython().InteractiveTB.mode"),
+    "%alias": ("%alias mine echo mine", "get_ipython().alias_manager.is_alias('mine')"),
+    "%load_ext": (
+        "%load_ext autoreload\n%autoreload 2",
+        "'IPython.extensions.autoreload' in get_ipython().extension_manager.loaded,"
+        " get_ipython().find_line_magic('autoreload').__self__._reloader.check_all",
+    ),
+    "matplotlib": (
+        "import matplotlib; matplotlib.rcParams['lines.linewidth'] = 9",
+        "matplotlib.rcParams['lines.linewidth']",
+    ),
+    "random numbers": (
+        "import random; np.random.seed(3); random.seed(4); np.random.rand(); state = None",
+        "np.random.get_state()[2], hash(random.getstate())",
+    ),
+}  # fmt: skip
+
+
+def test_what_cells_have_set_is_set_on_new_processes(
+    ranks: jaxcluster.Cluster, tmp_path: Path
+) -> None:
+    ranks.run(f"os.chdir({str(tmp_path)!r})", show=False)
+    before = {}
+    plain = {}
+    for name, (_, show) in SETTINGS.items():
+        if name not in ("signal handlers",):
+            source = f"try: print({show})\nexcept Exception as error: print(type(error))"
+            plain[name] = ranks.run(source, show=False).stdout()
+    for set_up, _ in SETTINGS.values():
+        ranks.run(set_up, show=False)
+    for name, (_, show) in SETTINGS.items():
+        before[name] = ranks.run(f"print({show})", show=False).stdout()
+    assert [n for n in plain if plain[n] == before[n] and n != "log handlers"] == []
+    line = ranks.restart()
+    assert "Lost" not in line
+    for name, (_, show) in SETTINGS.items():
+        if name == "signal handlers":
+            continue  # it counts
+        assert ranks.run(f"print({show})", show=False).stdout() == before[name], name
+    counted = ranks.run(f"print({SETTINGS['signal handlers'][1]})", show=False).stdout()
+    assert counted == "(None, 2)\n"
+
+
+def test_what_can_not_be_set_again_is_named(ranks: jaxcluster.Cluster) -> None:
+    ranks.run(
+        "import logging, threading, signal\n"
+        "class Mine(logging.Handler): pass\n"
+        "logging.getLogger('mine').addHandler(Mine())\n"
+        "lock = threading.Lock()\n"
+        "signal.signal(signal.SIGUSR2, (lambda held: lambda *_: held)(threading.Lock()))",
+        show=False,
+    )
+    line = ranks.restart()
+    assert "logging handler 0 of mine (a lock can't be saved)" in line
+    assert "signal SIGUSR2 (a lock can't be saved)" in line
+
+
+def test_settings_that_end_with_the_task_of_a_cell_stay(ranks: jaxcluster.Cluster) -> None:
+    """numpy and decimal keep them in a context, as user code does with ContextVar."""
+    ranks.run("import decimal, contextvars\nvar = contextvars.ContextVar('v')\nvar.set(1)")
+    ranks.run("import asyncio\nawait asyncio.sleep(0)\nnp.seterr(over='raise')\nvar.set(2)")
+    record = ranks.run("print(var.get(), np.geterr()['over'])", show=False)
+    assert [record.stdout(rank) for rank in range(2)] == ["2 raise\n"] * 2
+
+
+def test_views_share_memory_again(ranks: jaxcluster.Cluster) -> None:
+    ranks.run("base = np.arange(1000.0)\nview = base[:500]\nrow = base.reshape(10, 100)[2]")
+    for _ in range(2):
+        ranks.restart()
+        source = "base[200] += 1\nprint(view.base is base, view[200], row[0])"
+        record = ranks.run(source, show=False)
+    assert [record.stdout(rank) for rank in range(2)] == ["True 202.0 202.0\n"] * 2
+
+
+@pytest.mark.parametrize("seeded", [True, False], ids=["seeded alike", "each its own"])
+def test_random_numbers_of_another_rank_are_not_taken(home: Home, seeded: bool) -> None:
+    with jaxcluster.start(3, devices_per_process=1, name="random") as ranks:
+        ranks.run("import numpy as np", show=False)
+        seed = "1" if seeded else ""
+        ranks.run(f"np.random.seed({seed})\nx = np.random.rand()", show=False)
+        os.kill(ranks.record.pids[1], signal.SIGKILL)
+        until(lambda: 1 in ranks.dead, "news of the death", 5)
+        with pytest.raises(RankDied) as caught:
+            ranks.run("1", show=False)
+        record = ranks.run("print(np.random.rand())", show=False)
+        drawn = {record.stdout(rank) for rank in range(3)}
+        assert len(drawn) == (1 if seeded else 3)
+        assert (
+            "np.random's state on rank 1 (it was the rank's own)" in str(caught.value)
+        ) != seeded
+
+
+def test_a_checkpoint_says_why_a_name_is_not_there(
+    ranks: jaxcluster.Cluster, tmp_path: Path
+) -> None:
+    ranks.run("lines = (line for line in 'abc')\nkept = 1\nnp.seterr(divide='raise')", show=False)
+    checkpoints.save(ranks, "c", tmp_path)
+    ranks.restart(clean=True)
+    checkpoints.restore(ranks, "c", tmp_path)
+    told = r"name 'lines' was not saved in checkpoint 'c' \(a generator can't be saved\)"
+    with pytest.raises(jaxcluster.JaxClusterError, match=told):
+        ranks.run("lines", show=False)
+    record = ranks.run("import numpy as np\nprint(np.geterr()['divide'])", show=False)
+    assert record.stdout(1) == "raise\n"

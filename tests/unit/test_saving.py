@@ -1,0 +1,232 @@
+"""What is saved of variables is what comes back: values, aliases, and what is lost by name."""
+
+from __future__ import annotations
+
+import array
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxcluster.engine.loading import load
+from jaxcluster.engine.memory import Section
+from jaxcluster.engine.saved import CannotRestore, CannotSave, read, state_path, write
+from jaxcluster.engine.saving import save
+
+
+def back(tmp_path: Path, names: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """The names, saved to a file and restored from it."""
+    found: dict[str, Any] = {}
+    write(save(names, 0), state_path(tmp_path, 0))
+    _, lost, _ = load(read(state_path(tmp_path, 0)), found, **options)
+    assert lost == {}
+    return found
+
+
+@pytest.fixture(params=["together", "name by name"])
+def again(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """Restores names, also where one of them is in the way of restoring all at once."""
+
+    def again(**names: Any) -> dict[str, Any]:
+        write(save(names, 0), state_path(tmp_path, 0))
+        saved = read(state_path(tmp_path, 0))
+        if request.param == "name by name":
+            saved.together = None
+        found: dict[str, Any] = {}
+        assert load(saved, found)[1] == {}
+        return found
+
+    return again
+
+
+VIEWS = {
+    "a slice": lambda a: a[:500],
+    "a step": lambda a: a[10:900:7],
+    "backwards": lambda a: a[::-1],
+    "another shape": lambda a: a.reshape(10, 100),
+    "transposed": lambda a: a.reshape(10, 100).T,
+    "a block": lambda a: a.reshape(10, 100)[2:5, 30:60],
+    "another dtype": lambda a: a.view(np.int64),
+    "bytes": lambda a: a.view(np.uint8)[3:20],
+    "a window": lambda a: np.lib.stride_tricks.sliding_window_view(a, 5),
+    "broadcast": lambda a: np.broadcast_to(a[:3], (4, 3)),
+    "one number": lambda a: a[7:8].reshape(()),
+    "read only": lambda a: _read_only(a[5:]),
+    "a matrix": lambda a: a[:4].view(np.matrix),
+    "a record array": lambda a: a[:4].view([("x", "f8")]).view(np.recarray),
+    "masked": lambda a: np.ma.MaskedArray(a, mask=a > 500),
+}
+
+
+def _read_only(a: Any) -> Any:
+    a.flags.writeable = False
+    return a
+
+
+@pytest.mark.parametrize("kind", VIEWS)
+def test_a_view_comes_back_as_a_view(again: Any, kind: str) -> None:
+    base = np.arange(1000.0)
+    view = VIEWS[kind](base)
+    found = again(base=base, view=view, held={"twin": view, "list": [base]})
+    np.testing.assert_array_equal(found["view"], view)
+    assert type(found["view"]) is type(view)
+    assert found["view"].dtype == view.dtype
+    assert np.shares_memory(found["base"], found["view"])
+    assert found["held"]["list"][0] is found["base"]
+    if kind != "masked":
+        assert found["held"]["twin"] is found["view"]
+        assert found["view"].flags.writeable == view.flags.writeable
+        assert found["view"].strides == view.strides
+    found["base"][:] = -found["base"]
+    if kind not in ("masked", "another dtype", "bytes"):
+        expected = -np.asarray(view.x if kind == "a record array" else view)
+        values = found["view"].x if kind == "a record array" else found["view"]
+        np.testing.assert_array_equal(np.asarray(values), expected)
+
+
+def test_a_views_base_is_the_variable(again: Any) -> None:
+    base = np.arange(1000.0)
+    found = again(view=base[:500], base=base)
+    assert found["view"].base is found["base"]
+
+
+def test_views_that_overlap_without_a_name_for_their_base(again: Any) -> None:
+    base = np.arange(1000.0)
+    found = again(left=base[:600], right=base[400:])
+    assert np.shares_memory(found["left"], found["right"])
+    found["left"][500] = -1.0
+    assert found["right"][100] == -1.0
+
+
+def test_a_row_of_a_huge_array_costs_a_row(tmp_path: Path) -> None:
+    saved = save({"row": np.zeros((1000, 1000))[3]}, 0)
+    assert saved.nbytes < 20_000
+
+
+@pytest.mark.parametrize("dtype", ["M8[s]", "S5", "U3", "bool", "complex128", "bfloat16"])
+def test_arrays_of_any_dtype(again: Any, dtype: str) -> None:
+    import jax.numpy as jnp
+
+    base = np.zeros(12, jnp.bfloat16 if dtype == "bfloat16" else dtype)
+    found = again(base=base, view=base[::2])
+    assert found["view"].dtype == base.dtype
+    assert np.shares_memory(found["base"], found["view"])
+    np.testing.assert_array_equal(found["view"], base[::2])
+
+
+def test_fields_of_a_structured_array(again: Any) -> None:
+    base = np.zeros(5, [("x", "f8"), ("y", "i4", 3)])
+    found = again(base=base, x=base["x"], y=base["y"])
+    found["base"]["y"][2, 1] = 7
+    assert found["y"][2, 1] == 7
+    assert np.shares_memory(found["x"], found["base"])
+
+
+def test_arrays_in_any_order_of_axes(again: Any) -> None:
+    base = np.arange(24.0).reshape(2, 3, 4).transpose(1, 2, 0).copy(order="K")
+    found = again(base=base, view=base[1], empty=np.zeros((0, 3)))
+    np.testing.assert_array_equal(found["base"], base)
+    assert np.shares_memory(found["base"], found["view"])
+    assert found["empty"].shape == (0, 3)
+
+
+def test_views_of_an_array_of_objects(tmp_path: Path) -> None:
+    base = np.array([[1], "two", None, {}], object)
+    found = back(tmp_path, {"base": base, "view": base[1:3]})
+    found["base"][1] = "changed"
+    assert found["view"][0] == "changed"
+
+
+def test_arrays_on_a_users_bytes(tmp_path: Path) -> None:
+    raw, numbers = bytearray(16), array.array("d", [1.0, 2.0, 3.0])
+    names = {"a": np.frombuffer(raw, np.int32), "raw": raw}
+    names |= {"b": np.frombuffer(numbers, "f8")[1:], "numbers": numbers}
+    found = back(tmp_path, names)
+    found["a"][0] = 513
+    assert found["raw"][:2] == b"\x01\x02"
+    found["numbers"][1] = 9.0
+    assert found["b"][0] == 9.0
+
+
+def test_an_array_that_lies_in_a_file_lies_in_it_again(tmp_path: Path) -> None:
+    path = tmp_path / "numbers"
+    disk = np.memmap(path, "f8", "w+", shape=(100,))
+    disk[:] = np.arange(100)
+    found = back(tmp_path, {"disk": disk, "part": disk[50:]})
+    assert type(found["disk"]) is np.memmap
+    found["part"][0] = -5.0
+    assert found["disk"][50] == -5.0
+    assert np.memmap(path, "f8", "r")[50] == -5.0
+
+
+def test_what_came_back_can_be_saved_again(tmp_path: Path) -> None:
+    base = np.arange(1000.0)
+    found = back(tmp_path, {"base": base, "view": base[:500]})
+    assert type(found["base"].base) is Section
+    again = back(tmp_path, found)
+    assert again["view"].base is again["base"]
+    np.testing.assert_array_equal(again["base"], base)
+
+
+# --------------------------------------------------------------------------- the file
+
+
+def test_a_state_is_for_its_owners_eyes_only(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        write(save({"secret": 1}, 0), state_path(tmp_path, 0))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(state_path(tmp_path, 0).stat().st_mode) == 0o600
+
+
+def test_nobody_waits_for_a_state_whose_folder_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(CannotSave, match="the saving was given up"):
+        write(save({"a": 1}, 0), state_path(tmp_path / "gone", 0))
+    assert not (tmp_path / "gone").exists()
+
+
+def test_another_file_is_no_state(tmp_path: Path) -> None:
+    state_path(tmp_path, 0).write_bytes(b"something else")
+    with pytest.raises(CannotRestore, match="is no saved state of this version"):
+        read(state_path(tmp_path, 0))
+
+
+def test_a_state_that_is_cut_short_is_none(tmp_path: Path) -> None:
+    path = state_path(tmp_path, 0)
+    write(save({"a": np.arange(1000.0)}, 0), path)
+    os.truncate(path, path.stat().st_size - 5000)
+    with pytest.raises(CannotRestore, match="is cut short"):
+        read(path)
+
+
+# --------------------------------------------------------------------------- from before a cell
+
+
+def test_names_from_before_a_cell_come_back_with_their_aliases(tmp_path: Path) -> None:
+    old, same = np.arange(10.0), [1]
+    before = {"params": old, "view": old[2:], "same": same, "deleted": 1}
+    now = {"params": old + 1, "view": old[2:], "same": same, "new": 2}
+    saved = save(now, 0, before=before)
+    assert saved.absent == ["new"]
+    assert sorted(saved.before.names) == ["deleted", "params", "view"]
+    write(saved, state_path(tmp_path, 0))
+    found: dict[str, Any] = {}
+    names = ["params", "view", "same", "deleted"]
+    restored, _, _ = load(read(state_path(tmp_path, 0)), found, names, names)
+    assert restored == sorted(names)
+    assert found["params"][0] == 0.0
+    assert np.shares_memory(found["params"], found["view"])
+    newest: dict[str, Any] = {}
+    load(read(state_path(tmp_path, 0)), newest, ["params", "view", "new"], ["view"])
+    assert newest["params"][0] == 1.0 and newest["new"] == 2
+
+
+def test_a_name_that_was_not_there_before_the_cell_is_not_bound(tmp_path: Path) -> None:
+    write(save({"new": 1}, 0, before={}), state_path(tmp_path, 0))
+    found: dict[str, Any] = {}
+    assert load(read(state_path(tmp_path, 0)), found, ["new"], ["new"]) == ([], {}, {})
+    assert found == {}
