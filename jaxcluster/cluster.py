@@ -163,6 +163,8 @@ class Cluster:
 
     def summary(self) -> str:
         """One line: ranks, devices per rank, platform, time."""
+        if self.down:
+            return f"{self.down}\n{self.down_hint}"
         counts = sorted({len(r.devices) for r in self.record.devices})
         per_rank = "-".join(str(c) for c in counts)
         kinds = sorted({d.kind for r in self.record.devices for d in r.devices})

@@ -31,13 +31,13 @@ from jaxcluster import (
     undoing,
 )
 from jaxcluster.completion import Completion
-from jaxcluster.errors import CellFailed, UsageError
+from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError, UsageError
 from jaxcluster.launchers.supervisor import quit_warm
 from jaxcluster.outputs import CellRecord
 from jaxcluster.panel import Panel
 from jaxcluster.ranks import name_ranks, parse_ranks
+from jaxcluster.views import lost, status, text, words
 from jaxcluster.views import shards as array_views
-from jaxcluster.views import status, text, words
 from jaxcluster.views.comms import CommRelay
 from jaxcluster.views.live import CellDisplay, StartDisplay
 
@@ -80,6 +80,24 @@ def shows_help(magic: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def tells_plainly(magic: Callable[..., Any]) -> Callable[..., Any]:
+    """A magic that shows no frames of ours where stop was pressed, and folds a long list."""
+
+    @functools.wraps(magic)
+    def call(self: JaxClusterMagics, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return magic(self, *args, **kwargs)
+        except CellInterrupted:
+            raise
+        except KeyboardInterrupt:
+            raise CellInterrupted("stopped. %jaxcluster status shows what the ranks do.") from None
+        except JaxClusterError as error:
+            error.hint = self.fold_lost(error.hint)
+            raise
+
+    return call
+
+
 @magics_class
 class JaxClusterMagics(Magics):
     """``%jaxcluster``, ``%%spmd``, ``%spmd``, ``%push`` and ``%pull``."""
@@ -97,8 +115,22 @@ class JaxClusterMagics(Magics):
 
     # ------------------------------------------------------------------ %jaxcluster
 
+    def fold_lost(self, told: str) -> str:
+        """``told``, where its long list of lost names is shown folded instead, if that can be."""
+        for one in cluster.connected().values() if self.rich else ():
+            rebuilt = one.rebuilt
+            if (
+                rebuilt is not None
+                and lost.is_long(rebuilt.lost_names)
+                and rebuilt.lost_text in told
+            ):
+                self.shell.display_pub.publish(lost.bundle(rebuilt.lost_names))
+                return told.replace(rebuilt.lost_text, lost.headline(rebuilt.lost_names))
+        return told
+
     @line_magic
     @shows_help
+    @tells_plainly
     def jaxcluster(self, line: str) -> None:
         """%jaxcluster start|status|list|attach|stop|restart|interrupt|logs|outputs|doctor|auto"""
         command, _, rest = line.strip().partition(" ")
@@ -168,7 +200,7 @@ class JaxClusterMagics(Magics):
         parser = arguments.word_parser("%jaxcluster restart")
         parser.add_argument("--clean", action="store_true")
         clean = parser.read(line).clean
-        display = StartDisplay(self.rich)
+        display = StartDisplay(self.rich, "The restart was not carried through.")
         display.progress("restarting ...")
         try:
             running = cluster.current()
@@ -176,7 +208,7 @@ class JaxClusterMagics(Magics):
         except BaseException:
             display.clear()
             raise
-        display.done(f"{running.summary()}\n{kept}")
+        display.done(f"{running.summary()}\n{self.fold_lost(kept)}")
 
     def _interrupt(self, line: str) -> None:
         arguments.word_parser("%jaxcluster interrupt").read(line)
@@ -209,7 +241,7 @@ class JaxClusterMagics(Magics):
 
     def _resync(self, line: str) -> None:
         arguments.word_parser("%jaxcluster resync").read(line)
-        print(cluster.current().resync())
+        print(self.fold_lost(cluster.current().resync()))
 
     def _undo(self, line: str) -> None:
         word = arguments.word_parser("%jaxcluster undo", "size").read(line).size
@@ -328,6 +360,7 @@ class JaxClusterMagics(Magics):
     @no_var_expand
     @line_cell_magic
     @shows_help
+    @tells_plainly
     def spmd(self, line: str, cell: str | None = None) -> None:
         """%%spmd [--ranks 0,2-3] [--all] [--out NAME] [--timeout S] [--strict] [--async]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import queue
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 SAVE_S = 300.0
 RESTORE_S = 300.0
+RANDOM = ("np.random's state", "random's state")  # as engine.randomness calls them
+FEW = 8  # lost names that stand in the line
 LOOK_S = 0.05  # between two looks whether it is still wanted
 Check = Callable[[], None]  # raises where what goes on is to end
 
@@ -49,8 +52,17 @@ class Rebuilt:
     older: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        lost = ", ".join(self.lost_names)
-        return " ".join(filter(None, [self.headline, f"Lost: {lost}." if lost else ""]))
+        return " ".join(filter(None, [self.headline, self.lost_text]))
+
+    @property
+    def lost_text(self) -> str:
+        """All that is lost, whole and wrapped."""
+        if not self.lost:
+            return ""
+        text = f"Lost: {', '.join(self.lost_names)}."
+        if len(self.lost) <= FEW:
+            return text
+        return "\n" + textwrap.fill(text, 100, subsequent_indent="  ", break_long_words=False)
 
     @property
     def headline(self) -> str:
@@ -337,11 +349,11 @@ def restore(cluster: Cluster, saved: Kept, when: str, check: Check) -> Rebuilt:
     body = {"path": folder, "names": sorted(found.names), "before": sorted(found.older)}
     shared = {"names": sorted(found.shared), "before": sorted(found.older & found.shared)}
     drawn = [report["random"] for report in saved.reports.values()]
-    drew_alike = len(drawn) > 1 and all(d == drawn[0] for d in drawn)
+    own = [n for n in RANDOM if len(drawn) == 1 or any(d[n] != drawn[0][n] for d in drawn)]
     bodies = {
         rank: body
         if rank in saved.reports
-        else {**body, **shared, "from_rank": found.donor, "randoms": drew_alike}
+        else {**body, **shared, "from_rank": found.donor, "skip": own}
         for rank in range(cluster.num_processes)
     }
     answers = ask_all(cluster, "restore", bodies, RESTORE_S, check)
@@ -365,8 +377,8 @@ def restore(cluster: Cluster, saved: Kept, when: str, check: Check) -> Rebuilt:
     ask_all(cluster, "unbind", dict.fromkeys(bodies, unbound), RESTORE_S, check)
     for rank, reply in answers.items():
         cluster.names[rank] = set(reply["restored"]) - set(lost)
-    if missing and not drew_alike and any(d["seeded"] for d in drawn):
-        left["np.random's state"] = "each rank had its own, and one died with it"
+    if missing and RANDOM[0] in own and any(d["seeded"] for d in drawn):
+        left[RANDOM[0]] = "each rank had its own, and one died with it"
     older = tuple(sorted(found.older & back))
     return Rebuilt(tuple(sorted(back)), lost | left, missing, older=older)
 

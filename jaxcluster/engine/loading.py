@@ -16,7 +16,7 @@ import numpy as np
 from jaxcluster.engine import jax_private, memory
 from jaxcluster.engine.arrays import bounds
 from jaxcluster.engine.saved import CannotRestore, Saved, SavedArray, SavedPickle
-from jaxcluster.engine.settings import RANDOM, Settings
+from jaxcluster.engine.settings import Settings
 
 
 def load(
@@ -25,7 +25,7 @@ def load(
     names: Iterable[str] | None = None,
     before: Iterable[str] = (),
     settings: Settings | None = None,
-    randoms: bool = True,
+    skip: Iterable[str] = (),
 ) -> tuple[list[str], dict[str, str], dict[str, str]]:
     """Bind what was saved in ``namespace``.
 
@@ -39,11 +39,11 @@ def load(
       names: those that get what they were bound to when they were saved; all by default.
       before: those that get what they were bound to before the cell.
       settings: those of this process, which are set too.
-      randoms: whether ``random`` and ``numpy.random`` go on where they were when it was saved.
+      skip: settings that are left as they are.
     """
     before = set(before)
     loader = _Loader(saved, namespace)
-    left = loader.set_settings(settings, randoms) if settings is not None else {}
+    left = loader.set_settings(settings, set(skip)) if settings is not None else {}
     now = {n: p for n, p in saved.now.names.items() if names is None or n in set(names)}
     then = {n: p for n, p in saved.before.names.items() if n in before}
     for name in {*then, *(n for n in before if n in saved.absent)}:
@@ -100,11 +100,11 @@ class _Loader:
             self._views[number] = memory.make(view, section, owner)
         return self._views[number]
 
-    def set_settings(self, settings: Settings, randoms: bool) -> dict[str, str]:
+    def set_settings(self, settings: Settings, skip: set[str]) -> dict[str, str]:
         """Set what cells had changed; returns what could not be, and why."""
         left = {}
         for name, one in self.saved.settings.items():
-            if randoms or name != RANDOM:
+            if name not in skip:
                 try:
                     settings.restore(name, self.unpickle(one))
                 except Exception as error:

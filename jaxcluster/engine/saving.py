@@ -79,8 +79,7 @@ def save(
     except Exception:
         # The main thread changes something at this moment: what is alone must do.
         saved.together = None
-    states = randomness.states()
-    saved.random = {"digest": randomness.digest(states), "seeded": states["seeded"]}
+    saved.random = randomness.digests()
     if settings is not None:
         changed = Generation()
         saver.generation(changed, settings.changed())

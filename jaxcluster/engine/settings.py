@@ -15,6 +15,7 @@ import importlib
 import locale
 import logging
 import os
+import random
 import signal
 import socket
 import sys
@@ -41,7 +42,6 @@ SETTINGS = (
     "jax_disable_jit",
     "jax_random_seed_offset",
 )
-RANDOM = "the states of random and np.random"
 # They belong to the process and its place in the cluster, whatever a cell has tried.
 OF_THE_PROCESS = ("jax_platforms", "jax_num_cpu_devices", "jax_enable_preemption_service")
 OF_THE_CLUSTER = ("JAXCLUSTER_", "IPP_", "JPY_")
@@ -122,7 +122,8 @@ class Settings:
             "sys.path": Setting(lambda: list(sys.path), _write_path),
             # Before numpy's: %precision sets numpy's precision, and resets its formatter.
             "IPython": Setting(self._read_ipython, self._write_ipython),
-            RANDOM: Setting(randomness.states, randomness.restore),
+            randomness.PYTHON: Setting(random.getstate, random.setstate),
+            randomness.NUMPY: Setting(randomness.numpy_state, randomness.set_numpy_state),
             "np.seterr": Setting(np.geterr, lambda value: _ignore(np.seterr(**value))),
             "np.seterrcall": Setting(np.geterrcall, lambda value: _ignore(np.seterrcall(value))),
             "np.setbufsize": Setting(np.getbufsize, lambda value: _ignore(np.setbufsize(value))),

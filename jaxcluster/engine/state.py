@@ -46,7 +46,7 @@ def on_restore(
     """``restore``: bind what was saved.
 
     The body has the ``path`` of the folder, and may have ``from_rank`` (another rank's state is
-    taken), ``randoms`` (whether its random states are, too), ``names`` (only these) and ``before``
+    taken), ``skip`` (settings that are not set), ``names`` (only these) and ``before``
     (these as they were before the cell).
 
     Replies with ``restored``, ``lost`` and ``left`` (a name's, or a setting's: why), ``unsaved``
@@ -64,8 +64,8 @@ def on_restore(
     if saved.versions != versions():
         there = ", ".join(f"{k} {v}" for k, v in saved.versions.items())
         raise CannotRestore(f"it was saved with {there}, which this cluster does not have")
-    names, before, randoms = body.get("names"), body.get("before", ()), body.get("randoms", True)
-    restored, lost, left = load(saved, namespace, names, before, settings, randoms)
+    names, before, skip = body.get("names"), body.get("before", ()), body.get("skip", ())
+    restored, lost, left = load(saved, namespace, names, before, settings, skip)
     return {
         "restored": restored,
         "lost": lost,

@@ -126,7 +126,7 @@ class Model:
             self._records = [(r, registry.is_held(r.name)) for r in cluster.live_records(False)]
             self._records_at, self._records_of = time.monotonic(), ours
         known = {record.created_ns for record, _ in self._records}
-        restarting = [(c.record, True) for c in connected.values() if c.is_restarting]
+        restarting = [(c.record, True) for c in connected.values() if c.is_restarting or c.down]
         rows = self._records + [row for row in restarting if row[0].created_ns not in known]
         shown = [
             protocol.Cluster(
@@ -169,6 +169,8 @@ class Model:
             devices,
             rss=pulse.rss(rank) if pulse is not None else 0,
         )
+        if current.down:
+            return replace(shown, status="dead", note=f"{current.down} {current.down_hint}")
         if rank in current.dead:
             return replace(shown, status="dead", rss=0, note=str(current.dead[rank]["why"]))
         if current.is_restarting or (state is not None and state.state == "starting"):

@@ -66,7 +66,9 @@ class Operations:
         return cluster.attach(name).summary()
 
     def _stop(self, name: str) -> str:
-        ranks = range(registry.read(name).spec.num_processes)
+        known = cluster.connected().get(name)  # one without processes has no record
+        spec = known.spec if known is not None else registry.read(name).spec
+        ranks = range(spec.num_processes)
         took = cluster.stop(name)
         return f"Stopped {name_ranks(ranks)} in {took:.1f} s."
 

@@ -142,8 +142,9 @@ class CellDisplay:
 class StartDisplay:
     """One line that says how far a start has come, and in the end what it made."""
 
-    def __init__(self, rich: bool) -> None:
+    def __init__(self, rich: bool, failed: str = "The cluster did not start.") -> None:
         self._rich = rich
+        self._failed = failed
         self._handle: Any = None
 
     def progress(self, line: str) -> None:
@@ -170,6 +171,6 @@ class StartDisplay:
 
     def clear(self) -> None:
         if self._rich and self._handle is not None:
-            self._show("The cluster did not start.")
+            self._show(self._failed)
         elif sys.stderr.isatty():
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -101,7 +101,7 @@ def test_all_names_that_only_the_dead_rank_had_are_named(ranks: jaxcluster.Clust
     kill(ranks, 1)
     with pytest.raises(RankDied) as caught:
         ranks.run("1", show=False)
-    told = str(caught.value)
+    told = " ".join(str(caught.value).split())
     for name in [*many, "pushed"]:
         assert f"{name} (only rank 1 had it, which died)" in told, name
     assert "other (" not in told and "one (" not in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import time
 
@@ -160,3 +161,41 @@ def test_the_stop_button_ends_a_start_and_leaves_nothing(notebook: Notebook) -> 
         "nothing is left of it",
     )
     assert "never" not in notebook.ok("%jaxcluster list").text
+
+
+def test_two_stops_leave_a_restart_with_the_variables_saved(notebook: Notebook) -> None:
+    """The first one is told what goes on; neither shows a frame of ours."""
+    notebook.ok("%%spmd\nkept = [1, 2]")
+    cell = notebook.begin(
+        "import jaxcluster, jaxcluster.starting as starting, time\n"
+        "asked = starting.Starting._ask\n"
+        "def slowly(self, *words):\n"
+        "    while not self.exits.qsize(): time.sleep(0.01)\n"  # until the second stop
+        "    return asked(self, *words)\n"
+        "starting.Starting._ask = slowly\n"
+        "%jaxcluster restart"
+    )
+    notebook.until(lambda: "initializing" in cell.text, "the new processes are on their way")
+    notebook.press_stop()
+    notebook.until(lambda: "Stop again to leave it at that." in cell.stderr, "the stop is heard")
+    pressed = time.time()
+    notebook.press_stop()
+    notebook.wait(cell)
+    assert time.time() - pressed < BUSY_S
+    assert cell.ename == "CellInterrupted"
+    assert "has no processes now: their start was stopped." in cell.error
+    assert "%jaxcluster restart brings them back" in cell.error
+    assert "Traceback" not in cell.error and "respawn.py" not in cell.error
+    notebook.ok("starting.Starting._ask = asked")
+    assert "has no processes now" in notebook.run("%%spmd\n1").error
+    assert "variables kept" in notebook.ok("%jaxcluster restart").text
+    assert notebook.ok("%spmd kept").result == "[1, 2]"
+
+
+def test_a_long_list_of_lost_names_is_folded(notebook: Notebook) -> None:
+    names = " = ".join(f"gen{i}" for i in range(12))
+    notebook.ok(f"%%spmd\n{names} = (i for i in range(3))")
+    cell = notebook.ok("%jaxcluster restart")
+    (listed,) = [b["text/html"] for b in cell.bundles if "<details>" in b.get("text/html", "")]
+    assert all(f"gen{i} (a generator can't be saved)" in html.unescape(listed) for i in range(12))
+    assert "Lost: 12 variables and settings, which the list above has." in cell.text
