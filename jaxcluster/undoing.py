@@ -80,7 +80,7 @@ class Undone:
         if self.made:
             parts.append(f"{', '.join(self.made)} {_is(self.made)} unbound again")
         if not parts and not (self.lost or self.failed):
-            parts = ["it had assigned nothing"]
+            parts = ["it had changed no variable"]
         text = f"{cell} is undone" + (f": {', '.join(parts)}." if parts else ".")
         if self.lost:
             text += f" Lost, since donated or deleted: {', '.join(self.lost)}."

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -273,7 +274,7 @@ def test_an_error_an_ok_cell_and_a_stopped_one_are_undone_on_request_alone(
 
 def test_a_cell_that_changed_nothing(ranks: jaxcluster.Cluster) -> None:
     ranks.run("pass")
-    assert ranks.undo().endswith("is undone: it had assigned nothing.")
+    assert ranks.undo().endswith("is undone: it had changed no variable.")
 
 
 def test_a_cell_of_some_ranks_is_undone_on_those(ranks: jaxcluster.Cluster) -> None:
@@ -320,6 +321,18 @@ def test_a_cell_that_waits_behind_it_keeps_a_cut_cell_from_being_undone(
     shows(ranks, "x, y", "2 2")
 
 
+def test_a_background_cell_that_diverges_is_undone_without_anybody_waiting_for_it(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    ranks.run("x = 1")
+    ended = threading.Event()
+    cell = ranks.submit("x = 2" + SKIP)
+    cell.run_in_background(lambda record: ended.set())
+    assert ended.wait(60)
+    shows(ranks, "x", "1")
+    assert "This cell is undone: x is what it was before it." in cell.recovered
+
+
 def test_what_would_hold_too_much_is_let_go(ranks: jaxcluster.Cluster) -> None:
     try:
         assert ranks.limit_undo(1 << 20) == 1 << 20
@@ -335,7 +348,7 @@ def test_what_would_hold_too_much_is_let_go(ranks: jaxcluster.Cluster) -> None:
             ),
             "what was before is let go",
         )
-        error = fails(ranks, "x = 1" + SKIP)
+        error = fails(ranks, "x = 'new'" + SKIP)
         assert "This cell is undone: x" in str(error)
         assert ranks.limit_undo(0) == 0
         ranks.run("x = 5")

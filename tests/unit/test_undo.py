@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from jaxcluster.engine import undo
+from jaxcluster.engine.held import Memory
 from jaxcluster.engine.shards import memory_report
 from jaxcluster.engine.undo import CannotUndo, Leave, Undo
 
@@ -295,6 +296,15 @@ def test_switched_off_nothing_is_kept(rank: Rank) -> None:
     rank.run("a = 3")
     rank.back()
     assert rank.ns["a"] == 2
+
+
+def test_a_process_that_has_little_needs_no_looks() -> None:
+    """What may be held is there when the cell begins: the process's size bounds it."""
+    memory = Memory()
+    assert not memory.may_exceed(1 << 40)
+    big = np.ones(1 << 22)
+    assert memory.may_exceed(1 << 20)
+    assert memory.may_exceed(None) == (big.nbytes > min(memory.limits))
 
 
 def test_the_default_is_a_quarter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def test_one_name() -> None:
         "Cell [3] is undone: a is what it was before it."
     )
     assert Undone(made=("a",)).told("Cell [3]") == "Cell [3] is undone: a is unbound again."
-    assert Undone().told("This cell") == "This cell is undone: it had assigned nothing."
+    assert Undone().told("This cell") == "This cell is undone: it had changed no variable."
 
 
 def test_what_one_rank_can_not_put_back_is_claimed_for_none() -> None:
