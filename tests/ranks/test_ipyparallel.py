@@ -178,6 +178,14 @@ def test_cells_with_await_are_answered_and_stopped(
     assert names <= {"CancelledError", "KeyboardInterrupt"}
 
 
+def test_the_handler_of_signals_stays_ours_in_what_clients_run(client: Any) -> None:
+    """Python's own, which ipykernel puts there, raises between a launch and its count, too."""
+    source = "__import__('signal').getsignal(2).__qualname__"
+    assert client[:].apply_sync(eval, source) == ["CellRunner._on_sigint"] * 4
+    client[:].execute(f"handler = {source}", block=True)
+    assert client[:].pull("handler", block=True) == ["CellRunner._on_sigint"] * 4
+
+
 def test_signals_leave_idle_ranks_and_their_launches_alone(
     cluster: jaxcluster.Cluster, client: Any, tmp_path: Path
 ) -> None:

@@ -1,0 +1,145 @@
+"""Where an interrupt of what ipyparallel's clients run may be raised, and what else it does."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import types
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+from ipyparallel.engine.kernel import IPythonParallelKernel
+from ipyparallel.serialize import pack_apply_message
+
+from jaxcluster.engine.clientcode import ClientCode
+
+
+class Runner:
+    """As much of a CellRunner as an interrupt needs; ``again`` is what would be sent again."""
+
+    def __init__(self) -> None:
+        self.journal = types.SimpleNamespace(
+            launching=False,
+            interrupted=False,
+            between_count_and_launch=lambda frame: self.journal.launching,
+        )
+        self.cell_code: object = None
+        self.again: list[Callable[[], bool]] = []
+        self.on_idle_sigint: Callable[[FrameType | None], None] = lambda frame: None
+        self.signal_again = self.again.append
+
+    def in_a_cell(self, frame: FrameType | None) -> bool:
+        return frame is not None and frame.f_code is self.cell_code
+
+
+@pytest.fixture
+def runner() -> Runner:
+    return Runner()
+
+
+@pytest.fixture
+def kernel(runner: Runner) -> Any:
+    kernel = types.SimpleNamespace()
+    ClientCode(runner).attach(kernel)  # type: ignore[arg-type]
+    return kernel
+
+
+def cell(runner: Runner) -> None:
+    """Stands for a client's cell: SIGINT comes in it."""
+    runner.cell_code = sys._getframe().f_code
+    runner.on_idle_sigint(sys._getframe())
+
+
+def test_an_idle_rank_takes_no_notice(runner: Runner, kernel: Any) -> None:
+    cell(runner)
+    assert runner.again == []
+
+
+def test_a_clients_cell_is_interrupted_where_it_is(runner: Runner, kernel: Any) -> None:
+    kernel.pre_handler_hook()
+    with pytest.raises(KeyboardInterrupt):
+        cell(runner)
+    kernel.post_handler_hook()
+    cell(runner)  # over
+
+
+def test_ipykernels_own_code_is_not_interrupted_but_what_follows_it(
+    runner: Runner, kernel: Any
+) -> None:
+    kernel.pre_handler_hook()
+    runner.on_idle_sigint(sys._getframe())
+    (again,) = runner.again
+    assert again()
+    with pytest.raises(KeyboardInterrupt):  # the signal that is sent again
+        cell(runner)
+
+
+def test_an_interrupt_is_not_for_the_request_after(runner: Runner, kernel: Any) -> None:
+    kernel.pre_handler_hook()
+    runner.on_idle_sigint(sys._getframe())
+    kernel.post_handler_hook()
+    assert not runner.again[0]()
+    kernel.pre_handler_hook()
+    assert not runner.again[0]()
+
+
+def test_nothing_is_raised_between_a_launch_and_its_count(runner: Runner, kernel: Any) -> None:
+    kernel.pre_handler_hook()
+    runner.journal.launching = True
+    cell(runner)
+    assert runner.journal.interrupted
+    (again,) = runner.again
+    runner.journal.interrupted = False  # the hook has raised it
+    assert not again()
+    cell(runner)
+    assert runner.again[1]()  # it had just looked: the signal comes again
+    assert not runner.journal.interrupted
+
+
+def test_a_cell_that_awaits_is_cancelled(runner: Runner, kernel: Any) -> None:
+    async def stop() -> None:
+        awaiting = asyncio.ensure_future(asyncio.sleep(1000))
+        with kernel._cancel_on_sigint(awaiting):
+            runner.on_idle_sigint(sys._getframe())
+            with pytest.raises(asyncio.CancelledError):
+                await awaiting
+        runner.on_idle_sigint(sys._getframe())  # it is awaited no more
+
+    kernel.pre_handler_hook()
+    asyncio.run(stop())
+    assert len(runner.again) == 1
+
+
+def test_an_applied_function_is_interrupted_and_not_the_making_of_its_reply(
+    runner: Runner, kernel: Any
+) -> None:
+    class Result:
+        def __reduce__(self) -> Any:
+            runner.on_idle_sigint(sys._getframe())
+            return (list, ())
+
+    def apply(function: Callable[[], Any]) -> str:
+        """What a client is answered that applies ``function``."""
+        shell = types.SimpleNamespace(
+            user_ns={},
+            user_global_ns={"function": function},
+            showtraceback=lambda: None,
+            _last_traceback=[],
+        )
+        engine: Any = types.SimpleNamespace(
+            shell=shell,
+            session=types.SimpleNamespace(buffer_threshold=1024, item_threshold=64),
+            log=types.SimpleNamespace(info=lambda *_: None),
+            get_engine_info=lambda method: {},
+        )
+        message = pack_apply_message(eval, ("function()",), {}, 1024, 64)
+        content, _ = IPythonParallelKernel.do_apply(engine, {}, message, "1", {})
+        return str(content.get("ename", content["status"]))
+
+    kernel.pre_handler_hook()
+    assert apply(lambda: runner.on_idle_sigint(sys._getframe())) == "KeyboardInterrupt"
+    assert runner.again == []
+    assert apply(Result) == "ok"
+    assert len(runner.again) == 1
