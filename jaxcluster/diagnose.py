@@ -155,12 +155,23 @@ def in_step(counts: Mapping[int, Counts]) -> bool:
 
 
 def sets_of(counts: Mapping[int, Counts]) -> list[str]:
-    """The sets of processes that have launched programs together."""
-    return sorted({processes for per_rank in counts.values() for processes in per_rank})
+    """The sets of processes that have launched programs together; last, the pairs that overlap."""
+    found = {processes for per_rank in counts.values() for processes in per_rank}
+    return sorted(found, key=lambda processes: (wire.CROSSING in processes, processes))
 
 
 def members(processes: str) -> list[int]:
-    return [int(rank) for rank in processes.split(",")]
+    """The ranks of a set, or those that are in both sets of a pair."""
+    first, *others = [part.split(",") for part in processes.split(wire.CROSSING)]
+    return [int(rank) for rank in first if all(rank in other for other in others)]
+
+
+def crossed(counts: Mapping[int, Counts], processes: str) -> bool:
+    """Whether ranks launched the same programs of two sets that overlap, in another order."""
+    if wire.CROSSING not in processes or not uneven(counts, processes):
+        return False
+    both = {r: counts[r] for r in members(processes) if r in counts}
+    return not any(uneven(both, one) for one in processes.split(wire.CROSSING))
 
 
 def uneven(counts: Mapping[int, Counts], processes: str) -> bool:
@@ -203,11 +214,44 @@ def diagnose(
         group = {r: reports[r] for r in members(processes) if r in reports}
         if not uneven(counts, processes):
             continue
+        if wire.CROSSING in processes:
+            if crossed(counts, processes):
+                return _tell_crossed(processes, group)
+            continue
         teller = _Teller(processes, group, over, source, cell, errors or {}, runners, reasons)
         if (found := teller.mismatch()) is not None or (found := teller.missing()) is not None:
             return found
         suspicion = suspicion or teller.suspicion()
     return suspicion
+
+
+def _tell_crossed(processes: str, group: Mapping[int, wire.RankReport]) -> Report:
+    """The finding where programs of two sets came in another order."""
+    sets = processes.split(wire.CROSSING)
+    made = {r: [e for e in rep.launches if e.processes in sets] for r, rep in group.items()}
+    reach = min(map(len, made.values()))
+    made = {rank: entries[len(entries) - reach :] for rank, entries in made.items()}
+    places: dict[tuple[str, int], list[int]] = {}
+    for at in range(reach):
+        places = {}
+        for rank, entries in made.items():
+            places.setdefault((entries[at].processes, entries[at].seq), []).append(rank)
+        if len(places) > 1:
+            break
+    groups = sorted(places.values(), key=len) if len(places) > 1 else [sorted(group)]
+    named = " and of ".join(name_ranks(map(int, one.split(","))) for one in sets)
+    lines = [f"The ranks launched programs of {named} in another order:"]
+    if len(groups) > 1:
+        for ranks in reversed(groups):
+            entry = made[ranks[0]][at]
+            whose = name_ranks(map(int, entry.processes.split(",")))
+            lines.append(f"  {name_ranks(ranks)}: first {_Teller._program(entry)} (of {whose})")
+    lines.append(
+        "Hint: programs that share processes meet in them, so all of these must launch them in one "
+        "order. Their numbers may be mixed up."
+    )
+    culprits = tuple(sorted(r for ranks in groups[:-1] for r in ranks))
+    return Report("mismatch", sets[0], None, culprits, tuple(sorted(groups[-1])), tuple(lines))
 
 
 def with_announced(report: wire.RankReport) -> wire.RankReport:

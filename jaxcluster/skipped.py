@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from jaxcluster import wire
-from jaxcluster.diagnose import Counts, members, sets_of, uneven
+from jaxcluster.diagnose import Counts, crossed, members, sets_of, uneven
 
 _Key = tuple[str, int]  # a launch: the processes that share it, and its place among theirs
 
@@ -20,7 +20,9 @@ def catch_up(
     """
     todo: dict[int, dict[_Key, wire.Launch]] = {}
     for processes in sets_of(counts):
-        if not uneven(counts, processes):
+        if crossed(counts, processes):
+            return None
+        if wire.CROSSING in processes or not uneven(counts, processes):
             continue
         group = [r for r in members(processes) if r in counts]
         held = {r: tuple(counts[r].get(processes, (0, 0))) for r in group}
@@ -92,7 +94,9 @@ def differing(reports: Mapping[int, wire.RankReport]) -> list[dict[int, int]]:
     counts = {rank: report.state.launches for rank, report in reports.items()}
     found = []
     for processes in sets_of(counts):
-        if not uneven(counts, processes):
+        if crossed(counts, processes):
+            return []
+        if wire.CROSSING in processes or not uneven(counts, processes):
             continue
         group = [r for r in members(processes) if r in counts]
         if len({held[0] for r in group for held in [counts[r].get(processes, (0, 0))]}) > 1:

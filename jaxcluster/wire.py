@@ -248,6 +248,14 @@ HASH_MODULUS = (1 << 61) - 1
 HASH_FACTOR = 1000003
 
 
+CROSSING = "&"  # between two sets of processes that share some, where both count together
+
+
+def crossing(processes: str, others: str) -> str:
+    """The key in ``launches`` under which the programs of two sets are counted together."""
+    return CROSSING.join(sorted((processes, others)))
+
+
 def next_hash(value: int, fingerprint: int) -> int:
     """A journal's rolling hash after one more launch."""
     return (value * HASH_FACTOR + fingerprint) % HASH_MODULUS

@@ -23,6 +23,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from jaxcluster import wire
+from jaxcluster.engine.crossings import Crossings
 
 _HASH_MODULUS = wire.HASH_MODULUS
 _HASH_FACTOR = wire.HASH_FACTOR
@@ -90,6 +91,7 @@ class Journal:
         self._lock = threading.RLock()
         self._catching_up = False
         self._counts: dict[str, list[int]] = {}
+        self._crossings = Crossings()
         self.broken: dict[str, set[int]] = {}
         self._programs: OrderedDict[int, Program] = OrderedDict()
         self.cell_numbers: dict[str, int] = {}
@@ -117,12 +119,15 @@ class Journal:
         return self.cells[-1].seq if self.cells else 0
 
     def launches(self) -> dict[str, list[int]]:
-        """Set of processes -> [launches so far, hash of them and of what became of them]."""
+        """Set of processes -> [launches so far, hash of them and of what became of them].
+
+        Pairs of sets that overlap have theirs too, see ``Crossings``.
+        """
         told = {}
         for processes, (count, value) in list(self.counts.items()):
             marks = list(self.broken.get(processes, ()))
             told[processes] = [count, functools.reduce(operator.xor, marks, value)]
-        return told
+        return told | self._crossings.told()
 
     @contextlib.contextmanager
     def unannounced(self) -> Iterator[None]:
@@ -179,10 +184,14 @@ class Journal:
             try:
                 while self._latest:
                     program, code, instruction, running = self._latest.popleft()
-                    counts = self._counts.setdefault(program.processes, [0, 0])
+                    counts = self._counts.get(program.processes)
+                    if counts is None:
+                        self._crossings.begin(program.processes, self._counts)
+                        counts = self._counts[program.processes] = [0, 0]
                     self._ring.append((counts[0], program.told, code, instruction, running))
                     value = counts[1] * _HASH_FACTOR + program.fingerprint
                     counts[:] = [counts[0] + 1, value % _HASH_MODULUS]
+                    self._crossings.launched(program.processes, program.fingerprint)
                     self._programs[program.fingerprint] = program
                     if len(self._programs) > KEPT_PROGRAMS:
                         self._programs.popitem(last=False)
@@ -214,6 +223,7 @@ class Journal:
             self.broke_off(program, "by an error before it", for_good=True)
             return
         counts[:] = [count, value]
+        self._crossings.take_back(program.processes)
         self.refused += 1
         del self._ring[at]
 
@@ -304,6 +314,7 @@ class Journal:
         """Forget all launches: the ranks are back in step and count from here."""
         self.counts.clear()
         self._ring.clear()
+        self._crossings.clear()
         self.broken.clear()
 
 

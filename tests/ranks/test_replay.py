@@ -229,6 +229,40 @@ def test_mixed_programs_that_sent_to_each_other_in_another_way_have_not_complete
     assert [float(record.stdout(rank)) for rank in range(4)] == [(i - 1) % n for i in first]
 
 
+def test_programs_of_sets_that_overlap_in_another_order_are_found(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    """They meet in the two ranks' communicator, so each gets the other's numbers."""
+    ranks.run(
+        "n = jax.device_count()\n"
+        "grid = jax.sharding.Mesh(np.array(jax.devices()).reshape(2, n // 2), ('a', 'b'))\n"
+        "part = jax.sharding.Mesh(np.array(jax.devices()[: n // 2]), ('b',))\n"
+        "rows = spread(np.arange(2.0 * n).reshape(4, n // 2), NamedSharding(grid, P('a', 'b')))\n"
+        "of_all = jax.jit(jax.shard_map(lambda v: lax.psum(v, 'b'), mesh=grid,"
+        " in_specs=P('a', 'b'), out_specs=P('a', None)))\n"
+        "if r < 2:\n"
+        "    own = spread(np.full((2, n // 2), 1000.0), NamedSharding(part, P(None, 'b')))\n"
+        "    of_two = jax.jit(jax.shard_map(lambda v: lax.psum(v, 'b'), mesh=part,"
+        " in_specs=P(None, 'b'), out_specs=P(None, None)))\n"
+        "    jax.block_until_ready(of_two(own))\n"
+        "jax.block_until_ready(of_all(rows))",
+        show=False,
+    )
+    error = fails(
+        ranks,
+        "if r == 1: two = of_two(own); every = of_all(rows)\n"
+        "else:\n"
+        "    every = of_all(rows)\n"
+        "    if r == 0: two = of_two(own)\n"
+        "jax.block_until_ready(every)",
+    )
+    assert isinstance(error, Divergence)
+    assert "The ranks launched programs of ranks 0, 1 and of ranks 0-3 in another order" in str(
+        error
+    )
+    assert "New processes" in error.hint
+
+
 # ------------------------------------------------------------------ the check
 
 FORGE = """
