@@ -4,11 +4,12 @@ result right, the variables kept and the session usable."""
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Iterator
 
 import pytest
-from helpers import Home, until
+from helpers import Home
 
 import jaxcluster
 from jaxcluster import health
@@ -243,23 +244,34 @@ def test_a_timeout_with_one_rank_in_an_endless_loop(ranks: jaxcluster.Cluster) -
 SKIP = "if r != 1: print(float(jnp.sum(g)))"
 
 
-def test_what_a_timeout_left_uneven_is_no_divergence(ranks: jaxcluster.Cluster) -> None:
-    cell = ranks.submit(SKIP, timeout_s=0.4)
+@pytest.fixture
+def one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks have been looked at once, so that the next look would make it certain."""
+    monkeypatch.setattr(health, "LOOK_AGAIN_S", 5.0)
+
+
+def test_what_a_timeout_left_uneven_is_no_divergence(
+    ranks: jaxcluster.Cluster, one_look: None
+) -> None:
+    cell = ranks.submit(SKIP, timeout_s=1.5)
     with pytest.raises(CellFailed) as caught:
         cell.wait()
     assert caught.value.ename == "TimeoutError"
-    assert "took more than 0.4 s" in str(caught.value)
+    assert "took more than 1.5 s" in str(caught.value)
+    assert cell._before
     assert "without it" not in str(caught.value)
     assert cell.report is None
     check_whole(ranks)
 
 
-def test_what_a_stop_left_uneven_is_no_divergence(ranks: jaxcluster.Cluster) -> None:
+def test_what_a_stop_left_uneven_is_no_divergence(
+    ranks: jaxcluster.Cluster, one_look: None
+) -> None:
     cell = ranks.submit(SKIP)
-    until(lambda: ranks.status()[0].line == 1, "rank 0 is in the cell")
-    cell.stop()
+    threading.Timer(1.5, cell.stop).start()
     with pytest.raises(CellInterrupted) as caught:
         cell.wait()
+    assert cell._before
     assert "without it" not in str(caught.value)
     assert cell.report is None
     check_whole(ranks)
