@@ -362,7 +362,8 @@ class _Teller:
                 "the same programs in another order: iterating over a set, a dict of other origin "
                 "or a directory differs between processes. Sort first."
             )
-        branch = self._branch(b.line) or self._branch(a.line)
+        own = [entry.line for entry in (b, a) if entry.cell == self.cell]
+        branch = next(filter(None, map(self._branch, own)), "")
         return branch or "a branch that depends on the rank, or on data that differs between ranks."
 
     # ------------------------------------------------------------------ a missing launch

@@ -119,7 +119,7 @@ class CellWatch:
     _interrupted_at: float | None = None
     _roll_call_at: float = 0.0
     _leaving: set[int] = field(default_factory=set)
-    _has_said: bool = False
+    _is_to_say: bool = False
 
     def __post_init__(self) -> None:
         self._roll_call_at = self.started + ROLL_CALL_S
@@ -133,7 +133,7 @@ class CellWatch:
         times = []
         if self._interrupted_at is not None:
             times.append(self._given_up_at(self._interrupted_at))
-            if not self._has_said:
+            if self._is_to_say:
                 times.append(self._interrupted_at + SAY_S)
         else:
             times.append(self._roll_call_at)
@@ -171,8 +171,8 @@ class CellWatch:
             # Stop, pressed again while the ranks are given time to answer: leave at once.
             if pressed or now >= self._given_up_at(self._interrupted_at):
                 return self._finish()
-            if not self._has_said and now >= self._interrupted_at + SAY_S:
-                self._has_said = True
+            if self._is_to_say and now >= self._interrupted_at + SAY_S:
+                self._is_to_say = False
                 return [SayUnanswered(self.open_ranks)]
             return []
         if pressed:
@@ -199,6 +199,7 @@ class CellWatch:
         self.why = why
         self.interrupted = self.open_ranks
         self._interrupted_at = now
+        self._is_to_say = why in ("stop", "timeout")
         return [Interrupt(self.open_ranks, why)]
 
     def _finish(self) -> list[Instruction]:

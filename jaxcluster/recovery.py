@@ -15,12 +15,14 @@ import ast
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from jaxcluster import diagnose, registry, selfcheck, skipped, wire
 from jaxcluster.link import Link, Sink
 from jaxcluster.ranks import name_ranks
 
 REPORT_S = 1.0
+STALLED_S = 3.0  # without any change, while a rank that was interrupted is in the cell yet
 UNDER_WAY_S = 0.5  # that a thread of the user's gets to make the launches that its rank lacks
 MOMENT_S = 0.1  # between two looks that must agree
 JOURNAL_DEPTH = 4096
@@ -79,6 +81,8 @@ class CatchUp:
     _held: dict[int, diagnose.Counts] = field(default_factory=dict)
     _shipped: set[int] = field(default_factory=set)
     _exported: dict[int, bytes] = field(default_factory=dict)
+    _course: Any = None
+    _course_since: float = 0.0
     _looks: list[tuple[float, dict[int, wire.RankReport]]] = field(default_factory=list)
 
     def step(self, answer_s: float = REPORT_S) -> bool:
@@ -201,6 +205,8 @@ class CatchUp:
                 return True
             if self.stuck:
                 return False
+            if self._has_stalled(now):
+                return False
             if self.others_run and self.is_patient:
                 deadline = now + timeout_s
             elif self.is_under_way:
@@ -209,6 +215,18 @@ class CatchUp:
         if not self.is_under_way:
             self.stuck = self.stuck or f"not in step after {timeout_s:g} s"
         return False
+
+    def _has_stalled(self, now: float) -> bool:
+        """Whether a rank is in the cell yet, and nothing that is done here gets it out."""
+        _, reports = self._looks[-1]
+        states = {rank: report.state for rank, report in reports.items()}
+        course = ({r: (s.seq, s.line, s.launches) for r, s in states.items()}, list(self._asked))
+        if course != self._course or self._asked:
+            self._course, self._course_since = course, now
+        inside = sorted(r for r, s in states.items() if s.state == "running" and s.seq == self.seq)
+        if inside and self.seq is not None and now > self._course_since + STALLED_S:
+            self.stuck = f"the cell goes on: {name_ranks(inside)}"
+        return bool(self.stuck)
 
     @property
     def is_under_way(self) -> bool:

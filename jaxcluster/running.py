@@ -209,8 +209,7 @@ class AsyncCell:
                 case health.RollCall():
                     self._call_roll()
                 case health.SayUnanswered(ranks):
-                    if self.on_notice is not None:
-                        self.on_notice(self._say_unanswered(ranks))
+                    self._say_unanswered(ranks)
                 case health.Finish(silent):
                     self.silent = silent
         if self.report is not None and self.report.is_hopeless:
@@ -675,15 +674,17 @@ class AsyncCell:
         lines.append(f"%jaxcluster status shows them. {RESTART_HINT}")
         return "\n".join(lines)
 
-    def _say_unanswered(self, ranks: Sequence[int]) -> str:
-        """Soon after an interrupt: who is still waited for, and why."""
-        lines = [
-            f"Interrupted {name_ranks(self._watch.interrupted)}.",
-            *self._tell_unanswered(ranks),
-        ]
-        return " ".join(lines) + f" They get {self._watch.answer_s:g} s to answer.\n"
+    def _say_unanswered(self, ranks: Sequence[int]) -> None:
+        """Soon after a stop or a timeout: who is still waited for, and why."""
+        if self.on_notice is None:
+            return
+        if lines := self._tell_unanswered(ranks, with_leaving=False):
+            self.on_notice(
+                f"Interrupted {name_ranks(self._watch.interrupted)}. {' '.join(lines)} "
+                f"{self._watch.answer_s:g} s are given for an answer.\n"
+            )
 
-    def _tell_unanswered(self, ranks: Sequence[int]) -> list[str]:
+    def _tell_unanswered(self, ranks: Sequence[int], with_leaving: bool = True) -> list[str]:
         """A sentence for each of these ranks: where it is, or why it says nothing."""
         answers = self.cluster.link.gather(ranks, "state", timeout_s=silence.ANSWER_S)
         lines = []
@@ -697,6 +698,8 @@ class AsyncCell:
                 doing = f"it is in {where}" if state.seq == self.record.seq else "it has ended it"
                 if state.has_left:
                     doing = "it has left the cell's code and is rendering its error"
+                if not with_leaving and (state.has_left or state.seq != self.record.seq):
+                    continue
                 lines.append(f"Rank {rank} has not answered the interrupt: {doing}.")
         return lines
 

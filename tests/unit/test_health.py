@@ -157,6 +157,12 @@ def test_who_has_not_answered_an_interrupt_is_told_soon_and_once() -> None:
     assert w.feed(Tick(), T0 + 1) == []
 
 
+def test_of_what_nobody_pressed_no_word_is_said() -> None:
+    w = watch(2)
+    w.feed(Diagnosed(), T0)
+    assert w.deadline() == T0 + ANSWER_S
+
+
 def test_a_rank_that_renders_its_error_is_not_given_up() -> None:
     w = watch(3)
     w.feed(Replied(0, "error"), T0)
