@@ -101,9 +101,18 @@ def main(argv: list[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:  # `jaxcluster list | head -1`: nobody reads the rest
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _say_no_more()
         return 128 + signal.SIGPIPE
+    except OSError as error:  # `jaxcluster list > /dev/full`, a current folder that was removed
+        _say_no_more()
+        print(f"jaxcluster: {error}", file=sys.stderr)
+        return 1
     return status
+
+
+def _say_no_more() -> None:
+    """Else the interpreter tries once more at its end, and complains."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def run(words: list[str]) -> int:

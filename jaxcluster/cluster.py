@@ -1038,6 +1038,7 @@ def attach(name: str | None = None) -> Cluster:
         found.close()
         found = None
     if found is None:
+        _check_is_started(name)
         found = connect(registry.read(name))
     _open.pop(name, None)
     _open[name] = found  # the current one now
@@ -1078,6 +1079,16 @@ def connect(record: registry.ClusterRecord) -> Cluster:
         cluster.close()
         raise NoCluster(f"No rank of cluster {record.name!r} answers.", "%jaxcluster start -n 4")
     return cluster
+
+
+def _check_is_started(name: str) -> None:
+    """Raises NoCluster of a cluster that has its name and is not running yet."""
+    if not registry.is_name(name) or any(record.name == name for record in registry.records()):
+        return
+    if claims.lives([name])[name] is claims.Life.ALIVE:
+        raise NoCluster(
+            f"Cluster {name!r} is just being started.", f"In a moment: %jaxcluster attach {name}"
+        )
 
 
 def _check_is_here(record: registry.ClusterRecord) -> None:

@@ -21,7 +21,7 @@ from helpers import DEADLINE_S, GONE_S, Home, Notebook, python, until
 
 import jaxcluster
 from jaxcluster import claims, registry, transfer, wire
-from jaxcluster.cluster import attach, connect, live_records, stop
+from jaxcluster.cluster import attach, connect, live_records, make_spec, start_spec, stop
 from jaxcluster.errors import CellInterrupted, ClusterExists, NoCluster, RankDied, VersionMismatch
 from jaxcluster.launchers import supervisor
 from jaxcluster.link import Sink
@@ -156,6 +156,19 @@ def test_a_cluster_keeps_its_name_while_it_gets_new_processes(
         assert [r.name for r in live_records()] == ["mine"]
     assert live_records() == []
     assert claims.is_free("mine")
+
+
+def test_a_cluster_that_is_just_being_started_is_not_attached_to_yet(alone: Home) -> None:
+    told: list[str] = []
+
+    def look(line: str) -> None:
+        if line.startswith("initializing"):
+            with pytest.raises(NoCluster) as caught:
+                attach("early")
+            told.append(str(caught.value))
+
+    start_spec(make_spec(1, name="early"), look).stop()
+    assert told == ["Cluster 'early' is just being started.\nIn a moment: %jaxcluster attach early"]
 
 
 def test_a_start_that_was_killed_leaves_its_name_to_the_next(alone: Home) -> None:

@@ -306,3 +306,19 @@ def test_a_runtime_folder_that_can_not_be_used_says_so(home: Home, path: str) ->
         assert done.returncode == 1
         assert "JAXCLUSTER_RUNTIME_DIR" in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_and_a_folder_that_is_gone_are_said_in_a_line(
+    home: Home, tmp_path: Path
+) -> None:
+    (tmp_path / "gone").mkdir()
+    for command in (
+        f"{sys.executable} -m jaxcluster.cli list > /dev/full",
+        f"cd {tmp_path}/gone; rmdir ../gone; {sys.executable} -P -m jaxcluster.cli start -n 1",
+    ):
+        done = subprocess.run(
+            ["bash", "-c", command], env=home.environ(), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        assert len(done.stderr.splitlines()) <= 2, done.stderr
