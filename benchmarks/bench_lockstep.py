@@ -8,6 +8,8 @@ Three comparisons, each of whose sides run in turn:
    journal must have recorded it before, in JAX's Python path; the others keep JAX's fast path. It
    is the CPU time of the thread that launches: what the devices' threads do is not counted, nor
    what waits for a core.
+   Two processes are never alike, so the fast path's cost is also measured within a rank: the same
+   function compiled twice, recorded and not.
 2. The same launches in one cluster with strict mode off and on.
 3. A cell that hangs because a rank skips a collective: until it is diagnosed, until it has ended
    with the ranks back in step, and until the next right result; against stock ipyparallel, whose
@@ -51,6 +53,25 @@ def launches_us(batches, size, clock, step=add):
         y.block_until_ready()
     return sorted(took)[len(took) // 2]
 '''
+
+# Within a rank: batches of a function that is recorded, and of one whose fast path is JAX's own.
+PAIRED = """\
+from jax._src import pjit
+def paired(step, batches, size):
+    ours, functions = pjit._get_fastpath_data, []
+    for get_data in (ours.__wrapped__, ours):
+        functions.append(jax.jit(lambda x: step(x)))
+        pjit._get_fastpath_data = get_data
+        try:
+            jax.block_until_ready([functions[-1](g), functions[-1](g)])
+        finally:
+            pjit._get_fastpath_data = ours
+    took = [], []
+    for _ in range(batches):
+        for own, function in zip(took, functions):
+            own.append(launches_us(1, size, time.thread_time, function))
+    return [sorted(own)[batches // 2] for own in took]
+"""
 
 # With what jaxcluster gives its ranks in the environment (see topology.CPU_NPROC).
 BARE = """\
@@ -122,6 +143,19 @@ def measure_journal(n: int, rounds: int) -> None:
                 ratio = f"{b / a:.2f}"
                 rows.append([f"D = {d}, {kind}", f"{a:.1f}", f"{b:.1f}", f"{b - a:+.1f}", ratio])
     table(["a launch, us of CPU", "JAX alone", "with the journal", "more", "ratio"], rows)
+
+
+def measure_hook(n: int, batches: int) -> None:
+    rows = []
+    with jaxcluster.start(n, devices_per_process=2) as cluster:
+        cluster.run(SETUP + PAIRED, show=False)
+        for step, kind in (("x + 1", "no collective"), ("x.sum()", "a collective")):
+            source = f"print(*paired(lambda x: {step}, {batches}, 16))"
+            record = cluster.run(source, show=False)
+            for rank in range(n):
+                a, b = map(float, record.stdout(rank).split())
+                rows.append([f"{kind}, rank {rank}", f"{a:.1f}", f"{b:.1f}", f"{b - a:+.1f}"])
+    table(["fast path, D = 2, us of CPU", "not recorded", "recorded", "more"], rows)
 
 
 def measure_strict(n: int, rounds: int) -> None:
@@ -248,12 +282,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("-n", type=int, default=4, help="ranks, of 2 and 3 (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="of each comparison (%(default)s)")
-    parts = ("journal", "strict", "hang")
+    parts = ("journal", "hook", "strict", "hang")
     parser.add_argument("--only", choices=parts, nargs="+", default=parts)
     args = parser.parse_args()
     with sandbox():
         if "journal" in args.only:
             measure_journal(2, args.rounds)
+        if "hook" in args.only:
+            print()
+            measure_hook(2, 60 * args.rounds)
         if "strict" in args.only:
             print()
             measure_strict(args.n, args.rounds)

@@ -34,7 +34,7 @@ class _Sink:
 def of_lowered(module: Any, constants: Iterable[Any] = ()) -> bytes:
     """A digest of a lowered module (``jax.extend.mlir.ir.Module``), equal for equal programs.
 
-    Takes some 2 % of the time that the compiler takes, and 2 ms for each MiB of constants.
+    Takes a few percent of the time that the compiler takes, and 5 ms for each MiB of constants.
 
     Args:
       constants: those that JAX passes as arguments instead of writing them into the module.
