@@ -79,9 +79,10 @@ def record_launches(journal: Journal) -> bool:
       launches, since on one CPU device a launch may block until the others have made it too. All
       that JAX checks and converts comes before that, and where XLA refuses the launch the count is
       taken back;
-    - every other call keeps the fast path (0.5 to 2.5 us more): its output tree begins with a node whose
-      unflattening records, right *after* the launch and before any code of the user's own classes
-      in that tree: an interrupt that came during the launch would be raised there, uncounted.
+    - every other call keeps the fast path (0.5 to 2.5 us more): its output tree begins with a node
+      whose unflattening records, right *after* the launch and before any code of the user's own
+      classes in that tree: an interrupt that came during the launch would be raised there,
+      uncounted.
 
     Programs of one process take neither and cost nothing. Must come before any program is
     compiled.

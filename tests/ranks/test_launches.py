@@ -508,3 +508,21 @@ def test_a_launch_with_a_deleted_input_in_strict_mode(ranks: jaxcluster.Cluster)
     finally:
         ranks.strict(False)
     check_whole(ranks)
+
+
+def test_what_xla_refuses_in_strict_mode_can_be_followed_by_anything(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    """It was announced, so what comes next at its place must not meet what was said then."""
+    source = (
+        "counting.executable = Refusing(true, ValueError('INVALID_ARGUMENT: donated twice'))\n"
+        "try: g(x)\nexcept ValueError: pass\nfinally: counting.executable = true\n"
+        "print(float(jax.jit(lambda a: jnp.sum(a) * 2)(x)))"
+    )
+    ranks.strict(True)
+    try:
+        record = ranks.run(REFUSING + source, show=False, timeout_s=60)
+        assert [record.stdout(rank) for rank in range(2)] == ["56.0\n"] * 2
+    finally:
+        ranks.strict(False)
+    check_whole(ranks)
