@@ -310,8 +310,6 @@ class Cluster:
                     "Restart it in the notebook that started it, or stop it and start another: "
                     "%jaxcluster stop",
                 )
-            if not (clean or self.closed):
-                self.end_hung()
             respawn = self._respawn = Respawn(self, clean=clean, when=when, undo=undo)
             try:
                 respawn.carry_through(progress)
@@ -602,13 +600,16 @@ class Cluster:
         with contextlib.suppress(LaunchError):
             self._supervisor.command("kill", timeout_s=5.0, pids=[self.record.pids[rank]])
 
-    def end_hung(self) -> list[int]:
+    def end_hung(self, check: Callable[[], None] = lambda: None) -> list[int]:
         """Kill the ranks that can't even be asked to save their variables; returns which.
 
         Takes 5 s where there is one that may still answer.
+
+        Args:
+          check: called now and then; it may raise to end this before any is killed.
         """
         alive = [r for r in range(self.num_processes) if r not in self.dead]
-        hung = silence.hung_ranks(self._link, self.record.facts, alive)
+        hung = silence.hung_ranks(self._link, self.record.facts, alive, check)
         for rank, why in hung.items():
             self.end_rank(rank, f"ended by jaxcluster: it {why.words}")
         return list(hung)

@@ -90,7 +90,7 @@ def tells_plainly(magic: Callable[..., Any]) -> Callable[..., Any]:
         except CellInterrupted:
             raise
         except KeyboardInterrupt:
-            raise CellInterrupted("stopped. %jaxcluster status shows what the ranks do.") from None
+            raise CellInterrupted("stopped.") from None
         except JaxClusterError as error:
             error.hint = self.fold_lost(error.hint)
             raise

@@ -178,6 +178,7 @@ class Respawn:
         cluster = self.cluster
         if not self.clean and self._kept is None and not self._nothing_to_lose:
             say("saving the ranks' variables ...")
+            cluster.end_hung(self._check)
             self._kept = rebuild.save(cluster, self._check, self.undo)
         with self._deciding:
             given_up = self._is_given_up

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from jaxcluster import wire
 from jaxcluster.engine import procfs
@@ -47,14 +47,22 @@ def silent_ranks(link: Link, ranks: Iterable[int]) -> set[int]:
 
 
 def hung_ranks(
-    link: Link, facts: Iterable[wire.EngineFacts], ranks: Iterable[int]
+    link: Link,
+    facts: Iterable[wire.EngineFacts],
+    ranks: Iterable[int],
+    check: Callable[[], None] = lambda: None,
 ) -> dict[int, Silence]:
-    """Which of these ranks will never answer, and why: it is waited for ``PATIENCE_S`` for them."""
+    """Which of these ranks will never answer, and why: it is waited for ``PATIENCE_S`` for them.
+
+    Args:
+      check: called now and then; it may raise.
+    """
     silences = Silences(facts)
     silent = set(ranks)
     silences.look(silent)
     deadline = time.monotonic() + PATIENCE_S
     while silent := silent_ranks(link, silent):
+        check()
         whys = {rank: silences.why(rank) for rank in sorted(silent)}
         stopped = all(why.kind in ("stopped", "traced") for why in whys.values())
         if stopped or time.monotonic() > deadline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,3 +51,18 @@ def test_a_cluster_of_another_size_refuses_it(
     other = start(3, name="three")
     with pytest.raises(RecoveryError, match="saved by 2 processes, and these are 3"):
         checkpoints.restore(other, "c", tmp_path)
+
+
+def test_a_state_of_another_jax_or_python_is_refused(
+    start: Callable[..., jaxcluster.Cluster], tmp_path: Path
+) -> None:
+    cluster = start(2, name="versions")
+    cluster.run("mine = 1")
+    checkpoints.save(cluster, "c", tmp_path)
+    path = tmp_path / "c" / "rank-1.state"
+    there = re.search(rb'"jax": "([^"]*)"', path.read_bytes())
+    assert there is not None
+    path.write_bytes(path.read_bytes().replace(there[0], there[0].replace(there[1][:1], b"9", 1)))
+    other = there[1].replace(there[1][:1], b"9", 1).decode()
+    with pytest.raises(RecoveryError, match=f"it was saved with .*jax {other}, which this cluster"):
+        checkpoints.restore(cluster, "c", tmp_path)

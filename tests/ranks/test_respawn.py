@@ -15,7 +15,7 @@ import pytest
 from helpers import Home, until
 
 import jaxcluster
-from jaxcluster import kept
+from jaxcluster import kept, registry
 from jaxcluster.errors import ClusterExists, LaunchError, NoCluster, RankDied
 
 SETUP = """
@@ -357,3 +357,15 @@ def test_a_dead_ranks_death_is_still_told_when_its_recovery_was_given_up(
     with pytest.raises(RankDied, match="rank 1 replaced"):
         ranks.run("print(1)", show=False)
     assert ranks.run("print(mesh.devices.size)", show=False).stdout() == "4\n"
+
+
+def test_a_restarted_cluster_is_held_once_and_let_go_of(home: Home) -> None:
+    """Who looks whether anybody is connected (the sidebar's list) must see the last one go."""
+    cluster = jaxcluster.start(1, name="held", detach=True)
+    try:
+        cluster.restart()
+        assert registry.is_held("held")
+        cluster.close()
+        assert not registry.is_held("held")
+    finally:
+        jaxcluster.cluster.stop("held")
