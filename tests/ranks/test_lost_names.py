@@ -12,6 +12,8 @@ from helpers import Home, until
 import jaxcluster
 from jaxcluster.errors import CellFailed, Divergence, RankDied, TransferError
 
+pytestmark = pytest.mark.any_jax
+
 SETUP = """
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P

@@ -26,6 +26,8 @@ from jaxcluster.errors import CellInterrupted, ClusterExists, NoCluster, RankDie
 from jaxcluster.launchers import supervisor
 from jaxcluster.link import Sink
 
+pytestmark = pytest.mark.any_jax
+
 Start = Callable[..., jaxcluster.Cluster]
 
 

@@ -18,6 +18,8 @@ import jaxcluster
 from jaxcluster import kept, registry
 from jaxcluster.errors import ClusterExists, LaunchError, NoCluster, RankDied
 
+pytestmark = pytest.mark.any_jax
+
 SETUP = """
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P

@@ -22,6 +22,8 @@ from helpers import Home, until
 import jaxcluster
 from jaxcluster.errors import CellFailed, RankDied, RankHung
 
+pytestmark = pytest.mark.any_jax
+
 BUSY_S = 15.0  # what other work on the machine may add to a figure
 
 SETUP = """
