@@ -8,6 +8,7 @@ import queue
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from helpers import python, until
@@ -73,7 +74,7 @@ def test_no_variable_of_the_thread_is_held(waiting: Waiting) -> None:
     stack_of(waiting.ident)
     waiting.go.set()
     waiting.thread.join(20)
-    assert not [f for f in gc.get_objects() if type(f).__name__ == "frame" and _is_inner(f)]
+    assert not [f for f in gc.get_objects() if type(f) is FrameType and _is_inner(f)]
 
 
 def _is_inner(frame: object) -> bool:

@@ -1,0 +1,212 @@
+"""Whatever class an exception or a displayed value has, something fit for JSON is said of it."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from jaxcluster import wire
+from jaxcluster.engine import failures
+from jaxcluster.engine.capture import mime_bundle
+
+
+class NoRepr:
+    def __repr__(self) -> str:
+        raise SystemExit(3)
+
+
+class BadDict(dict):  # type: ignore[type-arg]
+    def items(self) -> Any:
+        raise OSError
+
+    def __iter__(self) -> Any:
+        raise OSError
+
+
+class BadList(list):  # type: ignore[type-arg]
+    def __iter__(self) -> Any:
+        raise OSError
+
+
+class BadClass:
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise RuntimeError
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+    __repr__ = __str__
+
+
+class Meta(type):
+    @property
+    def __name__(cls) -> str:
+        raise OSError
+
+    @property
+    def __module__(cls) -> str:
+        raise OSError
+
+
+class OfMeta(Exception, metaclass=Meta):
+    pass
+
+
+def strict(value: Any) -> Any:
+    """What a strict reader of UTF-8 and JSON makes of a message with ``value`` in it."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    data = wire.encode("op", "id", {"value": value})
+    return json.loads(data.decode("utf-8"), parse_constant=refuse)["body"]["value"]
+
+
+def some_value(draw: random.Random, depth: int = 0) -> Any:
+    leaves = [
+        None, True, 0, -1, 2**63, 10**5000, 1.5, float("nan"), float("-inf"), "text", "é\U0001f600",
+        "\ud83d", "\udc00a", b"bytes\xff", bytearray(b"x"), memoryview(b"abc")[::2], NoRepr(),
+        BadClass(), object, Mute(), OfMeta(), OfMeta, range(3), complex(1, 2), {1, 2}, lambda: 0,
+    ]  # fmt: skip
+    if depth > 4 or draw.random() < 0.4:
+        return draw.choice(leaves)
+    parts = [some_value(draw, depth + 1) for _ in range(draw.randrange(4))]
+    kind = draw.randrange(6)
+    if kind == 0:
+        return parts
+    if kind == 1:
+        return tuple(parts)
+    if kind == 2:
+        return BadList(parts)
+    keys = [None, 1, 1.5, "k", "\ud800", (1, "t"), b"b", float("nan"), True, object()]
+    made = {draw.choice(keys): part for part in parts}
+    if kind == 3:
+        return BadDict(made)
+    if kind == 4:
+        made["itself"] = made
+    return made
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_value_can_be_sent(seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(100):
+        value = some_value(draw)
+        strict(value)
+        assert strict(wire.plain(value)) == wire.plain(value)
+
+
+def test_what_strict_json_can_carry_travels_as_it_is() -> None:
+    value = {"a": [1, 2.5, None, True, "é\n"], "b": {"c": []}}
+    assert strict(value) == value
+
+
+def test_values_are_told_as_jupyter_tells_them() -> None:
+    numpy = pytest.importorskip("numpy")
+    value = {"n": float("nan"), 1: b"\x89PNG", "s": numpy.float32(1.5), "a": numpy.arange(2)}
+    assert strict(value) == {"n": "nan", "1": "iVBORw==", "s": 1.5, "a": [0, 1]}
+
+
+def test_a_value_that_holds_itself_or_one_part_very_often_ends() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    assert strict(loop) == ["<itself>"]
+    bomb: list[Any] = []
+    for _ in range(60):
+        bomb = [bomb, bomb]
+    assert len(json.dumps(wire.plain(bomb))) < 50_000_000
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert b"..." in wire.encode("op", "id", deep)
+
+
+@pytest.mark.parametrize(
+    ("data", "bundle"),
+    [
+        ({"text/plain": "t"}, {"text/plain": "t"}),
+        ({"text/plain": ["a", "b"]}, {"text/plain": "ab"}),
+        ({"text/html": b"<b>\xff"}, {"text/html": "<b>\\xff"}),
+        ({"image/png": b"\x89PNG"}, {"image/png": "iVBORw=="}),
+        ({"text/plain": 5, "image/svg+xml": None}, {"text/plain": "5"}),
+        ({"application/json": float("inf")}, {"application/json": "inf"}),
+        ({"application/vnd.x+json": {2: (1,)}}, {"application/vnd.x+json": {"2": [1]}}),
+        ({5: "five", "\ud83d": "\ud83d"}, {"5": "five", "\\ud83d": "\\ud83d"}),
+    ],
+)
+def test_a_bundle_is_fit_for_a_notebooks_file(data: Any, bundle: dict[str, Any]) -> None:
+    assert mime_bundle(data) == bundle
+
+
+# --------------------------------------------------------------------------- exceptions
+
+
+@pytest.mark.parametrize("error", [Mute(), OfMeta("odd"), Mute("x" * 10)])
+def test_odd_exceptions_are_known_and_told(error: BaseException) -> None:
+    assert failures.is_odd(error)
+    info = failures.error_info(error, failures.plain_lines(error, {}), {})
+    assert info.ename in ("Mute", "OfMeta")
+    strict(info)
+    assert failures.of_ours(error)
+
+
+def test_ordinary_exceptions_are_not_odd() -> None:
+    try:
+        try:
+            raise KeyError("first")
+        except KeyError as first:
+            raise ValueError("second") from first
+    except ValueError as error:
+        assert not failures.is_odd(error)
+        assert failures.line_of(error, {__file__}) is not None
+        assert failures.error_info(error, ["line"], {__file__}).evalue == "second"
+
+
+def test_what_an_exception_was_raised_from_may_be_odd_too() -> None:
+    try:
+        try:
+            raise Mute
+        except Mute as first:
+            raise ValueError("second") from first
+    except ValueError as error:
+        assert failures.is_odd(error)
+
+
+def test_a_chain_that_is_a_circle_ends() -> None:
+    one, two = ValueError("one"), ValueError("two")
+    one.__cause__, two.__cause__ = two, one
+    assert not failures.is_odd(one)
+
+
+def test_long_messages_and_tracebacks_are_cut_in_the_middle() -> None:
+    error = ValueError("a" * 10**6 + "end")
+    assert failures.is_odd(error)
+    info = failures.error_info(error, ["x" * 10**6] * 500, {})
+    assert len(info.evalue) < failures.MESSAGE_CHARS + 100
+    assert info.evalue.endswith("end")
+    assert sum(map(len, info.traceback)) < failures.TRACEBACK_CHARS + failures.MESSAGE_CHARS + 1000
+    assert "[... more frames ...]" in info.traceback
+
+
+def test_a_group_is_shown_with_its_parts() -> None:
+    group = ExceptionGroup("two", [ValueError("first"), ExceptionGroup("in", [KeyError("2nd")])])
+    assert failures.is_odd(group)
+    shown = "\n".join(failures.plain_lines(group, {}))
+    assert "ValueError: first" in shown
+    assert "KeyError: '2nd'" in shown
+    odd = ExceptionGroup("odd", [Mute()])
+    assert failures.plain_lines(odd, {})
+
+
+def test_a_step_of_ours_that_raises_is_told_and_logged() -> None:
+    faults: list[str] = []
+    logged: list[str] = []
+    failures.attempt(lambda: {}["key"], faults, logged.append)
+    assert faults[0].startswith("KeyError: 'key' (test_failures.py:")
+    assert "Traceback" in logged[0]
