@@ -19,7 +19,9 @@ What a plain pickle can't do is done here:
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import importlib
 import io
 import pickle
 import re
@@ -174,6 +176,7 @@ class _Saver:
         self.device_type: Any = jax.Device
         self.mesh_type = jax.sharding.Mesh
         self.custom_types = (jax.custom_vjp, jax.custom_jvp)
+        self.jitted_type = type(jax.jit(abs))
         self.single_type = jax.sharding.SingleDeviceSharding
         self.saved = Saved(rank, jax.process_count(), versions())
         self.process = jax.process_index()
@@ -333,6 +336,12 @@ class _Pickler(cloudpickle.Pickler):
                 # A class that a cell defined and registered as a pytree node: register it again.
                 state = (reduced[5], reduced[2], functions)
                 return (*reduced[:2], state, None, None, _set_registered_class)
+        if type(obj) is self.saver.jitted_type:
+            if _is_imported(obj):
+                return _find_imported, (obj.__module__, obj.__qualname__)
+            # Its own state lacks its attributes, without which it has no lower() and no name.
+            make, arguments, state, *_ = obj.__reduce_ex__(PROTOCOL)
+            return make, arguments, (state, vars(obj)), None, None, _set_jitted
         if isinstance(obj, self.saver.custom_types):
             # jax 0.10.2: their __new__ takes the function, and pickle gives it nothing.
             return (_make_bare, (type(obj),), vars(obj))
@@ -372,6 +381,16 @@ class _Pickler(cloudpickle.Pickler):
             types = getattr(obj, "axis_types", None)
             return ("mesh", local, places, devices.shape, obj.axis_names, types)
         return None
+
+
+def _find_imported(module: str, name: str) -> Any:
+    return functools.reduce(getattr, name.split("."), importlib.import_module(module))
+
+
+def _set_jitted(function: Any, state: Any) -> None:
+    own, attributes = state
+    function.__setstate__(own)
+    vars(function).update(attributes)
 
 
 def _make_bare(cls: type) -> Any:

@@ -75,6 +75,7 @@ my_rank = jax.process_index()
 hist = twin = [1.0, 2.0]
 open_file, lock, gen = open("/dev/null"), threading.Lock(), (i for i in range(3))
 compiled = jax.jit(lambda x: x + 1).lower(1.0).compile()
+imported = jnp.where
 def uses_generator():
     return gen
 gone = jnp.ones(3)
@@ -181,6 +182,16 @@ def test_jitted_functions_see_the_namespace(case: Case) -> None:
     assert case.run("print(helper(g), float(jnp.sum(g)))") == "240.5 120.0\n"
     assert case.run("scale = 3.0\nprint(times(2.0))\nscale = 2.0") == "6.0\n"
     assert case.run("gen = 5\nprint(uses_generator())") == "5\n"
+
+
+def test_jitted_functions_can_be_lowered_and_know_their_names(case: Case) -> None:
+    """jax 0.10.2 and 0.12 lose the attributes of a jitted function that is pickled."""
+    source = (
+        "print(float(scaled_sum.lower(g).compile()(g)), scaled_sum.__name__,"
+        " scaled_sum.__wrapped__(np.ones(2)), imported is jnp.where)\n"
+        "scaled_sum.clear_cache()\nprint(float(scaled_sum(g)))"
+    )
+    assert case.run(source) == "240.0 scaled_sum 4.0 True\n240.0\n"
 
 
 def test_aliases_and_classes_are_kept(case: Case) -> None:
