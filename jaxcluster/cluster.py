@@ -513,6 +513,7 @@ class Cluster:
         if timeout_s is not None:
             arguments.check_seconds("A cell's time limit", timeout_s, "%%spmd --timeout 60")
         rewrite.check_depth(source)
+        source = rewrite.with_all_lines(source)
         chosen = self.check_ranks(ranks)
         shown = self.check_ranks(shown_ranks) if shown_ranks is not None else chosen[:1]
         self._refuse_if_stuck(chosen)

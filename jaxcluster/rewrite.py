@@ -31,6 +31,20 @@ def with_magic_line(line: str, body: str) -> str:
     return f"{indent}# %%spmd {line}".rstrip() + "\n" + body
 
 
+def with_all_lines(source: str) -> str:
+    """A cell that begins with empty lines, so that the ranks count these too.
+
+    IPython strips them before it compiles, and tracebacks would name other lines than the notebook
+    has. Where a magic comes first, which must stay there, they do.
+    """
+    first, _, rest = source.partition("\n")
+    code = rest.lstrip()
+    if first.strip() or not code or code[0] in "%!":
+        return source
+    indent = rest[: -len(code)].rpartition("\n")[2]
+    return f"{indent}#\n{rest}"
+
+
 def check_syntax(shell: Any, source: str) -> None:
     """Find a cell's SyntaxError here, before any rank has seen it.
 

@@ -176,7 +176,7 @@ class _Saver:
         self.device_type: Any = jax.Device
         self.mesh_type = jax.sharding.Mesh
         self.custom_types = (jax.custom_vjp, jax.custom_jvp)
-        self.jitted_type = type(jax.jit(abs))
+        self.jitted_type: Any = type(jax.jit(abs))
         self.single_type = jax.sharding.SingleDeviceSharding
         self.saved = Saved(rank, jax.process_count(), versions())
         self.process = jax.process_index()
@@ -340,7 +340,8 @@ class _Pickler(cloudpickle.Pickler):
             if _is_imported(obj):
                 return _find_imported, (obj.__module__, obj.__qualname__)
             # Its own state lacks its attributes, without which it has no lower() and no name.
-            make, arguments, state, *_ = obj.__reduce_ex__(PROTOCOL)
+            own: Any = obj.__reduce_ex__(PROTOCOL)
+            make, arguments, state, *_ = own
             return make, arguments, (state, vars(obj)), None, None, _set_jitted
         if isinstance(obj, self.saver.custom_types):
             # jax 0.10.2: their __new__ takes the function, and pickle gives it nothing.

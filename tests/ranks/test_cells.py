@@ -413,3 +413,13 @@ def test_device_put_of_a_large_numpy_array_hints_once_at_what_is_faster(
     assert not record.records[1].text("stderr")
     record = ranks.run("x = jax.device_put(large, split)", show=False)
     assert not record.records[0].text("stderr")
+
+
+def test_lines_are_counted_from_the_first_one_also_where_it_is_empty(
+    cluster: jaxcluster.Cluster,
+) -> None:
+    with pytest.raises(CellFailed) as caught:
+        cluster.run("\n\nx = 1\n1 / 0\n")
+    assert cluster.last is not None
+    assert {error.lineno for error in cluster.last.errors.values()} == {4}
+    assert "----> 4" in plain("\n".join(caught.value.traceback))

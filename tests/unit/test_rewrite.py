@@ -173,3 +173,18 @@ def test_long_cells_are_fine(shell: InteractiveShell) -> None:
     for source in ("x = 0\n" * 20_000, "x = [\n" + "1,\n" * 20_000 + "]", "!ls\n" * 20_000):
         check_depth(source)
     check_syntax(shell, "x = 0\n" * 20_000)
+
+
+@pytest.mark.parametrize(
+    ("source", "sent"),
+    [
+        ("\n\nx = 1\ny", "#\n\nx = 1\ny"),
+        ("  \n    x = 1\n    y", "    #\n    x = 1\n    y"),
+        ("x = 1\n\ny", "x = 1\n\ny"),
+        ("\n%%time\nx", "\n%%time\nx"),
+        ("\n\n", "\n\n"),
+        ("", ""),
+    ],
+)
+def test_empty_first_lines_are_counted_by_the_ranks_too(source: str, sent: str) -> None:
+    assert rewrite.with_all_lines(source) == sent
