@@ -12,6 +12,7 @@ on all of them (``selfcheck``). Meanwhile no notebook hands out a cell.
 from __future__ import annotations
 
 import ast
+import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -264,7 +265,10 @@ def bring_back(name: str, link: Link, catch_up: CatchUp) -> str:
       How: ``caught up``, or ``completed`` where different programs have all ended and the ranks
       count anew. "" if they are not in step; ``catch_up.stuck`` says why.
     """
-    with registry.quiet(name) as handed_out:
+    with contextlib.ExitStack() as stack:
+        handed_out: dict[int, int] = {}
+        with contextlib.suppress(FileNotFoundError):  # its folder is gone: nobody hands out a cell
+            handed_out = stack.enter_context(registry.quiet(name))
         caught_up = catch_up.settle(handed_out=handed_out)
         if not (caught_up or may_have_completed(link, ask_reports(link))):
             return ""

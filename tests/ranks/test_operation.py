@@ -22,7 +22,14 @@ from helpers import DEADLINE_S, GONE_S, Home, Notebook, python, until
 import jaxcluster
 from jaxcluster import claims, registry, transfer, wire
 from jaxcluster.cluster import attach, connect, live_records, make_spec, start_spec, stop
-from jaxcluster.errors import CellInterrupted, ClusterExists, NoCluster, RankDied, VersionMismatch
+from jaxcluster.errors import (
+    CellInterrupted,
+    ClusterExists,
+    Divergence,
+    NoCluster,
+    RankDied,
+    VersionMismatch,
+)
 from jaxcluster.launchers import supervisor
 from jaxcluster.link import Sink
 
@@ -455,6 +462,28 @@ def test_an_array_of_one_rank_under_the_name_of_one_of_all_is_not_mixed_in(
 
 
 # --------------------------------------------------------------------------- who can reach what
+
+
+def test_a_cell_that_diverges_after_the_folder_has_gone_is_told_as_ever(alone: Home) -> None:
+    with jaxcluster.start(2, devices_per_process=2, name="mine") as cluster:
+        cluster.run(
+            "import jax, jax.numpy as jnp, time\n"
+            "from jax.sharding import NamedSharding, PartitionSpec as P\n"
+            "where = NamedSharding(jax.make_mesh((4,), ('i',)), P('i'))\n"
+            "x = jax.make_array_from_callback((4,), where, lambda index: jnp.arange(4.0)[index])\n"
+            "kept = 7"
+        )
+        shutil.rmtree(registry.folder("mine"))
+        with pytest.raises(NoCluster):
+            cluster.submit("pass")
+        cluster.restart()
+        running = cluster.submit("time.sleep(0.5)\nif jax.process_index(): print(jnp.sum(x))")
+        shutil.rmtree(registry.folder("mine"))
+        with pytest.raises(Divergence, match="Rank 0 finished the cell without it"):
+            running.wait()
+        cluster.restart()
+        record = cluster.run("print(kept, float(jnp.sum(x)))", show=False)
+        assert [record.stdout(rank) for rank in range(2)] == ["7 6.0\n"] * 2
 
 
 def test_jaxs_coordinator_is_reached_through_the_users_own_folder_alone(
