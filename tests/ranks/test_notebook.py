@@ -150,7 +150,7 @@ def test_a_setting_without_a_word_shows_its_state(
         ("%%spmd --ranks 0,7\n1", "there is no rank 7: this cluster has ranks 0-3."),
         ("%%spmd --ranks x\n1", "'x' is no list of ranks such as 0,2-3."),
         ("%%spmd --rank 1\n1", "there is no --rank (did you mean --ranks?)"),
-        ("%%spmd --timeout 0\n1", "--timeout takes a number of seconds"),
+        ("%%spmd --timeout 0\n1", "--timeout must be more than 0 seconds, not 0."),
         ("%%spmd --out 1x\n1", "'1x' is no variable name."),
         ("%push", "%push needs the name of a variable."),
         ("%push nothing_here", "The notebook has no variable nothing_here."),
