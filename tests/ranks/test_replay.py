@@ -105,12 +105,20 @@ def ranks(request: pytest.FixtureRequest, home: Home) -> Iterator[jaxcluster.Clu
 
 @pytest.fixture(autouse=True)
 def nothing_left_over(home: Home, ranks: jaxcluster.Cluster) -> Iterator[None]:
-    """A cluster's processes may have been replaced: whatever is there belongs to those of now."""
+    """The cluster's processes may have been replaced: none of the former ones is left.
+
+    Other clusters of the session, and what belongs to them, were there before.
+    """
+
+    def own() -> set[int]:
+        server = psutil.Process(ranks.record.pids[0]).parent()
+        return {server.pid, *(p.pid for p in server.children(recursive=True))}
+
+    others = set(home.processes()) - own()
     yield
 
     def left() -> set[int]:
-        server = psutil.Process(ranks.record.pids[0]).parent()
-        known = {os.getpid(), server.pid, *(p.pid for p in server.children(recursive=True))}
+        known = {os.getpid(), *own(), *others}
         return {pid for pid in home.processes() if pid not in known and not is_idle_server(pid)}
 
     until(lambda: not left(), "end of the processes that were replaced", GONE_S)
