@@ -17,12 +17,42 @@ import numpy as np
 from jaxcluster import wire
 
 READY_POLL_S = 0.002
+MOST_LEAVES = 1 << 22  # of a pytree that is looked at
 
 
 class NotReady(Exception):
     """An array's computation has not finished; ``hint`` says what to do."""
 
     hint = "It may wait for another rank: %jaxcluster status shows where each rank is."
+
+
+class TooManyLeaves(Exception):
+    """A pytree that can't be taken apart: its containers hold each other too often."""
+
+    hint = "Look at a part of it."
+
+
+def check_leaves(value: Any) -> None:
+    """Refuse a pytree of more leaves than a process can hold.
+
+    A list that is held twice counts twice, so ``for _ in range(90): x = [x, x]`` has 2**90 leaves
+    in 91 lists. Each container is looked at once.
+
+    Raises:
+      TooManyLeaves: it has more than ``MOST_LEAVES``, or holds itself.
+    """
+    counts: dict[int, int] = {}
+
+    def count(node: Any) -> int:
+        if not isinstance(node, dict | list | tuple):
+            return 1
+        if id(node) not in counts:
+            counts[id(node)] = MOST_LEAVES + 1  # for one that holds itself
+            counts[id(node)] = sum(map(count, node.values() if isinstance(node, dict) else node))
+        return counts[id(node)]
+
+    if count(value) > MOST_LEAVES:
+        raise TooManyLeaves(f"it has more than {MOST_LEAVES:,} leaves")
 
 
 def is_array(value: Any) -> bool:

@@ -21,6 +21,7 @@ from jaxcluster import wire
 from jaxcluster.engine.arrays import (
     base_array,
     bounds,
+    check_leaves,
     describe,
     is_array,
     is_ready,
@@ -126,6 +127,7 @@ def leaves_of(value: Any) -> list[Leaf]:
     """
     import jax
 
+    check_leaves(value)
     leaves: list[Leaf] = []
     for keys, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
         path = tuple(str(key) for key in keys)

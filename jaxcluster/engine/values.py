@@ -20,6 +20,8 @@ import cloudpickle
 import numpy as np
 
 from jaxcluster.engine.arrays import (
+    TooManyLeaves,
+    check_leaves,
     describe,
     is_array,
     numpy_view,
@@ -229,6 +231,10 @@ class Values:
         found = []
         for name in request.body["names"]:
             value = self.namespace.get(name)
+            try:
+                check_leaves(value)
+            except TooManyLeaves:
+                continue
             leaves = jax.tree.leaves(value) if value is not None else []
             if any(is_array(leaf) and not leaf.is_fully_addressable for leaf in leaves):
                 found.append(name)
@@ -239,6 +245,7 @@ def plain_containers(value: Any) -> Any:
     """A pytree as nested dicts and lists, for a notebook that lacks the classes it is made of."""
     import jax
 
+    check_leaves(value)
     leaves = jax.tree_util.tree_flatten_with_path(value)[0]
     if len(leaves) == 1 and not leaves[0][0]:
         return leaves[0][1]

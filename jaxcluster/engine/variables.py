@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.engine.arrays import is_array, is_tracer, shorten
+from jaxcluster.engine.arrays import check_leaves, is_array, is_tracer, shorten
 
 TIME_S = 1.5  # past it containers are not entered any more
 LONG = 10_000  # a list that begins with so many plain values is not looked through for an array
@@ -46,6 +46,7 @@ def arrays_in(value: Any) -> Iterator[Any]:
     if isinstance(value, list | tuple) and all(isinstance(v, PLAIN) for v in value[:LONG]):
         return
     try:
+        check_leaves(value)
         leaves = jax.tree_util.tree_leaves(value)
     except Exception:  # a list that holds itself; a user's class that can't be taken apart
         return

@@ -18,7 +18,7 @@ from helpers import plain, until
 
 import jaxcluster
 from jaxcluster import survey
-from jaxcluster.errors import UsageError
+from jaxcluster.errors import JaxClusterError, UsageError
 from jaxcluster.layout import ArrayLayout, TreeLayout
 from jaxcluster.views import document, shards, status
 
@@ -299,6 +299,21 @@ def test_looking_launches_nothing(cluster: jaxcluster.Cluster) -> None:
     survey.memory(cluster)
     survey.meshes(cluster)
     assert [s.launches for s in cluster.status()] == before
+
+
+def test_lists_that_hold_each_other_too_often_are_not_taken_apart(
+    cluster: jaxcluster.Cluster,
+) -> None:
+    """The tree has 2**60 leaves; a rank that made a list of them was ended for want of memory."""
+    cluster.run("bomb = [x]\nfor _ in range(60): bomb = [bomb, bomb]\nloop = []\nloop.append(loop)")
+    try:
+        survey.memory(cluster)
+        assert cluster.spanning_names(["bomb", "loop", "x"], 0) == ["x"]
+        for name in ("bomb", "loop"):
+            with pytest.raises(JaxClusterError, match="more than 4,194,304 leaves"):
+                survey.look(cluster, name)
+    finally:
+        cluster.run("del bomb, loop")
 
 
 def test_looking_leaves_no_copy_behind(cluster: jaxcluster.Cluster) -> None:
