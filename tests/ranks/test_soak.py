@@ -76,7 +76,7 @@ KINDS = (
     "right", "right", "right", "loop", "subsets", "steered", "overlapping", "two_notebooks",
     "thread", "skip", "alone", "error", "late_error", "all_error", "mix", "constant", "stop",
     "timeout", "ranks", "death", "crossed", "crossed_subsets", "skip_steered", "deleted_input",
-    "skip_in_a_thread", "death_in_recovery", "stop_in_recovery",
+    "death_in_recovery", "stop_in_recovery",
 )  # fmt: skip
 CROSSED = (
     "if r % 2: print(float(jnp.sum(a)))\nelse: print(mhu.process_allgather(np.ones(999)).sum())"
@@ -276,25 +276,6 @@ class Session:
             "except (RuntimeError, ValueError): pass",
             [rank],
         )
-
-    def skip_in_a_thread(self) -> None:
-        """A thread launches on all ranks but one; each cell that waits for it is told of it."""
-        source = (
-            "loader = threading.Thread(target=launches, args=(3, []), name='loader')\n"
-            f"if r != {self.rank()}: loader.start()"
-        )
-        told = 0
-        # An interrupt does not end a thread, so it goes on to its next launch.
-        for _ in range(12):
-            try:
-                self.cluster.run(source, show=False)
-            except JaxClusterError:
-                told += 1
-            else:
-                if "join" in source:
-                    break
-            source = "for t in threading.enumerate():\n    if t.name == 'loader': t.join()"
-        assert told
 
     def death_in_recovery(self) -> None:
         timer = self.kill_in(self.chance.uniform(0.5, 3.0))
