@@ -8,6 +8,7 @@ through that descriptor: what happens to its path afterwards changes nothing.
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 import tempfile
@@ -30,18 +31,19 @@ def choose(environ: Mapping[str, str] = os.environ) -> Path:
     Some containers have a /tmp without its sticky bit, in which anybody could exchange the folder:
     then the next of these that is safe.
     """
-    if chosen := environ.get(VARIABLE):
-        root = Path(os.path.abspath(chosen))
-    elif xdg := environ.get("XDG_RUNTIME_DIR"):
-        root = Path(xdg) / "jaxcluster"
-    else:
-        root = _default()
-    return root if len(os.fsencode(root)) <= MAX_SOCKET_PATH - 40 else _default()
+    chosen, session = environ.get(VARIABLE), environ.get("XDG_RUNTIME_DIR")
+    return _choose(
+        os.path.abspath(chosen) if chosen else session and f"{session}/jaxcluster",
+        (tempfile.gettempdir(), *SHARED_PLACES),
+    )
 
 
-def _default() -> Path:
+@functools.lru_cache  # every cell asks; and what was chosen once stays
+def _choose(wanted: str | None, folders: tuple[str, ...]) -> Path:
+    if wanted and len(os.fsencode(Path(wanted))) <= MAX_SOCKET_PATH - 40:
+        return Path(wanted)
     name = f"jaxcluster-{os.getuid()}"
-    places = [Path(folder) / name for folder in (tempfile.gettempdir(), *SHARED_PLACES)]
+    places = [Path(folder) / name for folder in folders]
     short = [path for path in places if len(os.fsencode(path)) <= MAX_SOCKET_PATH - 40]
     safe = (path for path in short if path.parent.is_dir() and replaceable_in(path) is None)
     return next(safe, short[0])
@@ -67,8 +69,13 @@ def inside(environ: Mapping[str, str] = os.environ) -> Path:
       JaxClusterError: as ``runtime_root``.
     """
     root = choose(environ)
-    by_descriptor = Path(f"/proc/self/fd/{_descriptor(root)}")
-    return by_descriptor if by_descriptor.exists() else root
+    return _by_descriptor(_descriptor(root)) or root
+
+
+@functools.lru_cache
+def _by_descriptor(descriptor: int) -> Path | None:
+    path = Path(f"/proc/self/fd/{descriptor}")
+    return path if path.exists() else None
 
 
 def _descriptor(root: Path) -> int:

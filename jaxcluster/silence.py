@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable
 
@@ -23,10 +24,15 @@ class Silences:
     """
 
     def __init__(self, facts: Iterable[wire.EngineFacts]) -> None:
-        here = host_key()
-        self._pids = {f.rank: f.pid for f in facts if f.host_key == here}
+        self._facts = tuple(facts)
         self._first: dict[int, procfs.ProcessLook | None] = {}
         self._last: dict[int, procfs.ProcessLook | None] = {}
+
+    @functools.cached_property
+    def _pids(self) -> dict[int, int]:
+        """The processes on this host. Looked for at the first silence: most cells know none."""
+        here = host_key()
+        return {f.rank: f.pid for f in self._facts if f.host_key == here}
 
     def look(self, ranks: Iterable[int]) -> None:
         """Begin to watch these; what was seen of others is forgotten, since they have answered."""

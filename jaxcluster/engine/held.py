@@ -14,6 +14,7 @@ from jaxcluster.engine.arrays import is_array
 from jaxcluster.engine.shards import Buffers
 
 SHARE = 4  # by default at most a quarter of a device's memory may be held
+_PAGE_NBYTES = os.sysconf("SC_PAGE_SIZE")
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -41,6 +42,7 @@ class Memory:
             os.open("/proc/self/statm", os.O_RDONLY) if os.path.isdir("/proc/self") else -1
         )
         self._least_rss = self._rss()
+        self._on_host = [c for c in range(len(self.limits)) if c not in self._measured]
 
     def limit(self, column: int, most: int | None) -> int:
         return self.limits[column] if most is None else most
@@ -48,14 +50,13 @@ class Memory:
     def _rss(self) -> int:
         if self._statm < 0:
             return 1 << 62  # unknown: then the arrays themselves are looked at
-        return int(os.pread(self._statm, 200, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(os.pread(self._statm, 200, 0).split()[1]) * _PAGE_NBYTES
 
     def may_exceed(self, most: int | None) -> bool:
         """Whether all that there is now would be more than may be held. Takes microseconds."""
         rss = self._rss()
         self._least_rss = min(self._least_rss, rss)
-        host = [column for column in range(len(self.limits)) if column not in self._measured]
-        return rss - self._least_rss > min(self.limit(column, most) for column in host) or any(
+        return rss - self._least_rss > min(self.limit(c, most) for c in self._on_host) or any(
             (_stat(self.devices[column], "bytes_in_use") or 0) > self.limit(column, most)
             for column in self._measured
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import operator
 import os
 import random
 import sys
@@ -105,7 +106,13 @@ _numpy_state = NumpyState()
 def _settings() -> tuple[Any, ...]:
     import jax
 
-    return tuple(getattr(jax.config, name, None) for name in SETTINGS)
+    try:
+        return _all_settings(jax.config)  # half the time
+    except AttributeError:  # this jax has fewer
+        return tuple(getattr(jax.config, name, None) for name in SETTINGS)
+
+
+_all_settings = operator.attrgetter(*SETTINGS)
 
 
 def _raw_environment() -> dict[Any, Any]:

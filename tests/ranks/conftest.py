@@ -40,19 +40,29 @@ def private_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
 
 
 @pytest.fixture(scope="session")
-def cluster(home: Home) -> Iterator[jaxcluster.Cluster]:
-    """4 ranks with 2 devices each. Tests leave it in step and idle."""
+def shared_cluster(home: Home) -> Iterator[jaxcluster.Cluster]:
     with jaxcluster.start(4, devices_per_process=2, name="shared") as running:
-        running.run(SETUP)
         yield running
+
+
+@pytest.fixture(scope="module")
+def cluster(shared_cluster: jaxcluster.Cluster) -> jaxcluster.Cluster:
+    """4 ranks with 2 devices each. Tests leave it in step and idle; each module begins anew."""
+    shared_cluster.run(SETUP)
+    return shared_cluster
 
 
 @pytest.fixture(scope="session")
-def pair(home: Home) -> Iterator[jaxcluster.Cluster]:
-    """2 ranks with 1 device each, where collectives run inline."""
+def shared_pair(home: Home) -> Iterator[jaxcluster.Cluster]:
     with jaxcluster.start(2, devices_per_process=1, name="pair") as running:
-        running.run(SETUP)
         yield running
+
+
+@pytest.fixture(scope="module")
+def pair(shared_pair: jaxcluster.Cluster) -> jaxcluster.Cluster:
+    """2 ranks with 1 device each, where collectives run inline."""
+    shared_pair.run(SETUP)
+    return shared_pair
 
 
 SETUP = """

@@ -15,6 +15,8 @@ from helpers import plain
 import jaxcluster
 from jaxcluster.errors import CellFailed, CellInterrupted
 
+pytestmark = pytest.mark.any_jax
+
 LONG_S = 60.0
 RANKS = range(4)
 

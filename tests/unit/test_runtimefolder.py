@@ -136,11 +136,13 @@ def test_where_tmp_is_not_safe_another_place_is_taken(
     for place in (places[0], places[2]):
         place.mkdir()
         place.chmod(0o777)
-    monkeypatch.setattr(runtimefolder, "SHARED_PLACES", places[1:])
+    monkeypatch.setattr(runtimefolder, "SHARED_PLACES", [str(place) for place in places[1:]])
     monkeypatch.setattr(runtimefolder.tempfile, "gettempdir", lambda: str(places[0]))
     name = f"jaxcluster-{os.getuid()}"
     assert runtimefolder.choose({}) == places[0] / name  # none is: it is refused when it is opened
     places[2].chmod(0o1777)
+    runtimefolder._choose.cache_clear()
     assert runtimefolder.choose({}) == places[2] / name
     places[0].chmod(0o1777)
+    runtimefolder._choose.cache_clear()
     assert runtimefolder.choose({}) == places[0] / name
