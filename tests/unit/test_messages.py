@@ -1,0 +1,509 @@
+"""Messages between a notebook and an agent: once and in order, whatever happens on the way."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from jaxcluster.agent import messages
+from jaxcluster.agent.messages import (
+    ACK,
+    ACK_S,
+    BYE,
+    DATA,
+    HEAD,
+    HELLO,
+    NOBODY,
+    OVERHEAD,
+    PROBE,
+    PROBE_S,
+    RETRY_MAX_S,
+    VERSION,
+    WELCOME,
+    Session,
+    nbytes,
+    new_name,
+    sender_of,
+)
+
+Packet = list[Any]
+
+
+class End:
+    """A session, the messages that it was given, and those that it has delivered."""
+
+    def __init__(self, name: bytes, peer: bytes | None = None, limit: int = 1 << 20) -> None:
+        self.session = Session(name, peer, limit=limit)
+        self.given: list[bytes] = []
+        self.delivered: list[bytes] = []
+
+    def send(self, now: float, nbytes: int = 0) -> None:
+        self.given.append(b"%d-%s" % (len(self.given), b"x" * nbytes))
+        self.session.send([self.given[-1]], now)
+
+    def feed(self, packet: Packet, now: float) -> None:
+        found = self.session.feed(packet[0], packet[1:], now)
+        if found is not None:
+            assert len(found) == 1
+            self.delivered.append(bytes(found[0]))
+
+
+class Net:
+    """Two ends and what is on its way between them. Only ``a`` hears of its connections."""
+
+    def __init__(self, seed: int = 0, limit: int = 1 << 20) -> None:
+        self.random = random.Random(seed)
+        self.now = 0.0
+        self.a = End(b"a" * 8, limit=limit)
+        self.b = End(b"b" * 8, b"a" * 8, limit=limit)
+        self.up = False
+        self.flying: list[tuple[End, Packet]] = []
+        self.sent: list[tuple[int, int]] = []  # kind and size of all packets
+        self.late: list[tuple[End, Packet]] = []  # of connections that are gone
+
+    def collect(self) -> None:
+        for end, other in ((self.a, self.b), (self.b, self.a)):
+            for packet in end.session.take():
+                self.sent.append((HEAD.unpack(packet[0])[1], nbytes(packet)))
+                if self.up:
+                    self.flying.append((other, packet))
+
+    def open(self) -> None:
+        self.up = True
+        self.a.session.opened(self.now)
+        self.collect()
+
+    def cut(self) -> None:
+        self.late += self.flying
+        self.flying.clear()
+        self.up = False
+        self.a.session.closed()
+
+    def deliver(self, at: int = 0) -> None:
+        end, packet = self.flying.pop(at)
+        end.feed(packet, self.now)
+        self.collect()
+
+    def tick(self, seconds: float) -> None:
+        self.now += seconds
+        for end in (self.a, self.b):
+            end.session.tick(self.now)
+        self.collect()
+
+    def settle(self, seconds: float = 120.0) -> None:
+        """Let all arrive, on a connection that loses nothing, until nobody has anything to do."""
+        end = self.now + seconds
+        while True:
+            while self.flying:
+                self.deliver()
+            due = [s.due for s in (self.a.session, self.b.session) if s.due is not None]
+            if not due or self.now > end:
+                break
+            self.tick(max(0.0, min(due) - self.now) + 1e-6)
+        assert self.now <= end, "they are not done with each other"
+
+    def check(self) -> None:
+        assert self.b.delivered == self.a.given
+        assert self.a.delivered == self.b.given
+        for end in (self.a, self.b):
+            assert end.session.kept_bytes == 0
+            assert end.session.acknowledged == end.session.sent == len(end.given)
+            assert not end.session.is_replaced
+
+
+def linked(limit: int = 1 << 20) -> Net:
+    net = Net(limit=limit)
+    net.open()
+    net.settle()
+    return net
+
+
+# --------------------------------------------------------------------------- any pattern
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_pattern_of_cuts_losses_doubles_and_reorderings_gives_each_message_once_in_order(
+    seed: int,
+) -> None:
+    net = Net(seed)
+    draw = net.random
+    lossy = seed % 4  # cuts only; losses too; doubles and reorderings too; late frames too
+    net.open()
+    for _ in range(1500):
+        step = draw.random()
+        if step < 0.30:
+            draw.choice((net.a, net.b)).send(net.now, draw.randrange(200))
+            net.collect()
+        elif step < 0.75 and net.flying:
+            at = draw.randrange(min(4, len(net.flying))) if lossy >= 2 else 0
+            if lossy >= 1 and draw.random() < 0.1:
+                net.flying.pop(at)
+            else:
+                if lossy >= 2 and draw.random() < 0.1:
+                    net.flying.append(net.flying[at])
+                net.deliver(at)
+        elif step < 0.93:
+            net.tick(draw.choice((0.001, 0.05, 0.3, 1.5)))
+        elif step < 0.97 and lossy == 3 and net.late:
+            end, packet = draw.choice(net.late)
+            end.feed(packet, net.now)
+            net.collect()
+        elif net.up:
+            net.cut()
+        else:
+            net.open()
+    net.cut()
+    net.tick(5.0)
+    net.open()
+    net.settle()
+    net.check()
+    assert len(net.a.given) > 100
+
+
+@pytest.mark.parametrize("kind", [HELLO, WELCOME, ACK, DATA, PROBE])
+def test_the_loss_of_the_first_packets_of_any_kind_is_made_good(kind: int) -> None:
+    for lost in range(1, 4):
+        net = Net()
+        left = lost
+        net.open()
+        for _ in range(5):
+            net.a.send(net.now)
+            net.b.send(net.now)
+        net.collect()
+        for _ in range(3000):
+            if not net.flying:
+                due = [s.due for s in (net.a.session, net.b.session) if s.due is not None]
+                if not due:
+                    break
+                net.tick(max(0.0, min(due) - net.now) + 1e-6)
+                continue
+            if left and HEAD.unpack(net.flying[0][1][0])[1] == kind:
+                left -= 1
+                net.flying.pop(0)
+            else:
+                net.deliver()
+        net.check()
+
+
+# --------------------------------------------------------------------------- cuts
+
+
+def test_what_is_sent_during_a_cut_comes_after_it() -> None:
+    net = linked()
+    net.a.send(net.now)
+    net.b.send(net.now)
+    net.collect()
+    net.cut()  # with both on their way
+    for _ in range(20):
+        net.a.send(net.now)
+        net.b.send(net.now)
+        net.collect()
+    net.open()
+    net.settle()
+    net.check()
+
+
+def test_nothing_is_sent_before_the_other_end_has_answered_on_a_new_connection() -> None:
+    net = linked()
+    net.cut()
+    net.a.send(net.now)
+    net.a.session.opened(net.now)
+    assert [HEAD.unpack(p[0])[1] for p in net.a.session.take()] == [HELLO]
+
+
+def test_a_hello_that_comes_twice_has_all_sent_again_once() -> None:
+    net = linked()
+    net.cut()
+    for _ in range(10):
+        net.b.send(net.now)
+    net.collect()
+    net.open()
+    net.flying.append(net.flying[0])
+    net.sent.clear()
+    net.settle()
+    assert [kind for kind, _ in net.sent].count(DATA) == 10
+    net.check()
+
+
+def test_a_connection_that_loses_nothing_carries_each_message_once() -> None:
+    net = linked()
+    net.sent.clear()
+    for _ in range(1000):
+        net.a.send(net.now)
+        net.collect()
+        if net.random.random() < 0.5:
+            net.tick(0.001)
+        while len(net.flying) > 5:
+            net.deliver()
+    net.settle()
+    kinds = [kind for kind, _ in net.sent]
+    assert kinds.count(DATA) == 1000
+    assert kinds.count(ACK) <= 1000 // 64 + 3
+    assert set(kinds) == {DATA, ACK}
+    net.check()
+
+
+def test_a_slow_connection_is_not_taken_for_a_lossy_one() -> None:
+    """Questions wait behind what is on its way, and so do their answers."""
+    net = linked()
+    net.sent.clear()
+    for _ in range(50):
+        net.a.send(net.now, 1000)
+        net.b.send(net.now, 1000)
+    net.collect()
+    while net.flying:
+        net.tick(0.7)  # each packet takes that long
+        net.deliver()
+    net.settle()
+    assert [kind for kind, _ in net.sent].count(DATA) == 100
+    net.check()
+
+
+def test_frames_of_an_old_connection_that_come_late_change_nothing() -> None:
+    net = linked()
+    for _ in range(5):
+        net.a.send(net.now)
+        net.b.send(net.now)
+        net.collect()
+    net.cut()
+    net.open()
+    net.settle()
+    for end, packet in net.late:
+        end.feed(packet, net.now)
+        net.collect()
+    net.settle()
+    net.check()
+
+
+# --------------------------------------------------------------------------- what it costs
+
+
+def test_two_ends_that_have_nothing_to_say_are_silent() -> None:
+    net = linked()
+    net.a.send(net.now)
+    net.collect()
+    net.settle()
+    net.sent.clear()
+    assert net.a.session.due is None
+    assert net.b.session.due is None
+    net.tick(1000)
+    assert net.sent == []
+
+
+def test_an_acknowledgement_rides_on_an_answer() -> None:
+    net = linked()
+    net.sent.clear()
+    net.a.send(net.now)
+    net.collect()
+    net.deliver()
+    net.b.send(net.now)
+    net.collect()
+    net.deliver()
+    assert [kind for kind, _ in net.sent] == [DATA, DATA]
+    assert net.a.session.kept_bytes == 0
+
+
+def test_an_acknowledgement_alone_is_soon_enough_and_no_sooner() -> None:
+    net = linked()
+    net.a.send(net.now)
+    net.collect()
+    net.deliver()
+    assert net.b.session.due == pytest.approx(net.now + ACK_S)
+    net.tick(ACK_S / 2)
+    assert net.flying == []
+    net.tick(ACK_S)
+    net.deliver()
+    assert net.a.session.kept_bytes == 0
+
+
+def test_an_end_that_is_never_answered_asks_less_and_less_often() -> None:
+    net = Net()
+    net.open()
+    net.flying.clear()
+    before = net.now
+    for _ in range(100):
+        net.tick(1.0)
+        net.flying.clear()
+    asked = [kind for kind, _ in net.sent].count(HELLO)
+    assert 8 <= asked <= 100 / RETRY_MAX_S + 5
+    assert net.now - before == 100
+
+
+# --------------------------------------------------------------------------- what is kept
+
+
+def test_it_is_full_at_its_limit_and_no_more_when_the_other_end_has_some() -> None:
+    net = linked(limit=10 * (OVERHEAD + 100))
+    net.cut()
+    while not net.b.session.is_full:
+        net.b.send(net.now, 98)
+    assert net.b.session.kept_bytes <= 11 * (OVERHEAD + 102)
+    net.open()
+    net.settle()
+    assert not net.b.session.is_full
+    net.check()
+
+
+def test_empty_messages_fill_it_too() -> None:
+    session = Session(new_name(), limit=100 * OVERHEAD)
+    for _ in range(99):
+        session.send([], 0.0)
+    assert not session.is_full
+    session.send([b""], 0.0)
+    assert session.is_full
+
+
+def test_a_message_larger_than_the_limit_passes() -> None:
+    net = linked(limit=1000)
+    net.a.send(net.now, 100_000)
+    net.collect()
+    net.cut()
+    net.a.send(net.now, 200_000)
+    assert net.a.session.is_full
+    net.open()
+    net.settle()
+    net.check()
+
+
+def test_large_messages_are_acknowledged_before_the_other_end_is_full() -> None:
+    net = linked(limit=100_000)
+    for _ in range(100):
+        assert not net.a.session.is_full
+        net.a.send(net.now, 5_000)
+        net.collect()
+        while net.flying:
+            net.deliver()  # no time passes: no acknowledgement is due for being late
+    net.settle()
+    net.check()
+
+
+def test_the_size_of_an_array_is_its_bytes() -> None:
+    assert nbytes([b"123", memoryview(bytes(64)).cast("d"), memoryview(b"")]) == 67
+
+
+def test_frames_are_kept_as_they_are_and_not_copied() -> None:
+    net = linked()
+    frame = bytearray(b"frame")
+    net.cut()
+    net.a.session.send([frame], net.now)
+    net.a.given.append(b"frame")
+    net.open()
+    net.flying[-1][0].feed(net.flying.pop()[1], net.now)
+    net.collect()
+    net.deliver()
+    assert net.flying[-1][1][1] is frame
+    net.settle()
+    net.check()
+
+
+# --------------------------------------------------------------------------- who it is
+
+
+def test_a_process_in_the_others_place_is_no_successor() -> None:
+    """What was meant for the old one may be a command: it is not given to another one."""
+    net = linked()
+    net.cut()
+    net.a.send(net.now)
+    net.b = End(b"c" * 8)  # the agent was started again
+    net.open()
+    net.settle()
+    assert net.a.session.is_replaced
+    assert net.b.delivered == []
+    assert net.a.session.kept_bytes == 0
+    net.a.send(net.now)
+    net.collect()
+    assert net.flying == []
+    assert net.a.session.due is None
+
+
+def test_a_new_end_takes_nothing_that_was_meant_for_another() -> None:
+    new = Session(b"c" * 8)
+    for kind in (DATA, ACK, PROBE, WELCOME, BYE):
+        head = HEAD.pack(VERSION, kind, b"a" * 8, b"b" * 8, 1, 0)
+        assert new.feed(head, [b"stop"], 0.0) is None
+    assert not new.is_open
+    assert new.received == 0
+    assert not new.is_over
+
+
+def test_packets_of_a_stranger_are_dropped() -> None:
+    net = linked()
+    head = HEAD.pack(VERSION, DATA, b"x" * 8, b"b" * 8, net.b.session.received + 1, 0)
+    assert net.b.session.feed(head, [b"stop"], net.now) is None
+    net.a.send(net.now)
+    net.collect()
+    net.settle()
+    net.check()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"",
+        b"hello",
+        bytes(HEAD.size),
+        HEAD.pack(VERSION + 1, DATA, b"a" * 8, b"b" * 8, 1, 0),
+        HEAD.pack(VERSION, 200, b"a" * 8, b"b" * 8, 1, 0),
+        HEAD.pack(VERSION, ACK, b"a" * 8, b"b" * 8, 0, 2**64 - 1),
+        HEAD.pack(VERSION, WELCOME, b"a" * 8, b"b" * 8, 77, 2**63),
+        HEAD.pack(VERSION, DATA, b"a" * 8, b"b" * 8, 2**64 - 1, 0),
+    ],
+    ids=["empty", "short", "zeros", "version", "kind", "has too much", "unasked", "far ahead"],
+)
+def test_nonsense_changes_nothing(head: bytes) -> None:
+    net = linked()
+    assert net.b.session.feed(head, [b"x"], net.now) is None
+    net.collect()
+    net.b.send(net.now)
+    net.a.send(net.now)
+    net.collect()
+    net.settle()
+    net.check()
+
+
+def test_numbers_near_their_end_are_as_good_as_others() -> None:
+    net = linked()
+    start = 2**64 - 1000
+    for mine, other in ((net.a.session, net.b.session), (net.b.session, net.a.session)):
+        mine.sent = mine.acknowledged = mine._out = other.received = start
+    for _ in range(300):
+        net.a.session.send([b"x"], net.now)
+        net.a.given.append(b"x")
+    net.collect()
+    net.cut()
+    net.open()
+    net.settle()
+    assert net.b.delivered == net.a.given
+    assert net.b.session.received == start + 300
+
+
+def test_bye_ends_it_at_both_ends() -> None:
+    net = linked()
+    net.a.session.bye()
+    net.collect()
+    net.deliver()
+    assert net.a.session.is_over
+    assert net.b.session.is_over
+    net.b.send(net.now)
+    net.collect()
+    assert net.flying == []
+    assert net.b.session.kept_bytes == 0
+
+
+def test_who_opens_a_session_is_told_from_its_hello_alone() -> None:
+    hello = HEAD.pack(VERSION, HELLO, b"a" * 8, NOBODY, 1, 0)
+    assert sender_of(hello) == b"a" * 8
+    assert sender_of(HEAD.pack(VERSION, DATA, b"a" * 8, NOBODY, 1, 0)) is None
+    assert sender_of(b"hello") is None
+
+
+def test_names_are_fit_for_zmq_and_differ() -> None:
+    names = {new_name() for _ in range(100)}
+    assert len(names) == 100
+    assert all(len(name) == 8 and name[0] != 0 for name in names)
+
+
+def test_the_periods_are_in_order() -> None:
+    assert ACK_S < messages.RETRY_S < PROBE_S < RETRY_MAX_S
