@@ -1,0 +1,313 @@
+"""What a launcher is: it starts one agent per host, stops them, and says why they ended.
+
+``Launcher.render`` is pure: from a user's options to a ``LaunchPlan``, which says all that will be
+run and written, and is what ``--dry-run`` shows. ``launchers.commands`` carries a plan out, and
+``launchers.guard`` ends what runs when the notebook's process is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+LEASE_S = 20.0  # an agent without its owner's connection ends after this
+AT_ONCE = 8  # logins through one jump host; sshd drops more ("MaxStartups 10:30:100")
+ANNOUNCEMENT = "jaxcluster-agent"
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """What every agent of a cluster is started with.
+
+    Attributes:
+      cluster: its name.
+      owner_key: the owner's public CURVE key (Z85). Public: it may stand in a command line.
+      python: the Python of the hosts.
+      lease_s: how long an agent lives without its owner's connection.
+      env: variables of the agents' environment, beside those of the host.
+    """
+
+    cluster: str
+    owner_key: str
+    python: str
+    lease_s: float = LEASE_S
+    env: tuple[tuple[str, str], ...] = ()
+
+
+def agent_argv(agent: AgentOptions, listen: str = "tcp", stdin_ends: bool = False) -> list[str]:
+    """The agent's command line: the one place that knows it.
+
+    Args:
+      listen: ``tcp`` for a port of any number, or the path of a Unix socket.
+      stdin_ends: whether the agent ends when its standard input does.
+    """
+    return [
+        agent.python,
+        "-m",
+        "jaxcluster.agent",
+        "--cluster",
+        agent.cluster,
+        # One word: a key may begin with "-".
+        f"--owner-key={agent.owner_key}",
+        "--listen",
+        listen,
+        "--lease",
+        f"{agent.lease_s:g}",
+        *(["--stdin-ends"] if stdin_ends else []),
+    ]
+
+
+def announcements(line: str) -> tuple[list[Mapping[str, Any]], str]:
+    """The agents that a line of output announces, and what else is in it.
+
+    Agents print ``{"jaxcluster-agent": {...}}``. A login shell may have printed before it without
+    a line break, and two agents' lines may come as one.
+    """
+    found: list[Mapping[str, Any]] = []
+    rest, at = "", 0
+    decoder = json.JSONDecoder()
+    for match in re.finditer(rf'\{{\s*"{ANNOUNCEMENT}"\s*:', line):
+        if match.start() < at:
+            continue
+        try:
+            value, end = decoder.raw_decode(line, match.start())
+        except ValueError:
+            continue
+        if isinstance(value[ANNOUNCEMENT], dict):
+            found.append(value[ANNOUNCEMENT])
+            rest += line[at : match.start()]
+            at = end
+    return found, rest + line[at:]
+
+
+@dataclass(frozen=True)
+class Tunnel:
+    """A Unix socket here that ends at one there."""
+
+    here: str
+    there: str
+
+
+@dataclass(frozen=True)
+class PlannedFile:
+    """A file to be written before the commands run; in a folder of the user's own."""
+
+    path: str
+    text: str
+    mode: int = 0o600
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of a launcher.
+
+    Attributes:
+      argv: run here, without a shell.
+      hosts: the numbers of the hosts on which it starts an agent.
+      env: variables for the command itself, beside the notebook's.
+      drop: variables of the notebook's that it does not get.
+      keeps_stdin: whether its standard input stays open as long as the agents are wanted; the
+        agents end when it does. Else it has none.
+      cancel: a command that is run once when this one has ended, however that came.
+      announces_in: the file in which its agents' lines come; empty where they come on its output.
+      tunnel: how its agent is reached; None where the agent says it.
+      through: the jump host; at most ``AT_ONCE`` commands log in through one at a time.
+      may_be_tried_again: whether it may be run again after a failure that may pass.
+      stdin_s: how long it may take to end after its standard input has.
+      term_s: how long it may take after SIGTERM.
+    """
+
+    argv: tuple[str, ...]
+    hosts: tuple[int, ...]
+    env: tuple[tuple[str, str], ...] = ()
+    drop: tuple[str, ...] = ()
+    keeps_stdin: bool = False
+    cancel: tuple[str, ...] = ()
+    announces_in: str = ""
+    tunnel: Tunnel | None = None
+    through: str = ""
+    may_be_tried_again: bool = False
+    stdin_s: float = 1.0
+    term_s: float = 1.0
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """All that a launcher is going to run and write.
+
+    Attributes:
+      launcher: its name.
+      hosts: the hosts' names in order; empty where the launcher chooses them.
+      num_hosts: how many agents are expected.
+      ranks: how many ranks each host gets; None where the hosts' devices decide it.
+      commands: one for all hosts, or one for each.
+      files: written before.
+      notes: what the user should know besides.
+    """
+
+    launcher: str
+    num_hosts: int
+    commands: tuple[Command, ...]
+    hosts: tuple[str, ...] = ()
+    ranks: tuple[int, ...] | None = None
+    files: tuple[PlannedFile, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class End:
+    """How a command of a launcher ended.
+
+    Attributes:
+      command: which one.
+      code: its exit status; ``-9`` where a signal ended it; None where it runs and is not ready.
+      errors: the last lines of its standard error.
+      chatter: the last lines of its output that no agent wrote.
+      was_ready: whether its agents had announced themselves.
+      evidence: what ``Launcher.evidence`` found.
+    """
+
+    command: Command
+    code: int | None
+    errors: tuple[str, ...] = ()
+    chatter: tuple[str, ...] = ()
+    was_ready: bool = False
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why an agent ended or never came, in one sentence, and what to type next.
+
+    Attributes:
+      message: what happened, with the launcher's own last line.
+      hint: what to type.
+      may_pass: whether the same command may well succeed when it is run again.
+    """
+
+    message: str
+    hint: str = ""
+    may_pass: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+
+class Launcher(ABC):
+    """One way to start agents: a frozen dataclass of the options that the user gave.
+
+    ``prepared``, ``waiting``, ``warning`` and ``evidence`` look at this machine; all else is pure.
+
+    Attributes:
+      name: as in ``--launcher``.
+      shares_folder: whether the folder that ``render`` gets must be one that the hosts share.
+    """
+
+    name: str
+    shares_folder = False
+
+    def prepared(self, environ: Mapping[str, str]) -> Launcher:
+        """This launcher with what only this machine can say filled in.
+
+        Raises:
+          LauncherUnavailable: what it needs is not on this machine.
+          UsageError: the options don't fit this machine.
+        """
+        return self
+
+    @abstractmethod
+    def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
+        """All that is going to be run and written. Pure.
+
+        Args:
+          agent: what every agent is started with.
+          folder: a folder of this user's alone (0700) that the plan may name files in. Its path
+            is different for every start.
+
+        Raises:
+          UsageError: an option can't be passed on.
+        """
+
+    @abstractmethod
+    def explain(self, end: End, hosts: Sequence[str] = ()) -> Reason:
+        """Why a command ended, in the launcher's words. Pure.
+
+        Args:
+          hosts: the names of all hosts, as far as they are known.
+        """
+
+    def waiting(self, plan: LaunchPlan) -> str:
+        """What is waited for, in a few words, while agents have not come. Not pure; may be slow.
+
+        Raises:
+          LaunchError: they never will.
+        """
+        return ""
+
+    def warning(self, plan: LaunchPlan) -> tuple[str, float]:
+        """(what a user should be told of the agents' future, or nothing; seconds to the next look).
+
+        Not pure; may be slow. 0 seconds: there is nothing to look for.
+        """
+        return "", 0.0
+
+    def evidence(self, plan: LaunchPlan, end: End) -> tuple[str, ...]:
+        """What ``explain`` needs besides what the command has printed. Not pure; may be slow."""
+        return ()
+
+    def successor(self, plan: LaunchPlan, number: int, name: str) -> Command | None:
+        """The command that starts a new agent on one host; None where there is none. Pure.
+
+        Args:
+          number: which host of the plan.
+          name: the host's own name, as its agent gave it.
+        """
+        return None
+
+
+def show(argv: Sequence[str]) -> str:
+    """A command as a user would type it."""
+    return shlex.join(argv)
+
+
+def describe(plan: LaunchPlan) -> str:
+    """The plan as text, for ``--dry-run``."""
+    return "\n".join(_describe(plan))
+
+
+def _describe(plan: LaunchPlan) -> Iterator[str]:
+    many = "host" if plan.num_hosts == 1 else "hosts"
+    agents = "one agent each" if plan.num_hosts > 1 else "one agent"
+    yield f"launcher {plan.launcher}: {plan.num_hosts} {many}, {agents}"
+    first = 0
+    for number, name in enumerate(plan.hosts):
+        n = plan.ranks[number] if plan.ranks is not None else None
+        last = first + (n or 0) - 1
+        ranks = f"rank {first}" if n == 1 else f"ranks {first}-{last}"
+        yield f"  host {name}: {ranks if n is not None else 'ranks as its devices allow'}"
+        first = last + 1
+    for file in plan.files:
+        yield f"file {file.path} ({file.mode:04o}):"
+        yield from (f"  {line}".rstrip() for line in file.text.splitlines())
+    for command in plan.commands:
+        yield "run:"
+        yield f"  {show(command.argv)}"
+        for name, value in command.env:
+            yield f"  with {name}={value}"
+        if command.drop:
+            yield f"  without {' '.join(command.drop)}"
+        if command.keeps_stdin:
+            yield "  its standard input is kept open; the agents end with it"
+        if command.tunnel is not None:
+            yield f"  {command.tunnel.here} here is {command.tunnel.there} there"
+        if command.announces_in:
+            yield f"  the agents' lines come in {command.announces_in}"
+        if command.cancel:
+            yield f"  at the end: {show(command.cancel)}"
+    for note in plan.notes:
+        yield f"note: {note}"

@@ -1,0 +1,474 @@
+"""Carries a launch plan out: its commands run under a guard, until their agents are there.
+
+    launch = Launch(launcher, plan, on_end=...)
+    agents = launch.start(timeout_s=60)     # one for each host, in order
+    ...
+    launch.stop()
+
+No thread of the caller is used; ``on_end`` is called on a reader's thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from jaxcluster.errors import LaunchError
+from jaxcluster.launchers import guard
+from jaxcluster.launchers.base import (
+    AT_ONCE,
+    Command,
+    End,
+    Launcher,
+    LaunchPlan,
+    Reason,
+    announcements,
+)
+
+TRIES = 3
+TRY_AGAIN_S = 0.5  # before the second try; each further one waits twice as long
+KEPT_LINES = 60  # of a command's output
+LOOK_S = 0.1  # how often a file of announcements is read
+STOP_S = 30.0
+ASK_S = 2.0  # how often the launcher is asked what is waited for
+GUARD_KILLED = "The process that watches over the launcher's commands was killed."
+
+
+@dataclass(frozen=True)
+class StartedAgent:
+    """An agent that has announced itself.
+
+    Attributes:
+      host: its number in the plan; None where the launcher chose the host (the caller orders them
+        by what the agents say).
+      facts: what its line said.
+      via: the Unix socket here through which it is reached; empty where ``facts`` say how.
+    """
+
+    host: int | None
+    facts: Mapping[str, Any]
+    via: str = ""
+
+
+@dataclass
+class _Run:
+    """One run of a command."""
+
+    command: Command
+    number: int  # of the command in the plan
+    tries: int = 1
+    pid: int | None = None
+    agents: list[StartedAgent] = field(default_factory=list)
+    out: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    err: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    file_at: int = 0
+
+    @property
+    def is_ready(self) -> bool:
+        return len(self.agents) >= len(self.command.hosts)
+
+    def end(self, code: int | None) -> End:
+        return End(self.command, code, tuple(self.err), tuple(self.out), self.is_ready)
+
+
+class GuardedCommands:
+    """A guard process and the commands it runs for us.
+
+    Args:
+      on_event: called with (id, event) for each event of a command, on the reader's thread. The
+        last one of a command has ``"ended"``; its value is None if the guard itself was killed.
+    """
+
+    def __init__(self, on_event: Callable[[int, Mapping[str, Any]], None]) -> None:
+        self._on_event = on_event
+        self._lock = threading.Lock()
+        self._tasks: dict[int, guard.Task] = {}
+        self._pids: dict[int, int] = {}
+        self._ids = itertools.count(1)
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", guard.__file__, str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, name="jaxcluster-guard", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def run(self, task: guard.Task) -> int:
+        """Start a command; returns its id.
+
+        Raises:
+          LaunchError: the guard is gone.
+        """
+        id = next(self._ids)
+        with self._lock:
+            self._tasks[id] = task
+        if not self._send(task.line(id)):
+            with self._lock:
+                self._tasks.pop(id, None)
+            raise LaunchError(GUARD_KILLED, "Start again: %jaxcluster start")
+        return id
+
+    def stop(self, id: int) -> None:
+        """Have a command end; ``on_event`` tells when it has."""
+        self._send(json.dumps({"stop": id}).encode() + b"\n")
+
+    def detach(self) -> None:
+        """Let the commands outlive this process."""
+        self._send(b'{"detach": true}\n')
+
+    def close(self, timeout_s: float = STOP_S) -> None:
+        """End all commands; returns when they have ended."""
+        with self._lock, contextlib.suppress(OSError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if threading.current_thread() is not self._reader:
+            self._reader.join(5)
+
+    def _send(self, line: bytes) -> bool:
+        assert self._process.stdin is not None
+        with self._lock:
+            try:
+                self._process.stdin.write(line)
+                self._process.stdin.flush()
+            except (OSError, ValueError):  # gone, or closed
+                return False
+        return True
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                try:
+                    event = json.loads(line)
+                except ValueError:  # its last line, cut off
+                    continue
+                id = event["id"]
+                if "started" in event:
+                    self._pids[id] = event["started"]
+                if "ended" in event:
+                    with self._lock:
+                        self._tasks.pop(id, None)
+                self._on_event(id, event)
+        self._process.wait()
+        with self._lock:
+            orphans, self._tasks = self._tasks, {}
+        for id, task in orphans.items():
+            self._end_orphan(self._pids.get(id), task)
+            self._on_event(id, {"id": id, "ended": None, "cancelled": None})
+
+    @staticmethod
+    def _end_orphan(pid: int | None, task: guard.Task) -> None:
+        """The guard was killed: do what it would have done."""
+        deadline = time.monotonic() + task.term_s
+        while pid is not None:
+            left = [p for p, (_, group) in guard.processes().items() if group == pid]
+            if not left:
+                break
+            late = time.monotonic() > deadline
+            for one in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one, signal.SIGKILL if late else signal.SIGTERM)
+            time.sleep(0.05)
+        if task.cancel:
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.run(
+                    task.cancel,
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    env=task.environ(),
+                    timeout=guard.CANCEL_S,
+                    check=False,
+                )
+
+
+class Launch:
+    """The commands of one plan.
+
+    Args:
+      launcher: explains how they end.
+      plan: what to run.
+      on_end: called with (numbers of the hosts, why) when a command ends whose agents had come,
+        unless it was stopped; on a reader's thread.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        plan: LaunchPlan,
+        on_end: Callable[[tuple[int, ...], Reason], None] | None = None,
+    ) -> None:
+        self.launcher, self.plan, self.on_end = launcher, plan, on_end
+        self._events: queue.SimpleQueue[tuple[int, Mapping[str, Any]]] = queue.SimpleQueue()
+        self._runs: dict[int, _Run] = {}
+        self._lock = threading.RLock()
+        self._starting = threading.Lock()
+        self._guarded: GuardedCommands | None = None
+        self._is_up = self._stopped = False
+
+    def start(
+        self, timeout_s: float, progress: Callable[[str], None] | None = None
+    ) -> list[StartedAgent]:
+        """Run everything and wait until every agent has announced itself.
+
+        Commands with hosts of their own give the agents in the hosts' order. ``progress`` is told
+        how many are there.
+
+        Raises:
+          LaunchError: a command ended before, or not all came within ``timeout_s``. All have been
+            ended again.
+        """
+        try:
+            for file in self.plan.files:
+                write(Path(file.path), file.text, file.mode)
+            self._guarded = GuardedCommands(self._on_event)
+            found = self._bring_up(
+                list(enumerate(self.plan.commands)),
+                time.monotonic() + timeout_s,
+                timeout_s,
+                progress,
+            )
+        except BaseException:
+            self.stop()
+            raise
+        self._is_up = True
+        return sorted(found, key=lambda agent: -1 if agent.host is None else agent.host)
+
+    def successor(self, number: int, name: str, timeout_s: float) -> StartedAgent | None:
+        """A new agent on a host whose old one is known to be gone; None if there is no way to one.
+
+        Raises:
+          LaunchError: it did not come up.
+        """
+        command = self.launcher.successor(self.plan, number, name)
+        if command is None:
+            return None
+        (agent,) = self._bring_up(
+            [(number, command)], time.monotonic() + timeout_s, timeout_s, None
+        )
+        return agent
+
+    def stop(self) -> None:
+        """End every command; returns when they have ended and what they need is cancelled."""
+        self._stopped = True
+        if self._guarded is not None:
+            self._guarded.close()
+        for command in self.plan.commands:
+            if command.tunnel is not None:
+                Path(command.tunnel.here).unlink(missing_ok=True)
+        for file in self.plan.files:
+            Path(file.path).unlink(missing_ok=True)
+
+    def detach(self) -> None:
+        """Let the commands outlive this process; they end when their agents do."""
+        if self._guarded is not None:
+            self._guarded.detach()
+
+    # -- bringing agents up
+
+    def _bring_up(
+        self,
+        wanted: Sequence[tuple[int, Command]],
+        deadline: float,
+        timeout_s: float,
+        progress: Callable[[str], None] | None,
+    ) -> list[StartedAgent]:
+        with self._starting:
+            return _BringUp(self, wanted, deadline, timeout_s, progress).run()
+
+    def _run(self, number: int, command: Command, tries: int) -> tuple[int, _Run]:
+        assert self._guarded is not None
+        task = guard.Task(
+            list(command.argv),
+            dict(command.env),
+            list(command.drop),
+            command.keeps_stdin,
+            list(command.cancel),
+            command.stdin_s,
+            command.term_s,
+        )
+        with self._lock:  # its first event may come before we know its id
+            id = self._guarded.run(task)
+            run = self._runs[id] = _Run(command, number, tries)
+        return id, run
+
+    def _on_event(self, id: int, event: Mapping[str, Any]) -> None:
+        """On the reader's thread: note it, and tell who waits."""
+        with self._lock:
+            run = self._runs[id]
+        if "out" in event:
+            self._note(run, event["out"])
+        elif "err" in event:
+            run.err.append(event["err"])
+        elif "ended" in event:
+            with self._lock:
+                del self._runs[id]
+            if run.is_ready and self._is_up and not self._stopped and self.on_end is not None:
+                self.on_end(run.command.hosts, self._reason(run, event["ended"]))
+        if self._starting.locked():
+            self._events.put((id, {**event, "run": run}))
+
+    def _reason(self, run: _Run, code: int | None) -> Reason:
+        """Why a run ended; ``code`` None means that the guard was killed."""
+        if code is None:
+            return Reason(GUARD_KILLED, "Start again: %jaxcluster start")
+        end = run.end(code)
+        end = replace(end, evidence=self.launcher.evidence(self.plan, end))
+        return self.launcher.explain(end, self.plan.hosts)
+
+    @staticmethod
+    def _note(run: _Run, line: str) -> None:
+        facts, rest = announcements(line)
+        for one in facts:
+            alone = run.command.hosts[0] if len(run.command.hosts) == 1 else None
+            tunnel = run.command.tunnel
+            run.agents.append(StartedAgent(alone, one, tunnel.here if tunnel is not None else ""))
+        if rest.strip():
+            run.out.append(rest)
+
+
+class _BringUp:
+    """Waiting for the agents of some commands: few logins at once, some tried again."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        wanted: Sequence[tuple[int, Command]],
+        deadline: float,
+        timeout_s: float,
+        progress: Callable[[str], None] | None,
+    ) -> None:
+        self.launch, self.deadline, self.timeout_s = launch, deadline, timeout_s
+        self.progress = progress
+        self.expected = sum(len(command.hosts) for _, command in wanted)
+        # (not before, number, command, which try)
+        self.due = [(0.0, number, command, 1) for number, command in wanted]
+        self.current: dict[int, _Run] = {}
+        self.ready: list[_Run] = []
+
+    def run(self) -> list[StartedAgent]:
+        while not self.launch._events.empty():  # of what was before us
+            self.launch._events.get()
+        told, asked = "", time.monotonic()
+        while True:
+            self._begin_those_due()
+            there = sum(len(r.agents) for r in (*self.ready, *self.current.values()))
+            text = f"{there} of {self.expected} hosts"
+            if time.monotonic() > asked + ASK_S:
+                waiting = self.launch.launcher.waiting(self.launch.plan)
+                text += f" ({waiting})" if waiting else ""
+                asked = time.monotonic()
+            elif text in told:
+                text = told
+            if text != told and self.progress is not None:
+                self.progress(text)
+            told = text
+            if not self.current and not self.due:
+                return [agent for run in self.ready for agent in run.agents]
+            self._wait()
+            if time.monotonic() > self.deadline:
+                raise self._too_late()
+
+    def _begin_those_due(self) -> None:
+        busy: dict[str, int] = {}
+        for run in self.current.values():
+            busy[run.command.through] = busy.get(run.command.through, 0) + 1
+        later = []
+        for when, number, command, tries in self.due:
+            full = command.through and busy.get(command.through, 0) >= AT_ONCE
+            if full or time.monotonic() < when:
+                later.append((when, number, command, tries))
+                continue
+            busy[command.through] = busy.get(command.through, 0) + 1
+            id, run = self.launch._run(number, command, tries)
+            self.current[id] = run
+        self.due = later
+
+    def _wait(self) -> None:
+        """For one event, or until something may be due."""
+        try:
+            id, event = self.launch._events.get(timeout=LOOK_S)
+        except queue.Empty:
+            id, event = 0, {}
+        for one, run in list(self.current.items()):
+            self._read_file(run)
+            if run.is_ready:
+                self.ready.append(self.current.pop(one))
+            elif one == id and "ended" in event:
+                del self.current[id]
+                self._failed(run, event["ended"])
+        # One that was ready may have ended while others were waited for.
+        if "ended" in event and any(run is event["run"] for run in self.ready):
+            raise self._error(event["run"], event["ended"])
+
+    def _failed(self, run: _Run, code: int | None) -> None:
+        reason = self.launch._reason(run, code)
+        again = run.command.may_be_tried_again and reason.may_pass and run.tries < TRIES
+        if not again:
+            raise LaunchError(reason.message, reason.hint)
+        wait = TRY_AGAIN_S * 2 ** (run.tries - 1)
+        self.due.append((time.monotonic() + wait, run.number, run.command, run.tries + 1))
+
+    def _error(self, run: _Run, code: int | None) -> LaunchError:
+        reason = self.launch._reason(run, code)
+        return LaunchError(reason.message, reason.hint)
+
+    def _too_late(self) -> LaunchError:
+        there = sum(len(r.agents) for r in (*self.ready, *self.current.values()))
+        run = next(iter(self.current.values()), None)
+        told = f"{there} of {self.expected} hosts were ready within {self.timeout_s:g} s."
+        if run is None:
+            return LaunchError(told, "Longer: --timeout 180")
+        reason = self.launch.launcher.explain(run.end(None), self.launch.plan.hosts)
+        return LaunchError(f"{told} {reason.message}", reason.hint)
+
+    @staticmethod
+    def _read_file(run: _Run) -> None:
+        """New lines of the file in which a command's agents announce themselves.
+
+        It is opened each time: a shared file system shows a file as it is when it is opened.
+        """
+        if not run.command.announces_in:
+            return
+        try:
+            with open(run.command.announces_in, "rb") as file:
+                file.seek(run.file_at)
+                data = file.read(1 << 20)
+        except OSError:
+            return
+        whole = data[: data.rfind(b"\n") + 1]
+        run.file_at += len(whole)
+        for line in whole.decode(errors="replace").splitlines():
+            Launch._note(run, line)
+
+
+def write(path: Path, text: str, mode: int) -> None:
+    """A file of exactly this mode from its first moment."""
+    path.unlink(missing_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(fd, "w") as file:
+        os.fchmod(fd, mode)
+        file.write(text)

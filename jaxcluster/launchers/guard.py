@@ -1,0 +1,388 @@
+"""A small process that runs a launcher's commands, and ends them when the notebook is gone.
+
+    python -I -S guard.py OWNER_PID
+
+It imports the standard library alone and nothing of jaxcluster, and is there in some 30 ms. What
+it reads are JSON lines: ``{"run": ID, "task": Task}``, ``{"stop": ID}`` and ``{"detach": true}``.
+What it prints are JSON lines, too: ``{"id": ID, "started": PID}``; ``"out"`` and ``"err"`` with a
+line of the command's; and as a command's last one ``"ended"`` with its exit status and
+``"cancelled"`` with that of its cancel command, or null.
+
+A command ends
+
+- by itself;
+- by ``stop``, or when this process's standard input ends: the notebook lets go of it;
+- when the notebook's process is gone, ``kill -9`` included: then this process has another parent.
+  (The end of the input alone does not tell it: a process that the notebook has forked may hold the
+  pipe open.)
+
+In every case: its standard input is closed if it was kept open, then its process group gets
+SIGTERM, then SIGKILL; and then, exactly once, its cancel command runs. With the last command
+everything that any of them has started in a session of its own ends as well: this process is their
+subreaper. If this process is killed itself, the kernel sends the commands SIGTERM.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+
+LINE = 1 << 16  # of output; longer ones come in parts
+UNREAD = 1 << 20  # so much output is kept for a notebook that does not read; then commands wait
+CANCEL_S = 20.0  # a cancel command has so long
+DRAIN_S = 0.5  # what a command wrote last; somebody else may hold its pipes open
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+@dataclass(frozen=True)
+class Task:
+    """A command and how it is ended.
+
+    Attributes:
+      argv: the command.
+      env: variables for it, beside the guard's own.
+      drop: variables of the guard's that it does not get.
+      keeps_stdin: whether its standard input is kept open; else it is empty.
+      cancel: what is run once when the command has ended; may be empty.
+      stdin_s: how long it may go on after its input's end, before SIGTERM.
+      term_s: how long after SIGTERM, before SIGKILL.
+    """
+
+    argv: list[str]
+    env: dict[str, str] = field(default_factory=dict)
+    drop: list[str] = field(default_factory=list)
+    keeps_stdin: bool = False
+    cancel: list[str] = field(default_factory=list)
+    stdin_s: float = 1.0
+    term_s: float = 1.0
+
+    def environ(self) -> dict[str, str]:
+        """The command's environment."""
+        return {k: v for k, v in os.environ.items() if k not in self.drop} | self.env
+
+    def line(self, id: int) -> bytes:
+        """The message that has a guard run it."""
+        return json.dumps({"run": id, "task": asdict(self)}).encode() + b"\n"
+
+
+class Running:
+    """One command, from its start to its last word. ``phase`` says how far its end has come."""
+
+    def __init__(self, id: int, task: Task) -> None:
+        self.id = id
+        self.task = task
+        self.stopping = False
+        self.phase = "runs"
+        self.deadline = 0.0
+        self.partial: dict[str, bytes] = {"out": b"", "err": b""}
+        self.streams: dict[int, str] = {}
+        self.cancelling: subprocess.Popen[bytes] | None = None
+        guard = os.getpid()
+        libc = ctypes.CDLL(None)
+
+        def in_child() -> None:
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+            for number in (signal.SIGINT, signal.SIGHUP):  # ignored by the guard
+                signal.signal(number, signal.SIG_DFL)
+            if os.getppid() != guard:
+                os._exit(1)
+
+        self.process = subprocess.Popen(
+            task.argv,
+            stdin=subprocess.PIPE if task.keeps_stdin else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=task.environ(),
+            start_new_session=True,
+            preexec_fn=in_child,  # noqa: PLW1509 - the guard has one thread
+        )
+        assert self.process.stdout is not None and self.process.stderr is not None
+        for stream, name in ((self.process.stdout, "out"), (self.process.stderr, "err")):
+            os.set_blocking(stream.fileno(), False)
+            self.streams[stream.fileno()] = name
+
+    def enter(self, phase: str, most_s: float) -> None:
+        self.phase, self.deadline = phase, time.monotonic() + most_s
+
+    @property
+    def late(self) -> bool:
+        return time.monotonic() > self.deadline
+
+    def lines(self, fd: int) -> tuple[str, list[str]]:
+        """(``out`` or ``err``, the lines that have come); the last time there is something."""
+        name = self.streams[fd]
+        try:
+            data = os.read(fd, 1 << 16)
+        except BlockingIOError:
+            return name, []
+        except OSError:
+            data = b""
+        if not data:
+            del self.streams[fd]
+        *lines, rest = (self.partial[name] + data).split(b"\n")
+        while len(rest) > LINE or (rest and not data):
+            lines.append(rest[:LINE])
+            rest = rest[LINE:]
+        self.partial[name] = rest
+        return name, [line.decode(errors="replace").rstrip("\r") for line in lines]
+
+    def signal_group(self, number: int) -> bool:
+        """Whether somebody of its process group was there to be signalled."""
+        members = [pid for pid, (_, group) in processes().items() if group == self.process.pid]
+        for pid in members:
+            _kill(pid, number)
+        return bool(members)
+
+    def cancel(self) -> str:
+        """Start the cancel command; what kept it from being started."""
+        try:
+            self.cancelling = subprocess.Popen(
+                self.task.cancel,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=self.task.environ(),
+                start_new_session=True,
+            )
+        except OSError as error:
+            return f"{self.task.cancel[0]}: {error.strerror}"
+        return ""
+
+
+class Guard:
+    """The process itself: one thread, one loop."""
+
+    def __init__(self, owner: int) -> None:
+        self.owner = owner
+        self.running: dict[int, Running] = {}
+        self.leaving = self.detached = self.nobody_reads = False
+        self.inbox = self.outbox = b""
+        self.selector = selectors.DefaultSelector()
+
+    def run(self) -> int:
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        for fd in (0, 1):
+            os.set_blocking(fd, False)
+        self.selector.register(0, selectors.EVENT_READ)
+        while not self.leaving or self.running:
+            self._turn(0.02 if any(r.phase != "runs" for r in self.running.values()) else 0.2)
+            for one in list(self.running.values()):
+                one.stopping = one.stopping or self.leaving
+                self._step(one)
+            if self.detached:
+                self.leaving = not self.running
+        self._end_others()
+        self._flush(1.0)
+        return 0
+
+    # -- one turn of the loop
+
+    def _turn(self, timeout_s: float) -> None:
+        """Wait for something, at most ``timeout_s``, and pass it on."""
+        owners = {fd: one for one in self.running.values() for fd in one.streams}
+        self._listen(owners if len(self.outbox) < UNREAD else {})
+        for key, _ in self.selector.select(timeout_s):
+            if key.fd == 0:
+                self._read_input()
+            elif key.fd == 1:
+                self._write()
+            elif key.fd in owners:
+                self._pass_on(owners[key.fd], key.fd)
+        if not self.detached and os.getppid() != self.owner:
+            self.leaving = True
+
+    def _listen(self, wanted: dict[int, Running]) -> None:
+        listened = set(self.selector.get_map()) - {0, 1}
+        for fd in listened - set(wanted):
+            self.selector.unregister(fd)
+        for fd in set(wanted) - listened:
+            self.selector.register(fd, selectors.EVENT_READ)
+
+    def _pass_on(self, one: Running, fd: int) -> None:
+        name, lines = one.lines(fd)
+        if fd not in one.streams:
+            self.selector.unregister(fd)
+        for line in lines:
+            self._say(one, **{name: line})
+
+    def _read_input(self) -> None:
+        try:
+            data = os.read(0, 1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        *lines, self.inbox = (self.inbox + data).split(b"\n")
+        for line in lines:
+            self._do(json.loads(line))
+        if not data:
+            self.selector.unregister(0)
+            self.leaving = self.leaving or not self.detached
+
+    def _do(self, message: dict[str, object]) -> None:
+        if "run" in message:
+            id, task = message["run"], message["task"]
+            assert isinstance(id, int) and isinstance(task, dict)
+            try:
+                one = self.running[id] = Running(id, Task(**task))
+            except OSError as error:
+                code = 127 if isinstance(error, FileNotFoundError) else 126
+                self._put({"id": id, "err": f"{task['argv'][0]}: {error.strerror}"})
+                self._put({"id": id, "ended": code, "cancelled": None})
+                return
+            self._say(one, started=one.process.pid)
+        elif "stop" in message:
+            for one in self.running.values():
+                one.stopping = one.stopping or one.id == message["stop"]
+        elif "detach" in message:
+            self.detached = True
+
+    def _say(self, one: Running, **event: object) -> None:
+        self._put({"id": one.id, **event})
+
+    def _put(self, event: dict[str, object]) -> None:
+        if self.nobody_reads or (self.detached and len(self.outbox) > UNREAD):
+            return
+        self.outbox += json.dumps(event).encode() + b"\n"
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            if self.outbox:
+                self.outbox = self.outbox[os.write(1, self.outbox) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.nobody_reads, self.outbox = True, b""
+        listened = 1 in self.selector.get_map()
+        if self.outbox and not listened:
+            self.selector.register(1, selectors.EVENT_WRITE)
+        elif listened and not self.outbox:
+            self.selector.unregister(1)
+
+    def _flush(self, most_s: float) -> None:
+        deadline = time.monotonic() + most_s
+        while self.outbox and time.monotonic() < deadline:
+            time.sleep(0.01)
+            self._write()
+
+    # -- the end of a command
+
+    def _step(self, one: Running) -> None:
+        """One step of a command's end, as far as it is due."""
+        ended = one.process.poll() is not None
+        if one.phase in ("runs", "asked", "termed", "killed"):
+            if ended:
+                one.enter("others", one.task.term_s)
+                one.signal_group(signal.SIGTERM)
+            elif one.phase == "runs" and one.stopping:
+                if one.process.stdin is not None:
+                    one.process.stdin.close()
+                one.enter("asked", one.task.stdin_s if one.process.stdin is not None else 0.0)
+            elif one.phase == "asked" and one.late:
+                one.signal_group(signal.SIGTERM)
+                one.enter("termed", one.task.term_s)
+            elif one.phase == "termed" and one.late:
+                one.signal_group(signal.SIGKILL)
+                one.enter("killed", one.task.term_s)
+        if one.phase == "others":  # of its group
+            _reap(-one.process.pid)
+            if not one.signal_group(signal.SIGKILL if one.late else 0):
+                one.enter("drains", DRAIN_S)
+        if one.phase == "drains" and (one.late or not one.streams):
+            for name, rest in one.partial.items():
+                if rest:
+                    self._say(one, **{name: rest.decode(errors="replace")})
+            one.enter("cancels", CANCEL_S)
+            if one.task.cancel and (why := one.cancel()):
+                self._say(one, err=why)
+        if one.phase == "cancels":
+            code = one.cancelling.poll() if one.cancelling is not None else None
+            if one.cancelling is not None and code is None:
+                if one.late:
+                    one.cancelling.kill()
+                return
+            self._finish(one, code)
+
+    def _finish(self, one: Running, cancelled: int | None) -> None:
+        del self.running[one.id]
+        self._listen({fd: r for r in self.running.values() for fd in r.streams})
+        for stream in (one.process.stdout, one.process.stderr):
+            if stream is not None:
+                stream.close()
+        self._say(one, ended=one.process.returncode, cancelled=cancelled)
+
+    def _end_others(self) -> None:
+        """What commands have put into sessions of their own."""
+        number, deadline = signal.SIGTERM, time.monotonic() + 1.0
+        signalled: set[int] = set()
+        while left := descendants(os.getpid()):
+            if time.monotonic() > deadline:
+                if number == signal.SIGKILL:
+                    return  # in the kernel's hands
+                number, deadline, signalled = signal.SIGKILL, time.monotonic() + 5.0, set()
+            for pid in set(left) - signalled:
+                _kill(pid, number)
+                signalled.add(pid)
+            _reap(-1)
+            time.sleep(0.02)
+
+
+def processes() -> dict[int, tuple[int, int]]:
+    """The living processes of this machine: pid to (parent, process group)."""
+    found = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
+        if name.isdecimal():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as stat:
+                    fields = stat.read().rpartition(b")")[2].split()
+            except OSError:
+                continue
+            if fields[0] not in (b"Z", b"X"):
+                found[int(name)] = int(fields[1]), int(fields[2])
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """The living processes below ``pid``."""
+    parents = {child: parent for child, (parent, _) in processes().items()}
+    found, level = [], {pid}
+    while level := {child for child, parent in parents.items() if parent in level}:
+        found += sorted(level)
+    return found
+
+
+def _kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def _reap(whom: int) -> None:
+    """Take the ends of processes that were left to us (as ``waitpid`` names them)."""
+    try:
+        while os.waitpid(whom, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def main() -> int:
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # a terminal's: they are the notebook's
+    guard = Guard(int(sys.argv[1]))
+    signal.signal(signal.SIGTERM, lambda *_: setattr(guard, "leaving", True))
+    return guard.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,399 @@
+"""Agents over ssh: one login per host, which carries the agent's whole traffic.
+
+The agent listens on a Unix socket there, which ssh joins to one here (``-L``): no port is opened on
+either side, so firewalls, NAT and jump hosts need no setting. With ``direct`` it listens on a TCP
+port instead, which is faster where hosts can reach each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from jaxcluster.errors import LauncherUnavailable, UsageError
+from jaxcluster.launchers.base import (
+    AgentOptions,
+    Command,
+    End,
+    Launcher,
+    LaunchPlan,
+    Reason,
+    Tunnel,
+    agent_argv,
+)
+from jaxcluster.launchers.hosts import Host, place
+from jaxcluster.launchers.quoting import join, quote, quote_path
+from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble
+
+CONNECT_S = 10
+# A link that is cut is noticed after 15 s, before the agent's lease is over.
+ALIVE_S, ALIVE_COUNT = 5, 3
+SOCKET_LENGTH = 100  # of a Unix socket's path; the kernel takes 107 bytes
+
+# ssh takes the first value that it meets. These stand before the user's own options ...
+FIRST = ("BatchMode=yes",)  # never let ask: there is nobody to answer
+# ... and these behind them, but before what the config says.
+DEFAULTS = (
+    f"ConnectTimeout={CONNECT_S}",
+    f"ServerAliveInterval={ALIVE_S}",
+    f"ServerAliveCountMax={ALIVE_COUNT}",
+    # A connection of its own: one that is shared ends when its first user does, keeps our forward
+    # when we end, and passes all traffic through one process.
+    "ControlMaster=no",
+    "ControlPath=none",
+    "RemoteCommand=none",  # a config that has one refuses any command on the command line
+    "PermitLocalCommand=no",
+    "LogLevel=INFO",  # a config with QUIET would hide why a login failed
+    # Of a config's own LocalForward a port may be taken already; ours is looked at when it is used.
+    "ExitOnForwardFailure=no",
+    "StreamLocalBindUnlink=yes",  # an ssh that was killed leaves its socket behind
+)
+# BatchMode is not handed on to the ssh that ProxyJump runs: this keeps it from asking, too.
+NEVER_ASK = (("SSH_ASKPASS", "/bin/false"), ("SSH_ASKPASS_REQUIRE", "never"))
+
+
+@dataclass(frozen=True)
+class SSH(Launcher):
+    """``--launcher ssh``.
+
+    Attributes:
+      hosts: where, in order of rank.
+      num_processes: ``-n``; None where the hosts have their numbers, or their devices decide.
+      ssh: the command that stands for ``ssh``, with options of the user's.
+      config: an ssh config (``ssh -F``).
+      options: ``NAME=VALUE`` as for ``ssh -o``.
+      jump: as for ``ssh -J``.
+      user: for the hosts that have none of their own.
+      port: for the hosts that have none of their own.
+      direct: TCP to the agents, without a tunnel.
+      through: what each host is reached through; ``prepared`` fills it in.
+    """
+
+    hosts: tuple[Host, ...]
+    num_processes: int | None = None
+    ssh: tuple[str, ...] = ("ssh",)
+    config: str = ""
+    options: tuple[str, ...] = ()
+    jump: str = ""
+    user: str | None = None
+    port: int | None = None
+    direct: bool = False
+    through: tuple[str, ...] = ()
+
+    name = "ssh"
+
+    def prepared(self, environ: Mapping[str, str]) -> SSH:
+        """Ask ``ssh -G`` what each host is reached through; some 10 ms a host."""
+        if shutil.which(self.ssh[0], path=environ.get("PATH")) is None:
+            raise LauncherUnavailable(
+                f"There is no {self.ssh[0]} on this machine.",
+                "Install OpenSSH's client, or name one: --ssh /path/to/ssh",
+            )
+        through = []
+        for host in self.hosts:
+            done = subprocess.run(
+                [*self._base(host), "-G", "--", host.name],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env=dict(environ),
+                timeout=60,
+                check=False,
+            )
+            if done.returncode:
+                raise UsageError(
+                    f"ssh can't read its settings for {host.name}: "
+                    + last_line(done.stderr.splitlines()).replace("command-line: line 0: ", ""),
+                    f"Try: {' '.join(self.ssh)} {host.name} true",
+                )
+            through.append(jump_host(done.stdout))
+        return replace(self, through=tuple(through))
+
+    def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
+        ranks = place(self.hosts, self.num_processes)
+        check_environment(agent.env)
+        token = hashlib.sha256(f"{agent.owner_key} {folder}".encode()).hexdigest()[:16]
+        commands = tuple(
+            self._command(number, host, agent, folder, token)
+            for number, host in enumerate(self.hosts)
+        )
+        names = tuple(host.name for host in self.hosts)
+        return LaunchPlan("ssh", len(names), commands, names, ranks)
+
+    def _base(self, host: Host) -> list[str]:
+        """ssh with all settings for a host, up to what is to be done there."""
+        port, user = host.port or self.port, host.user or self.user
+        return [
+            *self.ssh,
+            *(["-F", self.config] if self.config else []),
+            *(["-J", self.jump] if self.jump else []),
+            *(["-p", str(port)] if port else []),
+            *(["-l", user] if user else []),
+            *(word for option in (*FIRST, *self.options, *DEFAULTS) for word in ("-o", option)),
+        ]
+
+    def _command(
+        self, number: int, host: Host, agent: AgentOptions, folder: str, token: str
+    ) -> Command:
+        tunnel, listen, forward = None, "tcp", []
+        if not self.direct:
+            tunnel = Tunnel(f"{folder}/ssh-{number}.sock", f"/tmp/jaxcluster-{token}-{number}.sock")
+            if len(tunnel.here.encode()) > SOCKET_LENGTH:
+                raise UsageError(
+                    f"{tunnel.here} is too long for the path of a Unix socket.",
+                    "Set JAXCLUSTER_RUNTIME_DIR to a shorter folder, or use --direct.",
+                )
+            listen, forward = tunnel.there, ["-L", f"{tunnel.here}:{tunnel.there}"]
+        try:
+            there = remote_command(agent, listen)
+        except ValueError as error:
+            raise UsageError(
+                f"ssh can't pass this on: {error}.", "Leave it out of --env and --python."
+            ) from None
+        # No terminal (-T) and no X11 (-x), whatever the config says.
+        argv = (*self._base(host), "-T", "-x", *forward, "--", host.name, there)
+        return Command(
+            argv,
+            (number,),
+            env=NEVER_ASK,
+            keeps_stdin=True,
+            tunnel=tunnel,
+            through=self.through[number] if self.through else self.jump,
+            may_be_tried_again=True,
+        )
+
+    def successor(self, plan: LaunchPlan, number: int, name: str) -> Command:
+        return plan.commands[number]
+
+    def explain(self, end: End, hosts: Sequence[str] = ()) -> Reason:
+        host = self.hosts[end.command.hosts[0]]
+        ssh = " ".join([*self.ssh, *(["-F", self.config] if self.config else [])])
+        if self.jump:
+            ssh += f" -J {self.jump}"
+        if port := host.port or self.port:
+            ssh += f" -p {port}"
+        user = host.user or self.user
+        login = f"{ssh} {user + '@' if user else ''}{host.name}"
+        return explain_ssh(end, host.name, login)
+
+
+def remote_command(agent: AgentOptions, listen: str) -> str:
+    """The line for a host's login shell, whichever that is, that becomes the agent.
+
+    Raises:
+      ValueError: a word can't be passed to every shell.
+    """
+    words = [quote_path(agent.python), join(agent_argv(agent, listen, stdin_ends=True)[1:])]
+    settings = [quote(f"{name}={value}") for name, value in agent.env]
+    # exec: no shell stays between ssh and the agent.
+    return " ".join(["exec", *(["env", *settings] if settings else []), *words])
+
+
+def check_environment(env: Sequence[tuple[str, str]]) -> None:
+    """Refuse what ``env NAME=VALUE`` can't set.
+
+    Raises:
+      UsageError: a name is no variable's.
+    """
+    for name, _ in env:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise UsageError(
+                f"--env: {name!r} is not the name of a variable.", "For example: --env JAX_DEBUG=1"
+            )
+
+
+def jump_host(settings: str) -> str:
+    """What ``ssh -G`` says a host is reached through; empty for nothing."""
+    found = dict(line.partition(" ")[::2] for line in settings.splitlines())
+    for key in ("proxyjump", "proxycommand"):
+        if (value := found.get(key, "none")) != "none":
+            return value
+    return ""
+
+
+# ----------------------------------------------------------------------- what ssh said, in words
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One kind of failure: what ssh or the login shell prints, and what is said of it.
+
+    In message and hint ``{host}`` and ``{login}`` (an ssh command for it) are filled in.
+    """
+
+    pattern: str
+    message: str
+    hint: str
+    may_pass: bool = False
+
+
+_INTERACTIVE = (
+    "It asks for a password, and here is nobody to type one. Log in with a key "
+    "(ssh-copy-id {host}), or open a shared connection before (ControlMaster in the ssh config) "
+    "and add --ssh-option ControlPath=PATH."
+)
+_CASES = (
+    _Case(
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key for .* has changed",
+        "{host} has another host key than before.",
+        "If it was installed again, forget the old one: ssh-keygen -R {host}   Then: {login} true",
+    ),
+    _Case(
+        r"Host key verification failed|No .* host key is known for",
+        "{host} has a host key that is not known here.",
+        "Log in once by hand and accept it: {login} true",
+    ),
+    _Case(
+        r"Could not resolve hostname .*Temporary failure|Temporary failure in name resolution",
+        "{host} could not be looked up.",
+        "Is this machine's network up? Try: {login} true",
+        True,
+    ),
+    _Case(
+        r"Could not resolve (hostname|proxy)",
+        "{host} is not a host that is known here.",
+        "Check the name in --hosts, or give it an address in the ssh config.",
+    ),
+    # Before "Permission denied": ssh says both, and this is why.
+    _Case(
+        r"UNPROTECTED PRIVATE KEY FILE|bad permissions",
+        "The private key for {host} may be read by others, so ssh does not use it.",
+        "chmod 600 the key's file.",
+    ),
+    _Case(
+        r"Too many authentication failures",
+        "{host} was offered too many keys.",
+        "Name the right one in the ssh config (IdentityFile, IdentitiesOnly yes).",
+    ),
+    _Case(
+        r"Permission denied \([^)]*(password|keyboard-interactive)",
+        "{host} did not let us in with a key.",
+        _INTERACTIVE,
+    ),
+    _Case(
+        r"Permission denied",
+        "{host} refused our key.",
+        "Try: {login} true   The key must be in the host's authorized_keys, and ssh must find it "
+        "(IdentityFile in the ssh config, or ssh-add).",
+    ),
+    _Case(
+        r"This account is (currently )?not available|account .*(expired|locked)|Access denied",
+        "{host} does not let this user run commands.",
+        "Try: {login} true",
+    ),
+    _Case(
+        r"(kex|ssh)_exchange_identification|Connection (reset|closed) by|banner exchange: "
+        r"|Broken pipe|Exceeded MaxStartups",
+        "{host} broke the connection off during the login.",
+        "Too many logins at once, or a firewall? Try: {login} true",
+        True,
+    ),
+    _Case(
+        r"Connection refused|open failed: connect failed",
+        "Nothing answers {host} on ssh's port.",
+        "Is its sshd running, and is this its port (--port, or HOST:RANKS:PORT)? Try: {login} true",
+    ),
+    _Case(
+        r"timed out|Operation timed out|Timeout, server",
+        "{host} did not answer.",
+        "Is it up and can it be reached from here? Try: {login} true",
+    ),
+    _Case(
+        r"No route to host|Network is unreachable",
+        "{host} can't be reached from here.",
+        "Through another host: --jump GATEWAY. Try: {login} true",
+    ),
+    _Case(
+        r"Bad configuration option|unsupported option|Can't open user config"
+        r"|Bad owner or permissions|\d+ bad configuration|extra arguments at end of line",
+        "ssh can't read its settings for {host}.",
+        "Try: {login} true",
+    ),
+    _Case(
+        r"no matching (host key type|key exchange|cipher|mac)|Unable to negotiate",
+        "{host} and this ssh have no algorithm in common.",
+        "Try: {login} true",
+    ),
+    _Case(
+        r"cannot listen to|Could not request local forwarding",
+        "ssh could not make the socket of the tunnel to {host}.",
+        "Is the folder writable? Or without a tunnel: --direct",
+    ),
+    _Case(
+        r"administratively prohibited",
+        "{host} does not let ssh forward sockets.",
+        "Without a tunnel: --direct   Or its administrator allows AllowStreamLocalForwarding.",
+    ),
+)
+
+
+def explain_ssh(end: End, host: str, login: str) -> Reason:
+    """Why an agent over ssh ended or never came. Pure.
+
+    Args:
+      host: the name that was asked for.
+      login: an ssh command for it that a user could type.
+    """
+    said = last_line(end.errors)
+    shell = last_line(end.chatter)
+    evidence = f' ssh says: "{said}"' if said else ""
+    if end.was_ready:
+        return _explain_loss(end, host, evidence)
+    if end.code not in (None, 255):
+        return _explain_there(end, host)
+    text = "\n".join(end.errors)
+    for case in _CASES:
+        if re.search(case.pattern, text):
+            names = {"host": host, "login": login}
+            told = next((e.strip() for e in reversed(end.errors) if re.search(case.pattern, e)), "")
+            shown = said if said and not said.startswith("@") else told
+            message = f'{case.message.format(**names)} ssh says: "{shown}"'
+            return Reason(message, case.hint.format(**names), case.may_pass)
+    before = f' Its login shell printed: "{shell}"' if shell else ""
+    if end.code is None:
+        return Reason(
+            f"{host} has logged us in, or is about to, and its agent is not there yet."
+            f"{evidence}{before}",
+            f"Longer: --timeout 180   Does its login shell wait for something? Try: {login} true",
+        )
+    return Reason(
+        f"The agent on {host} did not come up: ssh {how_it_ended(end.code)}.{evidence}{before}",
+        f"Try: {login} true",
+    )
+
+
+def _explain_there(end: End, host: str) -> Reason:
+    """What the login shell or Python said, where ssh itself did its part."""
+    python = _python_in(end.command.argv[-1])
+    if (trouble := python_trouble(end.errors, python, f"on {host}")) is not None:
+        return trouble
+    said, shell = last_line(end.errors), last_line(end.chatter)
+    printed = f' Its login shell printed: "{shell}"' if shell else ""
+    last = f' It says: "{said}"' if said else ""
+    return Reason(
+        f"The agent on {host} {how_it_ended(end.code)}.{last}{printed}",
+        ""
+        if said
+        else "Does its login shell end by itself? Its startup files run before the agent.",
+    )
+
+
+def _python_in(line: str) -> str:
+    """The Python that ``remote_command`` has put into a line."""
+    return line.partition(" -m jaxcluster.agent")[0].split(" ")[-1].replace("'", "")
+
+
+def _explain_loss(end: End, host: str, evidence: str) -> Reason:
+    text = "\n".join(end.errors)
+    if re.search(r"Timeout, server .* not responding", text):
+        return Reason(f"{host} did not answer for {ALIVE_S * ALIVE_COUNT} s.{evidence}")
+    if re.search(r"closed by remote host|Broken pipe|Connection reset|Connection closed", text):
+        return Reason(f"The connection to {host} broke.{evidence}")
+    if end.code == 255:
+        return Reason(f"The agent on {host} was killed, or the connection to it broke.{evidence}")
+    return Reason(f"The agent on {host} {how_it_ended(end.code)}.{evidence}")

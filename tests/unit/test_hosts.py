@@ -1,0 +1,201 @@
+"""``--hosts`` and hostfiles: what they mean, and what is said of those that mean nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jaxcluster.errors import UsageError
+from jaxcluster.launchers.hosts import (
+    Host,
+    expand_nodelist,
+    parse_hostfile,
+    parse_hosts,
+    place,
+    ranks_by_host,
+    read_hostfile,
+)
+
+
+def refused(text: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        parse_hosts(text)
+    return str(caught.value)
+
+
+# ------------------------------------------------------------------------------------- --hosts
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("h1:2,user@h2:2", [Host("h1", 2), Host("h2", 2, "user")]),
+        ("h1", [Host("h1")]),
+        (" h1 , h2 ", [Host("h1"), Host("h2")]),
+        ("[fe80::1]:2", [Host("fe80::1", 2)]),
+        ("me@[fe80::1%eth0]:2:2222", [Host("fe80::1%eth0", 2, "me", 2222)]),
+        ("[::1]", [Host("::1")]),
+        ("10.0.0.1:4", [Host("10.0.0.1", 4)]),
+        ("h1:2:2222", [Host("h1", 2, None, 2222)]),
+        ("h1::2222", [Host("h1", None, None, 2222)]),
+        ("n[01-04,07]:2", [Host(f"n{i}", 2) for i in ("01", "02", "03", "04", "07")]),
+        ("me@n[9-11]", [Host(f"n{i}", None, "me") for i in (9, 10, 11)]),
+        ("n[1,2]:1,m:3", [Host("n1", 1), Host("n2", 1), Host("m", 3)]),
+        ("r[1-2]n[1-2].site", [Host(f"r{r}n{n}.site") for r in (1, 2) for n in (1, 2)]),
+        (r"CORP\me@h1:1", [Host("h1", 1, r"CORP\me")]),
+        ("first.last@my-host.example.org:8", [Host("my-host.example.org", 8, "first.last")]),
+        # A container behind each port is a host of its own.
+        (
+            "localhost:2:2201,localhost:2:2202",
+            [Host("localhost", 2, None, p) for p in (2201, 2202)],
+        ),
+    ],
+)
+def test_hosts_are_read_in_the_order_given(text: str, hosts: list[Host]) -> None:
+    assert parse_hosts(text) == tuple(hosts)
+
+
+@pytest.mark.parametrize("text", ["h1:2", "h1", "me@h1:2:2222", "[fe80::1]:2", "h1::22", "u@[::1]"])
+def test_a_host_is_shown_as_it_is_typed(text: str) -> None:
+    assert str(parse_hosts(text)[0]) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "--hosts names no host"),
+        ("h1:0", "'0' in 'h1:0' is not a number of ranks"),
+        ("h1:two", "'two' in 'h1:two' is not a number of ranks"),
+        ("h1:-1", "'-1' in 'h1:-1' is not a number of ranks"),
+        ("h1:2.5", "'2.5' in 'h1:2.5'"),
+        ("h1:", "'' in 'h1:' is not a number of ranks"),
+        ("h1:٣", "is not a number of ranks"),
+        ("h1:2,,h2:2", "there is nothing between two commas"),
+        ("h1:2,", "there is nothing between two commas, or at an end"),
+        (":2", "':2' names no host"),
+        ("@h1:2", "'@h1:2' has no user before the '@'"),
+        ("a b@h1", "'a b' is not a user"),
+        ("h1 h2", "'h1 h2' in 'h1 h2' is not the name of a host"),
+        ("h1;rm", "is not the name of a host"),
+        ("$(id)", "is not the name of a host"),
+        ("-oProxyCommand=x", "no host's name begins with '-'"),
+        ("me@-oProxyCommand=x", "is not the name of a host"),
+        ("-l@h1", "no host's name begins with '-'"),
+        ("fe80::1:2", "stands in brackets: [fe80::1:2]:2"),
+        ("[fe80::1:2", "the brackets of '[fe80::1:2' don't pair"),
+        ("[h1]:2", "'[h1]:2' is not an IPv6 address in brackets"),
+        ("[fe80::1]2", "'2' behind the bracket"),
+        ("h1:2222", "asks for 2222 ranks on one host; a port comes after them: h1:2:2222"),
+        ("h1:2:0", "'0' in 'h1:2:0' is not a port from 1 to 65535"),
+        ("h1:2:99999", "'99999' in 'h1:2:99999' is not a port"),
+        ("h1:2,h1:2", "h1 is there twice.\nOnce, with all of its ranks: h1:4"),
+        ("h1:2,me@H1:1", "H1 is there twice"),
+        ("n[1-3],n2", "n2 is there twice"),
+        ("n[3-1]", "'3-1' in 'n[3-1]' counts backwards: write 1-3"),
+        ("n[1-]", "has no ranges such as [01-04,07]"),
+        ("n[a-b]", "has no ranges such as [01-04,07]"),
+        ("n[1-999999999]", "names more than 65536 hosts"),
+        ("n[1-300]m[1-300]", "names more than 65536 hosts"),
+        ("n[[1]]", "don't pair"),
+        ("n]1[", "don't pair"),
+    ],
+)
+def test_what_is_no_host_says_which_word_with_an_example(text: str, said: str) -> None:
+    told = refused(text)
+    assert said in told
+    message, hint = told.split("\n")
+    assert message.startswith("--hosts") and message.endswith(".")
+    assert hint.startswith(("For example: --hosts h1:2", "Once, with all"))
+
+
+def test_a_nodelist_is_expanded_as_slurm_expands_it() -> None:
+    assert expand_nodelist("n[08-11],login") == ("n08", "n09", "n10", "n11", "login")
+
+
+# ------------------------------------------------------------------------------------ hostfiles
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("h1 slots=2\nh2 slots=2 max_slots=4\n", [Host("h1", 2), Host("h2", 2)]),
+        ("# all\n\nh1\nh2 # the second\n", [Host("h1"), Host("h2")]),
+        ("me@h1:2\n[fe80::1]:2\n", [Host("h1", 2, "me"), Host("fe80::1", 2)]),
+        ("n[01-02,07]\n", [Host("n01"), Host("n02"), Host("n07")]),
+        ("n[1-2] slots=4 port=2222\n", [Host(f"n{i}", 4, None, 2222) for i in (1, 2)]),
+        ("h1 user=me port=22\n", [Host("h1", None, "me", 22)]),
+        ("h1 SLOTS=2 Max-Slots=2\r\n", [Host("h1", 2)]),
+        # PBS_NODEFILE and LSF: a line for each slot.
+        ("h1\nh1\nh2\nh2\n", [Host("h1", 2), Host("h2", 2)]),
+        ("h1\nh2\nh1\n", [Host("h1", 2), Host("h2", 1)]),
+    ],
+)
+def test_hostfiles_of_other_tools_are_read(text: str, hosts: list[Host]) -> None:
+    assert parse_hostfile(text, "hosts") == tuple(hosts)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "The hostfile hosts names no host."),
+        ("# h1\n   \n", "The hostfile hosts names no host."),
+        ("h1 slots=two\n", "hosts, line 1: 'two' in 'slots=two' is not possible."),
+        ("h1\nh2 slots=0\n", "hosts, line 2: '0' in 'slots=0' is not possible."),
+        ("h1 slot=2\n", "hosts, line 1: 'slot=2' is not slots=, user= or port=."),
+        ("h1 2\n", "hosts, line 1: '2' is not slots=, user= or port=."),
+        ("h1 port=0\n", "hosts, line 1: '0' in 'port=0' is not possible."),
+        ("h1:x\n", "hosts, line 1: 'x' in 'h1:x' is not a number of ranks"),
+        ("h1 slots=2\nh1 slots=2\n", "hosts: h1 is there twice."),
+        ("<html>\n", "hosts, line 1: '<html>' in '<html>' is not the name of a host"),
+    ],
+)
+def test_a_wrong_line_of_a_hostfile_is_named(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_hostfile(text, "hosts")
+    assert said in str(caught.value)
+    assert "\n" in str(caught.value)  # with what to type
+
+
+def test_a_hostfile_that_can_not_be_read_is_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "none", tmp_path, tmp_path / "binary"):
+        (tmp_path / "binary").write_bytes(b"\xff\xfe\x00h")
+        with pytest.raises(UsageError, match=rf"The hostfile {path} can't be read: "):
+            read_hostfile(path)
+    (tmp_path / "good").write_text("h1 slots=2\n")
+    assert read_hostfile(tmp_path / "good") == (Host("h1", 2),)
+
+
+# -------------------------------------------------------------------------------- ranks of hosts
+
+
+def test_ranks_are_contiguous_on_a_host_in_the_order_given() -> None:
+    assert ranks_by_host([2, 1, 3]) == (range(2), range(2, 3), range(3, 6))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "n", "counts"),
+    [
+        ("h1:2,h2:3", None, (2, 3)),
+        ("h1:2,h2:3", 5, (2, 3)),
+        ("h1,h2", 4, (2, 2)),
+        ("h1,h2", None, None),
+    ],
+)
+def test_how_many_ranks_a_host_gets(hosts: str, n: int | None, counts: object) -> None:
+    assert place(parse_hosts(hosts), n) == counts
+
+
+@pytest.mark.parametrize(
+    ("hosts", "n", "said"),
+    [
+        ("h1:2,h2:2", 5, "-n 5 and the hosts' ranks, 4 in all, don't fit."),
+        ("h1:2,h2", None, "h2 has no number of ranks, and other hosts have one."),
+        ("h1,h2", 3, "3 ranks can't be shared out evenly among 2 hosts."),
+        ("h1,h2", 1, "1 ranks can't be shared out evenly among 2 hosts."),
+    ],
+)
+def test_numbers_that_do_not_fit(hosts: str, n: int | None, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        place(parse_hosts(hosts), n)
+    assert said in str(caught.value)
