@@ -229,13 +229,15 @@ class Notebook:
         self.closed = False
         self.cells: dict[str, Cell] = {}
         self.comm_messages: list[CommMessage] = []
-        self.manager = KernelManager(kernel_name="python3")
-        self.manager.start_kernel(
-            env=os.environ | {NOTEBOOK: self.mark} | dict(env or {}), cwd=str(directory)
-        )
+        self.manager = self.start_kernel(directory, {NOTEBOOK: self.mark} | dict(env or {}))
         self.client: BlockingKernelClient = self.manager.blocking_client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=DEADLINE_S)
+
+    def start_kernel(self, directory: Path, variables: dict[str, str]) -> KernelManager:
+        manager = KernelManager(kernel_name="python3")
+        manager.start_kernel(env=os.environ | variables, cwd=str(directory))
+        return manager
 
     # ------------------------------------------------------------------ cells
 

@@ -1,0 +1,179 @@
+"""The rig ends with its session, two rigs don't meet, and what is missing for one is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from helpers import GONE_S, processes_with, until
+from rig import Missing, Rig
+from rig.hosts import FOLDERS, PREFIX, sweep
+
+TESTS = Path(__file__).parents[1]
+MARK = "JAXCLUSTER_TEST_RIG"
+# A session: processes in sessions of their own on a host and a daemon, and a child that inherits
+# all that it has open, as multiprocessing's do, and outlives it.
+SESSION = """
+import os, time
+from rig import Rig
+rig = Rig()
+mark = {"JAXCLUSTER_TEST_RIG": os.environ["JAXCLUSTER_TEST_RIG"]}
+rig["h1"].run("sh", "-c", "(setsid sleep 1000 </dev/null >/dev/null 2>&1 &)", env=mark)
+rig["h2"].start_daemon("sleeper", "sleep", "1000", env=mark)
+rig["h2"].popen("unshare", "--pid", "--fork", "sleep", "1000", env=mark)
+if (child := os.fork()) == 0:
+    os.close(1)
+    time.sleep(1000)
+print(rig.folder, rig.pid, child, flush=True)
+time.sleep(1000)
+"""
+
+
+@dataclass
+class Session:
+    """A process with a rig of its own.
+
+    Attributes:
+        pid: of the rig's first process.
+        child: a process that the session has forked, and that is no part of the rig.
+        mark: in the environment of all these.
+    """
+
+    process: subprocess.Popen[str]
+    folder: Path
+    pid: int
+    child: int
+    mark: str
+
+    def processes(self) -> set[int]:
+        return set(processes_with(MARK, self.mark)) - {self.child, self.process.pid}
+
+
+@pytest.fixture
+def session(hosts: Rig) -> Iterator[Session]:
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        [sys.executable, "-c", SESSION],
+        env=os.environ | {"PYTHONPATH": str(TESTS), MARK: mark},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    folder, pid, child = process.stdout.readline().split()
+    yield Session(process, Path(folder), int(pid), int(child), mark)
+    process.kill()
+    os.kill(int(child), signal.SIGKILL)
+    process.communicate(timeout=30)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_session_that_is_killed_leaves_nothing(session: Session, number: int) -> None:
+    until(lambda: len(session.processes()) >= 8, "all that the session starts")
+    mounts, links = Path("/proc/mounts").read_text(), interfaces()
+    assert session.folder.is_dir()
+    session.process.send_signal(number)
+    until(lambda: not session.processes(), "end of all that the session has started", GONE_S)
+    until(lambda: not session.folder.exists(), f"end of {session.folder}", GONE_S)
+    until(lambda: not Path(f"/proc/{session.pid}").exists(), "end of its first process", GONE_S)
+    assert Path("/proc/mounts").read_text() == mounts
+    assert interfaces() == links
+
+
+def test_a_killed_rig_ends_its_hosts_and_the_next_session_sweeps_its_folder(
+    session: Session,
+) -> None:
+    os.kill(session.pid, signal.SIGKILL)
+    until(lambda: not session.processes(), "end of all hosts")
+    sweep()
+    assert session.folder.is_dir()  # its session is still there
+    session.process.kill()
+    session.process.wait(30)
+    sweep()
+    assert not session.folder.exists()
+
+
+def interfaces() -> set[str]:
+    shown = subprocess.run(["ip", "-json", "link"], check=True, capture_output=True, text=True)
+    return {link["ifname"] for link in json.loads(shown.stdout)}
+
+
+def test_two_rigs_do_not_meet(hosts: Rig) -> None:
+    before = interfaces()
+    with Rig(["h0", "h1"]) as other:
+        assert interfaces() == before
+        assert other.folder != hosts.folder
+        other["h1"].write("/tmp/of-other", "")
+        assert not hosts["h1"].path("/tmp/of-other").exists()
+        serve = "import socket; s = socket.create_server(('', 7100)); print(flush=True); s.accept()"
+        server = other["h1"].popen(other.python, "-c", serve, stdout=subprocess.PIPE)
+        assert server.stdout is not None
+        server.stdout.readline()
+        ask = "import socket; socket.create_connection(('h1', 7100), timeout=5)"
+        refused = hosts["h0"].run(hosts.python, "-c", ask, check=False)
+        assert "ConnectionRefusedError" in refused.stderr
+        other["h0"].run(other.python, "-c", ask)
+        server.kill()
+        server.communicate(timeout=30)
+    assert not other.folder.exists()
+    other.close()  # idempotent
+
+
+# ------------------------------------------------------------------------------- what is missing
+
+
+def skips(*command: str, **env: str) -> str:
+    """What a session of its own says of one test that needs hosts."""
+    test = f"{TESTS}/launchers/test_rig_hosts.py::test_shared_memory_and_pids_are_a_hosts_own"
+    run = [*command, sys.executable, "-m", "pytest", "-p", "no:cacheprovider", test]
+    unset = {"JAXCLUSTER_REQUIRE_RIG": ""}
+    options = {"capture_output": True, "text": True, "timeout": 100}
+    done = subprocess.run(run, check=False, env=os.environ | unset | env, **options)
+    return done.stdout + done.stderr
+
+
+WITHOUT_ADMIN = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", "--")
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only for root")
+def test_without_namespaces_the_tests_skip_and_say_why() -> None:
+    said = skips(*WITHOUT_ADMIN)
+    assert "1 skipped" in said
+    assert "namespaces can't be made here: unshare: unshare failed: Operation not perm" in said
+    said = skips(*WITHOUT_ADMIN, JAXCLUSTER_REQUIRE_RIG="1")
+    assert "1 error" in said
+    assert "unshare failed: Operation not permitted" in said
+
+
+def test_a_missing_program_is_named_with_its_package(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("rig.hosts.PATH", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Missing, match="there is no ip: apt-get install iproute2"):
+        Rig()
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(Missing, match="only root"):
+        Rig()
+
+
+def test_a_rig_that_can_not_be_completed_leaves_nothing(
+    hosts: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: Rig) -> None:
+        raise Missing("this")
+
+    before = set(FOLDERS.glob(f"{PREFIX}*"))
+    monkeypatch.setattr(Rig, "_tell_names", fails)
+    with pytest.raises(Missing, match="this"):
+        Rig(["h0"])
+    assert set(FOLDERS.glob(f"{PREFIX}{os.getpid()}-*")) <= before

@@ -1,0 +1,133 @@
+"""What is on a host: processes, files, sockets, shared memory; and what is left beyond before."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rig.hosts import Host
+
+FOLDERS = ("/tmp", "/dev/shm", "/run", "/var/tmp", "/home")  # and root's home
+# What IPython and matplotlib make in any home, and is its user's; files below pid, log and security
+# are not.
+USERS_OWN = re.compile(
+    r"/\.config(/matplotlib)?|/\.cache(/matplotlib(/\S*)?)?|/\.ipython(/(extensions|nbextensions|profile_\w+(/(db|log|pid|security|static|startup"
+    r"|startup/README|history\.sqlite\S*))?)?)?$"
+)
+LISTENS = "0A"  # TCP_LISTEN in /proc/net/tcp
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What there was on a host at one moment.
+
+    Attributes:
+        processes: command lines by (pid there, start time); not the first one, nor zombies.
+        things: files, listening ports, bound Unix sockets and System V objects, as text.
+    """
+
+    processes: dict[tuple[int, int], str]
+    things: frozenset[str]
+
+    def beyond(self, before: Seen) -> list[str]:
+        """What is new since ``before``, a line for each thing."""
+        new = [
+            f"process {pid}: {line}"
+            for (pid, started), line in sorted(self.processes.items())
+            if (pid, started) not in before.processes
+        ]
+        return new + sorted(self.things - before.things)
+
+
+def look(host: Host) -> Seen:
+    processes = _processes(Path(f"/proc/{host.pid}/root/proc"))
+    for name, daemon in list(host.daemons.items()):
+        if daemon.poll() is not None:
+            raise AssertionError(f"{name} has ended on {host.name}, status {daemon.returncode}")
+    things = {
+        *_files(host, [*FOLDERS, host.home]),
+        *_ports(Path(f"/proc/{host.pid}/net")),
+        *_unix_sockets(host, Path(f"/proc/{host.pid}/net/unix")),
+        *_system_v(host),
+    }
+    return Seen(processes, frozenset(things))
+
+
+def _processes(proc: Path) -> dict[tuple[int, int], str]:
+    """Of a host's own /proc: none can hide from it, whatever session it is in."""
+    found = {}
+    for entry in proc.iterdir():
+        if not entry.name.isdecimal() or entry.name == "1":
+            continue
+        try:
+            stat = (entry / "stat").read_text()
+            state, *fields = stat.rpartition(")")[2].split()
+            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:  # gone in the meantime
+            continue
+        if state not in "ZX":
+            name = stat.partition("(")[2].rpartition(")")[0]
+            found[int(entry.name), int(fields[18])] = line.strip() or f"[{name}]"
+    return found
+
+
+def _files(host: Host, folders: list[str]) -> set[str]:
+    found = set()
+    for folder in folders:
+        for path, names, files in os.walk(host.path(folder)):
+            there = "/" + os.path.relpath(path, host.path("/"))
+            inside = [f"{there}/{name}" for name in names]
+            names[:] = [n for n, p in zip(names, inside, strict=True) if not _is_own(host, p)]
+            inside += [f"{there}/{name}" for name in files]
+            found |= {f"file {each}" for each in inside if not _is_own(host, each)}
+    return found
+
+
+def _is_own(host: Host, path: str) -> bool:
+    """Whether a path is the rig's own: a folder that hosts share, or a daemon's state."""
+    return (
+        any(path.startswith(own) for own in host.not_left_over)
+        or any(shared.startswith(f"{path}/") for shared in host.rig.shared_inside)
+        or USERS_OWN.fullmatch(path.removeprefix(host.home)) is not None
+    )
+
+
+def _ports(net: Path) -> set[str]:
+    found = set()
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = (net / name).read_text().splitlines()[1:]
+        except OSError:  # a kernel without IPv6
+            continue
+        for fields in map(str.split, lines):
+            if fields[3] == LISTENS:
+                found.add(f"listening port {int(fields[1].rpartition(':')[2], 16)}")
+    return found
+
+
+def _unix_sockets(host: Host, table: Path) -> set[str]:
+    found = set()
+    for line in table.read_text().splitlines()[1:]:
+        fields = line.split(maxsplit=7)
+        if len(fields) == 8 and not _is_own(host, fields[7]):
+            found.add(f"Unix socket {fields[7]}")
+    return found
+
+
+def _system_v(host: Host) -> set[str]:
+    """These tables show the namespace of who reads them: tail is sent into the host's."""
+    tables = [f"/proc/sysvipc/{kind}" for kind in ("shm", "sem", "msg")]
+    read = ["nsenter", f"--target={host.pid}", "--ipc", "--", "tail", "-n", "+2", *tables]
+    told = subprocess.run(read, check=True, capture_output=True, text=True, timeout=30).stdout
+    found, kind = set(), ""
+    for line in told.splitlines():
+        if header := re.match(r"==> \S+/(\w+) <==", line):
+            kind = header[1]
+        elif line.split():
+            found.add(f"System V {kind} {line.split()[1]}")
+    return found

@@ -1,0 +1,45 @@
+"""A notebook whose kernel runs on a host of a rig, driven from the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from helpers import Notebook
+from jupyter_client import KernelManager
+
+from rig.hosts import Host
+
+
+class HostNotebook(Notebook):
+    """A real kernel on ``host``, from ``directory`` there (the home); see helpers.Notebook.
+
+    It is reached through Unix sockets in the rig's shared folder, since no network leads there.
+    """
+
+    def __init__(
+        self, host: Host, directory: str = "", env: Mapping[str, str] | None = None
+    ) -> None:
+        self.host = host
+        super().__init__(Path(directory or host.home), env)
+
+    def start_kernel(self, directory: Path, variables: dict[str, str]) -> KernelManager:
+        place = self.host.rig.shared / f"k{self.mark[:8]}"
+        manager = KernelManager(
+            kernel_name="python3",
+            transport="ipc",
+            ip=str(place),
+            connection_file=f"{place}.json",
+        )
+        assert manager.kernel_spec is not None
+        kernel = (self.host.python, "-m", "ipykernel_launcher", "-f", "{connection_file}")
+        manager.kernel_spec.argv = self.host.argv(*kernel, env=variables, cwd=directory)
+        manager.kernel_spec.interrupt_mode = "message"  # a signal would end what carries it
+        manager.start_kernel()
+        return manager
+
+    def kill(self) -> None:
+        """kill -9 of the notebook's process."""
+        process = self.manager.provisioner.process  # type: ignore[union-attr]
+        process.kill()
+        process.wait()
