@@ -142,6 +142,10 @@ class Session:
         self.kept_bytes += size
         self._flush(now)
 
+    def acknowledge(self) -> None:
+        """Say what has been received, needed or not: whoever sends it finds out who is there."""
+        self._emit(ACK, 0)
+
     def bye(self) -> None:
         """Tell the other end that there will be nothing more."""
         self.is_over = True

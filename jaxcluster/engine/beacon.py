@@ -35,6 +35,8 @@ Buffer = bytes | memoryview
 
 STREAM_PERIOD_S = 0.02  # printed text is gathered for this long: one message instead of hundreds
 STREAM_MAX_CHARS = 1 << 20  # text that is gathered at most
+SEND_HWM = 32  # messages in zmq's own queue to a notebook; then they wait here
+RETRY_S = (0.001, 0.02)  # how soon it is tried again to send them: at first, and at last
 FULL_MESSAGES = 8  # that wait for the socket: print() waits for it, but not longer than
 FULL_S = 5.0
 
@@ -100,6 +102,8 @@ class Beacon:
         self.call_main: Callable[[Callable[[], None]], None] = self._jobs.put
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="jaxcluster-side")
         self._outbox: deque[tuple[bytes, bytes, Sequence[Buffer]]] = deque()
+        self._behind: dict[bytes, deque[tuple[bytes, bytes, Sequence[Buffer]]]] = {}
+        self._retry_s = RETRY_S[0]
         self._stream: _Stream | None = None
         self._lock = threading.Lock()
         self._wake_read, self._wake_write = os.pipe()
@@ -138,8 +142,12 @@ class Beacon:
         if self._stream_text(request, rank, seq, name, text):
             # Not with the lock: an interrupt may break off the wait, and nothing else.
             deadline = time.monotonic() + FULL_S
-            while len(self._outbox) >= FULL_MESSAGES and time.monotonic() < deadline:
+            while self._is_behind(request.ident) and time.monotonic() < deadline:
                 time.sleep(0.001)
+
+    def _is_behind(self, ident: bytes) -> bool:
+        """Whether a notebook takes less than it is sent, or the thread has not got to it."""
+        return len(self._outbox) + len(self._behind.get(ident, ())) >= FULL_MESSAGES
 
     def _stream_text(self, request: Request, rank: int, seq: int, name: str, text: str) -> bool:
         """Whether the socket is behind, so that whoever prints is to wait."""
@@ -156,7 +164,7 @@ class Beacon:
                 self._stream = _Stream(
                     request, rank, seq, name, [text], len(text), time.monotonic()
                 )
-            full = len(self._outbox) >= FULL_MESSAGES
+            full = self._is_behind(request.ident)
         self._wake()
         return full
 
@@ -179,7 +187,9 @@ class Beacon:
         # A context of its own: the main thread's may be stuck or torn down.
         socket = zmq.Context().socket(zmq.ROUTER)
         procfs.name_this_thread(procfs.BEACON_COMM)
-        socket.setsockopt(zmq.SNDHWM, 0)
+        # A queue without a bound would take all that a rank prints faster than it can be sent.
+        socket.setsockopt(zmq.SNDHWM, SEND_HWM)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # else a full queue loses what is sent to it
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
@@ -201,7 +211,8 @@ class Beacon:
         """Wait for something to do, and do it."""
         with self._lock:
             busy = self._stream is not None or self.ticking
-        events = dict(poller.poll(int(STREAM_PERIOD_S * 1000) if busy else None))
+        wait_s = self._retry_s if self._behind else STREAM_PERIOD_S if busy else None
+        events = dict(poller.poll(None if wait_s is None else int(wait_s * 1000)))
         if self._wake_read in events:
             os.read(self._wake_read, 4096)
         self._woken = False
@@ -214,11 +225,41 @@ class Beacon:
             waiting = self._stream
             if waiting is not None and now - waiting.since >= STREAM_PERIOD_S:
                 self._gather()
+        self._send_out(socket)
+
+    def _send_out(self, socket: zmq.Socket[bytes]) -> None:
+        """Send what there is; what a notebook has no room for waits, and nobody else with it."""
+        before = sum(map(len, self._behind.values()))
+        for ident, waiting in list(self._behind.items()):
+            while waiting:
+                message = waiting.popleft()  # first: one that can't be sent is tried once
+                if not self._is_sent(socket, *message):
+                    waiting.appendleft(message)
+                    break
+            if not waiting:
+                del self._behind[ident]
+        moved = sum(map(len, self._behind.values())) < before
+        self._retry_s = RETRY_S[0] if moved else min(2 * self._retry_s, RETRY_S[1])
         while self._outbox:
-            ident, envelope, buffers = self._outbox.popleft()
-            # Big buffers are sent from where they lie; small ones are cheaper to copy.
-            large = any(len(memoryview(b).cast("B")) > 1 << 16 for b in buffers)
-            socket.send_multipart([ident, envelope, *buffers], copy=not large)
+            message = self._outbox.popleft()
+            if message[0] in self._behind or not self._is_sent(socket, *message):
+                self._behind.setdefault(message[0], deque()).append(message)
+
+    @staticmethod
+    def _is_sent(
+        socket: zmq.Socket[bytes], ident: bytes, envelope: bytes, buffers: Sequence[Buffer]
+    ) -> bool:
+        """Whether a message needs no more care: it is sent, or there is nobody to send it to."""
+        # Big buffers are sent from where they lie; small ones are cheaper to copy.
+        large = any(len(memoryview(b).cast("B")) > 1 << 16 for b in buffers)
+        try:
+            socket.send_multipart([ident, envelope, *buffers], zmq.NOBLOCK, copy=not large)
+        except zmq.Again:
+            return False
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+        return True
 
     def _receive(self, socket: zmq.Socket[bytes]) -> None:
         while True:
@@ -230,12 +271,8 @@ class Beacon:
             try:
                 envelope = wire.decode(data)
             except ValueError as error:
-                socket.send_multipart(
-                    [
-                        ident,
-                        wire.encode("error", "", {"ename": "ValueError", "message": str(error)}),
-                    ]
-                )
+                body = {"ename": "ValueError", "message": str(error)}
+                self._outbox.append((ident, wire.encode("error", "", body), ()))
                 continue
             request = Request(
                 self,

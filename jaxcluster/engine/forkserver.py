@@ -1,6 +1,7 @@
 """The process that starts a cluster's processes on this machine, watches them, and ends them.
 
-``python -m jaxcluster.engine.forkserver --socket PATH --owner PID:START [--no-fork]``
+``python -m jaxcluster.engine.forkserver --socket PATH --owner PID:START [--no-fork]
+[--folder PATH]...``
 
 It imports jax, ipykernel and ipyparallel once and forks the ranks and ipyparallel's controller
 from that: 4 ranks take some 15 ms instead of 4 imports. It has one thread, touches no JAX backend
@@ -12,6 +13,10 @@ owner is gone, however the owner went: that is watched for twice, by the end of 
 and by the owner's pid and start time. Should it be killed itself, the kernel ends its children
 (PDEATHSIG). A detached cluster has no owner and lives until it is stopped; when its folder or this
 socket has been removed, nobody could stop it any more, so it ends itself.
+
+An agent's fork server (``--folder``) leaves nothing on its host, also when the agent was killed: it
+takes in what its processes leave behind, in sessions of their own too, ends that, and removes the
+agent's folders.
 
 Commands and events are JSON lines on a Unix socket in a directory that only this user can enter:
 
@@ -40,19 +45,23 @@ import importlib
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcluster.engine.forked import become_a_process_of_its_own
 from jaxcluster.engine.processes import (
+    adopt_orphans,
     allow_files,
     die_with_parent,
+    end_children,
     findable,
     is_alive,
     redirect_output,
@@ -102,11 +111,19 @@ class Pending:
 class ForkServer:
     """One loop over the socket, SIGCHLD and the owner's standard input."""
 
-    def __init__(self, listener: socket.socket, path: str, owner: str, fork: bool) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        path: str,
+        owner: str,
+        fork: bool,
+        folders: Sequence[str] = (),
+    ) -> None:
         self.listener = listener
         self.path = path
         self.owner = owner
         self.fork = fork
+        self.folders = folders
         self.detached = False
         self.children: dict[int, Child] = {}
         self.popen: dict[int, subprocess.Popen[bytes]] = {}
@@ -160,6 +177,8 @@ class ForkServer:
                 self._touch()
             if self.children:
                 self.idle_since = time.monotonic()
+            elif self.folders:  # an agent's: it lives as long as that
+                pass
             elif self.detached or time.monotonic() - self.idle_since > IDLE_EXIT_S:
                 self._quit()
 
@@ -373,7 +392,7 @@ class ForkServer:
                 os.kill(pid, signal.SIGKILL)
 
     def _reap(self) -> None:
-        while self.children:
+        while self.children or self.folders:  # orphans that were taken in are reaped too
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
@@ -411,6 +430,10 @@ class ForkServer:
         with contextlib.suppress(OSError):
             if os.path.samestat(os.stat(self.path), self.socket_file):
                 os.unlink(self.path)
+        if self.folders:
+            end_children(2)
+            for folder in self.folders:
+                shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
 
 
@@ -450,6 +473,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--socket", required=True)
     parser.add_argument("--owner", required=True, help="PID:START of the process that it dies with")
     parser.add_argument("--no-fork", action="store_true")
+    parser.add_argument("--folder", action="append", default=[], help="removed at its end")
     args = parser.parse_args(argv)
     faulthandler.enable(file=2, all_threads=True)  # what is forked writes to its own log with it
     # OpenBLAS starts its threads at import, and only a process of one thread can be forked safely;
@@ -460,7 +484,9 @@ def main(argv: list[str] | None = None) -> None:
         listener = listen(args.socket)
     except OSError as error:
         sys.exit(f"can't listen on {args.socket}: {error.strerror or error}")
-    ForkServer(listener, args.socket, args.owner, fork=not args.no_fork).run()
+    if args.folder:
+        adopt_orphans()
+    ForkServer(listener, args.socket, args.owner, not args.no_fork, args.folder).run()
 
 
 def listen(path: str) -> socket.socket:

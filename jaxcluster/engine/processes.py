@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -14,6 +15,7 @@ WARNINGS = "JAXCLUSTER_PYTHONWARNINGS"
 FILES = 4096  # a rank and ipyparallel's controller have 70 to 200 open, and users open some
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def start_time(pid: int) -> str | None:
@@ -114,6 +116,37 @@ def die_with_parent(parent_pid: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent_pid:  # it died before prctl took effect
         os._exit(0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what this process's descendants leave behind (Linux only).
+
+    A user's process may have begun a session of its own, where no signal to its group finds it.
+    """
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def children() -> list[int]:
+    """The pids of this process's children, zombies too; none where there is no /proc."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{thread}/children") as listed:
+                found += map(int, listed.read().split())
+    return found
+
+
+def end_children(deadline_s: float) -> None:
+    """Kill all children, those too that become ours by that (``adopt_orphans``), and reap them."""
+    deadline = time.monotonic() + deadline_s
+    while (pids := children()) and time.monotonic() < deadline:
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.005)
 
 
 def redirect_output(log_path: str) -> None:

@@ -1,0 +1,480 @@
+"""The notebook's end of its agents: one thread that owns the sockets to all of them.
+
+    agents = Agents(keys)
+    host = agents.connect(endpoint, key, name="h1")    an agent, as its own line says where it is
+    host.ask("mkdir", path="code")                     requests to the agent itself
+    host.fork.command("spawn", procs=[...])            the fork server, as ``Supervisor`` has it
+    host.rank(3, on_message).send([envelope, buffer])  rank 3's socket, as ``Link`` has it
+
+A cut connection is made again by itself, and what was sent meanwhile arrives then: nobody who
+waits for an answer needs to know. Whoever wants to know asks for ``host.state``, or is told
+(``on_state``). How long is too long is for the owner of the hosts to decide.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import itertools
+import json
+import os
+import queue
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from jaxcluster.agent import transport
+from jaxcluster.agent.messages import LIMIT, Session, new_name
+from jaxcluster.agent.transport import Keys
+from jaxcluster.errors import LaunchError
+
+CLOSE_S = 2.0
+PUT_CHUNK = 4 << 20
+
+Event = dict[str, Any]
+
+
+class State(enum.Enum):
+    """Of the connection to an agent."""
+
+    CONNECTING = "connecting"  # never been there yet
+    CONNECTED = "connected"
+    CUT = "cut"  # it was there, and is made again
+    REFUSED = "refused"  # the agent does not let this key in
+    ENDED = "ended"  # for good: the agent has ended, or another one has taken its place
+
+
+class Agents:
+    """Connections to any number of agents.
+
+    Args:
+      keys: the owner's; each agent has been started with the public one.
+      io_threads: zmq's threads that encrypt and send. One connection is on one of them.
+    """
+
+    def __init__(self, keys: Keys, *, io_threads: int = 2) -> None:
+        self.keys = keys
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads)
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._lock = threading.Lock()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        self._woken = self._closed = False
+        self._hosts: list[Host] = []
+        self._poller = zmq.Poller()
+        self._poller.register(self._wake_read, zmq.POLLIN)
+        self._handlers: dict[Any, Callable[[], None]] = {}
+        self._thread = threading.Thread(target=self._serve, name="jaxcluster-agents", daemon=True)
+        self._thread.start()
+
+    def connect(
+        self,
+        endpoint: str,
+        key: str,
+        *,
+        name: str = "",
+        limit: int = LIMIT,
+        on_state: Callable[[Host], None] | None = None,
+    ) -> Host:
+        """Begin to connect to an agent; returns at once.
+
+        Args:
+          endpoint: where it listens, or the end of a tunnel to there.
+          key: its public key.
+          name: what messages call it.
+          on_state: called on the thread whenever ``state`` has changed.
+        """
+        host = Host(self, endpoint, key, name or endpoint, limit, on_state)
+        self._do(host._open)
+        return host
+
+    def close(self) -> None:
+        """End all connections and the thread. The agents hear of it at once."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._poke()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(CLOSE_S)
+
+    # ------------------------------------------------------------------ the thread
+
+    def _do(self, job: Callable[[], None]) -> None:
+        """Have the thread do something, in the order of the calls; nothing after ``close``."""
+        with self._lock:
+            if self._closed:
+                return
+            self._jobs.append(job)
+            if not self._woken:
+                self._woken = True
+                self._poke()
+
+    def _poke(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_write, b"x")
+
+    def _serve(self) -> None:
+        while not self._closed:
+            for source, _ in self._poller.poll(self._timeout_ms()):
+                if source == self._wake_read:
+                    os.read(self._wake_read, 4096)
+                elif (handler := self._handlers.get(source)) is not None:
+                    self._try(handler)
+            self._woken = False
+            while self._jobs:
+                self._try(self._jobs.popleft())
+            now = time.monotonic()
+            for host in self._hosts:
+                host._tick(now)
+        for host in list(self._hosts):
+            host._leave()
+        # BYE is to go out; a connection that is cut is not waited for.
+        self._context.destroy(linger=200)
+        with self._lock:
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+
+    def _try(self, job: Callable[[], None]) -> None:
+        """A callback of somebody's must not end the thread for all hosts."""
+        try:
+            job()
+        except Exception:
+            traceback.print_exc()
+
+    def _timeout_ms(self) -> int | None:
+        due = [h._session.due for h in self._hosts if h._session.due is not None]
+        return max(0, int((min(due) - time.monotonic()) * 1000) + 1) if due else None
+
+    def _watch(self, source: Any, handler: Callable[[], None]) -> None:
+        self._handlers[source] = handler
+        self._poller.register(source, zmq.POLLIN)
+
+    def _unwatch(self, source: Any) -> None:
+        del self._handlers[source]
+        self._poller.unregister(source)
+
+
+class Host:
+    """One agent, from the notebook. Thread-safe.
+
+    Attributes:
+      state: of the connection.
+      since: when it became that, by ``time.monotonic``.
+      why: why it has ended or was refused, in words.
+      fork: the fork server there.
+    """
+
+    def __init__(
+        self,
+        agents: Agents,
+        endpoint: str,
+        key: str,
+        name: str,
+        limit: int,
+        on_state: Callable[[Host], None] | None,
+    ) -> None:
+        self.endpoint, self.key, self.name = endpoint, key, name
+        self.on_state = on_state
+        self.state, self.since, self.why = State.CONNECTING, time.monotonic(), ""
+        self.fork = ForkServer(self)
+        self._agents = agents
+        self._own = new_name()
+        self._session = Session(self._own, limit=limit)
+        self._waiting: deque[list[Any]] = deque()  # until the session has room
+        self._ids = itertools.count(1)
+        self._answers: dict[int, queue.SimpleQueue[tuple[Event, list[memoryview]]]] = {}
+        self._ranks: dict[int, Callable[[Sequence[Any]], None]] = {}
+        self._lock = threading.Lock()
+
+    # ------------------------------------------------------------------ for its owner
+
+    def ask(
+        self, cmd: str, timeout_s: float = 10.0, data: Any = None, **fields: Any
+    ) -> tuple[Event, memoryview]:
+        """A request to the agent itself (see ``server``); returns its answer and the data in it.
+
+        Raises:
+          LaunchError: it refuses, has ended, or does not answer within ``timeout_s``.
+        """
+        id = next(self._ids)
+        answer: queue.SimpleQueue[tuple[Event, list[memoryview]]] = queue.SimpleQueue()
+        with self._lock:
+            self._answers[id] = answer
+        if self.state is State.ENDED:
+            answer.put(({"lost": self.why}, []))
+        frames = [b"agent", json.dumps({"cmd": cmd, "id": id, **fields}).encode()]
+        self._send(frames if data is None else [*frames, data])
+        try:
+            body, buffers = answer.get(timeout=timeout_s)
+        except queue.Empty:
+            raise LaunchError(
+                f"Host {self.name} did not answer {cmd!r} within {timeout_s:g} s{self.condition}."
+            ) from None
+        finally:
+            with self._lock:
+                self._answers.pop(id, None)
+        if "lost" in body:
+            raise LaunchError(f"Host {self.name} is lost: {body['lost']}.")
+        if "error" in body:
+            raise LaunchError(f"Host {self.name} can't {cmd}: {body['error']}.")
+        return body, buffers[0] if buffers else memoryview(b"")
+
+    def get(self, path: str, timeout_s: float = 30.0) -> bytes:
+        """A whole file of the agent's folder. ``timeout_s`` is for each 4 MiB of it.
+
+        Raises:
+          LaunchError: as ``ask``.
+        """
+        found = bytearray()
+        while True:
+            body, data = self.ask("get", timeout_s, path=path, at=len(found))
+            found += data
+            if len(found) >= body["size"] or not data:
+                return bytes(found)
+
+    def put(self, path: str, data: Any, timeout_s: float = 30.0) -> None:
+        """Write a whole file into the agent's folder, and the folders above it.
+
+        Raises:
+          LaunchError: as ``ask``.
+        """
+        view = memoryview(data).cast("B")
+        for at in range(0, max(1, len(view)), PUT_CHUNK):
+            self.ask("put", timeout_s, path=path, at=at, data=view[at : at + PUT_CHUNK])
+
+    def rank(self, rank: int, on_message: Callable[[Sequence[Any]], None]) -> RankChannel:
+        """A way to a rank there. ``on_message`` gets the frames of what it sends, on the thread.
+
+        Another one for the same rank takes its place.
+        """
+        self._ranks[rank] = on_message
+        return RankChannel(self, rank, on_message)
+
+    def close(self) -> None:
+        """Leave this agent, which lives on. What waits for an answer is told so."""
+        self._agents._do(self._leave)
+
+    @property
+    def cut_s(self) -> float:
+        """For how many seconds there has been no connection; 0 while there is one."""
+        return 0.0 if self.state is State.CONNECTED else time.monotonic() - self.since
+
+    @property
+    def condition(self) -> str:
+        """What its silence may come from, as the end of a sentence; "" if that is not known."""
+        match self.state:
+            case State.CUT:
+                return f": there has been no connection to it for {self.cut_s:.0f} s"
+            case State.CONNECTING:
+                return f": no connection could be made to {self.endpoint}"
+            case State.REFUSED | State.ENDED:
+                return f": {self.why}"
+        return ""
+
+    # ------------------------------------------------------------------ on the thread
+
+    def _open(self) -> None:
+        agents = self._agents
+        self._socket = transport.open_dealer(agents._context, self._own, self.key, agents.keys)
+        self._monitor = self._socket.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        )
+        agents._watch(self._socket, self._receive)
+        agents._watch(self._monitor, self._monitored)
+        agents._hosts.append(self)
+        self._socket.connect(self.endpoint)
+
+    def _leave(self) -> None:
+        if self not in self._agents._hosts:
+            return
+        self._agents._hosts.remove(self)
+        self._session.bye()
+        self._transmit()
+        self._end("this notebook has left it")
+        self._agents._unwatch(self._socket)
+        self._agents._unwatch(self._monitor)
+        self._socket.disable_monitor()
+        self._socket.close(200)
+
+    def _become(self, state: State, why: str = "") -> None:
+        if self.state in (state, State.ENDED):
+            return
+        self.state, self.since, self.why = state, time.monotonic(), why
+        if self.on_state is not None:
+            self._agents._try(lambda: self.on_state and self.on_state(self))
+
+    def _end(self, why: str) -> None:
+        """It is lost for good: all that waits for it hears so."""
+        if self.state is State.ENDED:
+            return
+        self._waiting.clear()
+        self._become(State.ENDED, why)
+        with self._lock:
+            for answer in self._answers.values():
+                answer.put(({"lost": why}, []))
+        self.fork._lost()
+
+    def _monitored(self) -> None:
+        event = recv_monitor_message(self._monitor)["event"]
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._session.opened(time.monotonic())
+            self._transmit()
+        elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            self._become(State.REFUSED, "it does not let this notebook's key in")
+        elif self.state is State.CONNECTED:
+            self._session.closed()
+            self._become(State.CUT)
+
+    def _tick(self, now: float) -> None:
+        self._session.tick(now)
+        self._transmit()
+
+    def _send(self, frames: list[Any]) -> None:
+        self._agents._do(lambda: self._take_on(frames))
+
+    def _take_on(self, frames: list[Any]) -> None:
+        self._waiting.append(frames)
+        self._transmit()
+
+    def _transmit(self) -> None:
+        session = self._session
+        now = time.monotonic()
+        while True:
+            while self._waiting and not session.is_full:
+                session.send(self._waiting.popleft(), now)
+            if not (packets := session.take()):
+                return
+            for packet in packets:
+                if not transport.send(self._socket, packet):
+                    break  # the monitor will say that it is gone; all is kept
+
+    def _receive(self) -> None:
+        session = self._session
+        now = time.monotonic()
+        while True:
+            try:
+                head, *frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                break
+            message = session.feed(head.buffer, frames, now)
+            if session.is_open:
+                self._become(State.CONNECTED)
+            if message:
+                to, *rest = message
+                self._agents._try(lambda to=to, rest=rest: self._deliver(to.bytes, rest))  # type: ignore[misc]
+            if session.is_replaced:
+                self._end("another agent has taken its place")
+            self._transmit()
+
+    def _deliver(self, to: bytes, frames: list[Any]) -> None:
+        if to == b"fork":
+            self.fork._received(json.loads(frames[0].bytes))
+        elif to == b"agent":
+            body = json.loads(frames[0].bytes)
+            if body.get("event") == "ending":
+                self._end(f"its agent has ended because {body['why']}")
+                return
+            with self._lock:
+                answer = self._answers.get(body["id"])
+            if answer is not None:
+                answer.put((body, [frame.buffer for frame in frames[1:]]))
+        elif (on_message := self._ranks.get(int(to))) is not None:
+            on_message(frames)
+
+
+class RankChannel:
+    """A way to one rank of a host."""
+
+    def __init__(self, host: Host, rank: int, on_message: Callable[[Sequence[Any]], None]) -> None:
+        self.host = host
+        self._to = b"%d" % rank
+        self._rank, self._on_message = rank, on_message
+
+    def send(self, frames: Sequence[Any]) -> None:
+        """Send a message: frames that must not change until the rank has answered."""
+        self.host._send([self._to, *frames])
+
+    def close(self) -> None:
+        """What the rank still sends is dropped, unless somebody else listens by now."""
+        if self.host._ranks.get(self._rank) is self._on_message:
+            del self.host._ranks[self._rank]
+
+
+class ForkServer:
+    """The fork server of a host: what ``launchers.supervisor.Supervisor`` is for this machine's.
+
+    Attributes:
+      on_event: called on the thread with each event that answers no command; with ``lost`` at last.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.on_event: Callable[[Event], None] | None = None
+        self._ids = itertools.count(1)
+        self._replies: dict[int, queue.SimpleQueue[Event]] = {}
+        self._is_lost = False
+
+    @property
+    def alive(self) -> bool:
+        return not self._is_lost
+
+    def command(self, cmd: str, timeout_s: float = 30.0, **fields: Any) -> Event:
+        """Send a command and wait for its answer.
+
+        Raises:
+          LaunchError: the host is lost, or does not answer within ``timeout_s``.
+        """
+        id, answer = self.begin(cmd, **fields)
+        try:
+            reply = answer.get(timeout=timeout_s)
+        except queue.Empty:
+            raise LaunchError(
+                f"The fork server of host {self.host.name} did not answer {cmd!r} within "
+                f"{timeout_s:g} s{self.host.condition}.",
+                "On a busy host: %jaxcluster start --timeout 120" if cmd == "spawn" else "",
+            ) from None
+        finally:
+            self._replies.pop(id, None)
+        if reply["event"] == "lost":
+            raise LaunchError(f"Host {self.host.name} is lost: {self.host.why}.")
+        return reply
+
+    def begin(self, cmd: str, **fields: Any) -> tuple[int, queue.SimpleQueue[Event]]:
+        """Send a command; its answer will be in the queue. So several hosts are asked at once."""
+        id = next(self._ids)
+        answer: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._replies[id] = answer
+        if self._is_lost:
+            answer.put({"event": "lost"})
+        else:
+            self.host._send([b"fork", json.dumps({"cmd": cmd, "id": id, **fields}).encode()])
+        return id, answer
+
+    def spawn(self, procs: list[Event], timeout_s: float) -> list[int]:
+        """Start processes there; returns their pids, which mean something on that host only."""
+        pids: list[int] = self.command("spawn", timeout_s, procs=procs)["pids"]
+        return pids
+
+    def _received(self, message: Event) -> None:
+        if (answer := self._replies.get(message.get("id", 0))) is not None:
+            answer.put(message)
+        elif message["event"] == "lost":
+            self._lost()
+        elif self.on_event is not None:
+            self.on_event(message)
+
+    def _lost(self) -> None:
+        if self._is_lost:
+            return
+        self._is_lost = True
+        for answer in list(self._replies.values()):
+            answer.put({"event": "lost"})
+        if self.on_event is not None:
+            self.on_event({"event": "lost"})

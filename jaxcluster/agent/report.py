@@ -1,0 +1,80 @@
+"""What an agent says of its host, before anything is imported or started there."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from jaxcluster.engine.facts import cuda_plugin_installed, host_gpus, host_key, host_tpu_chips
+
+# What must be the same on all hosts, besides Python's own version.
+PACKAGES = ("jax", "jaxlib", "ipyparallel", "ipykernel", "pyzmq", "numpy")
+# Which of its processes a launcher says that this one is; the first that is set.
+NUMBERS = (
+    "SLURM_PROCID",
+    "PMIX_RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "JOB_COMPLETION_INDEX",
+    "TPU_WORKER_ID",
+)
+
+
+def host_report(notebook: str = "", environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """This host: its name, address, devices, and the versions of what must be equal everywhere.
+
+    Args:
+      notebook: an address on the notebook's side; ``address`` is this host's own on the way there.
+    """
+    return {
+        "host": socket.gethostname(),
+        "host_key": host_key(),
+        "address": own_address(notebook),
+        "number": launcher_number(environ),
+        "executable": sys.executable,
+        "versions": {
+            "python": platform.python_version(),
+            # Not imported by name: the package's own module names the notebook's side.
+            "jaxcluster": sys.modules["jaxcluster"].__version__,
+            **{package: _version(package) for package in PACKAGES},
+        },
+        "gpus": host_gpus(environ),
+        "cuda_plugin": cuda_plugin_installed(),
+        "tpu_chips": host_tpu_chips(),
+    }
+
+
+def own_address(notebook: str = "") -> str:
+    """This host's address on the way to ``notebook``, or on its way out; no packet is sent.
+
+    The host's name is no help: it is 127.0.1.1 on many, and resolves nowhere on others.
+    """
+    for target in filter(None, (notebook, "192.0.2.1", "2001:db8::1")):
+        family = socket.AF_INET6 if ":" in target else socket.AF_INET
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((target, 9))
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    return "127.0.0.1"
+
+
+def launcher_number(environ: Mapping[str, str] = os.environ) -> int | None:
+    """Which of the launcher's processes this is, where the launcher says so."""
+    for name in NUMBERS:
+        if environ.get(name, "").isdecimal():
+            return int(environ[name])
+    return None
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,601 @@
+"""The agent of one host: ``python -P -m jaxcluster.agent --owner-key KEY [--bind tcp://ADDRESS:*]``.
+
+It makes a private folder, starts the fork server as its child, opens one socket, and prints one
+JSON line that says where it is, what its public key is, and what the host has (``report``):
+
+    {"jaxcluster-agent": 1, "endpoint": "tcp://10.0.0.2:41234", "key": "...", "host": "h1", ...}
+
+or, where it can't, ``{"jaxcluster-agent": 1, "error": "...", "hint": "...", "host": "h1"}``.
+
+What comes on the socket are messages of sessions (``messages``), one session for each client. The
+first frame of a message says to whom:
+
+    fork    JSON lines for the fork server, as they are: each client has its own connection to it.
+            ``detach`` alone is the agent's, which then needs no owner
+    3       rank 3: an envelope and buffers, for its own socket; one DEALER for each client, so that
+            answers go to who has asked
+    agent   a JSON request for the agent itself, data behind it: facts, mkdir, put, get, tail,
+            remove, quit
+
+A process to be spawned with ``"inherit": true`` gets the host's own environment under its ``env``;
+what this agent's own launcher set to number its processes is left out.
+
+When a client's session is full, the agent stops reading what ranks send to that client until it is
+no more; the ranks' sockets fill up and the ranks wait.
+
+It ends, with all that it has started, when it is told to; when its standard input ends
+(``--owner-stdin``); when its fork server has ended; and when no client has been connected for the
+time of its lease. Time in which the agent itself was stopped does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from jaxcluster.agent import folder as folders
+from jaxcluster.agent import report, requests, transport
+from jaxcluster.agent.messages import LIMIT, Session, new_name, sender_of
+from jaxcluster.engine.processes import (
+    adopt_orphans,
+    allow_files,
+    children,
+    end_children,
+    findable,
+    pid_space,
+    process_token,
+)
+from jaxcluster.errors import JaxClusterError
+
+LEASE_S = 20.0
+FIRST_LEASE_S = 60.0  # a start of many hosts takes its time until it connects to the first
+LOOK_S = 1.0  # how often it is looked who is there
+FORK_SERVER_S = 60.0  # until it listens, on a busy host
+RANK_HWM = 16  # messages of a rank that wait in its socket here, of up to 1 MiB of text each
+AT_ONCE = 64  # messages that are taken from one socket before the others have their turn
+
+# What would make a rank believe that it is a task of a job: it is the agent that is.
+JOB_PREFIXES = (
+    "HYDI_",
+    "HYDRA_",
+    "MPIR_",
+    "OMPI_",
+    "PMIX_",
+    "PMI_",
+    "PRTE_",
+    "SLURM_",
+    "SRUN_",
+)
+
+
+class ForkLines:
+    """A client's connection to the fork server. Never waits: what can't be sent yet is kept."""
+
+    def __init__(self, path: Path) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        try:
+            self.sock.connect(str(path))
+        except OSError:
+            self.sock.close()
+            raise
+        self.sock.setblocking(False)
+        self._inbox = b""
+        self._outbox = bytearray()
+
+    @property
+    def has_more(self) -> bool:
+        return bool(self._outbox)
+
+    def send(self, line: bytes) -> None:
+        self._outbox += line + b"\n"
+        self.flush()
+
+    def flush(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._outbox:
+                del self._outbox[: self.sock.send(self._outbox)]
+
+    def receive(self) -> list[bytes] | None:
+        """The lines that have come; None if the fork server has ended."""
+        try:
+            data = self.sock.recv(1 << 16)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        if not data:
+            return None
+        *lines, self._inbox = (self._inbox + data).split(b"\n")
+        return lines
+
+
+@dataclass
+class Client:
+    """One notebook, or one connection of it."""
+
+    name: bytes
+    session: Session
+    fork: ForkLines | None = None
+    ranks: dict[int, zmq.Socket[bytes]] = field(default_factory=dict)
+    is_paused: bool = False
+    absent_s: float = 0.0
+
+
+class Agent:
+    """One loop over all sockets."""
+
+    def __init__(self, options: argparse.Namespace, folder: folders.Folder) -> None:
+        self.options = options
+        self.folder = folder
+        self.clients: dict[bytes, Client] = {}
+        self.addresses: dict[int, str] = {}  # of ranks that were spawned with one of their own
+        self.detached = False
+        self.alone_s = min(0.0, options.lease - FIRST_LEASE_S)
+        self.why = ""
+        self.has_failed = False
+        self.fork_server: subprocess.Popen[bytes] | None = None
+        self._handlers: dict[Any, Callable[[], None]] = {}
+        self._looked_at = time.monotonic()
+
+    # ------------------------------------------------------------------ start
+
+    def start(self) -> dict[str, Any]:
+        """Start the fork server and listen; returns what is to be printed."""
+        options = self.options
+        self._mind_signals()
+        adopt_orphans()
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(JOB_PREFIXES)} | dict(
+            setting.partition("=")[::2] for setting in options.env
+        )
+        self._start_fork_server()
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(options.io_threads)
+        self.doorkeeper = transport.Doorkeeper(self.context, options.owner_key)
+        keys = transport.new_keys()
+        self.router, endpoint = transport.open_router(self.context, options.bind, keys)
+        said = report.host_report(options.notebook)
+        for anywhere in ("0.0.0.0", "[::]"):
+            endpoint = endpoint.replace(f"//{anywhere}:", f"//{_in_url(said['address'])}:")
+        return {
+            "jaxcluster-agent": 1,
+            "endpoint": endpoint,
+            "key": keys.public,
+            "token": process_token(os.getpid()),
+            "folder": str(self.folder.path),
+            "memory": str(self.folder.memory),
+            **said,
+        }
+
+    def _mind_signals(self) -> None:
+        """Before there is anything to tidy up."""
+        self._woken, wake = os.pipe()
+        for end in (self._woken, wake):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for ending in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(ending, lambda number, _: self.end_for(signal.Signals(number).name))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def _start_fork_server(self) -> None:
+        self.fork_path = self.folder.path / "fork.sock"
+        argv = [sys.executable, "-P", "-m", "jaxcluster.engine.forkserver"]
+        argv += ["--socket", str(self.fork_path), "--owner", process_token(os.getpid())]
+        for path in (self.folder.path, self.folder.memory):
+            argv += ["--folder", str(path)]
+        if not sys.platform.startswith("linux") or self.env.get("JAXCLUSTER_NO_FORK"):
+            argv.append("--no-fork")
+        cwd = os.getcwd()
+        with open(self.folder.path / "fork.log", "ab") as log:
+            self.fork_server = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=findable(self.env, cwd),
+                cwd=cwd,
+                start_new_session=True,
+            )
+        self.folder.write(
+            folders.Record(
+                self.options.id,
+                process_token(os.getpid()),
+                process_token(self.fork_server.pid),
+                pid_space(),
+                str(self.folder.memory),
+            )
+        )
+
+    # ------------------------------------------------------------------ loop
+
+    def run(self) -> None:
+        """Serve until there is a reason to end: ``why``."""
+        self.poller = zmq.Poller()
+        self._watch(self.doorkeeper.socket, self.doorkeeper.answer)
+        self._watch(self.router, self._receive)
+        self._watch(self._woken, lambda: _swallow(self._woken))
+        if self.options.owner_stdin:
+            self._watch(0, self._stdin)
+        if not self._wait_for_fork_server():
+            return
+        while not self.why:
+            for source, _ in self.poller.poll(self._timeout_ms()):
+                if (handler := self._handlers.get(source)) is not None:  # gone in this very pass
+                    handler()
+            self._look_after(time.monotonic())
+
+    def end_for(self, why: str) -> None:
+        """The first reason to end is the one that is told."""
+        self.why = self.why or why
+
+    def _wait_for_fork_server(self) -> bool:
+        """Whether it listens, which takes as long as a Python does. Clients wait meanwhile."""
+        deadline = time.monotonic() + FORK_SERVER_S
+        while not self.why and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                self._fork_watch = ForkLines(self.fork_path)
+                self._watch(self._fork_watch.sock.fileno(), self._fork_events)
+                return True
+            if self._fork_server_code() is not None:
+                break
+            time.sleep(0.005)
+        self.end_for(f"its fork server did not start\n{self._fork_log()}")
+        return False
+
+    def _fork_events(self) -> None:
+        """The agent's own connection is there to hear of the fork server's end."""
+        if self._fork_watch.receive() is None:
+            code = self._fork_server_code(2)
+            self.end_for(f"its fork server has ended with code {code}\n{self._fork_log()}")
+
+    def _fork_server_code(self, timeout_s: float = 0) -> int | None:
+        """The fork server's exit code, if it has ended by then."""
+        assert self.fork_server is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.fork_server.wait(timeout_s)
+        return self.fork_server.returncode
+
+    def _fork_log(self) -> str:
+        with contextlib.suppress(OSError):
+            log = (self.folder.path / "fork.log").read_text(errors="replace")
+            return "\n".join(log.splitlines()[-12:])
+        return ""
+
+    def _stdin(self) -> None:
+        with contextlib.suppress(OSError):
+            if os.read(0, 4096):
+                return
+        self._unwatch(0)
+        if not self.detached:
+            self.end_for("its standard input has ended")
+
+    def _watch(self, source: Any, handler: Callable[[], None], flags: int = zmq.POLLIN) -> None:
+        self._handlers[source] = handler
+        self.poller.register(source, flags)
+
+    def _unwatch(self, source: Any) -> None:
+        if self._handlers.pop(source, None) is not None:
+            self.poller.unregister(source)
+
+    def _timeout_ms(self) -> int:
+        due = [c.session.due for c in self.clients.values() if c.session.due is not None]
+        at = min([self._looked_at + LOOK_S, *due])
+        return max(0, int((at - time.monotonic()) * 1000) + 1)
+
+    def _look_after(self, now: float) -> None:
+        """What time brings: late acknowledgements, who is there, the lease."""
+        for client in self.clients.values():
+            client.session.tick(now)
+            self._transmit(client)
+        passed = now - self._looked_at
+        if passed < LOOK_S:
+            return
+        self._looked_at = now
+        passed = min(passed, 2 * LOOK_S)  # it may have been stopped itself
+        for client in list(self.clients.values()):
+            client.session.acknowledge()
+            self._transmit(client)
+            client.absent_s = 0.0 if client.session.is_open else client.absent_s + passed
+            if client.absent_s > self.options.lease:
+                self._drop(client)
+        present = any(client.session.is_open for client in self.clients.values())
+        self.alone_s = 0.0 if present else self.alone_s + passed
+        if self.alone_s > self.options.lease and not self.detached:
+            self.end_for(f"nobody has been connected to it for {self.options.lease:g} s")
+        for pid in children():  # orphans that were taken in, should the fork server be killed
+            if self.fork_server is None or pid != self.fork_server.pid:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+
+    # ------------------------------------------------------------------ clients
+
+    def _receive(self) -> None:
+        now = time.monotonic()
+        for _ in range(AT_ONCE):
+            try:
+                name, head, *frames = self.router.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                break
+            except ValueError:  # a packet without a head
+                continue
+            client = self.clients.get(name.bytes)
+            if client is None:
+                if sender_of(head.buffer) != name.bytes:
+                    continue
+                session = Session(new_name(), name.bytes, limit=self.options.limit)
+                client = self.clients[name.bytes] = Client(name.bytes, session)
+                self.alone_s = 0.0  # however short its visit is
+            message = client.session.feed(head.buffer, frames, now)
+            if message:
+                self._dispatch(client, message[0].bytes, message[1:])
+            if client.session.is_over:
+                self._drop(client)
+            else:
+                self._transmit(client)
+
+    def _transmit(self, client: Client) -> None:
+        """Send what the session has to send; stop reading its ranks while it is full."""
+        session = client.session
+        for packet in session.take():
+            if not transport.send(self.router, [client.name, *packet]):
+                session.closed()  # it keeps what there is until the client is back
+                break
+        if session.is_full != client.is_paused:
+            client.is_paused = session.is_full
+            for rank, sock in client.ranks.items():
+                if client.is_paused:
+                    self._unwatch(sock)
+                else:
+                    self._watch(sock, self._rank_handler(client, rank, sock))
+
+    def _post(self, client: Client, frames: list[Any]) -> None:
+        client.session.send(frames, time.monotonic())
+        self._transmit(client)
+
+    def _drop(self, client: Client) -> None:
+        """A client that has left, or has been away for too long: its session is over."""
+        del self.clients[client.name]
+        for rank in list(client.ranks):
+            self._drop_rank(client, rank)
+        self._close_fork(client)
+
+    def _dispatch(self, client: Client, to: bytes, frames: Any) -> None:
+        try:
+            if to == b"fork":
+                self._to_fork(client, frames[0].bytes)
+            elif to == b"agent":
+                self._answer(client, json.loads(frames[0].bytes), [f.buffer for f in frames[1:]])
+            else:
+                rank = int(to)
+                sock = client.ranks.get(rank) or self._open_rank(client, rank)
+                transport.send(sock, list(frames))
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+            # Of our owner, but not of our version: nothing that is worth all the ranks.
+            print(f"a message that is not understood: {error!r}", file=sys.stderr, flush=True)
+
+    # ------------------------------------------------------------------ the fork server
+
+    def _to_fork(self, client: Client, line: bytes) -> None:
+        message = json.loads(line)
+        command = message["cmd"]
+        if command == "detach":
+            self.detached = bool(message["detached"])
+            self._event(client, b"fork", {"event": "detached", "id": message.get("id")})
+            return
+        if command == "spawn":
+            for proc in message["procs"]:
+                self._place(proc)
+            line = json.dumps(message).encode()
+        if client.fork is None:
+            try:
+                client.fork = ForkLines(self.fork_path)
+            except OSError:  # it has just ended; the agent's own connection says so
+                self._event(client, b"fork", {"event": "lost"})
+                return
+            self._watch(client.fork.sock.fileno(), lambda: self._from_fork(client))
+        with contextlib.suppress(OSError):
+            client.fork.send(line)
+            self._mind_outbox(client, client.fork)
+
+    def _place(self, proc: dict[str, Any]) -> None:
+        """Give a process that is to be spawned its place on this host."""
+        if proc.pop("inherit", False):
+            proc["env"] = self.env | proc["env"]
+        if not os.path.isdir(proc["cwd"]):
+            proc["cwd"] = os.path.expanduser("~")
+        if not os.path.isdir(proc["cwd"]):
+            proc["cwd"] = str(self.folder.path)
+        if proc["role"] == "rank":  # a new process: nothing goes from the old one's socket to it
+            rank = proc["rank"]
+            for client in self.clients.values():
+                self._drop_rank(client, rank)
+            self.addresses.pop(rank, None)
+            if address := proc.pop("address", None):
+                self.addresses[rank] = address
+
+    def _mind_outbox(self, client: Client, fork: ForkLines) -> None:
+        flags = zmq.POLLIN | (zmq.POLLOUT if fork.has_more else 0)
+        self.poller.modify(fork.sock.fileno(), flags)
+
+    def _from_fork(self, client: Client) -> None:
+        assert client.fork is not None
+        with contextlib.suppress(OSError):
+            client.fork.flush()
+        lines = client.fork.receive()
+        if lines is None:
+            self._event(client, b"fork", {"event": "lost"})
+            self._close_fork(client)
+            return
+        self._mind_outbox(client, client.fork)
+        for line in lines:
+            self._post(client, [b"fork", line])
+
+    def _close_fork(self, client: Client) -> None:
+        if client.fork is not None:
+            self._unwatch(client.fork.sock.fileno())
+            client.fork.sock.close()
+            client.fork = None
+
+    # ------------------------------------------------------------------ ranks
+
+    def _open_rank(self, client: Client, rank: int) -> zmq.Socket[bytes]:
+        sock = self.context.socket(zmq.DEALER)
+        sock.setsockopt(zmq.LINGER, 0)
+        sock.setsockopt(zmq.SNDHWM, 0)
+        sock.setsockopt(zmq.RCVHWM, RANK_HWM)
+        sock.setsockopt(zmq.RECONNECT_IVL, 5)  # a rank that does not listen yet
+        sock.setsockopt(zmq.RECONNECT_IVL_MAX, 100)
+        sock.connect(self.addresses.get(rank, f"ipc://{self.folder.path}/rank-{rank}.sock"))
+        client.ranks[rank] = sock
+        if not client.is_paused:
+            self._watch(sock, self._rank_handler(client, rank, sock))
+        return sock
+
+    def _rank_handler(
+        self, client: Client, rank: int, sock: zmq.Socket[bytes]
+    ) -> Callable[[], None]:
+        return lambda: self._from_rank(client, rank, sock)
+
+    def _from_rank(self, client: Client, rank: int, sock: zmq.Socket[bytes]) -> None:
+        to = b"%d" % rank
+        for _ in range(AT_ONCE):
+            if client.session.is_full:
+                return
+            try:
+                frames = sock.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            self._post(client, [to, *frames])
+
+    def _drop_rank(self, client: Client, rank: int) -> None:
+        """Close a socket to a rank, after what its process had still sent."""
+        if (sock := client.ranks.pop(rank, None)) is None:
+            return
+        self._unwatch(sock)
+        with contextlib.suppress(zmq.Again):
+            for _ in range(4 * RANK_HWM):
+                frames = sock.recv_multipart(zmq.NOBLOCK, copy=False)
+                client.session.send([b"%d" % rank, *frames], time.monotonic())
+        sock.close(0)
+
+    # ------------------------------------------------------------------ the agent itself
+
+    def _answer(self, client: Client, request: Mapping[str, Any], data: list[memoryview]) -> None:
+        try:
+            if request["cmd"] == "quit":
+                self.end_for("it was told to")
+                body, found = {"why": self.why}, b""
+            elif request["cmd"] == "facts":
+                body, found = report.host_report(self.options.notebook), b""
+            else:
+                body, found = requests.answer(self.folder, request, data[0] if data else b"")
+        except OSError as error:
+            where = f" ({error.filename})" if error.filename else ""
+            body, found = {"error": f"{error.strerror or error}{where}"}, b""
+        except (ValueError, KeyError, TypeError) as error:
+            body, found = {"error": f"{type(error).__name__}: {error}"}, b""
+        frames = [b"agent", json.dumps({**body, "id": request.get("id")}).encode()]
+        self._post(client, [*frames, found] if found else frames)
+
+    def _event(self, client: Client, to: bytes, body: Mapping[str, Any]) -> None:
+        self._post(client, [to, json.dumps(body).encode()])
+
+    # ------------------------------------------------------------------ end
+
+    def end(self) -> None:
+        """Tell who is there, end all processes, leave no file. Does not return."""
+        for client in list(self.clients.values()):
+            self._event(client, b"agent", {"event": "ending", "why": self.why})
+        if self.fork_server is not None and self.fork_server.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.fork_server.stdin.close()
+            if self._fork_server_code(6) is None:
+                self.fork_server.kill()
+        end_children(5)
+        self.folder.remove()
+        if self.options.bind.startswith("ipc://"):
+            Path(self.options.bind.removeprefix("ipc://")).unlink(missing_ok=True)
+        if self.clients:
+            self.router.setsockopt(zmq.LINGER, 500)
+            self.router.close()
+            self.context.destroy(0)
+        with contextlib.suppress(OSError):
+            line = {"jaxcluster-agent-ended": self.why, "host": socket.gethostname()}
+            print(json.dumps(line), flush=True)
+        os._exit(int(self.has_failed))
+
+
+def _in_url(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def _swallow(descriptor: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        os.read(descriptor, 4096)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run an agent. Words that it does not know are left: ipyparallel's launchers add some."""
+    parser = argparse.ArgumentParser(prog="python -m jaxcluster.agent")
+    parser.add_argument("--owner-key", required=True, help="the public key that is let in")
+    parser.add_argument("--bind", default="tcp://0.0.0.0:*")
+    parser.add_argument("--notebook", default="", help="an address on the notebook's side")
+    parser.add_argument("--lease", type=float, default=LEASE_S, help="seconds without a client")
+    parser.add_argument("--owner-stdin", action="store_true", help="end with standard input")
+    parser.add_argument("--announce", default="", help="a folder to write the line to instead")
+    parser.add_argument("--id", default="", help="the cluster's name for this host's agent")
+    parser.add_argument("--fence", action="store_true", help="end an older agent of this id first")
+    parser.add_argument("--env", action="append", default=[], help="K=V for all its processes")
+    parser.add_argument("--limit", type=int, default=LIMIT, help="bytes kept for a client")
+    parser.add_argument("--io-threads", type=int, default=2)
+    options = parser.parse_known_args(argv)[0]
+    os.umask(0o077)
+    allow_files()
+    try:
+        place = folders.root()
+        folders.sweep(place)
+        if options.fence:
+            folders.fence(place, options.id)
+        folder = folders.make(place)
+    except JaxClusterError as error:
+        _announce({"error": error.message, "hint": error.hint}, options.announce)
+        sys.exit(1)
+    agent = Agent(options, folder)
+    try:
+        _announce(agent.start(), options.announce)
+        agent.run()
+    except BaseException as error:
+        agent.has_failed = True
+        agent.end_for(str(error) or type(error).__name__)
+        if isinstance(error, OSError):
+            _announce({"error": agent.why, "hint": ""}, options.announce)
+        else:
+            traceback.print_exc()
+    finally:
+        agent.end()
+
+
+def _announce(line: Mapping[str, Any], shared: str = "") -> None:
+    """Print the agent's one line, or write it into a folder that notebook and hosts share."""
+    text = json.dumps({"jaxcluster-agent": 1, "host": socket.gethostname(), **line})
+    if not shared:
+        print(text, flush=True)
+        return
+    name = f"agent-{zlib.crc32(text.encode()):08x}-{os.getpid()}.json"
+    draft = Path(shared) / f"{name}.part"
+    draft.write_text(text)
+    draft.rename(draft.with_suffix(""))

@@ -1,0 +1,156 @@
+"""The sockets between a notebook and its agents, and who is let in.
+
+An agent has one ROUTER, a notebook a DEALER to each. Both sides of a connection show that they have
+the secret of a public key that the other was told of by the launcher, over a channel that it had
+authenticated (CURVE). Only public keys ever leave a process.
+
+CURVE alone lets in every client that knows the server's public key; who else may come is asked over
+ZAP (ZeroMQ's RFC 27), which the agent answers itself: its owner's key, and nobody's else.
+
+zmq's own heartbeats watch a connection. They run on threads that need no interpreter, so a busy
+notebook is not taken for a dead one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import zmq
+from zmq.utils import z85
+
+from jaxcluster.agent.messages import nbytes
+
+HEARTBEAT_MS = 2000
+DEAD_AFTER_MS = 6000  # without an answer to one
+HANDSHAKE_MS = 10_000  # a connection that has not said who it is by then is closed
+LARGE = 1 << 16  # bytes: a packet of more is sent from where it lies
+ZAP = "inproc://zeromq.zap.01"
+
+_RANGE = re.compile(r"(tcp://.+):(\d+)-(\d+)")
+
+
+@dataclass(frozen=True)
+class Keys:
+    """A pair of CURVE keys, as 40 letters each. The secret is shown nowhere."""
+
+    public: str
+    secret: str = field(repr=False)
+
+
+def new_keys() -> Keys:
+    public, secret = zmq.curve_keypair()
+    return Keys(public.decode(), secret.decode())
+
+
+class Doorkeeper:
+    """Answers for a context whether a client may come in. It must be there before a socket binds.
+
+    Args:
+      owner: the one public key that may.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], owner: str) -> None:
+        self.owner = z85.decode(owner.encode())
+        self.refused = 0
+        self.socket = context.socket(zmq.REP)
+        self.socket.linger = 0
+        self.socket.bind(ZAP)
+
+    def answer(self) -> None:
+        """Answer one question; nothing happens where there is none."""
+        try:
+            version, question, _, _, _, mechanism, *keys = self.socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return
+        may = version == b"1.0" and mechanism == b"CURVE" and keys == [self.owner]
+        self.refused += not may
+        status = [b"200", b"OK", b"owner"] if may else [b"400", b"not the owner's key", b""]
+        self.socket.send_multipart([b"1.0", question, *status, b""])
+
+
+def open_router(
+    context: zmq.Context[zmq.Socket[bytes]], bind: str, keys: Keys
+) -> tuple[zmq.Socket[bytes], str]:
+    """An agent's socket, and where it listens.
+
+    Args:
+      bind: ``tcp://ADDRESS:PORT``, where the port may be ``*`` or a range ``5000-5100``; or
+        ``ipc://PATH``.
+
+    Raises:
+      OSError: it can't listen there.
+    """
+    router = context.socket(zmq.ROUTER)
+    _prepare(router)
+    # A peer that is not there is an error to be heard of; one that comes back takes its old place.
+    router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    router.setsockopt(zmq.ROUTER_HANDOVER, 1)
+    router.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+    router.setsockopt(zmq.ZAP_DOMAIN, b"jaxcluster")
+    router.curve_server = True
+    router.curve_publickey, router.curve_secretkey = keys.public.encode(), keys.secret.encode()
+    if bind.startswith("tcp://["):
+        router.setsockopt(zmq.IPV6, 1)
+    try:
+        if found := _RANGE.fullmatch(bind):
+            _bind_in(router, found[1], range(int(found[2]), int(found[3]) + 1))
+        else:
+            router.bind(bind)
+    except zmq.ZMQError as error:
+        router.close(0)
+        raise OSError(error.errno, f"can't listen on {bind}: {error.strerror}") from None
+    endpoint = router.getsockopt(zmq.LAST_ENDPOINT)
+    assert isinstance(endpoint, bytes)
+    return router, endpoint.decode().rstrip("\0")
+
+
+def _bind_in(router: zmq.Socket[bytes], address: str, ports: range) -> None:
+    """Bind to a free port of a range; where one begins to look differs between processes."""
+    for k in range(len(ports)):
+        try:
+            router.bind(f"{address}:{ports[(k + os.getpid()) % len(ports)]}")
+        except zmq.ZMQError as error:
+            if error.errno != errno.EADDRINUSE or k == len(ports) - 1:
+                raise
+        else:
+            return
+    raise zmq.ZMQError(errno.EINVAL, "a range without a port")
+
+
+def open_dealer(
+    context: zmq.Context[zmq.Socket[bytes]], name: bytes, server: str, keys: Keys
+) -> zmq.Socket[bytes]:
+    """A notebook's socket to the agent whose public key is ``server``. Not connected yet."""
+    dealer = context.socket(zmq.DEALER)
+    _prepare(dealer)
+    dealer.setsockopt(zmq.IPV6, 1)
+    dealer.setsockopt(zmq.ROUTING_ID, name)
+    dealer.setsockopt(zmq.IMMEDIATE, 1)  # nothing is queued without a connection: we keep it
+    dealer.setsockopt(zmq.RECONNECT_IVL, 20)
+    dealer.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+    dealer.curve_serverkey = server.encode()
+    dealer.curve_publickey, dealer.curve_secretkey = keys.public.encode(), keys.secret.encode()
+    return dealer
+
+
+def _prepare(socket: zmq.Socket[bytes]) -> None:
+    for option in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
+        socket.setsockopt(option, 0)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, DEAD_AFTER_MS)
+
+
+def send(socket: zmq.Socket[bytes], packet: list[Any]) -> bool:
+    """Send a packet. Returns whether there was a connection to send it on."""
+    large = nbytes(packet) > LARGE
+    try:
+        socket.send_multipart(packet, zmq.NOBLOCK, copy=not large)
+    except zmq.ZMQError as error:
+        if error.errno in (errno.EAGAIN, zmq.EHOSTUNREACH):
+            return False
+        raise
+    return True

@@ -1,0 +1,621 @@
+"""An agent on real processes: the way to ranks through it, cut links, ends that leave nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import zmq
+from helpers import GONE_S, Home, processes_with, until
+from proxy import Proxy, wait
+
+from jaxcluster import wire
+from jaxcluster.agent import folder as folders
+from jaxcluster.agent.client import Agents, Host, State
+from jaxcluster.agent.transport import Keys, new_keys, open_dealer
+from jaxcluster.engine.processes import is_alive
+from jaxcluster.errors import LaunchError
+
+ANSWER_S = 60.0
+
+# The fork server is not to import jax where no rank is spawned.
+NO_FORK = "--env=JAXCLUSTER_NO_FORK=1"
+
+
+class Running:
+    """An agent that is this test's child, and what it has printed."""
+
+    def __init__(self, home: Home, *options: str, keys: Keys | None = None) -> None:
+        self.keys = keys or new_keys()
+        argv = [sys.executable, "-P", "-m", "jaxcluster.agent", "--owner-key", self.keys.public]
+        argv += ["--bind=tcp://127.0.0.1:*", *options]
+        checkout = str(Path(__file__).parents[2])
+        path = os.pathsep.join([checkout, os.environ.get("PYTHONPATH", "")])
+        self.process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=home.environ(PYTHONPATH=path, **{MARK: str(id(self))}),
+        )
+        assert self.process.stdout is not None
+        self.said = json.loads(self.process.stdout.readline())
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.said["folder"])
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, _, port = self.said["endpoint"].partition("://")[2].rpartition(":")
+        return host, int(port)
+
+    def processes(self) -> dict[int, str]:
+        """The agent and all that it has started."""
+        return processes_with(MARK, str(id(self)))
+
+    def until_gone(self, deadline_s: float = GONE_S) -> dict[str, Any]:
+        """Wait for its end, and that nothing is left of it; returns its last line."""
+        until(lambda: self.process.poll() is not None, "the agent ends", deadline_s)
+        until(lambda: not self.processes(), f"its processes end: {self.processes()}", deadline_s)
+        until(lambda: not self.folder.exists(), f"{self.folder} is removed", deadline_s)
+        until(lambda: not os.path.exists(self.said["memory"]), "memory is removed", deadline_s)
+        assert self.process.stdout is not None
+        lines = self.process.stdout.read().splitlines()
+        return json.loads(lines[-1]) if lines else {}
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            if not pipe.closed:
+                pipe.close()
+        self.process.wait(GONE_S)
+
+
+MARK = "JAXCLUSTER_TEST_AGENT"
+
+
+@pytest.fixture
+def run_agent(private_home: Home) -> Iterator[Callable[..., Running]]:
+    """Starts agents that end with the test."""
+    started: list[Running] = []
+
+    def start(*options: str, **more: Any) -> Running:
+        started.append(Running(private_home, *options, **more))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.close()
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., Host]]:
+    """Connects to agents, each with a thread of its own; they are left after the test."""
+    made: list[Agents] = []
+
+    def connect(running: Running, endpoint: str = "", **options: Any) -> Host:
+        made.append(Agents(options.pop("keys", running.keys)))
+        to = endpoint or running.said["endpoint"]
+        return made[-1].connect(to, running.said["key"], name="h1", **options)
+
+    yield connect
+    for agents in made:
+        agents.close()
+
+
+@pytest.fixture
+def proxied(run_agent: Callable[..., Running]) -> Iterator[tuple[Running, Proxy]]:
+    running = run_agent(NO_FORK)
+    proxy = Proxy(*running.address)
+    yield running, proxy
+    proxy.close()
+
+
+def spawn_rank(running: Running, host: Host, rank: int = 0, **more: Any) -> int:
+    folder = running.folder
+    engine = {
+        "rank": rank,
+        "address": f"ipc://{folder}/rank-{rank}.sock",
+        "connection_file": f"{folder}/engine.json",
+        "log_path": f"{folder}/rank-{rank}.log",
+    }
+    proc: dict[str, Any] = {
+        "role": "rank",
+        "rank": rank,
+        "argv": [],
+        "env": {"JAXCLUSTER_ENGINE": json.dumps(engine), **more},
+        "inherit": True,
+        "cwd": "/nowhere",
+        "log": engine["log_path"],
+    }
+    (pid,) = host.fork.spawn([proc], ANSWER_S)
+    return pid
+
+
+class Messages(queue.SimpleQueue[Sequence[Any]]):
+    """What a rank has sent, as it came."""
+
+    def next(self, deadline_s: float = ANSWER_S) -> tuple[dict[str, Any], list[bytes]]:
+        envelope, *buffers = self.get(timeout=deadline_s)
+        return wire.decode(envelope.buffer), [bytes(b.buffer) for b in buffers]
+
+
+# --------------------------------------------------------------------------- ranks
+
+
+def test_ranks_are_spawned_and_answer_through_an_agent_and_nothing_is_left(
+    run_agent: Callable[..., Running], connect: Callable[..., Host]
+) -> None:
+    running = run_agent()
+    host = connect(running)
+    events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    host.fork.on_event = events.put
+    first = spawn_rank(running, host)
+    came = Messages()
+    rank = host.rank(0, came.put)
+    rank.send([wire.encode("facts", "a")])
+    reply, _ = came.next()
+    assert (reply["op"], reply["id"], reply["body"]["pid"]) == ("reply", "a", first)
+    # Values: the largest frame that comes back whole is what an error says of it.
+    rank.send([wire.encode("no such", "b"), b"\0" * 3_000_000])
+    assert came.next()[0]["body"]["message"] == "this rank knows no 'no such' request yet"
+
+    # A new process in the rank's place: the way leads to it, and only to it.
+    assert host.fork.command("kill", pids=[first])["event"] == "stopped"
+    exit = events.get(timeout=ANSWER_S)
+    assert (exit["event"], exit["rank"], exit["code"]) == ("exit", 0, -9)
+    rank.send([wire.encode("facts", "for the dead one")])
+    second = spawn_rank(running, host)
+    rank.send([wire.encode("facts", "c")])
+    reply, _ = came.next()
+    assert (reply["id"], reply["body"]["pid"]) == ("c", second)
+
+    # A second notebook gets its own answers alone, and hears of exits too.
+    other = connect(running)
+    theirs = Messages()
+    other.rank(0, theirs.put).send([wire.encode("facts", "d")])
+    assert theirs.next()[0]["id"] == "d"
+    assert came.empty()
+    assert other.fork.command("exits")["exits"] == []
+
+    assert "rank-0.log" in os.listdir(running.folder)
+    host.ask("quit")
+    until(lambda: host.state is State.ENDED, "the notebook hears of it")
+    until(lambda: not other.fork.alive, "the other one too")
+    assert "told to" in host.why
+    assert "told to" in running.until_gone()["jaxcluster-agent-ended"]
+
+
+SESSION_OF_ITS_OWN = """
+import os, subprocess, sys
+if "JAXCLUSTER_ENGINE" in os.environ:
+    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["killed", "stdin", "the fork server killed"])
+def test_an_agents_end_is_the_end_of_all_that_it_has_started(
+    run_agent: Callable[..., Running], connect: Callable[..., Host], tmp_path: Path, how: str
+) -> None:
+    """Users' processes in sessions of their own too."""
+    (tmp_path / "sitecustomize.py").write_text(SESSION_OF_ITS_OWN)
+    running = run_agent(NO_FORK, "--owner-stdin")
+    host = connect(running)
+    checkout = str(Path(__file__).parents[2])
+    spawn_rank(running, host, PYTHONPATH=f"{tmp_path}{os.pathsep}{checkout}")
+    until(lambda: any("sleep" in line for line in running.processes().values()), "it is there")
+    (running.folder / "left.txt").write_text("x")
+    Path(running.said["memory"], "left.txt").write_text("x")
+    if how == "killed":
+        running.process.kill()
+    elif how == "stdin":
+        assert running.process.stdin is not None
+        running.process.stdin.close()
+    else:
+        (server,) = [p for p, line in running.processes().items() if "engine.forkserver" in line]
+        os.kill(server, signal.SIGKILL)
+    line = running.until_gone()
+    if how != "killed":
+        assert line["jaxcluster-agent-ended"].startswith(
+            "its standard input has ended" if how == "stdin" else "its fork server has ended"
+        )
+        until(lambda: host.state is State.ENDED, "the notebook hears of it")
+        with pytest.raises(LaunchError, match=r"Host h1 is lost: its agent has ended because its"):
+            host.ask("facts")
+        with pytest.raises(LaunchError, match="Host h1 is lost"):
+            host.fork.command("exits")
+
+
+def test_an_agent_ends_when_its_lease_is_over(
+    run_agent: Callable[..., Running], connect: Callable[..., Host]
+) -> None:
+    running = run_agent(NO_FORK, "--lease=1")
+    host = connect(running)
+    host.ask("facts")
+    wait(2.5)
+    host.ask("facts")  # who is there need not say anything
+    host.close()
+    assert "nobody has been connected" in running.until_gone(20)["jaxcluster-agent-ended"]
+
+
+def test_a_detached_agent_waits_for_its_next_owner(
+    run_agent: Callable[..., Running], connect: Callable[..., Host]
+) -> None:
+    running = run_agent(NO_FORK, "--lease=1", "--owner-stdin")
+    host = connect(running)
+    assert host.fork.command("detach", detached=True)["event"] == "detached"
+    host.close()
+    assert running.process.stdin is not None
+    running.process.stdin.close()
+    wait(2.5)
+    again = connect(running)
+    assert again.fork.command("detach", detached=False)["event"] == "detached"
+    again.close()
+    running.until_gone(20)
+
+
+def test_time_in_which_an_agent_was_stopped_is_not_of_its_lease(
+    run_agent: Callable[..., Running], connect: Callable[..., Host]
+) -> None:
+    running = run_agent(NO_FORK, "--lease=1.5")
+    host = connect(running)
+    host.ask("facts")
+    running.process.send_signal(signal.SIGSTOP)
+    wait(3.0)
+    running.process.send_signal(signal.SIGCONT)
+    host.ask("facts", ANSWER_S)
+
+
+# --------------------------------------------------------------------------- fence
+
+
+def test_a_new_agent_of_the_same_id_first_ends_the_older_one(
+    run_agent: Callable[..., Running],
+) -> None:
+    old = run_agent(NO_FORK, "--id=one/1")
+    beside = run_agent(NO_FORK, "--id=one/2")
+    new = run_agent(NO_FORK, "--id=one/1", "--fence")
+    assert "SIGTERM" in old.until_gone()["jaxcluster-agent-ended"]
+    assert beside.process.poll() is None
+    assert is_alive(new.said["token"])
+
+
+def test_an_older_agent_that_is_stopped_is_ended_all_the_same(
+    run_agent: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, private_home: Home
+) -> None:
+    old = run_agent(NO_FORK, "--id=one/1")
+    old.process.send_signal(signal.SIGSTOP)
+    monkeypatch.setattr(folders, "ENDED_S", 0.2)
+    place = folders.root(private_home.variables)
+    assert folders.fence(place, "one/1") == [old.said["token"]]
+    assert old.process.wait(GONE_S) == -signal.SIGKILL
+    old.until_gone()
+    assert folders.fence(place, "one/1") == []
+
+
+def test_what_a_killed_agent_and_its_fork_server_have_left_is_removed_by_the_next(
+    run_agent: Callable[..., Running],
+) -> None:
+    old = run_agent(NO_FORK)
+    servers = [p for p, line in old.processes().items() if "engine.forkserver" in line]
+    for pid in [old.process.pid, *servers]:
+        os.kill(pid, signal.SIGSTOP)  # neither can tidy up after the other
+    for pid in [old.process.pid, *servers]:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not old.processes(), "they are gone")
+    assert old.folder.exists()
+    run_agent(NO_FORK)
+    assert not old.folder.exists()
+    assert not os.path.exists(old.said["memory"])
+
+
+def test_a_host_without_a_place_for_its_folder_says_so(private_home: Home) -> None:
+    place = private_home.path / "file"
+    place.write_text("")
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxcluster.agent", "--owner-key", new_keys().public],
+        env=private_home.environ(JAXCLUSTER_RUNTIME_DIR=str(place)),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    said = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert "can't be used" in said["error"]
+    assert said["host"]
+
+
+# --------------------------------------------------------------------------- files
+
+
+def test_files_are_put_and_got_below_the_agents_folder_alone(
+    run_agent: Callable[..., Running], connect: Callable[..., Host], tmp_path: Path
+) -> None:
+    running = run_agent(NO_FORK)
+    host = connect(running)
+    data = os.urandom(9 << 20)
+    host.put("code/pack/a.bin", data)
+    assert host.get("code/pack/a.bin") == data
+    host.put("code/pack/a.bin", b"")  # shorter than it was
+    assert host.get("code/pack/a.bin") == b""
+    host.put("log", b"first\nlast\n")
+    body, tail = host.ask("tail", path="log", nbytes=5)
+    assert (body["size"], bytes(tail)) == (11, b"last\n")
+    host.put(f"{running.said['memory']}/state", b"state")
+    assert host.get(f"{running.said['memory']}/state") == b"state"
+    assert os.stat(running.folder / "code").st_mode & 0o077 == 0
+
+    (tmp_path / "secret").write_text("s")
+    (running.folder / "link").symlink_to(tmp_path)
+    for path in ("../x", "/etc/hostname", "a/../../x", "link/secret", "", ".", "//etc/hostname"):
+        for command in ("get", "put", "mkdir", "remove", "tail"):
+            with pytest.raises(LaunchError, match=f"Host h1 can't {command}: .* not in the folder"):
+                host.ask(command, path=path, data=b"x")
+    assert (tmp_path / "secret").read_text() == "s"
+    with pytest.raises(LaunchError, match=r"Host h1 can't get: No such file or directory \(.*/no"):
+        host.get("no")
+    with pytest.raises(LaunchError, match="no 'sing' request"):
+        host.ask("sing")
+    host.ask("remove", path="code")
+    host.ask("remove", path="code")
+    assert not (running.folder / "code").exists()
+
+
+# --------------------------------------------------------------------------- links that are cut
+
+LINES = 12_000
+
+# A rank's own socket, of a rank that does nothing but print.
+PRINTER = """
+import sys, time
+from jaxcluster.engine.beacon import Beacon
+beacon = Beacon("ipc://" + sys.argv[1])
+def stream(request):
+    for k in range(request.body["lines"]):
+        text = f"line {k} " + "x" * request.body["more"] + "\\n"
+        beacon.stream(request, 0, 1, "stdout", text)
+        printed[0] = k + 1
+        if k % 100 == 0: time.sleep(request.body["pause_s"])
+    return "printed"
+printed = [0]
+beacon.handle("stream", "side", stream)
+beacon.handle("printed", "now", lambda request: printed[0])
+beacon.start()
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def printer(private_home: Home) -> Iterator[Callable[[Running], psutil.Process]]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(running: Running) -> psutil.Process:
+        argv = [sys.executable, "-c", PRINTER, str(running.folder / "rank-0.sock")]
+        process = subprocess.Popen(argv, stdin=subprocess.PIPE, env=private_home.environ())
+        started.append(process)
+        until((running.folder / "rank-0.sock").exists, "it listens")
+        return psutil.Process(process.pid)
+
+    yield start
+    for process in started:
+        process.communicate(timeout=GONE_S)
+
+
+def numbers(messages: Messages) -> list[int]:
+    """The lines that have come, up to the reply."""
+    found: list[int] = []
+    while (envelope := messages.next()[0])["op"] != "reply":
+        text = envelope["body"]["content"]["text"]
+        found += map(int, re.findall(r"line (\d+)", text))
+    return found
+
+
+@pytest.mark.parametrize("silently", [False, True], ids=["reset", "what is sent is lost first"])
+def test_what_a_rank_prints_while_the_link_is_cut_comes_once_and_in_order(
+    proxied: tuple[Running, Proxy],
+    connect: Callable[..., Host],
+    printer: Callable[[Running], psutil.Process],
+    silently: bool,
+) -> None:
+    running, proxy = proxied
+    printer(running)
+    host = connect(running, proxy.endpoint)
+    came = Messages()
+    rank = host.rank(0, came.put)
+    rank.send([wire.encode("stream", "s", {"lines": LINES, "more": 50, "pause_s": 0.03})])
+    began = came.next()[0]["body"]["content"]["text"]
+    for _ in range(3):
+        if silently:
+            proxy.delivers.clear()
+            until(lambda: proxy.lost, "something is lost")
+            wait(0.3)
+            proxy.lost = 0
+        proxy.cut()
+        until(lambda: host.state is State.CUT, "the notebook sees the cut")
+        wait(0.4)
+        proxy.mend()
+        host.ask("facts", timeout_s=ANSWER_S)  # asked while it is cut or not: it is answered
+    first = [int(n) for n in re.findall(r"line (\d+)", began)]
+    assert first + numbers(came) == list(range(LINES))
+
+
+def test_requests_and_commands_during_a_cut_are_answered_after_it(
+    proxied: tuple[Running, Proxy], connect: Callable[..., Host]
+) -> None:
+    running, proxy = proxied
+    states: list[State] = []
+    host = connect(running, proxy.endpoint, on_state=lambda h: states.append(h.state))
+    host.ask("facts")
+    proxy.cut()
+    until(lambda: host.state is State.CUT, "the notebook sees the cut")
+    with pytest.raises(LaunchError, match=r"within 0\.2 s: there has been no connection to it for"):
+        host.ask("put", timeout_s=0.2, path="once", data=b"1")
+    _, answer = host.fork.begin("exits")
+    proxy.mend()
+    assert answer.get(timeout=ANSWER_S)["event"] == "exits"
+    assert host.get("once") == b"1"
+    until(lambda: states == [State.CONNECTED, State.CUT, State.CONNECTED], f"{states}")
+
+
+def test_a_notebook_that_was_away_for_too_long_is_told_and_nothing_of_old_is_done(
+    run_agent: Callable[..., Running], connect: Callable[..., Host]
+) -> None:
+    """Another one has kept the agent alive. What was sent meanwhile may make no sense by now."""
+    running = run_agent(NO_FORK, "--lease=1")
+    proxy = Proxy(*running.address)
+    try:
+        stays = connect(running)
+        stays.ask("facts")
+        host = connect(running, proxy.endpoint)
+        host.ask("facts")
+        proxy.cut()
+        until(lambda: host.state is State.CUT, "the notebook sees the cut")
+        host._send([b"agent", json.dumps({"cmd": "mkdir", "path": "old", "id": 99}).encode()])
+        wait(3.5)
+        proxy.mend()
+        until(lambda: host.state is State.ENDED, "the notebook is told")
+        assert "another agent" in host.why
+        assert not (running.folder / "old").exists()
+        stays.ask("facts")
+    finally:
+        proxy.close()
+
+
+def test_a_rank_that_prints_faster_than_the_link_carries_is_slowed(
+    run_agent: Callable[..., Running],
+    connect: Callable[..., Host],
+    printer: Callable[[Running], psutil.Process],
+) -> None:
+    limit = 4 << 20
+    running = run_agent(NO_FORK, f"--limit={limit}")
+    proxy = Proxy(*running.address)
+    try:
+        rank_process = printer(running)
+        agent_process = psutil.Process(running.process.pid)
+        host, other = connect(running, proxy.endpoint), connect(running)
+        came, theirs = Messages(), Messages()
+        rank, beside = host.rank(0, came.put), other.rank(0, theirs.put)
+        before = [p.memory_info().rss for p in (rank_process, agent_process)]
+        lines, more = 2_000, 100_000  # 200 MB
+        host.ask("facts")
+        proxy.reads.clear()
+        rank.send([wire.encode("stream", "s", {"lines": lines, "more": more, "pause_s": 0})])
+
+        def printed() -> int:
+            beside.send([wire.encode("printed", "p")])
+            return int(theirs.next()[0]["body"])  # the other notebook's way is not held up
+
+        seen = [-1, printed()]
+        end = time.monotonic() + ANSWER_S
+        while (seen[-1] != seen[-2] or seen[-1] == 0) and time.monotonic() < end:
+            wait(0.5)
+            seen.append(printed())
+        assert seen[-1] < lines, "it has waited for nobody"
+        grown = [
+            p.memory_info().rss - b
+            for p, b in zip((rank_process, agent_process), before, strict=True)
+        ]
+        assert max(grown) < 150 << 20, grown
+        proxy.reads.set()
+        assert numbers(came) == list(range(lines))
+    finally:
+        proxy.close()
+
+
+# --------------------------------------------------------------------------- strangers
+
+
+def test_strangers_are_not_let_in_and_the_owner_goes_on(
+    run_agent: Callable[..., Running], connect: Callable[..., Host]
+) -> None:
+    running = run_agent(NO_FORK, "--lease=3")
+    foreign = connect(running, keys=new_keys())
+    until(lambda: foreign.state is State.REFUSED, "it is refused")
+    with pytest.raises(LaunchError, match=r"does not let this notebook's key in"):
+        foreign.ask("quit", timeout_s=0.2)
+    host = connect(running)
+    host.ask("facts")
+    with zmq.Context() as context:
+        plain = context.socket(zmq.DEALER)
+        plain.linger = 0
+        plain.connect(running.said["endpoint"])
+        plain.send(b"x")
+        assert not plain.poll(300)
+        plain.close()
+    for _ in range(20):
+        with socket.create_connection(running.address) as raw:
+            raw.sendall(os.urandom(5000))
+    assert host.ask("facts")[0]["host"]
+    host.close()
+    # A stranger that tries again and again is nobody who is there.
+    assert "nobody" in running.until_gone(30)["jaxcluster-agent-ended"]
+
+
+def test_nonsense_of_the_owners_own_is_no_end(
+    run_agent: Callable[..., Running], connect: Callable[..., Host]
+) -> None:
+    running = run_agent(NO_FORK)
+    host = connect(running)
+    host.ask("facts")
+    for frames in (
+        [b"agent", b"no json"],
+        [b"agent"],
+        [b"fork", b"[]"],
+        [b"fork", b'{"cmd": "spawn"}'],
+        [b"rank?", b"x"],
+        [b"\xff"],
+        [b"agent", b"{}"],
+        [b"agent", b"[]"],
+        [b"0"],
+        [b"-1", b"x"],
+    ):
+        host._send(frames)
+    assert host.ask("facts")[0]["host"]
+    with zmq.Context() as context:  # packets that are none
+        raw = open_dealer(context, b"jraw", running.said["key"], running.keys)
+        raw.setsockopt(zmq.IMMEDIATE, 0)
+        raw.connect(running.said["endpoint"])
+        for packet in ([b""], [b"x", b"y"], [b"", b"", b""]):
+            raw.send_multipart(packet)
+        assert not raw.poll(200)
+        raw.close(0)
+    assert host.ask("facts")[0]["host"]
+
+
+def test_an_agent_imports_neither_jax_nor_a_kernel() -> None:
+    source = (
+        "import sys, jaxcluster.agent.server, jaxcluster.agent.client\n"
+        "print(*sorted({'jax', 'numpy', 'IPython', 'ipykernel', 'ipyparallel', 'tornado'} "
+        "& {name.partition('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == ""
+
+
+def test_an_agent_listens_on_a_unix_socket(
+    run_agent: Callable[..., Running], connect: Callable[..., Host], tmp_path: Path
+) -> None:
+    path = tmp_path / "a.sock"
+    running = run_agent(NO_FORK, f"--bind=ipc://{path}")
+    host = connect(running)
+    assert host.ask("facts")[0]["host"]
+    host.ask("quit")
+    running.until_gone()
+    assert not path.exists()

@@ -1,0 +1,247 @@
+"""Who is let in to an agent's socket: its owner, and nobody else, whatever they try."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+from helpers import until
+
+from jaxcluster.agent import transport
+from jaxcluster.agent.transport import Doorkeeper, Keys, new_keys, open_dealer, open_router
+
+ANSWER_MS = 20_000
+NOT_LET_IN_MS = 300
+
+
+class Server:
+    """An agent's socket: echoes, and keeps what has come."""
+
+    def __init__(self, bind: str) -> None:
+        self.owner, self.keys = new_keys(), new_keys()
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.doorkeeper = Doorkeeper(self.context, self.owner.public)
+        self.router, self.endpoint = open_router(self.context, bind, self.keys)
+        self.came: list[list[bytes]] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self.router, zmq.POLLIN)
+        poller.register(self.doorkeeper.socket, zmq.POLLIN)
+        while not self._stop.is_set():
+            events = dict(poller.poll(10))
+            if self.doorkeeper.socket in events:
+                self.doorkeeper.answer()
+            if self.router in events:
+                self.came.append(self.router.recv_multipart())
+                transport.send(self.router, self.came[-1])
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(10)
+        self.context.destroy(0)
+
+
+@pytest.fixture(params=["tcp", "ipc"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    bind = "tcp://127.0.0.1:*" if request.param == "tcp" else f"ipc://{tmp_path}/s"
+    made = Server(bind)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def context(monkeypatch: pytest.MonkeyPatch) -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    """A context whose sockets live until the test's end: pyzmq warns of one that was not closed."""
+    made: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    kept = []
+    create = zmq.Context.socket
+
+    def socket(self: zmq.Context[zmq.Socket[bytes]], *args: Any) -> zmq.Socket[bytes]:
+        kept.append(create(self, *args))
+        return kept[-1]
+
+    monkeypatch.setattr(zmq.Context, "socket", socket)
+    yield made
+    made.destroy(0)
+
+
+def dealer(
+    context: zmq.Context[zmq.Socket[bytes]], server: Server, keys: Keys, name: bytes = b"jname"
+) -> zmq.Socket[bytes]:
+    made = open_dealer(context, name, server.keys.public, keys)
+    made.setsockopt(zmq.IMMEDIATE, 0)  # queue what is sent before there is a connection
+    made.connect(server.endpoint)
+    return made
+
+
+def assert_serves_its_owner(context: zmq.Context[zmq.Socket[bytes]], server: Server) -> None:
+    ours = dealer(context, server, server.owner, b"jowner")
+    ours.send_multipart([b"mine", b"x" * 100_000])
+    assert ours.poll(ANSWER_MS)
+    assert ours.recv_multipart() == [b"mine", b"x" * 100_000]
+    assert {name for name, *_ in server.came} == {b"jowner"}
+    ours.close(0)
+
+
+def test_the_owner_is_let_in(context: zmq.Context[zmq.Socket[bytes]], server: Server) -> None:
+    assert_serves_its_owner(context, server)
+    assert server.doorkeeper.refused == 0
+
+
+def test_a_foreign_key_is_not_let_in(
+    context: zmq.Context[zmq.Socket[bytes]], server: Server
+) -> None:
+    """It knows the server's public key: CURVE alone would let it in."""
+    theirs = dealer(context, server, new_keys())
+    theirs.send(b"stop")
+    until(lambda: server.doorkeeper.refused, "it is refused", 20)
+    assert not theirs.poll(NOT_LET_IN_MS)
+    assert_serves_its_owner(context, server)
+
+
+def test_the_owners_public_key_without_its_secret_is_not_let_in(
+    context: zmq.Context[zmq.Socket[bytes]], server: Server
+) -> None:
+    theirs = dealer(context, server, Keys(server.owner.public, new_keys().secret))
+    theirs.send(b"stop")
+    assert not theirs.poll(NOT_LET_IN_MS)
+    assert_serves_its_owner(context, server)
+
+
+def test_an_owner_takes_no_other_server_for_its_own(
+    context: zmq.Context[zmq.Socket[bytes]], server: Server
+) -> None:
+    """Nothing is sent to whoever listens there in its place."""
+    ours = open_dealer(context, b"jname", new_keys().public, server.owner)
+    ours.setsockopt(zmq.IMMEDIATE, 0)
+    ours.connect(server.endpoint)
+    ours.send(b"secret")
+    assert not ours.poll(NOT_LET_IN_MS)
+    assert server.came == []
+
+
+@pytest.mark.parametrize("kind", [zmq.DEALER, zmq.REQ, zmq.PUSH, zmq.ROUTER, zmq.SUB])
+def test_plain_sockets_are_not_let_in(
+    context: zmq.Context[zmq.Socket[bytes]], server: Server, kind: int
+) -> None:
+    with context.socket(kind) as theirs:
+        theirs.linger = 0
+        theirs.connect(server.endpoint)
+        if kind not in (zmq.ROUTER, zmq.SUB):
+            theirs.send(b"stop")
+        assert not theirs.poll(NOT_LET_IN_MS, zmq.POLLIN)
+    assert_serves_its_owner(context, server)
+
+
+def test_a_password_is_no_key(context: zmq.Context[zmq.Socket[bytes]], server: Server) -> None:
+    with context.socket(zmq.DEALER) as theirs:
+        theirs.linger = 0
+        theirs.plain_username, theirs.plain_password = b"owner", b"owner"
+        theirs.connect(server.endpoint)
+        theirs.send(b"stop")
+        assert not theirs.poll(NOT_LET_IN_MS)
+    assert_serves_its_owner(context, server)
+
+
+GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        bytes(range(256)) * 400,
+        b"\xff" * 70_000,
+        GREETING,
+        GREETING + b"\x04\xff" * 50_000,
+        GREETING + b"\x06" + b"\x7f" + b"\xff" * 7 + b"\x05HELLO" + bytes(1000),
+    ],
+    ids=["nothing", "http", "bytes", "ones", "a greeting", "and noise", "a huge command"],
+)
+def test_random_bytes_on_the_port_change_nothing(
+    context: zmq.Context[zmq.Socket[bytes]], server: Server, data: bytes
+) -> None:
+    _, _, address = server.endpoint.partition("://")
+    for _ in range(20):
+        if server.endpoint.startswith("tcp"):
+            host, _, port = address.rpartition(":")
+            raw = socket.create_connection((host, int(port)))
+        else:
+            raw = socket.socket(socket.AF_UNIX)
+            raw.connect(address)
+        with raw:
+            raw.settimeout(5)
+            try:
+                raw.sendall(data)
+                raw.recv(64)
+            except OSError:
+                pass  # it was closed: as good
+    assert_serves_its_owner(context, server)
+
+
+def test_connections_that_say_nothing_keep_nobody_out(
+    context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path
+) -> None:
+    server = Server("tcp://127.0.0.1:*")
+    host, _, port = server.endpoint.partition("://")[2].rpartition(":")
+    silent = [socket.create_connection((host, int(port))) for _ in range(100)]
+    try:
+        assert_serves_its_owner(context, server)
+    finally:
+        for one in silent:
+            one.close()
+        server.close()
+
+
+def test_a_client_that_is_not_there_is_told_by_sending_to_it(
+    context: zmq.Context[zmq.Socket[bytes]],
+) -> None:
+    keys = new_keys()
+    router, _ = open_router(context, "tcp://127.0.0.1:*", keys)
+    assert not transport.send(router, [b"jnobody", b"x"])
+    ours = open_dealer(context, b"jname", keys.public, new_keys())
+    ours.connect("tcp://127.0.0.1:1")
+    assert not transport.send(ours, [b"x"])
+
+
+# --------------------------------------------------------------------------- where it listens
+
+
+@pytest.fixture
+def listen(context: zmq.Context[zmq.Socket[bytes]]) -> Callable[[str], str]:
+    return lambda bind: open_router(context, bind, new_keys())[1]
+
+
+def test_a_range_of_ports_gives_a_free_one_of_it(listen: Callable[[str], str]) -> None:
+    first = int(listen("tcp://127.0.0.1:*").rpartition(":")[2])  # taken
+    found = {listen(f"tcp://127.0.0.1:{first}-{first + 40}") for _ in range(3)}
+    ports = {int(endpoint.rpartition(":")[2]) for endpoint in found}
+    assert len(ports) == 3
+    assert all(first < port <= first + 40 for port in ports)
+
+
+def test_a_range_that_is_taken_is_said(listen: Callable[[str], str]) -> None:
+    port = listen("tcp://127.0.0.1:*").rpartition(":")[2]
+    with pytest.raises(OSError, match=f"can't listen on tcp://127.0.0.1:{port}-{port}: Address"):
+        listen(f"tcp://127.0.0.1:{port}-{port}")
+
+
+def test_an_address_of_another_host_is_said(listen: Callable[[str], str]) -> None:
+    with pytest.raises(OSError, match=r"can.t listen on tcp://192\.0\.2\.77"):
+        listen("tcp://192.0.2.77:*")
+
+
+def test_a_secret_is_not_shown() -> None:
+    keys = new_keys()
+    assert keys.secret not in repr(keys)
+    assert len(keys.public) == len(keys.secret) == 40
