@@ -143,6 +143,7 @@ def initialize(request: wire.InitializeRequest, journal: Journal) -> wire.Initia
             coordinator_bind_address=request.coordinator_bind_address,
         )
     jax_private.refuse_what_ends_ranks()
+    jax_private.join_cpu_slices()
     devices = [_device_info(d) for d in jax.local_devices()]
     _limit_blas_threads(request.num_processes)
     if jax.process_index() != request.process_id:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # What each group of private names is for, and what happens where they have moved.
 WITHOUT = {
     "gloo address": "CPU collectives use this host's name, which must lead to an address of it",
+    "one slice": "jax.make_mesh refuses the CPU devices of several machines",
     "launch journal": "ranks that break lockstep are not found; hangs are told by stacks alone",
     "ghost drain": "ranks are brought back into step by new processes, which takes longer",
     "saved variables": "restored scalars lose their weak type; classes must be registered again",
@@ -66,6 +67,30 @@ def set_collectives_address(address: str) -> bool:
     except (ImportError, AttributeError):
         return False
     return True
+
+
+def join_cpu_slices() -> bool:
+    """Put the CPU devices of all machines into one slice, so that ``jax.make_mesh`` takes them.
+
+    XLA makes a slice of each boot id, and ``make_mesh`` refuses devices of several: meant for TPU
+    pods and GPUs, for which ``initialize(partition_index=0)`` is the remedy; the CPU client takes
+    no such option (jax 0.10.2 and 0.12). Idempotent.
+
+    Returns:
+      False where a device's class can't be extended: ``Mesh(jax.devices(), ...)`` still works.
+    """
+    try:
+        from jax._src.lib import _jax
+
+        for name in ("slice_index", "partition_index"):
+            setattr(_jax.Device, name, property(functools.partial(_slice_of, name=name)))
+    except (ImportError, AttributeError, TypeError):
+        return False
+    return True
+
+
+def _slice_of(device: Any, name: str) -> Any:
+    return 0 if device.platform == "cpu" else device.__getattr__(name)
 
 
 def record_launches(journal: Journal) -> bool:
@@ -718,6 +743,16 @@ def self_test() -> dict[str, bool]:
         )
     except ImportError:
         found["gloo address"] = False
+    try:
+        from jax._src import sharding_impls
+        from jax._src.lib import _jax
+
+        found["one slice"] = (
+            hasattr(_jax.Device, "__getattr__")
+            and "slice_index" in sharding_impls.make_mesh.__code__.co_consts
+        )
+    except (ImportError, AttributeError):
+        found["one slice"] = False
     try:
         from jax._src import pjit, tree_util
         from jax._src.interpreters import pxla

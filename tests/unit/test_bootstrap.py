@@ -160,6 +160,7 @@ def jax(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJax]:
         record_launches=lambda journal: True,
         hint_at_device_put=lambda tell: True,
         refuse_what_ends_ranks=lambda: None,
+        join_cpu_slices=lambda: True,
     )
     monkeypatch.setattr(bootstrap, "jax_private", private)
     monkeypatch.setattr(
