@@ -287,6 +287,17 @@ class Launch:
         if self._guarded is not None:
             self._guarded.detach()
 
+    def explain(self, number: int) -> Reason | None:
+        """What is known of a host that has announced itself and can't be talked to.
+
+        None: its command has ended, and ``on_end`` has been told.
+        """
+        with self._lock:
+            runs = [run for run in self._runs.values() if number in run.command.hosts]
+        if not runs:
+            return None
+        return self.launcher.explain(runs[-1].end(None), self.plan.hosts)
+
     # -- bringing agents up
 
     def _bring_up(

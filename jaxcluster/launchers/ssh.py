@@ -342,7 +342,7 @@ def explain_ssh(end: End, host: str, login: str) -> Reason:
     said = last_line(end.errors)
     shell = last_line(end.chatter)
     evidence = f' ssh says: "{said}"' if said else ""
-    if end.was_ready:
+    if end.was_ready and end.code is not None:
         return _explain_loss(end, host, evidence)
     if end.code not in (None, 255):
         return _explain_there(end, host)
@@ -350,11 +350,18 @@ def explain_ssh(end: End, host: str, login: str) -> Reason:
     for case in _CASES:
         if re.search(case.pattern, text):
             names = {"host": host, "login": login}
-            told = next((e.strip() for e in reversed(end.errors) if re.search(case.pattern, e)), "")
-            shown = said if said and not said.startswith("@") else told
-            message = f'{case.message.format(**names)} ssh says: "{shown}"'
+            # The line that tells it; of a framed warning the last one, which says what came of it.
+            told = [line.strip() for line in end.errors if re.search(case.pattern, line)]
+            shown = told[-1] if told and not told[-1].startswith("@") else said
+            by = f" (through {end.command.through})" if end.command.through else ""
+            message = f'{case.message.format(**names)} ssh says: "{shown}"{by}'
             return Reason(message, case.hint.format(**names), case.may_pass)
     before = f' Its login shell printed: "{shell}"' if shell else ""
+    if end.was_ready:
+        return Reason(
+            f"The agent on {host} is there, and can't be reached through ssh.{evidence}",
+            "Without a tunnel: --direct",
+        )
     if end.code is None:
         return Reason(
             f"{host} has logged us in, or is about to, and its agent is not there yet."

@@ -1,0 +1,560 @@
+"""The ssh launcher against OpenSSH's own client and server, on this machine's loopback.
+
+Each test's sshd runs on a port of its own, with its own keys; agents are stand-ins that announce
+themselves, answer on their socket, and end with their input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import processes_with, until
+
+from jaxcluster.errors import LaunchError, UsageError
+from jaxcluster.launchers.base import AgentOptions, Reason
+from jaxcluster.launchers.commands import Launch
+from jaxcluster.launchers.hosts import parse_hosts
+from jaxcluster.launchers.ssh import SSH
+
+SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin")
+pytestmark = [
+    pytest.mark.any_jax,
+    pytest.mark.skipif(SSHD is None, reason="there is no sshd: apt-get install openssh-server"),
+    pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh"),
+]
+ME = pwd.getpwuid(os.getuid()).pw_name
+KEY = "z85:.-:+=^!/*?&<>()[]{}@%$#'0123456789ab"  # more than Z85 has: quotes, too
+MARK = "JAXCLUSTER_TEST_SSH"
+
+AGENT = """#!{python}
+import json, os, socket, sys, threading
+argv = sys.argv[1:]
+listen = argv[argv.index("--listen") + 1]
+if listen != "tcp":
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(listen)
+    server.listen()
+    def serve():
+        while True:
+            client, _ = server.accept()
+            client.sendall(client.recv(100).upper())
+            client.close()
+    threading.Thread(target=serve, daemon=True).start()
+facts = {{"argv": argv, "pid": os.getpid(), "env": dict(os.environ)}}
+print(json.dumps({{"jaxcluster-agent": facts}}), flush=True)
+sys.stdin.read()
+if listen != "tcp":
+    os.unlink(listen)
+"""
+
+
+@dataclass
+class Site:
+    """A folder with keys, an ssh config, and sshds that end with the test."""
+
+    path: Path
+    config: list[str] = field(default_factory=list)
+    servers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def key(self, name: str) -> Path:
+        path = self.path / name
+        if not path.exists():
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
+        return path
+
+    def sshd(self, *settings: str) -> int:
+        """A running sshd's port."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        lines = [
+            f"Port {port}",
+            "ListenAddress 127.0.0.1",
+            f"HostKey {self.key('hostkey')}",
+            f"AuthorizedKeysFile {self.path}/authorized_keys",
+            "StrictModes no",
+            "PermitRootLogin yes",
+            "UsePAM no",
+            "PidFile none",
+            "AcceptEnv LANG",
+        ]
+        first = ["PasswordAuthentication no", "KbdInteractiveAuthentication no"]
+        path = self.path / f"sshd-{port}.conf"
+        path.write_text("\n".join([*settings, *lines, *first]) + "\n")
+        # Without the test's mark: its sessions are not what the launcher has started here.
+        env = {k: v for k, v in os.environ.items() if k != MARK}
+        self.servers.append(
+            subprocess.Popen(
+                [str(SSHD), "-D", "-e", "-f", path], env=env, stderr=subprocess.DEVNULL
+            )
+        )
+
+        def answers() -> bool:
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", port), 1) as s,
+            ):
+                return bool(s.recv(4))
+            return False
+
+        until(answers, "sshd answers", 10)
+        return port
+
+    def alias(self, name: str, port: int, *settings: str) -> None:
+        """A host of the ssh config."""
+        defaults = [
+            "HostName 127.0.0.1",
+            f"Port {port}",
+            f"User {ME}",
+            f"IdentityFile {self.path}/id",
+            "IdentitiesOnly yes",
+            "IdentityAgent none",
+            f"UserKnownHostsFile {self.path}/known_hosts",
+            "GlobalKnownHostsFile /dev/null",
+            "HostKeyAlias jaxcluster-test",
+        ]
+        self.config += [f"Host {name}", *(f"  {line}" for line in (*settings, *defaults))]
+        (self.path / "config").write_text("\n".join(self.config) + "\n")
+
+    def trust(self, host_key: str = "hostkey") -> None:
+        public = self.key(host_key).with_suffix(".pub").read_text().split()
+        (self.path / "known_hosts").write_text(f"jaxcluster-test {public[0]} {public[1]}\n")
+
+    def python(self, source: str = AGENT, name: str = "python") -> str:
+        path = self.path / name
+        path.write_text(source.format(python=sys.executable))
+        path.chmod(0o755)
+        return str(path)
+
+    def launcher(self, hosts: str, **options: Any) -> SSH:
+        found = SSH(parse_hosts(hosts), config=str(self.path / "config"), **options)
+        return found.prepared(os.environ)
+
+    def launch(self, launcher: SSH, python: str | None = None, **agent: Any) -> Launch:
+        options = AgentOptions("main", KEY, python or self.python(), **agent)
+        launch = Launch(launcher, launcher.render(options, str(self.path)))
+        self.launches.append(launch)
+        return launch
+
+    launches: list[Launch] = field(default_factory=list)
+
+
+@pytest.fixture
+def site(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Site]:
+    import tempfile
+    import uuid
+
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, mark)
+    if os.getuid() == 0:
+        os.makedirs("/run/sshd", exist_ok=True)
+    made = Site(Path(tempfile.mkdtemp(prefix="jcssh", dir="/tmp")))
+    made.path.chmod(0o755)
+    shutil.copy(made.key("id").with_suffix(".pub"), made.path / "authorized_keys")
+    made.trust()
+    yield made
+    for launch in made.launches:
+        launch.stop()
+    for server in made.servers:
+        server.terminate()
+        server.wait(10)
+    monkeypatch.delenv(MARK)
+    until(lambda: not processes_with(MARK, mark), "all have ended", 10)
+    shutil.rmtree(made.path)
+
+
+def refused(launch: Launch, timeout_s: float = 20) -> str:
+    with pytest.raises(LaunchError) as caught:
+        launch.start(timeout_s)
+    return str(caught.value)
+
+
+def is_alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+# ------------------------------------------------------------------------------- agents come up
+
+
+def test_agents_come_up_in_the_order_given_and_are_reached_through_ssh_alone(site: Site) -> None:
+    port = site.sshd()
+    site.alias("h1 h2", port)
+    launch = site.launch(site.launcher("h2:1,h1:2"))
+    told: list[str] = []
+    agents = launch.start(60, told.append)
+    assert [agent.host for agent in agents] == [0, 1]
+    assert launch.plan.hosts == ("h2", "h1")
+    assert told[0] == "0 of 2 hosts" and told[-1] == "2 of 2 hosts"
+    for agent in agents:
+        assert f"--owner-key={KEY}" in agent.facts["argv"]
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(agent.via)
+            client.sendall(b"hello")
+            assert client.recv(100) == b"HELLO"
+        assert oct(os.stat(agent.via).st_mode & 0o777) == "0o600"
+    launch.stop()
+    until(lambda: not any(is_alive(agent.facts["pid"]) for agent in agents), "agents ended", 10)
+    assert not any(Path(agent.via).exists() for agent in agents)
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "dash", "zsh", "ksh", "tcsh", "fish"])
+def test_every_login_shell_hands_on_key_and_environment(site: Site, shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell} here")
+    port = site.sshd(f'ForceCommand exec {shutil.which(shell)} -c "$SSH_ORIGINAL_COMMAND"')
+    site.alias("h1", port)
+    value = "--a='b' \"c\" $HOME !! \\ %s *"
+    env = (("XLA_FLAGS", value), ("EMPTY", ""))
+    (agent,) = site.launch(site.launcher("h1"), env=env).start(60)
+    assert f"--owner-key={KEY}" in agent.facts["argv"]
+    assert agent.facts["env"]["XLA_FLAGS"] == value
+    assert agent.facts["env"]["EMPTY"] == ""
+    assert MARK not in agent.facts["env"]  # nothing of ours goes along
+
+
+@pytest.mark.parametrize(
+    "chatter", ["echo Welcome to h1", "printf 'no break: '", "printf '\\033[1m{\\\"motd\\\"\\r\\n'"]
+)
+def test_a_login_shell_may_print_what_it_likes(site: Site, chatter: str) -> None:
+    port = site.sshd(f'ForceCommand {chatter}; exec sh -c "$SSH_ORIGINAL_COMMAND"')
+    site.alias("h1", port)
+    (agent,) = site.launch(site.launcher("h1")).start(60)
+    assert agent.facts["argv"][:2] == ["-m", "jaxcluster.agent"]
+
+
+def test_through_a_jump_host(site: Site) -> None:
+    port = site.sshd()
+    site.alias("gate", port)
+    site.alias("inside", port, "ProxyJump gate")
+    launcher = site.launcher("inside:1")
+    assert launcher.through == ("gate",)
+    (agent,) = site.launch(launcher).start(60)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(agent.via)
+        client.sendall(b"far")
+        assert client.recv(100) == b"FAR"
+
+
+def test_a_config_with_wishes_of_its_own_changes_nothing(site: Site) -> None:
+    port = site.sshd()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        site.alias(
+            "h1", port, "RemoteCommand echo mine", "RequestTTY force", "LogLevel QUIET",
+            f"ControlPath {site.path}/mux", "ControlMaster auto", "ControlPersist 60",
+            f"LocalForward {taken.getsockname()[1]} localhost:1", "ExitOnForwardFailure yes",
+            "BatchMode no", "ForwardX11 yes", "PermitLocalCommand yes",
+            f"LocalCommand touch {site.path}/local",
+        )  # fmt: skip
+        (agent,) = site.launch(site.launcher("h1")).start(60)
+    assert agent.facts["argv"][:2] == ["-m", "jaxcluster.agent"]
+    assert not (site.path / "mux").exists() and not (site.path / "local").exists()
+
+
+def test_direct_needs_no_socket(site: Site) -> None:
+    site.alias("h1", site.sshd("AllowStreamLocalForwarding no"))
+    (agent,) = site.launch(site.launcher("h1", direct=True)).start(60)
+    assert agent.via == ""
+    assert agent.facts["argv"][agent.facts["argv"].index("--listen") + 1] == "tcp"
+
+
+def test_user_and_port_of_the_command_line(site: Site) -> None:
+    port = site.sshd()
+    site.alias("h1", 1, "User nobody-at-all")
+    launch = site.launch(site.launcher(f"{ME}@h1:1:{port}"))
+    (agent,) = launch.start(60)
+    launch.stop()
+    until(lambda: not is_alive(agent.facts["pid"]), "it ends", 10)
+    (agent,) = site.launch(site.launcher("h1", user=ME, port=port)).start(60)
+    assert agent.facts["pid"]
+
+
+# ------------------------------------------------------------------- what is said of what fails
+
+
+def test_an_unknown_host(site: Site) -> None:
+    site.alias("h1", site.sshd())
+    told = refused(site.launch(site.launcher("h1,nosuch.invalid")))
+    assert told.startswith("nosuch.invalid is not a host that is known here. ssh says: ")
+    assert "Could not resolve hostname nosuch.invalid" in told
+    assert "\nCheck the name in --hosts" in told
+
+
+def test_a_refused_key(site: Site) -> None:
+    site.alias("h1", site.sshd(), f"IdentityFile {site.key('other')}")
+    (site.path / "authorized_keys").write_text("")
+    told = refused(site.launch(site.launcher("h1")))
+    assert told.startswith("h1 refused our key. ssh says: ")
+    assert "Permission denied (publickey)" in told
+    assert f"Try: ssh -F {site.path}/config h1 true" in told
+
+
+def test_a_password_that_would_be_asked_for(site: Site) -> None:
+    site.alias("h1", site.sshd("PasswordAuthentication yes", "PubkeyAuthentication no"))
+    told = refused(site.launch(site.launcher("h1")))
+    assert told.startswith("h1 did not let us in with a key. ssh says: ")
+    assert "Permission denied (password" in told
+    assert "here is nobody to type one" in told and "ssh-copy-id h1" in told
+
+
+def test_a_jump_host_that_would_ask_for_a_password(site: Site) -> None:
+    """BatchMode is not handed on to the ssh that ProxyJump starts."""
+    site.alias("gate", site.sshd("PasswordAuthentication yes", "PubkeyAuthentication no"))
+    site.alias("inside", site.sshd(), "ProxyJump gate")
+    told = refused(site.launch(site.launcher("inside")))
+    assert "Permission denied (password" in told and "(through gate)" in told
+
+
+def test_a_host_key_that_is_not_known(site: Site) -> None:
+    site.alias("h1", site.sshd())
+    (site.path / "known_hosts").write_text("")
+    told = refused(site.launch(site.launcher("h1")))
+    assert told.startswith('h1 has a host key that is not known here. ssh says: "Host key verif')
+    assert "accept it: ssh -F" in told
+    assert (site.path / "known_hosts").read_text() == ""  # nor is it taken in
+
+
+def test_a_host_key_that_has_changed(site: Site) -> None:
+    site.alias("h1", site.sshd())
+    site.trust("another")
+    told = refused(site.launch(site.launcher("h1")))
+    assert told.startswith("h1 has another host key than before. ssh says: ")
+    assert "ssh-keygen -R h1" in told
+
+
+def test_a_port_on_which_nothing_answers(site: Site) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # and does not listen
+        site.alias("h1", held.getsockname()[1])
+        told = refused(site.launch(site.launcher("h1")))
+    assert told.startswith("Nothing answers h1 on ssh's port. ssh says: ")
+    assert "Connection refused" in told
+
+
+def test_a_port_that_never_says_anything(site: Site) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        site.alias("h1", silent.getsockname()[1])
+        launch = site.launch(site.launcher("h1", options=("ConnectTimeout=1",)))
+        told = refused(launch)
+    assert told.startswith("h1 did not answer. ssh says: ")
+
+
+def test_a_python_that_is_not_there(site: Site) -> None:
+    site.alias("h1", site.sshd())
+    for path in ("/no/such/python", "~/no such/python", "nosuchpython"):
+        told = refused(site.launch(site.launcher("h1"), python=path))
+        assert told.startswith("There is no Python ")
+        assert " on h1. What is said: " in told
+        assert "\nName the one that is there: --python PATH" in told
+
+
+def test_a_python_that_is_no_program(site: Site) -> None:
+    site.alias("h1", site.sshd())
+    plain = site.path / "plain"
+    plain.write_text("text")
+    told = refused(site.launch(site.launcher("h1"), python=str(plain)))
+    assert told.startswith(f"There is no Python {plain} on h1.")
+
+
+def test_a_python_without_jaxcluster(site: Site) -> None:
+    site.alias("h1", site.sshd())
+    python = site.python('#!/bin/sh\nexec {python} -I -S "$@"\n')
+    told = refused(site.launch(site.launcher("h1"), python=python))
+    assert told.startswith(f"{python} on h1 has no jaxcluster. It says: ")
+    assert "--python PATH" in told
+
+
+def test_a_login_shell_that_ends_before_the_agent(site: Site) -> None:
+    site.alias("h1", site.sshd("ForceCommand echo This account is for mail; exit 1"))
+    told = refused(site.launch(site.launcher("h1")))
+    assert told.startswith("The agent on h1 ended with code 1.")
+    assert 'Its login shell printed: "This account is for mail"' in told
+
+
+def test_a_login_shell_that_waits_is_told_with_what_it_has_printed(site: Site) -> None:
+    site.alias("h1", site.sshd("ForceCommand echo 'Press any key'; exec cat"))
+    told = refused(site.launch(site.launcher("h1")), timeout_s=2)
+    assert told.startswith("0 of 1 hosts were ready within 2 s. h1 has")
+    assert 'Its login shell printed: "Press any key"' in told
+
+
+def test_sockets_that_may_not_be_forwarded(site: Site) -> None:
+    site.alias("h1", site.sshd("AllowStreamLocalForwarding no"))
+    launch = site.launch(site.launcher("h1"))
+    (agent,) = launch.start(60)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(agent.via)
+        client.sendall(b"hello")
+        with contextlib.suppress(ConnectionResetError):
+            assert client.recv(100) == b""
+
+    def reason() -> Reason | None:
+        found = launch.explain(0)
+        return found if found is not None and "forward" in str(found) else None
+
+    found = until(reason, "ssh has said it", 10)
+    assert found is not None and found.message.startswith("h1 does not let ssh forward sockets.")
+    assert "--direct" in found.hint
+
+
+def test_settings_that_ssh_can_not_read(site: Site) -> None:
+    with pytest.raises(UsageError, match=r"(?s)ssh can't read its settings for h1: .*foobar"):
+        site.launcher("h1", options=("FooBar=1",))
+    with pytest.raises(UsageError, match="Can't open user config file"):
+        replace(SSH(parse_hosts("h1")), config="/no/such/config").prepared(os.environ)
+
+
+def test_one_bad_host_leaves_no_agent_on_the_others(site: Site) -> None:
+    port = site.sshd()
+    site.alias("h1", port)
+    site.alias("h2", port)
+    good = site.python(name="good")
+    # The same path everywhere: h2's own shell has no such file.
+    site.alias("h3", site.sshd('ForceCommand sh -c "sleep 1; exec /no/python"'))
+    launch = site.launch(site.launcher("h1,h2,h3"), python=good)
+    told = refused(launch)
+    assert "h3" in told
+    # processes_with in the fixture looks at what was started here; agents are told by their path.
+    until(lambda: not _running(good), "agents have ended", 10)
+
+
+def _running(path: str) -> list[str]:
+    found = []
+    for proc in Path("/proc").iterdir():
+        if proc.name.isdecimal():
+            with contextlib.suppress(OSError):
+                if path.encode() in (proc / "cmdline").read_bytes().split(b"\0")[:3]:
+                    found.append(proc.name)
+    return found
+
+
+# -------------------------------------------------------------------------- logins tried again
+
+
+class Flaky:
+    """A port that closes its first connections, then passes on to another."""
+
+    def __init__(self, port: int, closes: int) -> None:
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.server.getsockname()[1]
+        self.to, self.closes, self.seen = port, closes, 0
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self.server.accept()
+            except OSError:
+                return
+            self.seen += 1
+            if self.seen <= self.closes:
+                client.close()
+                continue
+            there = socket.create_connection(("127.0.0.1", self.to))
+            for a, b in ((client, there), (there, client)):
+                threading.Thread(target=self._pump, args=(a, b), daemon=True).start()
+
+    @staticmethod
+    def _pump(a: socket.socket, b: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := a.recv(1 << 16):
+                b.sendall(data)
+        for one in (a, b):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_login_that_was_dropped_is_tried_again(site: Site) -> None:
+    flaky = Flaky(site.sshd(), closes=2)
+    site.alias("h1", flaky.port)
+    (agent,) = site.launch(site.launcher("h1")).start(60)
+    assert agent.facts["pid"] and flaky.seen == 3
+    flaky.server.close()
+
+
+def test_a_login_is_not_tried_for_ever(site: Site) -> None:
+    flaky = Flaky(1, closes=100)
+    site.alias("h1", flaky.port)
+    told = refused(site.launch(site.launcher("h1")))
+    assert told.startswith("h1 broke the connection off during the login. ssh says: ")
+    assert flaky.seen == 3
+    flaky.server.close()
+
+
+# ------------------------------------------------------------------------------ agents that end
+
+
+def test_an_agent_that_ends_is_told_and_gets_a_successor(site: Site) -> None:
+    site.alias("h1 h2", site.sshd())
+    launch = site.launch(site.launcher("h1,h2"))
+    ends: list[tuple[tuple[int, ...], Reason]] = []
+    launch.on_end = lambda hosts, why: ends.append((hosts, why))
+    agents = launch.start(60)
+    os.kill(agents[1].facts["pid"], 9)
+    until(lambda: ends, "the end is told", 20)
+    assert ends[0][0] == (1,)
+    assert re.match("The agent on h2 was killed, or the connection to it broke", ends[0][1].message)
+    Path(agents[1].facts["argv"][agents[1].facts["argv"].index("--listen") + 1]).unlink()
+    again = launch.successor(1, "h2", 60)
+    assert again is not None and again.host == 1 and again.facts["pid"] != agents[1].facts["pid"]
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(again.via)
+        client.sendall(b"again")
+        assert client.recv(100) == b"AGAIN"
+    launch.stop()
+    assert len(ends) == 1  # what is stopped is no accident
+    until(lambda: not is_alive(again.facts["pid"]), "it ends too", 10)
+
+
+def test_an_ssh_that_was_killed_ends_its_agent_and_leaves_room_for_the_next(site: Site) -> None:
+    site.alias("h1", site.sshd())
+    launch = site.launch(site.launcher("h1"))
+    ends: list[Reason] = []
+    launch.on_end = lambda hosts, why: ends.append(why)
+    (agent,) = launch.start(60)
+    mark = os.environ[MARK]
+    (ssh,) = [pid for pid, line in processes_with(MARK, mark).items() if line.startswith("ssh ")]
+    os.kill(ssh, 9)
+    until(lambda: ends, "the end is told", 20)
+    until(lambda: not is_alive(agent.facts["pid"]), "the agent ends with its input", 10)
+    assert Path(agent.via).exists()  # it could not tidy up
+    again = launch.successor(0, "h1", 60)
+    assert again is not None and again.facts["pid"] != agent.facts["pid"]
+
+
+def test_a_notebook_killed_leaves_no_agent(site: Site) -> None:
+    """The start's whole course in a process of its own, which is killed."""
+    site.alias("h1 h2", site.sshd())
+    source = f"""
+import os, time
+from jaxcluster.launchers.base import AgentOptions
+from jaxcluster.launchers.commands import Launch
+from jaxcluster.launchers.hosts import parse_hosts
+from jaxcluster.launchers.ssh import SSH
+ssh = SSH(parse_hosts("h1,h2"), config={str(site.path / "config")!r}).prepared(os.environ)
+launch = Launch(ssh, ssh.render(AgentOptions("main", "key", {site.python()!r}), {str(site.path)!r}))
+print(*(agent.facts["pid"] for agent in launch.start(60)), flush=True)
+time.sleep(1000)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True
+    ) as notebook:
+        assert notebook.stdout is not None
+        pids = [int(pid) for pid in notebook.stdout.readline().split()]
+        assert len(pids) == 2
+        notebook.kill()
+        until(lambda: not any(is_alive(pid) for pid in pids), "agents have ended", 10)
