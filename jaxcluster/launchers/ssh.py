@@ -324,11 +324,6 @@ _CASES = (
         "ssh could not make the socket of the tunnel to {host}.",
         "Is the folder writable? Or without a tunnel: --direct",
     ),
-    _Case(
-        r"administratively prohibited",
-        "{host} does not let ssh forward sockets.",
-        "Without a tunnel: --direct   Or its administrator allows AllowStreamLocalForwarding.",
-    ),
 )
 
 
@@ -342,7 +337,7 @@ def explain_ssh(end: End, host: str, login: str) -> Reason:
     said = last_line(end.errors)
     shell = last_line(end.chatter)
     evidence = f' ssh says: "{said}"' if said else ""
-    if end.was_ready and end.code is not None:
+    if end.was_ready:
         return _explain_loss(end, host, evidence)
     if end.code not in (None, 255):
         return _explain_there(end, host)
@@ -357,11 +352,6 @@ def explain_ssh(end: End, host: str, login: str) -> Reason:
             message = f'{case.message.format(**names)} ssh says: "{shown}"{by}'
             return Reason(message, case.hint.format(**names), case.may_pass)
     before = f' Its login shell printed: "{shell}"' if shell else ""
-    if end.was_ready:
-        return Reason(
-            f"The agent on {host} is there, and can't be reached through ssh.{evidence}",
-            "Without a tunnel: --direct",
-        )
     if end.code is None:
         return Reason(
             f"{host} has logged us in, or is about to, and its agent is not there yet."
@@ -397,6 +387,14 @@ def _python_in(line: str) -> str:
 
 def _explain_loss(end: End, host: str, evidence: str) -> Reason:
     text = "\n".join(end.errors)
+    if end.code is None:
+        told = next((e for e in reversed(end.errors) if re.search("open failed", e)), "")
+        return Reason(
+            f"The agent on {host} is there, and ssh does not reach its socket."
+            + (f' ssh says: "{told.strip()}"' if told else evidence),
+            "Its sshd may not let sockets be forwarded (AllowStreamLocalForwarding). "
+            "Without them: --direct",
+        )
     if re.search(r"Timeout, server .* not responding", text):
         return Reason(f"{host} did not answer for {ALIVE_S * ALIVE_COUNT} s.{evidence}")
     if re.search(r"closed by remote host|Broken pipe|Connection reset|Connection closed", text):
