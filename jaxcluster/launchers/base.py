@@ -109,6 +109,7 @@ class Command:
     Attributes:
       argv: run here, without a shell.
       hosts: the numbers of the hosts on which it starts an agent.
+      python: what its agents are started with there, for messages.
       env: variables for the command itself, beside the notebook's.
       drop: variables of the notebook's that it does not get.
       keeps_stdin: whether its standard input stays open as long as the agents are wanted; the
@@ -124,6 +125,7 @@ class Command:
 
     argv: tuple[str, ...]
     hosts: tuple[int, ...]
+    python: str = ""
     env: tuple[tuple[str, str], ...] = ()
     drop: tuple[str, ...] = ()
     keeps_stdin: bool = False

@@ -213,6 +213,8 @@ class Launch:
       plan: what to run.
       on_end: called with (numbers of the hosts, why) when a command ends whose agents had come,
         unless it was stopped; on a reader's thread.
+      on_notice: called with what a user should know of the agents' future, such as a time limit;
+        on a thread of ours.
     """
 
     def __init__(
@@ -220,14 +222,16 @@ class Launch:
         launcher: Launcher,
         plan: LaunchPlan,
         on_end: Callable[[tuple[int, ...], Reason], None] | None = None,
+        on_notice: Callable[[str], None] | None = None,
     ) -> None:
-        self.launcher, self.plan, self.on_end = launcher, plan, on_end
+        self.launcher, self.plan, self.on_end, self.on_notice = launcher, plan, on_end, on_notice
         self._events: queue.SimpleQueue[tuple[int, Mapping[str, Any]]] = queue.SimpleQueue()
         self._runs: dict[int, _Run] = {}
         self._lock = threading.RLock()
         self._starting = threading.Lock()
         self._guarded: GuardedCommands | None = None
         self._is_up = self._stopped = False
+        self._over = threading.Event()
 
     def start(
         self, timeout_s: float, progress: Callable[[str], None] | None = None
@@ -255,6 +259,8 @@ class Launch:
             self.stop()
             raise
         self._is_up = True
+        if self.on_notice is not None:
+            threading.Thread(target=self._watch, name="jaxcluster-launch", daemon=True).start()
         return sorted(found, key=lambda agent: -1 if agent.host is None else agent.host)
 
     def successor(self, number: int, name: str, timeout_s: float) -> StartedAgent | None:
@@ -274,6 +280,7 @@ class Launch:
     def stop(self) -> None:
         """End every command; returns when they have ended and what they need is cancelled."""
         self._stopped = True
+        self._over.set()
         if self._guarded is not None:
             self._guarded.close()
         for command in self.plan.commands:
@@ -287,6 +294,14 @@ class Launch:
         if self._guarded is not None:
             self._guarded.detach()
 
+    def _watch(self) -> None:
+        """Pass on what the launcher has to say while the agents run."""
+        wait_s = 0.001
+        while wait_s and not self._over.wait(wait_s):
+            text, wait_s = self.launcher.warning(self.plan)
+            if text and self.on_notice is not None:
+                self.on_notice(text)
+
     def explain(self, number: int) -> Reason | None:
         """What is known of a host that has announced itself and can't be talked to.
 
@@ -296,7 +311,13 @@ class Launch:
             runs = [run for run in self._runs.values() if number in run.command.hosts]
         if not runs:
             return None
-        return self.launcher.explain(runs[-1].end(None), self.plan.hosts)
+        return self.explain_run(runs[-1])
+
+    def explain_run(self, run: _Run) -> Reason:
+        """What is known of a command that has not ended."""
+        end = run.end(None)
+        end = replace(end, evidence=self.launcher.evidence(self.plan, end))
+        return self.launcher.explain(end, self.plan.hosts)
 
     # -- bringing agents up
 
@@ -453,7 +474,7 @@ class _BringUp:
         told = f"{there} of {self.expected} hosts were ready within {self.timeout_s:g} s."
         if run is None:
             return LaunchError(told, "Longer: --timeout 180")
-        reason = self.launch.launcher.explain(run.end(None), self.launch.plan.hosts)
+        reason = self.launch.explain_run(run)
         return LaunchError(f"{told} {reason.message}", reason.hint)
 
     @staticmethod

@@ -51,7 +51,7 @@ def python_trouble(lines: Sequence[str], python: str, where: str) -> Reason | No
             f"Install it there (pip install {module}), or name another Python: --python PATH",
         )
     for line in reversed(lines):
-        if _NO_PYTHON.search(line) and python in line:
+        if _NO_PYTHON.search(line) and python.rpartition("/")[2] in line:
             return Reason(
                 f'There is no Python {python} {where}. What is said: "{line.strip()}"',
                 "Name the one that is there: --python PATH",

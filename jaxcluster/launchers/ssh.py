@@ -160,6 +160,7 @@ class SSH(Launcher):
         return Command(
             argv,
             (number,),
+            agent.python,
             env=NEVER_ASK,
             keeps_stdin=True,
             tunnel=tunnel,
@@ -366,7 +367,7 @@ def explain_ssh(end: End, host: str, login: str) -> Reason:
 
 def _explain_there(end: End, host: str) -> Reason:
     """What the login shell or Python said, where ssh itself did its part."""
-    python = _python_in(end.command.argv[-1])
+    python = end.command.python
     if (trouble := python_trouble(end.errors, python, f"on {host}")) is not None:
         return trouble
     said, shell = last_line(end.errors), last_line(end.chatter)
@@ -378,11 +379,6 @@ def _explain_there(end: End, host: str) -> Reason:
         if said
         else "Does its login shell end by itself? Its startup files run before the agent.",
     )
-
-
-def _python_in(line: str) -> str:
-    """The Python that ``remote_command`` has put into a line."""
-    return line.partition(" -m jaxcluster.agent")[0].split(" ")[-1].replace("'", "")
 
 
 def _explain_loss(end: End, host: str, evidence: str) -> Reason:

@@ -407,7 +407,9 @@ def test_sockets_that_may_not_be_forwarded(site: Site) -> None:
         return found if found is not None and "open failed" in str(found) else None
 
     found = until(reason, "ssh has said it", 10)
-    assert found is not None and found.message.startswith("The agent on h1 is there, and ssh does not reach")
+    assert found is not None and found.message.startswith(
+        "The agent on h1 is there, and ssh does not reach"
+    )
     assert "--direct" in found.hint
 
 

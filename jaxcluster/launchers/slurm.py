@@ -1,0 +1,562 @@
+"""Agents in a Slurm job: one per node, as one step.
+
+Outside of an allocation a job is submitted (``sbatch --wait``), whose script starts the step; the
+agents' lines come in the job's output file, so the folder of the launch must be one that the nodes
+share. Inside an allocation the step is started in it (``srun --overlap``): no second job, no file,
+and the agents end with srun's input.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NoReturn
+
+from jaxcluster.errors import LaunchError, LauncherUnavailable, UsageError
+from jaxcluster.launchers import slurm_jobs
+from jaxcluster.launchers.base import (
+    AgentOptions,
+    Command,
+    End,
+    Launcher,
+    LaunchPlan,
+    PlannedFile,
+    Reason,
+    agent_argv,
+)
+from jaxcluster.launchers.hosts import Host, expand_nodelist, place
+from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble
+from jaxcluster.launchers.slurm_jobs import Job
+
+ASK_S = 20.0  # Slurm's commands have so long
+# Of the allocation's own; the rest of SLURM_* would be taken by srun for its options.
+KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS")
+# What a node's one agent is started with: all that the job has there, bound to nothing, and one
+# node's end is not the others'.
+STEP = (
+    "--ntasks-per-node=1",
+    "--overlap",
+    "--cpu-bind=none",
+    "--mpi=none",
+    "--kill-on-bad-exit=0",
+    "--wait=0",
+)
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """The job in which this process runs."""
+
+    job: str
+    nodes: tuple[str, ...]
+    tasks_per_node: int | None = None
+
+
+@dataclass(frozen=True)
+class Slurm(Launcher):
+    """``--launcher slurm``; the options are sbatch's own.
+
+    Attributes:
+      num_processes: ``-n``; None where ``ntasks_per_node`` or the nodes' devices decide it.
+      nodes: how many; None means 1, or all of the allocation.
+      ntasks_per_node: how many ranks a node gets.
+      extra: further ``#SBATCH`` options, each as it stands in a script.
+      new_job: submit a job inside of an allocation, too.
+      allocation: ``prepared`` fills it in.
+      drop: variables that srun is not to see; ``prepared`` fills them in.
+    """
+
+    num_processes: int | None = None
+    nodes: int | None = None
+    ntasks_per_node: int | None = None
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    time: str = ""
+    gres: str = ""
+    constraint: str = ""
+    cpus_per_task: int | None = None
+    mem: str = ""
+    extra: tuple[str, ...] = ()
+    new_job: bool = False
+    allocation: Allocation | None = None
+    drop: tuple[str, ...] = field(default=())
+
+    name = "slurm"
+    shares_folder = True
+
+    def prepared(self, environ: Mapping[str, str]) -> Slurm:
+        job = "" if self.new_job else environ.get("SLURM_JOB_ID", "")
+        tool = "srun" if job else "sbatch"
+        if shutil.which(tool, path=environ.get("PATH")) is None:
+            raise LauncherUnavailable(
+                f"There is no {tool} on this machine: it is no login node of a Slurm cluster.",
+                "On this machine alone: %jaxcluster start   By ssh: --launcher ssh --hosts h1,h2",
+            )
+        drop = tuple(sorted(k for k in environ if _is_option(k)))
+        if not job:
+            return replace(self, allocation=None, drop=drop)
+        self._refuse_a_job_s_options(job)
+        try:
+            nodes = expand_nodelist(environ.get("SLURM_JOB_NODELIST", ""))
+        except ValueError:
+            nodes = ()
+        tasks = environ.get("SLURM_NTASKS_PER_NODE", "")
+        here = Allocation(job, nodes, int(tasks) if tasks.isdecimal() and int(tasks) else None)
+        if self.nodes is not None and self.nodes > len(nodes):
+            raise UsageError(
+                f"--nodes {self.nodes}: this notebook is in job {job}, which has {len(nodes)}.",
+                "All of its nodes: leave --nodes away. A job of its own: --new-job",
+            )
+        return replace(self, allocation=here, drop=drop)
+
+    def _refuse_a_job_s_options(self, job: str) -> None:
+        given = [
+            (self.partition, "--partition"), (self.account, "--account"), (self.qos, "--qos"),
+            (self.time, "--time"), (self.gres, "--gres"), (self.constraint, "--constraint"),
+            (self.cpus_per_task, "--cpus-per-task"), (self.mem, "--mem"), (self.extra, "--sbatch"),
+        ]  # fmt: skip
+        if names := [name for value, name in given if value]:
+            raise UsageError(
+                f"{', '.join(names)}: this notebook is in Slurm's job {job} already, and the "
+                "agents start in it.",
+                "Leave it away, or submit a job of its own: --new-job",
+            )
+
+    # -- render
+
+    def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
+        self._check()
+        if self.allocation is not None:
+            return self._in_allocation(agent, self.allocation)
+        nodes = self.nodes or 1
+        job = job_name(agent, folder)
+        script, out = f"{folder}/job.sh", f"{folder}/job.out"
+        command = Command(
+            ("sbatch", "--wait", "--parsable", script),
+            tuple(range(nodes)),
+            agent.python,
+            drop=self.drop,
+            cancel=("scancel", "--quiet", f"--name={job}"),
+            announces_in=out,
+            # sbatch does nothing on SIGTERM that is worth waiting for, but a submission that is
+            # under way must reach Slurm before it can be cancelled.
+            term_s=2.0,
+        )
+        files = (
+            PlannedFile(script, self.script(agent, folder, job, nodes), 0o700),
+            # Here before the job is: a shared file system remembers for a while what is not there.
+            PlannedFile(out, ""),
+            PlannedFile(f"{folder}/job.err", ""),
+        )
+        note = f"{folder} must be a folder that the nodes share"
+        return LaunchPlan("slurm", nodes, (command,), (), self._ranks(nodes), files, (note,))
+
+    def script(self, agent: AgentOptions, folder: str, job: str, nodes: int) -> str:
+        """The text for sbatch."""
+        wishes = [
+            ("job-name", job),
+            ("partition", self.partition),
+            ("account", self.account),
+            ("qos", self.qos),
+            ("time", self.time),
+            ("nodes", str(nodes)),
+            ("ntasks-per-node", str(self.ntasks_per_node or self._per_node(nodes) or "")),
+            ("cpus-per-task", str(self.cpus_per_task or "")),
+            ("mem", self.mem),
+            ("gres", self.gres),
+            ("constraint", self.constraint),
+            ("output", f"{folder}/job.out"),
+            ("error", f"{folder}/job.err"),
+            ("open-mode", "append"),
+            # A second start would find no notebook that waits for it.
+            ("no-requeue", None),
+        ]
+        lines = ["#!/bin/sh"]
+        for name, value in wishes:
+            if value is None:
+                lines.append(f"#SBATCH --{name}")
+            elif value:
+                lines.append(f"#SBATCH --{name}={_sbatch_word(value)}")
+        lines += [f"#SBATCH {line}" for line in self.extra]
+        # For every rank's sake, not for one: srun would hand on the limits of one task.
+        lines.append("unset SLURM_CPU_BIND SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK SLURM_GPU_BIND")
+        lines += [f"export {name}={shlex.quote(value)}" for name, value in agent.env]
+        step = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", *STEP]
+        # ALL: what the job was submitted with (a site may have it submitted with NONE).
+        step += ["--export=ALL", "--input=none", *_there(agent, stdin_ends=False)]
+        lines.append(f"exec {_shell(step, agent.python)}")
+        return "\n".join(lines) + "\n"
+
+    def _in_allocation(self, agent: AgentOptions, here: Allocation) -> LaunchPlan:
+        nodes = here.nodes[: self.nodes]
+        if not nodes:
+            raise UsageError(
+                f"This notebook is in job {here.job}, and SLURM_JOB_NODELIST does not say on "
+                "which nodes.",
+                "Submit a job of its own: --new-job",
+            )
+        command = self._step(agent, here.job, nodes, tuple(range(len(nodes))))
+        return LaunchPlan(
+            "slurm", len(nodes), (command,), nodes, self._ranks(len(nodes)),
+            notes=(f"a step of job {here.job}: no job is submitted",),
+        )  # fmt: skip
+
+    def _step(
+        self, agent: AgentOptions, job: str, nodes: Sequence[str], numbers: tuple[int, ...]
+    ) -> Command:
+        argv = (
+            "srun",
+            f"--jobid={job}",
+            f"--nodes={len(nodes)}",
+            f"--ntasks={len(nodes)}",
+            *STEP,
+            f"--nodelist={','.join(nodes)}",
+            "--export=ALL",
+            "--unbuffered",
+            *(["env", *(f"{k}={v}" for k, v in agent.env)] if agent.env else []),
+            *_there(agent, stdin_ends=True),
+        )
+        return Command(argv, numbers, agent.python, drop=self.drop, keeps_stdin=True, term_s=2.0)
+
+    def successor(self, plan: LaunchPlan, number: int, name: str) -> Command | None:
+        """In the allocation in which this process runs; a job of its own has none."""
+        if self.allocation is None or not plan.hosts:
+            return None
+        first = plan.commands[0]
+        argv = []
+        for word in first.argv:
+            key = word.partition("=")[0]
+            new = {"--nodes": "1", "--ntasks": "1", "--nodelist": plan.hosts[number]}.get(key)
+            argv.append(word if new is None else f"{key}={new}")
+        return replace(first, argv=tuple(argv), hosts=(number,))
+
+    def _per_node(self, nodes: int) -> int | None:
+        counts = self._ranks(nodes)
+        return counts[0] if counts else None
+
+    def _ranks(self, nodes: int) -> tuple[int, ...] | None:
+        each = self.ntasks_per_node
+        if each is None and self.num_processes is None and self.allocation is not None:
+            each = self.allocation.tasks_per_node
+        try:
+            return place([Host(f"node {i}", each) for i in range(nodes)], self.num_processes)
+        except UsageError as error:
+            raise UsageError(
+                error.message.replace("hosts", "nodes"),
+                "For example: --nodes 2 --ntasks-per-node 2, without -n",
+            ) from None
+
+    def _check(self) -> None:
+        """Refuse what Slurm would misread.
+
+        Raises:
+          UsageError: naming the option.
+        """
+
+        def refuse(option: str, why: str, example: str) -> NoReturn:
+            raise UsageError(f"{option} {why}.", f"For example: {option} {example}")
+
+        for option, count in (
+            ("--nodes", self.nodes),
+            ("--ntasks-per-node", self.ntasks_per_node),
+            ("--cpus-per-task", self.cpus_per_task),
+        ):
+            if count is not None and count < 1:
+                refuse(option, f"must be at least 1, not {count}", "2")
+        if self.time and not slurm_jobs.check_time(self.time):
+            refuse("--time", f"{self.time!r} is not a time of Slurm's", "2:00:00 (two hours)")
+        for option, value, example in (
+            ("--partition", self.partition, "gpu"),
+            ("--account", self.account, "proj1"),
+            ("--qos", self.qos, "normal"),
+            ("--gres", self.gres, "gpu:4"),
+            ("--constraint", self.constraint, "'a100&nvlink'"),
+            ("--mem", self.mem, "64G"),
+        ):
+            if re.search(r"[\x00-\x1f\x7f]", value) or (value and not value.strip()):
+                refuse(option, f"can't be {value!r}", example)
+        for line in self.extra:
+            if not line.strip().startswith("-") or re.search(r"[\x00-\x08\x0a-\x1f]", line):
+                refuse("--sbatch", f"{line!r} is not an option of sbatch's", "'--exclusive'")
+            name = line.strip().lstrip("-").partition("=")[0].split(" ")[0]
+            if name in (
+                "job-name",
+                "J",
+                "output",
+                "o",
+                "error",
+                "e",
+                "wrap",
+                "array",
+                "a",
+                "parsable",
+            ):
+                refuse(
+                    "--sbatch", f"can't set {line.strip()!r}: jaxcluster needs it", "'--exclusive'"
+                )
+
+    # -- what Slurm says
+
+    def waiting(self, plan: LaunchPlan) -> str:
+        if self.allocation is not None:
+            return ""
+        job = self._job(plan)
+        if job is None:
+            return ""
+        if job.state == "PENDING" and (why := slurm_jobs.why_waiting(job.reason)).in_vain:
+            raise LaunchError(
+                f"Job {job.id} would never start ({job.reason}): {why.words}. It is cancelled.",
+                why.hint,
+            )
+        before = None
+        if job.state == "PENDING":
+            queue = self._ask(
+                "squeue", "--noheader", "--states=PENDING", f"--format={slurm_jobs.SQUEUE_FORMAT}",
+                *([f"--partition={self.partition}"] if self.partition else []),
+            )  # fmt: skip
+            before = slurm_jobs.place_in_queue(job, slurm_jobs.parse_squeue(queue))
+        return slurm_jobs.describe_waiting(job, before) if job.state != "RUNNING" else ""
+
+    def warning(self, plan: LaunchPlan) -> tuple[str, float]:
+        job = self._job(plan)
+        return slurm_jobs.warn_of_limit(job) if job is not None else ("", slurm_jobs.LOOK_S)
+
+    def evidence(self, plan: LaunchPlan, end: End) -> tuple[str, ...]:
+        id = self.allocation.job if self.allocation is not None else submitted(end.chatter)
+        if not id:  # sbatch tells it at its end only: what it prints into a pipe is held back
+            job = self._job(plan)
+            if job is None:
+                return ()
+            id = job.id
+        told = self._ask("scontrol", "show", "job", id, "--oneliner")
+        if "JobState=" not in told:  # forgotten already: after MinJobAge, 5 minutes
+            fields = slurm_jobs.parse_sacct(
+                self._ask(
+                    "sacct",
+                    "--noheader",
+                    "--parsable2",
+                    "--allocations",
+                    f"--jobs={id}",
+                    "--format=JobID,State,ExitCode,Reason",
+                )
+            )
+            told = " ".join(f"{k}={v.replace(' ', '_')}" for k, v in fields.items())
+        errors = [_tail(command_file(plan, ".err")), _tail(command_file(plan, ".out"))]
+        return (told, *(line for text in errors for line in text.splitlines()))
+
+    def explain(self, end: End, hosts: Sequence[str] = ()) -> Reason:
+        return explain_slurm(end, self.allocation.job if self.allocation else "")
+
+    def _job(self, plan: LaunchPlan) -> Job | None:
+        """The job as squeue lists it."""
+        if self.allocation is not None:
+            which = f"--jobs={self.allocation.job}"
+        else:
+            which = plan.commands[0].cancel[-1]  # --name=
+        text = self._ask(
+            "squeue", "--noheader", "--states=all", which, f"--format={slurm_jobs.SQUEUE_FORMAT}"
+        )
+        jobs = slurm_jobs.parse_squeue(text)
+        return jobs[-1] if jobs else None
+
+    def _ask(self, *argv: str) -> str:
+        """What a command of Slurm's prints; nothing where it fails, which it says itself later."""
+        env = {k: v for k, v in os.environ.items() if k not in self.drop}
+        try:
+            done = subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=ASK_S,
+                check=False,
+                env=env,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        return done.stdout if done.returncode == 0 else ""
+
+
+def job_name(agent: AgentOptions, folder: str) -> str:
+    """The job's name, by which it is found and cancelled: no other job has it.
+
+    By its name it can be cancelled also where the notebook has never learnt its number.
+    """
+    token = hashlib.sha256(f"{agent.owner_key} {folder}".encode()).hexdigest()[:10]
+    return f"jaxcluster-{re.sub(r'[^A-Za-z0-9_.-]', '-', agent.cluster)}-{token}"
+
+
+def command_file(plan: LaunchPlan, suffix: str) -> str:
+    return next((file.path for file in plan.files if file.path.endswith(suffix)), "")
+
+
+def submitted(lines: Sequence[str]) -> str:
+    """The job's number, from what ``sbatch --parsable`` has printed."""
+    for line in lines:
+        if (found := re.fullmatch(r"(\d+)(;\S+)?", line.strip())) is not None:
+            return found[1]
+    return ""
+
+
+def _is_option(name: str) -> bool:
+    """Whether a variable would change what sbatch and srun do, or is a notebook's own."""
+    if name.startswith(("SLURM_", "SBATCH_", "SALLOC_", "PMI_", "PMIX_", "JAXCLUSTER_")):
+        return name not in KEPT_VARIABLES
+    return name in ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_CONNECTION_INFO")
+
+
+def _there(agent: AgentOptions, stdin_ends: bool) -> list[str]:
+    return agent_argv(agent, stdin_ends=stdin_ends)
+
+
+def _sbatch_word(value: str) -> str:
+    """A value of an ``#SBATCH`` line: sbatch reads quotes, and ``#`` begins a comment."""
+    if re.fullmatch(r"[\w./:,@%+=&|*\[\]()!^~-]+", value):
+        return value
+    escaped = re.sub(r'(["\\])', r"\\\1", value)
+    return f'"{escaped}"'
+
+
+def _shell(words: Sequence[str], python: str) -> str:
+    """A line of the script; ``~/`` in the Python's path is the home on the node."""
+    quoted = [shlex.quote(word) for word in words]
+    if (found := re.match(r"~[\w.-]*/", python)) is not None:
+        rest = python[found.end() :]
+        quoted[list(words).index(python)] = found[0] + (shlex.quote(rest) if rest else "")
+    return " ".join(quoted)
+
+
+def _tail(path: str, nbytes: int = 8192) -> str:
+    """The end of a file; nothing where there is none."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - nbytes))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+# ------------------------------------------------------------------------- what they said, in words
+
+_REFUSED = (
+    (r"[Ii]nvalid partition", "Slurm has no such partition.", "sinfo lists them: --partition NAME"),
+    (
+        r"[Ii]nvalid account|account/partition combination|Invalid user",
+        "Slurm refused the account.",
+        "sacctmgr show associations user=$USER lists yours: --account NAME",
+    ),
+    (r"[Ii]nvalid qos", "Slurm refused the QOS.", "sacctmgr show qos lists them: --qos NAME"),
+    (
+        r"[Tt]ime limit|DueTime|time specification",
+        "Slurm refused the time limit.",
+        "Less, or in Slurm's form: --time 2:00:00",
+    ),
+    (
+        r"generic resource|[Ii]nvalid gres|TRES",
+        "Slurm has no such resource.",
+        "sinfo -o '%P %G' lists them: --gres gpu:4",
+    ),
+    (
+        r"[Ii]nvalid feature|[Cc]onstraint",
+        "No node of Slurm's has what --constraint asks for.",
+        "sinfo -o '%N %f' lists what they have.",
+    ),
+    (
+        r"node configuration is not available|More processors requested|Node count specification"
+        r"|Memory required|Memory specification",
+        "Slurm has no nodes of this kind, or not so many.",
+        "sinfo -N -l lists them: --nodes, --ntasks-per-node, --gres, --mem",
+    ),
+    (
+        r"QOS|accounting/QOS policy|[Ll]imit",
+        "A limit of your account does not allow the job.",
+        "Fewer nodes or less time; squeue --me lists what runs already.",
+    ),
+    (
+        r"Unable to contact slurm controller|Connection refused|Could not establish a configuration"
+        r"|Socket timed out|authentication|munge",
+        "Slurm does not answer.",
+        "Try: sinfo   The controller may be down, or this is no login node.",
+    ),
+    (
+        r"Invalid job id|already completing or completed|Job has been revoked|has expired",
+        "The Slurm job in which this notebook runs is over.",
+        "Start the notebook in a new one, or submit a job: --new-job",
+    ),
+)
+_CANCELLED = re.compile(
+    r"(?:JOB|STEP) (?P<job>[\d.+]+) ON (?P<node>\S+) CANCELLED(?: AT \S+)?"
+    r"(?: DUE TO (?P<why>[A-Z ]+))?"
+)
+
+
+def explain_slurm(end: End, allocation: str = "") -> Reason:
+    """Why agents in Slurm ended or never came. Pure.
+
+    Args:
+      allocation: the job in which this process runs; empty where a job was submitted.
+    """
+    described, *files = end.evidence or ("",)
+    lines = [*files, *end.errors]
+    if (
+        trouble := python_trouble(lines, end.command.python, "on the nodes")
+    ) is not None and not end.was_ready:
+        return trouble
+    for line in reversed(lines):
+        if (found := _CANCELLED.search(line)) is not None and found["why"]:
+            message, hint = slurm_jobs.describe_end(
+                {"JobId": found["job"], "JobState": _state(found["why"])}
+            )
+            return Reason(f'{message} It says: "{line.strip()}"', hint)
+    said = last_line(end.errors)
+    fields = slurm_jobs.parse_scontrol(described)
+    if not allocation and not submitted(end.chatter) and end.code not in (None, 0):
+        return _refusal(end.errors, said)
+    if allocation and end.code is not None:
+        text = "\n".join(end.errors)
+        for pattern, message, hint in _REFUSED[-2:]:
+            if re.search(pattern, text):
+                return Reason(f'{message} It says: "{said}"', hint)
+    state = fields.get("JobState", "")
+    if state in slurm_jobs.ENDED and not allocation:
+        message, hint = slurm_jobs.describe_end(fields)
+        last = last_line(files)
+        return Reason(message + (f' Its last line: "{last}"' if last else ""), hint)
+    if state in slurm_jobs.STATES and end.code is None and not allocation:
+        reason = fields.get("Reason", "")
+        job = Job(fields.get("JobId", "?"), state, reason)
+        hint = slurm_jobs.why_waiting(reason).hint if state == "PENDING" else ""
+        told = slurm_jobs.describe_waiting(job)
+        return Reason(f"J{told[1:]}. It is cancelled.", hint or "Longer: --timeout 3600")
+    evidence = f' It says: "{said or last_line(files)}"' if said or last_line(files) else ""
+    what = "The step" if allocation else "The job"
+    number = allocation or submitted(end.chatter)
+    if end.code is None:
+        return Reason(
+            f"{what} of the agents (job {number or 'not submitted yet'}) is not ready.{evidence}",
+            "Longer: --timeout 600",
+        )
+    return Reason(f"{what} of the agents (job {number}) {how_it_ended(end.code)}.{evidence}")
+
+
+def _refusal(errors: Sequence[str], said: str) -> Reason:
+    """Why sbatch did not take the job."""
+    text = "\n".join(errors)
+    for pattern, message, hint in _REFUSED[:-1]:
+        if re.search(pattern, text):
+            return Reason(f'{message} sbatch says: "{said}"', hint)
+    return Reason(f'Slurm did not take the job. sbatch says: "{said}"', "Try: sinfo")
+
+
+def _state(why: str) -> str:
+    """A state of a job, from slurmstepd's "DUE TO ..."."""
+    known = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "NODE FAILURE": "NODE_FAIL"}
+    return known.get(why.strip(), why.strip().replace(" ", "_"))

@@ -1,0 +1,414 @@
+"""The slurm launcher against a real Slurm of one node: its queue, its refusals, its ends.
+
+Agents are stand-ins that announce themselves. The fixture starts munged, slurmctld and slurmd in a
+folder of its own, on ports of its own, and ends them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import processes_with, until
+
+from jaxcluster.errors import LaunchError, LauncherUnavailable, UsageError
+from jaxcluster.launchers.base import AgentOptions, Reason
+from jaxcluster.launchers.commands import Launch
+from jaxcluster.launchers.slurm import Slurm
+
+NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "salloc", "setpriv")
+PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+MISSING = [name for name in NEEDED if shutil.which(name, path=PATH) is None]
+pytestmark = [
+    pytest.mark.any_jax,
+    pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
+    pytest.mark.skipif(os.getuid() != 0, reason="slurmd needs root"),
+]
+MARK = "JAXCLUSTER_TEST_SLURM"
+CONF = """
+ClusterName=jc
+SlurmctldHost={host}(127.0.0.1)
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=socket={path}/munge/socket
+SlurmUser=root
+SlurmdUser=root
+StateSaveLocation={path}/state
+SlurmdSpoolDir={path}/spool
+SlurmctldPidFile={path}/slurmctld.pid
+SlurmdPidFile={path}/slurmd.pid
+SlurmctldLogFile={path}/slurmctld.log
+SlurmdLogFile={path}/slurmd.log
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SwitchType=switch/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerType=sched/backfill
+SlurmdParameters=config_overrides
+ReturnToService=2
+KillWait=2
+InactiveLimit=0
+AccountingStorageType=accounting_storage/none
+JobAcctGatherType=jobacct_gather/none
+JobCompType=jobcomp/none
+NodeName={host} NodeAddr=127.0.0.1 CPUs=4 RealMemory=2000 State=UNKNOWN
+PartitionName=debug Nodes={host} Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
+PartitionName=short Nodes={host} MaxTime=1 State=UP OverSubscribe=NO
+"""
+# "stay" ends with its input where it is told to, and otherwise not by itself.
+AGENT = """#!{python}
+import json, os, sys, time
+facts = {{"argv": sys.argv[1:], "pid": os.getpid(), "env": dict(os.environ)}}
+print("module loaded", file=sys.stderr)
+print("Welcome to the node. ", end="")
+print(json.dumps({{"jaxcluster-agent": facts}}), flush=True)
+if "--stdin-ends" in sys.argv:
+    sys.stdin.read()
+else:
+    time.sleep(1000)
+"""
+
+
+def two_ports() -> list[int]:
+    with socket.socket() as a, socket.socket() as b:
+        a.bind(("127.0.0.1", 0))
+        b.bind(("127.0.0.1", 0))
+        return [a.getsockname()[1], b.getsockname()[1]]
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[Path]:
+    """A Slurm whose conf is named by SLURM_CONF; its folder."""
+    path = Path(tempfile.mkdtemp(prefix="jcslurm", dir="/tmp"))
+    path.chmod(0o755)
+    munge = path / "munge"
+    for folder in (munge, path / "state", path / "spool"):
+        folder.mkdir()
+    (munge / "key").write_bytes(os.urandom(1024))
+    (munge / "key").chmod(0o400)
+    for one in (munge, munge / "key"):
+        shutil.chown(one, "munge", "munge")
+    host = socket.gethostname().split(".")[0]
+    (path / "slurm.conf").write_text(CONF.format(path=path, host=host, ports=two_ports()))
+    (path / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
+    before = os.environ.get("SLURM_CONF")
+    os.environ["SLURM_CONF"] = str(path / "slurm.conf")
+    env = {**os.environ, "PATH": PATH}
+    daemons = [
+        ["setpriv", "--reuid", "munge", "--regid", "munge", "--clear-groups", "munged", "-F",
+         f"--key-file={munge}/key", f"--socket={munge}/socket", f"--pid-file={munge}/pid",
+         f"--log-file={munge}/log", f"--seed-file={munge}/seed"],
+        ["slurmctld", "-D", "-c"],
+        ["slurmd", "-D", "-N", host],
+    ]  # fmt: skip
+    running = []
+    try:
+        for argv in daemons:
+            with open(path / f"{argv[0]}.out", "wb") as log:
+                running.append(subprocess.Popen(argv, stdout=log, stderr=log, env=env))
+            if "munged" in argv:
+                until((munge / "socket").exists, "munged is there", 10)
+        until(
+            lambda: ask("sinfo", "-h", "-p", "debug", "-t", "idle", "-o", "%D") == "1", "a node", 30
+        )
+        yield path
+    finally:
+        ask("scancel", "--user=root")
+        for process in reversed(running):
+            process.terminate()
+        for process in running:
+            process.wait(20)
+        if before is None:
+            del os.environ["SLURM_CONF"]
+        else:
+            os.environ["SLURM_CONF"] = before
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def ask(*argv: str) -> str:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    return done.stdout.strip()
+
+
+def queue() -> list[str]:
+    """Numbers of the jobs that wait or run."""
+    return ask("squeue", "-h", "-o", "%i").split()
+
+
+@dataclass
+class Site:
+    path: Path
+    launches: list[Launch] = field(default_factory=list)
+
+    def python(self, source: str = AGENT) -> str:
+        path = self.path / "python"
+        path.write_text(source.format(python=sys.executable))
+        path.chmod(0o755)
+        return str(path)
+
+    def launch(
+        self, launcher: Slurm | None = None, python: str | None = None, **agent: Any
+    ) -> Launch:
+        launcher = (launcher or Slurm()).prepared(os.environ)
+        options = AgentOptions("main", "key'!$", python or self.python(), **agent)
+        folder = Path(tempfile.mkdtemp(dir=self.path))
+        launch = Launch(launcher, launcher.render(options, str(folder)))
+        self.launches.append(launch)
+        return launch
+
+
+@pytest.fixture
+def site(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setenv(MARK, uuid.uuid4().hex)
+    made = Site(Path(tempfile.mkdtemp(prefix="jcjobs", dir="/tmp")))
+    made.path.chmod(0o755)
+    yield made
+    for launch in made.launches:
+        launch.stop()
+    ask("scancel", "--user=root")
+    until(lambda: not queue(), "the queue is empty", 30)
+    mark = os.environ[MARK]
+    monkeypatch.delenv(MARK)
+    until(lambda: not processes_with(MARK, mark), "all have ended", 20)
+    shutil.rmtree(made.path)
+
+
+@pytest.fixture
+def busy_node(site: Site) -> Iterator[str]:
+    """The node is another job's."""
+    script = site.path / "busy.sh"
+    script.write_text("#!/bin/sh\nexec sleep 1000\n")
+    job = ask("sbatch", "--parsable", "--exclusive", "--output=/dev/null", str(script))
+    until(lambda: ask("squeue", "-h", "-j", job, "-o", "%T") == "RUNNING", "it runs", 30)
+    yield job
+    ask("scancel", job)
+
+
+def refused(launch: Launch, timeout_s: float = 60) -> str:
+    with pytest.raises(LaunchError) as caught:
+        launch.start(timeout_s)
+    return str(caught.value)
+
+
+# ---------------------------------------------------------------------------- a job of its own
+
+
+def test_a_job_s_agents_come_up_and_stop_cancels_it(site: Site) -> None:
+    value = 'it\'s "$HOME" \\ !\nsecond line'
+    launch = site.launch(env=(("XLA_FLAGS", value),))
+    (agent,) = launch.start(60)
+    assert agent.host == 0  # there is but one
+    assert "--owner-key=key'!$" in agent.facts["argv"]
+    assert agent.facts["env"]["XLA_FLAGS"] == value
+    assert len(queue()) == 1
+    launch.stop()
+    until(lambda: not queue(), "the job is gone", 10)
+    assert not Path(launch.plan.files[0].path).exists()
+
+
+def test_what_waits_in_the_queue_is_told_and_cancelled_at_the_timeout(
+    site: Site, busy_node: str
+) -> None:
+    launch = site.launch()
+    told: list[str] = []
+    with pytest.raises(LaunchError) as caught:
+        launch.start(8, told.append)
+    text = str(caught.value)
+    assert re.search(r"0 of 1 hosts were ready within 8 s\. Job \d+ is queued \(\w+\): ", text)
+    assert "It is cancelled.\nLonger: --timeout 3600" in text
+    assert any(re.match(r"0 of 1 hosts \(job \d+ is queued \(", line) for line in told)
+    assert "0 jobs before it" in told[-1]
+    until(lambda: queue() == [busy_node], "ours is out of the queue", 10)
+
+
+def test_a_job_that_would_never_start_is_told_at_once(site: Site) -> None:
+    launch = site.launch(Slurm(nodes=5))
+    told = refused(launch)
+    assert re.match(r"Job \d+ would never start \(Partition\w+\): .* It is cancelled\.\n", told)
+    until(lambda: not queue(), "it is cancelled", 10)
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "hint"),
+    [
+        ({"partition": "nosuch"}, "Slurm has no such partition. sbatch says: ", "--partition NAME"),
+        ({"gres": "gpu:4"}, "Slurm has no such resource. sbatch says: ", "--gres gpu:4"),
+        ({"constraint": "a100"}, "No node of Slurm's has what --constraint", "sinfo -o '%N %f'"),
+        ({"mem": "900G"}, "Slurm has no nodes of this kind, or not so many. ", "--mem"),
+        ({"extra": ("--foo",)}, "Slurm did not take the job. sbatch says: ", "sinfo"),
+    ],
+)
+def test_what_slurm_refuses_is_told_in_its_words(
+    site: Site, options: Any, said: str, hint: str
+) -> None:
+    told = refused(site.launch(Slurm(**options)))
+    assert told.startswith(said)
+    assert hint in told
+
+
+def test_a_python_that_is_not_on_the_node(site: Site) -> None:
+    told = refused(site.launch(python="/no/such/python"))
+    assert told.startswith("There is no Python /no/such/python on the nodes.")
+    assert "--python PATH" in told
+
+
+def test_a_python_without_jaxcluster(site: Site) -> None:
+    python = site.python('#!/bin/sh\ncd /\nexec {python} -I -S "$@"\n')
+    told = refused(site.launch(python=python))
+    assert told.startswith(f"{python} on the nodes has no jaxcluster. It says: ")
+
+
+def test_a_folder_that_the_node_can_not_write(site: Site) -> None:
+    """As where the nodes don't share it: here it is gone when the job starts."""
+    launcher = Slurm().prepared(os.environ)
+    plan = launcher.render(AgentOptions("main", "key", site.python()), str(site.path))
+    gone = [str(site.path), "/no/such/folder"]
+    script = plan.files[0].text.replace(f"--output={gone[0]}", f"--output={gone[1]}")
+    from dataclasses import replace
+
+    plan = replace(plan, files=(replace(plan.files[0], text=script), *plan.files[1:]))
+    launch = Launch(launcher, plan)
+    site.launches.append(launch)
+    told = refused(launch)
+    assert re.match(r"Slurm's job \d+ failed: its node could not write the output file\.", told)
+
+
+def test_a_job_that_somebody_cancels_is_told(site: Site) -> None:
+    launch = site.launch()
+    ends: list[Reason] = []
+    launch.on_end = lambda hosts, why: ends.append(why)
+    launch.start(60)
+    (job,) = queue()
+    ask("scancel", job)
+    until(lambda: ends, "the end is told", 40)
+    assert re.match(rf"Slurm's job {job} was cancelled", ends[0].message)
+    assert launch.successor(0, "node", 5) is None
+
+
+def test_a_time_limit_is_told_before(site: Site) -> None:
+    launch = site.launch(Slurm(partition="short", time="1"))
+    notices: list[str] = []
+    launch.on_notice = notices.append
+    launch.start(60)
+    until(lambda: notices, "it is told", 40)
+    assert re.match(r"Slurm ends job \d+ in \d\d s, at its time limit\. .*checkpoint", notices[0])
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_a_notebook_killed_leaves_no_job(
+    site: Site, queued: bool, request: pytest.FixtureRequest
+) -> None:
+    others = [request.getfixturevalue("busy_node")] if queued else []
+    source = f"""
+import os, time
+from jaxcluster.launchers.base import AgentOptions
+from jaxcluster.launchers.commands import Launch
+from jaxcluster.launchers.slurm import Slurm
+slurm = Slurm().prepared(os.environ)
+agent = AgentOptions("main", "key", {site.python()!r})
+launch = Launch(slurm, slurm.render(agent, {str(site.path)!r}))
+launch.start(600, lambda text: print(text, flush=True))
+print("up", flush=True)
+time.sleep(1000)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True
+    ) as notebook:
+        assert notebook.stdout is not None
+        for line in notebook.stdout:
+            if ("is queued" if queued else "up") in line:
+                break
+        assert len(queue()) == len(others) + 1
+        notebook.kill()
+        until(lambda: queue() == others, "the job is cancelled", 15)
+
+
+# ------------------------------------------------------------------------- inside an allocation
+
+
+@pytest.fixture
+def allocation(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """As in a shell of ``salloc``."""
+    said = subprocess.run(
+        ["salloc", "--no-shell", "--nodes=1", "--ntasks-per-node=2"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stderr
+    found = re.search(r"Granted job allocation (\d+)", said)
+    assert found is not None, said
+    monkeypatch.setenv("SLURM_JOB_ID", found[1])
+    monkeypatch.setenv("SLURM_JOB_NODELIST", ask("squeue", "-h", "-j", found[1], "-o", "%N"))
+    monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "2")
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    monkeypatch.setenv("SLURM_CPU_BIND", "quiet,mask_cpu:0x1")
+    yield found[1]
+    for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS"):
+        monkeypatch.delenv(name)
+    ask("scancel", found[1])
+
+
+def test_inside_an_allocation_the_agents_are_a_step_of_it(site: Site, allocation: str) -> None:
+    launch = site.launch(env=(("A", "b c"),))
+    assert launch.plan.ranks == (2,)
+    (agent,) = launch.start(60)
+    assert queue() == [allocation]  # no second job
+    assert agent.facts["env"]["SLURM_NTASKS"] == "1"
+    assert agent.facts["env"]["A"] == "b c"
+    assert "--stdin-ends" in agent.facts["argv"]
+    launch.stop()
+    assert queue() == [allocation]
+    until(lambda: not Path(f"/proc/{agent.facts['pid']}").exists(), "the agent ended", 10)
+
+
+def test_an_agent_in_an_allocation_gets_a_successor(site: Site, allocation: str) -> None:
+    launch = site.launch()
+    ends: list[Reason] = []
+    launch.on_end = lambda hosts, why: ends.append(why)
+    (agent,) = launch.start(60)
+    os.kill(agent.facts["pid"], 9)
+    until(lambda: ends, "the end is told", 30)
+    assert f"The step of the agents (job {allocation})" in ends[0].message
+    again = launch.successor(0, "node", 60)
+    assert again is not None and again.facts["pid"] != agent.facts["pid"]
+
+
+def test_an_allocation_that_ends_is_told(site: Site, allocation: str) -> None:
+    launch = site.launch()
+    ends: list[Reason] = []
+    launch.on_end = lambda hosts, why: ends.append(why)
+    launch.start(60)
+    ask("scancel", allocation)
+    until(lambda: ends, "the end is told", 30)
+    assert allocation in ends[0].message
+    told = refused(site.launch())
+    assert told.startswith("The Slurm job in which this notebook runs is over.")
+
+
+def test_options_of_a_job_are_refused_inside_of_one(site: Site, allocation: str) -> None:
+    with pytest.raises(UsageError, match=rf"--partition, --time: .* job {allocation} already"):
+        Slurm(partition="debug", time="10").prepared(os.environ)
+    with pytest.raises(UsageError, match=r"--nodes 2: this notebook is in job \d+, which has 1"):
+        Slurm(nodes=2).prepared(os.environ)
+    assert Slurm(partition="debug", new_job=True).prepared(os.environ).allocation is None
+
+
+def test_a_machine_without_slurm(tmp_path: Path) -> None:
+    with pytest.raises(LauncherUnavailable, match="There is no sbatch on this machine"):
+        Slurm().prepared({"PATH": str(tmp_path)})
