@@ -342,16 +342,9 @@ def explain_ssh(end: End, host: str, login: str) -> Reason:
         return _explain_loss(end, host, evidence)
     if end.code not in (None, 255):
         return _explain_there(end, host)
-    text = "\n".join(end.errors)
-    for case in _CASES:
-        if re.search(case.pattern, text):
-            names = {"host": host, "login": login}
-            # The line that tells it; of a framed warning the last one, which says what came of it.
-            told = [line.strip() for line in end.errors if re.search(case.pattern, line)]
-            shown = told[-1] if told and not told[-1].startswith("@") else said
-            by = f" (through {end.command.through})" if end.command.through else ""
-            message = f'{case.message.format(**names)} ssh says: "{shown}"{by}'
-            return Reason(message, case.hint.format(**names), case.may_pass)
+    by = f" (through {end.command.through})" if end.command.through else ""
+    if (failed := _find_case(end.errors, host, login, by)) is not None:
+        return failed
     before = f' Its login shell printed: "{shell}"' if shell else ""
     if end.code is None:
         return Reason(
@@ -363,6 +356,35 @@ def explain_ssh(end: End, host: str, login: str) -> Reason:
         f"The agent on {host} did not come up: ssh {how_it_ended(end.code)}.{evidence}{before}",
         f"Try: {login} true",
     )
+
+
+def login_trouble(lines: Sequence[str]) -> Reason | None:
+    """What ssh has said where somebody else has run it, and named the host or not. Pure."""
+    named = re.search(
+        r"resolve hostname (\S+?):|connect to host (\S+) port"
+        r"|^(?:\S+@)?(\S+?): Permission denied \("
+        r"|onnection to (\S+) port",
+        "\n".join(lines),
+        re.MULTILINE,
+    )
+    if named is None and not any(re.search(r"ssh|[Hh]ost key", line) for line in lines):
+        return None
+    host = next(filter(None, named.groups()), "") if named is not None else ""
+    return _find_case(lines, host or "A host", f"ssh {host or 'HOST'}", "")
+
+
+def _find_case(lines: Sequence[str], host: str, login: str, by: str) -> Reason | None:
+    """The first case of ``_CASES`` that fits what was said."""
+    text = "\n".join(lines)
+    for case in _CASES:
+        if re.search(case.pattern, text):
+            names = {"host": host, "login": login}
+            # The line that tells it; of a framed warning the last one, which says what came of it.
+            told = [line.strip() for line in lines if re.search(case.pattern, line)]
+            shown = told[-1] if told and not told[-1].startswith("@") else last_line(lines)
+            message = f'{case.message.format(**names)} ssh says: "{shown}"{by}'
+            return Reason(message, case.hint.format(**names), case.may_pass)
+    return None
 
 
 def _explain_there(end: End, host: str) -> Reason:

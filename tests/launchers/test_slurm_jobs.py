@@ -15,7 +15,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -279,8 +279,6 @@ def test_a_folder_that_the_node_can_not_write(site: Site) -> None:
     plan = launcher.render(AgentOptions("main", "key", site.python()), str(site.path))
     gone = [str(site.path), "/no/such/folder"]
     script = plan.files[0].text.replace(f"--output={gone[0]}", f"--output={gone[1]}")
-    from dataclasses import replace
-
     plan = replace(plan, files=(replace(plan.files[0], text=script), *plan.files[1:]))
     launch = Launch(launcher, plan)
     site.launches.append(launch)

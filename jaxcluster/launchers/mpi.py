@@ -1,0 +1,236 @@
+"""Agents by mpiexec, one per host: Open MPI 4 and 5, MPICH. No agent and no rank uses MPI.
+
+mpiexec logs in to the hosts with ssh by itself, or through the batch system that it finds itself
+in. The agents have no input that would end with us, so they live as long as mpiexec does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from jaxcluster.errors import LauncherUnavailable, UsageError
+from jaxcluster.launchers.base import (
+    AgentOptions,
+    Command,
+    End,
+    Launcher,
+    LaunchPlan,
+    Reason,
+    agent_argv,
+)
+from jaxcluster.launchers.hosts import Host, expand_nodelist, place, read_hostfile
+from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble
+from jaxcluster.launchers.ssh import NEVER_ASK, login_trouble
+
+FLAVOURS = ("openmpi4", "openmpi5", "mpich")
+EXAMPLE = "--launcher mpi --hosts h1:2,h2:2"
+# A notebook's own; of a Slurm step's, mpiexec would believe that it is one of its tasks.
+DROPPED = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_CONNECTION_INFO", "PMI_RANK", "PMIX_RANK")
+
+
+@dataclass(frozen=True)
+class MPI(Launcher):
+    """``--launcher mpi``.
+
+    Attributes:
+      hosts: where, in order of rank; empty for those of the batch job that this process is in.
+      num_processes: ``-n``; None where the hosts have their numbers, or their devices decide.
+      mpiexec: the command.
+      extra: further arguments for it, before all of ours.
+      flavour: one of ``FLAVOURS``; ``prepared`` asks the command.
+      as_root: whether this user is root, which Open MPI refuses without being told to;
+        ``prepared`` looks.
+    """
+
+    hosts: tuple[Host, ...] = ()
+    num_processes: int | None = None
+    mpiexec: str = "mpiexec"
+    extra: tuple[str, ...] = ()
+    flavour: str = "openmpi4"
+    as_root: bool = False
+
+    name = "mpi"
+
+    def prepared(self, environ: Mapping[str, str]) -> MPI:
+        if shutil.which(self.mpiexec, path=environ.get("PATH")) is None:
+            raise LauncherUnavailable(
+                f"There is no {self.mpiexec} on this machine.",
+                "Load its module before the notebook starts, or name it: --mpiexec PATH",
+            )
+        try:
+            done = subprocess.run(
+                [self.mpiexec, "--version"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env=dict(environ),
+                timeout=30,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise LauncherUnavailable(f"{self.mpiexec} --version: {error}") from None
+        flavour = flavour_of(done.stdout + done.stderr)
+        if flavour is None:
+            said = last_line((done.stdout + done.stderr).splitlines())
+            raise LauncherUnavailable(
+                f"{self.mpiexec} is not one that is known here (Open MPI 4 and 5, MPICH). "
+                f'It says: "{said}"',
+                "Another one: --mpiexec /path/to/mpiexec",
+            )
+        hosts = self.hosts or hosts_of_job(environ)
+        if not hosts:
+            raise UsageError("--launcher mpi needs hosts.", f"For example: {EXAMPLE}")
+        return replace(self, flavour=flavour, hosts=hosts, as_root=os.geteuid() == 0)
+
+    def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
+        for host in self.hosts:
+            if host.user or host.port or ":" in host.name:
+                raise UsageError(
+                    f"mpiexec takes plain names of hosts, not {host}.",
+                    f"User, port and address belong into the ssh config: Host {host.name}",
+                )
+        names = tuple(host.name for host in self.hosts)
+        ranks = place(self.hosts, self.num_processes)
+        settings = [f"{name}={value}" for name, value in agent.env]
+        argv = (
+            self.mpiexec,
+            *self.extra,
+            *self._options(names),
+            # Not -x or -genv: those differ, and Open MPI's reads some values itself.
+            *(["env", *settings] if settings else []),
+            *agent_argv(agent),
+        )
+        command = Command(
+            argv,
+            tuple(range(len(names))),
+            agent.python,
+            env=NEVER_ASK,
+            drop=DROPPED,
+            term_s=2.0,  # it ends its daemons on the hosts first
+        )
+        return LaunchPlan("mpi", len(names), (command,), names, ranks)
+
+    def _options(self, names: Sequence[str]) -> list[str]:
+        """One agent on each of these hosts, bound to no core, in this order."""
+        n = str(len(names))
+        if self.flavour == "mpich":
+            # Else it takes along all of this process's environment.
+            return [
+                "-genvnone",
+                "-hosts",
+                ",".join(names),
+                "-n",
+                n,
+                "-ppn",
+                "1",
+                "-bind-to",
+                "none",
+            ]
+        root = ["--allow-run-as-root"] if self.as_root else []
+        # Else it cuts "h1.site" down to "h1".
+        option = {"openmpi4": ("--mca", "orte"), "openmpi5": ("--prtemca", "prte")}[self.flavour]
+        dotted = any("." in name for name in names)
+        full = [option[0], f"{option[1]}_keep_fqdn_hostnames", "1"] if dotted else []
+        hosts = ",".join(f"{name}:1" for name in names)
+        return [
+            *root,
+            *full,
+            "--host",
+            hosts,
+            "-n",
+            n,
+            "--map-by",
+            "ppr:1:node",
+            "--bind-to",
+            "none",
+        ]
+
+    def explain(self, end: End, hosts: Sequence[str] = ()) -> Reason:
+        return explain_mpi(end, self.mpiexec)
+
+
+def flavour_of(version: str) -> str | None:
+    """Which mpiexec it is, by what ``mpiexec --version`` prints; None for another."""
+    if re.search(r"\bHYDRA\b", version, re.IGNORECASE):
+        return "mpich"
+    found = re.search(r"\((?:OpenRTE|Open MPI)\) (\d+)\.", version)
+    if found is None:
+        return "openmpi5" if re.search(r"\(PRRTE\)|\bPRTE\b|prterun", version) else None
+    return "openmpi5" if int(found[1]) >= 5 else "openmpi4"
+
+
+def hosts_of_job(environ: Mapping[str, str]) -> tuple[Host, ...]:
+    """The hosts of the batch job that this process is in; none outside of one."""
+    if nodelist := environ.get("SLURM_JOB_NODELIST"):
+        try:
+            return tuple(Host(name) for name in expand_nodelist(nodelist))
+        except ValueError:
+            return ()
+    for variable in ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "PE_HOSTFILE"):
+        if path := environ.get(variable):
+            if variable != "PE_HOSTFILE":
+                return read_hostfile(Path(path))
+            try:  # Grid Engine: "host slots queue processors"
+                lines = Path(path).read_text().split("\n")
+            except OSError:
+                continue
+            words = [line.split() for line in lines if line.strip()]
+            return tuple(Host(w[0], int(w[1])) for w in words if len(w) > 1 and w[1].isdecimal())
+    return ()
+
+
+def explain_mpi(end: End, mpiexec: str = "mpiexec") -> Reason:
+    """Why mpiexec ended, or its agents never came. Pure."""
+    lines = [line for line in end.errors if re.search(r"\w", line)]
+    text = "\n".join(lines)
+    command = shlex.join(end.command.argv[:1])
+    if not end.was_ready:
+        if (login := login_trouble(lines)) is not None:
+            return login
+        if re.search(r"run as root|as root", text) and "allow-run-as-root" in text:
+            return Reason(f"{command} does not run as root.", "--mpi-args --allow-run-as-root")
+        if re.search(r"not enough slots|All nodes which are allocated .* filled", text):
+            return Reason(
+                f"{command} has not enough slots: its batch job has other hosts. "
+                f'It says: "{lines[0]}"',
+                "Only hosts of the job can be named in --hosts.",
+            )
+        # Open MPI names the program and the host on lines of their own.
+        found = re.search(r"(?:Executable|Application name): *(\S+)", text)
+        node = re.search(r"Node: *(\S+)|\[proxy:\d+@(\S+)\]", text)
+        where = f"on {node[1] or node[2]}" if node is not None else "on a host"
+        if found is not None:
+            return Reason(
+                f"There is no Python {found[1]} {where}.",
+                "Name the one that is there: --python PATH",
+            )
+        if (trouble := python_trouble(lines, end.command.python, where)) is not None:
+            return trouble
+    said = _telling(lines)
+    evidence = f' It says: "{said}"' if said else ""
+    if end.code is None:
+        return Reason(
+            f"{command} runs, and not all agents have come.{evidence}", "Longer: --timeout 180"
+        )
+    if end.was_ready:
+        return Reason(f"{command} {how_it_ended(end.code)}, and the agents with it.{evidence}")
+    return Reason(
+        f"{command} {how_it_ended(end.code)} and has started no agents.{evidence}",
+        f"Try: {command} -n 1 hostname",
+    )
+
+
+def _telling(lines: Sequence[str]) -> str:
+    """The line that says most: what failed, not what always stands around it."""
+    for line in lines:
+        if re.search(r"error|unable|failed|could not|not found|killed|signal", line, re.IGNORECASE):
+            return line.strip()
+    return last_line(lines)
