@@ -67,7 +67,7 @@ def sizes(view: shards.View) -> str:
 def wire_nbytes(cluster: jaxcluster.Cluster, name: str) -> int:
     ranks = range(cluster.num_processes)
     bodies = {r: {"name": name, "path": [], "paths": r == 0} for r in ranks}
-    answers, _ = survey.ask_each(cluster, list(ranks), "arrays", bodies=bodies)
+    answers, _ = survey.ask_each(cluster.world, list(ranks), "arrays", bodies=bodies)
     return sum(len(wire.encode("reply", "", e.body)) for e in answers.values())
 
 
@@ -84,9 +84,9 @@ def main() -> None:
             moved = kib(wire_nbytes(cluster, name))
             print(f"4 ranks, {what}: layout {look:.1f} ms, view {view:.1f} ms")
             print(f"    {moved} from the ranks; {sizes(shards.shards(cluster, name))}")
-        check = median_ms(lambda: survey.check(cluster, "params"))
+        check = median_ms(lambda: survey.check(cluster.world, "params"))
         print(f"4 ranks, check of {LEAVES:,} leaves: {check:.0f} ms")
-        print(f"4 ranks, memory: {median_ms(lambda: survey.memory(cluster)):.0f} ms")
+        print(f"4 ranks, memory: {median_ms(lambda: survey.memory(cluster.world)):.0f} ms")
     reports, known = layouts.tree(LEAVES, ranks=64, per_rank=8)
     tree: Any = layout.tree_layout("params", reports, known)
     join = median_ms(lambda: layout.tree_layout("params", reports, known))

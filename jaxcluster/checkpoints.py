@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jaxcluster import registry
 from jaxcluster.errors import UsageError
 from jaxcluster.transfer import format_nbytes
-
-if TYPE_CHECKING:
-    from jaxcluster.cluster import Cluster
+from jaxcluster.world import World
 
 FOLDER = "jaxcluster-checkpoints"
 TIMEOUT_S = 600.0
 NAME = "a checkpoint's name"
 
 
-def save(cluster: Cluster, name: str, folder: str | Path = FOLDER) -> str:
+def save(world: World, name: str, folder: str | Path = FOLDER) -> str:
     """Save every rank's variables; returns in a line what was saved and what can't be.
 
     A file a rank, in ``folder/name``; an older checkpoint of that name is replaced once the new one
@@ -34,8 +31,8 @@ def save(cluster: Cluster, name: str, folder: str | Path = FOLDER) -> str:
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     try:
-        ranks = range(cluster.num_processes)
-        answers = cluster.ask(ranks, "snapshot", {"path": str(draft)}, timeout_s=TIMEOUT_S)
+        ranks = range(world.num_processes)
+        answers = world.ask(ranks, "snapshot", {"path": str(draft)}, timeout_s=TIMEOUT_S)
         shutil.rmtree(final, ignore_errors=True)
         draft.rename(final)
     finally:
@@ -50,7 +47,7 @@ def save(cluster: Cluster, name: str, folder: str | Path = FOLDER) -> str:
     return line
 
 
-def restore(cluster: Cluster, name: str, folder: str | Path = FOLDER) -> str:
+def restore(world: World, name: str, folder: str | Path = FOLDER) -> str:
     """Bind what ``save`` wrote on the ranks; returns in a line what came back.
 
     The cluster must have as many ranks and devices, and the same jax, as the one that was saved.
@@ -69,15 +66,15 @@ def restore(cluster: Cluster, name: str, folder: str | Path = FOLDER) -> str:
             if others
             else "%jaxcluster checkpoint NAME saves one.",
         )
-    ranks = range(cluster.num_processes)
-    answers = cluster.ask(ranks, "restore", {"path": str(path)}, timeout_s=TIMEOUT_S)
+    ranks = range(world.num_processes)
+    answers = world.ask(ranks, "restore", {"path": str(path)}, timeout_s=TIMEOUT_S)
     lost = {n: why for event in answers.values() for n, why in event.body["lost"].items()}
     unsaved = {n: why for event in answers.values() for n, why in event.body["unsaved"].items()}
     words = {n: f"was not saved in checkpoint {name!r} ({why})" for n, why in unsaved.items()}
     words |= {n: f"was lost in restoring {name!r} ({why})" for n, why in lost.items()}
     if words:  # on all ranks or on none
         unbound = {"names": sorted(lost), "lost": words}
-        cluster.ask(ranks, "unbind", unbound, timeout_s=TIMEOUT_S)
+        world.ask(ranks, "unbind", unbound, timeout_s=TIMEOUT_S)
     for event in answers.values():
         lost |= event.body["left"]
     restored = {n for event in answers.values() for n in event.body["restored"]} - set(lost)

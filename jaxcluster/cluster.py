@@ -9,13 +9,12 @@ import atexit
 import contextlib
 import dataclasses
 import os
-import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxcluster import (
     arguments,
@@ -23,11 +22,9 @@ from jaxcluster import (
     diagnose,
     kept,
     news,
-    obituary,
     recovery,
     registry,
     rewrite,
-    silence,
     undoing,
     wire,
 )
@@ -46,31 +43,28 @@ from jaxcluster.errors import (
     UsageError,
     VersionMismatch,
 )
+from jaxcluster.exits import describe_exit
 from jaxcluster.kept import Kept
-from jaxcluster.launchers.local import LocalCluster
 from jaxcluster.launchers.supervisor import Supervisor, sweep
 from jaxcluster.layout import ArrayLayout, TreeLayout
-from jaxcluster.link import Event, Link, Sink, unwrap
+from jaxcluster.life import Life, State
+from jaxcluster.link import Event, Link, Sink
 from jaxcluster.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
+from jaxcluster.rebuild import Rebuilt
+from jaxcluster.respawn import Respawn
 from jaxcluster.running import AsyncCell, Listener
 from jaxcluster.starting import (
-    OomKills,
     Progress,
     Starting,
     claim,
     clear_away,
-    describe_exit,
     dry_run,
     live_records,
     make_spec,
 )
+from jaxcluster.world import World
 
-if TYPE_CHECKING:
-    from jaxcluster.rebuild import Rebuilt
-    from jaxcluster.respawn import Respawn
-
-LOG_END_NBYTES = 1 << 18  # of a log that are read for the last words of a rank
 ASK_S = 2.0  # for answers that a beacon gives at once
 TURN_S = 0.05  # between two looks whether a start that waits for another is still wanted
 
@@ -85,56 +79,108 @@ class Cluster:
     Thread-safe: a cell that is submitted during a restart runs after it.
 
     Attributes:
+      world: its present ranks; a restart makes another one.
       spec: what was asked for.
       name: its name, for ``attach``.
       num_processes: how many ranks it has.
+      life: what it is now (see ``life.State``).
       last: the record of the last cell.
-      counts: each rank's launches, as last heard (see ``diagnose``).
-      out_of_step: why no cell may run; None while the ranks are in step.
       on_push: called, on the link's thread, with what ranks send unasked (widgets).
-      coordinator_died: how JAX's coordination service has ended; "" while it serves.
       recovery: ``auto``, ``ask`` or ``never``: what follows when ranks have died or hang for good.
-      down: why it has no processes, where a restart was not carried through; "" otherwise.
       kept: what its ranks have saved and no new process has yet.
-      names: the names that each rank has, as last heard; a rank that was not heard is missing.
       rebuilt: what the last restart brought back; None before one, and after a clean one.
       recovered: what was done about the last finding or death, in words; "" if nothing was yet.
       undo_nbytes: what ``limit_undo`` was given last.
     """
 
-    def __init__(self, record: registry.ClusterRecord, link: Link, supervisor: Supervisor) -> None:
-        self.record = record
-        self.spec = record.spec
-        self.name = record.name
-        self.num_processes = record.spec.num_processes
+    def __init__(self, world: World, claim: claims.Claim | None = None) -> None:
+        self.spec = world.record.spec
+        self.name = world.record.name
+        self.num_processes = world.num_processes
+        self.life = Life()
         self.last: CellRecord | None = None
-        self.started_s = 0.0
-        self.closed = False
-        self._is_ending = False  # another process has stopped it, and that is taken in
-        self.dead: dict[int, dict[str, Any]] = {}
-        self.counts: dict[int, diagnose.Counts] = {}
-        self.out_of_step: diagnose.Report | None = None
-        self.is_strict = False
         self.recovery = "auto"
         self.recovered = ""
-        self.down = ""
         self.kept: Kept | None = None
-        self.names: dict[int, set[str]] = {}
         self.rebuilt: Rebuilt | None = None
-        self._respawn: Respawn | None = None
         self.undo_nbytes: int | None = None
-        self.coordinator_died = ""
-        self._oom_kills = OomKills()
         self.on_push: Callable[[Event], None] | None = None
-        self._link = link
-        self._link.on_push = self._on_push
-        self._supervisor = supervisor
-        self._local: LocalCluster | None = None
-        self._claim: claims.Claim | None = None  # on its name, of the process that started it
-        self._client: Any = None
+        self._respawn: Respawn | None = None
+        self._claim = claim  # on its name, of the process that started it
         self._background: list[AsyncCell] = []
         self._changing = threading.RLock()  # held while it gets new processes, or its end
-        self._let_go = registry.hold(record.name)
+        self._take(world)
+
+    def _take(self, world: World) -> None:
+        """Have these ranks as its own from now on."""
+        world.check = self._check_not_closed
+        world.on_death = self._forget_recovery
+        world.on_stopping = self._end_with_others
+        world.link.on_push = self._on_push
+        self.world = world
+        self._background = []
+        world.listen()
+
+    # ------------------------------------------------------------------ its ranks
+
+    @property
+    def record(self) -> registry.ClusterRecord:
+        """Who its ranks are, as others find it."""
+        return self.world.record
+
+    @property
+    def link(self) -> Link:
+        """The ranks' own sockets."""
+        return self.world.link
+
+    @property
+    def dead(self) -> dict[int, dict[str, Any]]:
+        """The ranks whose processes have ended, and why."""
+        return self.world.dead
+
+    @property
+    def out_of_step(self) -> diagnose.Report | None:
+        """Why no cell may run; None while the ranks are in step."""
+        return self.world.out_of_step
+
+    @property
+    def coordinator_died(self) -> str:
+        """How JAX's coordination service has ended; "" while it serves."""
+        return self.world.coordinator_died
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether launches are checked before they are issued."""
+        return self.world.is_strict
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether no cell can run before a recovery."""
+        return self.world.is_broken
+
+    @property
+    def client(self) -> Any:
+        """An ``ipyparallel.Client`` on the same engines; engine id is rank.
+
+        For what ipyparallel alone can do. Cells that it runs are not seen by jaxcluster.
+        """
+        return self.world.client
+
+    def status(self) -> list[wire.RankState]:
+        """What each rank is doing now, also during a cell."""
+        return self.world.status()
+
+    def check_ranks(self, ranks: Sequence[int] | None) -> list[int]:
+        """``ranks``, or all of them.
+
+        Raises:
+          UsageError: one of them does not exist.
+        """
+        return self.world.check_ranks(ranks)
+
+    def logs(self, rank: int, lines: int | None = None) -> str:
+        """A rank's log: what C code, subprocesses and the engine itself wrote."""
+        return self.world.logs(rank, lines)
 
     # ------------------------------------------------------------------ life
 
@@ -168,7 +214,8 @@ class Cluster:
         counts = sorted({len(r.devices) for r in self.record.devices})
         per_rank = "-".join(str(c) for c in counts)
         kinds = sorted({d.kind for r in self.record.devices for d in r.devices})
-        took = f", ready in {self.started_s:.1f} s" if self.started_s else ""
+        started_s = self.world.started_s
+        took = f", ready in {started_s:.1f} s" if started_s else ""
         total = sum(len(r.devices) for r in self.record.devices)
         return (
             f"Cluster {self.name!r}: {name_ranks(range(self.num_processes))}, "
@@ -203,8 +250,8 @@ class Cluster:
         if (respawn := self._respawn) is not None:
             respawn.stop_for_good()
         with self._changing:
-            took = self._stop()
-            self.down = ""
+            self.life.become(State.STOPPED, only=set(State) - {State.LEFT})
+            took = self._end_world()
             if self.kept is not None:
                 self.kept.remove()
                 self.kept = None
@@ -216,36 +263,19 @@ class Cluster:
         news.tell()
         return took
 
-    def _stop(self) -> float:
-        """End its processes."""
-        if self.closed:
+    def _end_world(self) -> float:
+        """End its processes; returns after how many seconds. Where it has none: nothing."""
+        if self.world.is_over:
             return 0.0
         started = time.perf_counter()
-        self.closed = True
-        self._end()
-        return time.perf_counter() - started
-
-    def _end(self) -> None:
-        self._close_client()
-        if self._local is not None:
-            self._local.stop()
-        else:
-            # Not ours: its fork server has no other cluster, and ends with it.
-            with contextlib.suppress(LaunchError):
-                self._supervisor.command("stop", timeout_s=10)
-                if not self.record.owner:
-                    self._supervisor.quit()
-            self._supervisor.close()
-        for rank in range(self.num_processes):  # no other thread goes on waiting for them
-            self._link.mark_dead(rank, {"why": "the cluster was stopped"})
-        self._link.close()
-        self._let_go()
-        if self.is_restarting and self._claim is not None and self._claim.is_held:
+        self.world.end()
+        if self.life.state is State.REPLACING and self._claim is not None and self._claim.is_held:
             registry.remove_connection_files(self.record)  # nobody else gets its name meanwhile
             self._claim.empty()
         else:
             clear_away(self.record)
             self._let_go_of_name()
+        return time.perf_counter() - started
 
     def _let_go_of_name(self) -> None:
         if self._claim is not None:
@@ -255,23 +285,11 @@ class Cluster:
     def close(self) -> None:
         """Let go of it without stopping it: the end of an ``attach``."""
         if not self.closed:
-            self.closed = True
+            self.life.become(State.LEFT)
             _open.pop(self.name, None)
-            self._close_client()
-            self._link.close()
-            if self._local is None:
-                self._supervisor.close()
-            elif self.spec.detach:
-                self._supervisor.leave()
-            self._let_go()
+            self.world.leave()
             self._let_go_of_name()
             news.tell()
-
-    def _close_client(self) -> None:
-        if self._client is not None:
-            with contextlib.suppress(Exception):
-                self._client.close()
-            self._client = None
 
     def restart(
         self,
@@ -298,12 +316,10 @@ class Cluster:
           LaunchError: the new processes did not come up; what was saved is kept.
           CellInterrupted: it was stopped; the message says what the cluster is now.
         """
-        from jaxcluster.respawn import Respawn
-
         with self._changing:
             if not self.down:
                 self._check_not_closed()
-            if self._local is None:
+            if self.world.processes is None:
                 raise RecoveryError(
                     f"Cluster {self.name!r} was started elsewhere and can't be restarted from "
                     "here.",
@@ -311,12 +327,13 @@ class Cluster:
                     "%jaxcluster stop",
                 )
             respawn = self._respawn = Respawn(self, clean=clean, when=when, undo=undo)
+            self.life.become(State.RESTARTING, only={State.RUNNING})
+            self.life.become(State.REPLACING, self.life.why, only={State.DOWN})
             try:
                 respawn.carry_through(progress)
             finally:
                 self._respawn = None
-                if self.closed and not self.down:
-                    _open.pop(self.name, None)
+                self.life.become(State.RUNNING, only={State.RESTARTING})
             self.rebuilt = respawn.rebuilt
         return self.recovered
 
@@ -340,23 +357,17 @@ class Cluster:
         Args:
           watch: is given the start that goes on, and may raise to end it.
         """
-        self._stop()
+        self.life.become(State.REPLACING)
+        self._end_world()
         with news.going_on(progress) as say:
             while not _starting.acquire(timeout=TURN_S):
                 watch(None)
             try:
-                fresh = _start_spec(self.spec, say, watch, self._claim)
+                world, self._claim = _start_world(self.spec, say, watch, self._claim)
             finally:
                 _starting.release()
-        for name in ("record", "_link", "_supervisor", "_local", "_claim", "_let_go", "started_s"):
-            setattr(self, name, getattr(fresh, name))
-        self.dead, self.counts, self.out_of_step = fresh.dead, {}, None
-        self.coordinator_died, self._oom_kills = fresh.coordinator_died, fresh._oom_kills
-        self._background, self.is_strict, self.names = [], False, {}
-        self._link.on_push = self._on_push
-        self._supervisor.on_event = self._on_supervisor_event
-        self.closed = self._is_ending = False
-        self.down = ""
+        self._take(world)
+        self.life.become(State.RESTARTING)
         _open[self.name] = self
         if self.undo_nbytes is not None:
             self.limit_undo(self.undo_nbytes)
@@ -367,8 +378,21 @@ class Cluster:
         Args:
           why: as in "their start was stopped".
         """
-        self._stop()
-        self.down = f"Cluster {self.name!r} has no processes now: {why}."
+        self.life.become(State.REPLACING, only={State.RESTARTING, State.ENDING})
+        self._end_world()
+        self.life.become(State.DOWN, why)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has no processes that this one is connected to."""
+        return not self.life.has_processes
+
+    @property
+    def down(self) -> str:
+        """Why it has no processes, where a restart was not carried through; "" otherwise."""
+        if self.life.state is not State.DOWN:
+            return ""
+        return f"Cluster {self.name!r} has no processes now: {self.life.why}."
 
     @property
     def down_hint(self) -> str:
@@ -383,58 +407,12 @@ class Cluster:
             "brings them back, %jaxcluster stop gives them up."
         )
 
-    def hear_names(self, rank: int, changes: wire.NameChanges) -> None:
-        """Take in which names a rank has bound and unbound."""
-        known = set() if changes.anew else self.names.get(rank, set())
-        self.names[rank] = (known - set(changes.gone)) | set(changes.bound)
-
-    def cells_without_reply(self, rank: int) -> list[AsyncCell]:
-        """The cells of this process that a rank has not answered, and won't if it has died."""
-        return [
-            cell
-            for cell in self._background
-            if rank in cell.record.ranks and rank not in cell.record.replies
-        ]
-
     @property
-    def link(self) -> Link:
-        """The ranks' own sockets."""
-        return self._link
-
-    @property
-    def client(self) -> Any:
-        """An ``ipyparallel.Client`` on the same engines; engine id is rank.
-
-        For what ipyparallel alone can do. Cells that it runs are not seen by jaxcluster.
-        """
-        if self._client is None:
-            import ipyparallel
-
-            security = registry.connection_files(self.record)[2]
-            self._client = ipyparallel.Client(str(security))
-            self._client.wait_for_engines(self.num_processes, timeout=30)
-        return self._client
+    def sent(self) -> list[AsyncCell]:
+        """The cells that this process has sent to these ranks, but for older ones that ended."""
+        return list(self._background)
 
     # ------------------------------------------------------------------ cells
-
-    def check_ranks(self, ranks: Sequence[int] | None) -> list[int]:
-        """``ranks``, or all of them.
-
-        Raises:
-          UsageError: one of them does not exist.
-        """
-        if ranks is None:
-            return list(range(self.num_processes))
-        wrong = [r for r in ranks if not 0 <= r < self.num_processes]
-        if wrong or not ranks:
-            raise UsageError(
-                f"There is no {name_ranks(wrong)}: this cluster has ranks "
-                f"0-{self.num_processes - 1}."
-                if wrong
-                else "No rank was named.",
-                "For example: %%spmd --ranks 0,2-3",
-            )
-        return sorted(set(ranks))
 
     def run(
         self,
@@ -529,7 +507,7 @@ class Cluster:
                 cell_id=cell_id,
             )
             each = {r: dataclasses.replace(request, after=seq.after[r]) for r in chosen}
-            ids = self._link.request_each(each, "cell", sink=sink)
+            ids = self.link.request_each(each, "cell", sink=sink)
         record = CellRecord(seq, request.execution_count, source, chosen, cell_id=cell_id)
         self.last = record
         cell = AsyncCell(self, record, sink, ids, timeout_s, on_output)
@@ -552,7 +530,7 @@ class Cluster:
             told = (
                 f"{name_ranks(dead).capitalize()} died ({facts['why']}), so the cell was not run."
             )
-            said = f"The end of rank {rank}'s log: {self.last_words(rank)}"
+            said = f"The end of rank {rank}'s log: {self.world.last_words(rank)}"
             when = f"when {name_ranks(dead)} died"
             raise RankDied(told, self.recover(said, told=told, when=when), dead)
         if self.coordinator_died:  # this jax's ranks outlive it
@@ -593,39 +571,11 @@ class Cluster:
     @property
     def can_restart(self) -> bool:
         """Whether its processes can be replaced from here: by whom it was started."""
-        return self._local is not None and not (self.closed or self._is_ending)
+        return self.world.processes is not None and not (self.closed or self._is_ending)
 
-    def end_rank(self, rank: int, why: str) -> None:
-        """Kill a rank's process, which will never answer again; from then on it is a dead one."""
-        self._mark_dead(rank, why)
-        with contextlib.suppress(LaunchError):
-            self._supervisor.command("kill", timeout_s=5.0, pids=[self.record.pids[rank]])
-
-    def end_hung(self, check: Callable[[], None] = lambda: None) -> list[int]:
-        """Kill the ranks that can't even be asked to save their variables; returns which.
-
-        Takes 5 s where there is one that may still answer.
-
-        Args:
-          check: called now and then; it may raise to end this before any is killed.
-        """
-        alive = [r for r in range(self.num_processes) if r not in self.dead]
-        hung = silence.hung_ranks(self._link, self.record.facts, alive, check)
-        for rank, why in hung.items():
-            self.end_rank(rank, f"ended by jaxcluster: it {why.words}")
-        return list(hung)
-
-    def last_words(self, rank: int) -> str:
-        """The end of a rank's log, without the transport's own lines; a crash's stack is folded."""
-        return obituary.last_words(self._log_end(rank))
-
-    def _log_end(self, rank: int) -> str:
-        try:
-            with open(self.record.logs[rank], "rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_END_NBYTES))
-                return log.read().decode(errors="replace")
-        except (OSError, IndexError):
-            return ""
+    @property
+    def _is_ending(self) -> bool:
+        return self.life.state is State.ENDING
 
     def recover(self, said: str = "", *, told: str = "", when: str = "", undo: bool = False) -> str:
         """After a death or a hang for good: what was done about it, as ``recovery`` has it.
@@ -644,7 +594,7 @@ class Cluster:
             hint = f"{self.down}\n{self.down_hint}"
         elif stopped:
             hint = "%jaxcluster start starts another."
-        elif self._local is None:
+        elif self.world.processes is None:
             hint = (
                 "The notebook that started it can restart it; "
                 f"%jaxcluster attach {self.name} connects to its new processes then."
@@ -665,11 +615,6 @@ class Cluster:
         return "\n".join(filter(None, [said, hint]))
 
     @property
-    def is_broken(self) -> bool:
-        """Whether no cell can run before a recovery."""
-        return bool(self.dead or self.coordinator_died or self.out_of_step is not None)
-
-    @property
     def is_replaced(self) -> bool:
         """Whether the process that it ends with has given it new processes since."""
         with contextlib.suppress(NoCluster):
@@ -684,8 +629,8 @@ class Cluster:
         """
         self._check_open()
         epoch = f"{time.time_ns():x}" if on else None
-        self.ask(range(self.num_processes), "strict", {"epoch": epoch}, timeout_s=10.0)
-        self.is_strict = on
+        self.world.ask(range(self.num_processes), "strict", {"epoch": epoch}, timeout_s=10.0)
+        self.world.is_strict = on
         news.tell()
 
     def resync(self) -> str:
@@ -704,10 +649,10 @@ class Cluster:
 
     def _resync(self) -> str:
         started = time.monotonic()
-        catch_up = recovery.CatchUp(self._link)
-        if not self.dead and recovery.bring_back(self.name, self._link, catch_up):
-            self.counts.clear()
-            self.out_of_step = None
+        catch_up = recovery.CatchUp(self.link)
+        if not self.dead and recovery.bring_back(self.name, self.link, catch_up):
+            self.world.counts.clear()
+            self.world.out_of_step = None
             return catch_up.told(time.monotonic() - started, "All variables are kept.")
         return self.restart()
 
@@ -727,7 +672,7 @@ class Cluster:
         if self.cells:
             raise UsageError(f"{cell} has not ended.", "%jaxcluster interrupt stops it.")
         ranks = [rank for rank in self.last.ranks if rank not in self.dead]
-        undone = undoing.undo(self._link, self.name, self.last.seq, number, ranks)
+        undone = undoing.undo(self.link, self.name, self.last.seq, number, ranks)
         if undone.refused:
             raise UsageError(f"{cell} can't be undone: {undone.refused}.")
         return undone.told(cell)
@@ -739,14 +684,14 @@ class Cluster:
           nbytes: 0: nothing is kept, and no cell can be undone. None: a quarter of its memory.
         """
         self._check_open()
-        answers = self.ask(range(self.num_processes), "undo_limit", {"nbytes": nbytes})
+        answers = self.world.ask(range(self.num_processes), "undo_limit", {"nbytes": nbytes})
         self.undo_nbytes = nbytes
         return max(int(event.body["nbytes"]) for event in answers.values())
 
     def reports(self, launches: int = 256) -> dict[int, wire.RankReport]:
         """Each rank's stack and last launches, also while it runs or hangs."""
         self._check_not_closed()
-        return recovery.ask_reports(self._link, launches=launches)
+        return recovery.ask_reports(self.link, launches=launches)
 
     def interrupt(self, ranks: Sequence[int] | None = None) -> list[int]:
         """Interrupt whatever the ranks run now; returns those that were running something.
@@ -757,7 +702,7 @@ class Cluster:
             self.press_stop()
             return []
         self._check_not_closed()
-        answers = self._link.gather(
+        answers = self.link.gather(
             self.check_ranks(ranks), "interrupt", {"seq": None}, timeout_s=ASK_S
         )
         return sorted(r for r, event in answers.items() if event.op == "reply" and event.body)
@@ -772,105 +717,22 @@ class Cluster:
         if self.closed:
             raise NoCluster(f"Cluster {self.name!r} is stopped.", "%jaxcluster start -n 4")
 
-    # ------------------------------------------------------------------ asking
-
-    def status(self) -> list[wire.RankState]:
-        """What each rank is doing now, asked of its beacon: it answers during a cell too."""
-        self._check_not_closed()
-        answers = self._link.gather(range(self.num_processes), "state", timeout_s=ASK_S)
-        states = []
-        for rank in range(self.num_processes):
-            event, facts = answers.get(rank), self.record.facts[rank]
-            if event is not None and event.op == "reply":
-                states.append(wire.parse(wire.RankState, event.body))
-            else:
-                dead = rank in self.dead or (event is not None and event.op == "died")
-                state = "dead" if dead else "silent"
-                states.append(wire.RankState(rank, facts.pid, facts.hostname, state))
-        return states
-
-    def ask(
-        self,
-        ranks: Sequence[int],
-        op: str,
-        body: Any = None,
-        *,
-        timeout_s: float = ASK_S,
-        buffers: Sequence[bytes | memoryview] = (),
-        bodies: Mapping[int, Any] | None = None,
-    ) -> dict[int, Event]:
-        """The replies of all ``ranks`` to one request.
-
-        Raises:
-          RankDied, RankError, TransferError: what a rank answered instead.
-          RankHung: a rank did not answer in time; where it is, is said.
-        """
-        self._check_not_closed()
-        answers = self._link.gather(
-            ranks, op, body, timeout_s=timeout_s, buffers=buffers, bodies=bodies
-        )
-        for _, event in sorted(answers.items()):
-            unwrap(event)
-        missing = sorted(set(ranks) - set(answers))
-        if missing:
-            busy = [s for s in self.status() if s.rank in missing and s.state == "running"]
-            where = "".join(f" Rank {s.rank} is in cell [{s.cell}] line {s.line}." for s in busy)
-            raise RankHung(
-                f"{name_ranks(missing).capitalize()} did not answer within {timeout_s:g} s.{where}",
-                "%jaxcluster status shows where each rank is; %jaxcluster interrupt stops them.",
-                missing,
-            )
-        return answers
-
-    def ask_some(
-        self,
-        ranks: Sequence[int],
-        op: str,
-        body: Any = None,
-        *,
-        timeout_s: float = ASK_S,
-        bodies: Mapping[int, Any] | None = None,
-    ) -> tuple[dict[int, Event], dict[int, str]]:
-        """The answers that came, errors among them, and of each rank without one, why."""
-        self._check_not_closed()
-        answers = self._link.gather(ranks, op, body, timeout_s=timeout_s, bodies=bodies)
-        words = {r: f"dead ({e.body['why']})" for r, e in answers.items() if e.op == "died"}
-        words |= {r: e.body["message"] for r, e in answers.items() if e.op == "mismatch"}
-        missing = [r for r in ranks if r not in answers]
-        states = {s.rank: s for s in self.status()} if missing else {}
-        for rank in missing:
-            state = states[rank]
-            where = f": it is in cell [{state.cell}] line {state.line}" if state.line else ""
-            words[rank] = f"gave no answer within {timeout_s:g} s{where}"
-        return {r: e for r, e in answers.items() if r not in words}, words
-
-    def spanning_names(self, names: Sequence[str], rank: int) -> list[str]:
-        """Which of these names hold arrays that span processes, as ``rank`` sees them."""
-        answer = self.ask([rank], "spanning", {"names": list(names)})
-        return list(answer[rank].body)
-
-    def logs(self, rank: int, lines: int | None = None) -> str:
-        """A rank's log: what C code, subprocesses and the engine itself wrote."""
-        self.check_ranks([rank])
-        text = Path(self.record.logs[rank]).read_text(errors="replace")
-        return "\n".join(text.splitlines()[-lines:]) if lines else text
-
     # ------------------------------------------------------------------ values
 
     def push(self, values: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
         """Bind names on the ranks. See ``jaxcluster.transfer.push``."""
-        from jaxcluster import transfer
+        from jaxcluster import transfer  # with numpy, which a shell command has no use for
 
-        transfer.push(self, values, ranks)
+        transfer.push(self.world, values, ranks)
         for rank in self.check_ranks(ranks):
-            if rank in self.names:
-                self.names[rank] |= set(values)
+            if rank in self.world.names:
+                self.world.names[rank] |= set(values)
 
     def pull(self, name: str) -> Any:
         """A rank-0 name's value, arrays whole, as numpy. See ``jaxcluster.transfer.pull``."""
-        from jaxcluster import transfer
+        from jaxcluster import transfer  # with numpy, which a shell command has no use for
 
-        return transfer.pull(self, name)
+        return transfer.pull(self.world, name)
 
     def layout(self, name: str) -> ArrayLayout | TreeLayout:
         """Which device holds which part of a rank-side array, or of the arrays of a pytree.
@@ -881,9 +743,9 @@ class Cluster:
         Raises:
           UsageError: no rank has it, or it holds no array.
         """
-        from jaxcluster import survey
+        from jaxcluster import survey  # with numpy, which a shell command has no use for
 
-        return survey.look(self, name)
+        return survey.look(self.world, name)
 
     def __getitem__(self, name: str) -> Any:
         return self.pull(name)
@@ -897,43 +759,14 @@ class Cluster:
         if self.on_push is not None:
             self.on_push(event)
 
-    def _listen(self, starting: Starting) -> None:
-        """From its start on: what its processes' parent tells, and has told meanwhile."""
-        self._supervisor.on_event = self._on_supervisor_event
-        while not starting.exits.empty():
-            self._on_supervisor_event(starting.exits.get())
-
-    def _ask_exits(self) -> None:
-        """Take in which of its processes had ended before this one was connected."""
-        for event in self._supervisor.command("exits", timeout_s=5.0).get("exits", []):
-            self._on_supervisor_event(event)
-
-    def _on_supervisor_event(self, event: dict[str, Any]) -> None:
-        """On the supervisor's thread."""
-        if self.closed or self._is_ending:
-            return
-        if event["event"] == "stopping" and self._local is not None:
-            # By another notebook or a shell: what it leaves is cleared away, and nothing replaced.
-            self._is_ending = True
-            threading.Thread(target=self.stop, name="jaxcluster-stop", daemon=True).start()
-        elif event["event"] == "lost":
-            for rank in range(self.num_processes):
-                self._mark_dead(rank, "the fork server has ended, and its ranks with it")
-        elif event["event"] == "exit" and event["role"] == "rank":
-            why = self._oom_kills.describe_exit(event["code"])
-            if self.coordinator_died and event["code"] == -signal.SIGABRT:
-                why = f"ended by JAX, whose coordinator had died: {self.coordinator_died}"
-            self._mark_dead(event["rank"], obituary.explain(why, self._log_end(event["rank"])))
-        elif event["event"] == "exit" and event["role"] == "coordinator":
-            self.coordinator_died = self._oom_kills.describe_exit(event["code"])
-            self.recovered = ""
-            news.tell()
-
-    def _mark_dead(self, rank: int, why: str) -> None:
-        self.dead.setdefault(rank, {"why": why})
+    def _forget_recovery(self) -> None:
+        """What was done about an earlier death says nothing of this one. Any thread."""
         self.recovered = ""
-        self._link.mark_dead(rank, {"why": why})
-        news.tell()
+
+    def _end_with_others(self) -> None:
+        """Another process has stopped it: what that leaves is cleared away. Any thread."""
+        self.life.become(State.ENDING, only={State.RUNNING, State.RESTARTING})
+        threading.Thread(target=self.stop, name="jaxcluster-stop", daemon=True).start()
 
 
 def _print_first(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
@@ -966,7 +799,7 @@ def start_spec(spec: wire.ClusterSpec, progress: Progress | None = None) -> Clus
     with _starting, news.going_on(progress) as say:
         if (known := _open.get(spec.name)) is not None and known.down:
             raise ClusterExists(known.down, known.down_hint)
-        started = _start_spec(spec, say)
+        started = Cluster(*_start_world(spec, say))
         _open[started.name] = started
     return started
 
@@ -976,13 +809,13 @@ def is_starting() -> bool:
     return _starting.locked()
 
 
-def _start_spec(
+def _start_world(
     spec: wire.ClusterSpec,
     say: Progress,
     watch: Callable[[Starting | None], None] = lambda starting: None,
     claimed: claims.Claim | None = None,
-) -> Cluster:
-    """Start what ``spec`` describes.
+) -> tuple[World, claims.Claim]:
+    """Start what ``spec`` describes; returns its ranks, and the claim on its name.
 
     Args:
       watch: is given the start that goes on, and may raise to end it.
@@ -997,12 +830,7 @@ def _start_spec(
     starting = Starting(spec, say, began + spec.timeout_s, claimed)
     try:
         watch(starting)
-        record = starting.run()
-        assert starting.link is not None and starting.local is not None
-        cluster = Cluster(record, starting.link, starting.local.supervisor)
-        cluster._local = starting.local
-        cluster._claim = claimed
-        cluster._listen(starting)
+        world = starting.run()
     except BaseException as error:
         starting.abandon(keep_name=is_kept)
         if isinstance(error, OSError):  # a full disk, a home directory that can't be written to
@@ -1011,8 +839,8 @@ def _start_spec(
                 "%jaxcluster doctor looks at this machine.",
             ) from None
         raise
-    cluster.started_s = time.perf_counter() - began
-    return cluster
+    world.started_s = time.perf_counter() - began
+    return world, claimed
 
 
 def attach(name: str | None = None) -> Cluster:
@@ -1069,10 +897,9 @@ def connect(record: registry.ClusterRecord) -> Cluster:
         _check_is_here(record)
         raise
     link = Link(dict(enumerate(record.addresses)))
-    cluster = Cluster(record, link, supervisor)
-    supervisor.on_event = cluster._on_supervisor_event
+    cluster = Cluster(World(record, link, supervisor))
     try:
-        cluster._ask_exits()
+        cluster.world.ask_exits()
         states = cluster.status()
     except BaseException:
         cluster.close()

@@ -92,7 +92,7 @@ class Completion:
     @staticmethod
     def _ask(op: str, body: dict[str, Any]) -> Any:
         try:
-            return cluster.current().ask([0], op, body, timeout_s=ANSWER_S)[0].body
+            return cluster.current().world.ask([0], op, body, timeout_s=ANSWER_S)[0].body
         except JaxClusterError:
             return None
 

@@ -297,13 +297,13 @@ class JaxClusterMagics(Magics):
         name = arguments.word_parser("%jaxcluster checkpoint", "name").read(line).name
         if name is None:
             raise UsageError("A checkpoint needs a name.", "%jaxcluster checkpoint NAME")
-        print(checkpoints.save(cluster.current(), name))
+        print(checkpoints.save(cluster.current().world, name))
 
     def _restore(self, line: str) -> None:
         name = arguments.word_parser("%jaxcluster restore", "name").read(line).name
         if name is None:
             raise UsageError("Which checkpoint?", "%jaxcluster restore NAME")
-        print(checkpoints.restore(cluster.current(), name))
+        print(checkpoints.restore(cluster.current().world, name))
 
     def _recovery(self, line: str) -> None:
         word = arguments.word_parser("%jaxcluster recovery", "mode").read(line).mode
@@ -446,7 +446,7 @@ class JaxClusterMagics(Magics):
         if len(ranks) == running.num_processes:
             return
         names = rewrite.names_in(self.shell, source)
-        found = running.spanning_names(names, ranks[0])
+        found = running.world.spanning_names(names, ranks[0])
         if found:
             print(
                 f"Warning: {', '.join(found)} spans processes. A computation on it waits for the "

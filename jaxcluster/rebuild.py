@@ -13,16 +13,15 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxcluster import registry
 from jaxcluster.errors import RankHung, RecoveryError
 from jaxcluster.kept import Folder, Kept
 from jaxcluster.link import Event, Sink, unwrap
+from jaxcluster.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
-
-if TYPE_CHECKING:
-    from jaxcluster.cluster import Cluster
+from jaxcluster.world import World
 
 SAVE_S = 300.0
 RESTORE_S = 300.0
@@ -91,36 +90,43 @@ class Rebuilt:
 # --------------------------------------------------------------------------- saving
 
 
-def save(cluster: Cluster, check: Check, cell_is_undone: bool = False) -> Kept:
+def save(
+    world: World, cells: Sequence[CellRecord], check: Check, cell_is_undone: bool = False
+) -> Kept:
     """Have each living rank write its variables; nothing is ended by it.
+
+    Args:
+      cells: the last ones that were sent.
 
     Raises:
       RecoveryError: no living rank could be saved.
     """
     folder = Folder()
     try:
-        reports = _snapshots(cluster, str(folder.path), check)
+        reports = _snapshots(world, cells, str(folder.path), check)
     except BaseException:
         folder.remove()
         raise
-    silent = [r for r in range(cluster.num_processes) if r not in reports]
-    return Kept(folder, reports, cell_is_undone, {r: _names_of(cluster, r) for r in silent})
+    silent = [r for r in range(world.num_processes) if r not in reports]
+    return Kept(folder, reports, cell_is_undone, {r: _names_of(world, cells, r) for r in silent})
 
 
-def _snapshots(cluster: Cluster, folder: str, check: Check) -> dict[int, dict[str, Any]]:
+def _snapshots(
+    world: World, cells: Sequence[CellRecord], folder: str, check: Check
+) -> dict[int, dict[str, Any]]:
     """What each living rank says that it has written; empty if none lives."""
     saved: dict[int, dict[str, Any]] = {}
     answers: dict[int, Event] = {}
     # Hashes tell the values that all ranks share from those that each has of its own.
-    digests = bool(cluster.dead)
+    digests = bool(world.dead)
     try:
-        with registry.quiet(cluster.name) as last:
+        with registry.quiet(world.record.name) as last:
             cell = max(last.values(), default=0)  # what "before the cell" means on all ranks
     except FileNotFoundError:  # its folder was removed
-        cell = cluster.last.seq if cluster.last is not None else 0
-    while alive := [r for r in range(cluster.num_processes) if r not in cluster.dead]:
+        cell = max((record.seq for record in cells), default=0)
+    while alive := [r for r in range(world.num_processes) if r not in world.dead]:
         bodies = {r: {"path": folder, "digests": digests, "cell": cell} for r in alive}
-        answers = ask(cluster, "snapshot", bodies, SAVE_S, check)
+        answers = ask(world, "snapshot", bodies, SAVE_S, check)
         saved = {rank: event.body for rank, event in answers.items() if event.op == "reply"}
         if digests or len(saved) == len(alive):
             break
@@ -135,20 +141,20 @@ def _snapshots(cluster: Cluster, folder: str, check: Check) -> dict[int, dict[st
     return saved
 
 
-def _names_of(cluster: Cluster, rank: int) -> set[str] | None:
+def _names_of(world: World, cells: Sequence[CellRecord], rank: int) -> set[str] | None:
     """The names that a rank was heard to have, and those that it may have bound since."""
-    found = cluster.names.get(rank)
-    running = cluster.cells_without_reply(rank)
-    bound = {name for cell in running for name in bound_names(cell.record.source)}
+    found = world.names.get(rank)
+    open_ = [cell for cell in cells if rank in cell.ranks and rank not in cell.replies]
+    bound = {name for cell in open_ for name in bound_names(cell.source)}
     return None if found is None else found | bound
 
 
 def ask(
-    cluster: Cluster, op: str, bodies: Mapping[int, Any], timeout_s: float, check: Check
+    world: World, op: str, bodies: Mapping[int, Any], timeout_s: float, check: Check
 ) -> dict[int, Event]:
     """Each rank's answer; ``check`` is called now and then, and may raise."""
     sink = Sink()
-    ids = cluster.link.request_each(bodies, op, sink=sink)
+    ids = world.link.request_each(bodies, op, sink=sink)
     found: dict[int, Event] = {}
     deadline = time.monotonic() + timeout_s
     try:
@@ -160,7 +166,7 @@ def ask(
                 continue
             found[event.rank] = event
     finally:
-        cluster.link.forget(ids)
+        world.link.forget(ids)
     return found
 
 
@@ -335,13 +341,13 @@ def _is_equal(name: str, first: Mapping[str, Any], others: Sequence[Mapping[str,
 # --------------------------------------------------------------------------- restoring
 
 
-def restore(cluster: Cluster, saved: Kept, when: str, check: Check) -> Rebuilt:
+def restore(world: World, saved: Kept, when: str, check: Check) -> Rebuilt:
     """Bind what was saved on the new processes: a name on all ranks that had it, or on none.
 
     Args:
       when: when names were lost that are lost, as in "in cell [3]".
     """
-    missing = tuple(r for r in range(cluster.num_processes) if r not in saved.reports)
+    missing = tuple(r for r in range(world.num_processes) if r not in saved.reports)
     if not saved.reports:
         return Rebuilt((), replaced=missing, nothing_lived=True)
     found = plan(saved.reports, saved.dead_names, saved.cell_is_undone)
@@ -354,9 +360,9 @@ def restore(cluster: Cluster, saved: Kept, when: str, check: Check) -> Rebuilt:
         rank: body
         if rank in saved.reports
         else {**body, **shared, "from_rank": found.donor, "skip": own}
-        for rank in range(cluster.num_processes)
+        for rank in range(world.num_processes)
     }
-    answers = ask_all(cluster, "restore", bodies, RESTORE_S, check)
+    answers = ask_all(world, "restore", bodies, RESTORE_S, check)
     lost = dict(found.lost)
     for rank, reply in sorted(answers.items()):
         for name, why in reply["lost"].items():
@@ -374,9 +380,9 @@ def restore(cluster: Cluster, saved: Kept, when: str, check: Check) -> Rebuilt:
             if name not in back:
                 words.setdefault(name, why)
     unbound = {"names": sorted(lost), "lost": words}
-    ask_all(cluster, "unbind", dict.fromkeys(bodies, unbound), RESTORE_S, check)
+    ask_all(world, "unbind", dict.fromkeys(bodies, unbound), RESTORE_S, check)
     for rank, reply in answers.items():
-        cluster.names[rank] = set(reply["restored"]) - set(lost)
+        world.names[rank] = set(reply["restored"]) - set(lost)
     if missing and RANDOM[0] in own and any(d["seeded"] for d in drawn):
         left[RANDOM[0]] = "each rank had its own, and one died with it"
     older = tuple(sorted(found.older & back))
@@ -384,14 +390,14 @@ def restore(cluster: Cluster, saved: Kept, when: str, check: Check) -> Rebuilt:
 
 
 def ask_all(
-    cluster: Cluster, op: str, bodies: Mapping[int, Any], timeout_s: float, check: Check
+    world: World, op: str, bodies: Mapping[int, Any], timeout_s: float, check: Check
 ) -> dict[int, Any]:
     """Like ``ask``, for ranks that must all answer.
 
     Raises:
       RankDied, RankError, RankHung, RecoveryError: one of them did not.
     """
-    answers = ask(cluster, op, bodies, timeout_s, check)
+    answers = ask(world, op, bodies, timeout_s, check)
     bodies_back = {rank: unwrap(event) for rank, event in sorted(answers.items())}
     if missing := sorted(set(bodies) - set(answers)):
         raise RankHung(

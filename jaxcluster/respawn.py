@@ -65,6 +65,7 @@ class Respawn:
         self.rebuilt: rebuild.Rebuilt | None = None
         self._kept: Kept | None = cluster.kept
         self._nothing_to_lose = cluster.closed  # as it is now: it has no processes to be ended
+        self._why_down = cluster.life.why
         self._starting: Starting | None = None
         self._is_replacing = False  # the old processes are ended, or about to be
         self._was_told = False
@@ -178,14 +179,17 @@ class Respawn:
         cluster = self.cluster
         if not self.clean and self._kept is None and not self._nothing_to_lose:
             say("saving the ranks' variables ...")
-            cluster.end_hung(self._check)
-            self._kept = rebuild.save(cluster, self._check, self.undo)
+            cluster.world.end_hung(self._check)
+            cells = [cell.record for cell in cluster.sent]
+            self._kept = rebuild.save(cluster.world, cells, self._check, self.undo)
         with self._deciding:
             given_up = self._is_given_up
             self._is_replacing = not given_up
         if given_up:
             if self._kept is not None and self._kept is not cluster.kept:
                 self._kept.remove()
+            if self._nothing_to_lose:
+                cluster.leave_down(self._why_down)
             raise GivenUp
         if self._kept is not None:
             cluster.kept = self._kept
@@ -223,7 +227,9 @@ class Respawn:
             return
         if self._kept.reports:
             say("restoring the variables ...")
-        rebuilt = rebuild.restore(cluster, self._kept, self.when or "in a restart", self._check)
+        rebuilt = rebuild.restore(
+            cluster.world, self._kept, self.when or "in a restart", self._check
+        )
         self.rebuilt = replace(rebuilt, seconds=time.perf_counter() - self._began)
 
     def _watch(self, starting: Starting | None) -> None:

@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from jaxcluster import (
     deadlock,
@@ -36,9 +36,8 @@ from jaxcluster.errors import (
 from jaxcluster.link import Event, Sink
 from jaxcluster.outputs import CellRecord, traceback_lines
 from jaxcluster.ranks import name_ranks
-
-if TYPE_CHECKING:
-    from jaxcluster.cluster import Cluster
+from jaxcluster.rebuild import Rebuilt
+from jaxcluster.world import World
 
 NOTICE_AFTER_S = 0.1
 NOTICE_CHARS = 200  # of the line that tells of an error while other ranks still run
@@ -48,6 +47,27 @@ AGAIN_S = 0.1  # between looks at ranks that have ended a cell with uneven count
 STILL_WORKING_S = 5.0  # before it is said who a cell waits for; then ever more rarely
 CATCH_UP_AFTER_S = 0.2  # that interrupted ranks get to leave by themselves
 Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
+
+
+class Owner(Protocol):
+    """Whose cell it is: a ``Cluster``, as far as a cell knows it."""
+
+    recovered: str
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def world(self) -> World: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def can_restart(self) -> bool: ...
+    @property
+    def recovery(self) -> str: ...
+    @property
+    def rebuilt(self) -> Rebuilt | None: ...
+    def press_stop(self) -> None: ...
+    def recover(self, said: str, *, told: str, when: str, undo: bool) -> str: ...
 
 
 class AsyncCell:
@@ -65,7 +85,7 @@ class AsyncCell:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Owner,
         record: CellRecord,
         sink: Sink,
         ids: Sequence[str],
@@ -87,7 +107,7 @@ class AsyncCell:
         self._catch_up: recovery.CatchUp | None = None
         self._catch_up_at: float | None = None
         self._unsettled = False  # the ranks are being brought back, and not yet found in step
-        self._silences = silence.Silences(cluster.record.facts)
+        self._silences = silence.Silences(cluster.world.record.facts)
         self._interrupts: set[str] = set()
         self._sink = sink
         self._ids = ids
@@ -140,6 +160,11 @@ class AsyncCell:
         threading.Thread(target=run, args=(carry,), daemon=True).start()
 
     @property
+    def _world(self) -> World:
+        """The ranks as they are now: a recovery at its end replaces them."""
+        return self.cluster.world
+
+    @property
     def interrupted(self) -> tuple[int, ...]:
         """The ranks that were interrupted, whether or not they have ended the cell."""
         return self._watch.interrupted
@@ -173,7 +198,7 @@ class AsyncCell:
                     self._feed(health.StopPressed())
         finally:
             self.record.seconds = time.monotonic() - self.started
-            self.cluster.link.forget(self._ids)
+            self._world.link.forget(self._ids)
             try:
                 self._settle()
             except KeyboardInterrupt:
@@ -203,7 +228,7 @@ class AsyncCell:
                     self._silences.look(ranks)
                     self._interrupt(ranks, spare=why not in ("stop", "timeout"))
                     if why != "death":
-                        selfcheck.prepare(self.cluster.link)  # while they leave the cell
+                        selfcheck.prepare(self._world.link)  # while they leave the cell
                     news.tell()
                     self._catch_up_at = now + CATCH_UP_AFTER_S
                 case health.RollCall():
@@ -250,7 +275,7 @@ class AsyncCell:
         else:
             reply = wire.parse(wire.CellReply, event.body)
             if reply.names is not None:
-                self.cluster.hear_names(event.rank, reply.names)
+                self._world.hear_names(event.rank, reply.names)
         self.record.add_reply(reply)
         news.tell()
         self._tell(reply)
@@ -274,7 +299,7 @@ class AsyncCell:
     def _call_roll(self) -> None:
         """Ask all ranks where they are; a certain finding ends the cell."""
         names = recovery.assigned_names(self.record.source)
-        reports = recovery.ask_reports(self.cluster.link, names, launches=256)
+        reports = recovery.ask_reports(self._world.link, names, launches=256)
         self._find(reports)
         if self.report is not None:
             self._feed(health.Diagnosed(self.report.is_releasable))
@@ -286,7 +311,7 @@ class AsyncCell:
             self._say_waiting(reports)
 
     def _silent(self, reports: Mapping[int, wire.RankReport]) -> set[int]:
-        return set(self._watch.open_ranks) - set(reports) - set(self.cluster.dead)
+        return set(self._watch.open_ranks) - set(reports) - set(self._world.dead)
 
     def _say_waiting(self, reports: Mapping[int, wire.RankReport]) -> None:
         """Now and then: who still works while others have ended, and who says nothing at all."""
@@ -380,7 +405,7 @@ class AsyncCell:
         return registry.last_cells(self.cluster.name)
 
     def _new_catch_up(self) -> recovery.CatchUp:
-        return recovery.CatchUp(self.cluster.link, self.record.seq)
+        return recovery.CatchUp(self._world.link, self.record.seq)
 
     def _look_at_uneven_end(self) -> bool:
         """The ranks have ended the cell with uneven counts: whether something is wrong with it.
@@ -388,17 +413,17 @@ class AsyncCell:
         Uneven alone says nothing: a thread may launch on all of them, or another cell may run. So
         the ranks are looked at again until it is certain, or even, or a thread's business.
         """
-        cluster, record = self.cluster, self.record
+        world, record = self._world, self.record
         names = recovery.assigned_names(record.source)
         deadline = time.monotonic() + recovery.SETTLE_S
         while (now := time.monotonic()) < deadline:
-            reports = recovery.ask_reports(cluster.link, names)
+            reports = recovery.ask_reports(world.link, names)
             self._find(reports)
             if self.report is not None:
                 return True
             counts = {rank: report.state.launches for rank, report in reports.items()}
-            if len(reports) == len(cluster.link.ranks) and diagnose.in_step(counts):
-                cluster.counts.update(counts)
+            if len(reports) == len(world.link.ranks) and diagnose.in_step(counts):
+                world.counts.update(counts)
                 return False
             if (suspicion := self._suspicion) is not None:
                 if not suspicion.has("moment") and not suspicion.has("cell"):
@@ -431,19 +456,19 @@ class AsyncCell:
 
     def _settle(self) -> None:
         """After the cell: are the ranks in step, and may what it assigned stay?"""
-        cluster, record = self.cluster, self.record
-        cluster.counts.update({r: reply.launches for r, reply in record.replies.items()})
+        world, record = self._world, self.record
+        world.counts.update({r: reply.launches for r, reply in record.replies.items()})
         waited = self._watch.answer_s >= health.ANSWER_S
-        can_end = bool(self.silent) and waited and not (cluster.closed or cluster.dead)
-        if can_end and self._end_hung() and not cluster.dead:
+        can_end = bool(self.silent) and waited and not (self.cluster.closed or world.dead)
+        if can_end and self._end_hung() and not world.dead:
             return
-        if cluster.closed:
+        if self.cluster.closed:
             return
         ended = not (self._catch_up or self.report or self.silent or self._watch.interrupted)
-        whole = ended and diagnose.in_step(cluster.counts)
-        if ended and not whole and not cluster.dead:
+        whole = ended and diagnose.in_step(world.counts)
+        if ended and not whole and not world.dead:
             whole = not self._look_at_uneven_end()
-        if not (cluster.dead or whole or self._is_left_to_others()):
+        if not (world.dead or whole or self._is_left_to_others()):
             self._bring_back()
         if self._was_cut():
             self._take_back()
@@ -451,16 +476,16 @@ class AsyncCell:
     def _is_left_to_others(self) -> bool:
         """Whether nothing but an interrupt speaks for a check, and other cells run on the ranks."""
         ran = self._catch_up is not None and self._catch_up.ran
-        if self.report or self.silent or ran or not diagnose.in_step(self.cluster.counts):
+        if self.report or self.silent or ran or not diagnose.in_step(self._world.counts):
             return False
-        return any(s.state == "running" or s.queued for s in self.cluster.status())
+        return any(s.state == "running" or s.queued for s in self._world.status())
 
     def _bring_back(self) -> None:
         """Say why the ranks are out of step, and bring them back."""
-        cluster = self.cluster
+        cluster, world = self.cluster, self._world
         cut_at = time.monotonic() if self._cut_at is None else self._cut_at
         names = recovery.assigned_names(self.record.source)
-        reports = recovery.ask_reports(cluster.link, names)
+        reports = recovery.ask_reports(world.link, names)
         self._find(reports)
         catch_up = self._catch_up or self._new_catch_up()
         catch_up.is_patient = self.report is not None
@@ -468,10 +493,10 @@ class AsyncCell:
         if self.report is not None and self.report.is_hopeless:
             how, catch_up.stuck = "", "they wait for each other"
         else:
-            how = recovery.bring_back(cluster.name, cluster.link, catch_up)
+            how = recovery.bring_back(cluster.name, world.link, catch_up)
         self._unsettled = False
         if how == "caught up":
-            cluster.counts.update(catch_up.counts)
+            world.counts.update(catch_up.counts)
             if self.report is not None or catch_up.ran:
                 seconds = time.monotonic() - cut_at
                 self._recovered = catch_up.told(seconds, self._say_undone())
@@ -479,14 +504,14 @@ class AsyncCell:
         elif catch_up.is_under_way and self.report is None:
             return  # a thread of the user's launches on: nobody can tell more now
         elif how == "completed":
-            cluster.counts.clear()
+            world.counts.clear()
             self._recovered = (
                 "All of them have completed, and the ranks are in step again. Don't trust what "
                 f"this cell printed. {self._say_undone()}"
             )
-        elif not any(self._is_in_another_cell(s) for s in cluster.status()):
+        elif not any(self._is_in_another_cell(s) for s in world.status()):
             # Else that cell's end will settle it.
-            cluster.out_of_step = self.report or diagnose.unexplained(catch_up.stuck)
+            world.out_of_step = self.report or diagnose.unexplained(catch_up.stuck)
             cluster.recovered = ""
             self._take_back()
             if cluster.recovery == "auto":
@@ -507,10 +532,10 @@ class AsyncCell:
     def _take_back(self) -> undoing.Undone:
         """Undo the cell on all its ranks, once."""
         if self._undone is None:
-            record, cluster = self.record, self.cluster
-            alive = [rank for rank in record.ranks if rank not in cluster.dead]
+            record, world = self.record, self._world
+            alive = [rank for rank in record.ranks if rank not in world.dead]
             self._undone = undoing.undo(
-                cluster.link, cluster.name, record.seq, record.execution_count, alive
+                world.link, self.cluster.name, record.seq, record.execution_count, alive
             )
         return self._undone
 
@@ -530,11 +555,11 @@ class AsyncCell:
 
     def _leave_unsettled(self) -> None:
         """Stop was pressed before it was known that the ranks are in step: no cell may run now."""
-        cluster = self.cluster
-        settled = diagnose.in_step(cluster.counts) and not self._unsettled
-        if not (cluster.closed or cluster.dead or settled):
+        world = self._world
+        settled = diagnose.in_step(world.counts) and not self._unsettled
+        if not (self.cluster.closed or world.dead or settled):
             why = "the stop button ended their catching up"
-            cluster.out_of_step = cluster.out_of_step or self.report or diagnose.unexplained(why)
+            world.out_of_step = world.out_of_step or self.report or diagnose.unexplained(why)
 
     def _recover(self, told: str, said: str = "") -> str:
         """What was done about a death or a hang for good, and about what the cell did."""
@@ -548,14 +573,14 @@ class AsyncCell:
 
     def _ask_places(self, ranks: Sequence[int]) -> list[str]:
         names = recovery.assigned_names(self.record.source)
-        reports = recovery.ask_reports(self.cluster.link, names, launches=1)
+        reports = recovery.ask_reports(self._world.link, names, launches=1)
         record = self.record
         return diagnose.tell_places(reports, ranks, record.source, record.execution_count)
 
     def _interrupt(self, ranks: Sequence[int], spare: bool) -> None:
         self._cut_at = self._cut_at or time.monotonic()
         body = {rank: {"seq": self.record.seq, "spare": spare} for rank in ranks}
-        ids = self.cluster.link.request_each(body, "interrupt", sink=self._sink)
+        ids = self._world.link.request_each(body, "interrupt", sink=self._sink)
         self._interrupts.update(ids)
 
     def _raise(self) -> None:
@@ -571,7 +596,7 @@ class AsyncCell:
             raise RankDied(told, self._recover(told), sorted(self._killed))
         if died:
             rank, why = next(iter(sorted(died.items())))
-            words = f"The end of rank {rank}'s log: {self.cluster.last_words(rank)}"
+            words = f"The end of rank {rank}'s log: {self._world.last_words(rank)}"
             number = record.execution_count
             told = f"{name_ranks(died).capitalize()} died in cell [{number}]: {why}."
             raise RankDied(told, self._recover(told, words), sorted(died))
@@ -586,7 +611,7 @@ class AsyncCell:
             hints.append(str(self.report))
         if self._recovered:
             hints.append(self._recovered)
-        elif self.cluster.out_of_step is not None:
+        elif self._world.out_of_step is not None:
             hints.append(f"The ranks are out of step. {RESTART_HINT}")
         if self._undone is not None and not self._recovered:
             hints.append(self._say_undone())
@@ -686,7 +711,7 @@ class AsyncCell:
 
     def _tell_unanswered(self, ranks: Sequence[int], with_leaving: bool = True) -> list[str]:
         """A sentence for each of these ranks: where it is, or why it says nothing."""
-        answers = self.cluster.link.gather(ranks, "state", timeout_s=silence.ANSWER_S)
+        answers = self._world.link.gather(ranks, "state", timeout_s=silence.ANSWER_S)
         lines = []
         for rank in ranks:
             event = answers.get(rank)
@@ -708,12 +733,12 @@ class AsyncCell:
 
         Returns whether there are such ranks: nothing can be settled with them.
         """
-        cluster = self.cluster
-        silent = silence.silent_ranks(cluster.link, self.silent)
+        cluster, world = self.cluster, self._world
+        silent = silence.silent_ranks(world.link, self.silent)
         whys = {rank: self._silences.why(rank) for rank in sorted(silent)}
         hung = {rank: why.words for rank, why in whys.items() if why.is_hung}
         if cluster.recovery == "auto" and cluster.can_restart and not self._left_early:
             for rank, why in hung.items():
                 self.record.records[rank].died = self._killed[rank] = why
-                cluster.end_rank(rank, f"ended by jaxcluster: it {why}")
+                world.end_rank(rank, f"ended by jaxcluster: it {why}")
         return bool(hung)

@@ -5,12 +5,10 @@ Beside ``launchers`` and ``cluster``, nothing else knows of ipyparallel's files 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import os
 import queue
-import signal
 import socket
 import sys
 import time
@@ -36,10 +34,12 @@ from jaxcluster.errors import (
     PlanError,
     UsageError,
 )
+from jaxcluster.exits import OomKills, describe_exit
 from jaxcluster.launchers.local import LocalCluster
 from jaxcluster.launchers.supervisor import release_warm
 from jaxcluster.link import Event, Link, Sink, unwrap
 from jaxcluster.ranks import name_ranks
+from jaxcluster.world import World
 
 LOOPBACK = "127.0.0.1"
 Progress = Callable[[str], None]
@@ -176,46 +176,6 @@ def clear_away(record: registry.ClusterRecord) -> None:
     claims.remove(record.name, record.claim)
 
 
-def describe_exit(code: int, out_of_memory: bool = False) -> str:
-    """An exit code in words: ``killed by SIGKILL``, ``exit code 1``.
-
-    Args:
-      out_of_memory: the kernel has just killed a process for want of memory.
-    """
-    if code >= 0:
-        return f"exit code {code}"
-    if code == -signal.SIGKILL and out_of_memory:
-        return "killed by SIGKILL by the kernel: out of memory"
-    with contextlib.suppress(ValueError):
-        return f"killed by {signal.Signals(-code).name}"
-    return f"killed by signal {-code}"
-
-
-class OomKills:
-    """Which deaths the kernel's out-of-memory killer is to blame for.
-
-    The kernel counts its kills and does not say whom: a SIGKILL counts as one of them as long as
-    there were more since this object was made than were told of.
-    """
-
-    def __init__(self) -> None:
-        self._told = oom_kills()
-
-    def describe_exit(self, code: int) -> str:
-        out_of_memory = code == -signal.SIGKILL and oom_kills() > self._told
-        self._told += out_of_memory
-        return describe_exit(code, out_of_memory)
-
-
-def oom_kills() -> int:
-    """How many processes this machine's kernel has killed for want of memory since it booted."""
-    try:
-        fields = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
-        return int(fields.get("oom_kill", 0))
-    except (OSError, ValueError):
-        return 0
-
-
 class Starting:
     """The steps from a spec to a running cluster, each within what is left of the time.
 
@@ -242,8 +202,8 @@ class Starting:
     def left_s(self) -> float:
         return max(0.1, self.deadline - time.perf_counter())
 
-    def run(self) -> registry.ClusterRecord:
-        """Take all steps; returns the record of the running cluster, which is saved."""
+    def run(self) -> World:
+        """Take all steps; returns the ranks, whose record is saved."""
         spec, ranks = self.spec, range(self.spec.num_processes)
         self.say(f"starting {spec.num_processes} processes ...")
         self.local = local = LocalCluster(spec, self._on_exit)
@@ -278,7 +238,7 @@ class Starting:
         if spec.detach:
             local.supervisor.command("detach", detached=True)
             release_warm(local.supervisor)
-        return record
+        return World(record, self.link, local.supervisor, local, self.exits)
 
     def _on_exit(self, event: dict[str, Any]) -> None:
         """On the supervisor's thread: whoever waits for a rank that has died waits no longer."""

@@ -12,18 +12,16 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from jaxcluster import layout, wire
+from jaxcluster import layout, transfer, wire
 from jaxcluster.errors import JaxClusterError, UsageError
 from jaxcluster.layout import ArrayLayout, CheckResult, Device, TreeLayout
+from jaxcluster.link import Event
 from jaxcluster.ranks import name_ranks
-
-if TYPE_CHECKING:
-    from jaxcluster.cluster import Cluster
-    from jaxcluster.link import Event
+from jaxcluster.world import World
 
 LOOK_S = 2.0  # for what a rank's side thread answers at once, as a rule
 READ_S = 60.0  # for reading every byte of what it holds
@@ -38,7 +36,7 @@ _STEP = re.compile(
     r"""\.[^\W\d]\w* | \[\s*(?:-?\d+ | '(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*")\s*\]""", re.X
 )
 
-_last: weakref.WeakKeyDictionary[Cluster, dict[Any, dict[int, tuple[float, wire.ValueReport]]]] = (
+_last: weakref.WeakKeyDictionary[World, dict[Any, dict[int, tuple[float, wire.ValueReport]]]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -70,7 +68,7 @@ def split_name(text: str) -> tuple[str, Path]:
     return name.group(), tuple(steps)
 
 
-def look(cluster: Cluster, text: str) -> ArrayLayout | TreeLayout:
+def look(world: World, text: str) -> ArrayLayout | TreeLayout:
     """Where the array or the arrays in ``text`` (``x``, ``params['w']``) lie, on all ranks.
 
     Args:
@@ -80,8 +78,8 @@ def look(cluster: Cluster, text: str) -> ArrayLayout | TreeLayout:
       UsageError: no rank has it, or it holds no array.
     """
     name, path = split_name(text) if text else ("", ())
-    reports, words, stale, age_s = _reports(cluster, name, path)
-    devices = cluster_devices(cluster)
+    reports, words, stale, age_s = _reports(world, name, path)
+    devices = cluster_devices(world)
     useful = {rank: r for rank, r in sorted(reports.items()) if r.use}
     words |= {rank: r.note for rank, r in reports.items() if not r.use}
     if not useful:
@@ -106,25 +104,25 @@ def _is_jax(info: wire.ArrayInfo) -> bool:
 
 
 def _reports(
-    cluster: Cluster, name: str, path: Path
+    world: World, name: str, path: Path
 ) -> tuple[Reports, dict[int, str], tuple[int, ...], float]:
     """(the ranks' reports, words on ranks without one, ranks whose report is old, its age)."""
-    ranks = list(range(cluster.num_processes))
+    ranks = list(range(world.num_processes))
     # The paths of a tree are equal on all ranks as a rule, so one rank sends them.
-    first = next((r for r in ranks if r not in cluster.dead), 0)
+    first = next((r for r in ranks if r not in world.dead), 0)
     bodies = {r: {"name": name, "path": path, "paths": r == first} for r in ranks}
-    kept = _last.setdefault(cluster, {})
+    kept = _last.setdefault(world, {})
     known = kept.pop((name, path), {})
     # A tree of a million leaves takes seconds; where there is something to show, don't wait for it.
     timeout_s = LOOK_S if len(known) == len(ranks) else FIRST_LOOK_S
-    answers, words = ask_each(cluster, ranks, "arrays", timeout_s=timeout_s, bodies=bodies)
+    answers, words = ask_each(world, ranks, "arrays", timeout_s=timeout_s, bodies=bodies)
     now = time.monotonic()
     reports = {r: wire.parse(wire.ValueReport, e.body) for r, e in answers.items()}
     told = next((r for r in reports.values() if r.paths), None)
     odd = [k for k, r in reports.items() if r.use and (told is None or r.digest != told.digest)]
     if odd:
         body = {"name": name, "path": path, "paths": True}
-        for rank, event in ask_each(cluster, odd, "arrays", body)[0].items():
+        for rank, event in ask_each(world, odd, "arrays", body)[0].items():
             reports[rank] = wire.parse(wire.ValueReport, event.body)
     stale, age_s = [], 0.0
     for rank in words:
@@ -164,13 +162,13 @@ def _hint(reports: Reports) -> str:
     return next((r.hint for r in reports.values() if r.hint), "")
 
 
-def cluster_devices(cluster: Cluster) -> dict[int, Device]:
+def cluster_devices(world: World) -> dict[int, Device]:
     """All devices of a cluster, by id."""
-    return layout.known_devices(cluster.record.devices, cluster.record.facts)
+    return layout.known_devices(world.record.devices, world.record.facts)
 
 
 def ask_each(
-    cluster: Cluster,
+    world: World,
     ranks: Sequence[int],
     op: str,
     body: Any = None,
@@ -178,7 +176,7 @@ def ask_each(
     bodies: Mapping[int, Any] | None = None,
 ) -> tuple[dict[int, Event], dict[int, str]]:
     """What each rank answered, and of each that did not, why."""
-    answers, silent = cluster.ask_some(ranks, op, body, timeout_s=timeout_s, bodies=bodies)
+    answers, silent = world.ask_some(ranks, op, body, timeout_s=timeout_s, bodies=bodies)
     words = dict(silent)
     found = {}
     for rank, event in answers.items():
@@ -193,7 +191,7 @@ def ask_each(
 
 
 def statistics(
-    cluster: Cluster, text: str, rank: int, device: int | None = None
+    world: World, text: str, rank: int, device: int | None = None
 ) -> list[wire.ShardCheck]:
     """Minimum, maximum, mean and the number of NaN and Inf of a rank's shards, made there.
 
@@ -202,12 +200,12 @@ def statistics(
     """
     name, path = split_name(text) if text else ("", ())
     body = {"name": name, "path": path, "device": device}
-    answer = cluster.ask([rank], "check_shards", body, timeout_s=READ_S)[rank]
+    answer = world.ask([rank], "check_shards", body, timeout_s=READ_S)[rank]
     return [wire.parse(wire.ShardCheck, check) for check in answer.body]
 
 
 def peek(
-    cluster: Cluster,
+    world: World,
     text: str,
     rank: int,
     device: int,
@@ -219,8 +217,6 @@ def peek(
     Args:
       start, stop: for each axis, counted from the shard's own corner. 4,096 values at most.
     """
-    from jaxcluster import transfer
-
     name, path = split_name(text) if text else ("", ())
     body = {
         "name": name,
@@ -229,21 +225,21 @@ def peek(
         "start": list(start),
         "stop": list(stop),
     }
-    answer = cluster.ask([rank], "peek", body, timeout_s=READ_S)[rank]
+    answer = world.ask([rank], "peek", body, timeout_s=READ_S)[rank]
     dtype = transfer.numpy_dtype(answer.body["dtype"])
     flat = np.frombuffer(answer.buffers[0], np.uint8).view(dtype)
     return flat.reshape(answer.body["shape"])
 
 
-def check(cluster: Cluster, text: str) -> CheckResult:
+def check(world: World, text: str) -> CheckResult:
     """Compare all copies of all parts of ``text``, and look for NaN: each rank reads its own.
 
     It reads every byte, about a second for each GB a rank holds, and moves only hashes.
     """
     name, path = split_name(text) if text else ("", ())
-    ranks = list(range(cluster.num_processes))
+    ranks = list(range(world.num_processes))
     body = {"name": name, "path": path, "hash": True}
-    answers, words = ask_each(cluster, ranks, "check_shards", body, READ_S)
+    answers, words = ask_each(world, ranks, "check_shards", body, READ_S)
     if not answers:
         raise UsageError(_why_nothing({}, words))
     checks = {
@@ -265,7 +261,7 @@ class Meshes:
     words: Mapping[int, str] = field(default_factory=dict)
 
 
-def meshes(cluster: Cluster, name: str | None = None) -> Meshes:
+def meshes(world: World, name: str | None = None) -> Meshes:
     """The device meshes of the ranks' variables and arrays, or the one that ``name`` leads to.
 
     Where a rank's mesh of the same name differs it is listed under the rank's own name. Without
@@ -274,9 +270,9 @@ def meshes(cluster: Cluster, name: str | None = None) -> Meshes:
     Raises:
       UsageError: there is no mesh of that name.
     """
-    ranks = list(range(cluster.num_processes))
-    answers, words = ask_each(cluster, ranks, "meshes")
-    devices = cluster_devices(cluster)
+    ranks = list(range(world.num_processes))
+    answers, words = ask_each(world, ranks, "meshes")
+    devices = cluster_devices(world)
     found: dict[str, wire.MeshInfo] = {}
     for rank, event in sorted(answers.items()):
         for info in (wire.parse(wire.MeshInfo, mesh) for mesh in event.body):
@@ -318,41 +314,41 @@ class Memory:
         return tuple(sorted(total, key=lambda name: -total[name]))
 
 
-def memory(cluster: Cluster) -> Memory:
+def memory(world: World) -> Memory:
     """Bytes held on every device, by variable, by other live arrays, and what is free."""
-    ranks = list(range(cluster.num_processes))
-    answers, words = ask_each(cluster, ranks, "memory", timeout_s=10.0)
+    ranks = list(range(world.num_processes))
+    answers, words = ask_each(world, ranks, "memory", timeout_s=10.0)
     reports = {r: wire.parse(wire.MemoryReport, e.body) for r, e in sorted(answers.items())}
-    return Memory(reports, cluster_devices(cluster), words)
+    return Memory(reports, cluster_devices(world), words)
 
 
-def variables(cluster: Cluster) -> list[wire.VariableInfo]:
+def variables(world: World) -> list[wire.VariableInfo]:
     """The arrays and pytrees of arrays among the variables of the first rank that lives.
 
     Raises:
       JaxClusterError: it gave no answer.
     """
-    rank = next((r for r in range(cluster.num_processes) if r not in cluster.dead), 0)
-    body = cluster.ask([rank], "variables", timeout_s=10.0)[rank].body
+    rank = next((r for r in range(world.num_processes) if r not in world.dead), 0)
+    body = world.ask([rank], "variables", timeout_s=10.0)[rank].body
     return [wire.parse(wire.VariableInfo, variable) for variable in body]
 
 
-def answer(cluster: Cluster, text: str) -> Callable[[Mapping[str, Any]], Any]:
+def answer(world: World, text: str) -> Callable[[Mapping[str, Any]], Any]:
     """What a widget asks for on demand: ``{"op": "stats" | "peek" | "check" | "look", ...}``."""
 
     def handle(question: Mapping[str, Any]) -> Any:
         op = question["op"]
         about = question.get("name", text)
         if op == "stats":
-            found = statistics(cluster, about, question["rank"], question["device"])
+            found = statistics(world, about, question["rank"], question["device"])
             return found[0] if found else None
         if op == "peek":
             where = (question["rank"], question["device"], question["start"], question["stop"])
-            return peek(cluster, about, *where)
+            return peek(world, about, *where)
         if op == "check":
-            return check(cluster, about)
+            return check(world, about)
         if op == "look":
-            return look(cluster, about)
+            return look(world, about)
         raise JaxClusterError(f"There is no {op!r} to ask for.")
 
     return handle

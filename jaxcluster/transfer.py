@@ -20,7 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -31,9 +31,7 @@ from jaxcluster.engine.facts import host_key
 from jaxcluster.errors import NotAddressable, NotSerialisable, TransferError, UsageError
 from jaxcluster.link import Sink, unwrap
 from jaxcluster.ranks import name_ranks
-
-if TYPE_CHECKING:
-    from jaxcluster.cluster import Cluster
+from jaxcluster.world import World
 
 VALUE_TIMEOUT_S = 600.0  # a large copy takes its time; the stop button ends it sooner
 SHARED_MEMORY = "/dev/shm"
@@ -44,7 +42,7 @@ ALIGN = 64
 # --------------------------------------------------------------------------- pull
 
 
-def pull(cluster: Cluster, name: str) -> Any:
+def pull(world: World, name: str) -> Any:
     """The value of ``name`` on rank 0, with every jax.Array in it as a whole numpy array.
 
     Arrays that span processes are assembled from all ranks' shards; nothing is computed on the
@@ -59,11 +57,11 @@ def pull(cluster: Cluster, name: str) -> Any:
     """
     check_names([name])
     try:
-        return _pull_once(cluster, name, plain=False)
+        return _pull_once(world, name, plain=False)
     except _NeedsJax:
         pass
     try:
-        return _pull_once(cluster, name, plain=True)
+        return _pull_once(world, name, plain=True)
     except _NeedsJax as error:
         raise NotSerialisable(
             f"{name} is or holds an object of {error}, which the notebook does not import: it "
@@ -72,7 +70,7 @@ def pull(cluster: Cluster, name: str) -> Any:
         ) from None
 
 
-def _pull_once(cluster: Cluster, name: str, plain: bool) -> Any:
+def _pull_once(world: World, name: str, plain: bool) -> Any:
     """Ask, collect, and whatever happens leave nothing behind on the ranks.
 
     Between the two the ranks hold on to the value, under a token, and its arrays stay in memory as
@@ -82,13 +80,13 @@ def _pull_once(cluster: Cluster, name: str, plain: bool) -> Any:
     token = secrets.token_hex(8)
     holding = True
     try:
-        described = _describe(cluster, name, plain, token)
+        described = _describe(world, name, plain, token)
         holding = bool(described.arrays or described.buffer_sizes)
-        return _collect(cluster, described)
+        return _collect(world, described)
     finally:
-        if holding and not cluster.closed:
-            bodies = {rank: {"token": token} for rank in range(cluster.num_processes)}
-            cluster.link.request_each(bodies, "forget", sink=Sink())
+        if holding and not world.is_over:
+            bodies = {rank: {"token": token} for rank in range(world.num_processes)}
+            world.link.request_each(bodies, "forget", sink=Sink())
 
 
 @dataclass
@@ -102,10 +100,10 @@ class _Described:
     arrays: list[dict[int, wire.ArrayInfo]]
 
 
-def _describe(cluster: Cluster, name: str, plain: bool, token: str) -> _Described:
-    ranks = range(cluster.num_processes)
+def _describe(world: World, name: str, plain: bool, token: str) -> _Described:
+    ranks = range(world.num_processes)
     bodies = {r: {"name": name, "pickle": r == 0, "plain": plain, "token": token} for r in ranks}
-    answers = cluster.ask(ranks, "describe", bodies=bodies, timeout_s=VALUE_TIMEOUT_S)
+    answers = world.ask(ranks, "describe", bodies=bodies, timeout_s=VALUE_TIMEOUT_S)
     per_rank = {r: [wire.parse(wire.ArrayInfo, a) for a in e.body["arrays"]]
                 for r, e in answers.items()}  # fmt: skip
     first = per_rank[0]
@@ -134,7 +132,7 @@ def _describe(cluster: Cluster, name: str, plain: bool, token: str) -> _Describe
     )
 
 
-def _collect(cluster: Cluster, described: _Described) -> Any:
+def _collect(world: World, described: _Described) -> Any:
     dtypes = [numpy_dtype(next(iter(views.values())).dtype) for views in described.arrays]
     shapes = [tuple(next(iter(views.values())).shape) for views in described.arrays]
     for views, shape in zip(described.arrays, shapes, strict=True):
@@ -144,11 +142,11 @@ def _collect(cluster: Cluster, described: _Described) -> Any:
     total = sum(-(-size // ALIGN) * ALIGN for size in sizes)
     check_memory(described.name, total)
     memory: mmap.mmap | bytearray | None = None if total else bytearray()
-    if total >= SHARED_FROM_NBYTES and shares_memory(cluster, total):
+    if total >= SHARED_FROM_NBYTES and shares_memory(world, total):
         with contextlib.suppress(NoRoom):
-            memory = _fill_shared(cluster, described, sizes, total)
+            memory = _fill_shared(world, described, sizes, total)
     if memory is None:
-        memory = _fetch(cluster, described, shapes, dtypes, sizes, total)
+        memory = _fetch(world, described, shapes, dtypes, sizes, total)
     offsets = _offsets(sizes)
     arrays = [
         np.ndarray(shape, dtype, memory, offset)
@@ -223,9 +221,9 @@ def format_nbytes(nbytes: float) -> str:
     return f"{nbytes:.1f} TiB"
 
 
-def shares_memory(cluster: Cluster, nbytes: int) -> bool:
+def shares_memory(world: World, nbytes: int) -> bool:
     """Whether all ranks are on this host and its shared memory has room (64 MB in containers)."""
-    if any(facts.host_key != host_key() for facts in cluster.record.facts):
+    if any(facts.host_key != host_key() for facts in world.record.facts):
         return False
     try:
         room = os.statvfs(SHARED_MEMORY)
@@ -263,7 +261,7 @@ def _shared_file(nbytes: int) -> Iterator[tuple[str, mmap.mmap]]:
 
 
 def _fill_shared(
-    cluster: Cluster, described: _Described, sizes: Sequence[int], total: int
+    world: World, described: _Described, sizes: Sequence[int], total: int
 ) -> mmap.mmap:
     offsets = _offsets(sizes)
     n = len(described.arrays)
@@ -281,12 +279,12 @@ def _fill_shared(
             }
             for rank in {*wanted, 0}
         }
-        cluster.ask(list(bodies), "fill", bodies=bodies, timeout_s=VALUE_TIMEOUT_S)
+        world.ask(list(bodies), "fill", bodies=bodies, timeout_s=VALUE_TIMEOUT_S)
     return memory
 
 
 def _fetch(
-    cluster: Cluster,
+    world: World,
     described: _Described,
     shapes: Sequence[tuple[int, ...]],
     dtypes: Sequence[np.dtype[Any]],
@@ -303,7 +301,7 @@ def _fetch(
         }
         for r in ranks
     }
-    answers = cluster.ask(ranks, "fetch", bodies=bodies, timeout_s=VALUE_TIMEOUT_S)
+    answers = world.ask(ranks, "fetch", bodies=bodies, timeout_s=VALUE_TIMEOUT_S)
     for rank, answer in answers.items():
         places = unwrap(answer)["places"]
         frames = list(answer.buffers)
@@ -369,7 +367,7 @@ def _load(data: bytes, arrays: Sequence[Any], buffers: Sequence[Any]) -> Any:
 # --------------------------------------------------------------------------- push
 
 
-def push(cluster: Cluster, values: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
+def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
     """Bind names on all ranks (or ``ranks``) to these values.
 
     numpy arrays travel without being copied into the pickle; on one host all ranks map the same
@@ -381,7 +379,7 @@ def push(cluster: Cluster, values: Mapping[str, Any], ranks: Sequence[int] | Non
       NotSerialisable: a value can't be pickled; it names which.
     """
     check_names(values)
-    chosen = cluster.check_ranks(ranks)
+    chosen = world.check_ranks(ranks)
     buffers: list[pickle.PickleBuffer] = []
     try:
         pickled = cloudpickle.dumps(dict(values), protocol=5, buffer_callback=buffers.append)
@@ -398,7 +396,7 @@ def push(cluster: Cluster, values: Mapping[str, Any], ranks: Sequence[int] | Non
     raws = [b.raw() for b in buffers]
     sizes = [raw.nbytes for raw in raws]
     total = sum(-(-size // ALIGN) * ALIGN for size in sizes)
-    if total >= SHARED_FROM_NBYTES and shares_memory(cluster, total):
+    if total >= SHARED_FROM_NBYTES and shares_memory(world, total):
         offsets = _offsets(sizes)
         with contextlib.suppress(NoRoom), _shared_file(total) as (path, memory):
             for raw, offset in zip(raws, offsets, strict=True):
@@ -407,11 +405,11 @@ def push(cluster: Cluster, values: Mapping[str, Any], ranks: Sequence[int] | Non
                 "path": path,
                 "buffers": [[o, o + n] for o, n in zip(offsets, sizes, strict=True)],
             }
-            cluster.ask(chosen, "assign", body, buffers=[pickled], timeout_s=VALUE_TIMEOUT_S)
+            world.ask(chosen, "assign", body, buffers=[pickled], timeout_s=VALUE_TIMEOUT_S)
             return
     if total:
         check_memory(" and ".join(values), total * len(chosen))
-    cluster.ask(chosen, "assign", {}, buffers=[pickled, *raws], timeout_s=VALUE_TIMEOUT_S)
+    world.ask(chosen, "assign", {}, buffers=[pickled, *raws], timeout_s=VALUE_TIMEOUT_S)
 
 
 def check_names(names: Iterator[str] | Sequence[str] | Mapping[str, Any]) -> None:
@@ -427,7 +425,7 @@ def check_names(names: Iterator[str] | Sequence[str] | Mapping[str, Any]) -> Non
 
 
 def sample(
-    cluster: Cluster, name: str, ranks: Sequence[int], edge: int = 3
+    world: World, name: str, ranks: Sequence[int], edge: int = 3
 ) -> tuple[np.ndarray[Any, Any], bool]:
     """Enough of an array that spans processes to print it as numpy would.
 
@@ -438,7 +436,7 @@ def sample(
     Raises:
       NotAddressable: ``ranks`` do not hold all of them.
     """
-    answers = cluster.ask(ranks, "sample", {"name": name, "edge": edge}, timeout_s=10.0)
+    answers = world.ask(ranks, "sample", {"name": name, "edge": edge}, timeout_s=10.0)
     first = unwrap(answers[min(answers)])
     shape = first["shape"]
     kept = [min(size, 2 * edge + 1) for size in shape]

@@ -8,6 +8,7 @@ from typing import Any
 
 from jaxcluster import protocol, recovery
 from jaxcluster.cluster import AsyncCell, Cluster
+from jaxcluster.running import Owner
 from jaxcluster.views import text
 
 
@@ -20,7 +21,7 @@ class Finding:
 
     about: Any
     report: protocol.Report
-    cluster: Cluster
+    cluster: Owner
     launch: int
     cell: AsyncCell | None
 
@@ -62,7 +63,7 @@ class Findings:
     def _keep(
         self,
         about: Any,
-        of: Cluster,
+        of: Owner,
         cell: AsyncCell | None,
         kind: str,
         now: int,
@@ -83,7 +84,7 @@ class Findings:
             culprits=list(culprits),
             stacks=stacks,
         )
-        self._last = Finding(about, report, of, of.record.created_ns, cell)
+        self._last = Finding(about, report, of, of.world.record.created_ns, cell)
 
     def report(self) -> protocol.Report | None:
         """The last one as it stands now."""
@@ -91,11 +92,12 @@ class Findings:
         if last is None:
             return None
         recovered = last.cell.recovered if last.cell is not None else ""
-        same_launch = not last.cluster.closed and last.cluster.record.created_ns == last.launch
+        world = last.cluster.world
+        same_launch = not last.cluster.closed and world.record.created_ns == last.launch
         return replace(
             last.report,
             recovered=recovered or last.cluster.recovered,
-            open=same_launch and last.cluster.is_broken,
+            open=same_launch and world.is_broken,
         )
 
 
@@ -104,4 +106,8 @@ def _obituary(current: Cluster, dead: Sequence[int], cell: AsyncCell | None) -> 
     lines = [f"Rank {rank} died{where}: {current.dead[rank]['why']}." for rank in dead]
     if not dead:
         return [f"JAX's coordinator died: {current.coordinator_died}."]
-    return [*lines, f"The end of rank {dead[0]}'s log:", *current.last_words(dead[0]).splitlines()]
+    return [
+        *lines,
+        f"The end of rank {dead[0]}'s log:",
+        *current.world.last_words(dead[0]).splitlines(),
+    ]

@@ -172,7 +172,7 @@ class Operations:
     # ------------------------------------------------------------------ arrays
 
     def _variables(self) -> list[Any]:
-        found: list[Any] = protocol.plain(survey.variables(cluster.current()))
+        found: list[Any] = protocol.plain(survey.variables(cluster.current().world))
         return found
 
     def _look(self, name: str) -> Any:
@@ -182,10 +182,10 @@ class Operations:
         return shards.answers(cluster.current(), name)(question)
 
     def _mesh(self) -> Any:
-        return document.mesh(survey.meshes(cluster.current()))
+        return document.mesh(survey.meshes(cluster.current().world))
 
     def _memory(self) -> Any:
-        return document.memory(survey.memory(cluster.current()))
+        return document.memory(survey.memory(cluster.current().world))
 
 
 def notebook_outputs(record: outputs.RankRecord, execution_count: int) -> list[dict[str, Any]]:

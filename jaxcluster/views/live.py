@@ -98,7 +98,7 @@ class CellDisplay:
         if all(r.global_result for r in record.replies.values()):
             try:
                 edge = max(info.shape, default=0) if size <= SMALL_ARRAY else 3
-                values, cut = transfer.sample(self.cluster, "", list(record.ranks), edge)
+                values, cut = transfer.sample(self.cluster.world, "", list(record.ranks), edge)
             except JaxClusterError as error:
                 print(error, file=sys.stderr)
         shown = text.spanning_array(info, values, cut)
@@ -110,7 +110,7 @@ class CellDisplay:
             return {}
         last = record.source.strip().rpartition("\n")[2].strip()
         try:
-            layout = survey.look(self.cluster, "")
+            layout = survey.look(self.cluster.world, "")
         except JaxClusterError:
             return {}
         if isinstance(layout, TreeLayout):

@@ -62,8 +62,8 @@ def shards(cluster: Cluster, name: str, *, check: bool = False, color: bool = Fa
     Raises:
       UsageError: no rank has it, or it holds no array.
     """
-    layout = survey.look(cluster, name)
-    checked = survey.check(cluster, name) if check else None
+    layout = survey.look(cluster.world, name)
+    checked = survey.check(cluster.world, name) if check else None
     return layout_view(layout, checked, answers(cluster, name), color)
 
 
@@ -83,13 +83,13 @@ def layout_view(
 
 def mesh(cluster: Cluster, name: str | None = None) -> View:
     """The view of the device meshes among the ranks' variables."""
-    found = survey.meshes(cluster, name)
+    found = survey.meshes(cluster.world, name)
     return View(document.mesh(found), plain.mesh(found), markup.mesh(found))
 
 
 def memory(cluster: Cluster) -> View:
     """The view of what every device holds."""
-    found = survey.memory(cluster)
+    found = survey.memory(cluster.world)
     return View(document.memory(found), plain.memory(found), markup.memory(found))
 
 
@@ -113,10 +113,9 @@ def color_terminal() -> bool:
 
 def answers(cluster: Cluster, name: str) -> Answer:
     """Answers what a widget asks for, as JSON: stats, peek, check and look."""
-    handle = survey.answer(cluster, name)
 
     def answer(question: Mapping[str, Any]) -> Any:
-        found = handle(question)
+        found = survey.answer(cluster.world, name)(question)  # of the ranks as they are now
         match found:
             case wire.ShardCheck():
                 return dataclasses.asdict(found)

@@ -53,7 +53,7 @@ def alive(pid: int) -> bool:
 def held(cluster: jaxcluster.Cluster, rank: int) -> bool:
     """Whether a rank answers on its main thread and has its variables."""
     body = {"name": "keep", "pickle": False}
-    event = cluster._link.gather([rank], "describe", body, timeout_s=DEADLINE_S)[rank]
+    event = cluster.link.gather([rank], "describe", body, timeout_s=DEADLINE_S)[rank]
     return event.op == "reply"
 
 
@@ -63,7 +63,7 @@ def test_survivors_outlive_the_heartbeats_of_dead_ranks(devices: int) -> None:
         assert cluster.run(SETUP, show=False).stdout() == "120.0\n"
         assert alive(cluster.record.coordinator_pid)
         ended: list[int] = []
-        cluster._supervisor.on_event = lambda event: ended.append(event.get("rank"))
+        cluster.world.supervisor.on_event = lambda event: ended.append(event.get("rank"))
         os.kill(cluster.record.pids[0], signal.SIGKILL)
         until(lambda: 0 in ended, "the fork server tells of rank 0's death")
         os.kill(cluster.record.pids[2], signal.SIGKILL)

@@ -345,10 +345,10 @@ def test_a_recovery_that_fails_keeps_what_was_saved_for_the_next_restart(
     ranks: jaxcluster.Cluster, new_pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = saved_states()
-    start_spec = jaxcluster.cluster._start_spec
+    start_spec = jaxcluster.cluster._start_world
     dying = killer(new_pids, 1, "initializing JAX", times=2)
     monkeypatch.setattr(
-        jaxcluster.cluster, "_start_spec", lambda spec, say, *rest: start_spec(spec, dying, *rest)
+        jaxcluster.cluster, "_start_world", lambda spec, say, *rest: start_spec(spec, dying, *rest)
     )
     kill(ranks, 2)
     until(lambda: 2 in ranks.dead, "news of the death", 5)

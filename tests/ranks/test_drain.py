@@ -69,7 +69,7 @@ class Skipped:
         with registry.turn(cluster.name) as seq:
             cell = wire.CellRequest(seq, source, seq, others, [])
             for rank in others:
-                cluster._link.request(rank, "cell", cell, sink=self.sink)
+                cluster.link.request(rank, "cell", cell, sink=self.sink)
 
     @property
     def ended(self) -> bool:
@@ -82,7 +82,7 @@ class Skipped:
     def missed(self) -> list[int]:
         """The fingerprints that rank 1 lacks so far."""
         done = counts(self.cluster)[1][0]
-        launches = self.cluster.ask([0], "launches")[0].body
+        launches = self.cluster.world.ask([0], "launches")[0].body
         return [f for seq, processes, f in launches if processes == ALL and seq >= done]
 
     def catch_up(self) -> int:
@@ -96,11 +96,11 @@ class Skipped:
 
     def drain(self, fingerprints: Sequence[int]) -> int:
         shipped = {
-            f: bytes(self.cluster.ask([0], "export", {"fingerprint": f})[0].buffers[0])
+            f: bytes(self.cluster.world.ask([0], "export", {"fingerprint": f})[0].buffers[0])
             for f in fingerprints
         }
         body = {"fingerprints": list(fingerprints), "shipped": list(shipped)}
-        answer = self.cluster.ask(
+        answer = self.cluster.world.ask(
             [1], "drain", body, buffers=list(shipped.values()), timeout_s=DEADLINE_S
         )[1].body
         assert answer["ran"] == len(fingerprints)
@@ -172,22 +172,22 @@ def test_afterwards_results_are_right_and_variables_are_kept(cluster: jaxcluster
 def test_a_program_that_calls_python_is_refused(cluster: jaxcluster.Cluster) -> None:
     cluster.run("jax.block_until_ready(jax.jit(lambda a: jax.debug.print('{}', a.sum()))(g))\n"
                 "jax.effects_barrier()", show=False)  # fmt: skip
-    fingerprint = cluster.ask([0], "launches")[0].body[-1][2]
+    fingerprint = cluster.world.ask([0], "launches")[0].body[-1][2]
     before = [s.launches for s in cluster.status()]
     with pytest.raises(RankError, match="calls Python functions, which would be given zeros"):
-        cluster.ask([0], "export", {"fingerprint": fingerprint})
+        cluster.world.ask([0], "export", {"fingerprint": fingerprint})
     with pytest.raises(RankError, match="calls Python functions"):
-        cluster.ask([1], "drain", {"fingerprints": [fingerprint]})
+        cluster.world.ask([1], "drain", {"fingerprints": [fingerprint]})
     assert [s.launches for s in cluster.status()] == before
 
 
 def test_an_unknown_program_is_refused_before_anything_runs(cluster: jaxcluster.Cluster) -> None:
-    known = cluster.ask([0], "launches")[0].body[0][2]
+    known = cluster.world.ask([0], "launches")[0].body[0][2]
     before = [s.launches for s in cluster.status()]
     with pytest.raises(RankError, match="no program with fingerprint 1"):
-        cluster.ask([1], "drain", {"fingerprints": [known, 1]})
+        cluster.world.ask([1], "drain", {"fingerprints": [known, 1]})
     with pytest.raises(RankError, match="can't be loaded"):
-        cluster.ask([1], "drain", {"fingerprints": [1], "shipped": [1]}, buffers=[b"junk"])
+        cluster.world.ask([1], "drain", {"fingerprints": [1], "shipped": [1]}, buffers=[b"junk"])
     assert [s.launches for s in cluster.status()] == before
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.any_jax
 @pytest.fixture(scope="module")
 def client(cluster: jaxcluster.Cluster) -> Iterator[Any]:
     yield cluster.client
-    cluster._close_client()
+    cluster.world.close_client()
 
 
 def test_engine_ids_are_ranks(cluster: jaxcluster.Cluster, client: Any) -> None:

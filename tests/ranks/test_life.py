@@ -500,7 +500,7 @@ def test_starts_and_stops_leave_no_thread_and_no_file_in_the_kernel(
 def test_two_stops_at_once_are_one(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one used to end the fork server, under the next start."""
     cluster = start(2, name="twice")
-    server, took = cluster._supervisor.pid, []
+    server, took = cluster.world.supervisor.pid, []
     other = threading.Thread(target=lambda: took.append(stop("twice")))
     stop_processes = LocalCluster.stop
 
@@ -514,4 +514,4 @@ def test_two_stops_at_once_are_one(start: Start, monkeypatch: pytest.MonkeyPatch
         assert cluster.stop() > 0
     other.join()
     assert took == [0.0]
-    assert start(2, name="twice")._supervisor.pid == server
+    assert start(2, name="twice").world.supervisor.pid == server

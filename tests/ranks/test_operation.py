@@ -571,7 +571,7 @@ def test_a_rank_of_another_version_is_told_as_that_and_is_not_dead(
     assert "%jaxcluster start" in caught.value.hint
     with pytest.raises(jaxcluster.JaxClusterError, match="VersionMismatch"):
         running.run("1")
-    found, words = running.ask_some([0, 1], "state")
+    found, words = running.world.ask_some([0, 1], "state")
     assert not found
     assert "protocol 1 met protocol 99" in words[1]
     sink = Sink()
@@ -639,7 +639,7 @@ def test_values_checked_for_infinity_on_the_ranks(cluster: jaxcluster.Cluster) -
     from jaxcluster import survey
 
     cluster.run("w = jnp.where(x == 3, jnp.inf, x.astype('float32'))")
-    found = survey.check(cluster, "w")
+    found = survey.check(cluster.world, "w")
     assert not found.ok
     assert sum(bad.inf for bad in found.bad) == 1
     assert np.isinf(cluster["w"]).sum() == 1

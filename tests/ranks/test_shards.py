@@ -193,7 +193,7 @@ def test_a_busy_rank_answers_all_the_same(cluster: jaxcluster.Cluster) -> None:
         assert time.perf_counter() - began < survey.LOOK_S
         assert found.ranks == (0, 1, 2, 3)
         assert found.stale == ()
-        values = survey.peek(cluster, "two_axes", 1, found.shards[2].device, [0, 0], [1, 3])
+        values = survey.peek(cluster.world, "two_axes", 1, found.shards[2].device, [0, 0], [1, 3])
         assert values.tolist() == [[16, 17, 18]]
     finally:
         cluster.interrupt()
@@ -255,23 +255,23 @@ odd = jax.make_array_from_callback((8, 8), NamedSharding(mesh, P('i', 'j')), lam
     whole = np.arange(64.0).reshape(8, 8)
     whole[0, 0], whole[0, 5], whole[7, 7] = np.nan, np.inf, np.nan
     for rank in range(4):
-        for told in survey.statistics(cluster, "odd", rank):
+        for told in survey.statistics(cluster.world, "odd", rank):
             part = whole[tuple(slice(*span) for span in told.index)]
             finite = part[np.isfinite(part)]
             assert (told.minimum, told.maximum) == (finite.min(), finite.max())
             assert told.mean == pytest.approx(finite.mean())
             assert (told.nan, told.inf) == (np.isnan(part).sum(), np.isinf(part).sum())
-    result = survey.check(cluster, "odd")
+    result = survey.check(cluster.world, "odd")
     assert {b.rank for b in result.bad} == {0, 3}
 
 
 @pytest.mark.parametrize("name", ["bf16", "integer", "keys", "scalar", "empty", "uncommitted"])
 def test_every_dtype_can_be_checked_and_looked_at(cluster: jaxcluster.Cluster, name: str) -> None:
-    assert survey.check(cluster, name).ok
+    assert survey.check(cluster.world, name).ok
     found = array(cluster.layout(name))
     shard = found.shards[0]
     stop = [min(2, size) for size in shard.shape]
-    values = survey.peek(cluster, name, shard.rank, shard.device, [0] * len(stop), stop)
+    values = survey.peek(cluster.world, name, shard.rank, shard.device, [0] * len(stop), stop)
     assert list(values.shape[: len(stop)]) == stop
 
 
@@ -282,22 +282,22 @@ bias = jax.make_array_from_callback((16,), NamedSharding(mesh, P()),
     lambda i: np.full(16, 1.0 + 1e-7 * (rank == 2), np.float32)[i])
 """
     )
-    result = survey.check(cluster, "bias")
+    result = survey.check(cluster.world, "bias")
     assert result.odd_ranks == (2,)
     assert result.compared == 1
     assert (
         "the copies differ: rank 2 (devices 4096, 4097)"
         in shards.shards(cluster, "bias", check=True).text
     )
-    assert survey.check(cluster, "replicated").ok
+    assert survey.check(cluster.world, "replicated").ok
 
 
 def test_looking_launches_nothing(cluster: jaxcluster.Cluster) -> None:
     before = [s.launches for s in cluster.status()]
     for name in ARRAYS:
         shards.shards(cluster, name, check=True)
-    survey.memory(cluster)
-    survey.meshes(cluster)
+    survey.memory(cluster.world)
+    survey.meshes(cluster.world)
     assert [s.launches for s in cluster.status()] == before
 
 
@@ -307,11 +307,11 @@ def test_lists_that_hold_each_other_too_often_are_not_taken_apart(
     """The tree has 2**60 leaves; a rank that made a list of them was ended for want of memory."""
     cluster.run("bomb = [x]\nfor _ in range(60): bomb = [bomb, bomb]\nloop = []\nloop.append(loop)")
     try:
-        survey.memory(cluster)
-        assert cluster.spanning_names(["bomb", "loop", "x"], 0) == ["x"]
+        survey.memory(cluster.world)
+        assert cluster.world.spanning_names(["bomb", "loop", "x"], 0) == ["x"]
         for name in ("bomb", "loop"):
             with pytest.raises(JaxClusterError, match="more than 4,194,304 leaves"):
-                survey.look(cluster, name)
+                survey.look(cluster.world, name)
     finally:
         cluster.run("del bomb, loop")
 
@@ -344,7 +344,7 @@ tree = {"layers": [Layer(two_axes), Layer(partly)], "step": 3, "opt": (replicate
     w = array(cluster.layout("tree['layers'][1].w"))
     assert w.parts == array(cluster.layout("partly")).parts
     assert isinstance(cluster.layout("tree['layers']"), TreeLayout)
-    assert survey.check(cluster, "tree").ok
+    assert survey.check(cluster.world, "tree").ok
 
 
 def test_2000_leaves_open_within_a_second(cluster: jaxcluster.Cluster) -> None:
@@ -366,14 +366,14 @@ def test_a_tree_that_differs_between_ranks_says_where(cluster: jaxcluster.Cluste
 
 
 def test_meshes_of_variables_and_arrays_are_found(cluster: jaxcluster.Cluster) -> None:
-    found = survey.meshes(cluster)
+    found = survey.meshes(cluster.world)
     names = {info.name: info for info in found.meshes}
     assert names["mesh"].axis_sizes == [4, 2]
     assert names["half"].axis_sizes == [4]
     devices = printed(cluster, "[d.id for d in cube.devices.flat]")[0]
     assert names["cube"].devices == devices
     with pytest.raises(UsageError, match="no mesh 'nope'"):
-        survey.meshes(cluster, "nope")
+        survey.meshes(cluster.world, "nope")
 
 
 def test_memory_counts_a_buffer_once_and_names_who_holds_it(cluster: jaxcluster.Cluster) -> None:
@@ -388,7 +388,7 @@ def hide():
 closure = hide()
 """
     )
-    found = survey.memory(cluster)
+    found = survey.memory(cluster.world)
     for report in found.reports.values():
         named = {entry.name: entry.nbytes for entry in report.names}
         assert named["large"] == [4 << 20, 0]

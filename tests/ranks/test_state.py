@@ -120,7 +120,9 @@ class Case:
         assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
         self.reports: dict[int, Any] = {rank: event.body for rank, event in answers.items()}
         self.cluster = jaxcluster.start(4, devices_per_process=devices)
-        answers = self.cluster.ask(range(4), "restore", {"path": str(folder)}, timeout_s=DEADLINE_S)
+        answers = self.cluster.world.ask(
+            range(4), "restore", {"path": str(folder)}, timeout_s=DEADLINE_S
+        )
         self.restored: dict[int, Any] = {rank: event.body for rank, event in answers.items()}
 
     @staticmethod
@@ -132,7 +134,7 @@ class Case:
             source = "pending = jnp.sum(g)\nfloat(pending)"
             cell = wire.CellRequest(seq, source, seq, waiting, [])
             for rank in waiting:
-                cluster._link.request(rank, "cell", cell, sink=Sink())
+                cluster.link.request(rank, "cell", cell, sink=Sink())
         deadline = time.monotonic() + DEADLINE_S
         # With one device a launch blocks before its result has a name; else the next line does.
         line = 1 if len(cluster.record.devices[0].devices) == 1 else 2
@@ -259,7 +261,7 @@ def test_the_report_says_which_parts_a_rank_has(case: Case) -> None:
 def test_a_replaced_rank_takes_a_survivors_values(case: Case) -> None:
     case.run("del replicated, step, g, model, mine, my_rank", ranks=[2])
     body = {"path": str(case.folder), "from_rank": 1}
-    report = case.cluster.ask([2], "restore", body, timeout_s=DEADLINE_S)[2].body
+    report = case.cluster.world.ask([2], "restore", body, timeout_s=DEADLINE_S)[2].body
     assert set(report["lost"]) == PARTS_OF_ONE_RANK
     assert "of an array of shape (16,) was not saved by rank 1" in report["lost"]["g"]
     source = (
@@ -271,11 +273,11 @@ def test_a_replaced_rank_takes_a_survivors_values(case: Case) -> None:
 
 def test_single_names_can_be_restored(case: Case) -> None:
     body = {"path": str(case.folder), "names": ["g", "my_rank"]}
-    report = case.cluster.ask([2], "restore", body, timeout_s=DEADLINE_S)[2].body
+    report = case.cluster.world.ask([2], "restore", body, timeout_s=DEADLINE_S)[2].body
     assert report["restored"] == ["g", "my_rank"]
     assert case.run("print(float(jnp.sum(g)))") == "120.0\n"
 
 
 def test_a_folder_without_a_state_says_so(case: Case) -> None:
     with pytest.raises(jaxcluster.JaxClusterError, match=r"rank-0.state can't be read: No such"):
-        case.cluster.ask([0], "restore", {"path": "/nonexistent"})
+        case.cluster.world.ask([0], "restore", {"path": "/nonexistent"})

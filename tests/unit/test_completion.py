@@ -49,6 +49,7 @@ class Asked:
 
     def __init__(self, body: Any) -> None:
         self.body = body
+        self.world = self
         self.requests: list[tuple[Any, ...]] = []
 
     def ask(self, ranks: list[int], op: str, body: Any, timeout_s: float) -> dict[int, Any]:

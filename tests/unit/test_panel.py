@@ -75,6 +75,10 @@ class Running:
         self.down = ""
 
     @property
+    def world(self) -> Running:
+        return self
+
+    @property
     def is_broken(self) -> bool:
         return bool(self.dead or self.out_of_step)
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from helpers import Home
 
-from jaxcluster import starting
+from jaxcluster import exits, starting
 from jaxcluster.errors import LauncherUnavailable, PlanError, UsageError
-from jaxcluster.starting import OomKills, describe_exit, dry_run, make_spec
+from jaxcluster.exits import OomKills, describe_exit
+from jaxcluster.starting import dry_run, make_spec
 
 
 @pytest.fixture(autouse=True)
@@ -186,7 +187,7 @@ def test_a_kill_for_want_of_memory_is_told_once_for_each_that_the_kernel_counted
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counted = 5
-    monkeypatch.setattr(starting, "oom_kills", lambda: counted)
+    monkeypatch.setattr(exits, "oom_kills", lambda: counted)
     kills = OomKills()
     assert kills.describe_exit(-9) == "killed by SIGKILL"
     counted = 6
@@ -196,4 +197,4 @@ def test_a_kill_for_want_of_memory_is_told_once_for_each_that_the_kernel_counted
 
 
 def test_the_kernels_count_of_such_kills_is_read_where_there_is_one() -> None:
-    assert starting.oom_kills() >= 0
+    assert exits.oom_kills() >= 0

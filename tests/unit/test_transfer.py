@@ -247,7 +247,7 @@ class Ranks:
     """Two ranks on this host that answer as they are told, and what they were asked."""
 
     def __init__(self, answers: dict[str, Any]) -> None:
-        self.num_processes, self.closed = 2, False
+        self.num_processes, self.is_over = 2, False
         self.record = types.SimpleNamespace(facts=[types.SimpleNamespace(host_key="here")])
         self.link = self
         self.answers = answers

@@ -1,0 +1,328 @@
+"""One generation of a cluster's ranks: their processes, their sockets, and what is known of them.
+
+A restart ends one world and makes the next, for the same cluster. What works on ranks takes a
+world, and knows nothing of the cluster that has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxcluster import diagnose, news, obituary, registry, silence, wire
+from jaxcluster.errors import LaunchError, NoCluster, RankHung, UsageError
+from jaxcluster.exits import OomKills
+from jaxcluster.launchers.local import LocalCluster
+from jaxcluster.launchers.supervisor import Supervisor
+from jaxcluster.link import Event, Link, unwrap
+from jaxcluster.ranks import name_ranks
+
+LOG_END_NBYTES = 1 << 18  # of a log that are read for the last words of a rank
+ASK_S = 2.0  # for answers that a beacon gives at once
+
+
+class World:
+    """The ranks of one cluster, from their start to their end.
+
+    Args:
+      record: who they are.
+      link: their own sockets.
+      supervisor: the connection to the fork server whose children they are.
+      processes: the processes themselves; None where another process has started them.
+      missed: what their parent has told before somebody listens.
+
+    Attributes:
+      dead: the ranks whose processes have ended, and why.
+      counts: each rank's launches, as last heard (see ``diagnose``).
+      out_of_step: why no cell may run; None while the ranks are in step.
+      coordinator_died: how JAX's coordination service has ended; "" while it serves.
+      is_strict: whether launches are checked before they are issued.
+      names: the names that each rank has, as last heard; a rank that was not heard is missing.
+      started_s: how long the start took; 0 where another process has started them.
+      is_over: whether it has ended, or was let go of.
+      check: called before ranks are asked anything; raises where they can't be.
+      on_death: called when a rank, or the coordinator, has died. Any thread.
+      on_stopping: called when another process stops the cluster. Any thread.
+    """
+
+    def __init__(
+        self,
+        record: registry.ClusterRecord,
+        link: Link,
+        supervisor: Supervisor,
+        processes: LocalCluster | None = None,
+        missed: queue.SimpleQueue[dict[str, Any]] | None = None,
+    ) -> None:
+        self.record = record
+        self.link = link
+        self.supervisor = supervisor
+        self.processes = processes
+        self.num_processes = record.spec.num_processes
+        self.dead: dict[int, dict[str, Any]] = {}
+        self.counts: dict[int, diagnose.Counts] = {}
+        self.out_of_step: diagnose.Report | None = None
+        self.coordinator_died = ""
+        self.is_strict = False
+        self.names: dict[int, set[str]] = {}
+        self.started_s = 0.0
+        self.is_over = False
+        self.check: Callable[[], None] = self._check_not_over
+        self.on_death: Callable[[], None] = _nothing
+        self.on_stopping: Callable[[], None] = _nothing
+        self._oom_kills = OomKills()
+        self._client: Any = None
+        self._is_ending = False
+        self._missed: queue.SimpleQueue[dict[str, Any]] = missed or queue.SimpleQueue()
+        self._let_go = registry.hold(record.name)
+
+    def _check_not_over(self) -> None:
+        if self.is_over:
+            raise NoCluster(f"Cluster {self.record.name!r} is stopped.", "%jaxcluster start -n 4")
+
+    # ------------------------------------------------------------------ its end
+
+    def end(self) -> None:
+        """End its processes; returns when they are reaped. One that is over: nothing."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self.close_client()
+        if self.processes is not None:
+            self.processes.stop()
+        else:
+            # Not ours: its fork server has no other cluster, and ends with it.
+            with contextlib.suppress(LaunchError):
+                self.supervisor.command("stop", timeout_s=10)
+                if not self.record.owner:
+                    self.supervisor.quit()
+            self.supervisor.close()
+        for rank in range(self.num_processes):  # no other thread goes on waiting for them
+            self.link.mark_dead(rank, {"why": "the cluster was stopped"})
+        self.link.close()
+        self._let_go()
+
+    def leave(self) -> None:
+        """Let go of it; its processes run on."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self.close_client()
+        self.link.close()
+        if self.processes is None:
+            self.supervisor.close()
+        elif self.record.spec.detach:
+            self.supervisor.leave()
+        self._let_go()
+
+    def listen(self) -> None:
+        """Take in what its processes' parent tells, and has told meanwhile."""
+        self.supervisor.on_event = self._on_event
+        while not self._missed.empty():
+            self._on_event(self._missed.get())
+
+    def ask_exits(self) -> None:
+        """Take in which of its processes had ended before this one was connected."""
+        for event in self.supervisor.command("exits", timeout_s=5.0).get("exits", []):
+            self._on_event(event)
+
+    def _on_event(self, event: dict[str, Any]) -> None:
+        """On the supervisor's thread."""
+        if self.is_over or self._is_ending:
+            return
+        if event["event"] == "stopping" and self.processes is not None:
+            # By another notebook or a shell: what it leaves is cleared away, and nothing replaced.
+            self._is_ending = True
+            self.on_stopping()
+        elif event["event"] == "lost":
+            for rank in range(self.num_processes):
+                self.mark_dead(rank, "the fork server has ended, and its ranks with it")
+        elif event["event"] == "exit" and event["role"] == "rank":
+            why = self._oom_kills.describe_exit(event["code"])
+            if self.coordinator_died and event["code"] == -signal.SIGABRT:
+                why = f"ended by JAX, whose coordinator had died: {self.coordinator_died}"
+            self.mark_dead(event["rank"], obituary.explain(why, self._log_end(event["rank"])))
+        elif event["event"] == "exit" and event["role"] == "coordinator":
+            self.coordinator_died = self._oom_kills.describe_exit(event["code"])
+            self.on_death()
+            news.tell()
+
+    # ------------------------------------------------------------------ deaths
+
+    def mark_dead(self, rank: int, why: str) -> None:
+        """From now on a rank is a dead one; the first reason stays."""
+        self.dead.setdefault(rank, {"why": why})
+        self.on_death()
+        self.link.mark_dead(rank, {"why": why})
+        news.tell()
+
+    def end_rank(self, rank: int, why: str) -> None:
+        """Kill a rank's process, which will never answer again; from then on it is a dead one."""
+        self.mark_dead(rank, why)
+        with contextlib.suppress(LaunchError):
+            self.supervisor.command("kill", timeout_s=5.0, pids=[self.record.pids[rank]])
+
+    def end_hung(self, check: Callable[[], None] = lambda: None) -> list[int]:
+        """Kill the ranks that can't even be asked to save their variables; returns which.
+
+        Takes 5 s where there is one that may still answer.
+
+        Args:
+          check: called now and then; it may raise to end this before any is killed.
+        """
+        alive = [r for r in range(self.num_processes) if r not in self.dead]
+        hung = silence.hung_ranks(self.link, self.record.facts, alive, check)
+        for rank, why in hung.items():
+            self.end_rank(rank, f"ended by jaxcluster: it {why.words}")
+        return list(hung)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether no cell can run before a recovery."""
+        return bool(self.dead or self.coordinator_died or self.out_of_step is not None)
+
+    def last_words(self, rank: int) -> str:
+        """The end of a rank's log, without the transport's own lines; a crash's stack is folded."""
+        return obituary.last_words(self._log_end(rank))
+
+    def _log_end(self, rank: int) -> str:
+        try:
+            with open(self.record.logs[rank], "rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_END_NBYTES))
+                return log.read().decode(errors="replace")
+        except (OSError, IndexError):
+            return ""
+
+    def logs(self, rank: int, lines: int | None = None) -> str:
+        """A rank's log: what C code, subprocesses and the engine itself wrote."""
+        self.check_ranks([rank])
+        text = Path(self.record.logs[rank]).read_text(errors="replace")
+        return "\n".join(text.splitlines()[-lines:]) if lines else text
+
+    # ------------------------------------------------------------------ asking
+
+    def check_ranks(self, ranks: Sequence[int] | None) -> list[int]:
+        """``ranks``, or all of them.
+
+        Raises:
+          UsageError: one of them does not exist.
+        """
+        if ranks is None:
+            return list(range(self.num_processes))
+        wrong = [r for r in ranks if not 0 <= r < self.num_processes]
+        if wrong or not ranks:
+            raise UsageError(
+                f"There is no {name_ranks(wrong)}: this cluster has ranks "
+                f"0-{self.num_processes - 1}."
+                if wrong
+                else "No rank was named.",
+                "For example: %%spmd --ranks 0,2-3",
+            )
+        return sorted(set(ranks))
+
+    def status(self) -> list[wire.RankState]:
+        """What each rank is doing now, asked of its beacon: it answers during a cell too."""
+        self.check()
+        answers = self.link.gather(range(self.num_processes), "state", timeout_s=ASK_S)
+        states = []
+        for rank in range(self.num_processes):
+            event, facts = answers.get(rank), self.record.facts[rank]
+            if event is not None and event.op == "reply":
+                states.append(wire.parse(wire.RankState, event.body))
+            else:
+                dead = rank in self.dead or (event is not None and event.op == "died")
+                state = "dead" if dead else "silent"
+                states.append(wire.RankState(rank, facts.pid, facts.hostname, state))
+        return states
+
+    def ask(
+        self,
+        ranks: Sequence[int],
+        op: str,
+        body: Any = None,
+        *,
+        timeout_s: float = ASK_S,
+        buffers: Sequence[bytes | memoryview] = (),
+        bodies: Mapping[int, Any] | None = None,
+    ) -> dict[int, Event]:
+        """The replies of all ``ranks`` to one request.
+
+        Raises:
+          RankDied, RankError, TransferError: what a rank answered instead.
+          RankHung: a rank did not answer in time; where it is, is said.
+        """
+        self.check()
+        answers = self.link.gather(
+            ranks, op, body, timeout_s=timeout_s, buffers=buffers, bodies=bodies
+        )
+        for _, event in sorted(answers.items()):
+            unwrap(event)
+        missing = sorted(set(ranks) - set(answers))
+        if missing:
+            busy = [s for s in self.status() if s.rank in missing and s.state == "running"]
+            where = "".join(f" Rank {s.rank} is in cell [{s.cell}] line {s.line}." for s in busy)
+            raise RankHung(
+                f"{name_ranks(missing).capitalize()} did not answer within {timeout_s:g} s.{where}",
+                "%jaxcluster status shows where each rank is; %jaxcluster interrupt stops them.",
+                missing,
+            )
+        return answers
+
+    def ask_some(
+        self,
+        ranks: Sequence[int],
+        op: str,
+        body: Any = None,
+        *,
+        timeout_s: float = ASK_S,
+        bodies: Mapping[int, Any] | None = None,
+    ) -> tuple[dict[int, Event], dict[int, str]]:
+        """The answers that came, errors among them, and of each rank without one, why."""
+        self.check()
+        answers = self.link.gather(ranks, op, body, timeout_s=timeout_s, bodies=bodies)
+        words = {r: f"dead ({e.body['why']})" for r, e in answers.items() if e.op == "died"}
+        words |= {r: e.body["message"] for r, e in answers.items() if e.op == "mismatch"}
+        missing = [r for r in ranks if r not in answers]
+        states = {s.rank: s for s in self.status()} if missing else {}
+        for rank in missing:
+            state = states[rank]
+            where = f": it is in cell [{state.cell}] line {state.line}" if state.line else ""
+            words[rank] = f"gave no answer within {timeout_s:g} s{where}"
+        return {r: e for r, e in answers.items() if r not in words}, words
+
+    def spanning_names(self, names: Sequence[str], rank: int) -> list[str]:
+        """Which of these names hold arrays that span processes, as ``rank`` sees them."""
+        answer = self.ask([rank], "spanning", {"names": list(names)})
+        return list(answer[rank].body)
+
+    def hear_names(self, rank: int, changes: wire.NameChanges) -> None:
+        """Take in which names a rank has bound and unbound."""
+        known = set() if changes.anew else self.names.get(rank, set())
+        self.names[rank] = (known - set(changes.gone)) | set(changes.bound)
+
+    # ------------------------------------------------------------------ ipyparallel
+
+    @property
+    def client(self) -> Any:
+        """An ``ipyparallel.Client`` on the same engines; engine id is rank."""
+        if self._client is None:
+            import ipyparallel
+
+            security = registry.connection_files(self.record)[2]
+            self._client = ipyparallel.Client(str(security))
+            self._client.wait_for_engines(self.num_processes, timeout=30)
+        return self._client
+
+    def close_client(self) -> None:
+        if self._client is not None:
+            with contextlib.suppress(Exception):
+                self._client.close()
+            self._client = None
+
+
+def _nothing() -> None:
+    """For who does not want to know."""
