@@ -45,6 +45,7 @@ from jaxcluster.errors import (
 )
 from jaxcluster.exits import describe_exit
 from jaxcluster.kept import Kept
+from jaxcluster.launchers.local import Allocation
 from jaxcluster.launchers.supervisor import Supervisor, sweep
 from jaxcluster.layout import ArrayLayout, TreeLayout
 from jaxcluster.life import Life, State
@@ -93,7 +94,7 @@ class Cluster:
       undo_nbytes: what ``limit_undo`` was given last.
     """
 
-    def __init__(self, world: World, claim: claims.Claim | None = None) -> None:
+    def __init__(self, world: World, allocation: Allocation | None = None) -> None:
         self.spec = world.record.spec
         self.name = world.record.name
         self.num_processes = world.num_processes
@@ -106,7 +107,7 @@ class Cluster:
         self.undo_nbytes: int | None = None
         self.on_push: Callable[[Event], None] | None = None
         self._respawn: Respawn | None = None
-        self._claim = claim  # on its name, of the process that started it
+        self._allocation = allocation  # of the process that started it
         self._background: list[AsyncCell] = []
         self._changing = threading.RLock()  # held while it gets new processes, or its end
         self._take(world)
@@ -255,9 +256,9 @@ class Cluster:
             if self.kept is not None:
                 self.kept.remove()
                 self.kept = None
-            if self._claim is not None:  # it had no processes
-                self._claim.remove()
-                self._claim = None
+            if self._allocation is not None:  # it had no processes
+                self._allocation.end()
+                self._allocation = None
             if _open.get(self.name) is self:
                 del _open[self.name]
         news.tell()
@@ -269,18 +270,20 @@ class Cluster:
             return 0.0
         started = time.perf_counter()
         self.world.end()
-        if self.life.state is State.REPLACING and self._claim is not None and self._claim.is_held:
+        allocation = self._allocation
+        if self.life.state is State.REPLACING and allocation is not None and allocation.is_held:
             registry.remove_connection_files(self.record)  # nobody else gets its name meanwhile
-            self._claim.empty()
+            allocation.clear()
         else:
             clear_away(self.record)
-            self._let_go_of_name()
+            self._let_go_of_allocation()
         return time.perf_counter() - started
 
-    def _let_go_of_name(self) -> None:
-        if self._claim is not None:
-            self._claim.let_go()
-            self._claim = None
+    def _let_go_of_allocation(self) -> None:
+        if self._allocation is not None:
+            self._allocation.rest()
+            self._allocation.let_go()
+            self._allocation = None
 
     def close(self) -> None:
         """Let go of it without stopping it: the end of an ``attach``."""
@@ -288,7 +291,9 @@ class Cluster:
             self.life.become(State.LEFT)
             _open.pop(self.name, None)
             self.world.leave()
-            self._let_go_of_name()
+            if self._allocation is not None:
+                self._allocation.let_go()
+                self._allocation = None
             news.tell()
 
     def restart(
@@ -363,9 +368,10 @@ class Cluster:
             while not _starting.acquire(timeout=TURN_S):
                 watch(None)
             try:
-                world, self._claim = _start_world(self.spec, say, watch, self._claim)
+                started = _start_world(self.spec, say, watch, self._allocation)
             finally:
                 _starting.release()
+        world, self._allocation = started
         self._take(world)
         self.life.become(State.RESTARTING)
         _open[self.name] = self
@@ -380,6 +386,8 @@ class Cluster:
         """
         self.life.become(State.REPLACING, only={State.RESTARTING, State.ENDING})
         self._end_world()
+        if self._allocation is not None:
+            self._allocation.rest()
         self.life.become(State.DOWN, why)
 
     @property
@@ -813,21 +821,22 @@ def _start_world(
     spec: wire.ClusterSpec,
     say: Progress,
     watch: Callable[[Starting | None], None] = lambda starting: None,
-    claimed: claims.Claim | None = None,
-) -> tuple[World, claims.Claim]:
-    """Start what ``spec`` describes; returns its ranks, and the claim on its name.
+    allocation: Allocation | None = None,
+) -> tuple[World, Allocation]:
+    """Start what ``spec`` describes; returns its ranks, and what they run on.
 
     Args:
       watch: is given the start that goes on, and may raise to end it.
-      claimed: the claim on its name, where this process has it already; it keeps it if this fails.
+      allocation: what they are to run on, where there is one; it is kept if this fails.
     """
     began = time.perf_counter()
     sweep(registry.runtime_root())
     kept.sweep()
-    is_kept = claimed is not None and claimed.is_held
-    if claimed is None or not is_kept:
+    is_kept = allocation is not None and allocation.is_held
+    if allocation is None or not is_kept:
         spec, claimed = claim(spec)
-    starting = Starting(spec, say, began + spec.timeout_s, claimed)
+        allocation = Allocation(claimed)
+    starting = Starting(spec, say, began + spec.timeout_s, allocation)
     try:
         watch(starting)
         world = starting.run()
@@ -840,7 +849,7 @@ def _start_world(
             ) from None
         raise
     world.started_s = time.perf_counter() - began
-    return world, claimed
+    return world, allocation
 
 
 def attach(name: str | None = None) -> Cluster:

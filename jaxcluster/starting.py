@@ -35,7 +35,7 @@ from jaxcluster.errors import (
     UsageError,
 )
 from jaxcluster.exits import OomKills, describe_exit
-from jaxcluster.launchers.local import LocalCluster
+from jaxcluster.launchers.local import Allocation, LocalCluster
 from jaxcluster.launchers.supervisor import release_warm
 from jaxcluster.link import Event, Link, Sink, unwrap
 from jaxcluster.ranks import name_ranks
@@ -185,10 +185,10 @@ class Starting:
     """
 
     def __init__(
-        self, spec: wire.ClusterSpec, say: Progress, deadline: float, claimed: claims.Claim
+        self, spec: wire.ClusterSpec, say: Progress, deadline: float, allocation: Allocation
     ) -> None:
         self.spec = spec
-        self.claim = claimed
+        self.allocation = allocation
         self.say = say
         self.deadline = deadline
         self.exits: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
@@ -206,7 +206,7 @@ class Starting:
         """Take all steps; returns the ranks, whose record is saved."""
         spec, ranks = self.spec, range(self.spec.num_processes)
         self.say(f"starting {spec.num_processes} processes ...")
-        self.local = local = LocalCluster(spec, self._on_exit)
+        self.local = local = LocalCluster.prepare(spec, self.allocation, self._on_exit)
         pids = local.start()
         self.link = Link(dict(zip(ranks, local.plan.addresses, strict=True)))
         facts = self._facts()
@@ -231,7 +231,7 @@ class Starting:
             cluster_file=local.ipp.cluster_file,
             notebook=os.environ.get("JPY_SESSION_NAME", ""),
             coordinator_pid=self.coordinator_pid,
-            claim=self.claim.id,
+            claim=self.allocation.claim.id,
             pid_space=pid_space(),
         )
         registry.write(record)
@@ -255,31 +255,12 @@ class Starting:
 
     def _facts(self) -> list[wire.EngineFacts]:
         n = self.spec.num_processes
-        assert self.link is not None
-        sink = Sink()
-        for rank in range(n):
-            self.link.request(rank, "facts", sink=sink)
-        found: dict[int, wire.EngineFacts] = {}
-        while len(found) < n:
-            try:
-                event = sink.get(timeout=min(0.1, self.left_s))
-            except queue.Empty:
-                self._check_exits()
-                if time.perf_counter() >= self.deadline:
-                    missing = sorted(set(range(n)) - set(found))
-                    verb = "is" if len(missing) == 1 else "are"
-                    raise EnginesMissing(
-                        f"{len(found)} of {n} engines reported within {self.spec.timeout_s:g} s; "
-                        f"{name_ranks(missing)} {verb} silent. {self._last_words(missing[0])}",
-                        f"Try: %jaxcluster start -n {n} --timeout {2 * self.spec.timeout_s:g}",
-                        missing,
-                    ) from None
-                continue
-            if event.op == "died":
-                self._check_exits()
-            found[event.rank] = wire.parse(wire.EngineFacts, unwrap(event))
-            self.say(f"engines {len(found)}/{n}")
-        return [found[rank] for rank in range(n)]
+
+        def heard(ranks: int) -> None:
+            self.say(f"engines {ranks}/{n}")
+
+        answers = self._ask("facts", {}, EnginesMissing, "did not come up", heard)
+        return [wire.parse(wire.EngineFacts, unwrap(answers[rank])) for rank in sorted(answers)]
 
     def _plan(self, facts: list[wire.EngineFacts]) -> topology.RankPlan:
         """Reserve rank 0's port, probe the way to it from all ranks, and lay out the ranks."""
@@ -357,8 +338,14 @@ class Starting:
         bodies: Mapping[int, Any],
         error: type[EnginesMissing | InitializeFailed],
         what: str,
+        heard: Callable[[int], None] = lambda ranks: None,
     ) -> dict[int, Event]:
-        """Ask all ranks for one step. The first that fails or dies ends the start."""
+        """Ask all ranks for one step. The first that fails or dies ends the start.
+
+        Args:
+          what: what a rank did not do, where it fails.
+          heard: told how many ranks have answered.
+        """
         assert self.link is not None
         n = self.spec.num_processes
         sink = Sink()
@@ -390,6 +377,7 @@ class Starting:
                     [event.rank],
                 )
             found[event.rank] = event
+            heard(len(found))
         return found
 
     def _check_exits(self) -> None:
@@ -442,15 +430,15 @@ class Starting:
             return ""
 
     def abandon(self, keep_name: bool = False) -> None:
-        """End whatever was started, and give the name back unless it is to be kept."""
+        """End whatever was started, and give the allocation back unless it is to be kept."""
         if self.link is not None:
             self.link.close()
         if self.local is not None:
             self.local.stop()
         if keep_name:
-            self.claim.empty()
+            self.allocation.clear()
         else:
-            self.claim.remove()
+            self.allocation.end()
 
 
 def dry_run(spec: wire.ClusterSpec) -> str:

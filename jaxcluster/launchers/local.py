@@ -16,9 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxcluster import registry, wire
+from jaxcluster import claims, registry, wire
 from jaxcluster.errors import LaunchError
-from jaxcluster.launchers.supervisor import retire, warm_supervisor
+from jaxcluster.launchers.supervisor import (
+    Supervisor,
+    import_time_settings,
+    retire,
+    warm_supervisor,
+)
 
 # What would make a child believe that it is a part of somebody else's job or kernel.
 DROPPED_ENV = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_CONNECTION_INFO")
@@ -107,22 +112,93 @@ def check_files(num_processes: int) -> None:
             )
 
 
-class LocalCluster:
-    """The processes of one cluster on this machine, and ipyparallel's record of them."""
+class Allocation:
+    """This machine for one cluster: its name and a fork server, which outlive its ranks.
 
-    def __init__(self, spec: wire.ClusterSpec, on_event: Callable[[dict[str, Any]], None]) -> None:
+    A restart starts new ranks on it, and nobody else gets the name or the fork server meanwhile.
+
+    Args:
+      claim: on the cluster's name.
+    """
+
+    def __init__(self, claim: claims.Claim) -> None:
+        self.claim = claim
+        self.folder = registry.folder(claim.name)
+        self._supervisor: Supervisor | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the name is this process's still."""
+        return self.claim.is_held
+
+    def fork_server(self, env: Mapping[str, str], cwd: str) -> Supervisor:
+        """The fork server, whose imports fit ``env``; it may not be up yet."""
+        found = self._supervisor
+        if found is None or not found.alive or found.settings != import_time_settings(env):
+            self.rest()
+            found = self._supervisor = warm_supervisor(self.folder.parent, env, cwd)
+        return found
+
+    def clear(self) -> None:
+        """After the end of its ranks: what they have left goes, for the next ones."""
+        self.claim.empty()
+        if self._supervisor is not None:
+            self._supervisor.on_event = None
+
+    def rest(self) -> None:
+        """Have no fork server for now; the name is kept."""
+        if self._supervisor is not None:
+            retire(self._supervisor)
+            self._supervisor = None
+
+    def let_go(self) -> None:
+        """Take no part in it any more. Its ranks may run on, detached."""
+        self.claim.let_go()
+        self._supervisor = None
+
+    def end(self) -> None:
+        """Give everything back."""
+        self.rest()
+        self.claim.remove()
+
+
+class LocalCluster:
+    """The processes of one generation of ranks on this machine, and ipyparallel's record of them.
+
+    ``prepare`` makes one.
+    """
+
+    def __init__(self, plan: LaunchPlan, supervisor: Supervisor, ipp: Any) -> None:
+        self.plan = plan
+        self.spec = plan.spec
+        self.supervisor = supervisor
+        self.ipp = ipp
+
+    @classmethod
+    def prepare(
+        cls,
+        spec: wire.ClusterSpec,
+        allocation: Allocation,
+        on_event: Callable[[dict[str, Any]], None],
+    ) -> LocalCluster:
+        """Have the fork server come up, and lay out what it is to start.
+
+        Args:
+          on_event: told by the fork server of each process that ends.
+
+        Raises:
+          LaunchError: there are too few file descriptors for so many ranks.
+        """
         check_files(spec.num_processes)
-        self.spec = spec
-        self.folder = registry.folder(spec.name)
         env = {k: v for k, v in os.environ.items() if k not in DROPPED_ENV} | spec.env
-        self.supervisor = warm_supervisor(self.folder.parent, env, os.getcwd())
-        self.supervisor.on_event = on_event
+        supervisor = allocation.fork_server(env, os.getcwd())
+        supervisor.on_event = on_event
         # Imported while the fork server does its own imports on another core.
         from ipyparallel.cluster.cluster import Cluster as IPPCluster
 
         from jaxcluster.launchers.ipp import HostController, HostEngines
 
-        self.ipp = IPPCluster(
+        ipp = IPPCluster(
             # Unique: hosts that share a home directory share ipyparallel's folder too.
             cluster_id=f"jaxcluster-{spec.name}-{secrets.token_hex(4)}",
             n=spec.num_processes,
@@ -136,11 +212,11 @@ class LocalCluster:
             parent=None,
         )
         # ipyparallel would make the folders at the controller's start, which is too late for us.
-        Path(self.ipp.profile_dir, "security").mkdir(parents=True, exist_ok=True)
-        self.connection_file = Path(
-            self.ipp.profile_dir, "security", f"ipcontroller-{self.ipp.cluster_id}-engine.json"
-        )
-        self.plan = render(spec, self.folder, env, os.getcwd(), str(self.connection_file))
+        security = Path(ipp.profile_dir, "security")
+        security.mkdir(parents=True, exist_ok=True)
+        connection_file = security / f"ipcontroller-{ipp.cluster_id}-engine.json"
+        plan = render(spec, allocation.folder, env, os.getcwd(), str(connection_file))
+        return cls(plan, supervisor, ipp)
 
     def start(self) -> list[int]:
         """Start controller and ranks; returns the ranks' pids, in order of rank.
@@ -182,14 +258,12 @@ class LocalCluster:
         with contextlib.suppress(LaunchError):
             _run(self.ipp.stop_cluster())
         self._remove_connection_files()
-        self.supervisor.on_event = None
-        retire(self.supervisor)
 
     def _remove_connection_files(self) -> None:
         """The controller does it itself when it has the time; it is killed instead."""
         for kind in ("engine", "client"):
-            path = str(self.connection_file).replace("-engine.json", f"-{kind}.json")
-            Path(path).unlink(missing_ok=True)
+            name = f"ipcontroller-{self.ipp.cluster_id}-{kind}.json"
+            Path(self.ipp.profile_dir, "security", name).unlink(missing_ok=True)
 
 
 def _run(steps: Coroutine[Any, Any, None]) -> None:

@@ -69,6 +69,7 @@ class Supervisor:
     def __init__(self, path: Path, on_event: Callable[[dict[str, Any]], None] | None = None):
         self.path = path
         self.on_event = on_event
+        self.in_use = False  # a cluster of this process is on it, or will be again
         self.settings: dict[str, str] | None = None
         self.log: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -102,11 +103,6 @@ class Supervisor:
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
-
-    @property
-    def in_use(self) -> bool:
-        """Whether a cluster of this process is on it."""
-        return self.on_event is not None
 
     @property
     def alive(self) -> bool:
@@ -252,7 +248,7 @@ _left: list[subprocess.Popen[bytes]] = []  # Popen would warn of a process that 
 
 
 def warm_supervisor(root: Path, env: Mapping[str, str], cwd: str) -> Supervisor:
-    """This process's fork server: the one that is there already if its imports fit ``env``.
+    """This process's fork server, for one cluster: the idle one if its imports fit ``env``.
 
     One is kept for the life of the process (it ends by itself after 10 idle minutes), so that the
     second start of a cluster costs no import. One that carries a cluster is not shared: its end
@@ -262,10 +258,12 @@ def warm_supervisor(root: Path, env: Mapping[str, str], cwd: str) -> Supervisor:
     settings = import_time_settings(env)
     if _warm is not None and not _warm.in_use:
         if _warm.alive and _warm.settings == settings:
+            _warm.in_use = True
             return _warm
         _warm.quit()
     path = root / f"fork-{os.getpid()}-{time.monotonic_ns() % 100000}.sock"
     _warm = Supervisor.launch(path, env, cwd)
+    _warm.in_use = True
     return _warm
 
 
@@ -278,6 +276,7 @@ def release_warm(supervisor: Supervisor) -> None:
 
 def retire(supervisor: Supervisor) -> None:
     """After the end of its cluster: it is kept for the next one, unless there is another."""
+    supervisor.on_event, supervisor.in_use = None, False
     if supervisor is not _warm:
         supervisor.quit()
 
