@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,6 +25,13 @@ FLAGS = [
     "--disable-sync",
     "--no-first-run",
 ]
+
+
+@pytest.fixture
+def no_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook, whatever other tests have imported."""
+    for name in [n for n in sys.modules if n == "jax" or n.startswith(("jax.", "jaxlib"))]:
+        monkeypatch.delitem(sys.modules, name)
 
 
 def missing(why: str) -> NoReturn:

@@ -36,10 +36,11 @@ def check_leaves(value: Any) -> None:
     """Refuse a pytree of more leaves than a process can hold.
 
     A list that is held twice counts twice, so ``for _ in range(90): x = [x, x]`` has 2**90 leaves
-    in 91 lists. Each container is looked at once.
+    in 91 lists. Each container is looked at once. An empty one counts as a leaf: JAX enters it too.
 
     Raises:
-      TooManyLeaves: it has more than ``MOST_LEAVES``, or holds itself.
+      TooManyLeaves: it has more than ``MOST_LEAVES``, or holds itself, or is nested so deeply that
+        Python can't follow.
     """
     counts: dict[int, int] = {}
 
@@ -48,10 +49,15 @@ def check_leaves(value: Any) -> None:
             return 1
         if id(node) not in counts:
             counts[id(node)] = MOST_LEAVES + 1  # for one that holds itself
-            counts[id(node)] = sum(map(count, node.values() if isinstance(node, dict) else node))
+            inside = node.values() if isinstance(node, dict) else node
+            counts[id(node)] = max(1, sum(map(count, inside)))
         return counts[id(node)]
 
-    if count(value) > MOST_LEAVES:
+    try:
+        total = count(value)
+    except RecursionError:
+        raise TooManyLeaves("it is nested too deeply") from None
+    if total > MOST_LEAVES:
         raise TooManyLeaves(f"it has more than {MOST_LEAVES:,} leaves")
 
 

@@ -304,16 +304,29 @@ def test_looking_launches_nothing(cluster: jaxcluster.Cluster) -> None:
 def test_lists_that_hold_each_other_too_often_are_not_taken_apart(
     cluster: jaxcluster.Cluster,
 ) -> None:
-    """The tree has 2**60 leaves; a rank that made a list of them was ended for want of memory."""
-    cluster.run("bomb = [x]\nfor _ in range(60): bomb = [bomb, bomb]\nloop = []\nloop.append(loop)")
+    """The tree has 2**60 leaves; a rank that made a list of them was ended for want of memory.
+
+    One of empty lists has none, and is as large.
+    """
+    cluster.run(
+        "bomb = [x]\nhollow = []\ndeep = []\nloop = []\nloop.append(loop)\n"
+        "for _ in range(60): bomb, hollow = [bomb, bomb], {'a': hollow, 'b': (hollow, None)}\n"
+        "for _ in range(100_000): deep = [deep]"
+    )
     try:
         survey.memory(cluster.world)
-        assert cluster.world.spanning_names(["bomb", "loop", "x"], 0) == ["x"]
-        for name in ("bomb", "loop"):
+        names = ["bomb", "hollow", "loop", "deep", "x"]
+        assert cluster.world.spanning_names(names, 0) == ["x"]
+        for name in ("bomb", "hollow", "loop"):
             with pytest.raises(JaxClusterError, match="more than 4,194,304 leaves"):
                 survey.look(cluster.world, name)
+        with pytest.raises(JaxClusterError, match="nested too deeply"):
+            survey.look(cluster.world, "deep")
+        assert cluster.pull("hollow")["b"][1] is None
+        with pytest.raises(JaxClusterError):
+            cluster.pull("deep")
     finally:
-        cluster.run("del bomb, loop")
+        cluster.run("del bomb, hollow, loop, deep")
 
 
 def test_looking_leaves_no_copy_behind(cluster: jaxcluster.Cluster) -> None:

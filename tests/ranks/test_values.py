@@ -117,7 +117,7 @@ def test_pytrees_of_spanning_arrays_keep_their_structure(
 
 
 def test_classes_of_the_notebook_that_jax_makes_are_plain_here(
-    cluster: jaxcluster.Cluster,
+    cluster: jaxcluster.Cluster, no_jax: None
 ) -> None:
     """A state made of a library's classes comes as dicts and lists where that needs jax."""
     cluster.run(
@@ -133,7 +133,7 @@ def test_classes_of_the_notebook_that_jax_makes_are_plain_here(
     assert "jax" not in sys.modules
 
 
-def test_what_only_jax_can_rebuild_says_so(cluster: jaxcluster.Cluster) -> None:
+def test_what_only_jax_can_rebuild_says_so(cluster: jaxcluster.Cluster, no_jax: None) -> None:
     cluster.run("spec = P('i')")
     with pytest.raises(NotSerialisable) as caught:
         cluster["spec"]

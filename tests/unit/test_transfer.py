@@ -151,12 +151,6 @@ def foreign_module() -> Iterator[types.ModuleType]:
     sys.modules.pop(module.__name__, None)
 
 
-@pytest.fixture
-def no_jax(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [n for n in sys.modules if n == "jax" or n.startswith(("jax.", "jaxlib"))]:
-        monkeypatch.delitem(sys.modules, name)
-
-
 def test_arrays_are_put_back_where_they_were_left_out() -> None:
     array = np.arange(6.0)
     value = transfer._load(pickled({"a": np.zeros(1), "b": [1, "two"]}), [array], [])
