@@ -225,6 +225,9 @@ class AsyncCell:
                 case health.Interrupt(ranks, why):
                     if why == "timeout":
                         self._places = self._ask_places(ranks)
+                    if why == "error" and self.report is None:  # the last moment to see why
+                        names = recovery.assigned_names(self.record.source)
+                        self._find(recovery.ask_reports(self._world.link, names, launches=256))
                     self._silences.look(ranks)
                     self._interrupt(ranks, spare=why not in ("stop", "timeout"))
                     if why != "death":

@@ -101,6 +101,17 @@ def test_an_error_before_a_program_that_the_rank_never_compiled(ranks: jaxcluste
     assert "Back in step" in error.hint
 
 
+def test_on_a_busy_machine_the_last_look_before_the_others_are_interrupted_counts(
+    ranks: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first look comes late, and the second one, which must agree, when the time is up."""
+    monkeypatch.setattr(health, "ROLL_CALL_S", health.GRACE_S - 0.4)
+    monkeypatch.setattr(health, "LOOK_AGAIN_S", 100.0)
+    with pytest.raises(CellFailed) as caught:
+        ranks.run("if r == 1:\n    raise ValueError('missing')\nfloat(jnp.sum(g))", show=False)
+    assert "Rank 1 raised ValueError on line 2 before it" in str(caught.value)
+
+
 def test_an_error_inside_a_loop_with_the_others_far_ahead(ranks: jaxcluster.Cluster) -> None:
     error = fails(
         ranks,
