@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
-    from jaxcluster.cluster import AsyncCell, Cluster, attach, current, start
+    from jaxcluster.cluster import Cluster, RunningCell, attach, current, start
     from jaxcluster.errors import JaxClusterError
 
 __all__ = [
-    "AsyncCell",
     "Cluster",
     "JaxClusterError",
+    "RunningCell",
     "__version__",
     "attach",
     "current",
@@ -37,7 +37,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import the cluster's machinery when it is first asked for: a rank needs none of it."""
-    if name in ("AsyncCell", "Cluster", "attach", "current", "start"):
+    if name in ("RunningCell", "Cluster", "attach", "current", "start"):
         from jaxcluster import cluster
 
         return getattr(cluster, name)

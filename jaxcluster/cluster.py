@@ -54,7 +54,7 @@ from jaxcluster.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
 from jaxcluster.rebuild import Rebuilt
 from jaxcluster.respawn import Respawn
-from jaxcluster.running import AsyncCell, Listener
+from jaxcluster.running import Listener, RunningCell
 from jaxcluster.starting import (
     Progress,
     Starting,
@@ -108,7 +108,7 @@ class Cluster:
         self.on_push: Callable[[Event], None] | None = None
         self._respawn: Respawn | None = None
         self._allocation = allocation  # of the process that started it
-        self._background: list[AsyncCell] = []
+        self._background: list[RunningCell] = []
         self._changing = threading.RLock()  # held while it gets new processes, or its end
         self._take(world)
 
@@ -416,7 +416,7 @@ class Cluster:
         )
 
     @property
-    def sent(self) -> list[AsyncCell]:
+    def sent(self) -> list[RunningCell]:
         """The cells that this process has sent to these ranks, but for older ones that ended."""
         return list(self._background)
 
@@ -472,7 +472,7 @@ class Cluster:
         shown_ranks: Sequence[int] | None = None,
         on_output: Listener | None = None,
         cell_id: str = "",
-    ) -> AsyncCell:
+    ) -> RunningCell:
         """Like ``run``, without waiting: ``wait`` on what it returns.
 
         Args:
@@ -494,7 +494,7 @@ class Cluster:
         shown_ranks: Sequence[int] | None,
         on_output: Listener | None,
         cell_id: str,
-    ) -> AsyncCell:
+    ) -> RunningCell:
         self._check_open()
         if timeout_s is not None:
             arguments.check_seconds("A cell's time limit", timeout_s, "%%spmd --timeout 60")
@@ -518,12 +518,12 @@ class Cluster:
             ids = self.link.request_each(each, "cell", sink=sink)
         record = CellRecord(seq, request.execution_count, source, chosen, cell_id=cell_id)
         self.last = record
-        cell = AsyncCell(self, record, sink, ids, timeout_s, on_output)
+        cell = RunningCell(self, record, sink, ids, timeout_s, on_output)
         self._background = [c for c in self._background if not c.done] + [cell]
         return cell
 
     @property
-    def cells(self) -> list[AsyncCell]:
+    def cells(self) -> list[RunningCell]:
         """The cells of this process that have not ended on all their ranks."""
         return [cell for cell in self._background if not cell.done]
 
@@ -993,9 +993,9 @@ def stop_owned() -> None:
 
 
 __all__ = [
-    "AsyncCell",
     "Cluster",
     "JaxClusterError",
+    "RunningCell",
     "attach",
     "current",
     "describe_exit",

@@ -454,7 +454,7 @@ class JaxClusterMagics(Magics):
                 flush=True,
             )
 
-    def _run_in_background(self, submitted: cluster.AsyncCell, out: str | None) -> None:
+    def _run_in_background(self, submitted: cluster.RunningCell, out: str | None) -> None:
         from IPython.display import display
 
         number = submitted.record.execution_count

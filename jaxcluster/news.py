@@ -11,7 +11,7 @@ from typing import Any
 
 Progress = Callable[[str], None]
 
-# Called on the thread that has changed something, with the cell (``running.AsyncCell``) that was
+# Called on the thread that has changed something, with the cell (``running.RunningCell``) that was
 # submitted, or with None. They are in the way of a cell: they take microseconds and never raise.
 watchers: list[Callable[[Any], None]] = []
 

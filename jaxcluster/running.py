@@ -70,7 +70,7 @@ class Owner(Protocol):
     def recover(self, said: str, *, told: str, when: str, undo: bool) -> str: ...
 
 
-class AsyncCell:
+class RunningCell:
     """A cell on its way. ``wait`` returns its record or raises, as ``Cluster.run`` does.
 
     Attributes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxcluster import protocol, recovery
-from jaxcluster.cluster import AsyncCell, Cluster
+from jaxcluster.cluster import Cluster, RunningCell
 from jaxcluster.running import Owner
 from jaxcluster.views import text
 
@@ -23,7 +23,7 @@ class Finding:
     report: protocol.Report
     cluster: Owner
     launch: int
-    cell: AsyncCell | None
+    cell: RunningCell | None
 
 
 class Findings:
@@ -32,7 +32,7 @@ class Findings:
     def __init__(self) -> None:
         self._last: Finding | None = None
 
-    def of_cell(self, cell: AsyncCell, now: int) -> None:
+    def of_cell(self, cell: RunningCell, now: int) -> None:
         """Take in a cell's finding, with the stacks of the moment when it was found."""
         found = cell.report
         if found is None or (self._last is not None and self._last.about is found):
@@ -64,7 +64,7 @@ class Findings:
         self,
         about: Any,
         of: Owner,
-        cell: AsyncCell | None,
+        cell: RunningCell | None,
         kind: str,
         now: int,
         lines: Sequence[str],
@@ -101,7 +101,7 @@ class Findings:
         )
 
 
-def _obituary(current: Cluster, dead: Sequence[int], cell: AsyncCell | None) -> list[str]:
+def _obituary(current: Cluster, dead: Sequence[int], cell: RunningCell | None) -> list[str]:
     where = f" in cell [{cell.record.execution_count}]" if cell is not None else ""
     lines = [f"Rank {rank} died{where}: {current.dead[rank]['why']}." for rank in dead]
     if not dead:

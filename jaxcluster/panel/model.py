@@ -13,7 +13,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field, replace
 
 from jaxcluster import cluster, news, protocol, registry
-from jaxcluster.cluster import AsyncCell, Cluster
+from jaxcluster.cluster import Cluster, RunningCell
 from jaxcluster.engine.processes import process_token
 from jaxcluster.outputs import CellRecord
 from jaxcluster.panel.findings import Findings
@@ -33,7 +33,7 @@ STATUS = {"ok": "done", "error": "failed", "interrupted": "interrupted", "refuse
 class Followed:
     """A cell of this kernel: as it goes on, or as it was."""
 
-    cell: AsyncCell | None
+    cell: RunningCell | None
     record: CellRecord | None
     shown: protocol.Cell
 
@@ -49,7 +49,7 @@ class Model:
     """
 
     auto: AutoMode
-    submitted: deque[AsyncCell] = field(default_factory=deque)
+    submitted: deque[RunningCell] = field(default_factory=deque)
     looked_at: float = 0.0
     is_busy: bool = False
     _followed: OrderedDict[str, Followed] = field(default_factory=OrderedDict)
@@ -148,7 +148,7 @@ class Model:
     # ------------------------------------------------------------------ ranks
 
     def _ranks(self, current: Cluster, now: int) -> list[protocol.Rank]:
-        first: dict[int, AsyncCell] = {}  # the own cell that each rank runs, or will run next
+        first: dict[int, RunningCell] = {}  # the own cell that each rank runs, or will run next
         for cell in current.cells:
             for rank in cell.record.ranks:
                 if cell.record.records[rank].reply is None:
@@ -157,7 +157,9 @@ class Model:
             self._rank(current, rank, first.get(rank), now) for rank in range(current.num_processes)
         ]
 
-    def _rank(self, current: Cluster, rank: int, own: AsyncCell | None, now: int) -> protocol.Rank:
+    def _rank(
+        self, current: Cluster, rank: int, own: RunningCell | None, now: int
+    ) -> protocol.Rank:
         record, pulse = current.record, self._pulse
         state = pulse.states.get(rank) if pulse is not None else None
         devices = [f"{d.platform}:{d.id}" for d in record.devices[rank].devices]
@@ -206,7 +208,7 @@ class Model:
 
     # ------------------------------------------------------------------ cells
 
-    def _follow(self, cell: AsyncCell, now: int) -> None:
+    def _follow(self, cell: RunningCell, now: int) -> None:
         record, name = cell.record, cell.cluster.name
         started = now - int((time.monotonic() - cell.started) * 1000)
         ranks = [protocol.CellRank(rank, "running") for rank in record.ranks]

@@ -210,7 +210,7 @@ def test_no_program_is_run_with_zeros_under_a_living_thread(ranks: jaxcluster.Cl
     assert ranks.run("print(seen)", ranks=[1], show=False).stdout(1) == "[66.0]\n"
 
 
-def _replied(cell: jaxcluster.AsyncCell) -> bool:
+def _replied(cell: jaxcluster.RunningCell) -> bool:
     states = {s.rank: s for s in cell.cluster.status()}
     return states[1].ended >= cell.record.seq
 

@@ -109,7 +109,7 @@ def test_the_proof_can_fail(home: Home, source: str) -> None:
 
 def test_these_names_are_jaxclusters_interface() -> None:
     assert jaxcluster.__all__ == [
-        "AsyncCell",
+        "RunningCell",
         "Cluster",
         "JaxClusterError",
         "__version__",
