@@ -109,8 +109,8 @@ def test_the_proof_can_fail(home: Home, source: str) -> None:
 
 def test_these_names_are_jaxclusters_interface() -> None:
     assert jaxcluster.__all__ == [
-        "RunningCell",
         "Cluster",
+        "RunningCell",
         "JaxClusterError",
         "__version__",
         "attach",
