@@ -110,8 +110,8 @@ def test_the_proof_can_fail(home: Home, source: str) -> None:
 def test_these_names_are_jaxclusters_interface() -> None:
     assert jaxcluster.__all__ == [
         "Cluster",
-        "RunningCell",
         "JaxClusterError",
+        "RunningCell",
         "__version__",
         "attach",
         "current",
