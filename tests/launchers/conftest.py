@@ -90,4 +90,7 @@ def nothing_left_over(request: pytest.FixtureRequest) -> Iterator[None]:
     with contextlib.suppress(AssertionError):
         until(lambda: not left(), "end of all that the test has made", GONE_S)
     if found := left():
+        for name, host in rig.hosts.items():  # that the next test may have the hosts to itself
+            for pid, _ in host.look().processes.keys() - before[name].processes.keys():
+                host.run("kill", "-KILL", str(pid), check=False)
         pytest.fail("left over:\n" + "\n".join(found), pytrace=False)

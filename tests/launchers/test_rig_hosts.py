@@ -141,17 +141,75 @@ def test_one_cut_link_leaves_the_others(hosts: Rig) -> None:
     server.communicate(timeout=30)
 
 
-def test_a_hosts_clock_can_be_off(hosts: Rig) -> None:
-    host, script = hosts["h2"], "import time; print(time.time())"
+def test_hosts_can_be_kept_from_each_other_alone(hosts: Rig) -> None:
+    there = hosts["h2"]
+    server = there.popen(there.python, "-c", ECHO, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    assert server.stdout.readline() == "listening\n"
+    ask = (hosts.python, "-c", ASK)
+    with hosts.apart("h1", "h2"):
+        refused = hosts["h1"].run(*ask, "0.5", check=False)
+        assert "timed out" in refused.stderr or "No route to host" in refused.stderr
+        assert hosts["h0"].run(*ask, "10").stdout == "hello\n"
+    until(lambda: hosts["h1"].run(*ask, "1", check=False).stdout == "hello\n", "the way back", 20)
+    server.kill()
+    server.communicate(timeout=30)
+
+
+def test_a_crashed_host_is_gone_and_nobody_is_told(hosts: Rig) -> None:
+    with Rig(["h0", "h2"]) as own:
+        first, lost = own["h0"], own["h2"]
+        server = lost.popen(lost.python, "-c", ECHO, stdout=subprocess.PIPE, text=True)
+        assert server.stdout is not None
+        assert server.stdout.readline() == "listening\n"
+        held = first.popen(
+            *(first.python, "-c", HELD),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert held.stdout is not None
+        assert held.stdout.readline() == "connected\n"
+        lost.crash()
+        assert server.wait(30) != 0
+        assert "timed out" in first.run(own.python, "-c", ASK, "1", check=False).stderr
+        assert held.poll() is None  # no end of its connection has come
+        held.kill()
+        for process in (held, server):
+            process.communicate(timeout=30)
+        assert list(own.hosts) == ["h0"]
+
+
+def test_the_hosts_can_have_a_python_of_another_version(hosts: Rig) -> None:
+    mine = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    others = sorted(Path(sys.prefix).parent.glob(".venv-test-*/bin/python"))
+    others = [python for python in others if mine not in python.parts[-3]]
+    if not others:
+        pytest.skip("no environment of another Python beside this one")
+    python = hosts.environment(others[0], "other")
+    script = "import jaxcluster, sys; print('%d.%d' % sys.version_info[:2], jaxcluster.__file__)"
+    version, file = hosts["h1"].run(python, "-c", script).stdout.split()
+    assert version == others[0].parts[-3].removeprefix(".venv-test-")
+    assert Path(file).is_relative_to(Path(__file__).parents[2])
+
+
+def test_a_hosts_clock_can_be_off(ssh: Rig) -> None:
+    script = "import time; time.sleep(0.01); print(time.time())"
+    login = ("ssh", "h2", f"{ssh.python} -c '{script}'")
+
+    def off(name: str) -> float:
+        return float(ssh[name].run(ssh.python, "-c", script).stdout) - time.time()
+
+    def off_by_ssh() -> float:
+        return float(ssh["h0"].run(*login).stdout) - time.time()
+
     try:
-        with host.clock_shifted("+1h"):
-            shifted = float(host.run(host.python, "-c", script).stdout) - time.time()
-            other = float(hosts["h1"].run(host.python, "-c", script).stdout) - time.time()
+        with ssh["h2"].clock_shifted("+1h"):
+            shifted, others = (off("h2"), off_by_ssh()), (off("h0"), off("h1"))
     except Missing as missing:
         pytest.skip(str(missing))
-    assert 3500 < shifted < 3700
-    assert abs(other) < 100
-    assert abs(float(host.run(host.python, "-c", script).stdout) - time.time()) < 100
+    assert all(3500 < seconds < 3700 for seconds in shifted)
+    assert all(abs(seconds) < 100 for seconds in (*others, off("h2"), off_by_ssh()))
 
 
 # -------------------------------------------------------------------------------------- leftovers

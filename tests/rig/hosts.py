@@ -198,20 +198,33 @@ class Host:
         finally:
             self.restore()
 
+    def crash(self) -> None:
+        """Lose the host as by a power cut: no other one is told. For a rig of the test's own."""
+        self.cut()
+        psutil.Process(self.pid).kill()
+        del self.rig.hosts[self.name]
+
     @contextlib.contextmanager
     def clock_shifted(self, by: str) -> Iterator[None]:
-        """Processes started there meanwhile have the clock off: ``by`` is "+1h", "-90", ..."""
+        """What is started there meanwhile has the clock off: ``by`` is "+1h", "-90", ...
+
+        It goes by the environment, of commands and of root's ssh logins; sshd itself does not bear
+        libfaketime. Times of files are off too, and CLOCK_MONOTONIC, which no two hosts share
+        anyhow: with that one left alone time.sleep fails (libfaketime 0.9.10).
+        """
         found = sorted(Path("/").glob(FAKETIME.lstrip("/")))
         if not found:
             raise Missing("there is no libfaketime: apt-get install libfaketime")
-        preload, shift = self.path("/etc/ld.so.preload"), self.path("/etc/faketimerc")
-        shift.write_text(by + "\n")
-        preload.write_text(f"{found[0]}\n")
+        shifted = {"LD_PRELOAD": str(found[0]), "FAKETIME": by}
+        before = self.environ
+        self.environ = before | shifted
+        lines = [f"{name}={value}\n" for name, value in shifted.items()]
+        logins = self.write("~/.ssh/environment", "".join(lines))
         try:
             yield
         finally:
-            preload.unlink()
-            shift.unlink()
+            self.environ = before
+            logins.unlink()
             for each in self.path("/dev/shm").glob("*faketime_*"):
                 each.unlink()
 
@@ -236,6 +249,7 @@ class Rig:
         self.home = pwd.getpwuid(0).pw_dir
         self.ssh_config = f"{self.home}/.ssh/config"  # on h0, once start_ssh has made it
         self.hosts: dict[str, Host] = {}
+        self._all: list[Host] = []  # crashed ones too
         self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=FOLDERS))
         self.shared = self.folder / "shared"
         self._processes: list[subprocess.Popen[bytes]] = []  # the rig's own first, then the hosts'
@@ -268,7 +282,7 @@ class Rig:
             with contextlib.suppress(psutil.Error):  # it has ended already
                 for child in psutil.Process(process.pid).children():
                     child.kill()
-        daemons = [daemon for host in self.hosts.values() for daemon in host.daemons.values()]
+        daemons = [daemon for host in self._all for daemon in host.daemons.values()]
         for process in (*self._processes, *daemons):
             process.wait(DEADLINE_S)
         self._processes.clear()
@@ -277,6 +291,21 @@ class Rig:
     def on_switch(self, *command: str) -> None:
         """Run a command in the network in which the bridge is."""
         _call("nsenter", f"--target={self.pid}", "--net", "--", *command)
+
+    @contextlib.contextmanager
+    def apart(self, *names: str) -> Iterator[None]:
+        """Meanwhile these hosts do not reach each other, but all others: as behind a firewall."""
+
+        def isolate(switch: str) -> None:
+            for name in names:
+                link = ("ip", "link", "set", f"v-{name}")
+                self.on_switch(*link, "type", "bridge_slave", "isolated", switch)
+
+        isolate("on")
+        try:
+            yield
+        finally:
+            isolate("off")
 
     def environment(self, python: str | Path, name: str) -> Path:
         """A Python for all hosts like ``rig.python``, from another environment's Python.
@@ -312,6 +341,7 @@ class Rig:
         )
         self._processes.append(process)
         self.hosts[host.name] = host
+        self._all.append(host)
         link = f"v-{host.name}"
         end = ("peer", "name", "eth0", "netns", str(host.pid))
         self.on_switch("ip", "link", "add", link, "type", "veth", *end)

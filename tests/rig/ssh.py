@@ -18,6 +18,7 @@ PermitRootLogin yes
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 UsePAM no
+PermitUserEnvironment yes
 PidFile none
 Subsystem sftp internal-sftp
 """
