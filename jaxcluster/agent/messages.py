@@ -271,25 +271,24 @@ class Session:
 
     def _is_next(self, number: int, size: int, now: float) -> bool:
         """Whether a message is to be delivered; notes what is owed to the other end, or missing."""
-        is_next = number == self.received + 1
-        if is_next:
-            self.received = number
-            self._gap_asked_at = None
-        elif number > self.received:
+        if number <= self.received:
+            return False  # it came twice; a question will be asked if we were not heard
+        if number > self.received + 1:
             # Before the first answer on a connection it is no wonder, and was asked for already.
             asked = self._gap_asked_at
             if self.is_open and (asked is None or now - asked >= RETRY_S):
                 self._gap_asked_at = now
                 self._ask(HELLO, now)
             return False
-        # What came twice is owed an acknowledgement too: the last one may have been lost.
+        self.received = number
+        self._gap_asked_at = None
         if not self._owed:
             self._owed_since = now
         self._owed += 1
         self._owed_bytes += size
         if self._owed >= ACK_MESSAGES or self._owed_bytes >= self.limit // 8:
             self._emit(ACK, 0)
-        return is_next
+        return True
 
     def _ack_due(self) -> float | None:
         return self._owed_since + ACK_S if self._owed and self._is_connected else None

@@ -34,6 +34,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -200,6 +201,7 @@ class Agent:
         if not sys.platform.startswith("linux") or self.env.get("JAXCLUSTER_NO_FORK"):
             argv.append("--no-fork")
         cwd = os.getcwd()
+        self._record()  # first: whoever finds the folder must be able to judge it
         with open(self.folder.path / "fork.log", "ab") as log:
             self.fork_server = subprocess.Popen(
                 argv,
@@ -210,15 +212,12 @@ class Agent:
                 cwd=cwd,
                 start_new_session=True,
             )
-        self.folder.write(
-            folders.Record(
-                self.options.id,
-                process_token(os.getpid()),
-                process_token(self.fork_server.pid),
-                pid_space(),
-                str(self.folder.memory),
-            )
-        )
+        self._record()
+
+    def _record(self) -> None:
+        server = "" if self.fork_server is None else process_token(self.fork_server.pid)
+        me, memory = process_token(os.getpid()), str(self.folder.memory)
+        self.folder.write(folders.Record(self.options.id, me, server, pid_space(), memory))
 
     # ------------------------------------------------------------------ loop
 
@@ -385,7 +384,8 @@ class Agent:
                 transport.send(sock, list(frames))
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             # Of our owner, but not of our version: nothing that is worth all the ranks.
-            print(f"a message that is not understood: {error!r}", file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError):
+                print(f"a message that is not understood: {error!r}", file=sys.stderr, flush=True)
 
     # ------------------------------------------------------------------ the fork server
 
@@ -563,6 +563,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--limit", type=int, default=LIMIT, help="bytes kept for a client")
     parser.add_argument("--io-threads", type=int, default=2)
     options = parser.parse_known_args(argv)[0]
+    if not re.fullmatch("[0-9a-f]{64}", options.owner_key):
+        parser.error("--owner-key is a public key: 64 hexadecimal digits")
     os.umask(0o077)
     allow_files()
     try:

@@ -35,7 +35,11 @@ _RANGE = re.compile(r"(tcp://.+):(\d+)-(\d+)")
 
 @dataclass(frozen=True)
 class Keys:
-    """A pair of CURVE keys, as 40 letters each. The secret is shown nowhere."""
+    """A pair of CURVE keys, in hexadecimal. The secret is shown nowhere.
+
+    zmq's own spelling (Z85) may begin with a hyphen, and has letters that shells, batch systems and
+    ssh each read in their own way: public keys pass through all of them.
+    """
 
     public: str
     secret: str = field(repr=False)
@@ -43,7 +47,7 @@ class Keys:
 
 def new_keys() -> Keys:
     public, secret = zmq.curve_keypair()
-    return Keys(public.decode(), secret.decode())
+    return Keys(z85.decode(public).hex(), z85.decode(secret).hex())
 
 
 class Doorkeeper:
@@ -54,7 +58,7 @@ class Doorkeeper:
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], owner: str) -> None:
-        self.owner = z85.decode(owner.encode())
+        self.owner = bytes.fromhex(owner)
         self.refused = 0
         self.socket = context.socket(zmq.REP)
         self.socket.linger = 0
@@ -92,7 +96,7 @@ def open_router(
     router.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
     router.setsockopt(zmq.ZAP_DOMAIN, b"jaxcluster")
     router.curve_server = True
-    router.curve_publickey, router.curve_secretkey = keys.public.encode(), keys.secret.encode()
+    router.curve_secretkey = bytes.fromhex(keys.secret)
     if bind.startswith("tcp://["):
         router.setsockopt(zmq.IPV6, 1)
     try:
@@ -132,8 +136,9 @@ def open_dealer(
     dealer.setsockopt(zmq.IMMEDIATE, 1)  # nothing is queued without a connection: we keep it
     dealer.setsockopt(zmq.RECONNECT_IVL, 20)
     dealer.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
-    dealer.curve_serverkey = server.encode()
-    dealer.curve_publickey, dealer.curve_secretkey = keys.public.encode(), keys.secret.encode()
+    dealer.curve_serverkey = bytes.fromhex(server)
+    dealer.curve_publickey = bytes.fromhex(keys.public)
+    dealer.curve_secretkey = bytes.fromhex(keys.secret)
     return dealer
 
 

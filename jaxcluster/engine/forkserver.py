@@ -15,8 +15,8 @@ and by the owner's pid and start time. Should it be killed itself, the kernel en
 socket has been removed, nobody could stop it any more, so it ends itself.
 
 An agent's fork server (``--folder``) leaves nothing on its host, also when the agent was killed: it
-takes in what its processes leave behind, in sessions of their own too, ends that, and removes the
-agent's folders.
+takes in what its processes leave behind, in sessions of their own too, ends that when none of them
+is there any more, and at its own end removes the agent's folders.
 
 Commands and events are JSON lines on a Unix socket in a directory that only this user can enter:
 
@@ -420,6 +420,8 @@ class ForkServer:
                 self._send(waiting.connection, event="stopped", id=waiting.id)
         if not self.children:
             self._let_go()
+            if self.folders:
+                end_children(2)
 
     def _quit(self) -> None:
         self._kill(set(self.children))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import queue
@@ -11,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,7 @@ class Running:
 
     def __init__(self, home: Home, *options: str, keys: Keys | None = None) -> None:
         self.keys = keys or new_keys()
+        self.mark = uuid.uuid4().hex
         argv = [sys.executable, "-P", "-m", "jaxcluster.agent", "--owner-key", self.keys.public]
         argv += ["--bind=tcp://127.0.0.1:*", *options]
         checkout = str(Path(__file__).parents[2])
@@ -47,10 +50,14 @@ class Running:
             argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=home.environ(PYTHONPATH=path, **{MARK: str(id(self))}),
+            env=home.environ(PYTHONPATH=path, **{MARK: self.mark}),
         )
         assert self.process.stdout is not None
-        self.said = json.loads(self.process.stdout.readline())
+        line = self.process.stdout.readline()
+        if b'"endpoint"' not in line:
+            self.close()
+            raise AssertionError(f"no agent: {line!r}, code {self.process.returncode}")
+        self.said = json.loads(line)
 
     @property
     def folder(self) -> Path:
@@ -63,7 +70,7 @@ class Running:
 
     def processes(self) -> dict[int, str]:
         """The agent and all that it has started."""
-        return processes_with(MARK, str(id(self)))
+        return processes_with(MARK, self.mark)
 
     def until_gone(self, deadline_s: float = GONE_S) -> dict[str, Any]:
         """Wait for its end, and that nothing is left of it; returns its last line."""
@@ -207,6 +214,25 @@ if "JAXCLUSTER_ENGINE" in os.environ:
 """
 
 
+def has_sleeper(running: Running) -> bool:
+    return any(line.startswith("sleep") for line in running.processes().values())
+
+
+def test_the_end_of_all_ranks_is_that_of_users_processes_in_sessions_of_their_own(
+    run_agent: Callable[..., Running], connect: Callable[..., Host], tmp_path: Path
+) -> None:
+    """They may hold a GPU's memory, and the agent goes on to the next ranks."""
+    (tmp_path / "sitecustomize.py").write_text(SESSION_OF_ITS_OWN)
+    running = run_agent(NO_FORK)
+    host = connect(running)
+    checkout = str(Path(__file__).parents[2])
+    for _ in range(2):
+        spawn_rank(running, host, PYTHONPATH=f"{tmp_path}{os.pathsep}{checkout}")
+        until(lambda: has_sleeper(running), "it is there")
+        host.fork.command("stop")
+        until(lambda: not has_sleeper(running), "it has ended")
+
+
 @pytest.mark.parametrize("how", ["killed", "stdin", "the fork server killed"])
 def test_an_agents_end_is_the_end_of_all_that_it_has_started(
     run_agent: Callable[..., Running], connect: Callable[..., Host], tmp_path: Path, how: str
@@ -217,7 +243,7 @@ def test_an_agents_end_is_the_end_of_all_that_it_has_started(
     host = connect(running)
     checkout = str(Path(__file__).parents[2])
     spawn_rank(running, host, PYTHONPATH=f"{tmp_path}{os.pathsep}{checkout}")
-    until(lambda: any("sleep" in line for line in running.processes().values()), "it is there")
+    until(lambda: has_sleeper(running), "it is there")
     (running.folder / "left.txt").write_text("x")
     Path(running.said["memory"], "left.txt").write_text("x")
     if how == "killed":
@@ -250,6 +276,16 @@ def test_an_agent_ends_when_its_lease_is_over(
     host.ask("facts")  # who is there need not say anything
     host.close()
     assert "nobody has been connected" in running.until_gone(20)["jaxcluster-agent-ended"]
+
+
+def test_a_notebook_that_lets_no_thread_run_is_not_taken_for_a_dead_one(
+    run_agent: Callable[..., Running], connect: Callable[..., Host]
+) -> None:
+    running = run_agent(NO_FORK, "--lease=1")
+    host = connect(running)
+    host.ask("facts")
+    ctypes.PyDLL(None).usleep(3_500_000)  # with the interpreter's lock held
+    assert host.ask("facts")[0]["host"]
 
 
 def test_a_detached_agent_waits_for_its_next_owner(

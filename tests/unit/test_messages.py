@@ -261,6 +261,53 @@ def test_a_slow_connection_is_not_taken_for_a_lossy_one() -> None:
     net.check()
 
 
+def test_a_message_that_was_lost_is_asked_for_as_soon_as_the_next_has_come() -> None:
+    net = linked()
+    for _ in range(3):
+        net.a.send(net.now)
+    net.collect()
+    net.flying.pop(0)
+    while net.flying:
+        net.deliver()  # no time passes
+    assert net.b.delivered == net.a.given
+    assert [kind for kind, _ in net.sent].count(DATA) == 3 + 3
+
+
+def test_the_loss_of_the_last_message_is_noticed_without_another_one_or_a_cut() -> None:
+    net = linked()
+    net.a.send(net.now)
+    net.collect()
+    net.flying.clear()
+    net.settle(PROBE_S + 1)
+    net.check()
+
+
+def test_an_answer_to_a_question_of_an_old_connection_opens_no_new_one() -> None:
+    net = linked()
+    net.cut()
+    net.a.send(net.now)
+    net.open()
+    net.deliver()  # the question
+    (answered,) = (packet for _, packet in net.flying)
+    net.cut()
+    net.open()
+    net.a.feed(answered, net.now)
+    assert not net.a.session.is_open
+    net.settle()
+    net.check()
+
+
+def test_an_end_that_takes_a_connection_for_cut_is_told_of_it_by_the_other_ends_question() -> None:
+    net = linked()
+    net.b.session.closed()
+    net.b.send(net.now)
+    net.a.send(net.now)
+    net.collect()
+    net.flying.clear()
+    net.settle()
+    net.check()
+
+
 def test_frames_of_an_old_connection_that_come_late_change_nothing() -> None:
     net = linked()
     for _ in range(5):

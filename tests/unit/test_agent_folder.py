@@ -1,0 +1,185 @@
+"""An agent's folder: what is in it, what lies outside, and whose is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from jaxcluster.agent import folder as folders
+from jaxcluster.agent import report
+from jaxcluster.agent.folder import Folder, Record
+from jaxcluster.engine.processes import is_alive, pid_space, process_token
+from jaxcluster.errors import JaxClusterError
+
+GONE = "4194999:1"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "place").mkdir()
+    return tmp_path / "place"
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Path:
+    (tmp_path / "memory").mkdir()
+    return tmp_path / "memory"
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    """One that lives until it is ended."""
+    made = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield made
+    made.kill()
+    made.communicate()
+
+
+def left(
+    place: Path, memory: Path, token: str = GONE, fork_token: str = "", **more: str
+) -> tuple[Folder, Record]:
+    """A folder with a record."""
+    made = folders.make(place, memory)
+    record = Record("one/1", token, fork_token, pid_space(), str(made.memory))
+    record = Record(**asdict(record) | more)
+    made.write(record)
+    return made, record
+
+
+def test_both_folders_are_the_users_alone_and_go_together(place: Path, memory: Path) -> None:
+    made = folders.make(place, memory)
+    assert made.path != made.memory
+    for path in (made.path, made.memory):
+        assert os.stat(path).st_mode & 0o777 == 0o700
+        (path / "x").write_text("")
+    made.remove()
+    assert list(place.iterdir()) == list(memory.iterdir()) == []
+
+
+def test_a_host_without_a_folder_in_memory_has_one_folder(place: Path) -> None:
+    made = folders.make(place, place / "none")
+    assert made.memory == made.path
+
+
+def test_a_place_that_can_t_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(JaxClusterError, match=f"Nothing can be written to {tmp_path}/none on "):
+        folders.make(tmp_path / "none")
+
+
+def test_only_paths_below_it_are_inside(place: Path, memory: Path, tmp_path: Path) -> None:
+    made = folders.make(place, memory)
+    assert made.inside("a/b") == made.path / "a/b"
+    assert made.inside(f"{made.memory}/a") == made.memory / "a"
+    (made.path / "link").symlink_to(tmp_path)
+    for name in ("", ".", "..", "../x", "/etc/passwd", "link", "link/x", f"{made.path}x/y"):
+        with pytest.raises(PermissionError):
+            made.inside(name)
+
+
+def test_folders_of_the_dead_are_removed_and_no_others(
+    place: Path, memory: Path, process: subprocess.Popen[bytes]
+) -> None:
+    alive = process_token(process.pid)
+    dead, _ = left(place, memory)
+    kept = [
+        left(place, memory, token=alive)[0],
+        left(place, memory, fork_token=alive)[0],  # it is about to remove it itself
+        left(place, memory, pid_space="another container")[0],
+        folders.make(place, memory),  # no record yet
+    ]
+    for text in (
+        "",
+        "[]",
+        "{}",
+        '{"id": 1}',
+        json.dumps(dict.fromkeys(asdict(left(place, memory, token=alive)[1]), 1)),
+    ):
+        odd = folders.make(place, memory)
+        (odd.path / folders.RECORD).write_text(text)
+        kept.append(odd)
+    folders.sweep(place)
+    assert not dead.path.exists()
+    assert not dead.memory.exists()
+    assert all(one.path.exists() and one.memory.exists() for one in kept)
+
+
+def test_a_record_has_nothing_removed_that_is_no_agents(place: Path, memory: Path) -> None:
+    victim = memory / "somebody's"
+    victim.mkdir()
+    dead, record = left(place, memory)
+    dead.write(replace(record, memory=str(victim)))
+    folders.sweep(place)
+    assert not dead.path.exists()
+    assert victim.exists()
+
+
+def test_the_fence_ends_those_of_its_id_and_waits_for_their_end(
+    place: Path, memory: Path, process: subprocess.Popen[bytes]
+) -> None:
+    alive = process_token(process.pid)
+    mine, _ = left(place, memory, token=alive)
+    other, _ = left(place, memory, id="one/2")
+    assert folders.fence(place, "one/1") == [alive]
+    assert not is_alive(alive)
+    assert not mine.path.exists()
+    assert other.path.exists()
+    assert folders.fence(place, "one/1") == []
+
+
+def test_no_id_is_nobodys(place: Path, memory: Path, process: subprocess.Popen[bytes]) -> None:
+    left(place, memory, token=process_token(process.pid), id="")
+    assert folders.fence(place, "") == []
+    assert process.poll() is None
+
+
+def test_an_older_agent_that_can_t_be_seen_stops_the_new_one(place: Path, memory: Path) -> None:
+    made, _ = left(place, memory, pid_space="another container")
+    with pytest.raises(JaxClusterError, match=f"If it has: rm -r {made.path}"):
+        folders.fence(place, "one/1")
+    assert made.path.exists()
+
+
+def test_a_login_sessions_folder_is_not_used(tmp_path: Path) -> None:
+    """It is removed at the end of the user's last login, as when an ssh connection ends."""
+    found = folders.root({"XDG_RUNTIME_DIR": str(tmp_path)})
+    assert tmp_path not in found.parents
+
+
+# --------------------------------------------------------------------------- what a host says
+
+
+def test_a_host_says_what_must_be_equal_everywhere() -> None:
+    said = report.host_report(environ={"SLURM_PROCID": "3", "PMI_RANK": "1"})
+    assert said["number"] == 3
+    assert set(said["versions"]) == {"python", "jaxcluster", *report.PACKAGES}
+    assert all(said["versions"].values())
+    json.dumps(said)
+
+
+@pytest.mark.parametrize(
+    ("environ", "number"),
+    [
+        ({}, None),
+        ({"OMPI_COMM_WORLD_RANK": "2"}, 2),
+        ({"PMI_RANK": "0"}, 0),
+        ({"PMI_RANK": "x", "JOB_COMPLETION_INDEX": "7"}, 7),
+        ({"SLURM_PROCID": ""}, None),
+    ],
+)
+def test_the_launchers_number_is_read_where_it_says_one(
+    environ: dict[str, str], number: int | None
+) -> None:
+    assert report.launcher_number(environ) == number
+
+
+def test_a_hosts_address_is_the_one_on_the_way_to_the_notebook() -> None:
+    assert report.own_address("127.0.0.5") == "127.0.0.1"
+    assert report.own_address("no address at all")
+    assert report.own_address()
