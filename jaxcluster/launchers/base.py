@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jaxcluster.launchers.quoting import quote_path
+
 LEASE_S = 20.0  # an agent without its owner's connection ends after this
 AT_ONCE = 8  # logins through one jump host; sshd drops more ("MaxStartups 10:30:100")
 ANNOUNCEMENT = "jaxcluster-agent"
@@ -60,6 +62,18 @@ def agent_argv(agent: AgentOptions, listen: str = "tcp", stdin_ends: bool = Fals
         f"{agent.lease_s:g}",
         *(["--stdin-ends"] if stdin_ends else []),
     ]
+
+
+def agent_words(agent: AgentOptions, stdin_ends: bool = False) -> list[str]:
+    """The agent's command line for who runs it on its host without a shell, with its environment.
+
+    A Python in ``~/`` is looked for in the home there, which needs a shell.
+    """
+    words = agent_argv(agent, stdin_ends=stdin_ends)
+    if agent.python.startswith("~"):
+        words = ["sh", "-c", f'exec {quote_path(agent.python)} "$@"', "sh", *words[1:]]
+    # Not srun's --export and mpiexec's -x or -genv: each of them reads some values itself.
+    return [*(["env", *(f"{k}={v}" for k, v in agent.env)] if agent.env else []), *words]
 
 
 def announcements(line: str) -> tuple[list[Mapping[str, Any]], str]:

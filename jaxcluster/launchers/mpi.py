@@ -23,7 +23,7 @@ from jaxcluster.launchers.base import (
     Launcher,
     LaunchPlan,
     Reason,
-    agent_argv,
+    agent_words,
 )
 from jaxcluster.launchers.hosts import Host, expand_nodelist, place, read_hostfile
 from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble
@@ -99,14 +99,11 @@ class MPI(Launcher):
                 )
         names = tuple(host.name for host in self.hosts)
         ranks = place(self.hosts, self.num_processes)
-        settings = [f"{name}={value}" for name, value in agent.env]
         argv = (
             self.mpiexec,
             *self.extra,
             *self._options(names),
-            # Not -x or -genv: those differ, and Open MPI's reads some values itself.
-            *(["env", *settings] if settings else []),
-            *agent_argv(agent),
+            *agent_words(agent),
         )
         command = Command(
             argv,
@@ -196,7 +193,9 @@ def explain_mpi(end: End, mpiexec: str = "mpiexec") -> Reason:
         if (login := login_trouble(lines)) is not None:
             return login
         if re.search(r"run as root|as root", text) and "allow-run-as-root" in text:
-            return Reason(f"{command} does not run as root.", "--mpi-args --allow-run-as-root")
+            return Reason(
+                f"{command} does not run as root.", "Say so: --mpi-args=--allow-run-as-root"
+            )
         if re.search(r"not enough slots|All nodes which are allocated .* filled", text):
             return Reason(
                 f"{command} has not enough slots: its batch job has other hosts. "

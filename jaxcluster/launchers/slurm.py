@@ -29,6 +29,7 @@ from jaxcluster.launchers.base import (
     PlannedFile,
     Reason,
     agent_argv,
+    agent_words,
 )
 from jaxcluster.launchers.hosts import Host, expand_nodelist, place
 from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble
@@ -184,13 +185,13 @@ class Slurm(Launcher):
                 lines.append(f"#SBATCH --{name}")
             elif value:
                 lines.append(f"#SBATCH --{name}={_sbatch_word(value)}")
-        lines += [f"#SBATCH {line}" for line in self.extra]
+        lines += [f"#SBATCH {_as_option(line)}" for line in self.extra]
         # For every rank's sake, not for one: srun would hand on the limits of one task.
         lines.append("unset SLURM_CPU_BIND SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK SLURM_GPU_BIND")
         lines += [f"export {name}={shlex.quote(value)}" for name, value in agent.env]
         step = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", *STEP]
         # ALL: what the job was submitted with (a site may have it submitted with NONE).
-        step += ["--export=ALL", "--input=none", *_there(agent, stdin_ends=False)]
+        step += ["--export=ALL", "--input=none", *agent_argv(agent)]
         lines.append(f"exec {_shell(step, agent.python)}")
         return "\n".join(lines) + "\n"
 
@@ -220,8 +221,7 @@ class Slurm(Launcher):
             f"--nodelist={','.join(nodes)}",
             "--export=ALL",
             "--unbuffered",
-            *(["env", *(f"{k}={v}" for k, v in agent.env)] if agent.env else []),
-            *_there(agent, stdin_ends=True),
+            *agent_words(agent, stdin_ends=True),
         )
         return Command(argv, numbers, agent.python, drop=self.drop, keeps_stdin=True, term_s=2.0)
 
@@ -283,8 +283,8 @@ class Slurm(Launcher):
             if re.search(r"[\x00-\x1f\x7f]", value) or (value and not value.strip()):
                 refuse(option, f"can't be {value!r}", example)
         for line in self.extra:
-            if not line.strip().startswith("-") or re.search(r"[\x00-\x08\x0a-\x1f]", line):
-                refuse("--sbatch", f"{line!r} is not an option of sbatch's", "'--exclusive'")
+            if not re.match(r"-{0,2}[A-Za-z]", line) or re.search(r"[\x00-\x1f]", line):
+                refuse("--sbatch", f"{line!r} is not an option of sbatch's", "exclusive")
             name = line.strip().lstrip("-").partition("=")[0].split(" ")[0]
             if name in (
                 "job-name",
@@ -298,9 +298,7 @@ class Slurm(Launcher):
                 "a",
                 "parsable",
             ):
-                refuse(
-                    "--sbatch", f"can't set {line.strip()!r}: jaxcluster needs it", "'--exclusive'"
-                )
+                refuse("--sbatch", f"can't set {line.strip()!r}: jaxcluster needs it", "exclusive")
 
     # -- what Slurm says
 
@@ -413,8 +411,9 @@ def _is_option(name: str) -> bool:
     return name in ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_CONNECTION_INFO")
 
 
-def _there(agent: AgentOptions, stdin_ends: bool) -> list[str]:
-    return agent_argv(agent, stdin_ends=stdin_ends)
+def _as_option(line: str) -> str:
+    """``exclusive`` or ``mem=4G`` as sbatch's own words; ``--exclusive`` as it stands."""
+    return line if line.startswith("-") else f"--{line}"
 
 
 def _sbatch_word(value: str) -> str:

@@ -204,7 +204,7 @@ def describe_end(job: dict[str, str]) -> tuple[str, str]:
     told = f"Slurm's job {id} {STATES.get(state, state or 'is gone')}"
     hints = {
         "TIMEOUT": "Longer: --time 2:00:00",
-        "OUT_OF_MEMORY": "More of it: --sbatch '--mem=64G'",
+        "OUT_OF_MEMORY": "More of it: --mem 64G",
         "PREEMPTED": "Start again: %jaxcluster start",
         "NODE_FAIL": "Start again: %jaxcluster start",
     }

@@ -210,8 +210,12 @@ def refused(launch: Launch, timeout_s: float = 60) -> str:
 
 def test_a_job_s_agents_come_up_and_stop_cancels_it(site: Site) -> None:
     value = 'it\'s "$HOME" \\ !\nsecond line'
-    launch = site.launch(env=(("XLA_FLAGS", value),))
+    launch = site.launch(
+        Slurm(ntasks_per_node=2, cpus_per_task=2, extra=("comment=x",)),
+        env=(("XLA_FLAGS", value),),
+    )
     (agent,) = launch.start(60)
+    assert launch.plan.ranks == (2,)
     assert agent.host == 0  # there is but one
     assert "--owner-key=key'!$" in agent.facts["argv"]
     assert agent.facts["env"]["XLA_FLAGS"] == value
@@ -250,7 +254,7 @@ def test_a_job_that_would_never_start_is_told_at_once(site: Site) -> None:
         ({"gres": "gpu:4"}, "Slurm has no such resource. sbatch says: ", "--gres gpu:4"),
         ({"constraint": "a100"}, "No node of Slurm's has what --constraint", "sinfo -o '%N %f'"),
         ({"mem": "900G"}, "Slurm has no nodes of this kind, or not so many. ", "--mem"),
-        ({"extra": ("--foo",)}, "Slurm did not take the job. sbatch says: ", "sinfo"),
+        ({"extra": ("foo",)}, "Slurm did not take the job. sbatch says: ", "sinfo"),
     ],
 )
 def test_what_slurm_refuses_is_told_in_its_words(

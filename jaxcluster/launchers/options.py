@@ -1,0 +1,295 @@
+"""The options of ``%jaxcluster start`` that belong to one launcher: which, and what they mean.
+
+``add_to`` puts all of them into the start command's parser; ``launcher_of`` makes a launcher of
+what was typed, and refuses an option that this launcher does not know.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaxcluster.errors import UsageError
+from jaxcluster.launchers.base import Launcher
+from jaxcluster.launchers.hosts import Host, parse_hosts, read_hostfile
+from jaxcluster.launchers.mpi import MPI
+from jaxcluster.launchers.slurm import Slurm
+from jaxcluster.launchers.ssh import SSH
+from jaxcluster.launchers.through_ipp import ThroughIPP
+
+NAMES = ("local", "ssh", "slurm", "mpi", "ipp:NAME")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: its word, whose it is, and how it is read.
+
+    Attributes:
+      word: e.g. ``--hosts``.
+      launchers: the launchers that know it.
+      metavar: what stands for its value; empty for a switch.
+      help: for ``--help``.
+      read: makes a value of a word; a ValueError says that it is none.
+      repeated: whether it may be given several times.
+    """
+
+    word: str
+    launchers: tuple[str, ...]
+    metavar: str
+    help: str
+    read: Callable[[str], object] = str
+    repeated: bool = False
+
+    @property
+    def dest(self) -> str:
+        return self.word.lstrip("-").replace("-", "_")
+
+
+def _count(word: str) -> int:
+    number = int(word)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+OPTIONS = (
+    Option("--hosts", ("ssh", "mpi"), "H:N,...", "hosts and their ranks: h1:2,user@h2:2"),
+    Option("--hostfile", ("ssh", "mpi"), "FILE", "the same, a line each: h1 slots=2"),
+    Option("--python", ("ssh", "slurm", "mpi", "ipp"), "PATH", "the hosts' Python"),
+    Option("--user", ("ssh",), "NAME", "for hosts without one of their own"),
+    Option("--port", ("ssh",), "PORT", "of sshd, for hosts without one of their own", _count),
+    Option("--jump", ("ssh",), "HOST", "log in through it (ssh -J)"),
+    Option("--ssh-config", ("ssh",), "FILE", "an ssh config (ssh -F)"),
+    Option("--ssh-option", ("ssh",), "NAME=VALUE", "as for ssh -o; may be repeated", str, True),
+    Option("--ssh", ("ssh",), "COMMAND", "what stands for ssh"),
+    Option("--direct", ("ssh",), "", "reach the agents by TCP, not through ssh"),
+    Option("--nodes", ("slurm", "ipp"), "N", "how many nodes", _count),
+    Option("--ntasks-per-node", ("slurm", "ipp"), "N", "ranks on each node", _count),
+    Option("--partition", ("slurm",), "NAME", "as for sbatch"),
+    Option("--account", ("slurm",), "NAME", "as for sbatch"),
+    Option("--qos", ("slurm",), "NAME", "as for sbatch"),
+    Option("--time", ("slurm",), "TIME", "the job's time limit: 2:00:00 is two hours"),
+    Option("--gres", ("slurm",), "LIST", "as for sbatch: gpu:4"),
+    Option("--constraint", ("slurm",), "LIST", "as for sbatch"),
+    Option("--cpus-per-task", ("slurm",), "N", "as for sbatch", _count),
+    Option("--mem", ("slurm",), "SIZE", "of a node: 64G"),
+    Option(
+        "--sbatch",
+        ("slurm",),
+        "OPTION",
+        "another #SBATCH option: exclusive; may be repeated",
+        str,
+        True,
+    ),
+    Option("--new-job", ("slurm",), "", "submit a job inside of an allocation, too"),
+    Option("--mpiexec", ("mpi",), "PATH", "which one"),
+    Option("--mpi-args", ("mpi",), "WORDS", "further arguments for it"),
+    Option("--ipp-profile", ("ipp",), "NAME", "an ipyparallel profile with its settings"),
+)
+BY_DEST = {option.dest: option for option in OPTIONS}
+EXAMPLES = {
+    "local": "%jaxcluster start -n 4",
+    "ssh": "%jaxcluster start --launcher ssh --hosts h1:2,h2:2",
+    "slurm": "%jaxcluster start --launcher slurm --nodes 2 --ntasks-per-node 2",
+    "mpi": "%jaxcluster start --launcher mpi --hosts h1:2,h2:2",
+    "ipp": "%jaxcluster start --launcher ipp:pbs --ipp-profile NAME --nodes 2 -n 4",
+}
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """All options of all launchers; what was not typed is None."""
+    for option in OPTIONS:
+        told = f"{option.help} ({', '.join(option.launchers)})"
+        if not option.metavar:
+            parser.add_argument(option.word, action="store_const", const="yes", help=told)
+        else:
+            action = "append" if option.repeated else "store"
+            parser.add_argument(option.word, metavar=option.metavar, action=action, help=told)
+
+
+def taken_from(parsed: argparse.Namespace) -> dict[str, str | list[str]]:
+    """What was typed of them, by ``Option.dest``; taken out of ``parsed``."""
+    found = {dest: vars(parsed).pop(dest, None) for dest in BY_DEST}
+    return {dest: value for dest, value in found.items() if value is not None}
+
+
+def launcher_of(
+    name: str, typed: dict[str, str | list[str]], num_processes: int | None = None
+) -> tuple[Launcher | None, str]:
+    """(the launcher that was asked for, the hosts' Python or nothing); None stands for local.
+
+    Args:
+      name: what stands behind ``--launcher``.
+      typed: what ``taken_from`` found; in Python, keyword arguments of the same names.
+      num_processes: ``-n``.
+
+    Raises:
+      UsageError: there is no such launcher, it does not know an option, or a value is none.
+    """
+    kind, colon, rest = name.partition(":")
+    if kind not in EXAMPLES or (colon and kind != "ipp") or (kind == "ipp" and not rest):
+        close = [n for n in difflib.get_close_matches(name, NAMES, n=1) if n != name]
+        wrong = f"There is no launcher {name!r}"
+        if kind == "ipp":
+            wrong = "ipp needs the name of one of ipyparallel's launchers"
+        elif close:
+            wrong += f" (did you mean {close[0]}?)"
+        example = EXAMPLES["ipp" if kind == "ipp" else "ssh"]
+        raise UsageError(f"{wrong}.", f"There are: {', '.join(NAMES)}. For example: {example}")
+    _refuse_foreign(kind, typed)
+    given = {dest: _read(BY_DEST[dest], value) for dest, value in typed.items()}
+    python = str(given.pop("python", ""))
+    make = {"ssh": _ssh, "slurm": _slurm, "mpi": _mpi, "ipp": _ipp}.get(kind)
+    if make is None:
+        return None, ""
+    return make(_Given(given), num_processes, rest), python
+
+
+def _refuse_foreign(kind: str, typed: dict[str, str | list[str]]) -> None:
+    """Each launcher has its options; one that another knows is named with those."""
+    for dest in typed:
+        option = BY_DEST.get(dest)
+        if option is not None and kind in option.launchers:
+            continue
+        word = option.word if option is not None else f"--{dest.replace('_', '-')}"
+        mine = [o.word for o in OPTIONS if kind in o.launchers]
+        of = f"; it is one of {' and '.join(option.launchers)}" if option is not None else ""
+        raise UsageError(
+            f"--launcher {kind} does not know {word}{of}.",
+            (f"It knows: {' '.join(mine)}. " if mine else "") + f"For example: {EXAMPLES[kind]}",
+        )
+
+
+def _read(option: Option, value: str | list[str]) -> object:
+    """The value of one option.
+
+    Raises:
+      UsageError: it is none.
+    """
+    if isinstance(value, list):
+        return tuple(value)
+    if option.metavar and not value.strip():
+        raise UsageError(f"{option.word} has no value.", f"{option.word} {option.metavar}")
+    try:
+        return option.read(value)
+    except ValueError:
+        raise UsageError(
+            f"{option.word} must be a whole number from 1 up, not {value!r}.",
+            f"For example: {option.word} 2",
+        ) from None
+
+
+class _Given:
+    """What was given, with types; each is asked for as what it is."""
+
+    def __init__(self, values: dict[str, object]) -> None:
+        self._values = values
+
+    def text(self, dest: str) -> str:
+        return str(self._values.get(dest, ""))
+
+    def number(self, dest: str) -> int | None:
+        value = self._values.get(dest)
+        return value if isinstance(value, int) else None
+
+    def several(self, dest: str) -> tuple[str, ...]:
+        value = self._values.get(dest, ())
+        return tuple(map(str, value)) if isinstance(value, tuple) else ()
+
+    def words(self, dest: str) -> tuple[str, ...]:
+        try:
+            return tuple(shlex.split(self.text(dest)))
+        except ValueError as error:
+            raise UsageError(f"{BY_DEST[dest].word}: {error}.", "Close the quotes.") from None
+
+    def switch(self, dest: str) -> bool:
+        return bool(self._values.get(dest))
+
+
+def _home(path: str) -> str:
+    """No shell stands between us and the launcher's command."""
+    return os.path.expanduser(path)
+
+
+def _hosts(given: _Given, kind: str) -> tuple[Host, ...]:
+    hosts, file = given.text("hosts"), given.text("hostfile")
+    if hosts and file:
+        raise UsageError("--hosts and --hostfile say the same twice.", "Leave one of them away.")
+    if file:
+        return read_hostfile(Path(file))
+    if not hosts and kind == "ssh":
+        raise UsageError("--launcher ssh needs hosts.", f"For example: {EXAMPLES['ssh']}")
+    return parse_hosts(hosts) if hosts else ()
+
+
+def _ssh(given: _Given, num_processes: int | None, rest: str) -> Launcher:
+    for option in given.several("ssh_option"):
+        if "=" not in option.strip("="):
+            raise UsageError(
+                f"--ssh-option: {option!r} is not of the form NAME=VALUE.",
+                "For example: --ssh-option IdentityFile=~/.ssh/cluster",
+            )
+    port = given.number("port")
+    if port is not None and port > 65535:
+        raise UsageError(f"--port: {port} is not a port from 1 to 65535.", "--port 2222")
+    for dest in ("jump", "user"):
+        if given.text(dest).startswith("-"):
+            raise UsageError(f"--{dest} can't be {given.text(dest)!r}.", EXAMPLES["ssh"])
+    return SSH(
+        _hosts(given, "ssh"),
+        num_processes,
+        ssh=given.words("ssh") or ("ssh",),
+        config=_home(given.text("ssh_config")),
+        options=given.several("ssh_option"),
+        jump=given.text("jump"),
+        user=given.text("user") or None,
+        port=port,
+        direct=given.switch("direct"),
+    )
+
+
+def _slurm(given: _Given, num_processes: int | None, rest: str) -> Launcher:
+    return Slurm(
+        num_processes,
+        nodes=given.number("nodes"),
+        ntasks_per_node=given.number("ntasks_per_node"),
+        partition=given.text("partition"),
+        account=given.text("account"),
+        qos=given.text("qos"),
+        time=given.text("time"),
+        gres=given.text("gres"),
+        constraint=given.text("constraint"),
+        cpus_per_task=given.number("cpus_per_task"),
+        mem=given.text("mem"),
+        extra=given.several("sbatch"),
+        new_job=given.switch("new_job"),
+    )
+
+
+def _mpi(given: _Given, num_processes: int | None, rest: str) -> Launcher:
+    return MPI(
+        _hosts(given, "mpi"),
+        num_processes,
+        mpiexec=_home(given.text("mpiexec")) or "mpiexec",
+        extra=given.words("mpi_args"),
+    )
+
+
+def _ipp(given: _Given, num_processes: int | None, rest: str) -> Launcher:
+    return ThroughIPP(
+        rest,
+        profile=given.text("ipp_profile"),
+        agents=given.number("nodes") or 1,
+        num_processes=num_processes,
+        ranks_each=given.number("ntasks_per_node"),
+    )
+
+
+def options_known_to(kind: str) -> Sequence[str]:
+    """The words that a launcher knows, for completion and documents."""
+    return [option.word for option in OPTIONS if kind in option.launchers]

@@ -1,0 +1,233 @@
+"""What each launcher would run and write, held against golden files; and agents' lines.
+
+Write them again with ``GOLDEN=write pytest tests/unit/test_launch_plans.py`` and look at the diff.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jaxcluster.errors import UsageError
+from jaxcluster.launchers.base import AgentOptions, Launcher, LaunchPlan, announcements, describe
+from jaxcluster.launchers.hosts import parse_hosts
+from jaxcluster.launchers.mpi import MPI, flavour_of, hosts_of_job
+from jaxcluster.launchers.slurm import Allocation, Slurm
+from jaxcluster.launchers.ssh import SSH, jump_host, remote_command
+from jaxcluster.launchers.through_ipp import ROOT, ThroughIPP
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+AGENT = AgentOptions(
+    "main",
+    "yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID",  # ZeroMQ's own example of a public key
+    "~/my env/bin/python",
+    env=(("XLA_FLAGS", "--xla_a='1 2' !"), ("EMPTY", "")),
+)
+FOLDER = "/home/me/.jaxcluster/launch/4f2a"
+HOSTS = parse_hosts("h1:2,me@h2:2:2222,[fe80::1]:2")
+NODES = ("n01", "n02", "n03")
+LAUNCHERS: dict[str, Launcher] = {
+    "ssh": SSH(HOSTS),
+    "ssh-direct": SSH(
+        HOSTS[:2],
+        ssh=("ssh", "-v"),
+        config="~/cfg",
+        options=("A=b c", "BatchMode=no"),
+        jump="gate",
+        user="you",
+        port=22,
+        direct=True,
+    ),
+    "slurm": Slurm(nodes=2, ntasks_per_node=2),
+    "slurm-all": Slurm(
+        None, 2, 4, "gpu", "proj 1", "high", "2:00:00", "gpu:a100:4", "a100&nvlink", 8, "64G",
+        ("exclusive", '--comment="two words"'), drop=("SLURM_NTASKS",),
+    ),
+    "slurm-allocation": Slurm(
+        nodes=2, allocation=Allocation("12", NODES, 4), drop=("JPY_PARENT_PID", "SLURM_NTASKS")
+    ),
+    "mpi-openmpi4": MPI(parse_hosts("h1:2,h2:2"), as_root=True),
+    "mpi-openmpi5": MPI(
+        parse_hosts("h1.site,h2.site"), 4, extra=("--mca", "a", "b c"), flavour="openmpi5"
+    ),
+    "mpi-mpich": MPI(parse_hosts("h1:2,h2:2"), mpiexec="/opt/mpich/bin/mpiexec", flavour="mpich"),
+    "ipp": ThroughIPP("pbs", "mine", 2, 4, here="/usr/bin/python3"),
+}  # fmt: skip
+
+
+def plan(name: str) -> LaunchPlan:
+    return LAUNCHERS[name].render(AGENT, FOLDER)
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_dry_run(name: str) -> None:
+    found = describe(plan(name)).replace(ROOT, "ROOT") + "\n"
+    path = GOLDEN / f"launch-{name}.txt"
+    if os.environ.get("GOLDEN") == "write":
+        path.write_text(found)
+    assert found == path.read_text()
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_a_plan_is_pure_and_has_an_agent_for_each_host(name: str) -> None:
+    one, two = plan(name), plan(name)
+    assert one == two
+    numbers = [number for command in one.commands for number in command.hosts]
+    assert numbers == list(range(one.num_hosts))
+    assert one.hosts == () or len(one.hosts) == one.num_hosts
+    # Whatever ends it, it ends: by its input, by a signal, by a cancel command.
+    assert all(command.argv for command in one.commands)
+    assert all(Path(file.path).is_relative_to(FOLDER) for file in one.files)
+
+
+def test_two_starts_share_no_socket_and_no_job() -> None:
+    other = SSH(HOSTS).render(AGENT, FOLDER + "x")
+    there = {c.tunnel.there for p in (plan("ssh"), other) for c in p.commands if c.tunnel}
+    assert len(there) == 6
+    cancels = {LAUNCHERS["slurm"].render(AGENT, FOLDER + x).commands[0].cancel for x in "ab"}
+    assert len(cancels) == 2
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_only_some_launchers_have_a_successor(name: str) -> None:
+    command = LAUNCHERS[name].successor(plan(name), 1, "whoever")
+    if not name.startswith("ssh") and name != "slurm-allocation":
+        assert command is None
+        return
+    assert command is not None and command.hosts == (1,)
+    if name == "slurm-allocation":
+        assert "--nodes=1" in command.argv and "--ntasks=1" in command.argv
+        assert "--nodelist=n02" in command.argv and "--jobid=12" in command.argv
+
+
+# ------------------------------------------------------------------------------------- details
+
+
+def test_ssh_options_of_the_user_win_but_for_asking() -> None:
+    argv = SSH(HOSTS[:1], options=("BatchMode=no", "ServerAliveInterval=60")).render(AGENT, "/f")
+    words = list(argv.commands[0].argv)
+    # ssh takes the first value that it meets.
+    assert words.index("BatchMode=yes") < words.index("BatchMode=no")
+    assert words.index("ServerAliveInterval=60") < words.index("ServerAliveInterval=5")
+
+
+def test_what_no_login_shell_passes_on_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"ssh can't pass this on: .* holds a line break"):
+        SSH(HOSTS).render(replace(AGENT, env=(("A", "b\nc"),)), FOLDER)
+    with pytest.raises(UsageError, match="'A B' is not the name of a variable"):
+        SSH(HOSTS).render(replace(AGENT, env=(("A B", "c"),)), FOLDER)
+
+
+def test_a_socket_s_path_is_not_too_long() -> None:
+    with pytest.raises(UsageError, match="is too long for the path of a Unix socket"):
+        SSH(HOSTS).render(AGENT, "/" + "x" * 100)
+    SSH(HOSTS, direct=True).render(AGENT, "/" + "x" * 100)
+
+
+def test_the_remote_line_is_one_that_people_can_read() -> None:
+    agent = AgentOptions("main", "key", "/usr/bin/python3")
+    assert remote_command(agent, "tcp") == (
+        "exec /usr/bin/python3 -m jaxcluster.agent --cluster main --owner-key=key --listen tcp "
+        "--lease 20 --stdin-ends"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "through"),
+    [
+        ("host h1\nproxyjump gate\n", "gate"),
+        ("proxyjump none\nproxycommand nc %h 22\n", "nc %h 22"),
+        ("proxycommand none\n", ""),
+        ("", ""),
+    ],
+)
+def test_what_a_host_is_reached_through(settings: str, through: str) -> None:
+    assert jump_host(settings) == through
+
+
+@pytest.mark.parametrize(
+    ("version", "flavour"),
+    [
+        ("mpiexec (OpenRTE) 4.1.4\n\nReport bugs to http://www.open-mpi.org/", "openmpi4"),
+        ("mpirun (Open MPI) 5.0.11\n", "openmpi5"),
+        ("mpirun (Open MPI) 4.0.3\n", "openmpi4"),
+        ("prterun (PRRTE) 3.0.5\n", "openmpi5"),
+        ("HYDRA build details:\n    Version:      5.0.2\n", "mpich"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.1\n", None),
+        ("", None),
+    ],
+)
+def test_which_mpiexec_it_is(version: str, flavour: str | None) -> None:
+    assert flavour_of(version) == flavour
+
+
+def test_the_hosts_of_a_batch_job(tmp_path: Path) -> None:
+    def names(**environ: str) -> list[str]:
+        return [str(host) for host in hosts_of_job(environ)]
+
+    (tmp_path / "pbs").write_text("h1\nh1\nh2\nh2\n")
+    (tmp_path / "sge").write_text("h1.site 2 all.q@h1 UNDEFINED\nh2.site 2 all.q@h2 UNDEFINED\n")
+    assert names() == []
+    assert names(SLURM_JOB_NODELIST="n[1-2]") == ["n1", "n2"]
+    assert names(PBS_NODEFILE=str(tmp_path / "pbs")) == ["h1:2", "h2:2"]
+    assert names(PE_HOSTFILE=str(tmp_path / "sge")) == ["h1.site:2", "h2.site:2"]
+
+
+@pytest.mark.parametrize("hosts", ["me@h1", "h1:2:22", "[fe80::1]"])
+def test_mpiexec_takes_plain_names(hosts: str) -> None:
+    with pytest.raises(UsageError, match="mpiexec takes plain names of hosts, not "):
+        MPI(parse_hosts(hosts)).render(AGENT, FOLDER)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (Slurm(time="soon"), "--time 'soon' is not a time of Slurm's."),
+        (Slurm(partition="a\nb"), "--partition can't be 'a\\nb'."),
+        (Slurm(extra=("; rm",)), "--sbatch '; rm' is not an option of sbatch's."),
+        (Slurm(extra=("wrap=x",)), "--sbatch can't set 'wrap=x': jaxcluster needs it."),
+        (Slurm(extra=("--x\n#SBATCH --y",)), "is not an option of sbatch's."),
+        (Slurm(extra=("--output=x",)), "--sbatch can't set '--output=x': jaxcluster needs it."),
+        (Slurm(num_processes=5, nodes=2), "5 ranks can't be shared out evenly among 2 nodes."),
+        (Slurm(num_processes=5, nodes=2, ntasks_per_node=2), "-n 5 and the nodes' ranks, 4"),
+        (
+            Slurm(allocation=Allocation("7", ())),
+            "This notebook is in job 7, and SLURM_JOB_NODELIST",
+        ),
+    ],
+)
+def test_what_slurm_would_misread_is_refused(options: Slurm, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        options.render(AGENT, FOLDER)
+    assert said in str(caught.value)
+    assert "\n" in str(caught.value)
+
+
+# ------------------------------------------------------------------------------- agents' lines
+
+LINE = '{"jaxcluster-agent": {"pid": 1}}'
+
+
+@pytest.mark.parametrize(
+    ("line", "pids", "rest"),
+    [
+        (LINE, [1], ""),
+        (f"motd: {LINE}", [1], "motd: "),
+        (f"{LINE}{LINE} bye\r", [1, 1], " bye\r"),
+        ("\x1b[1m{" + LINE, [1], "\x1b[1m{"),
+        ('{"jaxcluster-agent" : {"pid": 2, "env": {"x": "}"}}}', [2], ""),
+        ("Welcome", [], "Welcome"),
+        ('{"jaxcluster-agent": {"pid": ', [], '{"jaxcluster-agent": {"pid": '),
+        ('{"jaxcluster-agent": 1}', [], '{"jaxcluster-agent": 1}'),
+        ("", [], ""),
+    ],
+)
+def test_an_agent_s_line_is_found_in_what_a_shell_prints(
+    line: str, pids: list[int], rest: str
+) -> None:
+    found, left = announcements(line)
+    assert [facts["pid"] for facts in found] == pids
+    assert left == rest

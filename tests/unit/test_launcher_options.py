@@ -1,0 +1,148 @@
+"""From the words of ``%jaxcluster start --launcher ...`` to a launcher, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jaxcluster.arguments import start_parser
+from jaxcluster.errors import UsageError
+from jaxcluster.launchers.base import Launcher
+from jaxcluster.launchers.hosts import Host
+from jaxcluster.launchers.mpi import MPI
+from jaxcluster.launchers.options import (
+    EXAMPLES,
+    OPTIONS,
+    add_to,
+    launcher_of,
+    options_known_to,
+    taken_from,
+)
+from jaxcluster.launchers.slurm import Slurm
+from jaxcluster.launchers.ssh import SSH
+from jaxcluster.launchers.through_ipp import ThroughIPP
+
+
+def started(line: str) -> tuple[Launcher | None, str]:
+    parser = start_parser("%jaxcluster start")
+    add_to(parser)
+    parsed = parser.read(line)
+    return launcher_of(parsed.launcher, taken_from(parsed), parsed.num_processes)
+
+
+def refused(line: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        started(line)
+    return str(caught.value)
+
+
+H1, H2 = Host("h1", 2), Host("h2", 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "launcher"),
+    [
+        ("", None),
+        ("-n 4 --launcher local", None),
+        ("--launcher ssh --hosts h1:2,h2:2", SSH((H1, H2))),
+        (
+            "--launcher ssh --hosts h1,h2 -n 4 --user me --port 2222 --jump gate --ssh-config c "
+            "--ssh-option A=1 --ssh-option 'B=2 3' --ssh 'ssh -v' --direct",
+            SSH(
+                (Host("h1"), Host("h2")), 4, ("ssh", "-v"), "c", ("A=1", "B=2 3"), "gate", "me",
+                2222, True,
+            ),
+        ),
+        (
+            "--launcher slurm --nodes 2 --ntasks-per-node 4 --partition gpu --account a --qos q "
+            "--time 2:00:00 --gres gpu:4 --constraint 'a100&nvlink' --cpus-per-task 8 --mem 64G "
+            "--sbatch exclusive --sbatch=--mail-type=END --new-job",
+            Slurm(
+                None, 2, 4, "gpu", "a", "q", "2:00:00", "gpu:4", "a100&nvlink", 8, "64G",
+                ("exclusive", "--mail-type=END"), True,
+            ),
+        ),
+        (
+            "--launcher mpi --hosts h1:2,h2:2 --mpiexec /opt/mpiexec --mpi-args '--mca a b'",
+            MPI((H1, H2), None, "/opt/mpiexec", ("--mca", "a", "b")),
+        ),
+        ("--launcher mpi", MPI()),
+        (
+            "--launcher ipp:pbs --ipp-profile mine --nodes 2 -n 8",
+            ThroughIPP("pbs", "mine", 2, 8),
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_typed_becomes_a_launcher(line: str, launcher: Launcher | None) -> None:
+    assert started(line) == (launcher, "")
+
+
+def test_the_hosts_python_is_any_launcher_s() -> None:
+    assert started("--launcher ssh --hosts h1 --python ~/env/bin/python")[1] == "~/env/bin/python"
+    assert started("--launcher slurm --python p")[1] == "p"
+
+
+def test_a_hostfile_is_read(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("h1 slots=2\nh2 slots=2\n")
+    assert started(f"--launcher ssh --hostfile {tmp_path}/hosts")[0] == SSH((H1, H2))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--launcher shh", "There is no launcher 'shh' (did you mean ssh?)."),
+        ("--launcher kubernetes", "There is no launcher 'kubernetes'."),
+        ("--launcher ssh:x --hosts h1", "There is no launcher 'ssh:x'"),
+        ("--launcher ipp", "ipp needs the name of one of ipyparallel's launchers."),
+        ("--launcher ipp:", "ipp needs the name of one of ipyparallel's launchers."),
+        ("--launcher ssh", "--launcher ssh needs hosts."),
+        ("--hosts h1", "--launcher local does not know --hosts; it is one of ssh and mpi."),
+        (
+            "--launcher ssh --hosts h1 --partition gpu",
+            "--launcher ssh does not know --partition; it is one of slurm.\nIt knows: --hosts",
+        ),
+        ("--launcher slurm --hosts h1", "--launcher slurm does not know --hosts; it is one of"),
+        ("--launcher mpi --hosts h1 --user me", "--launcher mpi does not know --user"),
+        ("--launcher ipp:pbs --time 1", "--launcher ipp does not know --time"),
+        ("--launcher slurm --nodes two", "--nodes must be a whole number from 1 up, not 'two'."),
+        ("--launcher slurm --nodes 0", "--nodes must be a whole number from 1 up, not '0'."),
+        ("--launcher slurm --partition ''", "--partition has no value."),
+        ("--launcher ssh --hosts h1:two", "'two' in 'h1:two' is not a number of ranks"),
+        ("--launcher ssh --hosts h1 --port 99999", "--port: 99999 is not a port"),
+        ("--launcher ssh --hosts h1 --ssh-option Foo", "'Foo' is not of the form NAME=VALUE"),
+        ("--launcher ssh --hosts h1 --jump=-oX=y", "--jump can't be '-oX=y'."),
+        ("--launcher ssh --hosts h1 --hostfile f", "--hosts and --hostfile say the same twice."),
+        ("--launcher ssh --hosts h1 --ssh 'a \"b'", "--ssh: No closing quotation."),
+        ("--launcher ssh --host h1", "there is no --host (did you mean --hosts?)"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_to_type(line: str, said: str) -> None:
+    told = refused(line)
+    assert said in told
+    assert "\n" in told
+
+
+def test_every_option_is_refused_by_every_launcher_that_does_not_know_it() -> None:
+    bases = {kind: f"--launcher {kind}{':pbs' if kind == 'ipp' else ''}" for kind in EXAMPLES}
+    for option in OPTIONS:
+        value = "" if not option.metavar else "=2"
+        for kind, base in bases.items():
+            if kind not in option.launchers:
+                told = refused(f"{base} {option.word}{value}")
+                assert told.startswith(f"--launcher {kind} does not know {option.word}; ")
+                assert EXAMPLES[kind] in told
+            else:
+                assert option.word in options_known_to(kind)
+
+
+def test_examples_are_taken() -> None:
+    for kind, example in EXAMPLES.items():
+        launcher, _ = started(example.removeprefix("%jaxcluster start "))
+        assert (launcher is None) == (kind == "local")
+
+
+def test_python_s_keyword_arguments_take_the_same_way() -> None:
+    assert launcher_of("ssh", {"hosts": "h1:2,h2:2"}) == (SSH((H1, H2)), "")
+    with pytest.raises(UsageError, match="--launcher ssh does not know --foo-bar"):
+        launcher_of("ssh", {"hosts": "h1", "foo_bar": "1"})
