@@ -206,9 +206,9 @@ class Starting:
         """Take all steps; returns the ranks, whose record is saved."""
         spec, ranks = self.spec, range(self.spec.num_processes)
         self.say(f"starting {spec.num_processes} processes ...")
-        self.local = local = LocalCluster.prepare(spec, self.allocation, self._on_exit)
+        self.local = local = self.allocation.prepare(spec, self._on_exit)
         pids = local.start()
-        self.link = Link(dict(zip(ranks, local.plan.addresses, strict=True)))
+        self.link = Link(dict(zip(ranks, local.addresses, strict=True)))
         facts = self._facts()
         plan = self._plan(facts)
         self.say(f"initializing JAX on {spec.num_processes} processes ...")
@@ -223,12 +223,12 @@ class Starting:
             host_key=host_key(),
             hostname=socket.gethostname(),
             supervisor=str(local.supervisor.path),
-            addresses=list(local.plan.addresses),
+            addresses=list(local.addresses),
             pids=pids,
-            logs=[proc["log"] for proc in local.plan.ranks],
+            logs=local.logs,
             facts=facts,
             devices=replies,
-            cluster_file=local.ipp.cluster_file,
+            cluster_file=local.cluster_file,
             notebook=os.environ.get("JPY_SESSION_NAME", ""),
             coordinator_pid=self.coordinator_pid,
             claim=self.allocation.claim.id,

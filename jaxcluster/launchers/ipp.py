@@ -98,13 +98,13 @@ class HostController(_OnForkServer, ControllerLauncher):
     supervisor_path = Unicode().tag(to_dict=True)
     proc_pids = ListTrait(Int()).tag(to_dict=True)
     timeout_s = Float(30.0)
-    plan = Any()  # a LaunchPlan
+    plan = Any()  # a ProcessPlan
     supervisor = Any()  # a Supervisor
 
     def start(self) -> None:
         argv = [f"--profile-dir={self.profile_dir}", f"--cluster-id={self.cluster_id}"]
-        proc = self.plan.controller | {"argv": [*argv, *CONTROLLER_ARGS, *self.controller_args]}
-        proc["env"] = proc["env"] | self.get_env()
+        argv += [*CONTROLLER_ARGS, *self.controller_args]
+        proc = self.plan.controller.request(argv, self.get_env())
         self.proc_pids = self.supervisor.spawn([proc], self.timeout_s)
         self.notify_start(self.proc_pids)
 
@@ -115,7 +115,7 @@ class HostEngines(_OnForkServer, EngineLauncher):
     supervisor_path = Unicode().tag(to_dict=True)
     proc_pids = ListTrait(Int()).tag(to_dict=True)
     timeout_s = Float(30.0)
-    plan = Any()  # a LaunchPlan
+    plan = Any()  # a ProcessPlan
     supervisor = Any()  # a Supervisor
 
     async def stop(self) -> None:
@@ -133,6 +133,6 @@ class HostEngines(_OnForkServer, EngineLauncher):
 
     def start(self, n: int) -> None:
         self.n = n
-        procs = [p | {"env": p["env"] | self.get_env()} for p in self.plan.ranks]
+        procs = [process.request(env=self.get_env()) for process in self.plan.ranks]
         self.proc_pids = self.supervisor.spawn(procs, self.timeout_s)
         self.notify_start(self.proc_pids)

@@ -10,7 +10,7 @@ import resource
 import secrets
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,20 +30,47 @@ DROPPED_ENV = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_CONNECTION_INFO")
 
 
 @dataclass(frozen=True)
-class LaunchPlan:
-    """What will be started: one (argv, environment, log) for each process."""
+class Process:
+    """One process that a fork server is to start.
+
+    Attributes:
+      role: ``rank``, ``controller`` or ``coordinator``.
+      log: the file that gets what it prints.
+      rank: which one, of a rank.
+      hold: a file that the fork server keeps locked as long as it lives.
+    """
+
+    role: str
+    env: Mapping[str, str]
+    cwd: str
+    log: str
+    argv: tuple[str, ...] = ()
+    rank: int | None = None
+    hold: str = ""
+
+    def request(
+        self, argv: Iterable[str] = (), env: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """As the fork server is told of it; ``argv`` and ``env`` come on top."""
+        told = {**vars(self), "argv": [*self.argv, *argv], "env": {**self.env, **(env or {})}}
+        return {name: value for name, value in told.items() if value not in (None, "")}
+
+
+@dataclass(frozen=True)
+class ProcessPlan:
+    """The processes of one generation of ranks, and the sockets that the ranks listen on."""
 
     spec: wire.ClusterSpec
     folder: Path
-    controller: dict[str, Any]
-    coordinator: dict[str, Any]
-    ranks: tuple[dict[str, Any], ...]
+    controller: Process
+    coordinator: Process
+    ranks: tuple[Process, ...]
     addresses: tuple[str, ...]
 
 
 def render(
     spec: wire.ClusterSpec, folder: Path, env: Mapping[str, str], cwd: str, connection_file: str
-) -> LaunchPlan:
+) -> ProcessPlan:
     """The processes of a local cluster. Pure: nothing is started or written."""
     base = {k: v for k, v in env.items() if k not in DROPPED_ENV} | spec.env
     addresses = tuple(f"ipc://{folder}/rank-{rank}.sock" for rank in range(spec.num_processes))
@@ -56,27 +83,15 @@ def render(
             "connection_file": connection_file,
             "log_path": log,
         }
-        ranks.append(
-            {
-                "role": "rank",
-                "rank": rank,
-                "argv": [],
-                "env": base | {"JAXCLUSTER_ENGINE": json.dumps(engine)},
-                "cwd": cwd,
-                "log": log,
-            }
-        )
-    services: dict[str, dict[str, Any]] = {
-        role: {"role": role, "argv": [], "env": base, "cwd": cwd, "log": f"{folder}/{role}.log"}
-        for role in ("controller", "coordinator")
-    }
-    services["controller"]["hold"] = f"{folder}/{registry.ALIVE}"
-    return LaunchPlan(
-        spec, folder, services["controller"], services["coordinator"], tuple(ranks), addresses
-    )
+        own = base | {"JAXCLUSTER_ENGINE": json.dumps(engine)}
+        ranks.append(Process("rank", own, cwd, log, rank=rank))
+    hold = f"{folder}/{registry.ALIVE}"
+    controller = Process("controller", base, cwd, f"{folder}/controller.log", hold=hold)
+    coordinator = Process("coordinator", base, cwd, f"{folder}/coordinator.log")
+    return ProcessPlan(spec, folder, controller, coordinator, tuple(ranks), addresses)
 
 
-def describe_launch(plan: LaunchPlan) -> str:
+def describe_launch(plan: ProcessPlan) -> str:
     """The launch plan as text, for ``--dry-run``."""
     lines = [
         f"{plan.spec.num_processes} ranks on this machine, forked from one preloaded process "
@@ -84,7 +99,7 @@ def describe_launch(plan: LaunchPlan) -> str:
         f"folder: {plan.folder}",
     ]
     for proc in plan.ranks:
-        lines.append(f"  rank {proc['rank']}: JAXCLUSTER_ENGINE={proc['env']['JAXCLUSTER_ENGINE']}")
+        lines.append(f"  rank {proc.rank}: JAXCLUSTER_ENGINE={proc.env['JAXCLUSTER_ENGINE']}")
     if plan.spec.env:
         lines.append("  every rank: " + " ".join(f"{k}={v}" for k, v in plan.spec.env.items()))
     return "\n".join(lines)
@@ -131,7 +146,47 @@ class Allocation:
         """Whether the name is this process's still."""
         return self.claim.is_held
 
-    def fork_server(self, env: Mapping[str, str], cwd: str) -> Supervisor:
+    def prepare(
+        self, spec: wire.ClusterSpec, on_event: Callable[[dict[str, Any]], None]
+    ) -> LocalCluster:
+        """Have the fork server come up, and lay out what it is to start: a generation of ranks.
+
+        Args:
+          on_event: told by the fork server of each process that ends.
+
+        Raises:
+          LaunchError: there are too few file descriptors for so many ranks.
+        """
+        check_files(spec.num_processes)
+        env = {k: v for k, v in os.environ.items() if k not in DROPPED_ENV} | spec.env
+        supervisor = self._fork_server(env, os.getcwd())
+        supervisor.on_event = on_event
+        # Imported while the fork server does its own imports on another core.
+        from ipyparallel.cluster.cluster import Cluster as IPPCluster
+
+        from jaxcluster.launchers.ipp import HostController, HostEngines
+
+        ipp = IPPCluster(
+            # Unique: hosts that share a home directory share ipyparallel's folder too.
+            cluster_id=f"jaxcluster-{spec.name}-{secrets.token_hex(4)}",
+            n=spec.num_processes,
+            delay=0,
+            controller_launcher_class=HostController,
+            engine_launcher_class=HostEngines,
+            send_engines_connection_env=False,
+            shutdown_atexit=False,  # the fork server sees to that, also where atexit never runs
+            load_profile=False,
+            log_level=40,
+            parent=None,
+        )
+        # ipyparallel would make the folders at the controller's start, which is too late for us.
+        security = Path(ipp.profile_dir, "security")
+        security.mkdir(parents=True, exist_ok=True)
+        connection_file = security / f"ipcontroller-{ipp.cluster_id}-engine.json"
+        plan = render(spec, self.folder, env, os.getcwd(), str(connection_file))
+        return LocalCluster(plan, supervisor, ipp)
+
+    def _fork_server(self, env: Mapping[str, str], cwd: str) -> Supervisor:
         """The fork server, whose imports fit ``env``; it may not be up yet."""
         found = self._supervisor
         if found is None or not found.alive or found.settings != import_time_settings(env):
@@ -165,58 +220,18 @@ class Allocation:
 class LocalCluster:
     """The processes of one generation of ranks on this machine, and ipyparallel's record of them.
 
-    ``prepare`` makes one.
+    ``Allocation.prepare`` makes one.
+
+    Attributes:
+      plan: what is started.
+      supervisor: the connection to the fork server whose children they are.
     """
 
-    def __init__(self, plan: LaunchPlan, supervisor: Supervisor, ipp: Any) -> None:
+    def __init__(self, plan: ProcessPlan, supervisor: Supervisor, ipp: Any) -> None:
         self.plan = plan
         self.spec = plan.spec
         self.supervisor = supervisor
         self.ipp = ipp
-
-    @classmethod
-    def prepare(
-        cls,
-        spec: wire.ClusterSpec,
-        allocation: Allocation,
-        on_event: Callable[[dict[str, Any]], None],
-    ) -> LocalCluster:
-        """Have the fork server come up, and lay out what it is to start.
-
-        Args:
-          on_event: told by the fork server of each process that ends.
-
-        Raises:
-          LaunchError: there are too few file descriptors for so many ranks.
-        """
-        check_files(spec.num_processes)
-        env = {k: v for k, v in os.environ.items() if k not in DROPPED_ENV} | spec.env
-        supervisor = allocation.fork_server(env, os.getcwd())
-        supervisor.on_event = on_event
-        # Imported while the fork server does its own imports on another core.
-        from ipyparallel.cluster.cluster import Cluster as IPPCluster
-
-        from jaxcluster.launchers.ipp import HostController, HostEngines
-
-        ipp = IPPCluster(
-            # Unique: hosts that share a home directory share ipyparallel's folder too.
-            cluster_id=f"jaxcluster-{spec.name}-{secrets.token_hex(4)}",
-            n=spec.num_processes,
-            delay=0,
-            controller_launcher_class=HostController,
-            engine_launcher_class=HostEngines,
-            send_engines_connection_env=False,
-            shutdown_atexit=False,  # the fork server sees to that, also where atexit never runs
-            load_profile=False,
-            log_level=40,
-            parent=None,
-        )
-        # ipyparallel would make the folders at the controller's start, which is too late for us.
-        security = Path(ipp.profile_dir, "security")
-        security.mkdir(parents=True, exist_ok=True)
-        connection_file = security / f"ipcontroller-{ipp.cluster_id}-engine.json"
-        plan = render(spec, allocation.folder, env, os.getcwd(), str(connection_file))
-        return cls(plan, supervisor, ipp)
 
     def start(self) -> list[int]:
         """Start controller and ranks; returns the ranks' pids, in order of rank.
@@ -236,6 +251,21 @@ class LocalCluster:
         pids: list[int] = self.ipp.engine_set.proc_pids
         return pids
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Each rank's own socket."""
+        return self.plan.addresses
+
+    @property
+    def logs(self) -> list[str]:
+        """Each rank's log."""
+        return [process.log for process in self.plan.ranks]
+
+    @property
+    def cluster_file(self) -> str:
+        """Where ipyparallel has its own record of the cluster."""
+        return str(self.ipp.cluster_file)
+
     def start_coordinator(self, address: str) -> int:
         """Start a process that hosts JAX's coordination service at ``address``; returns its pid.
 
@@ -247,7 +277,7 @@ class LocalCluster:
             f"--num-processes={self.spec.num_processes}",
             f"--heartbeat-timeout={self.spec.heartbeat_timeout_seconds}",
         ]
-        proc = {**self.plan.coordinator, "argv": argv}
+        proc = self.plan.coordinator.request(argv)
         (pid,) = self.supervisor.spawn([proc], self.spec.timeout_s)
         return pid
 

@@ -13,7 +13,7 @@ import pytest
 from jaxcluster import wire
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers import local
-from jaxcluster.launchers.local import LaunchPlan, describe_launch, render
+from jaxcluster.launchers.local import ProcessPlan, describe_launch, render
 from jaxcluster.launchers.supervisor import can_fork, import_time_settings
 
 SPEC = wire.ClusterSpec("exp", 3, devices_per_process=2, env={"MINE": "1", "PATH": "/mine"})
@@ -22,19 +22,19 @@ FILE = "/home/me/security/ipcontroller-exp-engine.json"
 
 
 @pytest.fixture
-def plan() -> LaunchPlan:
+def plan() -> ProcessPlan:
     return render(SPEC, Path("/run/exp"), ENV, "/work", FILE)
 
 
-def test_every_rank_has_a_socket_and_a_log_in_the_clusters_folder(plan: LaunchPlan) -> None:
+def test_every_rank_has_a_socket_and_a_log_in_the_clusters_folder(plan: ProcessPlan) -> None:
     assert plan.addresses == tuple(f"ipc:///run/exp/rank-{rank}.sock" for rank in range(3))
-    assert [proc["log"] for proc in plan.ranks] == [f"/run/exp/rank-{r}.log" for r in range(3)]
-    assert [(proc["role"], proc["rank"]) for proc in plan.ranks] == [("rank", r) for r in range(3)]
-    assert plan.controller["role"] == "controller"
+    assert [proc.log for proc in plan.ranks] == [f"/run/exp/rank-{r}.log" for r in range(3)]
+    assert [(proc.role, proc.rank) for proc in plan.ranks] == [("rank", r) for r in range(3)]
+    assert plan.controller.role == "controller"
 
 
-def test_a_rank_is_told_who_it_is_by_its_environment(plan: LaunchPlan) -> None:
-    told: dict[str, Any] = json.loads(plan.ranks[2]["env"]["JAXCLUSTER_ENGINE"])
+def test_a_rank_is_told_who_it_is_by_its_environment(plan: ProcessPlan) -> None:
+    told: dict[str, Any] = json.loads(plan.ranks[2].env["JAXCLUSTER_ENGINE"])
     assert told == {
         "rank": 2,
         "address": "ipc:///run/exp/rank-2.sock",
@@ -43,26 +43,26 @@ def test_a_rank_is_told_who_it_is_by_its_environment(plan: LaunchPlan) -> None:
     }
 
 
-def test_the_users_environment_stands_above_the_notebooks(plan: LaunchPlan) -> None:
+def test_the_users_environment_stands_above_the_notebooks(plan: ProcessPlan) -> None:
     for proc in (*plan.ranks, plan.controller):
-        assert proc["env"]["PATH"] == "/mine"
-        assert proc["env"]["MINE"] == "1"
-        assert proc["env"]["HOME"] == "/home/me"
-        assert proc["cwd"] == "/work"
+        assert proc.env["PATH"] == "/mine"
+        assert proc.env["MINE"] == "1"
+        assert proc.env["HOME"] == "/home/me"
+        assert proc.cwd == "/work"
 
 
-def test_a_rank_does_not_take_itself_for_a_part_of_the_notebooks_kernel(plan: LaunchPlan) -> None:
+def test_a_rank_does_not_take_itself_for_a_part_of_the_notebooks_kernel(plan: ProcessPlan) -> None:
     for proc in (*plan.ranks, plan.controller):
-        assert "JPY_PARENT_PID" not in proc["env"]
-        assert "IPP_CONNECTION_INFO" not in proc["env"]
+        assert "JPY_PARENT_PID" not in proc.env
+        assert "IPP_CONNECTION_INFO" not in proc.env
 
 
-def test_nothing_is_in_the_command_line(plan: LaunchPlan) -> None:
+def test_nothing_is_in_the_command_line(plan: ProcessPlan) -> None:
     """Every user of a machine can read everybody's command lines."""
-    assert [proc["argv"] for proc in (*plan.ranks, plan.controller)] == [[]] * 4
+    assert [proc.argv for proc in (*plan.ranks, plan.controller)] == [()] * 4
 
 
-def test_a_dry_run_shows_each_ranks_part_but_not_the_whole_environment(plan: LaunchPlan) -> None:
+def test_a_dry_run_shows_each_ranks_part_but_not_the_whole_environment(plan: ProcessPlan) -> None:
     shown = describe_launch(plan)
     assert shown.startswith("3 ranks on this machine")
     for rank in range(3):
@@ -134,3 +134,17 @@ def test_too_few_files_are_refused_before_anything_is_started(
     ) as caught:
         local.check_files(4)
     assert "ulimit -n 4096" in caught.value.hint
+
+
+def test_the_fork_server_is_told_what_a_process_has(plan: ProcessPlan) -> None:
+    assert plan.ranks[1].request(env={"MORE": "1"}) == {
+        "role": "rank",
+        "rank": 1,
+        "argv": [],
+        "env": {**plan.ranks[1].env, "MORE": "1"},
+        "cwd": "/work",
+        "log": "/run/exp/rank-1.log",
+    }
+    told = plan.controller.request(["--port=1"])
+    assert told["argv"] == ["--port=1"] and told["hold"] == "/run/exp/alive"
+    assert "rank" not in told
