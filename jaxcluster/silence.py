@@ -78,6 +78,6 @@ def hung_ranks(
 
 def tell(rank: int, why: Silence) -> str:
     """One sentence and what to type."""
-    if why.kind == "starved":
+    if why.kind == "starved" or why.may_pass:
         return f"Rank {rank} {why.words}."
     return f"Rank {rank} {why.words}; %jaxcluster restart replaces it."

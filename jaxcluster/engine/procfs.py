@@ -54,15 +54,17 @@ class Silence:
       kind: ``stopped``, ``traced``, ``disk``, ``starved``, ``lock`` (it keeps the GIL), ``gone`` or
         ``unknown``.
       words: the rest of a sentence that begins with the rank.
+      may_pass: the machine is busy, so what takes a moment may have taken this long.
       is_hung: it will not answer by itself, however long it is waited for.
     """
 
     kind: str
     words: str
+    may_pass: bool = False
 
     @property
     def is_hung(self) -> bool:
-        return self.kind in ("stopped", "traced", "lock")
+        return self.kind in ("stopped", "traced", "lock") and not self.may_pass
 
 
 def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessLook | None:
@@ -128,11 +130,15 @@ def explain(before: ProcessLook | None, now: ProcessLook | None) -> Silence:
         return Silence("disk", f"waits for a disk, or for memory that is swapped out (pid {pid})")
     keeper = max(cpu, key=lambda tid: cpu[tid])
     if keeper != beacon and cpu[keeper] >= KEEPS_S and _looks_for_lock(before, now, beacon):
+        # A call that keeps the lock for a moment takes seconds on a busy machine.
+        may_pass = waited[keeper] > STARVED * passed and cpu[keeper] < SURE_S
         who = "its main thread" if keeper == pid else f"its thread {now.threads[keeper].name!r}"
         return Silence(
             "lock",
             f"is in C code that keeps Python's global lock: {who} computed for "
-            f"{cpu[keeper]:.1f} of the last {passed:.1f} s, and nothing else of it could run",
+            f"{cpu[keeper]:.1f} of the last {passed:.1f} s, and nothing else of it could run"
+            + (" (the machine is busy, and it is waited for)" if may_pass else ""),
+            may_pass,
         )
     if max(waited.values()) > STARVED * passed or now.threads[beacon].state == "R":
         return Silence(

@@ -321,9 +321,9 @@ class Session:
         error = self.breaks(source, undone=True)
         assert isinstance(error, Divergence), error
         assert error.report is not None
-        named = sorted(error.report.culprits)
-        # Where the ranks are two and two, either may be called the one that differs.
-        assert named == sorted(culprits), error
+        # On a busy machine it may be certain of some ranks before others have ended the cell.
+        named = set(error.report.culprits)
+        assert named and named <= set(culprits), error
 
     def kill_in(self, seconds: float) -> threading.Timer:
         rank = self.rank()

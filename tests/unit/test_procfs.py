@@ -84,6 +84,15 @@ def test_on_a_busy_machine_too() -> None:
     assert why(main=("R", 5.3, 3.6, 50), beacon=("R", 0.10, 2.9, 2)).kind == "starved"
 
 
+def test_one_that_gets_little_of_a_busy_machine_is_not_called_hung_for_one_long_call() -> None:
+    """0.2 s of computing took 5 s at a load of 23, and the rank was ended."""
+    slowed = why(105.0, main=("R", 5.2, 5.8), beacon=("S", 0.2, 0.3, 50))
+    assert (slowed.kind, slowed.is_hung) == ("lock", False)
+    assert slowed.words.endswith("(the machine is busy, and it is waited for)")
+    late = why(160.0, main=("R", 7.2, 58.8), beacon=("S", 0.2, 0.3, 50))
+    assert (late.kind, late.is_hung) == ("lock", True)
+
+
 def test_a_thread_that_hardly_ran_is_not_blamed() -> None:
     """It was taken off the processor while it had the lock, as any thread may be."""
     found = why(main=("R", 5.02, 3.8, 50), beacon=("S", 0.1, 0.3, 40))
