@@ -118,7 +118,7 @@ def _undo(link: Link, seq: int, number: int, ranks: Sequence[int]) -> Undone:
     answers = link.gather(ranks, "undo_look", {"seq": seq}, timeout_s=ANSWER_S)
     if why := _refusal(answers, ranks):
         return Undone(why)
-    looks = [event.body for _, event in sorted(answers.items())]
+    looks = [e.body for _, e in sorted(answers.items()) if e.op == "reply"]  # not of the dead
     plan = plan_of(looks)
     leave = sorted({*plan.failed, *(n for look in looks for n in look["too_large"])})
     lost = dict.fromkeys(plan.lost, f"was lost in cell [{number}] (donated or deleted)")
@@ -126,7 +126,8 @@ def _undo(link: Link, seq: int, number: int, ranks: Sequence[int]) -> Undone:
     answers = link.gather(ranks, "undo", body, timeout_s=ANSWER_S)
     if why := _refusal(answers, ranks):
         return Undone(why)
-    failed = {name for event in answers.values() for name in event.body["failed"]}
+    replies = (event.body for event in answers.values() if event.op == "reply")
+    failed = {name for body in replies for name in body["failed"]}
     return plan.with_failed(failed)
 
 

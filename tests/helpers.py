@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
+import pytest
 from jupyter_client import BlockingKernelClient, KernelManager
 
 T = TypeVar("T")
@@ -26,6 +27,10 @@ DEADLINE_S = 60.0  # a busy machine with 2 cores may take that long for anything
 GONE_S = 10.0  # what is to be ended is gone within this, the issue says, even after kill -9
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 NOTEBOOK = "JAXCLUSTER_TEST_NOTEBOOK"  # carried by all that a test's notebook has started
+
+
+# How many devices each rank of a module's cluster has. With one, collectives run inline.
+DEVICES = (pytest.param(1, id="D=1", marks=pytest.mark.any_jax), pytest.param(2, id="D=2"))
 
 
 def until(condition: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:

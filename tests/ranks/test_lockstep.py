@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from helpers import Home
+from helpers import DEVICES, Home
 
 import jaxcluster
 from jaxcluster import health
@@ -34,7 +34,7 @@ float(jnp.sum(g))
 """
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["D=1", "D=2"])
+@pytest.fixture(scope="module", params=DEVICES)
 def ranks(request: pytest.FixtureRequest, home: Home) -> Iterator[jaxcluster.Cluster]:
     with jaxcluster.start(
         4, devices_per_process=request.param, name=f"lockstep-{request.param}"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-from helpers import GONE_S, Home, until
+from helpers import DEVICES, GONE_S, Home, until
 
 import jaxcluster
 from jaxcluster import selfcheck
@@ -94,7 +94,7 @@ STEADY = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["D=1", "D=2"])
+@pytest.fixture(scope="module", params=DEVICES)
 def ranks(request: pytest.FixtureRequest, home: Home) -> Iterator[jaxcluster.Cluster]:
     with jaxcluster.start(
         4, devices_per_process=request.param, name=f"replay-{request.param}"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from helpers import Home, Notebook, until
+from helpers import DEVICES, Home, Notebook, until
 
 import jaxcluster
 from jaxcluster import undoing
@@ -42,7 +42,7 @@ float(total(ones))
 """
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["D=1", "D=2"])
+@pytest.fixture(scope="module", params=DEVICES)
 def ranks(request: pytest.FixtureRequest, home: Home) -> Iterator[jaxcluster.Cluster]:
     with jaxcluster.start(
         N, devices_per_process=request.param, name=f"undo-{request.param}"

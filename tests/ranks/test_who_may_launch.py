@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from helpers import Home, until
+from helpers import DEVICES, Home, until
 
 import jaxcluster
 from jaxcluster.errors import CellInterrupted, Divergence
@@ -35,7 +35,7 @@ float(jnp.sum(g)), float(jnp.max(g))
 """
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["D=1", "D=2"])
+@pytest.fixture(scope="module", params=DEVICES)
 def ranks(request: pytest.FixtureRequest, home: Home) -> Iterator[jaxcluster.Cluster]:
     with jaxcluster.start(3, devices_per_process=request.param, name=f"who-{request.param}") as c:
         c.run(SETUP)

@@ -82,11 +82,12 @@ class FakeLink:
         found = {}
         for rank in ranks:
             answer = self.answers[op].get(rank)
-            if isinstance(answer, str):
+            if answer == "died":
+                found[rank] = Event(rank, "died", "", {"why": "killed by SIGKILL"})
+            elif isinstance(answer, str):
                 found[rank] = Event(rank, "error", "", {"message": answer})
             elif answer is not None:
-                kind = "died" if answer == "died" else "reply"
-                found[rank] = Event(rank, kind, "", answer)
+                found[rank] = Event(rank, "reply", "", answer)
         return found
 
 
@@ -122,6 +123,21 @@ def test_what_is_told_to_one_is_told_to_all(name: str) -> None:
     )
     assert undone.failed == ("a", "c")
     assert undone.back == ()
+
+
+@pytest.mark.parametrize(
+    ("looks", "done"),
+    [
+        ({0: look(back=["a"]), 1: "died"}, {0: {"failed": []}, 1: "died"}),
+        ({0: look(back=["a"]), 1: look(back=["a"])}, {0: {"failed": []}, 1: "died"}),
+    ],
+    ids=["before the look", "after it"],
+)
+def test_a_rank_that_dies_meanwhile_does_not_keep_the_others_from_it(
+    name: str, looks: dict[int, Any], done: dict[int, Any]
+) -> None:
+    undone = undoing.undo(FakeLink(looks, done), name, 1, 9, [0, 1])  # type: ignore[arg-type]
+    assert undone == Undone(back=("a",))
 
 
 def test_a_later_cell_refuses_it_before_anybody_is_asked(name: str) -> None:
