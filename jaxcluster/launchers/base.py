@@ -17,6 +17,7 @@ from typing import Any
 
 from jaxcluster.launchers.quoting import quote_path
 
+FENCE = "--fence"  # the last word of a successor: it first ends an older agent on its host
 LEASE_S = 20.0  # an agent without its owner's connection ends after this
 AT_ONCE = 8  # logins through one jump host; sshd drops more ("MaxStartups 10:30:100")
 ANNOUNCEMENT = "jaxcluster-agent"
@@ -28,7 +29,8 @@ class AgentOptions:
 
     Attributes:
       cluster: its name.
-      owner_key: the owner's public CURVE key (Z85). Public: it may stand in a command line.
+      owner_key: the owner's public key, as ``transport.Keys.public`` has it. Public: it may stand
+        in a command line.
       python: the Python of the hosts.
       lease_s: how long an agent lives without its owner's connection.
       env: variables of the agents' environment, beside those of the host.
@@ -41,26 +43,24 @@ class AgentOptions:
     env: tuple[tuple[str, str], ...] = ()
 
 
-def agent_argv(agent: AgentOptions, listen: str = "tcp", stdin_ends: bool = False) -> list[str]:
-    """The agent's command line: the one place that knows it.
+def agent_argv(agent: AgentOptions, listen: str = "", stdin_ends: bool = False) -> list[str]:
+    """The agent's command line (``jaxcluster.agent.server``): the one place that knows it.
 
     Args:
-      listen: ``tcp`` for a port of any number, or the path of a Unix socket.
+      listen: the path of a Unix socket; empty for a TCP port of any number.
       stdin_ends: whether the agent ends when its standard input does.
     """
     return [
         agent.python,
+        "-P",  # no module from the folder in which it happens to start
         "-m",
         "jaxcluster.agent",
-        "--cluster",
-        agent.cluster,
-        # One word: a key may begin with "-".
         f"--owner-key={agent.owner_key}",
-        "--listen",
-        listen,
-        "--lease",
-        f"{agent.lease_s:g}",
-        *(["--stdin-ends"] if stdin_ends else []),
+        # With the key: another notebook's cluster may have the same name, and must not be fenced.
+        f"--id={agent.cluster}-{agent.owner_key[:12]}",
+        f"--lease={agent.lease_s:g}",
+        *([f"--bind=ipc://{listen}"] if listen else []),
+        *(["--owner-stdin"] if stdin_ends else []),
     ]
 
 
@@ -77,25 +77,25 @@ def agent_words(agent: AgentOptions, stdin_ends: bool = False) -> list[str]:
 
 
 def announcements(line: str) -> tuple[list[Mapping[str, Any]], str]:
-    """The agents that a line of output announces, and what else is in it.
+    """The lines of agents' in a line of output, and what else is in it.
 
-    Agents print ``{"jaxcluster-agent": {...}}``. A login shell may have printed before it without
-    a line break, and two agents' lines may come as one.
+    Agents print ``{"jaxcluster-agent": 1, ...}`` and, at their end, ``{"jaxcluster-agent-ended":
+    WHY, ...}``. A login shell may have printed before it without a line break, and two agents'
+    lines may come as one.
     """
     found: list[Mapping[str, Any]] = []
     rest, at = "", 0
     decoder = json.JSONDecoder()
-    for match in re.finditer(rf'\{{\s*"{ANNOUNCEMENT}"\s*:', line):
+    for match in re.finditer(rf'\{{\s*"{ANNOUNCEMENT}(-ended)?"\s*:', line):
         if match.start() < at:
             continue
         try:
             value, end = decoder.raw_decode(line, match.start())
         except ValueError:
             continue
-        if isinstance(value[ANNOUNCEMENT], dict):
-            found.append(value[ANNOUNCEMENT])
-            rest += line[at : match.start()]
-            at = end
+        found.append(value)
+        rest += line[at : match.start()]
+        at = end
     return found, rest + line[at:]
 
 

@@ -75,6 +75,7 @@ class _Run:
     out: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     err: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     file_at: int = 0
+    trouble: Reason | None = None  # what an agent has said of itself
 
     @property
     def is_ready(self) -> bool:
@@ -367,6 +368,8 @@ class Launch:
         """Why a run ended; ``code`` None means that the guard was killed."""
         if code is None:
             return Reason(GUARD_KILLED, "Start again: %jaxcluster start")
+        if run.trouble is not None:
+            return run.trouble
         end = run.end(code)
         end = replace(end, evidence=self.launcher.evidence(self.plan, end))
         return self.launcher.explain(end, self.plan.hosts)
@@ -375,6 +378,15 @@ class Launch:
     def _note(run: _Run, line: str) -> None:
         facts, rest = announcements(line)
         for one in facts:
+            where = f"The agent on {one.get('host', 'a host')}"
+            if "error" in one:
+                run.trouble = Reason(
+                    f"{where} can't work: {one['error']}", str(one.get("hint", ""))
+                )
+                continue
+            if "jaxcluster-agent-ended" in one:
+                run.trouble = Reason(f"{where} has ended: {one['jaxcluster-agent-ended']}.")
+                continue
             alone = run.command.hosts[0] if len(run.command.hosts) == 1 else None
             tunnel = run.command.tunnel
             run.agents.append(StartedAgent(alone, one, tunnel.here if tunnel is not None else ""))
@@ -447,6 +459,8 @@ class _BringUp:
             id, event = 0, {}
         for one, run in list(self.current.items()):
             self._read_file(run)
+            if run.trouble is not None:
+                raise LaunchError(run.trouble.message, run.trouble.hint)
             if run.is_ready:
                 self.ready.append(self.current.pop(one))
             elif one == id and "ended" in event:

@@ -36,6 +36,10 @@ def python_trouble(lines: Sequence[str], python: str, where: str) -> Reason | No
       python: the Python that was to be run.
       where: "on h1".
     """
+    if any(re.search(r"[Uu]nknown option:? -P", line) for line in lines):
+        return Reason(
+            f"{python} {where} is older than Python 3.11.", "Name a newer one: --python PATH"
+        )
     for line in reversed(lines):
         if (found := _NO_MODULE.search(line)) is None:
             continue

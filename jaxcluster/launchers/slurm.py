@@ -21,6 +21,7 @@ from typing import NoReturn
 from jaxcluster.errors import LaunchError, LauncherUnavailable, UsageError
 from jaxcluster.launchers import slurm_jobs
 from jaxcluster.launchers.base import (
+    FENCE,
     AgentOptions,
     Command,
     End,
@@ -235,7 +236,7 @@ class Slurm(Launcher):
             key = word.partition("=")[0]
             new = {"--nodes": "1", "--ntasks": "1", "--nodelist": plan.hosts[number]}.get(key)
             argv.append(word if new is None else f"{key}={new}")
-        return replace(first, argv=tuple(argv), hosts=(number,))
+        return replace(first, argv=(*argv, FENCE), hosts=(number,))
 
     def _per_node(self, nodes: int) -> int | None:
         counts = self._ranks(nodes)

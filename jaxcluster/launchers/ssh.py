@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from jaxcluster.errors import LauncherUnavailable, UsageError
 from jaxcluster.launchers.base import (
+    FENCE,
     AgentOptions,
     Command,
     End,
@@ -140,7 +141,7 @@ class SSH(Launcher):
     def _command(
         self, number: int, host: Host, agent: AgentOptions, folder: str, token: str
     ) -> Command:
-        tunnel, listen, forward = None, "tcp", []
+        tunnel, listen, forward = None, "", []
         if not self.direct:
             tunnel = Tunnel(f"{folder}/ssh-{number}.sock", f"/tmp/jaxcluster-{token}-{number}.sock")
             if len(tunnel.here.encode()) > SOCKET_LENGTH:
@@ -169,7 +170,8 @@ class SSH(Launcher):
         )
 
     def successor(self, plan: LaunchPlan, number: int, name: str) -> Command:
-        return plan.commands[number]
+        command = plan.commands[number]
+        return replace(command, argv=(*command.argv[:-1], f"{command.argv[-1]} {FENCE}"))
 
     def explain(self, end: End, hosts: Sequence[str] = ()) -> Reason:
         host = self.hosts[end.command.hosts[0]]

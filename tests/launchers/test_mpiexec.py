@@ -39,7 +39,7 @@ MARK = "JAXCLUSTER_TEST_MPI"
 AGENT = """#!{python}
 import json, os, sys, time
 facts = {{"argv": sys.argv[1:], "pid": os.getpid(), "env": dict(os.environ)}}
-print(json.dumps({{"jaxcluster-agent": facts}}), flush=True)
+print(json.dumps({{"jaxcluster-agent": 1, **facts}}), flush=True)
 assert sys.stdin.read() == ""
 time.sleep(1000)
 """

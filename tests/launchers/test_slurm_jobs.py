@@ -76,8 +76,8 @@ import json, os, sys, time
 facts = {{"argv": sys.argv[1:], "pid": os.getpid(), "env": dict(os.environ)}}
 print("module loaded", file=sys.stderr)
 print("Welcome to the node. ", end="")
-print(json.dumps({{"jaxcluster-agent": facts}}), flush=True)
-if "--stdin-ends" in sys.argv:
+print(json.dumps({{"jaxcluster-agent": 1, **facts}}), flush=True)
+if "--owner-stdin" in sys.argv:
     sys.stdin.read()
 else:
     time.sleep(1000)
@@ -373,7 +373,7 @@ def test_inside_an_allocation_the_agents_are_a_step_of_it(site: Site, allocation
     assert queue() == [allocation]  # no second job
     assert agent.facts["env"]["SLURM_NTASKS"] == "1"
     assert agent.facts["env"]["A"] == "b c"
-    assert "--stdin-ends" in agent.facts["argv"]
+    assert "--owner-stdin" in agent.facts["argv"]
     launch.stop()
     assert queue() == [allocation]
     until(lambda: not Path(f"/proc/{agent.facts['pid']}").exists(), "the agent ended", 10)

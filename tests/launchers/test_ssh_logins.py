@@ -11,6 +11,7 @@ import os
 import pwd
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +24,9 @@ from typing import Any
 import pytest
 from helpers import processes_with, until
 
+import jaxcluster
+from jaxcluster.agent import transport
+from jaxcluster.agent.client import Agents
 from jaxcluster.errors import LaunchError, UsageError
 from jaxcluster.launchers.base import AgentOptions, Reason
 from jaxcluster.launchers.commands import Launch
@@ -42,8 +46,8 @@ MARK = "JAXCLUSTER_TEST_SSH"
 AGENT = """#!{python}
 import json, os, socket, sys, threading
 argv = sys.argv[1:]
-listen = argv[argv.index("--listen") + 1]
-if listen != "tcp":
+(listen,) = [a.removeprefix("--bind=ipc://") for a in argv if a.startswith("--bind=")] or [""]
+if listen:
     server = socket.socket(socket.AF_UNIX)
     server.bind(listen)
     server.listen()
@@ -54,9 +58,9 @@ if listen != "tcp":
             client.close()
     threading.Thread(target=serve, daemon=True).start()
 facts = {{"argv": argv, "pid": os.getpid(), "env": dict(os.environ)}}
-print(json.dumps({{"jaxcluster-agent": facts}}), flush=True)
+print(json.dumps({{"jaxcluster-agent": 1, **facts}}), flush=True)
 sys.stdin.read()
-if listen != "tcp":
+if listen:
     os.unlink(listen)
 """
 
@@ -234,7 +238,7 @@ def test_a_login_shell_may_print_what_it_likes(site: Site, chatter: str) -> None
     port = site.sshd(f'ForceCommand {chatter}; exec sh -c "$SSH_ORIGINAL_COMMAND"')
     site.alias("h1", port)
     (agent,) = site.launch(site.launcher("h1")).start(60)
-    assert agent.facts["argv"][:2] == ["-m", "jaxcluster.agent"]
+    assert agent.facts["argv"][:2] == ["-P", "-m"]
 
 
 def test_through_a_jump_host(site: Site) -> None:
@@ -261,7 +265,7 @@ def test_a_config_with_wishes_of_its_own_changes_nothing(site: Site) -> None:
             f"LocalCommand touch {site.path}/local",
         )  # fmt: skip
         (agent,) = site.launch(site.launcher("h1")).start(60)
-    assert agent.facts["argv"][:2] == ["-m", "jaxcluster.agent"]
+    assert agent.facts["argv"][:2] == ["-P", "-m"]
     assert not (site.path / "mux").exists() and not (site.path / "local").exists()
 
 
@@ -269,7 +273,7 @@ def test_direct_needs_no_socket(site: Site) -> None:
     site.alias("h1", site.sshd("AllowStreamLocalForwarding no"))
     (agent,) = site.launch(site.launcher("h1", direct=True)).start(60)
     assert agent.via == ""
-    assert agent.facts["argv"][agent.facts["argv"].index("--listen") + 1] == "tcp"
+    assert not any("ipc:" in word for word in agent.facts["argv"])
 
 
 def test_user_and_port_of_the_command_line(site: Site) -> None:
@@ -387,8 +391,8 @@ def test_a_login_shell_that_ends_before_the_agent(site: Site) -> None:
 
 def test_a_login_shell_that_waits_is_told_with_what_it_has_printed(site: Site) -> None:
     site.alias("h1", site.sshd("ForceCommand echo 'Press any key'; exec cat"))
-    told = refused(site.launch(site.launcher("h1")), timeout_s=2)
-    assert told.startswith("0 of 1 hosts were ready within 2 s. h1 has")
+    told = refused(site.launch(site.launcher("h1")), timeout_s=8)
+    assert told.startswith("0 of 1 hosts were ready within 8 s. h1 has")
     assert 'Its login shell printed: "Press any key"' in told
 
 
@@ -510,7 +514,8 @@ def test_an_agent_that_ends_is_told_and_gets_a_successor(site: Site) -> None:
     until(lambda: ends, "the end is told", 20)
     assert ends[0][0] == (1,)
     assert re.match("The agent on h2 was killed, or the connection to it broke", ends[0][1].message)
-    Path(agents[1].facts["argv"][agents[1].facts["argv"].index("--listen") + 1]).unlink()
+    assert launch.plan.commands[1].tunnel is not None
+    Path(launch.plan.commands[1].tunnel.there).unlink()
     again = launch.successor(1, "h2", 60)
     assert again is not None and again.host == 1 and again.facts["pid"] != agents[1].facts["pid"]
     with socket.socket(socket.AF_UNIX) as client:
@@ -560,3 +565,98 @@ time.sleep(1000)
         assert len(pids) == 2
         notebook.kill()
         until(lambda: not any(is_alive(pid) for pid in pids), "agents have ended", 10)
+
+
+# ------------------------------------------------------------------------------ the real agent
+
+
+def test_the_real_agent_answers_through_ssh_and_ends_with_it(site: Site) -> None:
+    site.alias("h1", site.sshd())
+    root = Path(jaxcluster.__file__).parents[1]
+    python = site.path / "real"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={root} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    keys = transport.new_keys()
+    launcher = site.launcher("h1:2")
+    launch = Launch(
+        launcher,
+        launcher.render(AgentOptions("main", keys.public, str(python)), str(site.path)),
+    )
+    site.launches.append(launch)
+    ends: list[Reason] = []
+    launch.on_end = lambda hosts, why: ends.append(why)
+    (started,) = launch.start(60)
+    pid = int(started.facts["token"].split(":")[0])
+    agents = Agents(keys)
+    host = agents.connect(f"ipc://{started.via}", started.facts["key"], name="h1")
+    try:
+        assert host.ask("mkdir", path="code", timeout_s=30)
+        os.kill(pid, signal.SIGTERM)
+        until(lambda: ends, "the end is told", 20)
+    finally:
+        agents.close()
+    assert re.match(r"The agent on \S+ has ended: SIGTERM\.", ends[0].message)
+    again = launch.successor(0, "h1", 60)
+    assert again is not None
+    pid = int(again.facts["token"].split(":")[0])
+    launch.stop()
+    until(lambda: not is_alive(pid), "it ends with its input", 20)
+    until(lambda: not Path(again.facts["folder"]).exists(), "it leaves no folder", 20)
+
+
+def test_what_an_agent_says_of_its_host_is_told(site: Site) -> None:
+    site.alias("h1", site.sshd())
+    line = '{{"jaxcluster-agent": 1, "host": "h1", "error": "/tmp is full.", "hint": "df /tmp"}}'
+    python = site.python(f"#!/bin/sh\necho '{line}'; exit 1\n")
+    told = refused(site.launch(site.launcher("h1"), python=python))
+    assert told == "The agent on h1 can't work: /tmp is full.\ndf /tmp"
+
+
+def test_a_python_that_is_too_old(site: Site) -> None:
+    site.alias("h1", site.sshd())
+    python = site.python("#!/bin/sh\necho 'Unknown option: -P' >&2; exit 2\n")
+    told = refused(site.launch(site.launcher("h1"), python=python))
+    assert told.startswith(f"{python} on h1 is older than Python 3.11.")
+
+
+# ------------------------------------------------------------------------- many through one host
+
+FAKE_SSH = """#!{python}
+# ssh -G tells of a jump host; a login waits until all have begun that may, or are left.
+import json, os, sys, time
+log = {log!r}
+def lines(word):
+    with open(log) as file:
+        return sum(line.split()[0] == word for line in file)
+def note(word):
+    with open(log, "a") as file:
+        file.write(word + " x\\n")
+if "-G" in sys.argv:
+    print("proxyjump gate")
+    sys.exit()
+note("begun")
+end = time.monotonic() + 30
+while lines("begun") - lines("there") < min(8, 20 - lines("there")) and time.monotonic() < end:
+    time.sleep(0.01)
+note("there")
+print(json.dumps({{"jaxcluster-agent": 1}}), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_jump_host_gets_eight_logins_at_once_and_no_more(site: Site) -> None:
+    log = site.path / "log"
+    log.touch()
+    fake = site.path / "ssh"
+    fake.write_text(FAKE_SSH.format(python=sys.executable, log=str(log)))
+    fake.chmod(0o755)
+    hosts = parse_hosts("n[01-20]")
+    launcher = SSH(hosts, ssh=(str(fake),)).prepared(os.environ)
+    assert launcher.through == ("gate",) * 20
+    agents = site.launch(launcher).start(90)
+    assert [agent.host for agent in agents] == list(range(20))
+    now = most = 0
+    for line in log.read_text().splitlines():
+        now += 1 if line.startswith("begun") else -1
+        most = max(most, now)
+    assert most == 8

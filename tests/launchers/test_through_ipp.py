@@ -27,7 +27,7 @@ MARK = "JAXCLUSTER_TEST_IPP"
 AGENT = """#!{python}
 import json, os, sys, time
 facts = {{"argv": sys.argv[1:], "pid": os.getpid(), "env": dict(os.environ)}}
-print(json.dumps({{"jaxcluster-agent": facts}}), flush=True)
+print(json.dumps({{"jaxcluster-agent": 1, **facts}}), flush=True)
 time.sleep(1000)
 """
 # A queue: jobs are lines of a file until a test lets them run.
@@ -119,7 +119,7 @@ def test_what_ipyparallel_starts_is_an_agent(site: Site, engines: str) -> None:
     agents = launch.start(60)
     assert len({agent.facts["pid"] for agent in agents}) == 2
     for agent in agents:
-        assert agent.facts["argv"][:2] == ["-m", "jaxcluster.agent"]
+        assert agent.facts["argv"][:2] == ["-P", "-m"]
         assert "--owner-key=key'!$" in agent.facts["argv"]
         assert agent.facts["env"]["XLA_FLAGS"] == value
     launch.stop()

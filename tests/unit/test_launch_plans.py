@@ -22,7 +22,7 @@ from jaxcluster.launchers.through_ipp import ROOT, ThroughIPP
 GOLDEN = Path(__file__).parents[1] / "golden"
 AGENT = AgentOptions(
     "main",
-    "yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID",  # ZeroMQ's own example of a public key
+    "54fcba24e93249969316fb617c872bb0c1d1ff14800427c594cbfacf1bc2d652",
     "~/my env/bin/python",
     env=(("XLA_FLAGS", "--xla_a='1 2' !"), ("EMPTY", "")),
 )
@@ -98,6 +98,7 @@ def test_only_some_launchers_have_a_successor(name: str) -> None:
         assert command is None
         return
     assert command is not None and command.hosts == (1,)
+    assert command.argv[-1].endswith("--fence")
     if name == "slurm-allocation":
         assert "--nodes=1" in command.argv and "--ntasks=1" in command.argv
         assert "--nodelist=n02" in command.argv and "--jobid=12" in command.argv
@@ -129,9 +130,9 @@ def test_a_socket_s_path_is_not_too_long() -> None:
 
 def test_the_remote_line_is_one_that_people_can_read() -> None:
     agent = AgentOptions("main", "key", "/usr/bin/python3")
-    assert remote_command(agent, "tcp") == (
-        "exec /usr/bin/python3 -m jaxcluster.agent --cluster main --owner-key=key --listen tcp "
-        "--lease 20 --stdin-ends"
+    assert remote_command(agent, "/tmp/s") == (
+        "exec /usr/bin/python3 -P -m jaxcluster.agent --owner-key=key --id=main-key --lease=20 "
+        "--bind=ipc:///tmp/s --owner-stdin"
     )
 
 
@@ -208,7 +209,8 @@ def test_what_slurm_would_misread_is_refused(options: Slurm, said: str) -> None:
 
 # ------------------------------------------------------------------------------- agents' lines
 
-LINE = '{"jaxcluster-agent": {"pid": 1}}'
+LINE = '{"jaxcluster-agent": 1, "pid": 1}'
+ENDED = '{"jaxcluster-agent-ended": "SIGTERM", "host": "h1", "pid": 3}'
 
 
 @pytest.mark.parametrize(
@@ -217,11 +219,12 @@ LINE = '{"jaxcluster-agent": {"pid": 1}}'
         (LINE, [1], ""),
         (f"motd: {LINE}", [1], "motd: "),
         (f"{LINE}{LINE} bye\r", [1, 1], " bye\r"),
+        (f"{LINE}{ENDED}", [1, 3], ""),
         ("\x1b[1m{" + LINE, [1], "\x1b[1m{"),
-        ('{"jaxcluster-agent" : {"pid": 2, "env": {"x": "}"}}}', [2], ""),
+        ('{"jaxcluster-agent" : 1, "pid": 2, "env": {"x": "}"}}', [2], ""),
         ("Welcome", [], "Welcome"),
-        ('{"jaxcluster-agent": {"pid": ', [], '{"jaxcluster-agent": {"pid": '),
-        ('{"jaxcluster-agent": 1}', [], '{"jaxcluster-agent": 1}'),
+        ('{"jaxcluster-agent": 1, "pid": ', [], '{"jaxcluster-agent": 1, "pid": '),
+        ('{"jaxcluster-agents": 1}', [], '{"jaxcluster-agents": 1}'),
         ("", [], ""),
     ],
 )
