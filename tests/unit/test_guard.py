@@ -176,8 +176,12 @@ def test_a_leader_that_ends_leaves_nobody_of_its_group(watched: Watched, mark: s
     assert len(processes_with(MARK, mark)) == 1  # the guard itself
 
 
-def test_a_session_of_its_own_does_not_outlive_the_guard(watched: Watched, mark: str) -> None:
-    id = watched.run("sh", "-c", f'setsid sh -c "{STUBBORN}" & echo there')
+def test_a_session_of_its_own_does_not_outlive_the_guard(
+    watched: Watched, mark: str, tmp_path: Path
+) -> None:
+    there = tmp_path / "there"
+    script = f"touch {there}; {STUBBORN}"
+    id = watched.run("sh", "-c", f'setsid sh -c "{script}" & until [ -e {there} ]; do :; done')
     watched.wait_for_end(id)
     assert len(processes_with(MARK, mark)) > 1
     watched.guarded.close()
