@@ -35,7 +35,7 @@ CHECKOUT = Path(__file__).parents[2]
 FOLDERS = Path("/run")  # of rigs: a short path, for Unix sockets
 PREFIX = "jcrig-"
 NETWORK = "10.76.0."  # nothing outside the rig can reach it, nor is reached from it
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0  # as for anything in these tests: the machine may be busy
 OWN = ("/tmp", "/var/tmp", "/run", "/home")  # each host has its own; and root's home
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 FAKETIMES = ("/dev/shm/faketime_", "/dev/shm/sem.faketime_")  # it leaves them at each exec
@@ -333,11 +333,13 @@ class Rig:
         self.on_switch("ip", "link", "set", "br0", "up")
 
     def _add(self, host: Host) -> None:
-        setting_up = "; ".join(["set -e", *self._setting_up(host), "exec " + shlex.join(INIT)])
+        script = self.folder / "hosts" / f"{host.name}.sh"
+        lines = ["set -e", *self._setting_up(host), "exec " + shlex.join(INIT)]
+        script.write_text("\n".join(lines) + "\n")
         process, host.pid = _spawn(
             *("nsenter", f"--target={self.pid}", "--pid", "--"),
             *("unshare", "--pid", "--fork", "--net", "--uts", "--mount", "--ipc", "--mount-proc"),
-            *("--", "sh", "-c", setting_up),
+            *("--", "sh", str(script)),
         )
         self._processes.append(process)
         self.hosts[host.name] = host
