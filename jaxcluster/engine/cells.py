@@ -108,6 +108,7 @@ class CellRunner:
         # Its put is one call of C, so that a signal handler may interrupt another in it.
         self._retries: queue.SimpleQueue[Callable[[], bool]] = queue.SimpleQueue()
         self.on_idle_sigint: Callable[[FrameType | None], None] = lambda frame: None
+        self.on_idle_unraisable: Callable[[], None] = lambda: None
 
     def attach(self, shell: Any) -> None:
         """Take over a running kernel's shell. On the main thread, inside its event loop."""
@@ -131,6 +132,7 @@ class CellRunner:
         shell.events.callbacks["post_execute"].insert(0, self._leave)
         sys.stdout = RankStream("stdout", 1, sys.stdout, self._print)
         sys.stderr = RankStream("stderr", 2, sys.stderr, self._print)
+        self._show_unraisable, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
         mend(self._sigint_handler)
         threading.Thread(target=self._signal_again, name="jaxcluster-again", daemon=True).start()
         self.settings.begin(shell)
@@ -463,6 +465,19 @@ class CellRunner:
         elif self._loop is not None:  # it awaits, on a thread that it shares with the loop
             running.interrupted = True
             self._loop.call_soon_threadsafe(running.task.cancel)
+
+    def _on_unraisable(self, what: Any) -> None:
+        """Python passes over what is raised in a finalizer or in a callback of its collector.
+
+        JAX has such a callback, which runs all the time. An interrupt that came there comes again.
+        """
+        on_main = threading.get_ident() == self.main_thread_id
+        if not (on_main and what.exc_type is KeyboardInterrupt):
+            self._show_unraisable(what)
+        elif (running := self.current) is not None:
+            self.signal_again(lambda: self.current is running and not running.over)
+        else:
+            self.on_idle_unraisable()
 
     def signal_again(self, if_still: Callable[[], bool]) -> None:
         """From a signal handler that could not raise: SIGINT comes again, if there is need yet."""

@@ -57,6 +57,7 @@ class ClientCode:
         kernel.post_handler_hook = self._leave
         kernel._cancel_on_sigint = self._cancelled_on_sigint
         self.runner.on_idle_sigint = self._on_sigint
+        self.runner.on_idle_unraisable = self._on_unraisable
 
     def _enter(self) -> None:
         self._depth += 1
@@ -88,6 +89,11 @@ class ClientCode:
         if launching:
             journal.interrupted = True  # raised by the hook when both are done
         self.runner.signal_again(lambda: self._is_to_be_raised(request, launching))
+
+    def _on_unraisable(self) -> None:
+        """An interrupt was raised where Python passes over it."""
+        request = self._request
+        self.runner.signal_again(lambda: self._depth > 0 and self._request == request)
 
     def _is_to_be_raised(self, request: int, launching: bool) -> bool:
         journal = self.runner.journal

@@ -397,7 +397,9 @@ def test_every_communicator_between_processes_is_checked(ranks: jaxcluster.Clust
         show=False,
     )
     n = 4 * len(ranks.record.devices[0].devices)
-    prepared = ranks.ask([0], "prepare_check", {}, timeout_s=TOLD_WITHIN_S)[0].body["divisions"]
+    prepared = ranks.world.ask([0], "prepare_check", {}, timeout_s=TOLD_WITHIN_S)[0].body[
+        "divisions"
+    ]
     groups = [group for division in prepared for group in division]
     half = n // 2
     assert prepared[0] == [list(range(n))]

@@ -114,7 +114,7 @@ class Case:
             old.run(SETUP)
             self._hang(old)
             body = {"path": str(folder), "digests": True}
-            answers = old.ask(range(4), "snapshot", body, timeout_s=DEADLINE_S)
+            answers = old.world.ask(range(4), "snapshot", body, timeout_s=DEADLINE_S)
             self.busy = [s.state for s in old.status()]
             pids = old.record.pids
         assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
