@@ -13,6 +13,7 @@ from typing import Any
 
 import layouts
 import numpy as np
+import psutil
 import pytest
 from helpers import plain, until
 
@@ -214,6 +215,8 @@ def test_a_stopped_rank_is_shown_by_its_last_report_and_its_age(
     pid = cluster.record.pids[2]
     os.kill(pid, signal.SIGSTOP)
     try:
+        stopped = psutil.STATUS_STOPPED
+        until(lambda: psutil.Process(pid).status() == stopped, "the rank is stopped")
         found = array(cluster.layout("two_axes"))
     finally:
         os.kill(pid, signal.SIGCONT)
