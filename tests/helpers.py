@@ -30,7 +30,10 @@ NOTEBOOK = "JAXCLUSTER_TEST_NOTEBOOK"  # carried by all that a test's notebook h
 
 
 # How many devices each rank of a module's cluster has. With one, collectives run inline.
-DEVICES = (pytest.param(1, id="D=1", marks=pytest.mark.any_jax), pytest.param(2, id="D=2"))
+DEVICES = (
+    pytest.param(1, id="D=1", marks=pytest.mark.any_jax),
+    pytest.param(2, id="D=2", marks=pytest.mark.newest_jax),
+)
 
 
 def until(condition: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:

@@ -18,6 +18,7 @@ from helpers import GONE_S, processes_with, until
 from rig import Missing, Rig
 from rig.hosts import FOLDERS, PREFIX, sweep
 
+pytestmark = pytest.mark.any_jax
 TESTS = Path(__file__).parents[1]
 MARK = "JAXCLUSTER_TEST_RIG"
 # A session: processes in sessions of their own on a host and a daemon, and a child that inherits

@@ -12,6 +12,7 @@ import pytest
 from helpers import until
 from rig import Host, HostNotebook, Missing, Rig
 
+pytestmark = pytest.mark.any_jax
 ECHO = """
 import socket
 with socket.create_server(("", 7000)) as server:

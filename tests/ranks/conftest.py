@@ -48,7 +48,7 @@ def shared_cluster(home: Home) -> Iterator[jaxcluster.Cluster]:
 @pytest.fixture(scope="module")
 def cluster(shared_cluster: jaxcluster.Cluster) -> jaxcluster.Cluster:
     """4 ranks with 2 devices each. Tests leave it in step and idle; each module begins anew."""
-    shared_cluster.run(SETUP)
+    shared_cluster.run(CLEAR + SETUP)
     return shared_cluster
 
 
@@ -61,10 +61,14 @@ def shared_pair(home: Home) -> Iterator[jaxcluster.Cluster]:
 @pytest.fixture(scope="module")
 def pair(shared_pair: jaxcluster.Cluster) -> jaxcluster.Cluster:
     """2 ranks with 1 device each, where collectives run inline."""
-    shared_pair.run(SETUP)
+    shared_pair.run(CLEAR + SETUP)
     return shared_pair
 
 
+CLEAR = """
+for _ in [n for n in globals() if n[0] != "_" and n not in get_ipython().user_ns_hidden]:
+    del globals()[_]
+"""
 SETUP = """
 import jax, jax.numpy as jnp, numpy as np, os, sys, time
 from jax.sharding import NamedSharding, PartitionSpec as P

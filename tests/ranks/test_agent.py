@@ -30,6 +30,8 @@ from jaxcluster.agent.transport import Keys, new_keys, open_dealer
 from jaxcluster.engine.processes import is_alive
 from jaxcluster.errors import LaunchError
 
+pytestmark = pytest.mark.any_jax
+
 ANSWER_S = 60.0
 
 # The fork server is not to import jax where no rank is spawned.
