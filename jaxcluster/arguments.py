@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from jaxcluster.errors import UsageError
+from jaxcluster.launchers import options
 
 
 class Help(UsageError):
@@ -100,7 +101,7 @@ def start_parser(prog: str) -> Parser:
     )
     add("--devices-per-process", type=int, metavar="D", help="default: 1 on CPU")
     add("--platform", help="cpu, cuda or tpu")
-    add("--launcher", default="local", help="how processes are started; only local yet")
+    add("--launcher", default="local", help=f"where: {', '.join(options.NAMES)}")
     add("--name", help="default: main")
     add(
         "--env",
@@ -130,15 +131,16 @@ def start_parser(prog: str) -> Parser:
     add("--coordinator-bind-address", metavar="HOST:PORT", help="or unix:/PATH")
     add("--initialization-timeout", type=int, metavar="S")
     add("--heartbeat-timeout-seconds", type=int, default=100, metavar="S")
+    options.add_to(parser)
     return parser
 
 
 def start_options(parsed: argparse.Namespace) -> dict[str, Any]:
     """The keyword arguments of ``make_spec``."""
-    options = vars(parsed).copy()
-    options.pop("dry_run")
-    options["env"] = dict(parsed.env)
-    return options
+    of_launcher = options.taken_from(parsed)
+    given = vars(parsed).copy()
+    given.pop("dry_run", None)
+    return {**given, "env": dict(parsed.env), **of_launcher}
 
 
 @functools.cache

@@ -100,9 +100,12 @@ class Claim:
         return holder is not None and holder.id == self.id
 
     def empty(self) -> None:
-        """Remove what a cluster has left in the folder, for the next one of the same name."""
+        """Remove the files that a cluster has left, for the next one of the same name.
+
+        Folders are its launcher's, which goes on.
+        """
         for path in (inside() / self.name).iterdir():
-            if path.name not in (ALIVE, registry.HELD):
+            if path.name not in (ALIVE, registry.HELD) and not path.is_dir():
                 path.unlink(missing_ok=True)
 
 

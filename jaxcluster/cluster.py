@@ -46,10 +46,11 @@ from jaxcluster.errors import (
 from jaxcluster.exits import describe_exit
 from jaxcluster.kept import Kept
 from jaxcluster.launchers.local import Allocation
+from jaxcluster.launchers.remote import HostAllocation
 from jaxcluster.launchers.supervisor import Supervisor, sweep
 from jaxcluster.layout import ArrayLayout, TreeLayout
 from jaxcluster.life import Life, State
-from jaxcluster.link import Event, Link, Sink
+from jaxcluster.link import Event, Link, Sink, SocketLink
 from jaxcluster.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
 from jaxcluster.rebuild import Rebuilt
@@ -58,6 +59,7 @@ from jaxcluster.running import Listener, RunningCell
 from jaxcluster.starting import (
     Progress,
     Starting,
+    allocate,
     claim,
     clear_away,
     dry_run,
@@ -94,7 +96,7 @@ class Cluster:
       undo_nbytes: what ``limit_undo`` was given last.
     """
 
-    def __init__(self, world: World, allocation: Allocation | None = None) -> None:
+    def __init__(self, world: World, allocation: Allocation | HostAllocation | None = None) -> None:
         self.spec = world.record.spec
         self.name = world.record.name
         self.num_processes = world.num_processes
@@ -790,7 +792,7 @@ def _print_first(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> 
 
 
 def start(num_processes: int | None = None, **options: Any) -> Cluster:
-    """Start a cluster on this machine and return it when all its ranks are ready.
+    """Start a cluster and return it when all its ranks are ready.
 
     Args:
       num_processes: how many ranks; the GPUs or TPU chips here by default, else 2 on CPU.
@@ -821,8 +823,8 @@ def _start_world(
     spec: wire.ClusterSpec,
     say: Progress,
     watch: Callable[[Starting | None], None] = lambda starting: None,
-    allocation: Allocation | None = None,
-) -> tuple[World, Allocation]:
+    allocation: Allocation | HostAllocation | None = None,
+) -> tuple[World, Allocation | HostAllocation]:
     """Start what ``spec`` describes; returns its ranks, and what they run on.
 
     Args:
@@ -835,7 +837,7 @@ def _start_world(
     is_kept = allocation is not None and allocation.is_held
     if allocation is None or not is_kept:
         spec, claimed = claim(spec)
-        allocation = Allocation(claimed)
+        allocation = allocate(claimed, spec)
     starting = Starting(spec, say, began + spec.timeout_s, allocation)
     try:
         watch(starting)
@@ -899,13 +901,14 @@ def connect(record: registry.ClusterRecord) -> Cluster:
             f"{record.protocol}; this one speaks {wire.PROTOCOL_VERSION}.",
             "Attach with the version that started it, or stop it there and start another.",
         )
+    _check_is_local(record)
     supervisor = Supervisor(Path(record.supervisor))
     try:
         supervisor.connect(5.0)
     except LaunchError:
         _check_is_here(record)
         raise
-    link = Link(dict(enumerate(record.addresses)))
+    link = SocketLink(dict(enumerate(record.addresses)))
     cluster = Cluster(World(record, link, supervisor))
     try:
         cluster.world.ask_exits()
@@ -936,6 +939,20 @@ def _check_is_here(record: registry.ClusterRecord) -> None:
             f"Cluster {record.name!r} was started on host {record.hostname} and can't be reached "
             f"from here ({socket.gethostname()}).",
             f"There: jaxcluster stop {record.name}   or   %jaxcluster attach {record.name}",
+        )
+
+
+def _check_is_local(record: registry.ClusterRecord) -> None:
+    """Raises LaunchError of a cluster of other hosts: its agents know its owner alone."""
+    if record.spec.launcher != "local" and record.owner != process_token(os.getpid()):
+        if claims.lives([record.name])[record.name] is claims.Life.DEAD:
+            raise NoCluster(f"Cluster {record.name!r} has ended.", "%jaxcluster start")
+        pid = record.owner.partition(":")[0]
+        raise UsageError(
+            f"Cluster {record.name!r} runs on other hosts ({record.spec.launcher}) and can be "
+            f"reached from the notebook that started it alone (process {pid} on "
+            f"{record.hostname}).",
+            "There: %jaxcluster stop   It ends with that process, too.",
         )
 
 

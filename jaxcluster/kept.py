@@ -12,10 +12,10 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from jaxcluster import claims, registry
 
@@ -23,6 +23,19 @@ SHARED_MEMORY = Path("/dev/shm")
 SPARE_NBYTES = 1 << 30
 PREFIX = "jaxcluster-state-"
 ALIVE = "alive"
+
+
+class StateFolder(Protocol):
+    """Where ranks save their variables: one folder, or one on each host."""
+
+    def path_of(self, rank: int) -> str:
+        """The folder that a rank writes into and reads from."""
+
+    def donor_for(self, rank: int, donor: int, saved: Sequence[int]) -> int:
+        """Which rank's file ``rank`` is to take values from, where ``donor``'s would do."""
+
+    def remove(self) -> None:
+        """Remove all of it. Ranks may still be writing into it."""
 
 
 class Folder:
@@ -38,6 +51,14 @@ class Folder:
         self._lock = os.open(self.path / ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(self._lock, fcntl.LOCK_SH)
+
+    def path_of(self, rank: int) -> str:
+        """The folder that a rank writes into and reads from."""
+        return str(self.path)
+
+    def donor_for(self, rank: int, donor: int, saved: Sequence[int]) -> int:
+        """Which rank's file ``rank`` is to take values from: all see all files."""
+        return donor
 
     def remove(self) -> None:
         """Remove it. Ranks may still be writing into it.
@@ -65,7 +86,7 @@ class Kept:
       dead_names: the names that a rank had which could not be saved; None where nobody knows.
     """
 
-    folder: Folder
+    folder: StateFolder
     reports: dict[int, dict[str, Any]]
     cell_is_undone: bool
     dead_names: dict[int, set[str] | None]

@@ -1,4 +1,8 @@
-"""The notebook's end of the ranks' own sockets: one thread that owns them all."""
+"""Requests to ranks and what they answer, whatever carries them.
+
+``SocketLink`` is the notebook's end of the own sockets of this machine's ranks: one thread owns
+them all. Ranks of other hosts are reached through their agents: ``ChannelLink``.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,11 @@ import os
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import zmq
 
@@ -42,46 +47,33 @@ class Sink(queue.SimpleQueue[Event]):
     """Where the answers to one or more requests arrive. Waiting for it can be interrupted."""
 
 
-class Link:
-    """Sends requests to ranks and delivers what they answer. Thread-safe.
+Message = tuple[int, list[Buffer]]  # a rank, and the frames for it
 
-    Args:
-      addresses: a zmq endpoint for each rank. A rank that does not listen yet is retried for ever.
+
+class Link(ABC):
+    """Sends requests to ranks and delivers what they answer. Thread-safe.
 
     Attributes:
       on_push: called on the link's thread with what a rank sends unasked.
     """
 
-    def __init__(self, addresses: Mapping[int, str]) -> None:
+    def __init__(self, ranks: Iterable[int]) -> None:
+        self.ranks = sorted(ranks)
+        self.on_push: Callable[[Event], None] | None = None
         self._ids = itertools.count(1)
         self._prefix = os.urandom(4).hex()
         self._waiting: dict[str, tuple[int, Sink]] = {}
         self._dead: dict[int, Any] = {}
         self._foreign: dict[int, Any] = {}
-        self._outgoing: deque[tuple[int, list[Buffer]]] = deque()
         self._lock = threading.Lock()
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_write, False)
-        self._woken = False
-        self._closed = False
-        self.on_push: Callable[[Event], None] | None = None
-        self._context = zmq.Context()
-        self._sockets: dict[int, zmq.Socket[bytes]] = {}
-        for rank, address in addresses.items():
-            socket = self._context.socket(zmq.DEALER)
-            socket.setsockopt(zmq.LINGER, 0)
-            socket.setsockopt(zmq.SNDHWM, 0)
-            socket.setsockopt(zmq.RCVHWM, 0)
-            socket.setsockopt(zmq.RECONNECT_IVL, 5)
-            socket.setsockopt(zmq.RECONNECT_IVL_MAX, 100)
-            socket.connect(address)
-            self._sockets[rank] = socket
-        self._thread = threading.Thread(target=self._serve, name="jaxcluster-link", daemon=True)
-        self._thread.start()
 
-    @property
-    def ranks(self) -> list[int]:
-        return sorted(self._sockets)
+    @abstractmethod
+    def _send(self, messages: Sequence[Message]) -> None:
+        """Send these, in this order, without waiting. The lock is held."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End it; requests after it are never answered."""
 
     def request(
         self, rank: int, op: str, body: Any = None, buffers: Sequence[Buffer] = (), *, sink: Sink
@@ -92,11 +84,9 @@ class Link:
     def request_each(
         self, bodies: Mapping[int, Any], op: str, buffers: Sequence[Buffer] = (), *, sink: Sink
     ) -> list[str]:
-        """Send a request to each rank of ``bodies``; returns their ids.
-
-        The thread is woken once: each time it takes the interpreter from the caller for a while.
-        """
+        """Send a request to each rank of ``bodies``; returns their ids."""
         ids = []
+        messages: list[Message] = []
         with self._lock:
             for rank, body in bodies.items():
                 ids.append(id := f"{self._prefix}-{next(self._ids)}")
@@ -107,8 +97,8 @@ class Link:
                     sink.put(Event(rank, "mismatch", id, self._foreign[rank]))
                     continue
                 self._waiting[id] = (rank, sink)
-                self._outgoing.append((rank, [wire.encode(op, id, body), *buffers]))
-            self._wake()
+                messages.append((rank, [wire.encode(op, id, body), *buffers]))
+            self._send(messages)
         return ids
 
     def gather(
@@ -165,6 +155,62 @@ class Link:
         for id in [id for id, (r, _) in self._waiting.items() if r == rank]:
             self._waiting.pop(id)[1].put(Event(rank, op, id, facts))
 
+    def _deliver(self, rank: int, frames: Sequence[zmq.Frame]) -> None:
+        """Give what has come from a rank to whoever waits for it. On the link's thread."""
+        try:
+            envelope = wire.decode(frames[0].buffer)
+        except wire.OtherVersion as error:
+            self._mark_foreign(rank, str(error))
+            return
+        except ValueError:  # nothing of ours: whoever waits goes on waiting
+            return
+        id, op = envelope["id"], envelope["op"]
+        buffers = [frame.buffer for frame in frames[1:]]
+        if op == "push":
+            if self.on_push is not None:
+                self.on_push(Event(rank, op, id, envelope.get("body"), buffers))
+            return
+        with self._lock:
+            waiting = self._waiting.get(id)
+            if op in ("reply", "error"):
+                self._waiting.pop(id, None)
+        if waiting is not None:
+            waiting[1].put(Event(rank, op, id, envelope.get("body"), buffers))
+
+
+class SocketLink(Link):
+    """To ranks of this machine: a socket each, all of them on one thread.
+
+    Args:
+      addresses: a zmq endpoint for each rank. A rank that does not listen yet is retried for ever.
+    """
+
+    def __init__(self, addresses: Mapping[int, str]) -> None:
+        super().__init__(addresses)
+        self._outgoing: deque[Message] = deque()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        self._woken = False
+        self._closed = False
+        self._context = zmq.Context()
+        self._sockets: dict[int, zmq.Socket[bytes]] = {}
+        for rank, address in addresses.items():
+            socket = self._context.socket(zmq.DEALER)
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.setsockopt(zmq.SNDHWM, 0)
+            socket.setsockopt(zmq.RCVHWM, 0)
+            socket.setsockopt(zmq.RECONNECT_IVL, 5)
+            socket.setsockopt(zmq.RECONNECT_IVL_MAX, 100)
+            socket.connect(address)
+            self._sockets[rank] = socket
+        self._thread = threading.Thread(target=self._serve, name="jaxcluster-link", daemon=True)
+        self._thread.start()
+
+    def _send(self, messages: Sequence[Message]) -> None:
+        """The thread is woken once: each time it takes the interpreter from the caller a while."""
+        self._outgoing.extend(messages)
+        self._wake()
+
     def close(self) -> None:
         """End the thread and its sockets; requests after it are never answered."""
         if not self._closed:
@@ -173,8 +219,6 @@ class Link:
                 self._poke()
             if threading.current_thread() is not self._thread:
                 self._thread.join(2)
-
-    # ------------------------------------------------------------------ the thread
 
     def _wake(self) -> None:
         """With the lock held: once it is closed the pipe's number may be another file's."""
@@ -219,26 +263,46 @@ class Link:
                 frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            try:
-                envelope = wire.decode(frames[0].buffer)
-            except wire.OtherVersion as error:
-                self._mark_foreign(rank, str(error))
-                continue
-            except ValueError:  # nothing of ours: whoever waits goes on waiting
-                continue
-            id, op = envelope["id"], envelope["op"]
-            if op == "push":
-                if self.on_push is not None:
-                    pushed = [frame.buffer for frame in frames[1:]]
-                    self.on_push(Event(rank, op, id, envelope.get("body"), pushed))
-                continue
-            with self._lock:
-                waiting = self._waiting.get(id)
-                if op in ("reply", "error"):
-                    self._waiting.pop(id, None)
-            if waiting is not None:
-                buffers = [frame.buffer for frame in frames[1:]]
-                waiting[1].put(Event(rank, op, id, envelope.get("body"), buffers))
+            self._deliver(rank, frames)
+
+
+class Channel(Protocol):
+    """A way to one rank that somebody else looks after."""
+
+    def send(self, frames: Sequence[Any]) -> None:
+        """Send a message. Its frames must not change until the rank has answered."""
+
+    def close(self) -> None:
+        """What still comes from the rank is dropped."""
+
+
+class ChannelLink(Link):
+    """To ranks of other hosts, through their agents.
+
+    Args:
+      ranks: which.
+      open: makes the channel to a rank; what it is given is called with the frames that come.
+    """
+
+    def __init__(
+        self,
+        ranks: Iterable[int],
+        open: Callable[[int, Callable[[Sequence[Any]], None]], Channel],
+    ) -> None:
+        super().__init__(ranks)
+        self._channels = {
+            rank: open(rank, lambda frames, rank=rank: self._deliver(rank, frames))  # type: ignore[misc]
+            for rank in self.ranks
+        }
+
+    def _send(self, messages: Sequence[Message]) -> None:
+        for rank, frames in messages:
+            self._channels[rank].send(frames)
+
+    def close(self) -> None:
+        """Let go of the channels; requests after it are never answered."""
+        for channel in self._channels.values():
+            channel.close()
 
 
 def unwrap(event: Event) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 
 from jaxcluster import registry
 from jaxcluster.errors import RankHung, RecoveryError
-from jaxcluster.kept import Folder, Kept
+from jaxcluster.kept import Kept, StateFolder
 from jaxcluster.link import Event, Sink, unwrap
 from jaxcluster.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
@@ -101,9 +101,9 @@ def save(
     Raises:
       RecoveryError: no living rank could be saved.
     """
-    folder = Folder()
+    folder = world.state_folder()
     try:
-        reports = _snapshots(world, cells, str(folder.path), check)
+        reports = _snapshots(world, cells, folder, check)
     except BaseException:
         folder.remove()
         raise
@@ -112,7 +112,7 @@ def save(
 
 
 def _snapshots(
-    world: World, cells: Sequence[CellRecord], folder: str, check: Check
+    world: World, cells: Sequence[CellRecord], folder: StateFolder, check: Check
 ) -> dict[int, dict[str, Any]]:
     """What each living rank says that it has written; empty if none lives."""
     saved: dict[int, dict[str, Any]] = {}
@@ -125,7 +125,7 @@ def _snapshots(
     except FileNotFoundError:  # its folder was removed
         cell = max((record.seq for record in cells), default=0)
     while alive := [r for r in range(world.num_processes) if r not in world.dead]:
-        bodies = {r: {"path": folder, "digests": digests, "cell": cell} for r in alive}
+        bodies = {r: {"path": folder.path_of(r), "digests": digests, "cell": cell} for r in alive}
         answers = ask(world, "snapshot", bodies, SAVE_S, check)
         saved = {rank: event.body for rank, event in answers.items() if event.op == "reply"}
         if digests or len(saved) == len(alive):
@@ -351,17 +351,16 @@ def restore(world: World, saved: Kept, when: str, check: Check) -> Rebuilt:
     if not saved.reports:
         return Rebuilt((), replaced=missing, nothing_lived=True)
     found = plan(saved.reports, saved.dead_names, saved.cell_is_undone)
-    folder = str(saved.folder.path)
-    body = {"path": folder, "names": sorted(found.names), "before": sorted(found.older)}
+    body = {"names": sorted(found.names), "before": sorted(found.older)}
     shared = {"names": sorted(found.shared), "before": sorted(found.older & found.shared)}
     drawn = [report["random"] for report in saved.reports.values()]
     own = [n for n in RANDOM if len(drawn) == 1 or any(d[n] != drawn[0][n] for d in drawn)]
-    bodies = {
-        rank: body
-        if rank in saved.reports
-        else {**body, **shared, "from_rank": found.donor, "skip": own}
-        for rank in range(world.num_processes)
-    }
+    bodies: dict[int, dict[str, Any]] = {}
+    for rank in range(world.num_processes):
+        bodies[rank] = {**body, "path": saved.folder.path_of(rank)}
+        if rank in missing:
+            donor = saved.folder.donor_for(rank, found.donor, list(saved.reports))
+            bodies[rank] |= {**shared, "from_rank": donor, "skip": own}
     answers = ask_all(world, "restore", bodies, RESTORE_S, check)
     lost = dict(found.lost)
     for rank, reply in sorted(answers.items()):

@@ -13,7 +13,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -30,13 +29,15 @@ from jaxcluster.errors import (
     EnginesMissing,
     InitializeFailed,
     LaunchError,
-    LauncherUnavailable,
     PlanError,
     UsageError,
 )
 from jaxcluster.exits import OomKills, describe_exit
+from jaxcluster.launchers import remote
 from jaxcluster.launchers.local import Allocation, LocalCluster
-from jaxcluster.launchers.supervisor import release_warm
+from jaxcluster.launchers.options import launcher_of
+from jaxcluster.launchers.remote import HostAllocation, HostProcesses
+from jaxcluster.launchers.supervisor import Supervisor, release_warm
 from jaxcluster.link import Event, Link, Sink, unwrap
 from jaxcluster.ranks import name_ranks
 from jaxcluster.world import World
@@ -60,35 +61,47 @@ def make_spec(
     coordinator_bind_address: str | None = None,
     initialization_timeout: int | None = None,
     heartbeat_timeout_seconds: int = 100,
+    **options: str | int | Sequence[str],
 ) -> wire.ClusterSpec:
     """A checked ClusterSpec, with what was left open chosen from what this machine has.
 
+    What other hosts are to decide stays open: ``num_processes`` is 0 and ``platform`` is "" then.
+
+    Args:
+      **options: the launcher's own, as on its command line: ``hosts="h1:2,h2:2"``.
+
     Raises:
-      UsageError: an argument is out of its range.
-      LauncherUnavailable: there is no such launcher.
+      UsageError: an argument is out of its range, or there is no such launcher.
     """
-    if launcher != "local":
-        raise LauncherUnavailable(
-            f"There is no launcher {launcher!r}; this version has: local.",
-            "Leave --launcher away to start on this machine.",
-        )
-    environ = {**os.environ, **(env or {})}
-    gpus, chips = host_gpus(environ), host_tpu_chips()
-    wanted = platform or topology.platform_in(env or {})
-    chosen = topology.choose_platform(wanted, gpus, chips, cuda_plugin_installed())
-    if num_processes is None:
-        on_gpu, on_tpu = chosen == "cuda", chosen == "tpu"
-        num_processes = topology.default_num_processes(
-            gpus if on_gpu else [], chips if on_tpu else 0
-        )
     for what, value in (("-n", num_processes), ("--devices-per-process", devices_per_process)):
         if value is not None and not topology.is_count(value):
             raise UsageError(f"{what} must be at least 1, not {value!r}.", "%jaxcluster start -n 4")
+    typed = {
+        k: v if isinstance(v, str) else [*v] if isinstance(v, Sequence) else str(v)
+        for k, v in options.items()
+    }
+    launcher_of(launcher, dict(typed), num_processes)
+    wanted = platform or topology.platform_in(env or {})
+    if launcher == "local":
+        environ = {**os.environ, **(env or {})}
+        gpus, chips = host_gpus(environ), host_tpu_chips()
+        wanted = topology.choose_platform(wanted, gpus, chips, cuda_plugin_installed())
+        if num_processes is None:
+            num_processes = topology.default_num_processes(
+                gpus if wanted == "cuda" else [], chips if wanted == "tpu" else 0
+            )
+    elif detach:
+        raise UsageError(
+            "A cluster of other hosts ends with its notebook: --detach is for this machine's.",
+            "Leave --detach away.",
+        )
     arguments.check_seconds("--timeout", timeout_s, "%jaxcluster start --timeout 120")
     ids: list[list[int]] | None = None
     if local_device_ids is not None:
         nested = [list(i) if isinstance(i, Sequence) else [i] for i in local_device_ids]
         flat = all(isinstance(i, int) for i in local_device_ids)
+        if num_processes is None:
+            raise UsageError("--local-device-ids needs the number of ranks.", "Add -n 4")
         ids = [[i[0] for i in nested]] * num_processes if flat else nested
         if len(ids) != num_processes:
             raise UsageError(
@@ -97,10 +110,11 @@ def make_spec(
     spec = wire.ClusterSpec(
         name=registry.check_name(name) if name is not None else free_name(),
         any_name=name is None,
-        num_processes=num_processes,
+        num_processes=num_processes or 0,
         devices_per_process=devices_per_process,
-        platform=chosen,
+        platform=wanted or "",
         launcher=launcher,
+        options=typed,
         env=dict(env or {}),
         timeout_s=timeout_s,
         detach=detach,
@@ -110,9 +124,15 @@ def make_spec(
         initialization_timeout=initialization_timeout,
         heartbeat_timeout_seconds=heartbeat_timeout_seconds,
     )
-    topology.check_spec(spec)
-    topology.check_wishes(spec)
+    if spec.num_processes and spec.platform:  # else when the hosts have decided
+        topology.check_spec(spec)
+        topology.check_wishes(spec)
     return spec
+
+
+def allocate(claimed: claims.Claim, spec: wire.ClusterSpec) -> Allocation | HostAllocation:
+    """What the ranks of ``spec`` are to run on: this machine, or hosts that a launcher gives."""
+    return Allocation(claimed) if spec.launcher == "local" else HostAllocation(claimed)
 
 
 def free_name() -> str:
@@ -185,7 +205,11 @@ class Starting:
     """
 
     def __init__(
-        self, spec: wire.ClusterSpec, say: Progress, deadline: float, allocation: Allocation
+        self,
+        spec: wire.ClusterSpec,
+        say: Progress,
+        deadline: float,
+        allocation: Allocation | HostAllocation,
     ) -> None:
         self.spec = spec
         self.allocation = allocation
@@ -193,7 +217,7 @@ class Starting:
         self.deadline = deadline
         self.exits: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.exited: dict[int, str] = {}
-        self.local: LocalCluster | None = None
+        self.local: LocalCluster | HostProcesses | None = None
         self.link: Link | None = None
         self.coordinator_pid = 0
         self._oom_kills = OomKills()
@@ -204,11 +228,16 @@ class Starting:
 
     def run(self) -> World:
         """Take all steps; returns the ranks, whose record is saved."""
-        spec, ranks = self.spec, range(self.spec.num_processes)
-        self.say(f"starting {spec.num_processes} processes ...")
-        self.local = local = self.allocation.prepare(spec, self._on_exit)
+        if self.spec.launcher == "local":
+            self.say(f"starting {self.spec.num_processes} processes ...")
+        self.local = local = self.allocation.prepare(
+            self.spec, self._on_exit, self.say, self.left_s
+        )
+        if self.spec.launcher != "local":
+            self.say(f"starting {local.spec.num_processes} processes ...")
+        spec = self.spec = local.spec
         pids = local.start()
-        self.link = Link(dict(zip(ranks, local.addresses, strict=True)))
+        self.link = local.connect()
         facts = self._facts()
         plan = self._plan(facts)
         self.say(f"initializing JAX on {spec.num_processes} processes ...")
@@ -235,7 +264,7 @@ class Starting:
             pid_space=pid_space(),
         )
         registry.write(record)
-        if spec.detach:
+        if spec.detach and isinstance(local.supervisor, Supervisor):
             local.supervisor.command("detach", detached=True)
             release_warm(local.supervisor)
         return World(record, self.link, local.supervisor, local, self.exits)
@@ -313,8 +342,8 @@ class Starting:
         # Elsewhere rank 0 holds the port with SO_REUSEPORT, so nobody else gets it meanwhile.
         address = plan.requests[0].coordinator_address
         if one_host and sys.platform.startswith("linux"):
-            path = registry.folder(self.spec.name) / "jax.sock"
-            address = topology.UNIX + quote(str(path))  # gRPC reads it as a URI
+            path = self.local.socket_path("jax.sock")
+            address = topology.UNIX + quote(path)  # gRPC reads it as a URI
         self.coordinator_pid = self.local.start_coordinator(address)
         requests = tuple(
             dataclasses.replace(
@@ -395,12 +424,16 @@ class Starting:
                 what = {"controller": "ipyparallel's controller", "coordinator": "The coordinator"}
                 raise LaunchError(
                     f"{what.get(role, role)} ended ({describe_exit(event['code'])}).\n"
-                    + self._tail(registry.folder(self.spec.name) / f"{role}.log")
+                    + self._tail(role)
                 )
             elif event["event"] == "cancelled":
                 raise LaunchError("The start was stopped.")
             elif event["event"] == "lost":
                 raise LaunchError("The fork server ended while the cluster came up.")
+            elif event["event"] == "host_lost":
+                raise LaunchError(
+                    f"Host {event['host']} was lost while the cluster came up: {event['why']}."
+                )
         if self.exited:
             rank, why = min(self.exited.items())
             raise EnginesMissing(
@@ -415,19 +448,11 @@ class Starting:
         return f"The end of its log:\n{obituary.last_words(log)}" if log else "Its log is empty."
 
     def _log(self, rank: int) -> str:
-        try:
-            return (registry.folder(self.spec.name) / f"rank-{rank}.log").read_text(
-                errors="replace"
-            )
-        except OSError:
-            return ""
+        return self.local.read_log(f"rank-{rank}") if self.local is not None else ""
 
-    @staticmethod
-    def _tail(path: Path, lines: int = 12) -> str:
-        try:
-            return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
-        except OSError:
-            return ""
+    def _tail(self, role: str, lines: int = 12) -> str:
+        log = self.local.read_log(role) if self.local is not None else ""
+        return "\n".join(log.splitlines()[-lines:])
 
     def abandon(self, keep_name: bool = False) -> None:
         """End whatever was started, and give the allocation back unless it is to be kept."""
@@ -443,6 +468,8 @@ class Starting:
 
 def dry_run(spec: wire.ClusterSpec) -> str:
     """What ``start`` would do: the processes and, for this host, the plan of the ranks."""
+    if spec.launcher != "local":
+        return remote.dry_run(spec)
     from jaxcluster.engine.facts import engine_facts
     from jaxcluster.launchers.local import describe_launch, render
 

@@ -36,7 +36,9 @@ class ClusterSpec:
     """What a user asked for. Everything that a launcher and the plan need, and nothing more.
 
     ``None`` in what is passed to ``jax.distributed.initialize`` as it stands means that jaxcluster
-    assigns it. ``any_name`` says that the user gave no name: another free one will do.
+    assigns it. ``any_name`` says that the user gave no name: another free one will do. ``options``
+    are the launcher's own, as they were typed. 0 processes, and no platform, mean that the devices
+    of the launcher's hosts decide it.
     """
 
     name: str
@@ -53,6 +55,7 @@ class ClusterSpec:
     initialization_timeout: int | None = None
     heartbeat_timeout_seconds: int = 100
     any_name: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

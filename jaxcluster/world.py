@@ -7,17 +7,18 @@ world, and knows nothing of the cluster that has it.
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxcluster import diagnose, news, obituary, registry, silence, wire
+from jaxcluster import diagnose, kept, news, obituary, registry, silence, wire
 from jaxcluster.errors import LaunchError, NoCluster, RankHung, UsageError
-from jaxcluster.exits import OomKills
-from jaxcluster.launchers.local import LocalCluster
+from jaxcluster.exits import OomKills, describe_exit
+from jaxcluster.launchers.fleet import Fleet
+from jaxcluster.launchers.local import LocalCluster, read_end
+from jaxcluster.launchers.remote import HostProcesses
 from jaxcluster.launchers.supervisor import Supervisor
 from jaxcluster.link import Event, Link, unwrap
 from jaxcluster.ranks import name_ranks
@@ -54,8 +55,8 @@ class World:
         self,
         record: registry.ClusterRecord,
         link: Link,
-        supervisor: Supervisor,
-        processes: LocalCluster | None = None,
+        supervisor: Supervisor | Fleet,
+        processes: LocalCluster | HostProcesses | None = None,
         missed: queue.SimpleQueue[dict[str, Any]] | None = None,
     ) -> None:
         self.record = record
@@ -141,15 +142,26 @@ class World:
         elif event["event"] == "lost":
             for rank in range(self.num_processes):
                 self.mark_dead(rank, "the fork server has ended, and its ranks with it")
+        elif event["event"] == "host_lost":
+            why = f"host {event['host']} is lost: {event['why']}"
+            if event["number"] == 0 and self.record.coordinator_pid:
+                self.coordinator_died = why
+            for rank in event["ranks"]:
+                self.mark_dead(rank, why)
         elif event["event"] == "exit" and event["role"] == "rank":
-            why = self._oom_kills.describe_exit(event["code"])
+            why = self._describe_exit(event)
             if self.coordinator_died and event["code"] == -signal.SIGABRT:
                 why = f"ended by JAX, whose coordinator had died: {self.coordinator_died}"
             self.mark_dead(event["rank"], obituary.explain(why, self._log_end(event["rank"])))
         elif event["event"] == "exit" and event["role"] == "coordinator":
-            self.coordinator_died = self._oom_kills.describe_exit(event["code"])
+            self.coordinator_died = self._describe_exit(event)
             self.on_death()
             news.tell()
+
+    def _describe_exit(self, event: Mapping[str, Any]) -> str:
+        if "host" in event:  # another machine's kernel has counted its kills
+            return f"{describe_exit(event['code'])} on host {event['host']}"
+        return self._oom_kills.describe_exit(event["code"])
 
     # ------------------------------------------------------------------ deaths
 
@@ -164,7 +176,10 @@ class World:
         """Kill a rank's process, which will never answer again; from then on it is a dead one."""
         self.mark_dead(rank, why)
         with contextlib.suppress(LaunchError):
-            self.supervisor.command("kill", timeout_s=5.0, pids=[self.record.pids[rank]])
+            if self.processes is not None:
+                self.processes.kill(rank)
+            else:
+                self.supervisor.command("kill", timeout_s=5.0, pids=[self.record.pids[rank]])
 
     def end_hung(self, check: Callable[[], None] = lambda: None) -> list[int]:
         """Kill the ranks that can't even be asked to save their variables; returns which.
@@ -190,18 +205,24 @@ class World:
         return obituary.last_words(self._log_end(rank))
 
     def _log_end(self, rank: int) -> str:
-        try:
-            with open(self.record.logs[rank], "rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_END_NBYTES))
-                return log.read().decode(errors="replace")
-        except (OSError, IndexError):
+        return self._read_log(rank, LOG_END_NBYTES)
+
+    def _read_log(self, rank: int, nbytes: int | None = None) -> str:
+        if isinstance(self.processes, HostProcesses):
+            return self.processes.read_log(f"rank-{rank}", *filter(None, [nbytes]))
+        if rank >= len(self.record.logs):
             return ""
+        return read_end(Path(self.record.logs[rank]), nbytes)
 
     def logs(self, rank: int, lines: int | None = None) -> str:
         """A rank's log: what C code, subprocesses and the engine itself wrote."""
         self.check_ranks([rank])
-        text = Path(self.record.logs[rank]).read_text(errors="replace")
+        text = self._read_log(rank)
         return "\n".join(text.splitlines()[-lines:]) if lines else text
+
+    def state_folder(self) -> kept.StateFolder:
+        """A place for what its ranks save."""
+        return self.processes.state_folder() if self.processes is not None else kept.Folder()
 
     # ------------------------------------------------------------------ asking
 

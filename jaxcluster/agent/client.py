@@ -23,7 +23,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import zmq
@@ -232,12 +232,21 @@ class Host:
         Raises:
           LaunchError: as ``ask``.
         """
-        found = bytearray()
+        return b"".join(data for _, data in self.chunks(path, timeout_s))
+
+    def chunks(self, path: str, timeout_s: float = 30.0) -> Iterator[tuple[int, memoryview]]:
+        """(where it begins, data) of each 4 MiB of a file of the agent's folder.
+
+        Raises:
+          LaunchError: as ``ask``.
+        """
+        at = 0
         while True:
-            body, data = self.ask("get", timeout_s, path=path, at=len(found))
-            found += data
-            if len(found) >= body["size"] or not data:
-                return bytes(found)
+            body, data = self.ask("get", timeout_s, path=path, at=at)
+            yield at, data
+            at += len(data)
+            if at >= body["size"] or not data:
+                return
 
     def put(self, path: str, data: Any, timeout_s: float = 30.0) -> None:
         """Write a whole file into the agent's folder, and the folders above it.
@@ -463,7 +472,7 @@ class ForkServer:
         return pids
 
     def _received(self, message: Event) -> None:
-        if (answer := self._replies.get(message.get("id", 0))) is not None:
+        if (answer := self._replies.pop(message.get("id", 0), None)) is not None:
             answer.put(message)
         elif message["event"] == "lost":
             self._lost()

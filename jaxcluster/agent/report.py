@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import importlib.metadata
 import os
 import platform
 import socket
+import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxcluster.engine.facts import cuda_plugin_installed, host_gpus, host_key, host_tpu_chips
+
+SIOCGIFADDR = 0x8915  # Linux: the address of a network card
 
 # What must be the same on all hosts, besides Python's own version.
 PACKAGES = ("jax", "jaxlib", "ipyparallel", "ipykernel", "pyzmq", "numpy")
@@ -34,7 +39,7 @@ def host_report(notebook: str = "", environ: Mapping[str, str] = os.environ) -> 
     return {
         "host": socket.gethostname(),
         "host_key": host_key(),
-        "address": own_address(notebook),
+        "address": own_address(notebook, environ),
         "number": launcher_number(environ),
         "executable": sys.executable,
         "versions": {
@@ -49,20 +54,39 @@ def host_report(notebook: str = "", environ: Mapping[str, str] = os.environ) -> 
     }
 
 
-def own_address(notebook: str = "") -> str:
+def own_address(notebook: str = "", environ: Mapping[str, str] = os.environ) -> str:
     """This host's address on the way to ``notebook``, or on its way out; no packet is sent.
 
-    The host's name is no help: it is 127.0.1.1 on many, and resolves nowhere on others.
+    The host's name is no help: it is 127.0.1.1 on many, and resolves nowhere on others. Where no
+    way leads out, it is the address at which ssh was let in, else that of a network card.
     """
     for target in filter(None, (notebook, "192.0.2.1", "2001:db8::1")):
-        family = socket.AF_INET6 if ":" in target else socket.AF_INET
-        try:
-            with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect((target, 9))
-                return str(probe.getsockname()[0])
-        except OSError:
-            continue
+        if found := _address_towards(target):
+            return found
+    at_ssh = [*environ.get("SSH_CONNECTION", "").split(), "", "", ""][2]
+    for found in (at_ssh, *_card_addresses()):
+        if found and not found.startswith("127.") and found != "::1":
+            return found
     return "127.0.0.1"
+
+
+def _address_towards(target: str) -> str:
+    family = socket.AF_INET6 if ":" in target else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((target, 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+
+
+def _card_addresses() -> Iterator[str]:
+    """The IPv4 addresses of this host's network cards (Linux)."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # a card without an address
+                reply = fcntl.ioctl(asked, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                yield socket.inet_ntoa(reply[20:24])
 
 
 def launcher_number(environ: Mapping[str, str] = os.environ) -> int | None:

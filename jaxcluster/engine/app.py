@@ -78,7 +78,14 @@ class JaxEngine(IPEngine):
 class Rank:
     """The parts of one rank, and what it answers."""
 
-    def __init__(self, rank: int, address: str, connection_file: str, log_path: str) -> None:
+    def __init__(
+        self,
+        rank: int,
+        address: str,
+        connection_file: str,
+        log_path: str,
+        host_address: str = "127.0.0.1",
+    ) -> None:
         self.rank = rank
         self.connection_file = connection_file
         self.beacon = Beacon(address)
@@ -87,7 +94,7 @@ class Rank:
         self.values = Values(rank)
         self.values.last_result = lambda: self.runner.last_result
         self.values.kept = self.runner.undo.old_values
-        self.facts = engine_facts(rank)
+        self.facts = engine_facts(rank, host_address)
         self.reservation: bootstrap.Reservation | None = None
         self.devices: list[str] = []
         self.attached = False

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxcluster import claims, registry, wire
+from jaxcluster import claims, kept, registry, wire
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.supervisor import (
     Supervisor,
@@ -24,6 +24,7 @@ from jaxcluster.launchers.supervisor import (
     retire,
     warm_supervisor,
 )
+from jaxcluster.link import SocketLink
 
 # What would make a child believe that it is a part of somebody else's job or kernel.
 DROPPED_ENV = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_CONNECTION_INFO")
@@ -147,7 +148,11 @@ class Allocation:
         return self.claim.is_held
 
     def prepare(
-        self, spec: wire.ClusterSpec, on_event: Callable[[dict[str, Any]], None]
+        self,
+        spec: wire.ClusterSpec,
+        on_event: Callable[[dict[str, Any]], None],
+        say: Callable[[str], None] = lambda line: None,
+        timeout_s: float = 60.0,
     ) -> LocalCluster:
         """Have the fork server come up, and lay out what it is to start: a generation of ranks.
 
@@ -232,6 +237,7 @@ class LocalCluster:
         self.spec = plan.spec
         self.supervisor = supervisor
         self.ipp = ipp
+        self._pids: list[int] = []
 
     def start(self) -> list[int]:
         """Start controller and ranks; returns the ranks' pids, in order of rank.
@@ -248,8 +254,12 @@ class LocalCluster:
         }
         _run(self.ipp.start_controller(**kwargs))
         _run(self.ipp.start_engines(self.spec.num_processes, **kwargs))
-        pids: list[int] = self.ipp.engine_set.proc_pids
-        return pids
+        self._pids = self.ipp.engine_set.proc_pids
+        return self._pids
+
+    def connect(self) -> SocketLink:
+        """The way to the ranks."""
+        return SocketLink(dict(enumerate(self.addresses)))
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -281,6 +291,26 @@ class LocalCluster:
         (pid,) = self.supervisor.spawn([proc], self.spec.timeout_s)
         return pid
 
+    def socket_path(self, name: str) -> str:
+        """Where a Unix socket of the cluster's may lie."""
+        return str(self.plan.folder / name)
+
+    def kill(self, rank: int) -> None:
+        """End a rank's process, and return when it is reaped.
+
+        Raises:
+          LaunchError: the fork server does not answer.
+        """
+        self.supervisor.command("kill", timeout_s=5.0, pids=[self._pids[rank]])
+
+    def read_log(self, name: str, nbytes: int | None = None) -> str:
+        """A log, or its end: ``rank-0``, ``controller`` or ``coordinator``. "" if it is gone."""
+        return read_end(self.plan.folder / f"{name}.log", nbytes)
+
+    def state_folder(self) -> kept.Folder:
+        """A place for what the ranks save."""
+        return kept.Folder()
+
     def stop(self) -> None:
         """End every process of the cluster; returns when all are reaped."""
         with contextlib.suppress(LaunchError):
@@ -294,6 +324,17 @@ class LocalCluster:
         for kind in ("engine", "client"):
             name = f"ipcontroller-{self.ipp.cluster_id}-{kind}.json"
             Path(self.ipp.profile_dir, "security", name).unlink(missing_ok=True)
+
+
+def read_end(path: Path, nbytes: int | None = None) -> str:
+    """A text file, or the last ``nbytes`` of it. "" where it can't be read."""
+    try:
+        with open(path, "rb") as file:
+            if nbytes is not None:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - nbytes))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _run(steps: Coroutine[Any, Any, None]) -> None:

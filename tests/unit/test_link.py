@@ -20,7 +20,7 @@ from jaxcluster.errors import (
     TransferError,
     VersionMismatch,
 )
-from jaxcluster.link import Event, Link, Sink, unwrap
+from jaxcluster.link import Event, Link, Sink, SocketLink, unwrap
 
 Answer = tuple[str, Any, Sequence[bytes]]
 ANSWER_S = 20.0
@@ -100,7 +100,7 @@ def link(addresses: list[str], make_rank: Callable[..., FakeRank]) -> Iterator[L
     """A link to three ranks that echo."""
     for address in addresses:
         make_rank(address)
-    made = Link(dict(enumerate(addresses)))
+    made = SocketLink(dict(enumerate(addresses)))
     yield made
     made.close()
 
@@ -134,7 +134,7 @@ def test_requests_of_one_sender_arrive_in_the_order_sent(
     addresses: list[str], make_rank: Callable[..., FakeRank]
 ) -> None:
     rank = make_rank(addresses[0])
-    link = Link({0: addresses[0]})
+    link = SocketLink({0: addresses[0]})
     sink = Sink()
     for k in range(500):
         link.request(0, "op", k, sink=sink)
@@ -148,7 +148,7 @@ def test_raw_buffers_travel_beside_the_envelope_both_ways(
     addresses: list[str], make_rank: Callable[..., FakeRank]
 ) -> None:
     rank = make_rank(addresses[0])
-    link = Link({0: addresses[0]})
+    link = SocketLink({0: addresses[0]})
     found = link.gather([0], "frames", buffers=[b"sent", b"y" * 100_000], timeout_s=ANSWER_S)
     link.close()
     assert [bytes(b) for b in found[0].buffers] == [b"first", b"\x00" * 200_000]
@@ -200,7 +200,7 @@ def test_a_forgotten_request_is_answered_to_nobody(link: Link) -> None:
 def test_a_rank_that_listens_later_gets_what_was_sent_before(
     addresses: list[str], make_rank: Callable[..., FakeRank]
 ) -> None:
-    link = Link({0: addresses[0]})
+    link = SocketLink({0: addresses[0]})
     sink = Sink()
     link.request(0, "op", "early", sink=sink)
     make_rank(addresses[0])
@@ -241,14 +241,14 @@ def test_what_is_no_message_at_all_answers_nothing_and_ends_nothing(link: Link) 
 
 
 def test_closing_ends_the_thread_and_twice_does_nothing(addresses: list[str]) -> None:
-    link = Link({0: addresses[0]})
+    link = SocketLink({0: addresses[0]})
     link.close()
     until(lambda: not link._thread.is_alive(), "end of the link's thread")
     link.close()
 
 
 def test_closing_does_not_wait_for_a_rank_that_is_not_there(addresses: list[str]) -> None:
-    link = Link({0: addresses[0]})
+    link = SocketLink({0: addresses[0]})
     link.request(0, "op", sink=Sink())
     link.close()  # it gives its thread 2 s to end, and the test 120
     assert not link._thread.is_alive()
@@ -296,7 +296,7 @@ def test_a_request_after_the_end_writes_to_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The number of the pipe that wakes the thread may be another file's by then."""
-    link = Link({0: f"ipc://{tmp_path}/none.sock"})
+    link = SocketLink({0: f"ipc://{tmp_path}/none.sock"})
     link.close()
     written: list[int] = []
     monkeypatch.setattr(os, "write", lambda number, data: written.append(number))

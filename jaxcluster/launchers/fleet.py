@@ -1,0 +1,233 @@
+"""The hosts of one cluster, as the notebook has them: their agents' connections and their ends.
+
+A host is lost where its agent has ended, its launcher's command has, or nothing has been heard of
+it for longer than its lease: then it has ended by itself. Whoever listens is told so once, with the
+ranks that were there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jaxcluster.agent.client import Agents, Host, State
+from jaxcluster.agent.transport import Keys
+from jaxcluster.errors import LaunchError
+from jaxcluster.launchers.base import LEASE_S, Reason
+from jaxcluster.launchers.commands import StartedAgent
+
+CUT_S = 15.0  # without a connection before a host is given up: it ends itself after its lease
+LOOK_S = 0.5
+CONNECT_S = 20.0
+
+Event = dict[str, Any]
+
+
+@dataclass
+class Place:
+    """One host's place in a cluster, whoever is its agent.
+
+    Attributes:
+      number: of the host, in the order of ranks.
+      name: what messages call it.
+      agent: the connection to its agent.
+      facts: what its agent said of itself and its host.
+      ranks: those of the present generation.
+      lost: why it is lost; "" while it is not.
+      lost_at: when, by ``time.monotonic``.
+    """
+
+    number: int
+    name: str
+    agent: Host
+    facts: Mapping[str, Any]
+    ranks: range = field(default_factory=lambda: range(0))
+    lost: str = ""
+    lost_at: float = 0.0
+
+    @property
+    def folder(self) -> str:
+        """The agent's own folder there."""
+        return str(self.facts["folder"])
+
+    @property
+    def memory(self) -> str:
+        """The agent's folder in the host's memory."""
+        return str(self.facts["memory"])
+
+    @property
+    def address(self) -> str:
+        """At which other hosts reach it."""
+        return str(self.facts["address"])
+
+
+class Fleet:
+    """All hosts of a cluster. It stands where one machine has the connection to its fork server.
+
+    Args:
+      keys: the owner's.
+
+    Attributes:
+      places: in the order of ranks.
+      on_event: called with each event of a fork server, and with ``host_lost`` events; on a thread
+        that may wait for a host's answer.
+    """
+
+    def __init__(self, keys: Keys) -> None:
+        self.places: list[Place] = []
+        self.on_event: Callable[[Event], None] | None = None
+        self.path = Path()  # no socket of this machine's
+        self._agents = Agents(keys)
+        self._events: queue.SimpleQueue[tuple[Place | None, Event]] = queue.SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(target=self._tell, name="jaxcluster-hosts", daemon=True)
+        self._thread.start()
+
+    # ------------------------------------------------------------------ its hosts
+
+    def add(self, started: Sequence[tuple[str, StartedAgent]]) -> None:
+        """Connect to the agents of these hosts (name, agent), in the order of ranks.
+
+        Raises:
+          LaunchError: one of them does not answer.
+        """
+        for number, (name, agent) in enumerate(started):
+            place = Place(number, name, self._connect(name, agent), agent.facts)
+            self._watch(place)
+            self.places.append(place)
+        for place in self.places:
+            place.agent.ask("mkdir", CONNECT_S, path="ranks")
+
+    def replace(self, place: Place, agent: StartedAgent) -> None:
+        """Go on with another agent on a host whose own is lost.
+
+        Raises:
+          LaunchError: it does not answer.
+        """
+        place.agent.close()
+        place.agent, place.facts = self._connect(place.name, agent), agent.facts
+        self._watch(place)
+        place.agent.ask("mkdir", CONNECT_S, path="ranks")
+        place.lost = ""
+
+    def _connect(self, name: str, agent: StartedAgent) -> Host:
+        endpoint = f"ipc://{agent.via}" if agent.via else str(agent.facts["endpoint"])
+        return self._agents.connect(endpoint, str(agent.facts["key"]), name=name)
+
+    def _watch(self, place: Place) -> None:
+        agent = place.agent
+
+        def tell(event: Event) -> None:
+            if place.agent is agent:  # not of one that another has taken the place of
+                self._events.put((place, event))
+
+        agent.fork.on_event = tell
+
+    def place_of(self, rank: int) -> Place:
+        """The host that a rank is on."""
+        return next(place for place in self.places if rank in place.ranks)
+
+    def ended(self, numbers: Iterable[int], why: Reason) -> None:
+        """The launcher's command for these hosts has ended. Any thread."""
+        for number in numbers:
+            if number < len(self.places):
+                self._events.put((self.places[number], {"event": "ended", "why": why.message}))
+
+    # ------------------------------------------------------------------ as one fork server
+
+    @property
+    def alive(self) -> bool:
+        """Whether any host is."""
+        return any(not place.lost for place in self.places)
+
+    def command(self, cmd: str, timeout_s: float = 30.0, **fields: Any) -> Event:
+        """Send a command to the fork servers of all hosts that are not lost.
+
+        Returns:
+          The last answer.
+
+        Raises:
+          LaunchError: one of them does not answer within ``timeout_s``.
+        """
+        asked = [(p, p.agent.fork.begin(cmd, **fields)) for p in self.places if not p.lost]
+        deadline = time.monotonic() + timeout_s
+        reply: Event = {}
+        for place, (_, answer) in asked:
+            try:
+                reply = answer.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise LaunchError(
+                    f"The fork server of host {place.name} did not answer {cmd!r} within "
+                    f"{timeout_s:g} s{place.agent.condition}."
+                ) from None
+        return reply
+
+    def spawn(self, place: Place, procs: list[Event], timeout_s: float) -> list[int]:
+        """Start processes on a host; returns their pids there."""
+        return place.agent.fork.spawn(procs, timeout_s)
+
+    def quit(self) -> None:
+        """End all agents, with all that they have started."""
+        for place in self.places:
+            if not place.lost:
+                with contextlib.suppress(LaunchError):
+                    place.agent.ask("quit", 5.0)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connections; agents without their owner end after their lease."""
+        self._closed = True
+        self._events.put((None, {}))
+        self._agents.close()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(2)
+
+    def leave(self) -> None:
+        """As ``close``."""
+        self.close()
+
+    # ------------------------------------------------------------------ the thread
+
+    def _tell(self) -> None:
+        while not self._closed:
+            with contextlib.suppress(queue.Empty):
+                place, event = self._events.get(timeout=LOOK_S)
+                if place is not None:
+                    self._take(place, event)
+            for place in self.places:
+                if place.agent.state is State.CUT and place.agent.cut_s > CUT_S:
+                    self._lose(place, f"it has not been reached for {place.agent.cut_s:.0f} s")
+
+    def _take(self, place: Place, event: Event) -> None:
+        if event["event"] == "lost":  # the agent has said that it ends, or has
+            self._lose(place, place.agent.why or "its fork server has ended")
+        elif event["event"] == "ended":
+            self._lose(place, str(event["why"]).rstrip("."))
+        elif self.on_event is not None and not place.lost:
+            self.on_event({**event, "host": place.name})
+
+    def _lose(self, place: Place, why: str) -> None:
+        if place.lost:
+            return
+        place.lost, place.lost_at = why, time.monotonic()
+        if self.on_event is not None:
+            self.on_event(
+                {
+                    "event": "host_lost",
+                    "host": place.name,
+                    "number": place.number,
+                    "ranks": list(place.ranks),
+                    "why": why,
+                }
+            )
+
+
+def lease_left_s(place: Place) -> float:
+    """How long the agent of a lost host may still live, if nobody has seen it end."""
+    return max(0.0, place.lost_at + LEASE_S + 2.0 - CUT_S - time.monotonic())

@@ -1,0 +1,539 @@
+"""Other hosts: ranks are children of a fork server on each, behind an agent that a launcher starts.
+
+``HostAllocation`` and ``HostProcesses`` are for hosts what ``local.Allocation`` and
+``local.LocalCluster`` are for this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import queue
+import secrets
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxcluster import claims, registry, topology, wire
+from jaxcluster.agent.transport import new_keys
+from jaxcluster.errors import LaunchError, UsageError
+from jaxcluster.launchers.base import AgentOptions, Launcher, describe
+from jaxcluster.launchers.commands import Launch, StartedAgent
+from jaxcluster.launchers.fleet import Event, Fleet, Place, lease_left_s
+from jaxcluster.launchers.hosts import ranks_by_host
+from jaxcluster.launchers.local import Process
+from jaxcluster.launchers.options import launcher_of
+from jaxcluster.launchers.supervisor import import_time_settings
+from jaxcluster.link import ChannelLink
+
+LAUNCH = "launch"  # in the cluster's folder: what its launcher needs
+ASK_S = 10.0
+FILE_S = 30.0  # for the controller to say how engines reach it
+LOG_NBYTES = 4 << 20
+KINDS = ("engine", "client")  # of ipyparallel's connection files
+
+Say = Callable[[str], None]
+
+
+def launcher_for(spec: wire.ClusterSpec) -> tuple[Launcher, str]:
+    """(what starts the agents of a cluster of hosts, the hosts' Python).
+
+    Raises:
+      UsageError: an option is none of this launcher's.
+    """
+    launcher, python = launcher_of(spec.launcher, dict(spec.options), spec.num_processes or None)
+    assert launcher is not None
+    return launcher, python or sys.executable
+
+
+def dry_run(spec: wire.ClusterSpec) -> str:
+    """What would be run and written to start the agents of a cluster of hosts."""
+    launcher, python = launcher_for(spec)
+    folder = str(registry.runtime_root() / spec.name / LAUNCH)
+    agent = AgentOptions(spec.name, "<public key>", python, env=_agent_env(spec))
+    return describe(launcher.prepared(os.environ).render(agent, folder))
+
+
+def _agent_env(spec: wire.ClusterSpec) -> tuple[tuple[str, str], ...]:
+    """What the fork servers must have at their imports. All else goes encrypted to the ranks."""
+    return tuple(import_time_settings(spec.env).items())
+
+
+class HostAllocation:
+    """Hosts with their agents, for one cluster; they outlive its ranks.
+
+    Args:
+      claim: on the cluster's name.
+    """
+
+    def __init__(self, claim: claims.Claim) -> None:
+        self.claim = claim
+        self.folder = registry.folder(claim.name)
+        self.fleet: Fleet | None = None
+        self._launch: Launch | None = None
+        self._shared: Path | None = None  # the launcher's folder where hosts must share it
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the name is this process's still."""
+        return self.claim.is_held
+
+    def prepare(
+        self,
+        spec: wire.ClusterSpec,
+        on_event: Callable[[Event], None],
+        say: Say = lambda line: None,
+        timeout_s: float = 60.0,
+    ) -> HostProcesses:
+        """Have an agent on every host, and lay out a generation of ranks.
+
+        Args:
+          on_event: told of each process that ends, and of each host that is lost.
+
+        Raises:
+          LaunchError: an agent did not come up, or the hosts' versions differ.
+        """
+        deadline = time.monotonic() + timeout_s
+        if self.fleet is None:
+            self._bring_up(spec, say, deadline)
+        else:
+            self._bring_back(say, deadline)
+        assert self.fleet is not None
+        self.fleet.on_event = on_event
+        placed = place(spec, self.fleet.places, self._counts)
+        return HostProcesses(placed, self.fleet, self.folder)
+
+    def _bring_up(self, spec: wire.ClusterSpec, say: Say, deadline: float) -> None:
+        launcher, python = launcher_for(spec)
+        launcher = launcher.prepared(os.environ)
+        keys = new_keys()
+        agent = AgentOptions(spec.name, keys.public, python, env=_agent_env(spec))
+        plan = launcher.render(agent, str(self._launch_folder(launcher)))
+        self._counts = plan.ranks
+        fleet = Fleet(keys)
+        launch = Launch(launcher, plan, fleet.ended, _note)
+        try:
+            left_s = max(1.0, deadline - time.monotonic())
+            say(f"starting agents on {plan.num_hosts} hosts ...")
+            started = launch.start(left_s, lambda text: say(f"agents: {text}"))
+            named = in_order(started, plan.hosts)
+            check_versions(named)
+            fleet.add(named)
+        except BaseException:
+            fleet.close()
+            launch.stop()
+            self._remove_launch_folder()
+            raise
+        self.fleet, self._launch = fleet, launch
+
+    def _bring_back(self, say: Say, deadline: float) -> None:
+        """Another agent for each host that is lost, when the old one is known to be gone."""
+        assert self.fleet is not None and self._launch is not None
+        for lost in [p for p in self.fleet.places if p.lost]:
+            say(f"waiting for another agent on host {lost.name} ...")
+            time.sleep(min(lease_left_s(lost), max(0.0, deadline - time.monotonic())))
+            agent = self._launch.successor(
+                lost.number, lost.name, max(1.0, deadline - time.monotonic())
+            )
+            if agent is None:
+                raise LaunchError(
+                    f"Host {lost.name} is lost ({lost.lost}), and its launcher can't give another.",
+                    "%jaxcluster stop, then start again: with the hosts that are there.",
+                )
+            self.fleet.replace(lost, agent)
+
+    def _launch_folder(self, launcher: Launcher) -> Path:
+        if not launcher.shares_folder:
+            path = self.folder / LAUNCH
+            path.mkdir(mode=0o700, exist_ok=True)
+            return path
+        root = Path.home() / ".jaxcluster" / LAUNCH
+        try:
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._shared = Path(tempfile.mkdtemp(prefix=f"{self.claim.name}-", dir=root))
+        except OSError as error:
+            raise LaunchError(
+                f"{root}, which the hosts must share, can't be written to: {error.strerror}."
+            ) from None
+        return self._shared
+
+    def _remove_launch_folder(self) -> None:
+        if self._shared is not None:
+            shutil.rmtree(self._shared, ignore_errors=True)
+            self._shared = None
+        shutil.rmtree(self.folder / LAUNCH, ignore_errors=True)
+
+    def clear(self) -> None:
+        """After the end of its ranks: what they have left goes, for the next ones."""
+        self.claim.empty()
+        if self.fleet is not None:
+            self.fleet.on_event = None
+            for one in self.fleet.places:
+                if not one.lost:
+                    with contextlib.suppress(LaunchError):
+                        one.agent.ask("remove", ASK_S, path="ranks")
+                        one.agent.ask("mkdir", ASK_S, path="ranks")
+
+    def rest(self) -> None:
+        """The agents stay: they have what was saved."""
+
+    def let_go(self) -> None:
+        """End the agents, and take no part in it any more."""
+        if self.fleet is not None:
+            self.fleet.on_event = None
+            self.fleet.quit()
+            self.fleet = None
+        if self._launch is not None:
+            self._launch.stop()
+            self._launch = None
+        self._remove_launch_folder()
+        self.claim.let_go()
+
+    def end(self) -> None:
+        """Give everything back."""
+        self.claim.remove()
+        self.let_go()
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+class HostProcesses:
+    """The processes of one generation of ranks on several hosts.
+
+    Attributes:
+      spec: with what the hosts' devices have decided.
+      supervisor: stands for all hosts' fork servers.
+    """
+
+    def __init__(self, spec: wire.ClusterSpec, fleet: Fleet, folder: Path) -> None:
+        self.spec = spec
+        self.supervisor = fleet
+        self.folder = folder  # the notebook's own
+        self._cluster_id = f"jaxcluster-{spec.name}-{secrets.token_hex(4)}"
+        self._pids: list[int] = []
+        self._handed_out: threading.Thread | None = None
+
+    @property
+    def _places(self) -> Sequence[Place]:
+        return self.supervisor.places
+
+    def start(self) -> list[int]:
+        """Start controller and ranks; returns the ranks' pids, each on its own host.
+
+        Raises:
+          LaunchError: a fork server did not start them in time.
+        """
+        first = self._places[0]
+        profile = f"{first.folder}/ranks/profile"
+        first.agent.ask("mkdir", ASK_S, path="ranks/profile/security")
+        from jaxcluster.launchers.ipp import CONTROLLER_ARGS
+
+        argv = (
+            f"--profile-dir={profile}",
+            f"--cluster-id={self._cluster_id}",
+            f"--ip={first.address}",
+            f"--location={first.address}",
+            *CONTROLLER_ARGS,
+        )
+        controller = self._process("controller", first, argv=argv)
+        asked = []
+        for where in self._places:
+            procs = [controller] if where is first else []
+            procs += [self._rank(rank, where) for rank in where.ranks]
+            asked.append((where, where.agent.fork.begin("spawn", procs=procs)))
+        self._pids = []
+        deadline = time.monotonic() + self.spec.timeout_s
+        for where, (_, answer) in asked:
+            reply = _answer(where, answer, deadline)
+            self._pids += reply["pids"][1 if where is first else 0 :]
+        self._handed_out = threading.Thread(
+            target=self._hand_out, name="jaxcluster-controller", daemon=True
+        )
+        self._handed_out.start()
+        return self._pids
+
+    def _process(
+        self,
+        role: str,
+        where: Place,
+        argv: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        rank: int | None = None,
+    ) -> dict[str, Any]:
+        name = role if rank is None else f"rank-{rank}"
+        process = Process(
+            role,
+            {**self.spec.env, **(env or {})},
+            os.getcwd(),
+            f"{where.folder}/ranks/{name}.log",
+            tuple(argv),
+            rank,
+        )
+        return {**process.request(), "inherit": True}
+
+    def _rank(self, rank: int, where: Place) -> dict[str, Any]:
+        address = f"ipc://{where.folder}/ranks/{rank}.sock"
+        engine = {
+            "rank": rank,
+            "address": address,
+            "connection_file": f"{where.folder}/ranks/engine.json",
+            "log_path": f"{where.folder}/ranks/rank-{rank}.log",
+            "host_address": where.address,
+        }
+        env = {"JAXCLUSTER_ENGINE": json.dumps(engine)}
+        return {**self._process("rank", where, env=env, rank=rank), "address": address}
+
+    def _hand_out(self) -> None:
+        """Bring the controller's connection file to the hosts, and its client's to the notebook."""
+        first, *others = self._places
+        security = f"ranks/profile/security/ipcontroller-{self._cluster_id}"
+        deadline = time.monotonic() + FILE_S
+        while time.monotonic() < deadline:
+            try:
+                found = {kind: first.agent.get(f"{security}-{kind}.json") for kind in KINDS}
+                json.loads(found["client"])
+            except (LaunchError, ValueError):  # it is not there yet, or not whole
+                time.sleep(0.02)
+                continue
+            with contextlib.suppress(LaunchError, OSError):
+                for where in (first, *others):
+                    where.agent.put("ranks/engine.part", found["engine"])
+                    where.agent.put("ranks/engine.json", found["engine"])
+                path = Path(self.cluster_file).with_name(
+                    f"ipcontroller-{self._cluster_id}-client.json"
+                )
+                with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+                    file.write(found["client"])
+            return
+
+    def connect(self) -> ChannelLink:
+        """The way to the ranks."""
+        ranks = range(self.spec.num_processes)
+        return ChannelLink(ranks, lambda rank, on: self._of(rank).agent.rank(rank, on))
+
+    def _of(self, rank: int) -> Place:
+        return self.supervisor.place_of(rank)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Each rank's own socket, on its host."""
+        ranks = range(self.spec.num_processes)
+        return tuple(f"{self._of(r).name}:{self._of(r).folder}/ranks/{r}.sock" for r in ranks)
+
+    @property
+    def logs(self) -> list[str]:
+        """Each rank's log, on its host."""
+        ranks = range(self.spec.num_processes)
+        return [f"{self._of(r).name}:{self._of(r).folder}/ranks/rank-{r}.log" for r in ranks]
+
+    @property
+    def cluster_file(self) -> str:
+        """Beside it lies how ipyparallel's clients reach the controller."""
+        return str(self.folder / f"cluster-{self._cluster_id}.json")
+
+    def start_coordinator(self, address: str) -> int:
+        """Start JAX's coordination service at ``address`` on the first host; returns its pid.
+
+        Raises:
+          LaunchError: the fork server did not start it in time.
+        """
+        argv = (
+            f"--address={address}",
+            f"--num-processes={self.spec.num_processes}",
+            f"--heartbeat-timeout={self.spec.heartbeat_timeout_seconds}",
+        )
+        first = self._places[0]
+        process = self._process("coordinator", first, argv=argv)
+        (pid,) = self.supervisor.spawn(first, [process], self.spec.timeout_s)
+        return pid
+
+    def socket_path(self, name: str) -> str:
+        """Where a Unix socket of the first host's may lie."""
+        return f"{self._places[0].folder}/ranks/{name}"
+
+    def kill(self, rank: int) -> None:
+        """End a rank's process, and return when it is reaped.
+
+        Raises:
+          LaunchError: its host is lost, or does not answer.
+        """
+        self._of(rank).agent.fork.command("kill", 5.0, pids=[self._pids[rank]])
+
+    def read_log(self, name: str, nbytes: int = LOG_NBYTES) -> str:
+        """The end of a log: ``rank-0``, ``controller`` or ``coordinator``. "" where it is lost."""
+        rank = name.partition("-")[2]
+        where = self._of(int(rank)) if rank else self._places[0]
+        if where.lost:
+            return ""
+        try:
+            _, data = where.agent.ask("tail", ASK_S, path=f"ranks/{name}.log", nbytes=nbytes)
+        except LaunchError:
+            return ""
+        return bytes(data).decode(errors="replace")
+
+    def state_folder(self) -> HostStates:
+        """A place for what the ranks save, on each host."""
+        return HostStates(self.supervisor)
+
+    def stop(self) -> None:
+        """End every process of the cluster; returns when all are reaped."""
+        with contextlib.suppress(LaunchError):
+            self.supervisor.command("stop", timeout_s=10)
+        path = Path(self.cluster_file)
+        path.with_name(f"ipcontroller-{self._cluster_id}-client.json").unlink(missing_ok=True)
+
+
+def _answer(where: Place, answer: queue.SimpleQueue[Event], deadline: float) -> Event:
+    try:
+        reply: Event = answer.get(timeout=max(0.1, deadline - time.monotonic()))
+    except queue.Empty:
+        raise LaunchError(
+            f"Host {where.name} did not start its ranks in time{where.agent.condition}.",
+            "On busy hosts: %jaxcluster start --timeout 120",
+        ) from None
+    if reply["event"] == "lost":
+        raise LaunchError(f"Host {where.name} is lost: {where.agent.why}.")
+    return reply
+
+
+class HostStates:
+    """What ranks have saved: a folder in the memory of each host, gone with its agent."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._name = f"state-{secrets.token_hex(4)}"
+        self._brought: set[tuple[int, str]] = set()
+        for where in fleet.places:
+            self._make(where)
+
+    def _path(self, where: Place) -> str:
+        return f"{where.memory}/{self._name}"
+
+    def _make(self, where: Place) -> None:
+        if not where.lost:
+            with contextlib.suppress(LaunchError):
+                where.agent.ask("mkdir", ASK_S, path=self._path(where))
+
+    def path_of(self, rank: int) -> str:
+        """The folder of the rank's host."""
+        return self._path(self._fleet.place_of(rank))
+
+    def donor_for(self, rank: int, donor: int, saved: Sequence[int]) -> int:
+        """Which rank's file ``rank`` is to take values from: one on its host, or brought there.
+
+        Raises:
+          LaunchError: a host does not answer.
+        """
+        here, there = self._fleet.place_of(rank), self._fleet.place_of(donor)
+        near = [r for r in saved if r in here.ranks]
+        if near:
+            return min(near)
+        if (donor, here.folder) not in self._brought:
+            name = f"rank-{donor}.state"
+            self._make(here)
+            for at, data in there.agent.chunks(f"{self._path(there)}/{name}"):
+                here.agent.ask("put", FILE_S, path=f"{self._path(here)}/{name}", at=at, data=data)
+            self._brought.add((donor, here.folder))
+        return donor
+
+    def remove(self) -> None:
+        """Remove all of it."""
+        for where in self._fleet.places:
+            if not where.lost:
+                with contextlib.suppress(LaunchError):
+                    where.agent.ask("remove", ASK_S, path=self._path(where))
+
+
+# --------------------------------------------------------------------------- pure
+
+
+def in_order(
+    started: Sequence[StartedAgent], names: Sequence[str]
+) -> list[tuple[str, StartedAgent]]:
+    """(name, agent) in the order of ranks: the user's, else the launcher's."""
+    if all(agent.host is not None for agent in started):
+        return [(names[agent.host or 0], agent) for agent in started]
+    numbered = sorted(
+        started,
+        key=lambda a: (a.facts.get("number") is None, a.facts.get("number") or 0, a.facts["host"]),
+    )
+    return [(str(agent.facts["host"]), agent) for agent in numbered]
+
+
+def check_versions(started: Sequence[tuple[str, StartedAgent]]) -> None:
+    """Refuse hosts that differ in what must be equal, before a rank is started.
+
+    Raises:
+      LaunchError: they do, or this process has another jaxcluster; with a table.
+    """
+    # Not imported by name: the package's own module names the notebook's side.
+    rows = {"here": {"jaxcluster": sys.modules["jaxcluster"].__version__}}
+    rows |= {name: dict(agent.facts["versions"]) for name, agent in started}
+    for versions in rows.values():
+        if "python" in versions:  # whose patch level may differ
+            versions["python"] = ".".join(versions["python"].split(".")[:2])
+    names = list(dict.fromkeys(name for versions in rows.values() for name in versions))
+    odd = [n for n in names if len({v[n] for v in rows.values() if n in v}) > 1]
+    if not odd:
+        return
+    table = [["", *odd]]
+    table += [[host, *(v.get(n, "") for n in odd)] for host, v in rows.items()]
+    widths = [max(len(row[column]) for row in table) for column in range(len(odd) + 1)]
+    lines = ["  ".join(w.ljust(n) for w, n in zip(row, widths, strict=True)) for row in table]
+    raise LaunchError(
+        f"The hosts have different versions of {', '.join(odd)}:\n"
+        + "\n".join(line.rstrip() for line in lines),
+        "Install the same on all of them, or name another Python there: --python PATH",
+    )
+
+
+def place(
+    spec: wire.ClusterSpec, places: Sequence[Place], counts: Sequence[int] | None
+) -> wire.ClusterSpec:
+    """The spec with what the hosts' devices decide; each place gets its ranks.
+
+    Raises:
+      UsageError: what was asked for does not fit the hosts.
+    """
+    facts = [place.facts for place in places]
+    platform = spec.platform
+    if not platform:
+        chosen = {
+            topology.choose_platform(
+                topology.platform_in(spec.env), f["gpus"], f["tpu_chips"], f["cuda_plugin"]
+            )
+            for f in facts
+        }
+        if len(chosen) > 1:
+            raise UsageError(
+                f"The hosts have different devices: {', '.join(sorted(chosen))}.",
+                "Choose one platform: --platform cpu",
+            )
+        (platform,) = chosen
+    if counts is None:
+        counts = [_default_ranks(platform, f, len(places)) for f in facts]
+    for one, ranks in zip(places, ranks_by_host(counts), strict=True):
+        one.ranks = ranks
+    placed = dataclasses.replace(spec, num_processes=sum(counts), platform=platform)
+    topology.check_spec(placed)
+    topology.check_wishes(placed)
+    return placed
+
+
+def _default_ranks(platform: str, facts: Mapping[str, Any], num_hosts: int) -> int:
+    """One for each GPU or TPU chip; on CPU one for each host."""
+    if platform == "cpu":
+        return 1 if num_hosts > 1 else topology.default_num_processes([], 0)
+    on_gpu = platform == "cuda"
+    return topology.default_num_processes(
+        facts["gpus"] if on_gpu else [], 0 if on_gpu else facts["tpu_chips"]
+    )
