@@ -34,6 +34,7 @@ from jaxcluster.launchers.supervisor import import_time_settings
 from jaxcluster.link import ChannelLink
 
 LAUNCH = "launch"  # in the cluster's folder: what its launcher needs
+SHARED_DIR = "JAXCLUSTER_SHARED_DIR"  # a folder that the hosts share, where the home is none
 ASK_S = 10.0
 FILE_S = 30.0  # for the controller to say how engines reach it
 LOG_NBYTES = 4 << 20
@@ -154,13 +155,14 @@ class HostAllocation:
             path = self.folder / LAUNCH
             path.mkdir(mode=0o700, exist_ok=True)
             return path
-        root = Path.home() / ".jaxcluster" / LAUNCH
+        root = Path(os.environ.get(SHARED_DIR) or Path.home() / ".jaxcluster") / LAUNCH
         try:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._shared = Path(tempfile.mkdtemp(prefix=f"{self.claim.name}-", dir=root))
         except OSError as error:
             raise LaunchError(
-                f"{root}, which the hosts must share, can't be written to: {error.strerror}."
+                f"{root}, which the hosts must share, can't be written to: {error.strerror}.",
+                f"Name one that can be: {SHARED_DIR}=/path in the notebook's environment",
             ) from None
         return self._shared
 
