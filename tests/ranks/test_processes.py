@@ -300,7 +300,7 @@ def test_reloading_the_extension_keeps_all_there_is(
     notebook.ok("%load_ext jaxcluster")
     assert pid.strip() in notebook.ok("%jaxcluster outputs").stdout
     events = len(notebook.comm_messages)
-    notebook.ok("print('seen by the panel')")
+    notebook.ok("print('seen by the panel')", cell_id="of a page")
     notebook.until(lambda: len(notebook.comm_messages) > events, "the panel tells of the cell")
     notebook.ok("%jaxcluster auto off")
     notebook.ok("%unload_ext jaxcluster")

@@ -14,7 +14,6 @@ from jaxcluster.launchers.mpi import MPI
 from jaxcluster.launchers.options import (
     EXAMPLES,
     OPTIONS,
-    add_to,
     launcher_of,
     options_known_to,
     taken_from,
@@ -25,9 +24,7 @@ from jaxcluster.launchers.through_ipp import ThroughIPP
 
 
 def started(line: str) -> tuple[Launcher | None, str]:
-    parser = start_parser("%jaxcluster start")
-    add_to(parser)
-    parsed = parser.read(line)
+    parsed = start_parser("%jaxcluster start").read(line)
     return launcher_of(parsed.launcher, taken_from(parsed), parsed.num_processes)
 
 

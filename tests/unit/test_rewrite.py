@@ -26,6 +26,7 @@ from jaxcluster.rewrite import (
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteractiveShell]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
+        patch.delenv("VIRTUAL_ENV", raising=False)  # IPython warns of another one than its own
         made = InteractiveShell.instance()  # the one that get_ipython() finds
         made.history_manager.enabled = False
         yield made

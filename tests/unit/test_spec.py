@@ -9,7 +9,7 @@ import pytest
 from helpers import Home
 
 from jaxcluster import exits, starting
-from jaxcluster.errors import LauncherUnavailable, PlanError, UsageError
+from jaxcluster.errors import PlanError, UsageError
 from jaxcluster.exits import OomKills, describe_exit
 from jaxcluster.starting import dry_run, make_spec
 
@@ -131,9 +131,9 @@ def test_an_unknown_platform_lists_those_that_there_are(machine: Any) -> None:
 
 
 def test_an_unknown_launcher_lists_those_that_there_are(machine: Any) -> None:
-    with pytest.raises(LauncherUnavailable) as caught:
+    with pytest.raises(UsageError) as caught:
         make_spec(2, launcher="pigeon")
-    assert str(caught.value).startswith("There is no launcher 'pigeon'; this version has: ")
+    assert str(caught.value).startswith("There is no launcher 'pigeon'.\nThere are: local, ssh, ")
 
 
 def test_the_platform_may_be_asked_for_as_jax_asks_for_it(machine: Any) -> None:
