@@ -310,20 +310,41 @@ def _describe(plan: LaunchPlan) -> Iterator[str]:
     for file in plan.files:
         yield f"file {file.path} ({file.mode:04o}):"
         yield from (f"  {line}".rstrip() for line in file.text.splitlines())
-    for command in plan.commands:
+    told = [tuple(_about(command)) for command in plan.commands]
+    # Of 64 hosts all that differs is the command.
+    common = [line for line in told[0] if all(line in lines for lines in told[1:])]
+    common = common if len(told) > 1 else []
+    for command, lines in zip(plan.commands, told, strict=True):
         yield "run:"
         yield f"  {show(command.argv)}"
-        for name, value in command.env:
-            yield f"  with {name}={value}"
-        if command.drop:
-            yield f"  without {' '.join(command.drop)}"
-        if command.keeps_stdin:
-            yield "  its standard input is kept open; the agents end with it"
-        if command.tunnel is not None:
-            yield f"  {command.tunnel.here} here is {command.tunnel.there} there"
-        if command.announces_in:
-            yield f"  the agents' lines come in {command.announces_in}"
-        if command.cancel:
-            yield f"  at the end: {show(command.cancel)}"
+        yield from (f"  {line}" for line in lines if line not in common)
+    if common:
+        yield "each of them:"
+        yield from (f"  {line}" for line in common)
     for note in plan.notes:
         yield f"note: {note}"
+
+
+def _about(command: Command) -> Iterator[str]:
+    """What is to be said of a command besides its words."""
+    for name, value in command.env:
+        yield f"with {name}={value}"
+    if command.drop:
+        yield f"without {' '.join(_grouped(command.drop))}"
+    if command.keeps_stdin:
+        yield "its standard input is kept open; the agents end with it"
+    if command.tunnel is not None:
+        yield f"{command.tunnel.here} here is {command.tunnel.there} there"
+    if command.announces_in:
+        yield f"the agents' lines come in {command.announces_in}"
+    if command.cancel:
+        yield f"at the end: {show(command.cancel)}"
+
+
+def _grouped(names: Sequence[str], most: int = 3) -> Iterator[str]:
+    """Names of variables; more than ``most`` of one kind as ``SLURM_* (41)``."""
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        kinds.setdefault(name.partition("_")[0], []).append(name)
+    for kind, members in kinds.items():
+        yield from [f"{kind}_* ({len(members)})"] if len(members) > most else members

@@ -485,7 +485,7 @@ class _BringUp:
     def _too_late(self) -> LaunchError:
         there = sum(len(r.agents) for r in (*self.ready, *self.current.values()))
         run = next(iter(self.current.values()), None)
-        told = f"{there} of {self.expected} hosts were ready within {self.timeout_s:g} s."
+        told = f"{there} of {self.expected} hosts were ready within {round(self.timeout_s, 1):g} s."
         if run is None:
             return LaunchError(told, "Longer: --timeout 180")
         reason = self.launch.explain_run(run)

@@ -57,9 +57,24 @@ def launcher_for(spec: wire.ClusterSpec) -> tuple[Launcher, str]:
 def dry_run(spec: wire.ClusterSpec) -> str:
     """What would be run and written to start the agents of a cluster of hosts."""
     launcher, python = launcher_for(spec)
-    folder = str(registry.runtime_root() / spec.name / LAUNCH)
-    agent = AgentOptions(spec.name, "<public key>", python, env=_agent_env(spec))
-    return describe(launcher.prepared(os.environ).render(agent, folder))
+    folder = registry.runtime_root() / spec.name / LAUNCH
+    if launcher.shares_folder:
+        folder = _shared_root() / f"{spec.name}-XXXX"
+    agent = AgentOptions(spec.name, "PUBLIC-KEY", python, env=_agent_env(spec))
+    plan = describe(launcher.prepared(os.environ).render(agent, str(folder)))
+    platform = spec.platform or "as the hosts' devices decide"
+    if spec.devices_per_process is not None:
+        platform += f", {spec.devices_per_process} devices each"
+    lines = [plan, f"then ranks from each agent's fork server; platform: {platform}"]
+    if spec.env:
+        lines.append("environment of every rank, beside its host's own; it goes there encrypted:")
+        lines += [f"  {name}={value}" for name, value in spec.env.items()]
+    return "\n".join(lines)
+
+
+def _shared_root() -> Path:
+    """Where the folders lie that launchers share with their hosts."""
+    return Path(os.environ.get(SHARED_DIR) or Path.home() / ".jaxcluster") / LAUNCH
 
 
 def _agent_env(spec: wire.ClusterSpec) -> tuple[tuple[str, str], ...]:
@@ -155,7 +170,7 @@ class HostAllocation:
             path = self.folder / LAUNCH
             path.mkdir(mode=0o700, exist_ok=True)
             return path
-        root = Path(os.environ.get(SHARED_DIR) or Path.home() / ".jaxcluster") / LAUNCH
+        root = _shared_root()
         try:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._shared = Path(tempfile.mkdtemp(prefix=f"{self.claim.name}-", dir=root))
@@ -462,7 +477,7 @@ def in_order(
     started: Sequence[StartedAgent], names: Sequence[str]
 ) -> list[tuple[str, StartedAgent]]:
     """(name, agent) in the order of ranks: the user's, else the launcher's."""
-    if all(agent.host is not None for agent in started):
+    if names and all(agent.host is not None for agent in started):
         return [(names[agent.host or 0], agent) for agent in started]
     numbered = sorted(
         started,

@@ -135,6 +135,12 @@ def explain_ipp(end: End, engines: str) -> Reason:
             return trouble
     said = last_line(end.errors)
     evidence = f' It says: "{said}"' if said else ""
+    if (profile := re.search(r"Couldn't find profile '(.*?)'", said)) is not None:
+        return Reason(
+            f"There is no ipyparallel profile {profile[1]!r} here.",
+            f"ipython profile create --parallel {profile[1]} makes one; ipcluster_config.py in it "
+            f"is to set up the launcher {engines!r}.",
+        )
     if end.code is None:
         return Reason(
             f"ipyparallel's launcher {engines!r} has started, and not all agents have come."

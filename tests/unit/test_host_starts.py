@@ -1,0 +1,66 @@
+"""What is decided between the agents of a start and its ranks, without any host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from helpers import Home
+
+from jaxcluster.launchers.base import Command, End
+from jaxcluster.launchers.commands import StartedAgent
+from jaxcluster.launchers.remote import SHARED_DIR, in_order
+from jaxcluster.launchers.slurm import Slurm
+from jaxcluster.launchers.through_ipp import explain_ipp
+from jaxcluster.starting import dry_run, make_spec
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch) -> Any:
+    home = Home.make()
+    for name, value in home.variables.items():
+        monkeypatch.setenv(name, value)
+    yield home
+    home.remove()
+
+
+def agent(host: str, number: int | None = None, place: int | None = None) -> StartedAgent:
+    return StartedAgent(place, {"host": host, "number": number})
+
+
+def names(started: list[StartedAgent], typed: tuple[str, ...] = ()) -> list[str]:
+    return [name for name, _ in in_order(started, typed)]
+
+
+def test_hosts_have_the_order_that_was_typed_else_the_launchers() -> None:
+    assert names([agent("a", place=0), agent("b", place=1)], ("h1", "h2")) == ["h1", "h2"]
+    assert names([agent("n3", 1), agent("n9", 0)]) == ["n9", "n3"]
+    assert names([agent("b"), agent("a"), agent("c", 0)]) == ["c", "a", "b"]
+
+
+def test_the_one_host_of_a_launcher_that_names_none_has_its_own_name() -> None:
+    assert names([agent("n3", 0, place=0)]) == ["n3"]
+
+
+def test_a_dry_run_names_the_folder_that_hosts_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(SHARED_DIR, "/shared")
+    monkeypatch.setattr(Slurm, "prepared", lambda self, environ: self)
+    options = {"nodes": "2", "ntasks_per_node": "2"}
+    spec = make_spec(launcher="slurm", env={"MINE": "a b"}, devices_per_process=2, **options)
+    lines = dry_run(spec).splitlines()
+    assert "file /shared/launch/main-XXXX/job.sh (0700):" in lines
+    assert lines[-3:] == [
+        "then ranks from each agent's fork server; platform: as the hosts' devices decide, "
+        "2 devices each",
+        "environment of every rank, beside its host's own; it goes there encrypted:",
+        "  MINE=a b",
+    ]
+
+
+def test_a_profile_that_is_not_there_is_told_with_how_to_make_one() -> None:
+    said = ("Traceback (most recent call last):", "OSError: Couldn't find profile 'mine'")
+    reason = explain_ipp(End(Command(("x",), (0,)), 1, said), "pbs")
+    assert reason.message == "There is no ipyparallel profile 'mine' here."
+    assert reason.hint.startswith("ipython profile create --parallel mine")
