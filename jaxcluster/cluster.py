@@ -506,6 +506,7 @@ class Cluster:
         shown = self.check_ranks(shown_ranks) if shown_ranks is not None else chosen[:1]
         self._refuse_if_stuck(chosen)
         self._refuse_if_out_of_step()
+        self.world.bring_code()
         sink = Sink()
         with registry.turn(self.name, chosen) as seq:
             request = wire.CellRequest(

@@ -632,6 +632,8 @@ class RunningCell:
                 )
             first = min(failed)
             hints += diagnose.kind_words(failed[first].evalue)
+            if failed[first].ename == "ModuleNotFoundError":
+                hints += self._world.explain_missing(failed[first].evalue, sorted(failed))
             raise CellFailed(
                 f"{failed[first].ename} on {name_ranks(failed)}: {failed[first].evalue}",
                 "\n".join(hints),

@@ -220,6 +220,22 @@ class World:
         text = self._read_log(rank)
         return "\n".join(text.splitlines()[-lines:]) if lines else text
 
+    def bring_code(self) -> None:
+        """Bring what has changed of the user's own code to ranks on other hosts.
+
+        Raises:
+          UsageError: it is too large, or can't be read.
+          LaunchError: a host does not answer.
+        """
+        if isinstance(self.processes, HostProcesses):
+            self.processes.bring_code()
+
+    def explain_missing(self, error: str, ranks: Sequence[int]) -> list[str]:
+        """What to add to a ModuleNotFoundError of these ranks."""
+        if isinstance(self.processes, HostProcesses):
+            return self.processes.explain_missing(error, ranks)
+        return []
+
     def state_folder(self) -> kept.StateFolder:
         """A place for what its ranks save."""
         return self.processes.state_folder() if self.processes is not None else kept.Folder()

@@ -14,8 +14,8 @@ first frame of a message says to whom:
             ``detach`` alone is the agent's, which then needs no owner
     3       rank 3: an envelope and buffers, for its own socket; one DEALER for each client, so that
             answers go to who has asked
-    agent   a JSON request for the agent itself, data behind it: facts, mkdir, put, get, tail,
-            remove, quit
+    agent   a JSON request for the agent itself, data behind it: facts, quit, and what
+            ``requests`` does with files
 
 A process to be spawned with ``"inherit": true`` gets the host's own environment under its ``env``;
 what this agent's own launcher set to number its processes is left out.

@@ -85,8 +85,10 @@ class Rank:
         connection_file: str,
         log_path: str,
         host_address: str = "127.0.0.1",
+        code: str = "",
     ) -> None:
         self.rank = rank
+        self.code = code  # a folder on this host
         self.connection_file = connection_file
         self.beacon = Beacon(address)
         self.journal = Journal()
@@ -210,7 +212,7 @@ class Rank:
 
     def attach(self, kernel: Any) -> None:
         """The engine has registered and has a shell: from here on cells run."""
-        find_modules_here()
+        find_modules_here(self.code)
         apply_warnings()
         self.values.namespace = kernel.shell.user_ns
         guards.guard(kernel.shell)
@@ -238,14 +240,14 @@ class Rank:
         app.start()
 
 
-def find_modules_here() -> None:
-    """Let cells import what lies beside the notebook.
+def find_modules_here(code: str = "") -> None:
+    """Let cells import what lies beside the notebook, or what was brought from there to ``code``.
 
     Not before: what the rank itself imports must not come from there (a folder of several people,
     a file ``token.py``), so it is started with ``python -P``.
     """
     if not os.environ.get("PYTHONSAFEPATH"):
-        here = ("", os.getcwd())
+        here = ([code] if code else []) + ["", os.getcwd()]
         sys.path[:] = [*here, *(path for path in sys.path if path not in here)]
 
 

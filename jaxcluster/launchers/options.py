@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxcluster.errors import UsageError
+from jaxcluster.launchers import sync
 from jaxcluster.launchers.base import Launcher
 from jaxcluster.launchers.hosts import Host, parse_hosts, read_hostfile
 from jaxcluster.launchers.mpi import MPI
@@ -23,6 +24,7 @@ from jaxcluster.launchers.ssh import SSH
 from jaxcluster.launchers.through_ipp import ThroughIPP
 
 NAMES = ("local", "ssh", "slurm", "mpi", "ipp:NAME")
+REMOTE = ("ssh", "slurm", "mpi", "ipp")  # those with an agent on each host
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ OPTIONS = (
     Option("--mpiexec", ("mpi",), "PATH", "which one"),
     Option("--mpi-args", ("mpi",), "WORDS", "further arguments for it"),
     Option("--ipp-profile", ("ipp",), "NAME", "an ipyparallel profile with its settings"),
+    Option("--sync", REMOTE, "FOLDER", "whose code the hosts get; '' for none"),
+    Option("--no-sync", REMOTE, "", "send the hosts no code"),
 )
 BY_DEST = {option.dest: option for option in OPTIONS}
 EXAMPLES = {
@@ -144,6 +148,7 @@ def launcher_of(
     _refuse_foreign(kind, typed)
     given = {dest: _read(BY_DEST[dest], value) for dest, value in typed.items()}
     python = str(given.pop("python", ""))
+    sync.wish_of(given)
     make = {"ssh": _ssh, "slurm": _slurm, "mpi": _mpi, "ipp": _ipp}.get(kind)
     if make is None:
         return None, ""
@@ -173,7 +178,7 @@ def _read(option: Option, value: str | list[str]) -> object:
     """
     if isinstance(value, list):
         return tuple(value)
-    if option.metavar and not value.strip():
+    if option.metavar and not value.strip() and option.word != "--sync":
         raise UsageError(f"{option.word} has no value.", f"{option.word} {option.metavar}")
     try:
         return option.read(value)

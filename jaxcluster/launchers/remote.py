@@ -31,6 +31,7 @@ from jaxcluster.launchers.hosts import ranks_by_host
 from jaxcluster.launchers.local import Process
 from jaxcluster.launchers.options import launcher_of
 from jaxcluster.launchers.supervisor import import_time_settings
+from jaxcluster.launchers.sync import Sync, wish_of
 from jaxcluster.link import ChannelLink
 
 LAUNCH = "launch"  # in the cluster's folder: what its launcher needs
@@ -94,6 +95,7 @@ class HostAllocation:
         self.folder = registry.folder(claim.name)
         self.fleet: Fleet | None = None
         self._launch: Launch | None = None
+        self._sync: Sync | None = None
         self._shared: Path | None = None  # the launcher's folder where hosts must share it
 
     @property
@@ -124,7 +126,9 @@ class HostAllocation:
         assert self.fleet is not None
         self.fleet.on_event = on_event
         placed = place(spec, self.fleet.places, self._counts)
-        return HostProcesses(placed, self.fleet, self.folder)
+        self._sync = self._sync or Sync(wish_of(spec.options))
+        self._sync.bring(self.fleet.places)
+        return HostProcesses(placed, self.fleet, self.folder, self._sync)
 
     def _bring_up(self, spec: wire.ClusterSpec, say: Say, deadline: float) -> None:
         launcher, python = launcher_for(spec)
@@ -231,9 +235,10 @@ class HostProcesses:
       supervisor: stands for all hosts' fork servers.
     """
 
-    def __init__(self, spec: wire.ClusterSpec, fleet: Fleet, folder: Path) -> None:
+    def __init__(self, spec: wire.ClusterSpec, fleet: Fleet, folder: Path, sync: Sync) -> None:
         self.spec = spec
         self.supervisor = fleet
+        self._sync = sync
         self.folder = folder  # the notebook's own
         self._cluster_id = f"jaxcluster-{spec.name}-{secrets.token_hex(4)}"
         self._pids: list[int] = []
@@ -305,6 +310,7 @@ class HostProcesses:
             "connection_file": f"{where.folder}/ranks/engine.json",
             "log_path": f"{where.folder}/ranks/rank-{rank}.log",
             "host_address": where.address,
+            "code": self._sync.path_on(where),
         }
         env = {"JAXCLUSTER_ENGINE": json.dumps(engine)}
         return {**self._process("rank", where, env=env, rank=rank), "address": address}
@@ -336,6 +342,19 @@ class HostProcesses:
         """The way to the ranks."""
         ranks = range(self.spec.num_processes)
         return ChannelLink(ranks, lambda rank, on: self._of(rank).agent.rank(rank, on))
+
+    def bring_code(self) -> None:
+        """Bring what has changed of the user's own code to the hosts.
+
+        Raises:
+          UsageError: it is too large, or can't be read.
+          LaunchError: a host does not answer.
+        """
+        self._sync.bring(self._places)
+
+    def explain_missing(self, error: str, ranks: Sequence[int]) -> list[str]:
+        """What to add to a ModuleNotFoundError of these ranks."""
+        return self._sync.explain(error, [self._of(rank) for rank in ranks])
 
     def _of(self, rank: int) -> Place:
         return self.supervisor.place_of(rank)

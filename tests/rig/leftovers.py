@@ -19,6 +19,8 @@ USERS_OWN = re.compile(
     r"/\.config(/matplotlib)?|/\.cache(/matplotlib(/\S*)?)?|/\.ipython(/(extensions|nbextensions|profile_\w+(/(db|log|pid|security|static|startup"
     r"|startup/README|history\.sqlite\S*))?)?)?$"
 )
+# A user's folder of clusters stays, empty.
+CLUSTERS = re.compile(r"/tmp/jaxcluster-\d+(/\.lock)?$")
 LISTENS = "0A"  # TCP_LISTEN in /proc/net/tcp
 
 
@@ -90,6 +92,8 @@ def _files(host: Host, folders: list[str]) -> set[str]:
 
 def _is_own(host: Host, path: str) -> bool:
     """Whether a path is the rig's own: a folder that hosts share, or a daemon's state."""
+    if CLUSTERS.match(path):
+        return True
     return (
         any(path.startswith(own) for own in host.not_left_over)
         or any(shared.startswith(f"{path}/") for shared in host.rig.shared_inside)
