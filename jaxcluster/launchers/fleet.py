@@ -19,10 +19,10 @@ from typing import Any
 from jaxcluster.agent.client import Agents, Host, State
 from jaxcluster.agent.transport import Keys
 from jaxcluster.errors import LaunchError
-from jaxcluster.launchers.base import LEASE_S, Reason
+from jaxcluster.launchers.base import Reason
 from jaxcluster.launchers.commands import StartedAgent
 
-CUT_S = 15.0  # without a connection before a host is given up: it ends itself after its lease
+CUT_S = 15.0  # without a connection before a host is given up; its agent ends by itself after 20
 LOOK_S = 0.5
 CONNECT_S = 20.0
 
@@ -226,8 +226,3 @@ class Fleet:
                     "why": why,
                 }
             )
-
-
-def lease_left_s(place: Place) -> float:
-    """How long the agent of a lost host may still live, if nobody has seen it end."""
-    return max(0.0, place.lost_at + LEASE_S + 2.0 - CUT_S - time.monotonic())

@@ -26,7 +26,7 @@ from jaxcluster.agent.transport import new_keys
 from jaxcluster.errors import LaunchError, UsageError
 from jaxcluster.launchers.base import AgentOptions, Launcher, describe
 from jaxcluster.launchers.commands import Launch, StartedAgent
-from jaxcluster.launchers.fleet import Event, Fleet, Place, lease_left_s
+from jaxcluster.launchers.fleet import Event, Fleet, Place
 from jaxcluster.launchers.hosts import ranks_by_host
 from jaxcluster.launchers.local import Process
 from jaxcluster.launchers.options import launcher_of
@@ -154,11 +154,11 @@ class HostAllocation:
         self.fleet, self._launch = fleet, launch
 
     def _bring_back(self, say: Say, deadline: float) -> None:
-        """Another agent for each host that is lost, when the old one is known to be gone."""
+        """Another agent for each host that is lost. On the host it first ends what is left of the
+        old one, and waits for its end: two would share a GPU or TPU."""
         assert self.fleet is not None and self._launch is not None
         for lost in [p for p in self.fleet.places if p.lost]:
             say(f"waiting for another agent on host {lost.name} ...")
-            time.sleep(min(lease_left_s(lost), max(0.0, deadline - time.monotonic())))
             agent = self._launch.successor(
                 lost.number, lost.name, max(1.0, deadline - time.monotonic())
             )
