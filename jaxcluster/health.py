@@ -190,6 +190,10 @@ class CellWatch:
             return [RollCall()]
         return []
 
+    def roll_called(self, now: float) -> None:
+        """The roll call has ended. It took as long as there are silent ranks."""
+        self._roll_call_at = max(self._roll_call_at, now + LOOK_AGAIN_S)
+
     def _given_up_at(self, interrupted_at: float) -> float:
         """Whoever renders an error counts as done: it is waited for, and not cut off."""
         leaves = any(rank in self._leaving for rank in self.open_ranks)

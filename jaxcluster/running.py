@@ -116,6 +116,7 @@ class RunningCell:
         self._watch = health.CellWatch(record.ranks, self.started, timeout_s)
         self._ended: threading.Event | None = None  # where it is carried through on a thread
         self._before: Mapping[int, wire.RankReport] = {}  # what the ranks said at the last look
+        self._are_silent: set[int] = set()  # at the last look
         self._suspicion: diagnose.Suspicion | None = None
         self._circle: list[str] = []  # one that is not certain, in words
         self._foreign_since: float | None = None  # another cell's finding is in the way
@@ -236,6 +237,7 @@ class RunningCell:
                     self._catch_up_at = now + CATCH_UP_AFTER_S
                 case health.RollCall():
                     self._call_roll()
+                    self._watch.roll_called(time.monotonic())
                 case health.SayUnanswered(ranks):
                     self._say_unanswered(ranks)
                 case health.Finish(silent):
@@ -302,12 +304,15 @@ class RunningCell:
     def _call_roll(self) -> None:
         """Ask all ranks where they are; a certain finding ends the cell."""
         names = recovery.assigned_names(self.record.source)
-        reports = recovery.ask_reports(self._world.link, names, launches=256)
+        # No output is shown meanwhile: for those that were silent before it is not waited as long.
+        wait_s = silence.ANSWER_S if self._are_silent else recovery.REPORT_S
+        reports = recovery.ask_reports(self._world.link, names, launches=256, timeout_s=wait_s)
+        self._are_silent = self._silent(reports)
         self._find(reports)
         if self.report is not None:
             self._feed(health.Diagnosed(self.report.is_releasable))
             return
-        self._silences.look(self._silent(reports))
+        self._silences.look(self._are_silent)
         if self._suspicion is not None and self._suspicion.has("moment"):
             self._feed(health.Suspected())
         if self.on_notice is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -208,7 +209,7 @@ class Fleet:
         if event["event"] == "lost":  # the agent has said that it ends, or has
             self._lose(place, place.agent.why or "its fork server has ended")
         elif event["event"] == "ended":
-            self._lose(place, str(event["why"]).rstrip("."))
+            self._lose(place, re.sub(r'\.("?)\.?$', r"\1", event["why"]))  # no sentence's end
         elif self.on_event is not None and not place.lost:
             self.on_event({**event, "host": place.name})
 

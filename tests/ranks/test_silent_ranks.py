@@ -87,6 +87,25 @@ class Carried:
         return until(found, f"it says {words!r}; it said {self.notices}")
 
 
+def test_what_another_rank_prints_is_shown_while_one_is_silent(ranks: jaxcluster.Cluster) -> None:
+    """It is asked again and again why it is silent, and each time it is waited for."""
+    shown: list[str] = []
+    os.kill(ranks.record.pids[1], signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        carried = Carried(
+            ranks,
+            "for n in range(100):\n    time.sleep(0.02); print('line', n, flush=True)",
+            on_output=lambda record, what: shown.append(record.stdout(0)),
+        )
+        until(lambda: shown and "line 99" in shown[-1], "all that rank 0 has printed")
+        assert time.monotonic() - began < 10 + BUSY_S
+        assert len(set(shown)) > 10
+    finally:
+        os.kill(ranks.record.pids[1], signal.SIGCONT)
+    assert carried.end() is None
+
+
 def silent(cluster: jaxcluster.Cluster, rank: int) -> Callable[[], bool]:
     def is_silent() -> bool:
         return cluster.status()[rank].state == "silent"

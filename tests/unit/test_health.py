@@ -11,6 +11,7 @@ from jaxcluster.health import (
     HOPELESS_ANSWER_S,
     LEAVING_S,
     LOOK_AGAIN_S,
+    ROLL_CALL_S,
     SAY_S,
     CellWatch,
     Diagnosed,
@@ -138,6 +139,17 @@ def test_a_timeout_is_kept_to_the_moment(timeout_s: float) -> None:
     assert w.deadline() == T0 + timeout_s
     assert not any(isinstance(m, Interrupt) for m in w.feed(Tick(), max(now, T0)))
     assert w.feed(Tick(), T0 + timeout_s) == [Interrupt((0, 1), "timeout")]
+
+
+def test_what_comes_during_a_long_roll_call_is_taken_in_before_the_next() -> None:
+    """One that waits a second for a silent rank would else be followed by the next at once."""
+    w = watch(2)
+    assert w.feed(Tick(), T0 + 1) == [RollCall()]
+    w.roll_called(T0 + 2.1)
+    assert w.feed(Tick(), T0 + 2.1) == []
+    assert w.feed(Tick(), w.deadline() or 0.0) == [RollCall()]
+    w.roll_called(T0 + 2.5)  # a short one is followed as ever
+    assert w.deadline() == T0 + 2.1 + LOOK_AGAIN_S + ROLL_CALL_S
 
 
 def test_the_stop_button_interrupts_at_once() -> None:
