@@ -132,6 +132,10 @@ class GuardedCommands:
         """Have a command end; ``on_event`` tells when it has."""
         self._send(json.dumps({"stop": id}).encode() + b"\n")
 
+    def look_after(self, folders: Sequence[Path]) -> None:
+        """Have these folders removed when this process is gone, and has not detached."""
+        self._send(json.dumps({"folders": [str(path) for path in folders]}).encode() + b"\n")
+
     def detach(self) -> None:
         """Let the commands outlive this process."""
         self._send(b'{"detach": true}\n')
@@ -216,6 +220,7 @@ class Launch:
         unless it was stopped; on a reader's thread.
       on_notice: called with what a user should know of the agents' future, such as a time limit;
         on a thread of ours.
+      folders: what is removed when this process is gone: nobody is left to do it.
     """
 
     def __init__(
@@ -224,7 +229,9 @@ class Launch:
         plan: LaunchPlan,
         on_end: Callable[[tuple[int, ...], Reason], None] | None = None,
         on_notice: Callable[[str], None] | None = None,
+        folders: Sequence[Path] = (),
     ) -> None:
+        self.folders = folders
         self.launcher, self.plan, self.on_end, self.on_notice = launcher, plan, on_end, on_notice
         self._events: queue.SimpleQueue[tuple[int, Mapping[str, Any]]] = queue.SimpleQueue()
         self._runs: dict[int, _Run] = {}
@@ -250,6 +257,7 @@ class Launch:
             for file in self.plan.files:
                 write(Path(file.path), file.text, file.mode)
             self._guarded = GuardedCommands(self._on_event)
+            self._guarded.look_after(self.folders)
             found = self._bring_up(
                 list(enumerate(self.plan.commands)),
                 time.monotonic() + timeout_s,

@@ -3,10 +3,11 @@
     python -I -S guard.py OWNER_PID
 
 It imports the standard library alone and nothing of jaxcluster, and is there in some 30 ms. What
-it reads are JSON lines: ``{"run": ID, "task": Task}``, ``{"stop": ID}`` and ``{"detach": true}``.
-What it prints are JSON lines, too: ``{"id": ID, "started": PID}``; ``"out"`` and ``"err"`` with a
-line of the command's; and as a command's last one ``"ended"`` with its exit status and
-``"cancelled"`` with that of its cancel command, or null.
+it reads are JSON lines: ``{"run": ID, "task": Task}``, ``{"stop": ID}``, ``{"detach": true}`` and
+``{"folders": [PATH, ...]}``, which it removes when the notebook's process is gone. What it prints
+are JSON lines, too: ``{"id": ID, "started": PID}``; ``"out"`` and ``"err"`` with a line of the
+command's; and as a command's last one ``"ended"`` with its exit status and ``"cancelled"`` with
+that of its cancel command, or null.
 
 A command ends
 
@@ -24,19 +25,24 @@ subreaper. If this process is killed itself, the kernel sends the commands SIGTE
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 
 LINE = 1 << 16  # of output; longer ones come in parts
 UNREAD = 1 << 20  # so much output is kept for a notebook that does not read; then commands wait
 CANCEL_S = 20.0  # a cancel command has so long
+LOCK_S = 2.0  # for a name that is just changing hands
 DRAIN_S = 0.5  # what a command wrote last; somebody else may hold its pipes open
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -163,6 +169,7 @@ class Guard:
     def __init__(self, owner: int) -> None:
         self.owner = owner
         self.running: dict[int, Running] = {}
+        self.folders: dict[str, int] = {}  # path to descriptor: it is that one, whatever comes
         self.leaving = self.detached = self.nobody_reads = False
         self.inbox = self.outbox = b""
         self.selector = selectors.DefaultSelector()
@@ -180,6 +187,9 @@ class Guard:
             if self.detached:
                 self.leaving = not self.running
         self._end_others()
+        if self._owner_is_gone and not self.detached:
+            for path, folder in self.folders.items():
+                remove(path, folder)
         self._flush(1.0)
         return 0
 
@@ -196,8 +206,12 @@ class Guard:
                 self._write()
             elif key.fd in owners:
                 self._pass_on(owners[key.fd], key.fd)
-        if not self.detached and os.getppid() != self.owner:
+        if not self.detached and self._owner_is_gone:
             self.leaving = True
+
+    @property
+    def _owner_is_gone(self) -> bool:
+        return os.getppid() != self.owner
 
     def _listen(self, wanted: dict[int, Running]) -> None:
         listened = set(self.selector.get_map()) - {0, 1}
@@ -242,6 +256,12 @@ class Guard:
         elif "stop" in message:
             for one in self.running.values():
                 one.stopping = one.stopping or one.id == message["stop"]
+        elif "folders" in message:
+            paths = message["folders"]
+            assert isinstance(paths, list)
+            for path in paths:
+                with contextlib.suppress(OSError):
+                    self.folders[path] = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         elif "detach" in message:
             self.detached = True
 
@@ -358,6 +378,38 @@ def descendants(pid: int) -> list[int]:
     while level := {child for child, parent in parents.items() if parent in level}:
         found += sorted(level)
     return found
+
+
+def remove(path: str, folder: int) -> None:
+    """Remove a folder, if it is still the one that was opened: another start may have its name."""
+    parent = os.path.dirname(path)
+    away = f"{parent}/.dead-guard-{os.getpid()}-{folder}"
+    with contextlib.suppress(OSError), _names_kept(parent):
+        if os.path.samestat(os.stat(path), os.fstat(folder)):
+            os.rename(path, away)
+    deadline = time.monotonic() + LOCK_S
+    while os.path.isdir(away) and time.monotonic() < deadline:  # a job may write its last there
+        shutil.rmtree(away, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _names_kept(parent: str) -> Iterator[None]:
+    """While no name of a cluster's changes hands there (``claims``); or after ``LOCK_S``."""
+    try:
+        lock = os.open(f"{parent}/.lock", os.O_RDWR)
+    except OSError:  # no folder of clusters'
+        yield
+        return
+    deadline = time.monotonic() + LOCK_S
+    try:
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            time.sleep(0.01)
+        yield
+    finally:
+        os.close(lock)
 
 
 def _kill(pid: int, number: int) -> None:

@@ -138,7 +138,8 @@ class HostAllocation:
         plan = launcher.render(agent, str(self._launch_folder(launcher)))
         self._counts = plan.ranks
         fleet = Fleet(keys)
-        launch = Launch(launcher, plan, fleet.ended, _note)
+        folders = [self.folder, *([self._shared] if self._shared is not None else [])]
+        launch = Launch(launcher, plan, fleet.ended, _note, folders)
         try:
             left_s = max(1.0, deadline - time.monotonic())
             say(f"starting agents on {plan.num_hosts} hosts ...")

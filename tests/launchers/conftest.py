@@ -6,27 +6,19 @@ sets it where it could install all, that is a failure.
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Callable, Iterator
-from typing import TypeVar
 
 import pytest
-from helpers import GONE_S, until
-from rig import HostNotebook, Missing, Mpi, Rig, find_mpi, start_slurm, start_ssh
-
-T = TypeVar("T")
-
-
-def provided(make: Callable[[], T]) -> T:
-    """What ``make`` makes; else the test is skipped, or fails where nothing may be missing."""
-    try:
-        return make()
-    except Missing as missing:
-        reason = f"no rig: {missing}"
-    if os.environ.get("JAXCLUSTER_REQUIRE_RIG") == "1":
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)
+from rig import (
+    HostNotebook,
+    Mpi,
+    Rig,
+    find_mpi,
+    leaving_nothing,
+    provided,
+    start_slurm,
+    start_ssh,
+)
 
 
 @pytest.fixture(scope="session")
@@ -76,21 +68,5 @@ def nothing_left_over(request: pytest.FixtureRequest) -> Iterator[None]:
     if "hosts" not in request.fixturenames:
         yield
         return
-    rig: Rig = request.getfixturevalue("hosts")
-    before = {name: host.look() for name, host in rig.hosts.items()}
-    yield
-
-    def left() -> list[str]:
-        return [
-            f"{name}: {line}"
-            for name, host in rig.hosts.items()
-            for line in host.leftovers(before[name])
-        ]
-
-    with contextlib.suppress(AssertionError):
-        until(lambda: not left(), "end of all that the test has made", GONE_S)
-    if found := left():
-        for name, host in rig.hosts.items():  # that the next test may have the hosts to itself
-            for pid, _ in host.look().processes.keys() - before[name].processes.keys():
-                host.run("kill", "-KILL", str(pid), check=False)
-        pytest.fail("left over:\n" + "\n".join(found), pytrace=False)
+    with leaving_nothing(request.getfixturevalue("hosts")):
+        yield

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from helpers import GONE_S, until
+
 if TYPE_CHECKING:
-    from rig.hosts import Host
+    from rig.hosts import Host, Rig
 
 FOLDERS = ("/tmp", "/dev/shm", "/run", "/var/tmp", "/home")  # and root's home
 # What IPython and matplotlib make in any home, and is its user's; files below pid, log and security
@@ -44,6 +48,32 @@ class Seen:
             if (pid, started) not in before.processes
         ]
         return new + sorted(self.things - before.things)
+
+
+@contextlib.contextmanager
+def leaving_nothing(rig: Rig, deadline_s: float = GONE_S) -> Iterator[None]:
+    """What is done meanwhile leaves nothing on any host, nor in the folder that all share.
+
+    Raises:
+        AssertionError: something is there after ``deadline_s``; its processes have been killed.
+    """
+    before = {name: host.look() for name, host in rig.hosts.items()}
+    shared = set(rig.shared.rglob("*"))
+    yield
+
+    def left() -> list[str]:
+        found = [f"shared: {path}" for path in sorted(set(rig.shared.rglob("*")) - shared)]
+        for name, host in rig.hosts.items():
+            found += [f"{name}: {line}" for line in host.leftovers(before[name])]
+        return found
+
+    with contextlib.suppress(AssertionError):
+        until(lambda: not left(), "end of all that was begun", deadline_s)
+    if found := left():
+        for name, host in rig.hosts.items():  # that the next test may have the hosts to itself
+            for pid, _ in host.look().processes.keys() - before[name].processes.keys():
+                host.run("kill", "-KILL", str(pid), check=False)
+        raise AssertionError("left over:\n" + "\n".join(found))
 
 
 def look(host: Host) -> Seen:

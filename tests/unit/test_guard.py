@@ -332,6 +332,36 @@ def test_detached_commands_outlive_the_notebook_and_end_by_themselves(
     assert cancelled(cancel) == ["once"]
 
 
+@pytest.mark.parametrize("taken", [False, True])
+def test_the_folders_of_a_notebook_that_was_killed_go_unless_another_has_their_names(
+    mark: str, tmp_path: Path, taken: bool
+) -> None:
+    folder, gone = tmp_path / "main", tmp_path / "gone"
+    (folder / "launch").mkdir(parents=True)
+    (folder / "launch" / "job.sh").touch()
+    task = {"argv": ["sh", "-c", "echo ready; cat; while [ ! -e $GO ]; do sleep 0.01; done"]}
+    task |= {"keeps_stdin": True, "env": {"GO": str(gone)}, "stdin_s": 20.0}
+    more = f"from pathlib import Path\nguarded.look_after([Path({str(folder)!r})])"
+    with notebook(task, more=f"{more}\nguarded.run(Task(['echo', 'told']))") as process:
+        wait_for(process, "told")
+        process.kill()
+    if taken:
+        folder.rename(tmp_path / ".dead-1")
+        folder.mkdir()
+    gone.touch()
+    until(lambda: not processes_with(MARK, mark), "all have ended", 10)
+    assert folder.exists() == taken
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".dead-guard")] == []
+
+
+def test_the_folders_of_a_notebook_that_goes_on_are_its_own(
+    watched: Watched, tmp_path: Path
+) -> None:
+    watched.guarded.look_after([tmp_path])
+    watched.guarded.close()
+    assert tmp_path.exists()
+
+
 # ------------------------------------------------------------------------- the guard itself ends
 
 
