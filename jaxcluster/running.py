@@ -107,7 +107,7 @@ class RunningCell:
         self._catch_up: recovery.CatchUp | None = None
         self._catch_up_at: float | None = None
         self._unsettled = False  # the ranks are being brought back, and not yet found in step
-        self._silences = silence.Silences(cluster.world.record.facts)
+        self._silences = silence.Silences(cluster.world.look_at, cluster.world.why_unseen)
         self._interrupts: set[str] = set()
         self._sink = sink
         self._ids = ids
@@ -330,8 +330,8 @@ class RunningCell:
         if self.on_notice is None or waited < min(self._next_word_at, first or self._next_word_at):
             return
         lines = []
-        for rank in sorted(self._silent(reports)):
-            if (why := self._silences.why(rank)).kind != "unknown":
+        for rank, why in self._silences.why(sorted(self._silent(reports))).items():
+            if why.kind != "unknown":
                 lines.append(silence.tell(rank, why))
         working = {r: reports[r] for r in self._watch.open_ranks if r in reports}
         if self._circle:
@@ -722,11 +722,12 @@ class RunningCell:
     def _tell_unanswered(self, ranks: Sequence[int], with_leaving: bool = True) -> list[str]:
         """A sentence for each of these ranks: where it is, or why it says nothing."""
         answers = self._world.link.gather(ranks, "state", timeout_s=silence.ANSWER_S)
+        whys = self._silences.why([rank for rank in ranks if rank not in answers])
         lines = []
         for rank in ranks:
             event = answers.get(rank)
             if event is None:
-                lines.append(f"Rank {rank} {self._silences.why(rank).words}.")
+                lines.append(f"Rank {rank} {whys[rank].words}.")
             elif event.op == "reply":
                 state = wire.parse(wire.RankState, event.body)
                 where = f"cell [{state.cell}] line {state.line}" if state.line else state.frame
@@ -745,7 +746,7 @@ class RunningCell:
         """
         cluster, world = self.cluster, self._world
         silent = silence.silent_ranks(world.link, self.silent)
-        whys = {rank: self._silences.why(rank) for rank in sorted(silent)}
+        whys = self._silences.why(sorted(silent))
         hung = {rank: why.words for rank, why in whys.items() if why.is_hung}
         if cluster.recovery == "auto" and cluster.can_restart and not self._left_early:
             for rank, why in hung.items():

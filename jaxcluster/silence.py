@@ -2,48 +2,49 @@
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
-from jaxcluster import wire
 from jaxcluster.engine import procfs
-from jaxcluster.engine.facts import host_key
-from jaxcluster.engine.procfs import Silence
+from jaxcluster.engine.procfs import ProcessLook, Silence
 from jaxcluster.link import Link
 
 PATIENCE_S = 5.0  # before a rank that says nothing counts as one that never will
 ANSWER_S = 0.3  # that a beacon gets to answer what takes it microseconds
 
 
+Look = Callable[[Iterable[int]], Mapping[int, ProcessLook | None]]
+
+
 class Silences:
-    """Looks at the processes of silent ranks, and says of each what its kernel says of it.
+    """Says of silent ranks what the kernels of their hosts say of their processes.
 
     Args:
-      facts: what each rank's process said of itself when it came up.
+      look: looks at the processes of ranks; a rank whose process can't be seen is missing.
+      unseen: why it can't be seen.
     """
 
-    def __init__(self, facts: Iterable[wire.EngineFacts]) -> None:
-        self._facts = tuple(facts)
-        self._first: dict[int, procfs.ProcessLook | None] = {}
-        self._last: dict[int, procfs.ProcessLook | None] = {}
-
-    @functools.cached_property
-    def _pids(self) -> dict[int, int]:
-        """The processes on this host. Looked for at the first silence: most cells know none."""
-        here = host_key()
-        return {f.rank: f.pid for f in self._facts if f.host_key == here}
+    def __init__(self, look: Look, unseen: Callable[[int], Silence]) -> None:
+        self._look, self._unseen = look, unseen
+        self._first: dict[int, ProcessLook | None] = {}
 
     def look(self, ranks: Iterable[int]) -> None:
         """Begin to watch these; what was seen of others is forgotten, since they have answered."""
-        ranks = [r for r in ranks if r in self._pids]
-        self._first = {r: self._first.get(r) or procfs.look_at(self._pids[r]) for r in ranks}
+        ranks = set(ranks)
+        self._first = {rank: look for rank, look in self._first.items() if rank in ranks}
+        if new := ranks - set(self._first):
+            self._first |= self._look(new)
 
-    def why(self, rank: int) -> Silence:
-        """Why this rank is silent, from the first look since it is so until now."""
-        if rank not in self._pids:
-            return Silence("unknown", "gives no sign of life, and runs on another host")
-        return procfs.explain(self._first.get(rank), procfs.look_at(self._pids[rank]))
+    def why(self, ranks: Iterable[int]) -> dict[int, Silence]:
+        """Why these ranks are silent, from the first look since they are so until now."""
+        ranks = list(ranks)
+        now = self._look(ranks) if ranks else {}
+        return {
+            rank: procfs.explain(self._first.get(rank), now[rank])
+            if rank in now
+            else self._unseen(rank)
+            for rank in ranks
+        }
 
 
 def silent_ranks(link: Link, ranks: Iterable[int]) -> set[int]:
@@ -54,7 +55,8 @@ def silent_ranks(link: Link, ranks: Iterable[int]) -> set[int]:
 
 def hung_ranks(
     link: Link,
-    facts: Iterable[wire.EngineFacts],
+    look: Look,
+    unseen: Callable[[int], Silence],
     ranks: Iterable[int],
     check: Callable[[], None] = lambda: None,
 ) -> dict[int, Silence]:
@@ -63,13 +65,13 @@ def hung_ranks(
     Args:
       check: called now and then; it may raise.
     """
-    silences = Silences(facts)
+    silences = Silences(look, unseen)
     silent = set(ranks)
     silences.look(silent)
     deadline = time.monotonic() + PATIENCE_S
     while silent := silent_ranks(link, silent):
         check()
-        whys = {rank: silences.why(rank) for rank in sorted(silent)}
+        whys = silences.why(sorted(silent))
         stopped = all(why.kind in ("stopped", "traced") for why in whys.values())
         if stopped or time.monotonic() > deadline:
             return {rank: why for rank, why in whys.items() if why.is_hung}
@@ -78,6 +80,6 @@ def hung_ranks(
 
 def tell(rank: int, why: Silence) -> str:
     """One sentence and what to type."""
-    if why.kind == "starved" or why.may_pass:
+    if why.kind in ("starved", "cut") or why.may_pass:
         return f"Rank {rank} {why.words}."
     return f"Rank {rank} {why.words}; %jaxcluster restart replaces it."

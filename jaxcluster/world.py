@@ -9,11 +9,14 @@ from __future__ import annotations
 import contextlib
 import queue
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxcluster import diagnose, kept, news, obituary, registry, silence, wire
+from jaxcluster.engine import procfs
+from jaxcluster.engine.facts import host_key
+from jaxcluster.engine.procfs import ProcessLook, Silence
 from jaxcluster.errors import LaunchError, NoCluster, RankHung, UsageError
 from jaxcluster.exits import OomKills, describe_exit
 from jaxcluster.launchers.fleet import Fleet
@@ -190,10 +193,29 @@ class World:
           check: called now and then; it may raise to end this before any is killed.
         """
         alive = [r for r in range(self.num_processes) if r not in self.dead]
-        hung = silence.hung_ranks(self.link, self.record.facts, alive, check)
+        hung = silence.hung_ranks(self.link, self.look_at, self.why_unseen, alive, check)
         for rank, why in hung.items():
             self.end_rank(rank, f"ended by jaxcluster: it {why.words}")
         return list(hung)
+
+    def look_at(self, ranks: Iterable[int]) -> dict[int, ProcessLook | None]:
+        """What the kernels say of the processes of ranks; of those that can't be seen, nothing."""
+        if isinstance(self.processes, HostProcesses):
+            return self.processes.look_at(ranks)
+        here = host_key()
+        facts = [self.record.facts[rank] for rank in ranks]
+        return {f.rank: procfs.look_at(f.pid) for f in facts if f.host_key == here}
+
+    def why_unseen(self, rank: int) -> Silence:
+        """Why nothing can be said of the process of a rank that gives no sign of life."""
+        where = self.processes.host_of(rank) if isinstance(self.processes, HostProcesses) else None
+        if where is not None and where.agent.cut_s > 0:
+            return Silence(
+                "cut",
+                f"gives no sign of life: host {where.name} has not been reached for "
+                f"{where.agent.cut_s:.0f} s, and it is waited for",
+            )
+        return Silence("unknown", "gives no sign of life, and its host can't be asked why")
 
     @property
     def is_broken(self) -> bool:

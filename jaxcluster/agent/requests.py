@@ -7,10 +7,12 @@ import os
 import shutil
 import stat
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from jaxcluster.agent.folder import Folder
+from jaxcluster.engine.procfs import look_at
 
 CHUNK = 4 << 20  # bytes of a file in one message
 DRAFT = ".part~"
@@ -23,6 +25,7 @@ def answer(folder: Folder, request: Mapping[str, Any], data: bytes | memoryview)
 
         mkdir path              put path [at] + data         get path [at] -> size + data
         remove path             tail path [nbytes] -> size + data
+        look pids -> looks: for each what the kernel says of the process, or null
         write path files + data             move path to             shares path text -> shares
 
     ``put`` at 0 begins the file, and at its end goes on with it. ``get`` gives at most ``CHUNK``
@@ -37,6 +40,9 @@ def answer(folder: Folder, request: Mapping[str, Any], data: bytes | memoryview)
     command = request["cmd"]
     if command == "shares":
         return {"shares": _holds(request["path"], request["text"].encode())}, b""
+    if command == "look":
+        found = {pid: look_at(int(pid)) for pid in request["pids"]}
+        return {"looks": {pid: look and asdict(look) for pid, look in found.items()}}, b""
     if command not in ("mkdir", "put", "get", "tail", "remove", "write", "move"):
         raise ValueError(f"an agent knows no {command!r} request")
     path = folder.inside(request["path"])

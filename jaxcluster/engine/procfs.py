@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 BEACON_COMM = "jc-beacon"  # the name of the beacon's thread, as the kernel has it
 STARVED = 0.4  # of the time between two looks that a runnable thread spent waiting for a processor
@@ -51,8 +52,8 @@ class Silence:
     """Why a process says nothing.
 
     Attributes:
-      kind: ``stopped``, ``traced``, ``disk``, ``starved``, ``lock`` (it keeps the GIL), ``gone`` or
-        ``unknown``.
+      kind: ``stopped``, ``traced``, ``disk``, ``starved``, ``lock`` (it keeps the GIL), ``gone``,
+        ``cut`` (its host is not reached) or ``unknown``.
       words: the rest of a sentence that begins with the rank.
       may_pass: the machine is busy, so what takes a moment may have taken this long.
       is_hung: it will not answer by itself, however long it is waited for.
@@ -77,6 +78,14 @@ def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessLook | None:
     except OSError:
         return None
     return ProcessLook(pid, time.monotonic(), threads) if pid in threads else None
+
+
+def look_from(told: Mapping[str, Any] | None) -> ProcessLook | None:
+    """A look that came as JSON, whose keys are strings."""
+    if told is None:
+        return None
+    threads = {int(tid): ThreadLook(**look) for tid, look in told["threads"].items()}
+    return ProcessLook(told["pid"], told["at"], threads)
 
 
 def name_this_thread(name: str) -> None:

@@ -17,12 +17,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxcluster import claims, registry, topology, wire
 from jaxcluster.agent.transport import new_keys
+from jaxcluster.engine.procfs import ProcessLook, look_from
 from jaxcluster.errors import LaunchError, UsageError
 from jaxcluster.launchers.base import AgentOptions, Launcher, describe
 from jaxcluster.launchers.commands import Launch, StartedAgent
@@ -37,6 +38,7 @@ from jaxcluster.link import ChannelLink
 LAUNCH = "launch"  # in the cluster's folder: what its launcher needs
 SHARED_DIR = "JAXCLUSTER_SHARED_DIR"  # a folder that the hosts share, where the home is none
 ASK_S = 10.0
+LOOK_S = 1.0
 FILE_S = 30.0  # for the controller to say how engines reach it
 LOG_NBYTES = 4 << 20
 KINDS = ("engine", "client")  # of ipyparallel's connection files
@@ -342,7 +344,7 @@ class HostProcesses:
     def connect(self) -> ChannelLink:
         """The way to the ranks."""
         ranks = range(self.spec.num_processes)
-        return ChannelLink(ranks, lambda rank, on: self._of(rank).agent.rank(rank, on))
+        return ChannelLink(ranks, lambda rank, on: self.host_of(rank).agent.rank(rank, on))
 
     def bring_code(self) -> None:
         """Bring what has changed of the user's own code to the hosts.
@@ -355,22 +357,27 @@ class HostProcesses:
 
     def explain_missing(self, error: str, ranks: Sequence[int]) -> list[str]:
         """What to add to a ModuleNotFoundError of these ranks."""
-        return self._sync.explain(error, [self._of(rank) for rank in ranks])
+        return self._sync.explain(error, [self.host_of(rank) for rank in ranks])
 
-    def _of(self, rank: int) -> Place:
+    def host_of(self, rank: int) -> Place:
+        """The host that a rank is on."""
         return self.supervisor.place_of(rank)
 
     @property
     def addresses(self) -> tuple[str, ...]:
         """Each rank's own socket, on its host."""
         ranks = range(self.spec.num_processes)
-        return tuple(f"{self._of(r).name}:{self._of(r).folder}/ranks/{r}.sock" for r in ranks)
+        return tuple(
+            f"{self.host_of(r).name}:{self.host_of(r).folder}/ranks/{r}.sock" for r in ranks
+        )
 
     @property
     def logs(self) -> list[str]:
         """Each rank's log, on its host."""
         ranks = range(self.spec.num_processes)
-        return [f"{self._of(r).name}:{self._of(r).folder}/ranks/rank-{r}.log" for r in ranks]
+        return [
+            f"{self.host_of(r).name}:{self.host_of(r).folder}/ranks/rank-{r}.log" for r in ranks
+        ]
 
     @property
     def cluster_file(self) -> str:
@@ -403,12 +410,28 @@ class HostProcesses:
         Raises:
           LaunchError: its host is lost, or does not answer.
         """
-        self._of(rank).agent.fork.command("kill", 5.0, pids=[self._pids[rank]])
+        self.host_of(rank).agent.fork.command("kill", 5.0, pids=[self._pids[rank]])
+
+    def look_at(self, ranks: Iterable[int]) -> dict[int, ProcessLook | None]:
+        """What their hosts' kernels say of the processes of ranks, of those that answer."""
+        wanted: dict[int, list[int]] = {}
+        for rank in ranks:
+            wanted.setdefault(self.host_of(rank).number, []).append(rank)
+        found: dict[int, ProcessLook | None] = {}
+        for number, there in wanted.items():
+            where = self._places[number]
+            if where.lost or where.agent.cut_s > 0:
+                continue
+            with contextlib.suppress(LaunchError):
+                pids = {self._pids[rank]: rank for rank in there}
+                body, _ = where.agent.ask("look", LOOK_S, pids=list(pids))
+                found |= {pids[int(pid)]: look_from(told) for pid, told in body["looks"].items()}
+        return found
 
     def read_log(self, name: str, nbytes: int = LOG_NBYTES) -> str:
         """The end of a log: ``rank-0``, ``controller`` or ``coordinator``. "" where it is lost."""
         rank = name.partition("-")[2]
-        where = self._of(int(rank)) if rank else self._places[0]
+        where = self.host_of(int(rank)) if rank else self._places[0]
         if where.lost:
             return ""
         try:
