@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import overhosts
 import psutil
 import pytest
 from helpers import GONE_S, NOTEBOOK, Home, Notebook, until
@@ -14,18 +15,42 @@ from helpers import GONE_S, NOTEBOOK, Home, Notebook, until
 import jaxcluster
 from jaxcluster.launchers.supervisor import quit_warm
 
+# --------------------------------------------------------------------------------- several hosts
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if overhosts.hosts():
+        overhosts.install()
+        config.option.basetemp = config.option.basetemp or overhosts.shared_folder() / "pytest"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what depends on one machine, where the tests run over several."""
+    if overhosts.hosts():
+        out = [item for item in items if item.get_closest_marker("one_machine")]
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if item not in out]
+
+
+# --------------------------------------------------------------------------------------- fixtures
+
 
 @pytest.fixture(scope="session", autouse=True)
 def home() -> Iterator[Home]:
     """Folders of this session's own, so that no cluster or profile of the user's is in the way."""
     home = Home.make()
+    before = overhosts.look()
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in home.variables.items():
+        for name, value in (home.variables | overhosts.variables()).items():
             patch.setenv(name, value)
         yield home
         quit_warm()
         home.wait_until_empty()
     home.remove()
+    if before:
+        with contextlib.suppress(AssertionError):
+            until(lambda: not overhosts.left(before), "an end of all on the hosts", GONE_S)
+        assert not overhosts.left(before)
 
 
 @pytest.fixture

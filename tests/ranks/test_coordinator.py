@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from overhosts import coordinator_of, processes_of, send_signal
 
 import jaxcluster
 from jaxcluster import wire
@@ -43,13 +43,6 @@ def until(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.01)
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
-
-
 def held(cluster: jaxcluster.Cluster, rank: int) -> bool:
     """Whether a rank answers on its main thread and has its variables."""
     body = {"name": "keep", "pickle": False}
@@ -61,12 +54,12 @@ def held(cluster: jaxcluster.Cluster, rank: int) -> bool:
 def test_survivors_outlive_the_heartbeats_of_dead_ranks(devices: int) -> None:
     with jaxcluster.start(4, devices_per_process=devices, heartbeat_timeout_seconds=2) as cluster:
         assert cluster.run(SETUP, show=False).stdout() == "120.0\n"
-        assert alive(cluster.record.coordinator_pid)
+        assert coordinator_of(cluster).lives
         ended: list[int] = []
         cluster.world.supervisor.on_event = lambda event: ended.append(event.get("rank"))
-        os.kill(cluster.record.pids[0], signal.SIGKILL)
+        send_signal(cluster, 0)
         until(lambda: 0 in ended, "the fork server tells of rank 0's death")
-        os.kill(cluster.record.pids[2], signal.SIGKILL)
+        send_signal(cluster, 2)
         until(lambda: 2 in ended, "the fork server tells of rank 2's death")
         # Heartbeats are due every second, and a rank that gives one up is aborted within two:
         # nothing happens in twice that time.
@@ -74,11 +67,11 @@ def test_survivors_outlive_the_heartbeats_of_dead_ranks(devices: int) -> None:
         until(lambda: time.monotonic() - waited_since > 5 or len(ended) > 2, "heartbeats")
         assert ended == [0, 2]
         assert held(cluster, 1) and held(cluster, 3)
-        coordinator, pids = cluster.record.coordinator_pid, cluster.record.pids
-    assert not alive(coordinator)
-    assert not any(alive(pid) for pid in pids)
+        processes = [coordinator_of(cluster), *processes_of(cluster)]
+    assert not any(process.lives for process in processes)
 
 
+@pytest.mark.one_machine("it places the coordinator at an address of this machine")
 def test_a_coordinator_that_the_user_placed_stays_with_rank_0() -> None:
     import socket
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable
 
 import pytest
 from helpers import until
+from overhosts import send_signal
 
 import jaxcluster
 from jaxcluster.errors import CellFailed, RankDied
@@ -54,7 +54,7 @@ def test_a_crash_in_a_thread_of_the_users(start: Start) -> None:
 
 def test_an_idle_rank_that_is_killed_by_a_fault_says_where_it_was(start: Start) -> None:
     cluster = start(2, devices_per_process=1)
-    os.kill(cluster.record.pids[1], signal.SIGSEGV)
+    send_signal(cluster, 1, signal.SIGSEGV)
     until(lambda: cluster.dead, "news of the death", 20)
     with pytest.raises(RankDied, match=r"Rank 1 died \(killed by SIGSEGV \(segmentation fault\)"):
         cluster.run("1", show=False)
@@ -91,7 +91,7 @@ def test_a_process_that_the_user_started_may_crash(start: Start) -> None:
         "pid = os.fork()\nif pid == 0: os.abort()\nos.waitpid(pid, 0)[1] & 127", show=False
     )
     assert record.result(1) == {"text/plain": "6"}
-    os.kill(cluster.record.pids[1], signal.SIGKILL)
+    send_signal(cluster, 1)
     until(lambda: cluster.dead, "news of the death", 20)
     with pytest.raises(RankDied, match=r"Rank 1 died \(killed by SIGKILL\)"):
         cluster.run("1", show=False)

@@ -12,8 +12,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import overhosts
 import pytest
 from helpers import Home, until
+from overhosts import (
+    Process,
+    coordinator_of,
+    place,
+    process_of,
+    processes_of,
+    send_signal,
+    started_by,
+)
 
 import jaxcluster
 from jaxcluster.errors import (
@@ -25,6 +35,7 @@ from jaxcluster.errors import (
 )
 from jaxcluster.kept import SHARED_MEMORY
 from jaxcluster.launchers.local import LocalCluster
+from jaxcluster.launchers.remote import HostProcesses
 
 SETUP = """
 import jax, jax.numpy as jnp, numpy as np, time
@@ -52,10 +63,6 @@ def ranks(request: pytest.FixtureRequest, home: Home) -> Iterator[jaxcluster.Clu
         yield cluster
 
 
-def kill(cluster: jaxcluster.Cluster, rank: int) -> None:
-    os.kill(cluster.record.pids[rank], signal.SIGKILL)
-
-
 def check_whole(cluster: jaxcluster.Cluster) -> None:
     """What all ranks share is there on all of them, and collectives compute right."""
     record = cluster.run(CHECK, show=False)
@@ -69,11 +76,12 @@ def check_whole(cluster: jaxcluster.Cluster) -> None:
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_an_idle_rank_that_is_killed_is_replaced(ranks: jaxcluster.Cluster, rank: int) -> None:
-    kill(ranks, rank)
+    killed = f"killed by SIGKILL{place(ranks, rank)}"
+    send_signal(ranks, rank)
     until(lambda: rank in ranks.dead, "news of the death", 5)
     with pytest.raises(RankDied) as caught:
         ranks.run("print(1)", show=False)
-    assert f"Rank {rank} died (killed by SIGKILL)" in str(caught.value)
+    assert f"Rank {rank} died ({killed})" in str(caught.value)
     assert "g (its only copy died with the rank)" in str(caught.value)
     assert "r (each rank had its own, and one died with it)" in str(caught.value)
     check_whole(ranks)
@@ -81,7 +89,7 @@ def test_an_idle_rank_that_is_killed_is_replaced(ranks: jaxcluster.Cluster, rank
 
 @pytest.mark.parametrize("rank", [0, 3])
 def test_a_rank_that_is_killed_in_a_collective(ranks: jaxcluster.Cluster, rank: int) -> None:
-    timer = threading.Timer(0.7, kill, (ranks, rank))
+    timer = threading.Timer(0.7, send_signal, (ranks, rank))
     timer.start()
     notices: list[str] = []
     with pytest.raises(RankDied) as caught:
@@ -101,7 +109,7 @@ def test_a_rank_that_is_killed_in_a_collective(ranks: jaxcluster.Cluster, rank: 
 
 def test_twice_in_a_row(ranks: jaxcluster.Cluster) -> None:
     for rank in (1, 3):
-        kill(ranks, rank)
+        send_signal(ranks, rank)
         until(lambda rank=rank: rank in ranks.dead, "news of the death", 5)
         with pytest.raises(RankDied):
             ranks.run("print(1)", show=False)
@@ -129,7 +137,7 @@ def test_all_ranks_in_different_collectives_get_their_variables_on_new_processes
 
 def test_recovery_waits_when_it_is_set_to_ask(ranks: jaxcluster.Cluster) -> None:
     ranks.recovery = "ask"
-    kill(ranks, 1)
+    send_signal(ranks, 1)
     until(lambda: 1 in ranks.dead, "news of the death", 5)
     with pytest.raises(RankDied) as caught:
         ranks.run("print(1)", show=False)
@@ -149,17 +157,17 @@ def test_a_restart_keeps_variables_and_a_clean_one_does_not(ranks: jaxcluster.Cl
 def test_a_stopped_rank_is_told_and_the_cell_goes_on_when_it_does(
     ranks: jaxcluster.Cluster,
 ) -> None:
-    pid = ranks.record.pids[1]
-    os.kill(pid, signal.SIGSTOP)
+    stopped = process_of(ranks, 1)
+    stopped.send(signal.SIGSTOP)
     notices: list[str] = []
 
     def wake(notice: str) -> None:
         notices.append(notice)
-        os.kill(pid, signal.SIGCONT)
+        stopped.send(signal.SIGCONT)
 
     record = ranks.run("print(float(total(w)))", show=False, on_notice=wake)
     assert [record.stdout(rank) for rank in range(4)] == ["10.0\n"] * 4
-    told = f"Rank 1 was stopped by a signal (`kill -CONT {pid}` lets its process go on)"
+    told = f"Rank 1 was stopped by a signal (`kill -CONT {stopped.pid}` lets its process go on)"
     assert told in notices[0]
 
 
@@ -172,7 +180,7 @@ def test_a_skip_and_a_death_on_fewer_and_more_ranks(home: Home, num_processes: i
         assert caught.value.report.culprits == (1,)
         record = cluster.run("print(float(total(g)))", show=False)
         assert [record.stdout(r) for r in range(num_processes)] == ["120.0\n"] * num_processes
-        kill(cluster, num_processes - 1)
+        send_signal(cluster, num_processes - 1)
         until(lambda: cluster.dead, "news of the death", 5)
         with pytest.raises(RankDied):
             cluster.run("print(1)", show=False)
@@ -192,7 +200,7 @@ def test_a_single_survivor_gives_what_is_no_ranks_own(home: Home) -> None:
             "here = jax.sharding.Mesh(np.array(jax.local_devices()), ('h',))",
             show=False,
         )
-        kill(cluster, 1)
+        send_signal(cluster, 1)
         until(lambda: 1 in cluster.dead, "news of the death", 5)
         with pytest.raises(RankDied) as caught:
             cluster.run("print(1)", show=False)
@@ -244,6 +252,7 @@ def memory_group() -> Iterator[MemoryGroup]:
     group.remove()
 
 
+@pytest.mark.one_machine("it puts a rank into a cgroup from outside")
 def test_a_rank_that_runs_out_of_memory_is_told_so_and_replaced(
     ranks: jaxcluster.Cluster, memory_group: MemoryGroup
 ) -> None:
@@ -257,7 +266,7 @@ def test_a_rank_that_runs_out_of_memory_is_told_so_and_replaced(
     assert caught.value.ranks == (2,)
     check_whole(ranks)
     # The kernel's count is no reason to call the next death one of these.
-    kill(ranks, 1)
+    send_signal(ranks, 1)
     until(lambda: 1 in ranks.dead, "news of the death", 5)
     assert ranks.dead[1]["why"] == "killed by SIGKILL"
     with pytest.raises(RankDied):
@@ -268,27 +277,29 @@ def test_a_rank_that_runs_out_of_memory_is_told_so_and_replaced(
 
 
 @pytest.fixture
-def new_pids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The ranks' pids, as soon as they are started."""
-    pids: list[int] = []
-    start = LocalCluster.start
+def newest(monkeypatch: pytest.MonkeyPatch) -> list[Process]:
+    """The ranks' processes, as soon as they are started."""
+    newest: list[Process] = []
+    of: type[Any] = HostProcesses if overhosts.hosts() else LocalCluster
+    start = of.start
 
-    def remember(local: LocalCluster) -> list[int]:
-        pids[:] = start(local)
+    def remember(processes: Any) -> list[int]:
+        pids: list[int] = start(processes)
+        newest[:] = started_by(processes, pids)
         return pids
 
-    monkeypatch.setattr(LocalCluster, "start", remember)
-    return pids
+    monkeypatch.setattr(of, "start", remember)
+    return newest
 
 
-def killer(pids: list[int], rank: int, step: str, times: int = 1) -> Callable[[str], Any]:
+def killer(processes: list[Process], rank: int, step: str, times: int = 1) -> Callable[[str], Any]:
     """A listener to progress that kills a rank as soon as ``step`` is said."""
     left = [step] * times
 
     def listen(line: str) -> None:
         if left and line.startswith(left[-1]):
             left.pop()
-            os.kill(pids[rank], signal.SIGKILL)
+            processes[rank].send()
 
     return listen
 
@@ -305,14 +316,15 @@ def nothing_is_saved_but(before: list[Path]) -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("step", ["engines 2/2", "initializing JAX", "connecting engines"])
 def test_a_rank_that_dies_during_the_start_is_named_with_signal_and_log(
-    home: Home, new_pids: list[int], step: str, rank: int
+    home: Home, newest: list[Process], step: str, rank: int
 ) -> None:
     spec = jaxcluster.cluster.make_spec(2, name="stillborn")
     started = time.monotonic()
     with pytest.raises(EnginesMissing) as caught:
-        jaxcluster.cluster.start_spec(spec, killer(new_pids, rank, step))
+        jaxcluster.cluster.start_spec(spec, killer(newest, rank, step))
     assert time.monotonic() - started < 15  # not the 60 s that a start may take
-    told = f"Rank {rank} died while the cluster came up (killed by SIGKILL). "
+    host = f" on host {newest[rank].host}" if overhosts.hosts() else ""
+    told = f"Rank {rank} died while the cluster came up (killed by SIGKILL{host}). "
     assert str(caught.value).startswith(told)
     assert "log" in str(caught.value)
     assert "%jaxcluster doctor" in caught.value.hint
@@ -323,11 +335,11 @@ def test_a_rank_that_dies_during_the_start_is_named_with_signal_and_log(
 
 @pytest.mark.parametrize("step", ["saving", "initializing JAX", "restoring"])
 def test_a_rank_that_dies_during_a_recovery_costs_a_second_try_and_no_more(
-    ranks: jaxcluster.Cluster, new_pids: list[int], step: str
+    ranks: jaxcluster.Cluster, newest: list[Process], step: str
 ) -> None:
-    new_pids[:] = ranks.record.pids
+    newest[:] = processes_of(ranks)
     before = saved_states()
-    kept = ranks.restart(killer(new_pids, 3, step))
+    kept = ranks.restart(killer(newest, 3, step))
     assert "variables kept" in kept
     if step == "saving":
         assert "rank 3 replaced" in kept
@@ -342,15 +354,15 @@ def test_a_rank_that_dies_during_a_recovery_costs_a_second_try_and_no_more(
 
 
 def test_a_recovery_that_fails_keeps_what_was_saved_for_the_next_restart(
-    ranks: jaxcluster.Cluster, new_pids: list[int], monkeypatch: pytest.MonkeyPatch
+    ranks: jaxcluster.Cluster, newest: list[Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = saved_states()
     start_spec = jaxcluster.cluster._start_world
-    dying = killer(new_pids, 1, "initializing JAX", times=2)
+    dying = killer(newest, 1, "initializing JAX", times=2)
     monkeypatch.setattr(
         jaxcluster.cluster, "_start_world", lambda spec, say, *rest: start_spec(spec, dying, *rest)
     )
-    kill(ranks, 2)
+    send_signal(ranks, 2)
     until(lambda: 2 in ranks.dead, "news of the death", 5)
     with pytest.raises(RankDied) as caught:
         ranks.run("print(1)", show=False)
@@ -370,7 +382,7 @@ def test_a_recovery_that_fails_keeps_what_was_saved_for_the_next_restart(
 
 def test_the_death_of_all_ranks_ends_in_empty_ones(ranks: jaxcluster.Cluster) -> None:
     for rank in range(4):
-        kill(ranks, rank)
+        send_signal(ranks, rank)
     until(lambda: len(ranks.dead) == 4, "news of the deaths", 5)
     with pytest.raises(RankDied) as caught:
         ranks.run("print(1)", show=False)
@@ -387,20 +399,21 @@ def test_the_death_of_all_ranks_ends_in_empty_ones(ranks: jaxcluster.Cluster) ->
 def test_the_death_of_the_coordinator_is_told_and_the_ranks_are_replaced(
     ranks: jaxcluster.Cluster, when: str
 ) -> None:
-    pid = ranks.record.coordinator_pid
+    coordinator = coordinator_of(ranks)
+    killed = f"killed by SIGKILL{place(ranks, 0)}"
     if when == "idle":
-        os.kill(pid, signal.SIGKILL)
+        coordinator.send()
         until(lambda: len(ranks.dead) == 4, "news of the ranks' deaths", 10)
-        assert "JAX's coordinator died (killed by SIGKILL)" in ranks.summary()
+        assert f"JAX's coordinator died ({killed})" in ranks.summary()
         with pytest.raises(RankDied) as caught:
             ranks.run("print(1)", show=False)
     else:
-        timer = threading.Timer(0.7, os.kill, (pid, signal.SIGKILL))
+        timer = threading.Timer(0.7, coordinator.send)
         timer.start()
         with pytest.raises(RankDied) as caught:
             ranks.run("for step in range(10**6): s = float(total(g * step))", show=False)
         timer.join()
-    assert "ended by JAX, whose coordinator had died: killed by SIGKILL" in str(caught.value)
+    assert f"ended by JAX, whose coordinator had died: {killed}" in str(caught.value)
     assert not ranks.coordinator_died
     assert "coordinator" not in ranks.summary()
     record = ranks.run(SETUP + "print(float(total(g)))", show=False)

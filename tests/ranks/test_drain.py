@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from overhosts import processes_of
 
 import jaxcluster
 from jaxcluster import registry, wire
@@ -42,8 +43,8 @@ def cluster(
         with jaxcluster.start(4, devices_per_process=request.param) as running:
             running.run(SETUP)
             yield running
-            pids = running.record.pids
-        assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+            processes = processes_of(running)
+        assert not any(process.state for process in processes)
         from jaxcluster.launchers.supervisor import quit_warm
 
         quit_warm()

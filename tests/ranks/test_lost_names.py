@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 
 import pytest
 from helpers import Home, until
+from overhosts import send_signal
 
 import jaxcluster
 from jaxcluster.errors import CellFailed, Divergence, RankDied, TransferError
@@ -41,7 +40,7 @@ def fails(cluster: jaxcluster.Cluster, source: str) -> CellFailed:
 
 
 def kill(cluster: jaxcluster.Cluster, rank: int) -> None:
-    os.kill(cluster.record.pids[rank], signal.SIGKILL)
+    send_signal(cluster, rank)
     until(lambda: rank in cluster.dead, "news of the death", 5)
 
 

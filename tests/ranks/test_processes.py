@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 
 import pytest
 from helpers import Notebook, until
+from overhosts import send_signal
 
 import jaxcluster
 from jaxcluster.errors import CellFailed, RankDied
@@ -87,7 +86,7 @@ def test_the_successor_of_a_dead_rank_draws_what_it_would_have_drawn_or_its_own(
     """Not what the survivor draws from which it takes the variables."""
     running = start(3)
     running.run(f"import jax, random, numpy as np\nnp.random.seed({seed})\nrandom.seed({seed})")
-    os.kill(running.record.pids[1], signal.SIGKILL)
+    send_signal(running, 1)
     until(lambda: running.dead, "the notebook hears of it")
     with pytest.raises(RankDied) as told:
         running.run("1")

@@ -6,7 +6,6 @@ Each case with one and with two devices per process: with one a launch blocks, w
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from helpers import DEVICES, GONE_S, Home, until
+from overhosts import send_signal
 
 import jaxcluster
 from jaxcluster import selfcheck
@@ -534,7 +534,7 @@ def test_one_recovery_serves_all_cells_that_a_death_has_ended(
         patch.setattr(jaxcluster.Cluster, "start_anew", counted)
         for cell in cells:
             cell.run_in_background(lambda record: None)
-        os.kill(ranks.record.pids[3], signal.SIGKILL)
+        send_signal(ranks, 3)
         for cell in cells:
             with pytest.raises(JaxClusterError):
                 cell.wait()

@@ -11,6 +11,7 @@ from typing import Any
 import nbformat
 import pytest
 from helpers import plain
+from overhosts import send_signal
 
 import jaxcluster
 from jaxcluster.errors import CellFailed, CellInterrupted
@@ -467,7 +468,6 @@ def test_a_forked_child_that_fails_says_so_and_ends(cluster: jaxcluster.Cluster)
 
 def test_interrupts_at_any_moment_cost_no_reply_and_no_lock(cluster: jaxcluster.Cluster) -> None:
     """SIGINT from outside, at random moments of short cells that print, display, fail and await."""
-    import os
     import random
     import threading
 
@@ -484,7 +484,7 @@ def test_interrupts_at_any_moment_cost_no_reply_and_no_lock(cluster: jaxcluster.
 
     def shoot() -> None:
         while not stop.is_set():
-            os.kill(cluster.record.pids[draw.randrange(4)], signal.SIGINT)
+            send_signal(cluster, draw.randrange(4), signal.SIGINT)
             stop.wait(draw.random() * 0.004)
 
     shooter = threading.Thread(target=shoot)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from helpers import Home, until
+from overhosts import send_signal
 
 import jaxcluster
 from jaxcluster import kept, registry
@@ -87,7 +88,7 @@ def stop_at(step: str, presses: int = 1) -> Callable[[str], None]:
 
 
 def kill(cluster: jaxcluster.Cluster, rank: int) -> None:
-    os.kill(cluster.record.pids[rank], signal.SIGKILL)
+    send_signal(cluster, rank)
     until(lambda: rank in cluster.dead, "news of the death", 5)
 
 

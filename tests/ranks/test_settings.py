@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from helpers import Home, until
+from overhosts import send_signal
 
 import jaxcluster
 from jaxcluster import checkpoints
@@ -156,7 +155,7 @@ def test_random_numbers_of_another_rank_are_not_taken(home: Home, seeded: bool) 
         ranks.run("import numpy as np", show=False)
         seed = "1" if seeded else ""
         ranks.run(f"np.random.seed({seed})\nx = np.random.rand()", show=False)
-        os.kill(ranks.record.pids[1], signal.SIGKILL)
+        send_signal(ranks, 1)
         until(lambda: 1 in ranks.dead, "news of the death", 5)
         with pytest.raises(RankDied) as caught:
             ranks.run("1", show=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import threading
@@ -13,9 +12,9 @@ from typing import Any
 
 import layouts
 import numpy as np
-import psutil
 import pytest
 from helpers import plain, until
+from overhosts import process_of, send_signal
 
 import jaxcluster
 from jaxcluster import survey
@@ -212,14 +211,13 @@ def test_a_stopped_rank_is_shown_by_its_last_report_and_its_age(
     cluster: jaxcluster.Cluster,
 ) -> None:
     cluster.layout("two_axes")
-    pid = cluster.record.pids[2]
-    os.kill(pid, signal.SIGSTOP)
+    process = process_of(cluster, 2)
+    process.send(signal.SIGSTOP)
     try:
-        stopped = psutil.STATUS_STOPPED
-        until(lambda: psutil.Process(pid).status() == stopped, "the rank is stopped")
+        until(lambda: process.state == "T", "the rank is stopped")
         found = array(cluster.layout("two_axes"))
     finally:
-        os.kill(pid, signal.SIGCONT)
+        process.send(signal.SIGCONT)
     assert found.stale == (2,)
     assert found.age_s > 0
     assert found.missing == 0
@@ -236,7 +234,7 @@ def test_a_dead_ranks_part_is_named(start: Callable[..., jaxcluster.Cluster]) ->
         "z = jax.make_array_from_callback((8,), NamedSharding(mesh, P('i')),"
         " lambda i: np.arange(8.0)[i])"
     )
-    os.kill(running.record.pids[1], signal.SIGKILL)
+    send_signal(running, 1)
     until(lambda: 1 in running.dead, "the death is noticed")
     found = array(running.layout("z"))
     assert found.gaps == (((4, 8),),)

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from helpers import Home, until
+from overhosts import process_of, send_signal
 
 import jaxcluster
 from jaxcluster.errors import CellFailed, RankDied, RankHung
@@ -114,15 +115,18 @@ def silent(cluster: jaxcluster.Cluster, rank: int) -> Callable[[], bool]:
 
 
 def test_a_stopped_rank_is_called_stopped_and_goes_on(ranks: jaxcluster.Cluster) -> None:
-    pid = ranks.record.pids[1]
-    os.kill(pid, signal.SIGSTOP)
+    process = process_of(ranks, 1)
+    process.send(signal.SIGSTOP)
     try:
         carried = Carried(ranks, "print(float(jnp.sum(g)))")
         line = carried.said("stopped by a signal")[1]
-        assert f"Rank 1 was stopped by a signal (`kill -CONT {pid}` lets its process go on)" in line
+        assert (
+            f"Rank 1 was stopped by a signal (`kill -CONT {process.pid}` lets its process go on)"
+            in line
+        )
         assert "%jaxcluster restart replaces it." in line
     finally:
-        os.kill(pid, signal.SIGCONT)
+        process.send(signal.SIGCONT)
     assert carried.end() is None
     assert carried.cell.record.stdout(0) == "66.0\n"
 
@@ -143,7 +147,7 @@ def test_a_stop_names_the_rank_that_can_not_hear_it_and_replaces_it(
     carried = Carried(ranks, source)
     if how == "SIGSTOP":
         until(lambda: ranks.status()[1].line == 1, "rank 1 sleeps")
-        os.kill(pids[1], signal.SIGSTOP)
+        send_signal(ranks, 1, signal.SIGSTOP)
     until(silent(ranks, 1), "rank 1 answers nothing")
     pressed = time.monotonic()
     carried.cell.stop()

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 from helpers import Home
+from overhosts import send_signal
 
 import jaxcluster
 from jaxcluster import registry
@@ -337,7 +338,7 @@ class Session:
 
         def kill() -> None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.cluster.record.pids[rank], signal.SIGKILL)
+                send_signal(self.cluster, rank)
 
         timer = threading.Timer(seconds, kill)
         timer.start()

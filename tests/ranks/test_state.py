@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from overhosts import processes_of
 
 import jaxcluster
 from jaxcluster import registry, wire
@@ -116,8 +117,8 @@ class Case:
             body = {"path": str(folder), "digests": True}
             answers = old.world.ask(range(4), "snapshot", body, timeout_s=DEADLINE_S)
             self.busy = [s.state for s in old.status()]
-            pids = old.record.pids
-        assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+            processes = processes_of(old)
+        assert not any(process.state for process in processes)
         self.reports: dict[int, Any] = {rank: event.body for rank, event in answers.items()}
         self.cluster = jaxcluster.start(4, devices_per_process=devices)
         answers = self.cluster.world.ask(
@@ -155,9 +156,9 @@ def case(
 ) -> Iterator[Case]:
     found = Case(request.param, tmp_path_factory.mktemp("state"))
     yield found
-    pids = found.cluster.record.pids
+    processes = processes_of(found.cluster)
     found.cluster.stop()
-    assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+    assert not any(process.state for process in processes)
 
 
 def test_a_snapshot_is_taken_while_ranks_hang(case: Case) -> None:

@@ -3,14 +3,13 @@ on all of them alike, and what could not be put back is named."""
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from helpers import DEVICES, Home, Notebook, until
+from overhosts import send_signal
 
 import jaxcluster
 from jaxcluster import undoing
@@ -391,7 +390,7 @@ def test_a_death_undoes_the_cell_on_the_others_and_on_the_new_rank(
         "params.block_until_ready(); time.sleep(60)"
     )
     until(lambda: all(s.line == 3 and s.cell for s in cluster.status()), "all sleep")
-    os.kill(cluster.record.pids[1], signal.SIGKILL)
+    send_signal(cluster, 1)
     with pytest.raises(RankDied) as caught:
         cell.wait()
     assert "This cell is undone: params, state, x are what they were before it" in str(caught.value)

@@ -23,6 +23,7 @@ def main(arguments: list[str]) -> int:
             if with_slurm:
                 start_slurm(rig)
             variables = {k: v for k, v in os.environ.items() if k.startswith(("JAX", "TERM"))}
+            variables.setdefault("JAXCLUSTER_SHARED_DIR", str(rig.shared))
             variables["PATH"] = f"{rig.python.parent}:{PATH}"
             here = os.getcwd() if rig["h0"].path(os.getcwd()).is_dir() else ""
             return rig["h0"].popen(*command, env=variables, cwd=here, stdin=None).wait()
