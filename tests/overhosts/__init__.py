@@ -13,6 +13,7 @@ does to a rank's process from outside goes through this module, to the host of t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
@@ -20,7 +21,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from pathlib import Path
@@ -193,20 +195,37 @@ def place(cluster: jaxcluster.Cluster, rank: int) -> str:
 
 # --------------------------------------------------------------------------- what is left
 
+
+def saved_states() -> set[str]:
+    """Where ranks' variables are saved now: folders, of all clusters, with their hosts."""
+    if not hosts():
+        from jaxcluster import kept
+
+        return {str(path) for path in kept.folders()}
+    listed = ((h, on_host(h, "ls -d /dev/shm/jaxcluster-*/state-* || true")) for h in hosts())
+    return {f"{host}:{path}" for host, paths in listed for path in paths.split()}
+
+
 # The folder for agents' folders stays, and so does IPython's, which any IPython makes.
 LOOK = "ls -d /tmp/* /tmp/jaxcluster-*/* /dev/shm/* /run/* ~/* 2>/dev/null; ps -eo args"
 NOT_LEFT = re.compile(r"sshd|ps -eo|(ba)?sh -c|ls -d|\[|/tmp/jaxcluster-\d+$")
 
 
-def look() -> Mapping[str, set[str]]:
-    """What there is on each host: processes, and files where clusters may have some."""
-    found = {}
-    for host in hosts():
-        lines = (line.strip() for line in on_host(host, LOOK).splitlines())
-        found[host] = {line for line in lines if not NOT_LEFT.match(line)}
-    return found
+def look() -> set[str]:
+    """What there is on the hosts: processes, and files where clusters may have some."""
+    lines = [(host, line.strip()) for host in hosts() for line in on_host(host, LOOK).splitlines()]
+    return {f"{host}: {line}" for host, line in lines if not NOT_LEFT.match(line)}
 
 
-def left(before: Mapping[str, set[str]]) -> list[str]:
-    """What is on the hosts beyond ``before``."""
-    return [f"{host}: {line}" for host, now in look().items() for line in now - before[host]]
+@contextlib.contextmanager
+def nothing_left(deadline_s: float) -> Iterator[None]:
+    """What begins meanwhile on the hosts must be gone ``deadline_s`` after the end, at the latest.
+
+    On one machine it does nothing.
+    """
+    before = look()
+    yield
+    end = time.monotonic() + deadline_s
+    while left := look() - before:
+        assert time.monotonic() < end, f"still there after {deadline_s:g} s: {sorted(left)}"
+        time.sleep(0.1)

@@ -39,18 +39,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def home() -> Iterator[Home]:
     """Folders of this session's own, so that no cluster or profile of the user's is in the way."""
     home = Home.make()
-    before = overhosts.look()
-    with pytest.MonkeyPatch.context() as patch:
+    with overhosts.nothing_left(GONE_S), pytest.MonkeyPatch.context() as patch:
         for name, value in (home.variables | overhosts.variables()).items():
             patch.setenv(name, value)
         yield home
         quit_warm()
         home.wait_until_empty()
     home.remove()
-    if before:
-        with contextlib.suppress(AssertionError):
-            until(lambda: not overhosts.left(before), "an end of all on the hosts", GONE_S)
-        assert not overhosts.left(before)
 
 
 @pytest.fixture
@@ -59,8 +54,9 @@ def private_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     home = Home.make()
     for name, value in home.variables.items():
         monkeypatch.setenv(name, value)
-    yield home
-    home.wait_until_empty()
+    with overhosts.nothing_left(GONE_S):
+        yield home
+        home.wait_until_empty()
     home.remove()
 
 

@@ -30,7 +30,10 @@ from jaxcluster.agent.transport import Keys, new_keys, open_dealer
 from jaxcluster.engine.processes import is_alive
 from jaxcluster.errors import LaunchError
 
-pytestmark = pytest.mark.any_jax
+pytestmark = [
+    pytest.mark.any_jax,
+    pytest.mark.one_machine("agents and their ranks are this machine's"),
+]
 
 ANSWER_S = 60.0
 

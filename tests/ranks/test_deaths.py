@@ -21,6 +21,7 @@ from overhosts import (
     place,
     process_of,
     processes_of,
+    saved_states,
     send_signal,
     started_by,
 )
@@ -33,7 +34,6 @@ from jaxcluster.errors import (
     NoCluster,
     RankDied,
 )
-from jaxcluster.kept import SHARED_MEMORY
 from jaxcluster.launchers.local import LocalCluster
 from jaxcluster.launchers.remote import HostProcesses
 
@@ -304,13 +304,9 @@ def killer(processes: list[Process], rank: int, step: str, times: int = 1) -> Ca
     return listen
 
 
-def saved_states() -> list[Path]:
-    return list(SHARED_MEMORY.glob("jaxcluster-state-*"))
-
-
-def nothing_is_saved_but(before: list[Path]) -> None:
+def nothing_is_saved_but(before: set[str]) -> None:
     """Other clusters of this machine may save and restore meanwhile."""
-    until(lambda: not set(saved_states()) - set(before), "the saved state is removed", 10)
+    until(lambda: not saved_states() - before, "the saved state is removed", 10)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

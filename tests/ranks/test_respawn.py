@@ -11,9 +11,10 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import overhosts
 import pytest
 from helpers import Home, until
-from overhosts import send_signal
+from overhosts import place, saved_states, send_signal
 
 import jaxcluster
 from jaxcluster import kept, registry
@@ -61,10 +62,6 @@ def ranks(home: Home) -> Iterator[jaxcluster.Cluster]:
         cluster.run(SETUP, show=False)
         yield cluster
     assert saved_states() == before
-
-
-def saved_states() -> set[Path]:
-    return set(kept.folders())
 
 
 def check_whole(cluster: jaxcluster.Cluster) -> None:
@@ -139,7 +136,7 @@ def test_two_stops_leave_a_cluster_that_says_what_it_is_and_comes_back(
     with pytest.raises(ClusterExists) as exists:
         jaxcluster.start(2, name="respawn")
     assert str(exists.value) == LEFT
-    assert len(saved_states()) == 1
+    assert len(saved_states()) == len(overhosts.hosts() or ["this machine"])
     line = ranks.restart() if step != "engines 1/2" else ranks.resync()
     assert "variables kept" in line
     check_whole(ranks)
@@ -192,10 +189,11 @@ def test_stops_in_the_recovery_of_a_cell(
     monkeypatch.setattr(
         jaxcluster.Cluster, "restart", lambda self, *_, **more: carry(self, listen, **more)
     )
+    killed = f"killed by SIGKILL{place(ranks, 1)}"
     kill(ranks, 1)
     with pytest.raises(KeyboardInterrupt) as stop:
         ranks.run("print(1)", show=False)
-    assert str(stop.value).startswith("Rank 1 died (killed by SIGKILL), so the cell was not run.\n")
+    assert str(stop.value).startswith(f"Rank 1 died ({killed}), so the cell was not run.\n")
     if step == STEPS[0]:
         assert "the processes that live run on with their variables" in str(stop.value)
         assert ranks.status()[0].state == "idle"

@@ -17,7 +17,10 @@ from helpers import GONE_S, Home, python
 import jaxcluster
 from jaxcluster.cluster import attach, live_records
 
-pytestmark = pytest.mark.any_jax
+pytestmark = [
+    pytest.mark.any_jax,
+    pytest.mark.one_machine("a shell's commands find the clusters of this machine"),
+]
 
 CLI = ("-m", "jaxcluster.cli")
 
