@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import signal
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 
 def describe_exit(code: int, out_of_memory: bool = False) -> str:
@@ -20,6 +22,17 @@ def describe_exit(code: int, out_of_memory: bool = False) -> str:
     with contextlib.suppress(ValueError):
         return f"killed by {signal.Signals(-code).name}"
     return f"killed by signal {-code}"
+
+
+def describe_event(event: Mapping[str, Any], kills: OomKills | None = None) -> str:
+    """Why the process of a fork server's ``exit`` event has ended; on another host, on which.
+
+    Args:
+      kills: those of this machine's kernel. What it has killed is none of another host's.
+    """
+    if "host" in event:
+        return f"{describe_exit(event['code'])} on host {event['host']}"
+    return kills.describe_exit(event["code"]) if kills else describe_exit(event["code"])
 
 
 class OomKills:

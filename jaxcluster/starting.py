@@ -32,7 +32,7 @@ from jaxcluster.errors import (
     PlanError,
     UsageError,
 )
-from jaxcluster.exits import OomKills, describe_exit
+from jaxcluster.exits import OomKills, describe_event
 from jaxcluster.launchers import remote
 from jaxcluster.launchers.local import Allocation, LocalCluster
 from jaxcluster.launchers.options import launcher_of
@@ -273,7 +273,7 @@ class Starting:
         """On the supervisor's thread: whoever waits for a rank that has died waits no longer."""
         self.exits.put(event)
         if self.link is not None and event["event"] == "exit" and event["role"] == "rank":
-            self.link.mark_dead(event["rank"], {"why": describe_exit(event["code"])})
+            self.link.mark_dead(event["rank"], {"why": describe_event(event)})
 
     def cancel(self) -> None:
         """End it at its next wait, which is over now. Another thread."""
@@ -417,14 +417,13 @@ class Starting:
                 break
             if event["event"] == "exit" and event["role"] == "rank":
                 rank = event["rank"]
-                why = self._oom_kills.describe_exit(event["code"])
+                why = describe_event(event, self._oom_kills)
                 self.exited[rank] = obituary.explain(why, self._log(rank))
             elif event["event"] == "exit":
                 role = event["role"]
                 what = {"controller": "ipyparallel's controller", "coordinator": "The coordinator"}
                 raise LaunchError(
-                    f"{what.get(role, role)} ended ({describe_exit(event['code'])}).\n"
-                    + self._tail(role)
+                    f"{what.get(role, role)} ended ({describe_event(event)}).\n" + self._tail(role)
                 )
             elif event["event"] == "cancelled":
                 raise LaunchError("The start was stopped.")

@@ -18,7 +18,7 @@ from jaxcluster.engine import procfs
 from jaxcluster.engine.facts import host_key
 from jaxcluster.engine.procfs import ProcessLook, Silence
 from jaxcluster.errors import LaunchError, NoCluster, RankHung, UsageError
-from jaxcluster.exits import OomKills, describe_exit
+from jaxcluster.exits import OomKills, describe_event
 from jaxcluster.launchers.fleet import Fleet
 from jaxcluster.launchers.local import LocalCluster, read_end
 from jaxcluster.launchers.remote import HostProcesses
@@ -152,19 +152,14 @@ class World:
             for rank in event["ranks"]:
                 self.mark_dead(rank, why)
         elif event["event"] == "exit" and event["role"] == "rank":
-            why = self._describe_exit(event)
+            why = describe_event(event, self._oom_kills)
             if self.coordinator_died and event["code"] == -signal.SIGABRT:
                 why = f"ended by JAX, whose coordinator had died: {self.coordinator_died}"
             self.mark_dead(event["rank"], obituary.explain(why, self._log_end(event["rank"])))
         elif event["event"] == "exit" and event["role"] == "coordinator":
-            self.coordinator_died = self._describe_exit(event)
+            self.coordinator_died = describe_event(event, self._oom_kills)
             self.on_death()
             news.tell()
-
-    def _describe_exit(self, event: Mapping[str, Any]) -> str:
-        if "host" in event:  # another machine's kernel has counted its kills
-            return f"{describe_exit(event['code'])} on host {event['host']}"
-        return self._oom_kills.describe_exit(event["code"])
 
     # ------------------------------------------------------------------ deaths
 

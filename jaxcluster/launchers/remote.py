@@ -326,14 +326,15 @@ class HostProcesses:
         while time.monotonic() < deadline:
             try:
                 found = {kind: first.agent.get(f"{security}-{kind}.json") for kind in KINDS}
-                json.loads(found["client"])
+                for text in found.values():
+                    json.loads(text)
             except (LaunchError, ValueError):  # it is not there yet, or not whole
                 time.sleep(0.02)
                 continue
             with contextlib.suppress(LaunchError, OSError):
                 for where in (first, *others):
                     where.agent.put("ranks/engine.part", found["engine"])
-                    where.agent.put("ranks/engine.json", found["engine"])
+                    where.agent.ask("move", ASK_S, path="ranks/engine.part", to="ranks/engine.json")
                 path = Path(self.cluster_file).with_name(
                     f"ipcontroller-{self._cluster_id}-client.json"
                 )
