@@ -98,6 +98,15 @@ def _is_still(descriptor: int, root: Path) -> bool:
         return False
 
 
+def make_private(path: Path) -> None:
+    """Have a folder at ``path`` that is safely this user's alone.
+
+    Raises:
+      JaxClusterError: it can't be made, or another user has it or could exchange it.
+    """
+    os.close(_open(path))
+
+
 def _open(root: Path) -> int:
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -210,6 +210,7 @@ class Agent:
                 stderr=log,
                 env=findable(self.env, cwd),
                 cwd=cwd,
+                umask=self.options.umask,  # what ranks write has the modes that its user expects
                 start_new_session=True,
             )
         self._record()
@@ -565,7 +566,7 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_known_args(argv)[0]
     if not re.fullmatch("[0-9a-f]{64}", options.owner_key):
         parser.error("--owner-key is a public key: 64 hexadecimal digits")
-    os.umask(0o077)
+    options.umask = os.umask(0o077)
     allow_files()
     try:
         place = folders.root()

@@ -24,7 +24,7 @@ from typing import Any
 from jaxcluster import claims, registry, topology, wire
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.engine.procfs import ProcessLook, look_from
-from jaxcluster.errors import LaunchError, UsageError
+from jaxcluster.errors import JaxClusterError, LaunchError, UsageError
 from jaxcluster.launchers.base import AgentOptions, Launcher, describe
 from jaxcluster.launchers.commands import Launch, StartedAgent
 from jaxcluster.launchers.fleet import Event, Fleet, Place
@@ -34,6 +34,7 @@ from jaxcluster.launchers.options import launcher_of
 from jaxcluster.launchers.supervisor import import_time_settings
 from jaxcluster.launchers.sync import Sync, wish_of
 from jaxcluster.link import ChannelLink
+from jaxcluster.runtimefolder import make_private
 
 LAUNCH = "launch"  # in the cluster's folder: what its launcher needs
 SHARED_DIR = "JAXCLUSTER_SHARED_DIR"  # a folder that the hosts share, where the home is none
@@ -76,8 +77,10 @@ def dry_run(spec: wire.ClusterSpec) -> str:
 
 
 def _shared_root() -> Path:
-    """Where the folders lie that launchers share with their hosts."""
-    return Path(os.environ.get(SHARED_DIR) or Path.home() / ".jaxcluster") / LAUNCH
+    """Where the folders lie that launchers share with their hosts; several users may share one."""
+    if chosen := os.environ.get(SHARED_DIR):
+        return Path(os.path.abspath(chosen)) / f"jaxcluster-{os.getuid()}"
+    return Path.home() / ".jaxcluster" / LAUNCH
 
 
 def _agent_env(spec: wire.ClusterSpec) -> tuple[tuple[str, str], ...]:
@@ -178,13 +181,17 @@ class HostAllocation:
             path.mkdir(mode=0o700, exist_ok=True)
             return path
         root = _shared_root()
+        hint = f"Name one that can be: {SHARED_DIR}=/path in the notebook's environment"
         try:
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # What agents say in it tells their keys: whoever could write it could be one of them.
+            make_private(root)
             self._shared = Path(tempfile.mkdtemp(prefix=f"{self.claim.name}-", dir=root))
+        except JaxClusterError as error:
+            told = error.message.replace(", the folder of your clusters,", "")
+            raise LaunchError(f"The hosts must share a folder with you: {told}", hint) from None
         except OSError as error:
             raise LaunchError(
-                f"{root}, which the hosts must share, can't be written to: {error.strerror}.",
-                f"Name one that can be: {SHARED_DIR}=/path in the notebook's environment",
+                f"{root}, which the hosts must share, can't be written to: {error.strerror}.", hint
             ) from None
         return self._shared
 

@@ -86,7 +86,7 @@ def make_way(name: str, request: pytest.FixtureRequest) -> Way:
     kind = name.removeprefix("ipp:").partition("-")[0]
     rig: Rig = request.getfixturevalue("slurm" if kind == "slurm" else "ssh")
     shared = {"JAXCLUSTER_SHARED_DIR": str(rig.shared)}
-    (rig.shared / "launch").mkdir(exist_ok=True)
+    (rig.shared / f"jaxcluster-{os.getuid()}").mkdir(mode=0o700, exist_ok=True)
     if name == "ssh":
         return Way(name, rig, f"--launcher ssh {HOSTS}")
     if name == "ssh-direct":

@@ -212,6 +212,19 @@ def test_ranks_are_spawned_and_answer_through_an_agent_and_nothing_is_left(
     assert "told to" in running.until_gone()["jaxcluster-agent-ended"]
 
 
+def test_ranks_write_files_as_the_user_does_and_the_agent_for_him_alone(
+    run_agent: Callable[..., Running], connect: Callable[..., Host]
+) -> None:
+    def umask(pid: int) -> str:
+        status = Path(f"/proc/{pid}/status").read_text()
+        return next(line.split()[1] for line in status.splitlines() if line.startswith("Umask"))
+
+    running = run_agent()
+    rank = spawn_rank(running, connect(running))
+    assert umask(running.process.pid) == "0077"
+    assert umask(rank) == umask(os.getpid()) != "0077"
+
+
 SESSION_OF_ITS_OWN = """
 import os, subprocess, sys
 if "JAXCLUSTER_ENGINE" in os.environ:

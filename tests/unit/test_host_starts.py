@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers import Home
 
+from jaxcluster import claims
+from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.base import Command, End
 from jaxcluster.launchers.commands import StartedAgent
-from jaxcluster.launchers.remote import SHARED_DIR, in_order
+from jaxcluster.launchers.remote import SHARED_DIR, HostAllocation, in_order
 from jaxcluster.launchers.slurm import Slurm
 from jaxcluster.launchers.through_ipp import explain_ipp
 from jaxcluster.starting import dry_run, make_spec
@@ -50,7 +54,7 @@ def test_a_dry_run_names_the_folder_that_hosts_share(
     options = {"nodes": "2", "ntasks_per_node": "2"}
     spec = make_spec(launcher="slurm", env={"MINE": "a b"}, devices_per_process=2, **options)
     lines = dry_run(spec).splitlines()
-    assert "file /shared/launch/main-XXXX/job.sh (0700):" in lines
+    assert f"file /shared/jaxcluster-{os.getuid()}/main-XXXX/job.sh (0700):" in lines
     assert lines[-3:] == [
         "then ranks from each agent's fork server; platform: as the hosts' devices decide, "
         "2 devices each",
@@ -64,3 +68,20 @@ def test_a_profile_that_is_not_there_is_told_with_how_to_make_one() -> None:
     reason = explain_ipp(End(Command(("x",), (0,)), 1, said), "pbs")
     assert reason.message == "There is no ipyparallel profile 'mine' here."
     assert reason.hint.startswith("ipython profile create --parallel mine")
+
+
+def test_a_shared_folder_that_others_could_exchange_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    claimed = claims.claim("main")
+    assert claimed is not None
+    monkeypatch.setenv(SHARED_DIR, str(tmp_path / "open"))
+    allocation = HostAllocation(claimed)
+    made = allocation._launch_folder(Slurm())
+    mine = tmp_path / "open" / f"jaxcluster-{os.getuid()}"
+    assert made.parent == mine and mine.stat().st_mode & 0o777 == 0o700
+    (tmp_path / "open").chmod(0o777)  # without a sticky bit
+    with pytest.raises(LaunchError, match=r"Every user can write to .*/open and so put") as told:
+        allocation._launch_folder(Slurm())
+    assert told.value.hint.startswith(f"Name one that can be: {SHARED_DIR}=/path")
+    allocation.end()
