@@ -277,7 +277,12 @@ def _one_at_a_time(root: Path) -> Iterator[None]:
 
     To look whether a lock is held takes it for a moment, which another one must not see either.
     """
-    lock = os.open(root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        lock = os.open(root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise JaxClusterError(
+            f"{runtime_root()}/.lock can't be opened: {error.strerror}.", CHOOSE
+        ) from None
     deadline = time.monotonic() + LOCK_S
     try:
         while True:

@@ -12,7 +12,7 @@ import queue
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -297,36 +297,80 @@ class Starting:
         assert self.link is not None
         one_host = len({f.host_key for f in facts}) == 1
         address = LOOPBACK if one_host else facts[0].address
-        body = {"address": address}
-        answer = self.link.gather([0], "reserve", body, timeout_s=self.left_s)
-        self._check_exits()
-        if 0 not in answer:
-            raise EnginesMissing(
-                f"Rank 0 does not answer any more. {self._last_words(0)}",
-                f"Try: %jaxcluster start -n {len(ranks)} --timeout {2 * self.spec.timeout_s:g}",
-                [0],
-            )
-        reserved = unwrap(answer[0])
-        where = {"address": address, "port": reserved["probe_port"]}
-        answers = self.link.gather(ranks, "probe", where, timeout_s=min(6.0, self.left_s))
-        self._check_exits()
-        deaf = [r for r in ranks if r not in answers or answers[r].op != "reply"]
-        if deaf:
-            raise LaunchError(
-                f"Rank 0 at {address} can't be reached from {name_ranks(deaf)}.",
-                "%jaxcluster doctor looks at the network of this machine.",
-            )
+        reserved = self._reserve({0: address})[0]
+        answers = self._probe(0, address, reserved["probe_port"], ranks)
+        if not one_host:
+            self._probe_all_ways(facts, answers)
         coordinator = f"{address}:{reserved['port']}"
         plan = topology.plan_ranks(
             self.spec,
             facts,
             coordinator_address=coordinator,
             coordinator_bind_address=coordinator,
-            collectives_addresses=[unwrap(answers[rank]) for rank in ranks],
+            collectives_addresses=[answers[rank] for rank in ranks],
         )
         if not reserved["coordinator_process"]:
             return plan
         return self._with_coordinator(plan, one_host)
+
+    def _reserve(self, addresses: Mapping[int, str]) -> dict[int, Any]:
+        """Have these ranks listen for probes at these addresses; rank 0 has its port then."""
+        assert self.link is not None
+        bodies = {rank: {"address": address} for rank, address in addresses.items()}
+        answers = self.link.gather(bodies, "reserve", bodies=bodies, timeout_s=self.left_s)
+        self._check_exits()
+        for rank in addresses:
+            if rank not in answers:
+                raise EnginesMissing(
+                    f"Rank {rank} does not answer any more. {self._last_words(rank)}",
+                    f"Try: %jaxcluster start --timeout {2 * self.spec.timeout_s:g}",
+                    [rank],
+                )
+        return {rank: unwrap(answer) for rank, answer in answers.items()}
+
+    def _probe(self, to: int, address: str, port: int, ranks: Collection[int]) -> dict[int, str]:
+        """Each rank's own address on its way to rank ``to``.
+
+        Raises:
+          LaunchError: one of them can't reach it.
+        """
+        assert self.link is not None and self.local is not None
+        where = {"address": address, "port": port}
+        answers = self.link.gather(ranks, "probe", where, timeout_s=min(6.0, self.left_s))
+        self._check_exits()
+        deaf = [r for r in ranks if r not in answers or answers[r].op != "reply"]
+        if deaf and isinstance(self.local, HostProcesses):
+            there = self.local.host_of(to).name
+            hosts = list(dict.fromkeys(self.local.host_of(rank).name for rank in deaf))
+            raise LaunchError(
+                f"Host {there} (rank {to} listens at {address}, port {port}) can't be reached from "
+                f"host{'s' if len(hosts) > 1 else ''} {', '.join(hosts)} ({name_ranks(deaf)}).",
+                "JAX's processes connect to each other by TCP, on any port. Is there a firewall "
+                "between these hosts, or has one of them several networks?",
+            )
+        if deaf:
+            raise LaunchError(
+                f"Rank {to} at {address} can't be reached from {name_ranks(deaf)}.",
+                "%jaxcluster doctor looks at the network of this machine.",
+            )
+        return {rank: unwrap(answer) for rank, answer in answers.items()}
+
+    def _probe_all_ways(
+        self, facts: Sequence[wire.EngineFacts], addresses: Mapping[int, str]
+    ) -> None:
+        """Whether every host reaches every other one: collectives need all ways, both directions.
+
+        Args:
+          addresses: at which each rank's collectives will listen.
+
+        Raises:
+          LaunchError: one does not; else JAX would hang, or abort without a word.
+        """
+        firsts = {f.host_key: f.rank for f in reversed(facts)}.values()  # of each host
+        others = {rank: addresses[rank] for rank in sorted(firsts) if rank != 0}
+        for to, reserved in self._reserve(others).items():
+            ranks = [rank for rank in firsts if rank != to]
+            self._probe(to, others[to], reserved["probe_port"], ranks)
 
     def _with_coordinator(self, plan: topology.RankPlan, one_host: bool) -> topology.RankPlan:
         """Start the coordination service beside the ranks, so that rank 0 may die as well.

@@ -30,6 +30,7 @@ RECORD = "agent.json"
 MEMORY = Path("/dev/shm")
 ENDED_S = 8.0  # an older agent that was told to end
 KILLED_S = 5.0
+ROOM = 4 << 20  # bytes that logs and sockets need at least
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def make(place: Path, memory: Path = MEMORY) -> Folder:
     """A new folder, mode 0700, in ``place`` and one in memory.
 
     Raises:
-      JaxClusterError: it can't be made.
+      JaxClusterError: it can't be made, or there is no room.
     """
     try:
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
@@ -93,12 +94,23 @@ def make(place: Path, memory: Path = MEMORY) -> Folder:
             f"Nothing can be written to {place} on {os.uname().nodename}: {error.strerror}.",
             f"Name a folder on that host that can be: --env {VARIABLE}=/path",
         ) from None
+    if (free := _free_nbytes(path)) < ROOM:
+        path.rmdir()
+        raise JaxClusterError(
+            f"{place} on {os.uname().nodename} is full: {free >> 10} KiB are free there.",
+            f"Make room, or name another folder on that host: --env {VARIABLE}=/path",
+        )
     inner = memory / f"jaxcluster-{os.getuid()}-{path.name.removeprefix(PREFIX)}"
     try:
         inner.mkdir(mode=0o700)
     except OSError:
         inner = path
     return Folder(path, inner)
+
+
+def _free_nbytes(path: Path) -> int:
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
 
 
 def fence(place: Path, id: str) -> list[str]:

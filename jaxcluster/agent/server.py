@@ -583,13 +583,20 @@ def main(argv: list[str] | None = None) -> None:
         agent.run()
     except BaseException as error:
         agent.has_failed = True
-        agent.end_for(str(error) or type(error).__name__)
+        agent.end_for(_reason(error))
         if isinstance(error, OSError):
             _announce({"error": agent.why, "hint": ""}, options.announce)
         else:
             traceback.print_exc()
     finally:
         agent.end()
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong, without the error's number."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
+    return str(error) or type(error).__name__
 
 
 def _announce(line: Mapping[str, Any], shared: str = "") -> None:

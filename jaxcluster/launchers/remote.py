@@ -554,7 +554,7 @@ def check_versions(started: Sequence[tuple[str, StartedAgent]]) -> None:
     if not odd:
         return
     table = [["", *odd]]
-    table += [[host, *(v.get(n, "") for n in odd)] for host, v in rows.items()]
+    table += [[host, *(v.get(n, "") for n in odd)] for host, v in rows.items() if {*odd} & {*v}]
     widths = [max(len(row[column]) for row in table) for column in range(len(odd) + 1)]
     lines = ["  ".join(w.ljust(n) for w, n in zip(row, widths, strict=True)) for row in table]
     raise LaunchError(

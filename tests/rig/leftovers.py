@@ -24,7 +24,7 @@ USERS_OWN = re.compile(
     r"|startup/README|history\.sqlite\S*))?)?)?$"
 )
 # A user's folder of clusters stays, empty.
-CLUSTERS = re.compile(r"/tmp/jaxcluster-\d+(/\.lock)?$")
+CLUSTERS = re.compile(r"(/var)?/tmp/jaxcluster-\d+(/\.lock)?$")
 LISTENS = "0A"  # TCP_LISTEN in /proc/net/tcp
 
 

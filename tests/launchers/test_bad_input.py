@@ -1,0 +1,328 @@
+"""What a start on other hosts says where it can't be: typed in a notebook, from end to end.
+
+Each is one clear message that says what to type next, no traceback, and leaves nothing on any host.
+The parts' own tests have more examples of each kind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+from helpers import Cell, until
+from rig import Host, HostNotebook, Rig, find_mpi, leaving_nothing, provided
+
+pytestmark = pytest.mark.any_jax
+HOSTS = "--launcher ssh --hosts h1:1,h2:1"
+SLURM = "--launcher slurm --nodes 2"
+ANSWER_S = 20.0  # where nothing has to be waited for
+
+
+@pytest.fixture(scope="module")
+def notebook(ssh: Rig) -> Iterator[HostNotebook]:
+    """One without a cluster."""
+    (ssh.shared / "launch").mkdir(exist_ok=True)
+    opened = HostNotebook(ssh["h0"], env={"JAXCLUSTER_SHARED_DIR": str(ssh.shared)})
+    opened.ok("%load_ext jaxcluster")
+    yield opened
+    opened.close()
+
+
+def refused(notebook: HostNotebook, words: str, deadline_s: float = ANSWER_S) -> Cell:
+    """A start that fails, in time, and leaves nothing."""
+    with leaving_nothing(notebook.host.rig):
+        begun = time.monotonic()
+        cell = notebook.run(f"%jaxcluster start {words}")
+        took = time.monotonic() - begun
+    assert cell.error, cell.text
+    assert "Traceback" not in cell.text and 'File "' not in cell.text, cell.text
+    assert took < deadline_s
+    return cell
+
+
+def starts(notebook: HostNotebook, words: str) -> None:
+    """A start that succeeds, with a sum over both hosts."""
+    notebook.ok(f"%jaxcluster start {words}")
+    try:
+        notebook.ok("%spmd from jax.experimental import multihost_utils; import numpy as np")
+        cell = notebook.ok("%spmd multihost_utils.process_allgather(np.ones(1)).sum().item()")
+        assert cell.result == "2.0" or "2.0" in cell.text, cell.text
+    finally:
+        notebook.ok("%jaxcluster stop")
+
+
+# -------------------------------------------------------------------------------- what is typed
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("--launcher slrum", "There is no launcher 'slrum' (did you mean slurm?)"),
+        ("--launcher ssh --hosts h1:0", "'0' in 'h1:0' is not a number of ranks from 1 up"),
+        ("--launcher ssh --hosts h1:two", "'two' in 'h1:two' is not a number of ranks"),
+        ("--launcher ssh --hosts h1:1,h2:1,h1:1", "--hosts: h1 is there twice"),
+        ("--launcher ssh --hosts h1,,h2", "there is nothing between two commas"),
+        ("--launcher ssh", "--launcher ssh needs hosts"),
+        (f"{HOSTS} --partition x", "--launcher ssh does not know --partition; it is one of slurm"),
+        ("--launcher ssh --hostfile ~/hosts.txt", "The hostfile ~/hosts.txt names no host"),
+        ("--launcher ssh --hostfile ~/nowhere", "The hostfile ~/nowhere can't be read"),
+    ],
+)
+def test_what_can_not_be_meant_is_named_with_an_example(
+    notebook: HostNotebook, words: str, message: str
+) -> None:
+    notebook.host.write("~/hosts.txt", "# h1 slots=2\n\n")
+    try:
+        cell = refused(notebook, words, 5)
+    finally:
+        notebook.host.path("~/hosts.txt").unlink()
+    assert cell.ename == "UsageError"
+    assert message in cell.text
+    assert re.search(r"h1:2|h1 slots=2", cell.text), cell.text
+
+
+# ----------------------------------------------------------------------------------- the logins
+
+
+@contextlib.contextmanager
+def changed(host: Host, path: str, script: str) -> Iterator[None]:
+    """A file of a host's is changed by a shell's line, and is as it was afterwards."""
+    host.run("cp", "-a", path, f"{path}.away")
+    host.run("sh", "-c", script)
+    try:
+        yield
+    finally:
+        host.run("mv", f"{path}.away", path)
+
+
+def test_an_unknown_host(notebook: HostNotebook) -> None:
+    cell = refused(notebook, "--launcher ssh --hosts h1:1,nosuch:1")
+    assert 'LaunchError: nosuch could not be looked up. ssh says: "ssh: Could not' in cell.text
+    assert "Try: ssh nosuch true" in cell.text
+
+
+def test_a_refused_key(notebook: HostNotebook) -> None:
+    key = f"{notebook.host.home}/.ssh/id_ed25519"
+    with changed(notebook.host, key, f"rm {key}"):
+        cell = refused(notebook, HOSTS)
+    assert re.search(r"LaunchError: h[12] refused our key\. ssh says: ", cell.text)
+    assert "Permission denied (publickey)" in cell.text
+
+
+def test_a_changed_host_key(notebook: HostNotebook) -> None:
+    known = f"{notebook.host.home}/.ssh/known_hosts"
+    script = (
+        f"k=$(grep ^h2, {known} | cut -d' ' -f2-); sed -i \"s|^\\(h1,[^ ]*\\) .*|\\1 $k|\" {known}"
+    )
+    with changed(notebook.host, known, script):
+        cell = refused(notebook, HOSTS)
+    assert "LaunchError: h1 has another host key than before. ssh says: " in cell.text
+    assert "ssh-keygen -R h1" in cell.text
+
+
+def test_a_login_shell_that_prints_is_ignored(ssh: Rig, notebook: HostNotebook) -> None:
+    ssh["h1"].write("~/.bashrc", "echo Welcome to h1\nprintf 'and no line break '\n")
+    try:
+        starts(notebook, HOSTS)
+    finally:
+        ssh["h1"].path("~/.bashrc").unlink()
+
+
+def test_a_login_shell_that_ends_is_shown(ssh: Rig, notebook: HostNotebook) -> None:
+    ssh["h1"].write("~/.bashrc", "echo Maintenance until noon\nexit 3\n")
+    try:
+        cell = refused(notebook, HOSTS)
+    finally:
+        ssh["h1"].path("~/.bashrc").unlink()
+    assert "The agent on h1 ended with code 3" in cell.text
+    assert "Maintenance until noon" in cell.text
+
+
+# -------------------------------------------------------------------------- what is on the hosts
+
+
+PYTHONS = [
+    ("/no/such/python", "There is no Python /no/such/python on "),
+    ("/usr/bin/python3", "/usr/bin/python3 on .* has no jaxcluster"),
+]
+
+
+@pytest.mark.parametrize("launcher", ["ssh", "mpi --mpiexec mpiexec.openmpi"])
+@pytest.mark.parametrize("python, message", PYTHONS)
+def test_a_python_that_is_not_there_or_has_no_jaxcluster(
+    notebook: HostNotebook, launcher: str, python: str, message: str
+) -> None:
+    if "openmpi" in launcher:
+        provided(lambda: find_mpi("openmpi4"))
+    cell = refused(notebook, f"--launcher {launcher} --hosts h1:1,h2:1 --python {python}")
+    assert re.search(f"LaunchError: {message}", cell.text), cell.text
+    assert "--python PATH" in cell.text
+
+
+def test_versions_that_differ_are_told_in_a_table_before_a_rank_is_started(
+    ssh: Rig, notebook: HostNotebook
+) -> None:
+    python = f"{ssh.home}/python"
+    wrapper = f'#!/bin/sh\nPYTHONPATH=$HOME/odd exec {ssh.python} "$@"\n'
+    for name in ("h1", "h2"):
+        ssh[name].write(python, wrapper, 0o755)
+    metadata = "Metadata-Version: 2.1\nName: numpy\nVersion: 9.8.7\n"
+    ssh["h2"].write("~/odd/numpy-9.8.7.dist-info/METADATA", metadata)
+    try:
+        cell = refused(notebook, f"{HOSTS} --python {python}")
+    finally:
+        for name in ("h1", "h2"):
+            ssh[name].run("rm", "-rf", python, f"{ssh.home}/odd")
+    assert "LaunchError: The hosts have different versions of numpy:" in cell.text
+    assert re.search(r"\n +numpy\nh1 +\d[.\d]+\nh2 +9\.8\.7\n", cell.text), cell.text
+    assert "processes ..." not in cell.text
+
+
+@pytest.mark.parametrize("line", ["127.0.1.1 h1\\n", ""], ids=["loopback", "nowhere"])
+def test_a_host_whose_own_name_leads_nowhere_else_works(
+    ssh: Rig, notebook: HostNotebook, line: str
+) -> None:
+    there = "/etc/hosts"
+    others = "127.0.0.1 localhost\\n" + "".join(
+        f"{host.address} {host.name}\\n" for host in ssh.hosts.values() if host.name != "h1"
+    )
+    # Not replaced: it is a file of the host's own, and may be mounted.
+    with changed(ssh["h1"], there, f"printf '{line}{others}' > {there}"):
+        starts(notebook, HOSTS)
+
+
+@contextlib.contextmanager
+def mounted(host: Host, *options: str) -> Iterator[None]:
+    """A host's /tmp is a new file system with these options."""
+    host.run("mount", "-n", "-t", "tmpfs", *options, "tmpfs", "/tmp")
+    try:
+        yield
+    finally:
+        host.run("umount", "-n", "-l", "/tmp")
+
+
+@pytest.mark.parametrize("way", ["", " --direct"])
+def test_a_full_disk(ssh: Rig, notebook: HostNotebook, way: str) -> None:
+    with mounted(ssh["h1"], "-o", "size=64k"):
+        cell = refused(notebook, HOSTS + way)
+    assert "/tmp/jaxcluster-0 on h1 is full: " in cell.text and "KiB are free" in cell.text
+    assert "--env JAXCLUSTER_RUNTIME_DIR=/path" in cell.text
+
+
+@pytest.mark.parametrize("name", ["h0", "h1"])
+def test_a_folder_that_can_not_be_written(ssh: Rig, notebook: HostNotebook, name: str) -> None:
+    host = ssh[name]
+    host.run("mkdir", "-p", "-m", "700", "/tmp/jaxcluster-0")
+    host.run("mount", "-n", "-o", "remount,ro", "/tmp")
+    try:
+        cell = refused(notebook, HOSTS)
+    finally:
+        host.run("mount", "-n", "-o", "remount,rw", "/tmp")
+    assert "/tmp/jaxcluster-" in cell.text and "Read-only file system" in cell.text
+    assert name == "h0" or "The agent on h1 can't work: can't listen on ipc:///tmp" in cell.text
+
+
+def test_hosts_that_can_not_reach_each_other(ssh: Rig, notebook: HostNotebook) -> None:
+    with ssh.apart("h1", "h2"):
+        cell = refused(notebook, HOSTS)
+    assert re.search(
+        r"Host h1 \(rank 0 listens at 10\.76\.0\.11, port \d+\) can't be reached from host h2 "
+        r"\(rank 1\)\.\n.*firewall",
+        cell.text,
+    ), cell.text
+
+
+def test_hosts_that_both_reach_the_first_one_and_not_each_other(
+    ssh: Rig, notebook: HostNotebook
+) -> None:
+    with ssh.apart("h1", "h2"):
+        cell = refused(notebook, "--launcher ssh --hosts h0:1,h1:1,h2:1")
+    assert re.search(r"Host h1 \(rank 1 .* can't be reached from host h2 \(rank 2\)", cell.text)
+
+
+# ----------------------------------------------------------------------------------------- Slurm
+
+
+@pytest.mark.parametrize("python, message", PYTHONS)
+def test_a_python_that_is_not_on_the_nodes(
+    slurm: Rig, notebook: HostNotebook, python: str, message: str
+) -> None:
+    cell = refused(notebook, f"{SLURM} --python {python}")
+    assert re.search(f"LaunchError: {message}", cell.text), cell.text
+    assert "--python PATH" in cell.text
+
+
+def test_a_partition_that_does_not_exist(slurm: Rig, notebook: HostNotebook) -> None:
+    cell = refused(notebook, f"{SLURM} --partition nowhere")
+    assert "LaunchError: Slurm has no such partition. sbatch says: " in cell.text
+    assert "Invalid partition name specified" in cell.text
+
+
+def test_a_job_that_would_never_start_is_cancelled(slurm: Rig, notebook: HostNotebook) -> None:
+    cell = refused(notebook, "--launcher slurm --nodes 9")
+    assert "would never start" in cell.text and "It is cancelled." in cell.text
+    until(lambda: not queue(slurm), "the end of all jobs")
+
+
+def test_a_queue_that_does_not_move_is_left_at_the_timeout(
+    slurm: Rig, notebook: HostNotebook
+) -> None:
+    with all_nodes_taken(slurm) as job:
+        cell = refused(notebook, f"{SLURM} --timeout 5")
+        assert "0 of 2 hosts were ready within 5 s. Job " in cell.text
+        assert "is queued (Resources): it is next" in cell.text
+        assert [line.split()[0] for line in queue(slurm)] == [job]
+
+
+def test_a_queue_that_does_not_move_is_left_with_the_stop_button(
+    slurm: Rig, notebook: HostNotebook
+) -> None:
+    with all_nodes_taken(slurm) as job, leaving_nothing(slurm):
+        cell = notebook.begin(f"%jaxcluster start {SLURM}")
+        notebook.until(lambda: "Resources" in cell.text, "the reason why it waits")
+        notebook.press_stop()
+        notebook.wait(cell, ANSWER_S)
+        assert cell.error
+        until(lambda: [line.split()[0] for line in queue(slurm)] == [job], "the other job alone")
+
+
+def test_a_folder_that_the_hosts_do_not_share(slurm: Rig, notebook: HostNotebook) -> None:
+    notebook.host.path("/tmp/launch").mkdir(mode=0o700)
+    before = notebook.ok("%env JAXCLUSTER_SHARED_DIR").result
+    notebook.ok("%env JAXCLUSTER_SHARED_DIR=/tmp")
+    try:
+        cell = refused(notebook, SLURM)
+        notebook.ok("%env JAXCLUSTER_SHARED_DIR=/sys/nowhere")
+        other = refused(notebook, SLURM, 5)
+    finally:
+        notebook.ok(f"%env JAXCLUSTER_SHARED_DIR={eval(before)}")
+        notebook.host.path("/tmp/launch").rmdir()
+    assert "could not write the output file" in cell.text
+    assert "set JAXCLUSTER_SHARED_DIR to one that is" in cell.text
+    assert "/sys/nowhere/launch, which the hosts must share, can't be written to" in other.text
+
+
+def queue(slurm: Rig) -> list[str]:
+    return slurm["h0"].run("squeue", "--noheader").stdout.splitlines()
+
+
+@contextlib.contextmanager
+def all_nodes_taken(slurm: Rig) -> Iterator[str]:
+    """Another job has all nodes; its id."""
+    first = slurm["h0"]
+    wrapped = ("--exclusive", "--nodes=2", "--output=/dev/null", "--wrap", "srun sleep 1000")
+    job = first.run("sbatch", "--parsable", *wrapped).stdout.strip()
+    for name in ("h1", "h2"):
+        there = slurm[name].processes
+        until(lambda there=there: any("sleep 1000" in line for line in there().values()), "it runs")
+    try:
+        yield job
+    finally:
+        first.run("scancel", job)
+        until(lambda: not queue(slurm), "the end of all jobs")
+        for name in ("h1", "h2"):
+            there = slurm[name].processes
+            until(lambda there=there: not any("slurmstepd" in p for p in there().values()), "end")
