@@ -1,4 +1,7 @@
-"""Every notebook in notebooks/ runs from top to bottom, and leaves no process behind."""
+"""Every notebook in notebooks/ runs from top to bottom, and leaves no process behind.
+
+But for those that need other hosts, which ``tests/launchers`` has.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,12 @@ from nbclient import NotebookClient
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 MARK = "JAXCLUSTER_TEST_MARK"
 
+NEED_HOSTS = {"several_hosts"}  # run by tests/launchers/test_several_hosts.py
+
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+every_local_notebook = pytest.mark.parametrize(
+    "path", [p for p in NOTEBOOKS if p.stem not in NEED_HOSTS], ids=lambda path: path.stem
+)
 
 
 # ------------------------------------------------------------------------------- what is committed
@@ -151,7 +159,7 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return get
 
 
-@every_notebook
+@every_local_notebook
 @pytest.mark.timeout(240)
 def test_notebook_runs_without_an_error(path: Path, executed: Any) -> None:
     result = executed(path)
@@ -160,13 +168,13 @@ def test_notebook_runs_without_an_error(path: Path, executed: Any) -> None:
         pytest.fail("\n\n".join(errors), pytrace=False)
 
 
-@every_notebook
+@every_local_notebook
 @pytest.mark.timeout(240)
 def test_notebook_leaves_no_process_behind(path: Path, executed: Any) -> None:
     assert executed(path).left_over == []
 
 
-@every_notebook
+@every_local_notebook
 @pytest.mark.timeout(240)
 def test_cells_that_are_meant_to_fail_do(path: Path, executed: Any) -> None:
     for cell in filter(may_fail, executed(path).cells):

@@ -1,0 +1,71 @@
+"""notebooks/several_hosts.ipynb runs on two ssh hosts, from top to bottom."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from jupyter_client import AsyncKernelClient
+from nbclient import NotebookClient
+from rig import HostNotebook, Rig
+
+PATH = Path(__file__).parents[2] / "notebooks/several_hosts.ipynb"
+CELL_S = 90
+
+
+def execute(notebook: HostNotebook) -> dict[str, Any]:
+    """Its code cells, by id, after they have run in ``notebook``'s kernel."""
+    document = nbformat.read(PATH, as_version=4)
+    client = AsyncKernelClient()
+    client.load_connection_info(notebook.manager.get_connection_info())
+    client.start_channels()
+    try:
+        carrier = NotebookClient(document, km=notebook.manager, timeout=CELL_S, allow_errors=True)
+        carrier.kc = client
+        carrier.execute()
+    finally:
+        client.stop_channels()
+    return {cell.id: cell for cell in document.cells if cell.cell_type == "code"}
+
+
+def text_under(cell: Any) -> str:
+    text = ""
+    for output in cell.outputs:
+        if output.output_type == "stream":
+            text += output.text
+        elif output.output_type == "error":
+            text += "\n".join(output.traceback)
+        else:
+            text += output.data.get("text/plain", "") + "\n"
+    return re.sub("\x1b\\[[0-9;]*m", "", text)
+
+
+@pytest.mark.any_jax
+@pytest.mark.timeout(240)
+def test_the_notebook_of_several_hosts(
+    ssh: Rig, open_notebook: Callable[..., HostNotebook]
+) -> None:
+    cells = execute(open_notebook())
+    shown = {id: text_under(cell) for id, cell in cells.items()}
+    for id, cell in cells.items():
+        failed = any(output.output_type == "error" for output in cell.outputs)
+        assert failed == ("raises-exception" in cell.metadata.get("tags", [])), shown[id]
+    where = [line for line in shown["where"].splitlines() if line.startswith("process")]
+    hosts = ("h1", "h1", "h2", "h2")
+    assert where == [f"process {rank} of 4 on {host}" for rank, host in enumerate(hosts)]
+    rows = [line.split() for line in shown["shards"].splitlines()]
+    assert [(row[1], row[2]) for row in rows if len(row) > 6 and row[1].isdigit()] == [
+        (str(rank), host) for rank, host in enumerate(hosts)
+    ]
+    assert [shown[id].strip() for id in ("psum", "after-skip", "after-restart")] == ["496.0"] * 3
+    assert "Ranks 0, 1 (h1), 3 (h2) wait in total" in shown["skip"]
+    assert "Rank 2 (h2) finished the cell without it" in shown["skip"]
+    assert "if jax.process_index() != 2" in shown["skip"]
+    assert "Back in step" in shown["skip"] and "rank 2 ran 1 skipped program" in shown["skip"]
+    assert "496.0" in shown["pull"]
+    assert "variables kept" in shown["restart"]
+    assert "Stopped ranks 0-3" in shown["stop"]
