@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxcluster import wire
-from jaxcluster.ranks import name_ranks
+from jaxcluster.ranks import begin_ranks, name_ranks, several_hosts
 
 Counts = Mapping[str, Sequence[int]]
 
@@ -90,12 +90,14 @@ class Suspicion:
       waiting: the ranks that have made it.
       launch: what they wait for, if a journal still has it.
       reasons: why each of the others may still make it.
+      hosts: of the ranks, where there are several.
     """
 
     processes: str
     waiting: tuple[int, ...]
     launch: wire.Launch | None
     reasons: Mapping[int, Reason]
+    hosts: Mapping[int, str] = field(default_factory=dict)
 
     def has(self, kind: str) -> bool:
         return any(reason.kind == kind for reason in self.reasons.values())
@@ -109,8 +111,11 @@ class Suspicion:
         words: dict[str, list[int]] = {}
         for rank, reason in sorted(self.reasons.items()):
             words.setdefault(reason.words, []).append(rank)
-        others = "; ".join(f"{name_ranks(ranks)} {what}" for what, ranks in words.items())
-        return f"{_Ranks(self.waiting)} {verb} for {wanted} since some {waited_s:.0f} s; {others}."
+        others = "; ".join(
+            f"{name_ranks(ranks, self.hosts)} {what}" for what, ranks in words.items()
+        )
+        who = begin_ranks(self.waiting, self.hosts)
+        return f"{who} {verb} for {wanted} since some {waited_s:.0f} s; {others}."
 
 
 def may_launch(
@@ -218,7 +223,9 @@ def diagnose(
             if crossed(counts, processes):
                 return _tell_crossed(processes, group)
             continue
-        teller = _Teller(processes, group, over, source, cell, errors or {}, runners, reasons)
+        teller = _Teller(
+            processes, group, over, source, cell, errors or {}, runners, reasons, hosts_of(reports)
+        )
         if (found := teller.mismatch()) is not None or (found := teller.missing()) is not None:
             return found
         suspicion = suspicion or teller.suspicion()
@@ -227,7 +234,7 @@ def diagnose(
 
 def _tell_crossed(processes: str, group: Mapping[int, wire.RankReport]) -> Report:
     """The finding where programs of two sets came in another order."""
-    sets = processes.split(wire.CROSSING)
+    sets, hosts = processes.split(wire.CROSSING), hosts_of(group)
     made = {r: [e for e in rep.launches if e.processes in sets] for r, rep in group.items()}
     reach = min(map(len, made.values()))
     made = {rank: entries[len(entries) - reach :] for rank, entries in made.items()}
@@ -245,7 +252,8 @@ def _tell_crossed(processes: str, group: Mapping[int, wire.RankReport]) -> Repor
         for ranks in reversed(groups):
             entry = made[ranks[0]][at]
             whose = name_ranks(map(int, entry.processes.split(",")))
-            lines.append(f"  {name_ranks(ranks)}: first {_Teller._program(entry)} (of {whose})")
+            who = name_ranks(ranks, hosts)
+            lines.append(f"  {who}: first {_Teller._program(entry)} (of {whose})")
     lines.append(
         "Hint: programs that share processes meet in them, so all of these must launch them in one "
         "order. Their numbers may be mixed up."
@@ -266,6 +274,11 @@ def with_announced(report: wire.RankReport) -> wire.RankReport:
     return dataclasses.replace(report, state=state, launches=[*report.launches, entry])
 
 
+def hosts_of(reports: Mapping[int, wire.RankReport]) -> dict[int, str]:
+    """The ranks' hosts, where there are several."""
+    return several_hosts({rank: report.state.hostname for rank, report in reports.items()})
+
+
 class _Teller:
     """Finds and words one set's finding."""
 
@@ -279,7 +292,9 @@ class _Teller:
         errors: Mapping[int, wire.ErrorInfo],
         told: set[int],
         reasons: Mapping[int, Reason | None],
+        hosts: Mapping[int, str],
     ) -> None:
+        self.hosts = hosts
         self.told = told
         self.reasons = reasons
         self.processes = processes
@@ -322,15 +337,14 @@ class _Teller:
         culprits = tuple(sorted(r for ranks in groups[:-1] for r in ranks))
         others = tuple(sorted(groups[-1]))
         if seq is None:
-            lines = [
-                f"{_Ranks(culprits)} and {name_ranks(others)} launched different programs, longer "
-                "ago than the journals reach."
-            ]
+            who = f"{begin_ranks(culprits, self.hosts)} and {name_ranks(others, self.hosts)}"
+            lines = [f"{who} launched different programs, longer ago than the journals reach."]
             return Report("mismatch", self.processes, None, culprits, others, tuple(lines))
         cell_seq, cells = self._cells(seq)
         lines = [f"The ranks launched different programs as launch {seq + 1}:"]
         for ranks in reversed(groups):
-            lines.append(f"  {name_ranks(ranks)}: {self._program(self.launches[ranks[0]][seq])}")
+            program = self._program(self.launches[ranks[0]][seq])
+            lines.append(f"  {name_ranks(ranks, self.hosts)}: {program}")
         lines += self._scalars()
         lines.append("Hint: " + self._mismatch_hint(seq, groups))
         return Report(
@@ -389,7 +403,7 @@ class _Teller:
             told = f"{'its' if one else 'their'} last launch: {last}"
             if not last:
                 told = f"{'it has' if one else 'they have'} launched none"
-            lines.append(f"{_Ranks(ranks)} {what} ({told}).")
+            lines.append(f"{begin_ranks(ranks, self.hosts)} {what} ({told}).")
         lines += self._scalars()
         if hint := self._missing_hint(culprits, wanted):
             lines.append(f"Hint: {hint}")
@@ -408,7 +422,8 @@ class _Teller:
         seq = min(behind.values())
         waiting = tuple(sorted(r for r, (c, _) in self.counts.items() if c > seq))
         entries = [self.launches[r][seq] for r in waiting if seq in self.launches[r]]
-        return Suspicion(self.processes, waiting, entries[0] if entries else None, reasons)
+        first = entries[0] if entries else None
+        return Suspicion(self.processes, waiting, first, reasons, self.hosts)
 
     def _cells(self, seq: int) -> tuple[int, frozenset[int]]:
         """The cell in which launch ``seq`` or an earlier one went wrong, and all that suffer.
@@ -434,7 +449,7 @@ class _Teller:
         return list(places.values())
 
     def _tell_waiting(self, ranks: Sequence[int], wanted: wire.Launch | None) -> str:
-        state = self.group[ranks[0]].state
+        state, who = self.group[ranks[0]].state, begin_ranks(ranks, self.hosts)
         launch = ""
         if wanted is not None:
             launch = f" (launch {wanted.seq + 1}: {wanted.name})"
@@ -442,15 +457,15 @@ class _Teller:
         if ranks[0] in self.over:
             line = f" at cell [{wanted.cell}] line {wanted.line}" if wanted and wanted.line else ""
             call = self._call(wanted.line) if wanted and wanted.cell == self.cell else ""
-            return f"{_Ranks(ranks)} launched {call or 'a program'}{line}{launch}."
+            return f"{who} launched {call or 'a program'}{line}{launch}."
         verb = "waits" if one else "wait"
         where = f"cell [{state.cell}] line {state.line}" if state.line else f"cell [{self.cell}]"
         own = wanted is not None and wanted.cell == self.cell
         if wanted is not None and own and wanted.line != state.line:
             call = self._call(wanted.line) or "the program"
-            return f"{_Ranks(ranks)} {verb} at {where} for {call} of line {wanted.line}{launch}."
+            return f"{who} {verb} at {where} for {call} of line {wanted.line}{launch}."
         call = self._call(state.line) or state.frame.partition(" ")[0]
-        return f"{_Ranks(ranks)} {verb} in {call} at {where}{launch}."
+        return f"{who} {verb} in {call} at {where}{launch}."
 
     def _tell_skipped(self, rank: int) -> tuple[str, str]:
         """How a rank came to skip a launch, and its last one ("" where it has made none)."""
@@ -601,23 +616,31 @@ def _tell_scalars(reports: Mapping[int, wire.RankReport]) -> list[str]:
 
 
 def tell_working(
-    reports: Mapping[int, wire.RankReport], ended: Iterable[int], waited_s: float
+    reports: Mapping[int, wire.RankReport],
+    ended: Iterable[int],
+    waited_s: float,
+    hosts: Mapping[int, str] | None = None,
 ) -> list[str]:
-    """One line for each place where ranks still are while others have ended the cell."""
+    """One line for each place where ranks still are while others have ended the cell.
+
+    Args:
+      hosts: of all ranks, where there are several; else those of ``reports``.
+    """
     places: dict[str, list[int]] = {}
+    hosts = hosts_of(reports) if hosts is None else hosts
     for rank, report in sorted(reports.items()):
         state = report.state
         where = f"cell [{state.cell}] line {state.line}" if state.line else state.frame or "no cell"
         places.setdefault(where, []).append(rank)
     lines = [
-        f"{_Ranks(ranks)} still {'works' if len(ranks) == 1 else 'work'} at {where} "
+        f"{begin_ranks(ranks, hosts)} still {'works' if len(ranks) == 1 else 'work'} at {where} "
         f"({waited_s:.0f} s)"
         for where, ranks in places.items()
     ]
     done = list(ended)
     have = "has" if len(done) == 1 else "have"
     return [f"{line}." for line in lines[:-1]] + [
-        f"{lines[-1]}; {name_ranks(done)} {have} ended the cell."
+        f"{lines[-1]}; {name_ranks(done, hosts)} {have} ended the cell."
     ]
 
 
@@ -626,6 +649,7 @@ def tell_places(
 ) -> list[str]:
     """One line for each place of a cell where some of these ranks are, or were when asked."""
     places: dict[str, list[int]] = {}
+    hosts = hosts_of(reports)
     for rank in sorted(ranks):
         if (report := reports.get(rank)) is None:
             where = "gave no sign of life"
@@ -641,15 +665,6 @@ def tell_places(
     lines = []
     for where, group in places.items():
         was = "was" if len(group) == 1 else "were"
-        lines.append(f"{_Ranks(group)} {where.replace('{was}', was).replace('{had}', 'had')}.")
+        said = where.replace("{was}", was).replace("{had}", "had")
+        lines.append(f"{begin_ranks(group, hosts)} {said}.")
     return lines + _tell_scalars({r: reports[r] for r in ranks if r in reports})
-
-
-class _Ranks:
-    """``Rank 1`` or ``Ranks 0, 2`` at the start of a sentence."""
-
-    def __init__(self, ranks: Iterable[int]) -> None:
-        self.ranks = list(ranks)
-
-    def __str__(self) -> str:
-        return name_ranks(self.ranks).capitalize()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+MOST_HOSTS = 4  # that are named with their ranks; more would hide what is said of them
 
 
 def format_ranks(ranks: Iterable[int]) -> str:
@@ -20,10 +22,41 @@ def format_ranks(ranks: Iterable[int]) -> str:
     )
 
 
-def name_ranks(ranks: Iterable[int]) -> str:
-    """``rank 3`` or ``ranks 0, 2-5``."""
+def name_ranks(ranks: Iterable[int], hosts: Mapping[int, str] | None = None) -> str:
+    """``rank 3`` or ``ranks 0, 2-5``; with hosts ``rank 3 (h2)`` or ``ranks 0, 1 (h1), 3 (h2)``.
+
+    Args:
+      hosts: what ``several_hosts`` gives.
+    """
     ordered = sorted(set(ranks))
-    return f"rank{'s' if len(ordered) != 1 else ''} {format_ranks(ordered)}"
+    there: dict[str, list[int]] = {}
+    for rank in ordered:
+        there.setdefault((hosts or {}).get(rank, ""), []).append(rank)
+    if "" in there or len(there) > MOST_HOSTS:
+        named = format_ranks(ordered)
+    else:
+        named = ", ".join(f"{format_ranks(own)} ({host})" for host, own in there.items())
+    return f"rank{'s' if len(ordered) != 1 else ''} {named}"
+
+
+def begin_ranks(ranks: Iterable[int], hosts: Mapping[int, str] | None = None) -> str:
+    """As ``name_ranks``, at the beginning of a sentence: ``Rank 3 (h2)``."""
+    return "R" + name_ranks(ranks, hosts)[1:]
+
+
+def several_hosts(names: Mapping[int, str]) -> dict[int, str]:
+    """The host of each rank; nothing where all ranks are on one, which need not be said."""
+    return dict(names) if len(set(names.values())) > 1 else {}
+
+
+def name_hosts(names: Iterable[str]) -> str:
+    """``h1``, ``h1, h2``; of many ``h1 and 15 more``."""
+    first, *others = dict.fromkeys(names)
+    return (
+        ", ".join([first, *others])
+        if len(others) < MOST_HOSTS
+        else f"{first} and {len(others)} more"
+    )
 
 
 def parse_ranks(text: str, num_processes: int) -> list[int]:

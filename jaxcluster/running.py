@@ -35,7 +35,7 @@ from jaxcluster.errors import (
 )
 from jaxcluster.link import Event, Sink
 from jaxcluster.outputs import CellRecord, traceback_lines
-from jaxcluster.ranks import name_ranks
+from jaxcluster.ranks import begin_ranks, name_ranks
 from jaxcluster.rebuild import Rebuilt
 from jaxcluster.world import World
 
@@ -339,7 +339,7 @@ class RunningCell:
         elif suspicion is not None and not suspicion.has("moment"):
             lines.append(suspicion.tell(waited))
         elif self.record.replies and working:
-            lines += diagnose.tell_working(working, self.record.replies, waited)
+            lines += diagnose.tell_working(working, self.record.replies, waited, self._world.hosts)
         if lines:
             self._next_word_at = 3 * waited
             self.on_notice("\n".join(lines) + "\n")
@@ -592,12 +592,13 @@ class RunningCell:
         self._interrupts.update(ids)
 
     def _raise(self) -> None:
-        record, watch = self.record, self._watch
+        record, watch, hosts = self.record, self._watch, self._world.hosts
         died = {r: rec.died for r, rec in record.records.items() if rec.died}
         if self._killed:
             told = (
-                f"Cell [{record.execution_count}] was interrupted, and {name_ranks(self._killed)} "
-                f"did not answer for {watch.answer_s:g} s, so it was ended."
+                f"Cell [{record.execution_count}] was interrupted, and "
+                f"{name_ranks(self._killed, hosts)} did not answer for {watch.answer_s:g} s, so "
+                "it was ended."
             )
             whys = [f"Rank {rank} {why}." for rank, why in sorted(self._killed.items())]
             told = "\n".join([told, *whys])
@@ -606,7 +607,7 @@ class RunningCell:
             rank, why = next(iter(sorted(died.items())))
             words = f"The end of rank {rank}'s log: {self._world.last_words(rank)}"
             number = record.execution_count
-            told = f"{name_ranks(died).capitalize()} died in cell [{number}]: {why}."
+            told = f"{begin_ranks(died, hosts)} died in cell [{number}]: {why}."
             raise RankDied(told, self._recover(told, words), sorted(died))
         failed = {
             r: e for r, e in record.errors.items() if record.replies[r].status != "interrupted"
@@ -632,7 +633,7 @@ class RunningCell:
             if interrupted and self.report is None:
                 were = "was" if len(interrupted) == 1 else "were"
                 hints.append(
-                    f"{name_ranks(interrupted).capitalize()} had not ended the cell "
+                    f"{begin_ranks(interrupted, hosts)} had not ended the cell "
                     f"{watch.grace_s:g} s later and {were} interrupted."
                 )
             first = min(failed)
@@ -640,7 +641,7 @@ class RunningCell:
             if failed[first].ename == "ModuleNotFoundError":
                 hints += self._world.explain_missing(failed[first].evalue, sorted(failed))
             raise CellFailed(
-                f"{failed[first].ename} on {name_ranks(failed)}: {failed[first].evalue}",
+                f"{failed[first].ename} on {name_ranks(failed, hosts)}: {failed[first].evalue}",
                 "\n".join(hints),
                 sorted(failed),
                 failed[first].ename,
@@ -648,7 +649,7 @@ class RunningCell:
             )
         if self.silent:
             raise RankHung(
-                f"Cell [{record.execution_count}] did not end on {name_ranks(self.silent)}.",
+                f"Cell [{record.execution_count}] did not end on {name_ranks(self.silent, hosts)}.",
                 "\n".join(hints),
                 self.silent,
             )
@@ -658,7 +659,7 @@ class RunningCell:
             hints.append("Give it longer with %%spmd --timeout, or leave the limit away.")
             told = (
                 f"Cell [{record.execution_count}] took more than {watch.timeout_s:g} s and was "
-                f"interrupted on {name_ranks(watch.interrupted)}."
+                f"interrupted on {name_ranks(watch.interrupted, hosts)}."
             )
             raise CellFailed(
                 "\n".join([told, *self._places]),
@@ -668,22 +669,24 @@ class RunningCell:
             )
         if interrupted or (watch.why == "stop" and not record.ok):
             stopped = interrupted or watch.interrupted
-            told = f"cell [{record.execution_count}] was stopped on {name_ranks(stopped)}."
+            told = f"cell [{record.execution_count}] was stopped on {name_ranks(stopped, hosts)}."
             raise CellInterrupted("\n".join([told, *hints]), stopped)
 
     def _say_first_error(self) -> str:
         rank, error = min(self.record.errors.items())
         line = f", line {error.lineno}" if error.lineno else ""
-        waiting = name_ranks(self._watch.open_ranks).capitalize()
+        waiting = begin_ranks(self._watch.open_ranks, self._world.hosts)
         verb = "has" if len(self._watch.open_ranks) == 1 else "have"
         if error.ename == "Divergence":  # strict mode: all that is known is told at the end
+            who = begin_ranks(self.record.errors, self._world.hosts)
             return (
-                f"{name_ranks(self.record.errors).capitalize()} diverged in strict mode, with "
-                f"nothing launched. {waiting} {verb} {self._watch.grace_s:g} s to end the cell.\n"
+                f"{who} diverged in strict mode, with nothing launched. {waiting} {verb} "
+                f"{self._watch.grace_s:g} s to end the cell.\n"
             )
         place = f" (cell [{self.record.execution_count}]{line}). "
         rest = f"{waiting} {verb} {self._watch.grace_s:g} s to end the cell.\n"
-        said = " ".join(f"Rank {rank} raised {error.ename}: {error.evalue[:400]}".split())
+        who = begin_ranks([rank], self._world.hosts)
+        said = " ".join(f"{who} raised {error.ename}: {error.evalue[:400]}".split())
         room = max(40, NOTICE_CHARS - len(place) - len(rest))
         if len(said) > room:
             said = said[: room - 1] + "…"

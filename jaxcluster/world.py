@@ -24,7 +24,7 @@ from jaxcluster.launchers.local import LocalCluster, read_end
 from jaxcluster.launchers.remote import HostProcesses
 from jaxcluster.launchers.supervisor import Supervisor
 from jaxcluster.link import Event, Link, unwrap
-from jaxcluster.ranks import name_ranks
+from jaxcluster.ranks import name_ranks, several_hosts
 
 LOG_END_NBYTES = 1 << 18  # of a log that are read for the last words of a rank
 ASK_S = 2.0  # for answers that a beacon gives at once
@@ -47,6 +47,7 @@ class World:
       coordinator_died: how JAX's coordination service has ended; "" while it serves.
       is_strict: whether launches are checked before they are issued.
       names: the names that each rank has, as last heard; a rank that was not heard is missing.
+      hosts: of the ranks, where there are several; for messages.
       started_s: how long the start took; 0 where another process has started them.
       is_over: whether it has ended, or was let go of.
       check: called before ranks are asked anything; raises where they can't be.
@@ -67,6 +68,7 @@ class World:
         self.supervisor = supervisor
         self.processes = processes
         self.num_processes = record.spec.num_processes
+        self.hosts = several_hosts({f.rank: f.hostname for f in record.facts})
         self.dead: dict[int, dict[str, Any]] = {}
         self.counts: dict[int, diagnose.Counts] = {}
         self.out_of_step: diagnose.Report | None = None

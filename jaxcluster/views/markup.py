@@ -316,14 +316,18 @@ def memory(found: Memory) -> str:
                 f'fill="{fill}" fill-opacity="{opacity:g}"/>'
             )
     out = [_image("".join([*svg, "</svg>"]), "Bytes held on each device; see the tables")]
+    hosts = plain.memory_hosts(found)
     rows = [
-        [*_rank_cells(rank), _td(words.device(found.devices.get(id), id)), _td(words.nbytes(named)),
+        [*_rank_cells(rank), *([_td(hosts[rank])] if hosts else []),
+         _td(words.device(found.devices.get(id), id)), _td(words.nbytes(named)),
          _td(words.nbytes(total - named)), _td(words.nbytes(limit - total) if limit else "")]
         for rank, id, named, total, limit in shown
     ]  # fmt: skip
     more = len(bars) - len(shown)
     note = f"... and {more} more devices" if more else ""
-    out.append(_table(["", "rank", "device", "variables", "other", "free"], rows, note))
+    where = ["host"] if hosts else []
+    header = ["", "rank", *where, "device", "variables", "other", "free"]
+    out.append(_table(header, rows, note))
     names = [
         [_td(name), _td(words.nbytes(size)), _td(format_ranks(ranks))]
         for name, size, ranks in plain.variable_rows(found)[:MAX_ROWS]

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from jaxcluster.layout import ArrayLayout, CheckResult, Device, Part, Shard, TreeLayout
-from jaxcluster.ranks import format_ranks, name_ranks
+from jaxcluster.ranks import format_ranks, name_ranks, several_hosts
 from jaxcluster.survey import Memory, Meshes
 from jaxcluster.views import palette, picture, words
 from jaxcluster.views.text import table
@@ -256,6 +256,7 @@ def memory(found: Memory) -> str:
     """A bar for each device, and the variables that hold most."""
     lines = []
     rows = []
+    hosts = memory_hosts(found)
     full = max(
         (limit or total for _, _, _, total, limit in device_bars(found)),
         default=0,
@@ -267,11 +268,14 @@ def memory(found: Memory) -> str:
         bar = "█" * split + "▒" * (filled - split) + "·" * (BAR - filled)
         free = words.nbytes(limit - total) if limit else ""
         label = words.device(found.devices.get(device), device)
+        where = [hosts[rank]] if hosts else []
         rows.append(
-            [f"{palette.glyph(rank)} {rank}", label, bar, words.nbytes(named),
+            [f"{palette.glyph(rank)} {rank}", *where, label, bar, words.nbytes(named),
              words.nbytes(total - named), free]
         )  # fmt: skip
-    lines.append(table(["rank", "device", "█ named ▒ other", "named", "other", "free"], rows))
+    where = ["host"] if hosts else []
+    header = ["rank", *where, "device", "█ named ▒ other", "named", "other", "free"]
+    lines.append(table(header, rows))
     named_rows = [
         [name, words.nbytes(total), format_ranks(ranks)]
         for name, total, ranks in variable_rows(found)[:MAX_TABLE]
@@ -282,6 +286,14 @@ def memory(found: Memory) -> str:
         lines.append(f"... and {len(found.names) - MAX_TABLE} more variables")
     lines += [f"Rank {rank}: {word}" for rank, word in found.words.items()]
     return "\n".join(lines)
+
+
+def memory_hosts(found: Memory) -> dict[int, str]:
+    """The ranks' hosts, where there are several."""
+    devices = [found.devices[d] for r in found.reports.values() for d in r.devices
+               if d in found.devices]  # fmt: skip
+    hosts = several_hosts({device.rank: device.host for device in devices})
+    return {rank: hosts.get(rank, "") for rank in found.reports} if hosts else {}
 
 
 def device_bars(found: Memory) -> list[tuple[int, int, int, int, int | None]]:

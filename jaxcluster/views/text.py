@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxcluster import wire
 from jaxcluster.outputs import CellRecord, group_outputs
-from jaxcluster.ranks import format_ranks, name_ranks
+from jaxcluster.ranks import format_ranks, name_hosts, name_ranks
 from jaxcluster.registry import ClusterRecord
 
 
@@ -58,6 +58,7 @@ def clusters(records: Sequence[ClusterRecord], here: Sequence[str], now_ns: int)
     for r in records:
         age_s = (now_ns - r.created_ns) / 1e9
         age = f"{age_s:.0f} s" if age_s < 90 else f"{age_s / 60:.0f} min"
+        hosts = [f.hostname for f in r.facts] if r.spec.launcher != "local" else []
         owner = f"pid {r.owner.partition(':')[0]}" if r.owner else "detached"
         rows.append(
             [
@@ -66,7 +67,7 @@ def clusters(records: Sequence[ClusterRecord], here: Sequence[str], now_ns: int)
                 str(r.spec.num_processes),
                 r.spec.platform,
                 r.spec.launcher,
-                r.hostname,
+                name_hosts(hosts or [r.hostname]),
                 age,
                 owner,
                 r.notebook,

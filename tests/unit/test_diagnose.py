@@ -323,3 +323,46 @@ class TestWords:
         said = "Fetching value for `jax.Array` that spans non-addressable (non process local)"
         assert "%pull" in diagnose.kind_words(said)[0]
         assert diagnose.kind_words("division by zero") == []
+
+
+def on_hosts(reports):
+    """The same ranks, the first two on h1 and the others on h2."""
+    return {
+        r: replace(rep, state=replace(rep.state, hostname="h1" if r < 2 else "h2"))
+        for r, rep in reports.items()
+    }
+
+
+def test_a_finding_names_the_hosts_where_there_are_several():
+    source = "# %%spmd\nif jax.process_index() != 1:\n    s = jnp.sum(g)\ny = 2"
+    reports = {r: report(r, [MUL, SUM], line=3, lines=[2, 3]) for r in (0, 2, 3)}
+    reports[1] = report(1, [MUL], running=False, lines=[2])
+    lines = look(on_hosts(reports), ended=[1], source=source).lines
+    assert lines[0].startswith("Ranks 0 (h1), 2, 3 (h2) wait in jnp.sum at cell [7] line 3 ")
+    assert lines[1].startswith("Rank 1 (h1) finished the cell without it ")
+
+    reports = {r: report(r, [MAX if r == 3 else SUM]) for r in range(4)}
+    lines = look(on_hosts(reports), ended=range(4)).lines
+    assert lines[1].startswith("  ranks 0, 1 (h1), 2 (h2): jit(_reduce_sum)")
+    assert lines[2].startswith("  rank 3 (h2): jit(_reduce_max)")
+
+
+def test_who_is_waited_for_is_named_with_its_host():
+    reports = {0: report(0, [SUM] * 2), **{r: report(r, [SUM], line=3) for r in (1, 2, 3)}}
+    told = suspect(on_hosts(reports), ended=[0]).tell(6)
+    assert told.startswith("Rank 0 (h1) waits for launch 2 ")
+    assert "ranks 1 (h1), 2, 3 (h2) still" in told
+    lines = diagnose.tell_working(
+        {3: on_hosts(reports)[3]}, [0, 1, 2], 6, diagnose.hosts_of(on_hosts(reports))
+    )
+    assert lines == [
+        "Rank 3 (h2) still works at cell [7] line 3 (6 s); ranks 0, 1 (h1), 2 (h2) have ended the "
+        "cell."
+    ]
+
+
+def test_places_are_told_with_hosts():
+    reports = on_hosts({r: report(r, [SUM], line=3) for r in range(4)})
+    assert diagnose.tell_places(reports, [1, 2], "", 7) == [
+        "Ranks 1 (h1), 2 (h2) were at cell [7] line 3."
+    ]

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from jaxcluster.ranks import format_ranks, name_ranks, parse_ranks
+from jaxcluster.ranks import (
+    begin_ranks,
+    format_ranks,
+    name_hosts,
+    name_ranks,
+    parse_ranks,
+    several_hosts,
+)
 
 
 @pytest.mark.parametrize(
@@ -52,3 +59,33 @@ def test_what_names_no_ranks_says_why(text: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_ranks(text, 4)
     assert str(caught.value) == message
+
+
+TWO = {0: "h1", 1: "h1", 2: "GPU-2", 3: "GPU-2"}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "hosts", "text"),
+    [
+        ([2], TWO, "rank 2 (GPU-2)"),
+        ([0, 1, 3], TWO, "ranks 0, 1 (h1), 3 (GPU-2)"),
+        ([3, 0, 2, 1], TWO, "ranks 0, 1 (h1), 2, 3 (GPU-2)"),
+        ([0, 5], TWO, "ranks 0, 5"),  # of one nothing is known
+        (range(5), {rank: f"h{rank}" for rank in range(5)}, "ranks 0-4"),  # too many to be read
+        ([1], {}, "rank 1"),
+    ],
+)
+def test_hosts_stand_behind_their_ranks(ranks: list[int], hosts: dict[int, str], text: str) -> None:
+    assert name_ranks(ranks, hosts) == text
+    assert begin_ranks(ranks, hosts) == "R" + text[1:]
+
+
+def test_one_host_goes_without_saying() -> None:
+    assert several_hosts({0: "h1", 1: "h1"}) == {}
+    assert several_hosts(TWO) == TWO
+
+
+def test_hosts_are_named_once_each_and_many_are_counted() -> None:
+    assert name_hosts(["h1", "h1"]) == "h1"
+    assert name_hosts(["h1", "h1", "h2", "h2"]) == "h1, h2"
+    assert name_hosts([f"h{i}" for i in range(9)]) == "h0 and 8 more"

@@ -270,3 +270,14 @@ def test_options_of_the_magic_do_not_touch_the_name() -> None:
         arguments.shards_line("x --wdget")
     with pytest.raises(UsageError, match="needs the name"):
         arguments.shards_line("--check")
+
+
+def test_memory_names_the_hosts_where_there_are_several() -> None:
+    known = layouts.devices(2, 1, ranks_per_host=1)
+    reports = {r: wire.MemoryReport(r, [r * 2048], [], [8], [None], [None]) for r in range(2)}
+    found = survey.Memory(reports, known)
+    lines = plain.memory(found).splitlines()
+    assert lines[0].split()[:3] == ["rank", "host", "device"]
+    assert [line.split()[1:3] for line in lines[1:3]] == [["0", "host-00"], ["1", "host-01"]]
+    shown = markup.memory(found)
+    assert ">host<" in shown and ">host-00<" in shown and ">host-01<" in shown

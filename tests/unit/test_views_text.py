@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -88,6 +89,13 @@ def test_clusters_are_listed_with_their_owners_and_ages() -> None:
         ["a", "4", "cpu", "local", "box", "5", "s", "pid", "12", "a.ipynb"],
         ["*", "b", "4", "cpu", "local", "box", "10", "min", "detached", "a.ipynb"],
     ]
+
+
+def test_a_cluster_of_other_hosts_is_listed_with_them() -> None:
+    facts = [wire.EngineFacts(rank, 1, f"h{rank // 2}", "", "", "", "") for rank in range(4)]
+    spec = wire.ClusterSpec("a", 4, launcher="ssh")
+    shown = text.clusters([replace(record("a"), spec=spec, facts=facts)], [], int(1e18))
+    assert "ssh       h0, h1  5 s" in shown
 
 
 def test_no_cluster_says_how_to_start_one() -> None:
