@@ -80,6 +80,11 @@ class Claim:
         self.id = id
         self._lock = lock
 
+    @property
+    def descriptor(self) -> int:
+        """The locked file's: a process that inherits it keeps the name alive."""
+        return self._lock
+
     def let_go(self) -> None:
         """Take no part in it any more; others that hold it keep it alive."""
         if self._lock >= 0:

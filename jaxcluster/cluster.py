@@ -46,7 +46,7 @@ from jaxcluster.errors import (
 from jaxcluster.exits import describe_exit
 from jaxcluster.kept import Kept
 from jaxcluster.launchers.local import Allocation
-from jaxcluster.launchers.remote import HostAllocation
+from jaxcluster.launchers.remote import HostAllocation, HostProcesses
 from jaxcluster.launchers.supervisor import Supervisor, sweep
 from jaxcluster.layout import ArrayLayout, TreeLayout
 from jaxcluster.life import Life, State
@@ -283,8 +283,7 @@ class Cluster:
 
     def _let_go_of_allocation(self) -> None:
         if self._allocation is not None:
-            self._allocation.rest()
-            self._allocation.let_go()
+            self._allocation.give_back()
             self._allocation = None
 
     def close(self) -> None:
@@ -902,15 +901,7 @@ def connect(record: registry.ClusterRecord) -> Cluster:
             f"{record.protocol}; this one speaks {wire.PROTOCOL_VERSION}.",
             "Attach with the version that started it, or stop it there and start another.",
         )
-    _check_is_local(record)
-    supervisor = Supervisor(Path(record.supervisor))
-    try:
-        supervisor.connect(5.0)
-    except LaunchError:
-        _check_is_here(record)
-        raise
-    link = SocketLink(dict(enumerate(record.addresses)))
-    cluster = Cluster(World(record, link, supervisor))
+    cluster = Cluster(_join_hosts(record) if record.hosts else _join(record))
     try:
         cluster.world.ask_exits()
         states = cluster.status()
@@ -921,6 +912,24 @@ def connect(record: registry.ClusterRecord) -> Cluster:
         cluster.close()
         raise NoCluster(f"No rank of cluster {record.name!r} answers.", "%jaxcluster start -n 4")
     return cluster
+
+
+def _join(record: registry.ClusterRecord) -> World:
+    """The ranks of this machine that another process has started."""
+    supervisor = Supervisor(Path(record.supervisor))
+    try:
+        supervisor.connect(5.0)
+    except LaunchError:
+        _check_is_here(record)
+        raise
+    return World(record, SocketLink(dict(enumerate(record.addresses))), supervisor)
+
+
+def _join_hosts(record: registry.ClusterRecord) -> World:
+    """The ranks of other hosts that another process has started."""
+    _check_is_here(record)
+    hosts = HostProcesses.joined(record)
+    return World(record, hosts.connect(), hosts.supervisor, hosts=hosts)
 
 
 def _check_is_started(name: str) -> None:
@@ -943,20 +952,6 @@ def _check_is_here(record: registry.ClusterRecord) -> None:
         )
 
 
-def _check_is_local(record: registry.ClusterRecord) -> None:
-    """Raises LaunchError of a cluster of other hosts: its agents know its owner alone."""
-    if record.spec.launcher != "local" and record.owner != process_token(os.getpid()):
-        if claims.lives([record.name])[record.name] is claims.Life.DEAD:
-            raise NoCluster(f"Cluster {record.name!r} has ended.", "%jaxcluster start")
-        pid = record.owner.partition(":")[0]
-        raise UsageError(
-            f"Cluster {record.name!r} runs on other hosts ({record.spec.launcher}) and can be "
-            f"reached from the notebook that started it alone (process {pid} on "
-            f"{record.hostname}).",
-            "There: %jaxcluster stop   It ends with that process, too.",
-        )
-
-
 def stop(name: str) -> float:
     """Stop a cluster, whoever has started it; returns after how many seconds.
 
@@ -971,7 +966,8 @@ def stop(name: str) -> float:
         connect(record).stop()
     except (NoCluster, LaunchError):  # what is left of it
         _check_is_here(record)
-        Supervisor(Path(record.supervisor)).quit()
+        if not record.hosts:
+            Supervisor(Path(record.supervisor)).quit()
         clear_away(record)
     news.tell()
     return time.perf_counter() - began

@@ -35,6 +35,23 @@ ALIVE, HELD = "alive", "held"
 
 
 @dataclass(frozen=True)
+class HostRecord:
+    """One host of a cluster of several: its agent, and the ranks there.
+
+    ``endpoint`` and ``key`` are how its agent is reached from this machine; ``folder`` and
+    ``memory`` are the agent's own folders there, ``address`` is where other hosts reach it.
+    """
+
+    name: str
+    endpoint: str
+    key: str
+    folder: str
+    memory: str
+    address: str
+    ranks: list[int]
+
+
+@dataclass(frozen=True)
 class ClusterRecord:
     """What it takes to find a running cluster again.
 
@@ -42,7 +59,7 @@ class ClusterRecord:
     ``addresses``, ``pids`` and ``logs`` are indexed by rank. ``coordinator_pid`` is the one that
     hosts JAX's coordination service; 0: rank 0 does, and all others end with it. ``claim`` is the
     id of the claim on its name, ``pid_space`` where its pids mean something, and ``protocol`` what
-    its ranks speak.
+    its ranks speak. ``hosts`` is empty for ranks of this machine; others' pids are their own.
     """
 
     name: str
@@ -63,6 +80,7 @@ class ClusterRecord:
     claim: str = ""
     pid_space: str = ""
     protocol: int = wire.PROTOCOL_VERSION
+    hosts: list[HostRecord] = field(default_factory=list)
 
 
 def check_name(

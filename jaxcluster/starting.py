@@ -90,11 +90,6 @@ def make_spec(
             num_processes = topology.default_num_processes(
                 gpus if wanted == "cuda" else [], chips if wanted == "tpu" else 0
             )
-    elif detach:
-        raise UsageError(
-            "A cluster of other hosts ends with its notebook: --detach is for this machine's.",
-            "Leave --detach away.",
-        )
     arguments.check_seconds("--timeout", timeout_s, "%jaxcluster start --timeout 120")
     ids: list[list[int]] | None = None
     if local_device_ids is not None:
@@ -262,9 +257,12 @@ class Starting:
             coordinator_pid=self.coordinator_pid,
             claim=self.allocation.claim.id,
             pid_space=pid_space(),
+            hosts=local.supervisor.records() if isinstance(local, HostProcesses) else [],
         )
         registry.write(record)
-        if spec.detach and isinstance(local.supervisor, Supervisor):
+        if spec.detach and isinstance(self.allocation, HostAllocation):
+            self.allocation.detach()
+        elif spec.detach and isinstance(local.supervisor, Supervisor):
             local.supervisor.command("detach", detached=True)
             release_warm(local.supervisor)
         return World(record, self.link, local.supervisor, local, self.exits)

@@ -91,9 +91,12 @@ class GuardedCommands:
     Args:
       on_event: called with (id, event) for each event of a command, on the reader's thread. The
         last one of a command has ``"ended"``; its value is None if the guard itself was killed.
+      kept_open: descriptors that the guard holds for as long as it is there.
     """
 
-    def __init__(self, on_event: Callable[[int, Mapping[str, Any]], None]) -> None:
+    def __init__(
+        self, on_event: Callable[[int, Mapping[str, Any]], None], kept_open: Sequence[int] = ()
+    ) -> None:
         self._on_event = on_event
         self._lock = threading.Lock()
         self._tasks: dict[int, guard.Task] = {}
@@ -105,6 +108,7 @@ class GuardedCommands:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            pass_fds=kept_open,
         )
         self._reader = threading.Thread(target=self._read, name="jaxcluster-guard", daemon=True)
         self._reader.start()
@@ -221,6 +225,7 @@ class Launch:
       on_notice: called with what a user should know of the agents' future, such as a time limit;
         on a thread of ours.
       folders: what is removed when this process is gone: nobody is left to do it.
+      kept_open: descriptors that stay open for as long as the commands run, detached too.
     """
 
     def __init__(
@@ -230,8 +235,9 @@ class Launch:
         on_end: Callable[[tuple[int, ...], Reason], None] | None = None,
         on_notice: Callable[[str], None] | None = None,
         folders: Sequence[Path] = (),
+        kept_open: Sequence[int] = (),
     ) -> None:
-        self.folders = folders
+        self.folders, self._kept_open = folders, kept_open
         self.launcher, self.plan, self.on_end, self.on_notice = launcher, plan, on_end, on_notice
         self._events: queue.SimpleQueue[tuple[int, Mapping[str, Any]]] = queue.SimpleQueue()
         self._runs: dict[int, _Run] = {}
@@ -256,7 +262,7 @@ class Launch:
         try:
             for file in self.plan.files:
                 write(Path(file.path), file.text, file.mode)
-            self._guarded = GuardedCommands(self._on_event)
+            self._guarded = GuardedCommands(self._on_event, self._kept_open)
             self._guarded.look_after(self.folders)
             found = self._bring_up(
                 list(enumerate(self.plan.commands)),

@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from jaxcluster.agent.transport import Keys
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.base import Reason
 from jaxcluster.launchers.commands import StartedAgent
+from jaxcluster.registry import HostRecord
 
 CUT_S = 15.0  # without a connection before a host is given up; its agent ends by itself after 20
 LOOK_S = 0.5
@@ -105,6 +106,38 @@ class Fleet:
         for place in self.places:
             place.agent.ask("mkdir", CONNECT_S, path="ranks")
 
+    @classmethod
+    def joined(cls, keys: Keys, hosts: Sequence[HostRecord]) -> Fleet:
+        """The hosts of a cluster that another process has started.
+
+        Raises:
+          LaunchError: one of them does not answer.
+        """
+        self = cls(keys)
+        try:
+            self.add([(h.name, StartedAgent(None, asdict(h))) for h in hosts])
+        except BaseException:
+            self.close()
+            raise
+        for place, host in zip(self.places, hosts, strict=True):
+            place.ranks = range(host.ranks[0], host.ranks[-1] + 1)
+        return self
+
+    def records(self) -> list[HostRecord]:
+        """How another process of this machine joins them."""
+        return [
+            HostRecord(
+                place.name,
+                place.agent.endpoint,
+                place.agent.key,
+                place.folder,
+                place.memory,
+                place.address,
+                list(place.ranks),
+            )
+            for place in self.places
+        ]
+
     def replace(self, place: Place, agent: StartedAgent) -> None:
         """Go on with another agent on a host whose own is lost.
 
@@ -151,23 +184,24 @@ class Fleet:
         """Send a command to the fork servers of all hosts that are not lost.
 
         Returns:
-          The last answer.
+          Their answers as one; the exits that they tell of are joined.
 
         Raises:
           LaunchError: one of them does not answer within ``timeout_s``.
         """
         asked = [(p, p.agent.fork.begin(cmd, **fields)) for p in self.places if not p.lost]
         deadline = time.monotonic() + timeout_s
-        reply: Event = {}
+        joined: Event = {"exits": []}
         for place, (_, answer) in asked:
             try:
                 reply = answer.get(timeout=max(0.0, deadline - time.monotonic()))
+                joined = {**reply, "exits": [*joined["exits"], *reply.get("exits", [])]}
             except queue.Empty:
                 raise LaunchError(
                     f"The fork server of host {place.name} did not answer {cmd!r} within "
                     f"{timeout_s:g} s{place.agent.condition}."
                 ) from None
-        return reply
+        return joined
 
     def spawn(self, place: Place, procs: list[Event], timeout_s: float) -> list[int]:
         """Start processes on a host; returns their pids there."""

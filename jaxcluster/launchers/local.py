@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxcluster import claims, kept, registry, wire
+from jaxcluster import claims, registry, wire
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.supervisor import (
     Supervisor,
@@ -211,6 +211,11 @@ class Allocation:
             retire(self._supervisor)
             self._supervisor = None
 
+    def give_back(self) -> None:
+        """Have no part in it any more, nor a fork server for it."""
+        self.rest()
+        self.let_go()
+
     def let_go(self) -> None:
         """Take no part in it any more. Its ranks may run on, detached."""
         self.claim.let_go()
@@ -306,10 +311,6 @@ class LocalCluster:
     def read_log(self, name: str, nbytes: int | None = None) -> str:
         """A log, or its end: ``rank-0``, ``controller`` or ``coordinator``. "" if it is gone."""
         return read_end(self.plan.folder / f"{name}.log", nbytes)
-
-    def state_folder(self) -> kept.Folder:
-        """A place for what the ranks save."""
-        return kept.Folder()
 
     def stop(self) -> None:
         """End every process of the cluster; returns when all are reaped."""

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxcluster import claims, registry, topology, wire
-from jaxcluster.agent.transport import new_keys
+from jaxcluster.agent.transport import Keys, new_keys
 from jaxcluster.engine.procfs import ProcessLook, look_from
-from jaxcluster.errors import JaxClusterError, LaunchError, UsageError
+from jaxcluster.errors import JaxClusterError, LaunchError, NoCluster, UsageError
 from jaxcluster.launchers.base import AgentOptions, Launcher, describe
 from jaxcluster.launchers.commands import Launch, StartedAgent
 from jaxcluster.launchers.fleet import Event, Fleet, Place
@@ -37,6 +37,7 @@ from jaxcluster.link import ChannelLink
 from jaxcluster.runtimefolder import make_private
 
 LAUNCH = "launch"  # in the cluster's folder: what its launcher needs
+KEYS = "keys.json"
 SHARED_DIR = "JAXCLUSTER_SHARED_DIR"  # a folder that the hosts share, where the home is none
 ASK_S = 10.0
 LOOK_S = 1.0
@@ -138,13 +139,13 @@ class HostAllocation:
     def _bring_up(self, spec: wire.ClusterSpec, say: Say, deadline: float) -> None:
         launcher, python = launcher_for(spec)
         launcher = launcher.prepared(os.environ)
-        keys = new_keys()
+        keys = self._make_keys()
         agent = AgentOptions(spec.name, keys.public, python, env=_agent_env(spec))
         plan = launcher.render(agent, str(self._launch_folder(launcher)))
         self._counts = plan.ranks
         fleet = Fleet(keys)
         folders = [self.folder, *([self._shared] if self._shared is not None else [])]
-        launch = Launch(launcher, plan, fleet.ended, _note, folders)
+        launch = Launch(launcher, plan, fleet.ended, _note, folders, [self.claim.descriptor])
         try:
             left_s = max(1.0, deadline - time.monotonic())
             say(f"starting agents on {plan.num_hosts} hosts ...")
@@ -158,6 +159,15 @@ class HostAllocation:
             self._remove_launch_folder()
             raise
         self.fleet, self._launch = fleet, launch
+
+    def _make_keys(self) -> Keys:
+        """The cluster's own; the secret one lies in its folder, for other processes of the user."""
+        keys = new_keys()
+        path = self.folder / LAUNCH
+        path.mkdir(mode=0o700, exist_ok=True)
+        with open(os.open(path / KEYS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump({"public": keys.public, "secret": keys.secret}, file)
+        return keys
 
     def _bring_back(self, say: Say, deadline: float) -> None:
         """Another agent for each host that is lost. On the host it first ends what is left of the
@@ -215,8 +225,23 @@ class HostAllocation:
     def rest(self) -> None:
         """The agents stay: they have what was saved."""
 
+    def detach(self) -> None:
+        """Let agents, and what has started them, outlive this process.
+
+        Raises:
+          LaunchError: an agent does not answer.
+        """
+        assert self.fleet is not None and self._launch is not None
+        self.fleet.command("detach", detached=True)
+        self._launch.detach()
+
     def let_go(self) -> None:
-        """End the agents, and take no part in it any more."""
+        """Take no part in it any more. The agents run on, detached."""
+        self.fleet = self._launch = None
+        self.claim.let_go()
+
+    def give_back(self) -> None:
+        """End the agents, and have no part in it any more."""
         if self.fleet is not None:
             self.fleet.on_event = None
             self.fleet.quit()
@@ -230,7 +255,7 @@ class HostAllocation:
     def end(self) -> None:
         """Give everything back."""
         self.claim.remove()
-        self.let_go()
+        self.give_back()
 
 
 def _note(text: str) -> None:
@@ -245,7 +270,13 @@ class HostProcesses:
       supervisor: stands for all hosts' fork servers.
     """
 
-    def __init__(self, spec: wire.ClusterSpec, fleet: Fleet, folder: Path, sync: Sync) -> None:
+    def __init__(
+        self,
+        spec: wire.ClusterSpec,
+        fleet: Fleet,
+        folder: Path,
+        sync: Sync,
+    ) -> None:
         self.spec = spec
         self.supervisor = fleet
         self._sync = sync
@@ -253,6 +284,28 @@ class HostProcesses:
         self._cluster_id = f"jaxcluster-{spec.name}-{secrets.token_hex(4)}"
         self._pids: list[int] = []
         self._handed_out: threading.Thread | None = None
+
+    @classmethod
+    def joined(cls, record: registry.ClusterRecord) -> HostProcesses:
+        """Those of a cluster that another process of this user has started.
+
+        Raises:
+          LaunchError: a host does not answer.
+          NoCluster: this user has no key to it.
+        """
+        folder = registry.folder(record.name)
+        try:
+            keys = Keys(**json.loads((folder / LAUNCH / KEYS).read_bytes()))
+        except (OSError, ValueError, TypeError):
+            raise NoCluster(
+                f"The key of cluster {record.name!r} is not in {folder / LAUNCH}.",
+                "%jaxcluster start starts another.",
+            ) from None
+        fleet = Fleet.joined(keys, record.hosts)
+        self = cls(record.spec, fleet, folder, Sync(wish_of(record.spec.options)))
+        self._cluster_id = Path(record.cluster_file).stem.removeprefix("cluster-")
+        self._pids = record.pids
+        return self
 
     @property
     def _places(self) -> Sequence[Place]:
