@@ -36,7 +36,7 @@ from jaxcluster.launchers.sync import Sync, wish_of
 from jaxcluster.link import ChannelLink
 from jaxcluster.runtimefolder import make_private
 
-LAUNCH = "launch"  # in the cluster's folder: what its launcher needs
+LAUNCH = "launch"
 KEYS = "keys.json"
 SHARED_DIR = "JAXCLUSTER_SHARED_DIR"  # a folder that the hosts share, where the home is none
 ASK_S = 10.0
@@ -89,6 +89,11 @@ def _agent_env(spec: wire.ClusterSpec) -> tuple[tuple[str, str], ...]:
     return tuple(import_time_settings(spec.env).items())
 
 
+def launch_folder(claim: str) -> str:
+    """In a cluster's folder: what its launcher needs. The next cluster of the name has another."""
+    return f"{LAUNCH}-{claim[:6]}"
+
+
 class HostAllocation:
     """Hosts with their agents, for one cluster; they outlive its ranks.
 
@@ -102,6 +107,7 @@ class HostAllocation:
         self.fleet: Fleet | None = None
         self._launch: Launch | None = None
         self._sync: Sync | None = None
+        self._own_folder = self.folder / launch_folder(claim.id)
         self._shared: Path | None = None  # the launcher's folder where hosts must share it
 
     @property
@@ -163,7 +169,7 @@ class HostAllocation:
     def _make_keys(self) -> Keys:
         """The cluster's own; the secret one lies in its folder, for other processes of the user."""
         keys = new_keys()
-        path = self.folder / LAUNCH
+        path = self._own_folder
         path.mkdir(mode=0o700, exist_ok=True)
         with open(os.open(path / KEYS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump({"public": keys.public, "secret": keys.secret}, file)
@@ -187,7 +193,7 @@ class HostAllocation:
 
     def _launch_folder(self, launcher: Launcher) -> Path:
         if not launcher.shares_folder:
-            path = self.folder / LAUNCH
+            path = self._own_folder
             path.mkdir(mode=0o700, exist_ok=True)
             return path
         root = _shared_root()
@@ -209,7 +215,7 @@ class HostAllocation:
         if self._shared is not None:
             shutil.rmtree(self._shared, ignore_errors=True)
             self._shared = None
-        shutil.rmtree(self.folder / LAUNCH, ignore_errors=True)
+        shutil.rmtree(self._own_folder, ignore_errors=True)
 
     def clear(self) -> None:
         """After the end of its ranks: what they have left goes, for the next ones."""
@@ -295,10 +301,10 @@ class HostProcesses:
         """
         folder = registry.folder(record.name)
         try:
-            keys = Keys(**json.loads((folder / LAUNCH / KEYS).read_bytes()))
+            keys = Keys(**json.loads((folder / launch_folder(record.claim) / KEYS).read_bytes()))
         except (OSError, ValueError, TypeError):
             raise NoCluster(
-                f"The key of cluster {record.name!r} is not in {folder / LAUNCH}.",
+                f"The key of cluster {record.name!r} is not in {folder}.",
                 "%jaxcluster start starts another.",
             ) from None
         fleet = Fleet.joined(keys, record.hosts)

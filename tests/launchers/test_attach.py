@@ -1,0 +1,110 @@
+"""Several notebooks, and none, on a cluster of two hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from helpers import until
+from rig import HostNotebook, Rig
+
+pytestmark = pytest.mark.any_jax
+
+START = "%jaxcluster start --launcher ssh --hosts h1:1,h2:1"
+WHERE = "%%spmd --all\nprint(kept, socket.gethostname())"
+
+
+@pytest.fixture
+def first(ssh: Rig, open_notebook: Callable[..., HostNotebook]) -> HostNotebook:
+    notebook = open_notebook()
+    notebook.ok("%load_ext jaxcluster")
+    return notebook
+
+
+@pytest.fixture
+def second(ssh: Rig, open_notebook: Callable[..., HostNotebook]) -> HostNotebook:
+    notebook = open_notebook()
+    notebook.ok("%load_ext jaxcluster")
+    return notebook
+
+
+def remember(notebook: HostNotebook) -> None:
+    notebook.ok("%%spmd\nimport socket\nkept = 41")
+
+
+def is_whole(notebook: HostNotebook) -> bool:
+    text = notebook.ok(WHERE).text
+    return "41 h1" in text and "41 h2" in text
+
+
+def test_two_notebooks_take_turns_and_one_stops_it_for_both(
+    first: HostNotebook, second: HostNotebook
+) -> None:
+    first.ok(START)
+    remember(first)
+    assert "ranks 0, 1" in second.ok("%jaxcluster attach").text
+    assert is_whole(second)
+    cells = [notebook.begin("%%spmd --all\nfor _ in range(50): kept += 1\nprint(kept)")
+             for notebook in (first, second)]  # fmt: skip
+    for notebook, cell in zip((first, second), cells, strict=True):
+        notebook.wait(cell)
+        assert not cell.error, cell.text
+    assert "141" in first.ok("%%spmd\nprint(kept)").text  # neither was lost
+    assert "rank-1.log" not in second.ok("%jaxcluster logs 1").text
+    second.ok("%jaxcluster stop")
+    gone = "%jaxcluster start"
+    until(lambda: gone in first.run("%%spmd\nprint(kept)").text, "the first one hears of it")
+    assert "Cluster" in first.ok(START).text  # the name is free again
+    first.ok("%jaxcluster stop")
+
+
+def test_the_end_of_one_that_attached_ends_nothing(
+    first: HostNotebook, second: HostNotebook
+) -> None:
+    first.ok(START)
+    remember(first)
+    second.ok("%jaxcluster attach")
+    assert is_whole(second)
+    second.kill()
+    assert is_whole(first)
+    first.ok("%jaxcluster stop")
+
+
+def test_the_owners_new_ranks_are_attached_to_again(
+    first: HostNotebook, second: HostNotebook
+) -> None:
+    first.ok(START)
+    remember(first)
+    second.ok("%jaxcluster attach")
+    first.ok("%jaxcluster restart")
+    assert "%jaxcluster attach" in second.run(WHERE).text
+    second.ok("%jaxcluster attach")
+    assert is_whole(second)
+    first.ok("%jaxcluster stop")
+
+
+@pytest.mark.parametrize("end", ["kill -9", "its end"])
+def test_a_detached_cluster_outlives_its_notebook(
+    ssh: Rig, first: HostNotebook, second: HostNotebook, end: str
+) -> None:
+    first.ok(f"{START} --detach")
+    remember(first)
+    if end == "kill -9":
+        first.kill()
+    else:
+        first.manager.shutdown_kernel()
+    assert "detached" in second.ok("%jaxcluster list").text
+    second.ok("%jaxcluster attach")
+    assert is_whole(second)
+    second.ok("%jaxcluster stop")
+    assert "detached" not in second.ok("%jaxcluster list").text
+
+
+def test_a_cluster_whose_notebook_was_killed_is_gone(
+    first: HostNotebook, second: HostNotebook
+) -> None:
+    first.ok(START)
+    first.kill()
+    assert "none is running" in second.run("%jaxcluster attach").text
+    until(lambda: second.run(START).text.startswith("Cluster 'main'"), "the name is free", 10)
+    second.ok("%jaxcluster stop")
