@@ -92,7 +92,9 @@ def test_a_detached_cluster_outlives_its_notebook(
     if end == "kill -9":
         first.kill()
     else:
-        first.manager.shutdown_kernel()
+        first.client.shutdown()
+        process = first.manager.provisioner.process  # type: ignore[union-attr]
+        until(lambda: process.poll() is not None, "the kernel's end")
     assert "detached" in second.ok("%jaxcluster list").text
     second.ok("%jaxcluster attach")
     assert is_whole(second)
