@@ -928,8 +928,8 @@ def _join(record: registry.ClusterRecord) -> World:
 def _join_hosts(record: registry.ClusterRecord) -> World:
     """The ranks of other hosts that another process has started."""
     _check_is_here(record)
-    hosts = HostProcesses.joined(record)
-    return World(record, hosts.connect(), hosts.supervisor, hosts=hosts)
+    remote = HostProcesses.joined(record)
+    return World(record, remote.connect(), remote.supervisor, remote=remote)
 
 
 def _check_is_started(name: str) -> None:

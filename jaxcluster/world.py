@@ -39,7 +39,7 @@ class World:
       supervisor: the connection to the fork server whose children they are.
       processes: the processes themselves; None where another process has started them.
       missed: what their parent has told before somebody listens.
-      hosts: the ranks of other hosts, whoever has started them; None for this machine's.
+      remote: the ranks of other hosts, whoever has started them; None for this machine's.
 
     Attributes:
       dead: the ranks whose processes have ended, and why.
@@ -63,13 +63,13 @@ class World:
         supervisor: Supervisor | Fleet,
         processes: LocalCluster | HostProcesses | None = None,
         missed: queue.SimpleQueue[dict[str, Any]] | None = None,
-        hosts: HostProcesses | None = None,
+        remote: HostProcesses | None = None,
     ) -> None:
         self.record = record
         self.link = link
         self.supervisor = supervisor
         self.processes = processes
-        self.hosts = processes if isinstance(processes, HostProcesses) else hosts
+        self._remote = processes if isinstance(processes, HostProcesses) else remote
         self.num_processes = record.spec.num_processes
         self.hosts = several_hosts({f.rank: f.hostname for f in record.facts})
         self.dead: dict[int, dict[str, Any]] = {}
@@ -179,8 +179,8 @@ class World:
         """Kill a rank's process, which will never answer again; from then on it is a dead one."""
         self.mark_dead(rank, why)
         with contextlib.suppress(LaunchError):
-            if self.hosts is not None:
-                self.hosts.kill(rank)
+            if self._remote is not None:
+                self._remote.kill(rank)
             elif self.processes is not None:
                 self.processes.kill(rank)
             else:
@@ -202,15 +202,15 @@ class World:
 
     def look_at(self, ranks: Iterable[int]) -> dict[int, ProcessLook | None]:
         """What the kernels say of the processes of ranks; of those that can't be seen, nothing."""
-        if self.hosts is not None:
-            return self.hosts.look_at(ranks)
+        if self._remote is not None:
+            return self._remote.look_at(ranks)
         here = host_key()
         facts = [self.record.facts[rank] for rank in ranks]
         return {f.rank: procfs.look_at(f.pid) for f in facts if f.host_key == here}
 
     def why_unseen(self, rank: int) -> Silence:
         """Why nothing can be said of the process of a rank that gives no sign of life."""
-        where = self.hosts.host_of(rank) if self.hosts is not None else None
+        where = self._remote.host_of(rank) if self._remote is not None else None
         if where is not None and where.agent.cut_s > 0:
             return Silence(
                 "cut",
@@ -232,8 +232,8 @@ class World:
         return self._read_log(rank, LOG_END_NBYTES)
 
     def _read_log(self, rank: int, nbytes: int | None = None) -> str:
-        if self.hosts is not None:
-            return self.hosts.read_log(f"rank-{rank}", *filter(None, [nbytes]))
+        if self._remote is not None:
+            return self._remote.read_log(f"rank-{rank}", *filter(None, [nbytes]))
         if rank >= len(self.record.logs):
             return ""
         return read_end(Path(self.record.logs[rank]), nbytes)
@@ -251,18 +251,18 @@ class World:
           UsageError: it is too large, or can't be read.
           LaunchError: a host does not answer.
         """
-        if self.hosts is not None:
-            self.hosts.bring_code()
+        if self._remote is not None:
+            self._remote.bring_code()
 
     def explain_missing(self, error: str, ranks: Sequence[int]) -> list[str]:
         """What to add to a ModuleNotFoundError of these ranks."""
-        if self.hosts is not None:
-            return self.hosts.explain_missing(error, ranks)
+        if self._remote is not None:
+            return self._remote.explain_missing(error, ranks)
         return []
 
     def state_folder(self) -> kept.StateFolder:
         """A place for what its ranks save."""
-        return self.hosts.state_folder() if self.hosts is not None else kept.Folder()
+        return self._remote.state_folder() if self._remote is not None else kept.Folder()
 
     # ------------------------------------------------------------------ asking
 
