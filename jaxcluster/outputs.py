@@ -246,8 +246,12 @@ def _freeze(value: Any) -> Hashable:
     return value if isinstance(value, Hashable) else repr(value)
 
 
-def traceback_lines(record: CellRecord) -> list[str]:
-    """The tracebacks of a cell, equal ones once, each under the ranks that raised it."""
+def traceback_lines(record: CellRecord, hosts: Mapping[int, str] | None = None) -> list[str]:
+    """The tracebacks of a cell, equal ones once, each under the ranks that raised it.
+
+    Args:
+      hosts: the ranks' hosts, where there are several.
+    """
     errors = {r: e for r, e in record.errors.items() if record.replies[r].status != "interrupted"}
     groups = group_errors(errors)
     lines: list[str] = []
@@ -257,7 +261,7 @@ def traceback_lines(record: CellRecord) -> list[str]:
         if everyone and len(group.ranks) > 1:
             lines.append(f"\x1b[1mOn all {len(group.ranks)} ranks:\x1b[0m")
         elif len(record.ranks) > 1:
-            lines.append(f"\x1b[1mOn {name_ranks(group.ranks)}:\x1b[0m")
+            lines.append(f"\x1b[1mOn {name_ranks(group.ranks, hosts)}:\x1b[0m")
         error = group.error
         lines += error.traceback or [f"{error.ename}: {error.evalue}"]
     return lines

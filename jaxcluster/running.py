@@ -645,7 +645,7 @@ class RunningCell:
                 "\n".join(hints),
                 sorted(failed),
                 failed[first].ename,
-                traceback_lines(record),
+                traceback_lines(record, hosts),
             )
         if self.silent:
             raise RankHung(

@@ -233,6 +233,9 @@ def test_different_errors_are_each_shown_under_their_ranks() -> None:
         "On rank 2:",
         *failure("two").traceback,
     ]
+    named = traceback_lines(record, {0: "h1", 1: "h1", 2: "h2", 3: "h2"})
+    heads = [line for line in (outputs.ANSI.sub("", line) for line in named) if "On r" in line]
+    assert heads == ["On ranks 1 (h1), 3 (h2):", "On rank 2 (h2):"]
 
 
 def test_interrupted_ranks_have_no_traceback() -> None:
