@@ -2,6 +2,7 @@
 
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import type { IStartOptions } from '../src/widgets/startOptions';
 import type { IAnswer, ICell, IRequest, IState } from '../src/protocol';
 
 // Compiled, this lies in labextension/build/tests.
@@ -20,3 +21,9 @@ export const read = (name: string): unknown => JSON.parse(readFileSync(join(FOLD
 
 /** The panel's messages. */
 export const golden = read('panel.json') as IGolden;
+
+/** What the form has, and the line that it makes of it, which the Python side reads. */
+export const startLines = read('start-lines.json') as {
+  options: Partial<IStartOptions>;
+  line: string;
+}[];

@@ -3,9 +3,9 @@ import { describe, mock, test } from 'node:test';
 import type { IRank, IState, RankStatus } from '../src/protocol';
 import { mergeClusters } from '../src/widgets/clusterList';
 import { Ticker } from '../src/widgets/clock';
-import { NO_OPTIONS, checkOptions, quote, startLine } from '../src/widgets/startOptions';
+import { NO_OPTIONS, checkOptions, quote, startLine, type IStartOptions } from '../src/widgets/startOptions';
 import { age, chipText, countStatuses, lasting, placeOf, took, type Trans } from '../src/widgets/words';
-import { golden } from './golden';
+import { golden, startLines } from './golden';
 
 /** As a translator without a language does it. */
 const format = (text: string, ...args: unknown[]) =>
@@ -59,6 +59,7 @@ describe('the form', () => {
 
   test('the line has what was chosen, quoted where it must be', () => {
     const line = startLine({
+      ...NO_OPTIONS,
       numProcesses: ' 4',
       devicesPerProcess: '2',
       platform: 'cpu',
@@ -79,6 +80,7 @@ describe('the form', () => {
   test('each wrong field is named', () => {
     const wrong = checkOptions(
       {
+        ...NO_OPTIONS,
         numProcesses: '0',
         devicesPerProcess: '1.5',
         platform: '',
@@ -93,6 +95,24 @@ describe('the form', () => {
     assert.deepEqual(Object.keys(wrong).sort(), ['devicesPerProcess', 'env', 'more', 'name', 'numProcesses', 'timeout']);
     assert.match(wrong.env!, /“nothing”/);
     assert.ok(checkOptions({ ...NO_OPTIONS, more: 'words' }, trans).more);
+  });
+
+  test('each launcher has its own options, and the line none of another', () => {
+    for (const { options, line } of startLines) {
+      assert.equal(startLine({ ...NO_OPTIONS, ...options }), line);
+      assert.deepEqual(checkOptions({ ...NO_OPTIONS, ...options }, trans), {});
+    }
+  });
+
+  test('what a launcher needs is asked for, and only then', () => {
+    const wrong = (options: Partial<IStartOptions>) =>
+      Object.keys(checkOptions({ ...NO_OPTIONS, ...options }, trans));
+    assert.deepEqual(wrong({ launcher: 'ssh' }), ['hosts']);
+    assert.deepEqual(wrong({ launcher: 'mpi', hosts: 'h1:2 h2:2' }), ['hosts']);
+    assert.deepEqual(wrong({ launcher: 'ssh', hosts: 'h1:2', nodes: 'two' }), []);
+    assert.deepEqual(wrong({ launcher: 'slurm', nodes: 'two', ntasksPerNode: '0' }), ['nodes', 'ntasksPerNode']);
+    assert.deepEqual(wrong({ launcher: 'ipp' }), ['ippName']);
+    assert.deepEqual(wrong({ hosts: 'h1 h2', nodes: 'x', ippName: '?' }), []);
   });
 });
 

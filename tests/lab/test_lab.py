@@ -79,6 +79,31 @@ def test_the_form_starts_a_cluster_and_the_sidebar_shows_its_ranks(page: LabPage
     page.page.keyboard.press("Escape")
 
 
+def test_the_form_offers_the_launchers_and_an_unknown_host_is_told(page: LabPage) -> None:
+    page.open("hosts.ipynb", "%load_ext jaxcluster")
+    page.do(0)
+    page.until_state("!!s", "the page knows of jaxcluster")
+    show_sidebar(page).get_by_role("button", name="Start a cluster").click()
+    dialog = page.page.locator(".jp-Dialog")
+    where, line = dialog.get_by_label("Where"), dialog.locator(".jxl-command")
+    assert not dialog.get_by_label("Hosts").count()
+    where.select_option("slurm")
+    dialog.get_by_label("Nodes").fill("2")
+    dialog.get_by_label("On each node").fill("4")
+    dialog.get_by_label("Partition").fill("gpu")
+    assert "start --launcher slurm --nodes 2 --ntasks-per-node 4 --partition gpu" in (
+        line.inner_text()
+    )
+    where.select_option("ssh")
+    dialog.get_by_role("button", name="Start").click()
+    assert dialog.is_visible()  # it is said there that hosts are needed
+    dialog.get_by_label("Hosts").fill("no-such-host.invalid:2")
+    assert line.inner_text() == "%jaxcluster start --launcher ssh --hosts no-such-host.invalid:2"
+    dialog.get_by_role("button", name="Start").click()
+    page.page.wait_for_selector(".Toastify__toast >> text=/no-such-host.invalid/")
+    page.until_state("s.clusters.length === 0", "nothing is left")
+
+
 def test_a_start_that_fails_says_why(page: LabPage) -> None:
     page.open("fails.ipynb", "%load_ext jaxcluster")
     page.do(0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,3 +145,35 @@ def test_python_s_keyword_arguments_take_the_same_way() -> None:
     assert launcher_of("ssh", {"hosts": "h1:2,h2:2"}) == (SSH((H1, H2)), "")
     with pytest.raises(UsageError, match="--launcher ssh does not know --foo-bar"):
         launcher_of("ssh", {"hosts": "h1", "foo_bar": "1"})
+
+
+# ------------------------------------------------------------------------ the form of JupyterLab
+
+# What the form makes of what was chosen in it; its own tests read the same file.
+FORM = json.loads((Path(__file__).parents[1] / "golden/start-lines.json").read_text())
+CHOSEN = {
+    "-n 4 --devices-per-process 2": None,
+    "--launcher ssh --hosts h1:2,me@h2:2 --python /opt/py/bin/python": SSH(
+        (H1, Host("h2", 2, "me"))
+    ),
+    "-n 4 --launcher ssh --hosts 'h1, h2' --timeout 120": SSH((Host("h1"), Host("h2")), 4),
+    "-n 4 --launcher ssh --hosts 'n[1-2]'": SSH((Host("n1"), Host("n2")), 4),
+    "--launcher slurm --nodes 2 --ntasks-per-node 4 --partition gpu --account 'proj 1' "
+    "--time 2:00:00": Slurm(None, 2, 4, "gpu", "proj 1", time="2:00:00"),
+    "-n 4 --launcher slurm --nodes 2": Slurm(4, 2),
+    "--platform cpu --launcher mpi --hosts h1:2,h2:2": MPI((H1, H2)),
+    "-n 4 --launcher ipp:pbs --ipp-profile mine --nodes 2 --env A=1": ThroughIPP(
+        "pbs", "mine", 2, 4
+    ),
+}
+
+
+def test_each_line_of_the_form_is_known_here() -> None:
+    assert [example["line"] for example in FORM] == list(CHOSEN)
+
+
+@pytest.mark.parametrize("example", FORM, ids=lambda example: example["line"])
+def test_the_line_that_the_form_makes_starts_what_was_chosen(example: dict[str, Any]) -> None:
+    launcher, python = started(example["line"])
+    assert launcher == CHOSEN[example["line"]]
+    assert python == example["options"].get("python", "")

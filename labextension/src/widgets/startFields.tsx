@@ -1,7 +1,15 @@
 /** The fields of the form that starts a cluster, and the line that it will run. */
 
 import * as React from 'react';
-import { PLATFORMS, checkOptions, startLine, type IStartOptions } from './startOptions';
+import {
+  LAUNCHERS,
+  PLATFORMS,
+  checkOptions,
+  hostsHaveRanks,
+  isAsked,
+  startLine,
+  type IStartOptions
+} from './startOptions';
 import type { Trans } from './words';
 
 interface IStartFields {
@@ -9,6 +17,9 @@ interface IStartFields {
   trans: Trans;
   onChange: (options: IStartOptions) => void;
 }
+
+/** Fields as wide as the form. */
+const LONG: (keyof IStartOptions)[] = ['env', 'more', 'hosts'];
 
 export function StartFields(props: IStartFields): JSX.Element {
   const { trans } = props;
@@ -35,7 +46,7 @@ export function StartFields(props: IStartFields): JSX.Element {
         change({ [key]: event.target.value })
     };
     return (
-      <div className={key === 'env' || key === 'more' ? 'jxl-field' : 'jxl-field jxl-mod-short'}>
+      <div className={LONG.includes(key) ? 'jxl-field' : 'jxl-field jxl-mod-short'}>
         <label htmlFor={own.id}>{label}</label>
         {control(own)}
         <span
@@ -63,21 +74,57 @@ export function StartFields(props: IStartFields): JSX.Element {
       );
     };
 
+  const launchers: { [name: string]: string } = {
+    '': trans.__('this machine'),
+    ssh: trans.__('hosts, by ssh'),
+    slurm: trans.__('Slurm'),
+    mpi: trans.__('hosts, by mpiexec'),
+    ipp: trans.__('ipyparallel’s launchers')
+  };
+  /** A field of the launcher's own; nothing with another launcher. */
+  const asked = (key: Text, ...rest: [string, string, (own: object) => JSX.Element]) =>
+    isAsked(options, key) && field(key, ...rest);
+  const elsewhere = options.launcher !== '';
+
   return (
     <div className="jxl-form">
-      {field(
-        'numProcesses',
-        trans.__('Ranks'),
-        trans.__('Processes'),
-        text(trans.__('automatic'), true, true)
-      )}
+      {field('launcher', trans.__('Where'), '', own => (
+        <select {...own}>
+          {Object.keys(LAUNCHERS).map(name => (
+            <option key={name} value={name}>
+              {launchers[name]}
+            </option>
+          ))}
+        </select>
+      ))}
+      {asked('ippName', trans.__('Launcher'), trans.__('As ipyparallel calls it'), text('pbs'))}
+      {asked('ippProfile', trans.__('Profile'), trans.__('An ipyparallel profile of yours'), text('default'))}
+      {asked('hosts', trans.__('Hosts'), trans.__('With the number of ranks on each'), text('h1:2,user@h2:2'))}
+      {asked('nodes', trans.__('Nodes'), trans.__('How many'), text('1', true))}
+      {asked('ntasksPerNode', trans.__('On each node'), trans.__('How many ranks'), text(trans.__('automatic'), true))}
+      {asked('partition', trans.__('Partition'), trans.__('As for sbatch'), text(trans.__('automatic')))}
+      {asked('account', trans.__('Account'), trans.__('As for sbatch'), text(trans.__('automatic')))}
+      {asked('time', trans.__('Job’s time'), trans.__('At most: 2:00:00 is two hours'), text(trans.__('automatic')))}
+      {!hostsHaveRanks(options) &&
+        field(
+          'numProcesses',
+          trans.__('Ranks'),
+          elsewhere ? trans.__('Processes, on all hosts together') : trans.__('Processes'),
+          text(trans.__('automatic'), true, true)
+        )}
       {field(
         'devicesPerProcess',
         trans.__('Devices of each'),
         trans.__('On CPU as many as you like'),
         text(trans.__('automatic'), true)
       )}
-      {field('platform', trans.__('Platform'), trans.__('What this machine has, if automatic'), own => (
+      {field(
+        'platform',
+        trans.__('Platform'),
+        elsewhere
+          ? trans.__('What the hosts have, if automatic')
+          : trans.__('What this machine has, if automatic'),
+        own => (
         <select {...own}>
           <option value="">{trans.__('automatic')}</option>
           {PLATFORMS.map(name => (
@@ -86,7 +133,9 @@ export function StartFields(props: IStartFields): JSX.Element {
             </option>
           ))}
         </select>
-      ))}
+        )
+      )}
+      {asked('python', trans.__('Python'), trans.__('Its path on the hosts; else this kernel’s'), text(trans.__('automatic')))}
       {field('name', trans.__('Name'), trans.__('To attach to it by'), text(trans.__('automatic')))}
       {field('timeout', trans.__('Time limit'), trans.__('Seconds for the start'), text('60', true))}
       {field('env', trans.__('Environment'), '', own => (
@@ -103,17 +152,19 @@ export function StartFields(props: IStartFields): JSX.Element {
         '',
         text('--heartbeat-timeout-seconds 300')
       )}
-      <div className="jxl-field">
-        <label className="jxl-check">
-          <input
-            type="checkbox"
-            name="detach"
-            checked={options.detach}
-            onChange={event => change({ detach: event.target.checked })}
-          />
-          {trans.__('Keep it running when the kernel ends')}
-        </label>
-      </div>
+      {!elsewhere && (
+        <div className="jxl-field">
+          <label className="jxl-check">
+            <input
+              type="checkbox"
+              name="detach"
+              checked={options.detach}
+              onChange={event => change({ detach: event.target.checked })}
+            />
+            {trans.__('Keep it running when the kernel ends')}
+          </label>
+        </div>
+      )}
       <div className="jxl-field">
         <span id={`${id}-line`}>{trans.__('Will run')}</span>
         <pre className="jxl-command" aria-labelledby={`${id}-line`} role="group">
