@@ -34,7 +34,7 @@ from jaxcluster.launchers.options import launcher_of
 from jaxcluster.launchers.supervisor import import_time_settings
 from jaxcluster.launchers.sync import Sync, wish_of
 from jaxcluster.link import ChannelLink
-from jaxcluster.runtimefolder import make_private
+from jaxcluster.runtimefolder import VARIABLE, make_private
 
 LAUNCH = "launch"
 KEYS = "keys.json"
@@ -85,8 +85,9 @@ def _shared_root() -> Path:
 
 
 def _agent_env(spec: wire.ClusterSpec) -> tuple[tuple[str, str], ...]:
-    """What the fork servers must have at their imports. All else goes encrypted to the ranks."""
-    return tuple(import_time_settings(spec.env).items())
+    """What agents and fork servers read when they start. All else goes encrypted to the ranks."""
+    place = {VARIABLE: spec.env[VARIABLE]} if VARIABLE in spec.env else {}
+    return tuple({**place, **import_time_settings(spec.env)}.items())
 
 
 def launch_folder(claim: str) -> str:

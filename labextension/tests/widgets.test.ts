@@ -3,7 +3,7 @@ import { describe, mock, test } from 'node:test';
 import type { IRank, IState, RankStatus } from '../src/protocol';
 import { mergeClusters } from '../src/widgets/clusterList';
 import { Ticker } from '../src/widgets/clock';
-import { NO_OPTIONS, checkOptions, quote, startLine, type IStartOptions } from '../src/widgets/startOptions';
+import { NO_OPTIONS, checkOptions, hostsHaveRanks, quote, startLine, type IStartOptions } from '../src/widgets/startOptions';
 import { age, chipText, countStatuses, lasting, placeOf, took, type Trans } from '../src/widgets/words';
 import { golden, startLines } from './golden';
 
@@ -102,6 +102,12 @@ describe('the form', () => {
       assert.equal(startLine({ ...NO_OPTIONS, ...options }), line);
       assert.deepEqual(checkOptions({ ...NO_OPTIONS, ...options }, trans), {});
     }
+  });
+
+  test('hosts that have their numbers of ranks leave none for all', () => {
+    const has = (hosts: string) => hostsHaveRanks({ ...NO_OPTIONS, launcher: 'ssh', hosts });
+    assert.deepEqual(['h1:2', 'me@h1:2,h2:2', '[fe80:1::2]:4', 'n[1-4]:8', 'h1:2:2222'].filter(h => !has(h)), []);
+    assert.deepEqual(['h1', 'h1,h2', '[fe80:1::2]', 'n[1-4]', ''].filter(has), []);
   });
 
   test('what a launcher needs is asked for, and only then', () => {

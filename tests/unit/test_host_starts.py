@@ -63,6 +63,21 @@ def test_a_dry_run_names_the_folder_that_hosts_share(
     ]
 
 
+def test_agents_are_told_what_is_read_when_they_start_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Slurm, "prepared", lambda self, environ: self)
+    env = {"TOKEN": "secret", "JAX_DEBUG_NANS": "1", "JAXCLUSTER_RUNTIME_DIR": "/scratch/me"}
+    text = dry_run(make_spec(launcher="slurm", nodes="2", env=env))
+    before, _, after = text.partition("environment of every rank")
+    exports = [line.strip() for line in before.splitlines() if "export " in line]
+    assert sorted(exports) == [
+        "export JAXCLUSTER_RUNTIME_DIR=/scratch/me",
+        "export JAX_DEBUG_NANS=1",
+    ]
+    assert "TOKEN=secret" in after
+
+
 def test_a_profile_that_is_not_there_is_told_with_how_to_make_one() -> None:
     said = ("Traceback (most recent call last):", "OSError: Couldn't find profile 'mine'")
     reason = explain_ipp(End(Command(("x",), (0,)), 1, said), "pbs")

@@ -83,8 +83,9 @@ export function isAsked(options: IStartOptions, key: keyof IStartOptions): boole
 
 /** Whether the hosts have their numbers of ranks: then there is none for all of them. */
 export function hostsHaveRanks(options: IStartOptions): boolean {
+  const hosts = options.hosts.replace(/\[[^\]]*\]/g, ''); // [fe80::1]:2, n[01-04]:8
   return (
-    (isAsked(options, 'hosts') && /[^:[]:\d/.test(options.hosts)) ||
+    (isAsked(options, 'hosts') && /:\d/.test(hosts)) ||
     (isAsked(options, 'ntasksPerNode') && !!options.ntasksPerNode.trim())
   );
 }
