@@ -1,8 +1,9 @@
 """Real clusters on two hosts, by every launcher: what a notebook types, and what it gets.
 
 The notebook is on h0, two ranks each are on h1 and h2. The tests of one launcher share a cluster,
-which each takes over as the one before has left it; those that end it come last. Tests with a
-cluster of their own come first, so that the hosts' daemons are there when a shared one begins.
+which each takes over as the one before has left it, and which ends with the notebook's shutdown.
+Tests with a cluster of their own come first, so that the hosts' daemons are there when a shared one
+begins.
 """
 
 from __future__ import annotations
@@ -186,6 +187,7 @@ def test_start_sum_restart_and_stop(request: pytest.FixtureRequest, name: str) -
             notebook.close()
 
 
+@pytest.mark.any_jax
 def test_a_notebook_that_is_killed_while_its_job_waits_leaves_no_job(slurm: Rig) -> None:
     first = slurm["h0"]
     way = Way("slurm", slurm, SLURM, {"JAXCLUSTER_SHARED_DIR": str(slurm.shared)})
@@ -223,6 +225,13 @@ def queue_blocked(slurm: Rig) -> Iterator[None]:
 # -------------------------------------------------------------------------------------- cells
 
 
+@pytest.mark.any_jax
+def test_stop_leaves_nothing_on_any_host(way: Way, notebook: HostNotebook) -> None:
+    """First, so that all others have a cluster that was started after a stop."""
+    notebook.ok("%jaxcluster stop")
+    until_ended({host: seen for host, seen in way.before.items() if host.name != "h0"})
+
+
 def test_a_sum_over_the_ranks_of_both_hosts_is_right_on_all(notebook: HostNotebook) -> None:
     notebook.ok("%%spmd\nprint(socket.gethostname(), jax.process_index(), float(total(x)))")
     assert said(notebook) == ["h1 0 10.0\n", "h1 1 10.0\n", "h2 2 10.0\n", "h2 3 10.0\n"]
@@ -238,6 +247,7 @@ def test_a_skipped_collective_is_named_and_made_up_for(notebook: HostNotebook) -
     assert said(notebook) == [f"{rank} 10.0\n" for rank in range(4)]
 
 
+@pytest.mark.any_jax
 def test_the_stop_button_reaches_the_ranks_of_both_hosts(notebook: HostNotebook) -> None:
     cell = notebook.begin("%%spmd\nprint('begun', flush=True)\nwhile True: time.sleep(0.01)")
     notebook.until(lambda: "begun" in cell.text, "the cell's begin")
@@ -247,6 +257,7 @@ def test_the_stop_button_reaches_the_ranks_of_both_hosts(notebook: HostNotebook)
     check_whole(notebook)
 
 
+@pytest.mark.any_jax
 def test_values_of_some_mb_go_there_and_come_back(notebook: HostNotebook) -> None:
     notebook.ok("sent = np.random.default_rng(0).integers(0, 255, 5_000_000, np.uint8)")
     notebook.ok("%push sent")
@@ -263,6 +274,7 @@ def test_values_of_some_mb_go_there_and_come_back(notebook: HostNotebook) -> Non
     assert notebook.ok("(back == sent).all().item()").result == "True"
 
 
+@pytest.mark.any_jax
 def test_logs_of_a_rank_come_from_its_host(notebook: HostNotebook) -> None:
     notebook.ok("%%spmd\nos.write(2, f'a word of rank {jax.process_index()}\\n'.encode())")
     assert "a word of rank 3" in notebook.ok("%jaxcluster logs 3").text
@@ -308,11 +320,7 @@ def test_ranks_that_are_killed_are_replaced(
 # ------------------------------------------------------------------------------- the end
 
 
-def test_stop_leaves_nothing_on_any_host(way: Way, notebook: HostNotebook) -> None:
-    notebook.ok("%jaxcluster stop")
-    until_ended({host: seen for host, seen in way.before.items() if host.name != "h0"})
-
-
+@pytest.mark.any_jax
 @pytest.mark.parametrize("state", ["idle", "in a psum"])
 def test_a_notebook_that_is_killed_leaves_nothing(way: Way, state: str) -> None:
     before = {host: host.look() for host in way.rig.hosts.values()}
