@@ -153,7 +153,7 @@ def test_python_s_keyword_arguments_take_the_same_way() -> None:
 FORM = json.loads((Path(__file__).parents[1] / "golden/start-lines.json").read_text())
 CHOSEN = {
     "-n 4 --devices-per-process 2": None,
-    "--launcher ssh --hosts h1:2,me@h2:2 --python /opt/py/bin/python": SSH(
+    "--launcher ssh --hosts h1:2,me@h2:2 --python /opt/py/bin/python --detach": SSH(
         (H1, Host("h2", 2, "me"))
     ),
     "-n 4 --launcher ssh --hosts 'h1, h2' --timeout 120": SSH((Host("h1"), Host("h2")), 4),

@@ -152,19 +152,17 @@ export function StartFields(props: IStartFields): JSX.Element {
         '',
         text('--heartbeat-timeout-seconds 300')
       )}
-      {!elsewhere && (
-        <div className="jxl-field">
-          <label className="jxl-check">
-            <input
-              type="checkbox"
-              name="detach"
-              checked={options.detach}
-              onChange={event => change({ detach: event.target.checked })}
-            />
-            {trans.__('Keep it running when the kernel ends')}
-          </label>
-        </div>
-      )}
+      <div className="jxl-field">
+        <label className="jxl-check">
+          <input
+            type="checkbox"
+            name="detach"
+            checked={options.detach}
+            onChange={event => change({ detach: event.target.checked })}
+          />
+          {trans.__('Keep it running when the kernel ends')}
+        </label>
+      </div>
       <div className="jxl-field">
         <span id={`${id}-line`}>{trans.__('Will run')}</span>
         <pre className="jxl-command" aria-labelledby={`${id}-line`} role="group">

@@ -123,7 +123,7 @@ export function startLine(options: IStartOptions): string {
     words.push('--env', quote(`${variable.slice(0, at).trim()}=${variable.slice(at + 1)}`));
   }
   add('--timeout', options.timeout);
-  if (options.detach && !launcher) {
+  if (options.detach) {
     words.push('--detach');
   }
   if (options.more.trim()) {
