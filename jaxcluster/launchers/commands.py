@@ -137,7 +137,7 @@ class GuardedCommands:
         self._send(json.dumps({"stop": id}).encode() + b"\n")
 
     def look_after(self, folders: Sequence[Path]) -> None:
-        """Have these folders removed when this process is gone, and has not detached."""
+        """Have these folders removed when this process is gone, and all commands have ended."""
         self._send(json.dumps({"folders": [str(path) for path in folders]}).encode() + b"\n")
 
     def detach(self) -> None:

@@ -4,10 +4,10 @@
 
 It imports the standard library alone and nothing of jaxcluster, and is there in some 30 ms. What
 it reads are JSON lines: ``{"run": ID, "task": Task}``, ``{"stop": ID}``, ``{"detach": true}`` and
-``{"folders": [PATH, ...]}``, which it removes when the notebook's process is gone. What it prints
-are JSON lines, too: ``{"id": ID, "started": PID}``; ``"out"`` and ``"err"`` with a line of the
-command's; and as a command's last one ``"ended"`` with its exit status and ``"cancelled"`` with
-that of its cancel command, or null.
+``{"folders": [PATH, ...]}``, which it removes at its end if the notebook's process is gone. What
+it prints are JSON lines, too: ``{"id": ID, "started": PID}``; ``"out"`` and ``"err"`` with a line
+of the command's; and as a command's last one ``"ended"`` with its exit status and ``"cancelled"``
+with that of its cancel command, or null.
 
 A command ends
 
@@ -187,7 +187,7 @@ class Guard:
             if self.detached:
                 self.leaving = not self.running
         self._end_others()
-        if self._owner_is_gone and not self.detached:
+        if self._owner_is_gone:  # of a detached cluster too: without its commands it is over
             for path, folder in self.folders.items():
                 remove(path, folder)
         self._flush(1.0)

@@ -315,21 +315,24 @@ def test_a_fork_of_the_notebook_that_holds_the_pipes_keeps_nothing_alive(
 def test_detached_commands_outlive_the_notebook_and_end_by_themselves(
     mark: str, tmp_path: Path
 ) -> None:
-    go, cancel = tmp_path / "go", tmp_path / "cancelled"
+    go, cancel, folder = tmp_path / "go", tmp_path / "cancelled", tmp_path / "main"
+    folder.mkdir()
     script = f"echo ready; while [ ! -e {go} ]; do echo noise; sleep 0.02; done; echo over"
     task = {"argv": ["sh", "-c", script], "keeps_stdin": True, "cancel": cancel_into(cancel)}
-    with notebook(
-        task, more="guarded.detach(); time.sleep(0.5); print('left', flush=True)"
-    ) as process:
+    look_after = f"from pathlib import Path\nguarded.look_after([Path({str(folder)!r})])"
+    detach = "guarded.detach(); time.sleep(0.5); print('left', flush=True)"
+    with notebook(task, more=f"{look_after}\n{detach}") as process:
         wait_for(process, "left")
         process.kill()
         process.wait()
         with pytest.raises(AssertionError):
             until(lambda: not processes_with(MARK, mark), "ended", 1.5)
         assert cancelled(cancel) == []
+        assert folder.exists()
         go.touch()
         until(lambda: not processes_with(MARK, mark), "all have ended", 10)
     assert cancelled(cancel) == ["once"]
+    assert not folder.exists()  # nobody else is left to remove it
 
 
 @pytest.mark.parametrize("taken", [False, True])
