@@ -233,6 +233,7 @@ class Rank:
         ipyparallel_app.Kernel = RankKernel
         app = JaxEngine.instance()
         app.rank = self
+        app.work_dir = os.getcwd()  # else it goes to where the fork server was started
         argv = [f"--IPEngine.id={self.rank}", f"--IPEngine.url_file={self.connection_file}"]
         # WARNING and INFO of ipyparallel would fill the log that people read for their errors.
         sys.argv, sys.orig_argv = [""], [sys.executable]  # a script's own, not an engine's

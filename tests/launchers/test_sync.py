@@ -80,10 +80,10 @@ def test_autoreload(ssh: Rig, folder: Folder) -> None:
     folder.write("mine.py", "def f():\n    return 1\n")
     folder.start()
     folder.notebook.ok("%%spmd\n%load_ext autoreload\n%autoreload 2")
-    assert folder.each("import mine; from mine import f; count = 0", "f()") == ["1"] * 4
+    assert folder.each("import mine", "mine.f()") == ["1"] * 4
     for number in (2, 3, 2):  # of one size, within a second, and back again
         folder.write("mine.py", f"def f():\n    return {number}\n")
-        assert folder.each("", "(mine.f(), f())") == [f"({number}, {number})"] * 4
+        assert folder.each("", "mine.f()") == [str(number)] * 4
 
 
 def test_a_folder_without_code_gets_some_later(ssh: Rig, folder: Folder) -> None:
@@ -115,8 +115,8 @@ def test_what_is_not_sent_is_said(ssh: Rig, folder: Folder) -> None:
     cell = folder.notebook.run("%%spmd\nimport mine")
     assert f"The notebook has mine (in {folder.path}); hosts h1, h2 don't." in cell.text
     assert f"--sync {folder.path}" in cell.text
-    cell = folder.notebook.run("%%spmd --ranks 2\nimport mine.deeper")
-    assert "The notebook has" not in cell.text
+    assert "host h2 does not" in folder.notebook.run("%%spmd --ranks 2\nimport mine").text
+    assert "The notebook" not in folder.notebook.run("%%spmd\nimport mine_too").text
     folder.notebook.ok("%jaxcluster stop")
     folder.notebook.ok(f"{START} --sync lib")
     assert folder.each("import far, os", "far.value") == ["2"] * 4
