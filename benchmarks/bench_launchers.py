@@ -204,8 +204,8 @@ STOCK_FIRST = """\
 import jax, jax.numpy as jnp, numpy as np
 jax.config.update("jax_platforms", "cpu")
 jax.distributed.initialize({address!r}, 4, r, cluster_detection_method="deactivate")
-from jax.sharding import NamedSharding, PartitionSpec as P
-mesh = jax.make_mesh((4,), ("i",))
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+mesh = Mesh(np.array(jax.devices()), ("i",))
 x = jax.make_array_from_callback(
     (8,), NamedSharding(mesh, P("i")), lambda at: np.arange(8, dtype="i4")[at])
 s = int(jnp.sum(x))

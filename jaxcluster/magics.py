@@ -24,6 +24,7 @@ from jaxcluster import (
     checkpoints,
     cluster,
     doctor,
+    hostchecks,
     news,
     registry,
     rewrite,
@@ -238,6 +239,12 @@ class JaxClusterMagics(Magics):
     def _doctor(self, line: str) -> None:
         arguments.word_parser("%jaxcluster doctor").read(line)
         print(doctor.render(doctor.run_checks(registry.runtime_root())))
+        for one in cluster.connected().values():
+            ranks = [] if one.closed else range(one.num_processes)
+            places = {id(place): place for place in one.world.places(ranks).values()}
+            if places:
+                print(f"\nhosts of cluster {one.name!r}:")
+                print(hostchecks.look(list(places.values())))
 
     def _resync(self, line: str) -> None:
         arguments.word_parser("%jaxcluster resync").read(line)

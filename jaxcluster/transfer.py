@@ -9,6 +9,7 @@ shards come as raw frames.
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.abc
 import keyword
 import math
@@ -28,7 +29,14 @@ import psutil
 
 from jaxcluster import wire
 from jaxcluster.engine.facts import host_key
-from jaxcluster.errors import NotAddressable, NotSerialisable, TransferError, UsageError
+from jaxcluster.errors import (
+    LaunchError,
+    NotAddressable,
+    NotSerialisable,
+    TransferError,
+    UsageError,
+)
+from jaxcluster.launchers import bulk
 from jaxcluster.link import Sink, unwrap
 from jaxcluster.ranks import name_ranks
 from jaxcluster.world import World
@@ -145,6 +153,9 @@ def _collect(world: World, described: _Described) -> Any:
     if total >= SHARED_FROM_NBYTES and shares_memory(world, total):
         with contextlib.suppress(NoRoom):
             memory = _fill_shared(world, described, sizes, total)
+    if memory is None and total >= SHARED_FROM_NBYTES:
+        with contextlib.suppress(NoRoom):
+            memory = _fetch_through_hosts(world, described, shapes, dtypes, total, sizes)
     if memory is None:
         memory = _fetch(world, described, shapes, dtypes, sizes, total)
     offsets = _offsets(sizes)
@@ -318,6 +329,107 @@ def _fetch(
     return memory
 
 
+def _fetch_through_hosts(
+    world: World,
+    described: _Described,
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[np.dtype[Any]],
+    total: int,
+    sizes: Sequence[int],
+) -> bytearray:
+    """Ranks write their shards to files in their hosts' memory, from where they come in parts.
+
+    Raises:
+      NoRoom: a host has none for that, or no agent.
+    """
+    ranks = sorted({r for views in described.arrays for r in views} | {0})
+    places = world.places(ranks)
+    if not places:
+        raise NoRoom
+    memory = bytearray(total)
+    offsets = _offsets(sizes)
+    hosts = list({id(place): place for place in places.values()}.values())
+    with bulk.folders(hosts) as folder:
+        bodies = {
+            r: {
+                "token": described.token,
+                "path": f"{places[r].memory}/{folder}/{r}",
+                "arrays": [k for k, views in enumerate(described.arrays) if r in views],
+            }
+            for r in ranks
+        }
+        answers = world.ask(ranks, "pack", bodies=bodies, timeout_s=VALUE_TIMEOUT_S)
+        packed = {rank: unwrap(answer) for rank, answer in answers.items()}
+        if not all(body["has_room"] for body in packed.values()):
+            raise NoRoom
+        files = []
+        for rank, body in packed.items():
+            targets = [
+                _Target(memory, offsets[number], shapes[number], dtypes[number], index)
+                for number, index, _ in body["places"]
+            ]
+            if rank == 0:
+                targets += [
+                    _Target(memory, offset, (size,), np.dtype(np.uint8), [[0, size]])
+                    for size, offset in zip(
+                        sizes[len(shapes) :], offsets[len(shapes) :], strict=True
+                    )
+                ]
+            joiner = _Joiner(targets, body["sizes"])
+            files.append(
+                bulk.File(places[rank], f"{folder}/{rank}", sum(body["sizes"]), joiner.take)
+            )
+        bulk.get(files)
+    return memory
+
+
+class _Target:
+    """Where one shard's bytes belong in the whole."""
+
+    def __init__(
+        self,
+        memory: bytearray,
+        offset: int,
+        shape: Sequence[int],
+        dtype: np.dtype[Any],
+        index: Sequence[Sequence[int]],
+    ) -> None:
+        whole: np.ndarray[Any, Any] = np.ndarray(tuple(shape), dtype, memory, offset)
+        # With the dots it is a view, also of an array without dimensions.
+        where: tuple[Any, ...] = (*(slice(start, stop) for start, stop in index), ...)
+        self._part = whole[where]
+        self._own = None if self._part.flags.c_contiguous else np.empty(self._part.shape, dtype)
+        straight = self._part if self._own is None else self._own
+        self.bytes = straight.reshape(-1).view(np.uint8)
+
+    def finish(self) -> None:
+        if self._own is not None:
+            self._part[...] = self._own
+
+
+class _Joiner:
+    """Gives the bytes of a file, as they come, to the shards that it is made of."""
+
+    def __init__(self, targets: Sequence[_Target], sizes: Sequence[int]) -> None:
+        self._targets = list(zip(targets, sizes, strict=True))
+        self._begin = self._number = 0
+
+    def take(self, at: int, data: memoryview) -> None:
+        part = np.frombuffer(data, np.uint8)
+        end = at + len(part)
+        while self._number < len(self._targets):
+            target, size = self._targets[self._number]
+            start, stop = max(at, self._begin), min(end, self._begin + size)
+            if stop > start:
+                into = slice(start - self._begin, stop - self._begin)
+                target.bytes[into] = part[start - at : stop - at]
+            if self._begin + size > end:
+                return
+            target.finish()
+            self._begin += size
+            self._number += 1
+
+
 class _NeedsJax(Exception):
     """Unpickling wanted to import a module of jax (its name), which the notebook must not."""
 
@@ -407,9 +519,37 @@ def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = 
             }
             world.ask(chosen, "assign", body, buffers=[pickled], timeout_s=VALUE_TIMEOUT_S)
             return
+    if total >= SHARED_FROM_NBYTES and _push_through_hosts(world, chosen, pickled, raws, sizes):
+        return
     if total:
         check_memory(" and ".join(values), total * len(chosen))
     world.ask(chosen, "assign", {}, buffers=[pickled, *raws], timeout_s=VALUE_TIMEOUT_S)
+
+
+def _push_through_hosts(
+    world: World,
+    ranks: Sequence[int],
+    pickled: bytes,
+    raws: Sequence[memoryview],
+    sizes: Sequence[int],
+) -> bool:
+    """Once to each host, where its ranks map the same memory. Whether that could be done."""
+    places = world.places(ranks)
+    hosts = list({id(place): place for place in places.values()}.values())
+    if not hosts:
+        return False
+    offsets = _offsets(sizes)
+    with bulk.folders(hosts) as folder:
+        try:
+            bulk.put(hosts, f"{folder}/value", dict(zip(offsets, raws, strict=True)))
+        except LaunchError as error:
+            if os.strerror(errno.ENOSPC) in error.message:
+                return False
+            raise
+        at = [[o, o + n] for o, n in zip(offsets, sizes, strict=True)]
+        bodies = {r: {"path": f"{places[r].memory}/{folder}/value", "buffers": at} for r in ranks}
+        world.ask(ranks, "assign", bodies=bodies, buffers=[pickled], timeout_s=VALUE_TIMEOUT_S)
+    return True
 
 
 def check_names(names: Iterator[str] | Sequence[str] | Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from jaxcluster.engine.facts import host_key
 from jaxcluster.engine.procfs import ProcessLook, Silence
 from jaxcluster.errors import LaunchError, NoCluster, RankHung, UsageError
 from jaxcluster.exits import OomKills, describe_event
-from jaxcluster.launchers.fleet import Fleet
+from jaxcluster.launchers.fleet import Fleet, Place
 from jaxcluster.launchers.local import LocalCluster, read_end
 from jaxcluster.launchers.remote import HostProcesses
 from jaxcluster.launchers.supervisor import Supervisor
@@ -259,6 +259,12 @@ class World:
         if self._remote is not None:
             return self._remote.explain_missing(error, ranks)
         return []
+
+    def places(self, ranks: Sequence[int]) -> dict[int, Place]:
+        """The hosts of these ranks, where their agents can be reached; else nothing."""
+        if self._remote is None:
+            return {}
+        return {rank: self._remote.host_of(rank) for rank in ranks}
 
     def state_folder(self) -> kept.StateFolder:
         """A place for what its ranks save."""

@@ -203,28 +203,19 @@ class Host:
         Raises:
           LaunchError: it refuses, has ended, or does not answer within ``timeout_s``.
         """
+        return self.begin(cmd, data, **fields).wait(timeout_s)
+
+    def begin(self, cmd: str, data: Any = None, **fields: Any) -> Asked:
+        """A request whose answer is waited for later, so that several are on their way at once."""
         id = next(self._ids)
-        answer: queue.SimpleQueue[tuple[Event, list[memoryview]]] = queue.SimpleQueue()
+        asked = Asked(self, id, cmd)
         with self._lock:
-            self._answers[id] = answer
+            self._answers[id] = asked.answer
         if self.state is State.ENDED:
-            answer.put(({"lost": self.why}, []))
+            asked.answer.put(({"lost": self.why}, []))
         frames = [b"agent", json.dumps({"cmd": cmd, "id": id, **fields}).encode()]
         self._send(frames if data is None else [*frames, data])
-        try:
-            body, buffers = answer.get(timeout=timeout_s)
-        except queue.Empty:
-            raise LaunchError(
-                f"Host {self.name} did not answer {cmd!r} within {timeout_s:g} s{self.condition}."
-            ) from None
-        finally:
-            with self._lock:
-                self._answers.pop(id, None)
-        if "lost" in body:
-            raise LaunchError(f"Host {self.name} is lost: {body['lost']}.")
-        if "error" in body:
-            raise LaunchError(f"Host {self.name} can't {cmd}: {body['error']}.")
-        return body, buffers[0] if buffers else memoryview(b"")
+        return asked
 
     def get(self, path: str, timeout_s: float = 30.0) -> bytes:
         """A whole file of the agent's folder. ``timeout_s`` is for each 4 MiB of it.
@@ -396,6 +387,40 @@ class Host:
                 answer.put((body, [frame.buffer for frame in frames[1:]]))
         elif (on_message := self._ranks.get(int(to))) is not None:
             on_message(frames)
+
+
+class Asked:
+    """A request to an agent that is on its way."""
+
+    def __init__(self, host: Host, id: int, cmd: str) -> None:
+        self.host, self.id, self.cmd = host, id, cmd
+        self.answer: queue.SimpleQueue[tuple[Event, list[memoryview]]] = queue.SimpleQueue()
+
+    def wait(self, timeout_s: float) -> tuple[Event, memoryview]:
+        """Its answer and the data in it.
+
+        Raises:
+          LaunchError: as ``Host.ask``.
+        """
+        try:
+            body, buffers = self.answer.get(timeout=timeout_s)
+        except queue.Empty:
+            raise LaunchError(
+                f"Host {self.host.name} did not answer {self.cmd!r} within {timeout_s:g} s"
+                f"{self.host.condition}."
+            ) from None
+        finally:
+            self.forget()
+        if "lost" in body:
+            raise LaunchError(f"Host {self.host.name} is lost: {body['lost']}.")
+        if "error" in body:
+            raise LaunchError(f"Host {self.host.name} can't {self.cmd}: {body['error']}.")
+        return body, buffers[0] if buffers else memoryview(b"")
+
+    def forget(self) -> None:
+        """Nobody waits for the answer any more."""
+        with self.host._lock:
+            self.host._answers.pop(self.id, None)
 
 
 class RankChannel:

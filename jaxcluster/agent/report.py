@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import importlib.metadata
 import os
 import platform
+import selectors
 import socket
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxcluster.engine.facts import cuda_plugin_installed, host_gpus, host_key, host_tpu_chips
@@ -52,6 +55,68 @@ def host_report(notebook: str = "", environ: Mapping[str, str] = os.environ) -> 
         "cuda_plugin": cuda_plugin_installed(),
         "tpu_chips": host_tpu_chips(),
     }
+
+
+def host_room(memory: str = "/dev/shm", info: str = "/proc/meminfo") -> dict[str, Any]:
+    """What there is room for on this host now: cores, and free bytes (None: not known)."""
+    free: dict[str, int | None] = {"free_nbytes": None, "shm_free_nbytes": None}
+    with contextlib.suppress(OSError, ValueError), open(info) as lines:
+        kib = dict(line.split(":", 1) for line in lines)["MemAvailable"].split()[0]
+        free["free_nbytes"] = int(kib) << 10
+    with contextlib.suppress(OSError, KeyError):
+        found = os.statvfs(memory)
+        free["shm_free_nbytes"] = found.f_bavail * found.f_frsize
+    return {"cpus": len(os.sched_getaffinity(0)), **free}
+
+
+class Doors:
+    """Listens for a moment at this host's address, so that others can try the way to it."""
+
+    def __init__(self) -> None:
+        self._listener: socket.socket | None = None
+
+    def open(self, address: str) -> int:
+        """Listen at ``address``, no longer where it did; returns the port. "": nowhere, 0.
+
+        Raises:
+          OSError: that can't be done.
+        """
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        if not address:
+            return 0
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._listener = socket.create_server((address, 0), family=family, backlog=64)
+        port: int = self._listener.getsockname()[1]
+        return port
+
+
+def ways(targets: Sequence[tuple[str, int]], timeout_s: float = 2.0) -> list[str]:
+    """Whether a TCP connection to each (address, port) can be made: why not, or ""."""
+    found = ["no answer"] * len(targets)
+    waiting = selectors.DefaultSelector()
+    with contextlib.ExitStack() as opened:
+        opened.callback(waiting.close)
+        for number, (address, port) in enumerate(targets):
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            try:
+                tried = opened.enter_context(socket.socket(family))
+                tried.setblocking(False)
+                if (code := tried.connect_ex((address, port))) not in (0, errno.EINPROGRESS):
+                    found[number] = os.strerror(code)
+                    continue
+                waiting.register(tried, selectors.EVENT_WRITE, number)
+            except OSError as error:
+                found[number] = error.strerror or str(error)
+        deadline = time.monotonic() + timeout_s
+        while waiting.get_map() and (left_s := deadline - time.monotonic()) > 0:
+            for key, _ in waiting.select(left_s):
+                waiting.unregister(key.fileobj)
+                assert isinstance(key.fileobj, socket.socket)
+                code = key.fileobj.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                found[key.data] = os.strerror(code) if code else ""
+    return found
 
 
 def own_address(notebook: str = "", environ: Mapping[str, str] = os.environ) -> str:

@@ -23,7 +23,7 @@ Answer = tuple[dict[str, Any], bytes]
 def answer(folder: Folder, request: Mapping[str, Any], data: bytes | memoryview) -> Answer:
     """Do what a request says; returns the answer's body and its data.
 
-        mkdir path              put path [at] + data         get path [at] -> size + data
+        mkdir path              put path [at] + data         get path [at nbytes] -> size + data
         remove path             tail path [nbytes] -> size + data
         look pids -> looks: for each what the kernel says of the process, or null
         write path files + data             move path to             shares path text -> shares
@@ -54,7 +54,8 @@ def answer(folder: Folder, request: Mapping[str, Any], data: bytes | memoryview)
     elif command == "get":
         with open(path, "rb") as file:
             file.seek(at)
-            return {"size": os.fstat(file.fileno()).st_size}, file.read(CHUNK)
+            nbytes = min(int(request.get("nbytes", CHUNK)), CHUNK)
+            return {"size": os.fstat(file.fileno()).st_size}, file.read(nbytes)
     elif command == "tail":
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size

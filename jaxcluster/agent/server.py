@@ -14,8 +14,8 @@ first frame of a message says to whom:
             ``detach`` alone is the agent's, which then needs no owner
     3       rank 3: an envelope and buffers, for its own socket; one DEALER for each client, so that
             answers go to who has asked
-    agent   a JSON request for the agent itself, data behind it: facts, quit, and what
-            ``requests`` does with files
+    agent   a JSON request for the agent itself, data behind it: facts, quit, listen
+            and ways (to see whether hosts reach each other), and what ``requests`` does with files
 
 A process to be spawned with ``"inherit": true`` gets the host's own environment under its ``env``;
 what this agent's own launcher set to number its processes is left out.
@@ -149,6 +149,7 @@ class Agent:
         self.alone_s = min(0.0, options.lease - FIRST_LEASE_S)
         self.why = ""
         self.has_failed = False
+        self.doors = report.Doors()
         self.fork_server: subprocess.Popen[bytes] | None = None
         self._handlers: dict[Any, Callable[[], None]] = {}
         self._looked_at = time.monotonic()
@@ -496,12 +497,17 @@ class Agent:
     # ------------------------------------------------------------------ the agent itself
 
     def _answer(self, client: Client, request: Mapping[str, Any], data: list[memoryview]) -> None:
+        body: dict[str, Any]
         try:
             if request["cmd"] == "quit":
                 self.end_for("it was told to")
                 body, found = {"why": self.why}, b""
             elif request["cmd"] == "facts":
-                body, found = report.host_report(self.options.notebook), b""
+                body, found = report.host_report(self.options.notebook) | report.host_room(), b""
+            elif request["cmd"] == "listen":
+                body, found = {"port": self.doors.open(request["address"])}, b""
+            elif request["cmd"] == "ways":  # the others wait for 2 s where nobody answers
+                body, found = {"ways": report.ways([(a, int(p)) for a, p in request["to"]])}, b""
             else:
                 body, found = requests.answer(self.folder, request, data[0] if data else b"")
         except OSError as error:

@@ -122,6 +122,7 @@ class Rank:
         handle("describe", "main", self.runner.in_turn(self.values.describe_value))
         handle("fill", "side", self.values.fill)
         handle("fetch", "side", self.values.fetch)
+        handle("pack", "side", self.values.pack)
         handle("forget", "now", self.values.forget)
         handle("sample", "side", self.values.sample)
         handle("assign", "main", self.runner.in_turn(self._assign))

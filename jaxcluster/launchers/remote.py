@@ -32,7 +32,7 @@ from jaxcluster.launchers.hosts import ranks_by_host
 from jaxcluster.launchers.local import Process
 from jaxcluster.launchers.options import launcher_of
 from jaxcluster.launchers.supervisor import import_time_settings
-from jaxcluster.launchers.sync import Sync, wish_of
+from jaxcluster.launchers.sync import Sync, Wish, wish_of
 from jaxcluster.link import ChannelLink
 from jaxcluster.runtimefolder import VARIABLE, make_private
 
@@ -309,7 +309,7 @@ class HostProcesses:
                 "%jaxcluster start starts another.",
             ) from None
         fleet = Fleet.joined(keys, record.hosts)
-        self = cls(record.spec, fleet, folder, Sync(wish_of(record.spec.options)))
+        self = cls(record.spec, fleet, folder, Sync(Wish(None)))  # its owner sends the code
         self._cluster_id = Path(record.cluster_file).stem.removeprefix("cluster-")
         self._pids = record.pids
         return self

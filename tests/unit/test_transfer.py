@@ -250,6 +250,9 @@ class Ranks:
     def check_ranks(self, ranks: Any) -> list[int]:
         return [0, 1] if ranks is None else list(ranks)
 
+    def places(self, ranks: Any) -> dict[int, Any]:
+        return {}
+
     def ask(
         self, ranks: Any, op: str, body: Any = None, *, timeout_s: float, buffers: Any = (),
         bodies: Any = None,

@@ -1,0 +1,118 @@
+"""Large values in parts: every byte comes to its place, and no more parts are on their way."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import queue
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from jaxcluster import transfer
+from jaxcluster.agent import requests
+from jaxcluster.agent.folder import Folder
+from jaxcluster.errors import LaunchError
+from jaxcluster.launchers import bulk
+from jaxcluster.launchers.fleet import Place
+
+
+class Asked:
+    def __init__(self, agent: Agent, request: dict[str, Any], data: Any) -> None:
+        self.agent, self.request, self.data = agent, request, bytes(data or b"")
+
+    def wait(self, timeout_s: float) -> Any:
+        self.agent.under_way -= 1
+        body, data = requests.answer(self.agent.folder, self.request, self.data)
+        return body, memoryview(data)
+
+    def forget(self) -> None:
+        self.agent.forgotten.put(self.request["cmd"])
+        if self.request["cmd"] == "remove":
+            self.wait(0)
+
+
+class Agent:
+    """An agent's requests, carried out when they are waited for."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir()
+        self.folder = Folder(path, path)
+        self.under_way = self.most = 0
+        self.forgotten: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def begin(self, cmd: str, data: Any = None, **fields: Any) -> Asked:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        return Asked(self, {"cmd": cmd, **fields}, data)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> list[Place]:
+    agents = [Agent(tmp_path / name) for name in ("h1", "h2")]
+    return [
+        cast(Place, SimpleNamespace(name=a.folder.path.name, agent=a, memory=str(a.folder.path)))
+        for a in agents
+    ]
+
+
+def test_what_is_put_on_two_hosts_comes_back(
+    places: list[Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "PART_NBYTES", 100)
+    rng = np.random.default_rng(0)
+    one, two = (rng.integers(0, 255, n, np.uint8) for n in (3210, 77))
+    with bulk.folders(places) as folder:
+        name = f"{folder}/value"
+        empty = memoryview(b"")
+        bulk.put(places, name, {0: one.data, 3264: two.data, 3392: empty})
+        want = bytes(one) + bytes(54) + bytes(two)
+        got = {place.name: bytearray(len(want)) for place in places}
+
+        def taker(place: Place) -> bulk.Take:
+            def take(at: int, data: memoryview) -> None:
+                got[place.name][at : at + len(data)] = data
+
+            return take
+
+        bulk.get([bulk.File(p, name, len(want), taker(p)) for p in places])
+        assert got == {"h1": want, "h2": want}
+        for place in places:
+            assert 1 < cast(Agent, place.agent).most <= bulk.WINDOW + 2
+    assert not any(Path(place.memory, folder).exists() for place in places)
+
+
+def test_a_file_that_is_too_short_is_an_error(places: list[Place]) -> None:
+    with bulk.folders(places) as folder:
+        bulk.put(places, f"{folder}/value", {0: memoryview(b"abc")})
+        with pytest.raises(LaunchError, match="Host h1 has lost a part"):
+            bulk.get([bulk.File(places[0], f"{folder}/value", 4, lambda at, data: None)])
+
+
+@pytest.mark.parametrize("part", [1, 7, 64, 1000, 1 << 20])
+@pytest.mark.parametrize("dtype", ["i4", "u1", "bfloat16", "c16"])
+def test_shards_are_joined_from_parts_of_any_size(part: int, dtype: str) -> None:
+    """Shards of 2 by 3, in a file one after another; beside them whole arrays, some empty."""
+    kind = transfer.numpy_dtype(dtype)
+    want = np.arange(8 * 9 * 2).astype(kind).reshape(8, 9, 2)
+    scalar, empty = np.full((), 5, kind), np.zeros((0, 3), kind)
+    memory = bytearray(4096)
+    targets, frames = [], []
+    for rows, columns in itertools.product([(0, 3), (3, 8)], [(0, 3), (3, 4), (4, 9)]):
+        index = [[*rows], [*columns], [0, 2]]
+        targets.append(transfer._Target(memory, 0, want.shape, kind, index))
+        frames.append(want[slice(*rows), slice(*columns)].tobytes())
+    for array, offset in ((scalar, 2560), (empty, 2624)):
+        index = [[0, size] for size in array.shape]
+        targets.append(transfer._Target(memory, offset, array.shape, kind, index))
+        frames.append(array.tobytes())
+    joiner = transfer._Joiner(targets, [len(frame) for frame in frames])
+    data = memoryview(b"".join(frames))
+    for at in range(0, len(data), part):
+        joiner.take(at, data[at : at + part])
+    size = math.prod(want.shape)
+    assert (np.frombuffer(memory, kind, size).reshape(want.shape) == want).all()
+    assert np.frombuffer(memory, kind, 1, 2560)[0] == 5

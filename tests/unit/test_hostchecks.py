@@ -1,0 +1,105 @@
+"""What the doctor says of a cluster's hosts, and what an agent says of its own."""
+
+from __future__ import annotations
+
+import socket
+from types import SimpleNamespace
+from typing import Any, cast
+
+from jaxcluster.agent import report
+from jaxcluster.hostchecks import Row, judge, judge_ways, look, render
+from jaxcluster.launchers.fleet import Place
+
+
+def facts(**changes: Any) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "versions": {"python": "3.11.7", "jax": "0.10.2"},
+        "address": "10.0.0.1",
+        "gpus": [],
+        "tpu_chips": 0,
+        "cuda_plugin": False,
+        "cpus": 8,
+        "free_nbytes": 3 << 30,
+        "shm_free_nbytes": 1 << 30,
+    }
+    return said | changes
+
+
+def rows(*hosts: dict[str, Any] | None) -> dict[str, Row]:
+    return {row.name: row for row in judge(hosts)}
+
+
+def test_equal_hosts_have_nothing_to_be_mended() -> None:
+    found = rows(facts(), facts(address="10.0.0.2"))
+    assert all(row.ok for row in found.values())
+    assert found["address"].cells == ("10.0.0.1", "10.0.0.2")
+    assert found["devices"].cells == ("8 CPU cores", "8 CPU cores")
+    assert found["free memory"].cells[0] == "3.0 GiB"
+
+
+def test_what_differs_or_is_short_is_marked() -> None:
+    other = {"python": "3.11.9", "jax": "0.12.0"}
+    found = rows(facts(), None, facts(versions=other, free_nbytes=1 << 20, shm_free_nbytes=None))
+    assert found["python"].ok is True  # the patch level may differ
+    assert found["jax"].ok is False
+    assert found["jax"].cells == ("0.10.2", "", "0.12.0")
+    assert "--python PATH" in found["jax"].fix
+    assert found["free memory"].ok is None and found["/dev/shm"].ok is None
+    assert found["/dev/shm"].cells[2] == "not known"
+    assert rows(facts(gpus=["0", "1"]))["devices"].ok is None
+    assert rows(facts(gpus=["0"], cuda_plugin=True))["devices"].cells == ("1 GPUs, 8 CPU cores",)
+
+
+def test_hosts_that_do_not_reach_each_other_are_named() -> None:
+    ways = {"h1": {"ways": ["refused", ""]}, "h2": {"ways": ["no answer", ""]}, "h3": None}
+    found = judge_ways(["h1", "h2", "h3"], ["h1", "h2"], ways)
+    assert found.cells == ("all others", "not h1 (no answer)", "")
+    assert found.ok is False and "(h2 to h1)" in found.fix
+    assert judge_ways(["h1"], ["h1"], {"h1": {"ways": [""]}}).cells == ("no other",)
+
+
+def test_the_table() -> None:
+    shown = render(["h1", "h2"], [Row("jax", ("1", "2"), False, "mend it"), Row("x", ("", "y"))])
+    assert shown == "       h1  h2\n✗ jax  1   2\n       fix: mend it\n✓ x        y"
+
+
+def test_a_lost_host_and_a_silent_one_are_told_with_the_reason() -> None:
+    class Agent:
+        condition = ": there has been no connection to it for 9 s"
+
+        def ask(self, cmd: str, timeout_s: float, **fields: Any) -> Any:
+            from jaxcluster.errors import LaunchError
+
+            raise LaunchError("no answer")
+
+    def place(name: str, lost: str) -> Place:
+        made = SimpleNamespace(name=name, lost=lost, agent=Agent(), ranks=range(2))
+        return cast(Place, made)
+
+    shown = look([place("h1", "its agent was killed"), place("h2", "")])
+    assert "! h1: its agent was killed" in shown
+    assert "! h2: there has been no connection to it for 9 s" in shown
+
+
+def test_ways_are_tried_and_doors_opened() -> None:
+    doors = report.Doors()
+    port = doors.open("127.0.0.1")
+    assert report.ways([("127.0.0.1", port)]) == [""]
+    doors.open("")
+    assert report.ways([("127.0.0.1", port), ("no address", 1)])[0] == "Connection refused"
+    assert report.ways([]) == []
+
+
+def test_nobody_answers_within_the_time() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        address = full.getsockname()
+        with socket.create_connection(address), socket.socket() as second:
+            second.setblocking(False)
+            second.connect_ex(address)
+            assert report.ways([address] * 3, 0.1)[-1] == "no answer"
+
+
+def test_this_host_has_room() -> None:
+    room = report.host_room()
+    assert room["cpus"] >= 1 and room["free_nbytes"] > 0
+    assert report.host_room("/nowhere", "/nowhere")["free_nbytes"] is None
