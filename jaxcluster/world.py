@@ -251,7 +251,7 @@ class World:
           UsageError: it is too large, or can't be read.
           LaunchError: a host does not answer.
         """
-        if self._remote is not None:
+        if self._remote is not None and self._remote is self.processes:
             self._remote.bring_code()
 
     def explain_missing(self, error: str, ranks: Sequence[int]) -> list[str]:

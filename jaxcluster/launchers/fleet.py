@@ -26,6 +26,8 @@ from jaxcluster.registry import HostRecord
 
 CUT_S = 15.0  # without a connection before a host is given up; its agent ends by itself after 20
 LOOK_S = 0.5
+REASON_S = 3.0  # for a launcher to say why it has ended an agent
+ENDED_BY_OTHERS = re.compile("SIGTERM|SIGHUP|standard input")
 CONNECT_S = 20.0
 
 Event = dict[str, Any]
@@ -87,6 +89,7 @@ class Fleet:
         self.path = Path()  # no socket of this machine's
         self._agents = Agents(keys)
         self._events: queue.SimpleQueue[tuple[Place | None, Event]] = queue.SimpleQueue()
+        self._ending: dict[int, tuple[float, str]] = {}  # number: (not later than, why)
         self._closed = False
         self._thread = threading.Thread(target=self._tell, name="jaxcluster-hosts", daemon=True)
         self._thread.start()
@@ -235,19 +238,28 @@ class Fleet:
                 place, event = self._events.get(timeout=LOOK_S)
                 if place is not None:
                     self._take(place, event)
+            now = time.monotonic()
+            for number, (until, why) in list(self._ending.items()):
+                if now > until:
+                    self._lose(self.places[number], why)
             for place in self.places:
                 if place.agent.state is State.CUT and place.agent.cut_s > CUT_S:
                     self._lose(place, f"it has not been reached for {place.agent.cut_s:.0f} s")
 
     def _take(self, place: Place, event: Event) -> None:
         if event["event"] == "lost":  # the agent has said that it ends, or has
-            self._lose(place, place.agent.why or "its fork server has ended")
+            why = place.agent.why or "its fork server has ended"
+            if ENDED_BY_OTHERS.search(why):  # its launcher may know who, and why
+                self._ending[place.number] = time.monotonic() + REASON_S, why
+            else:
+                self._lose(place, why)
         elif event["event"] == "ended":
             self._lose(place, re.sub(r'\.("?)\.?$', r"\1", event["why"]))  # no sentence's end
         elif self.on_event is not None and not place.lost:
             self.on_event({**event, "host": place.name})
 
     def _lose(self, place: Place, why: str) -> None:
+        self._ending.pop(place.number, None)
         if place.lost:
             return
         place.lost, place.lost_at = why, time.monotonic()

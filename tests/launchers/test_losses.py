@@ -129,3 +129,18 @@ def test_a_link_that_is_cut_for_good_is_named_and_the_host_comes_back(
     cell = shown_after(notebook, "%jaxcluster restart", 90)
     assert "ranks 2, 3 replaced" in cell.text
     check_whole(notebook)
+
+
+def test_a_job_that_is_cancelled_is_told_in_slurms_words(
+    slurm: Rig, open_notebook: Callable[..., HostNotebook]
+) -> None:
+    opened = open_notebook(JAXCLUSTER_SHARED_DIR=str(slurm.shared))
+    opened.ok("%load_ext jaxcluster")
+    opened.ok("%jaxcluster start --launcher slurm --nodes 2 --ntasks-per-node 1")
+    cell = opened.begin("%%spmd\nimport time\nprint('on', flush=True)\ntime.sleep(1000)")
+    opened.until(lambda: "on" in cell.text, "the cell runs")
+    slurm["h0"].run("scancel", "--user=root")
+    opened.wait(cell, 60)
+    assert "Slurm" in cell.text, cell.text
+    assert "cancelled" in cell.text, cell.text
+    opened.run("%jaxcluster stop")
