@@ -63,6 +63,7 @@ def test_a_second_start_says_what_to_type(notebook: Notebook) -> None:
     assert "%jaxcluster attach main connects to it" in cell.error
 
 
+@pytest.mark.one_machine("it shows the plan of one machine")
 def test_a_dry_run_prints_the_plan_and_starts_nothing(notebook: Notebook) -> None:
     before = set(notebook.processes())
     cell = notebook.ok("%jaxcluster start -n 3 --devices-per-process 2 --name dry --dry-run")
