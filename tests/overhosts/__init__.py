@@ -45,6 +45,11 @@ def hosts() -> list[str]:
     return [name for name in os.environ.get(HOSTS, "").split(",") if name]
 
 
+def first_host() -> str:
+    """The one with rank 0; "" for this machine."""
+    return next(iter(hosts()), "")
+
+
 def shares(num_ranks: int, names: Sequence[str]) -> str:
     """``--hosts`` for so many ranks, as even as can be: ``h1:2,h2:1``."""
     counts = [len(range(i, num_ranks, len(names))) for i in range(len(names))]

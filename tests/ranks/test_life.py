@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from helpers import GONE_S, Home, Notebook, until
+from overhosts import Process, process_of, processes_of, send_signal
 
 import jaxcluster
 from jaxcluster import registry
@@ -127,6 +128,7 @@ def test_running_clusters_are_listed(cluster: jaxcluster.Cluster) -> None:
     assert found.owner.startswith(f"{os.getpid()}:")
 
 
+@pytest.mark.one_machine("another process attaches")
 def test_another_process_attaches_shares_the_ranks_and_leaves_them_running(
     other: Callable[[str], Owner], private_home: Home
 ) -> None:
@@ -150,6 +152,7 @@ def test_another_process_attaches_shares_the_ranks_and_leaves_them_running(
     owner.wait_for("seen")
 
 
+@pytest.mark.one_machine("another process attaches")
 def test_cells_of_two_notebooks_take_turns_in_one_order_on_all_ranks(
     other: Callable[[str], Owner], private_home: Home
 ) -> None:
@@ -178,6 +181,7 @@ def test_a_cluster_that_does_not_exist_is_not_attached_to(private_home: Home) ->
     assert "There is no cluster 'nowhere' here; none is running." in str(caught.value)
 
 
+@pytest.mark.one_machine("another process attaches")
 def test_attaching_without_a_name_takes_the_only_one(
     other: Callable[[str], Owner], private_home: Home
 ) -> None:
@@ -198,6 +202,7 @@ def test_attaching_without_a_name_takes_the_only_one(
     assert "Several clusters are running: a, b." in str(caught.value)
 
 
+@pytest.mark.one_machine("another process attaches")
 def test_an_attached_process_may_stop_the_cluster(
     other: Callable[[str], Owner], private_home: Home
 ) -> None:
@@ -221,6 +226,7 @@ def test_an_attached_process_may_stop_the_cluster(
 # --------------------------------------------------------------------------- detach
 
 
+@pytest.mark.one_machine("a cluster of hosts ends with its notebook")
 def test_a_detached_cluster_outlives_its_notebook_until_it_is_stopped(
     other: Callable[[str], Owner], private_home: Home
 ) -> None:
@@ -244,6 +250,7 @@ def test_a_detached_cluster_outlives_its_notebook_until_it_is_stopped(
     assert live_records() == []
 
 
+@pytest.mark.one_machine("a cluster of hosts ends with its notebook")
 def test_a_detached_cluster_outlives_even_kill_9(
     other: Callable[[str], Owner], private_home: Home
 ) -> None:
@@ -288,7 +295,7 @@ def test_a_deadlocked_cluster_can_be_restarted(start: Start) -> None:
 
 def test_a_cluster_whose_rank_was_killed_can_be_restarted(start: Start) -> None:
     running = start(name="again")
-    os.kill(running.record.pids[1], signal.SIGKILL)
+    send_signal(running, 1)
     until(lambda: running.dead, "the notebook hears of it")
     running.restart(clean=True)
     assert running.run("print(1)", show=False).stdout(1) == "1\n"
@@ -330,12 +337,12 @@ def test_interrupt_stops_what_runs_and_says_where(cluster: jaxcluster.Cluster) -
 
 def test_a_stop_takes_less_than_3_seconds_and_leaves_nothing(start: Start) -> None:
     running = start(4, name="short", devices_per_process=2)
-    pids = [*running.record.pids, running.record.facts[0].pid]
+    processes = processes_of(running)
     began = time.monotonic()
     seconds = running.stop()
     assert time.monotonic() - began < 10  # the issue: 3 s
     assert seconds < 10
-    assert not any(psutil.pid_exists(pid) for pid in pids)
+    assert not any(process.state for process in processes)
     assert not registry.folder("short").exists()
     assert not Path(running.record.cluster_file).exists()
     assert running.stop() == 0.0
@@ -352,9 +359,10 @@ def test_a_stop_ends_what_the_ranks_have_started(start: Start) -> None:
     )
     assert running.last is not None
     pids = [int(running.last.stdout(rank)) for rank in range(2)]
-    assert all(psutil.pid_exists(pid) for pid in pids)
+    children = [Process(process_of(running, rank).host, pid) for rank, pid in enumerate(pids)]
+    assert all(child.lives for child in children)
     running.stop()
-    until(lambda: not any(psutil.pid_exists(pid) for pid in pids), "end of the children", GONE_S)
+    until(lambda: not any(child.lives for child in children), "end of the children", GONE_S)
 
 
 def test_a_stop_waits_for_no_rank_in_a_collective(start: Start) -> None:
@@ -439,6 +447,7 @@ def test_an_owner_that_just_ends_takes_its_cluster_along(
     private_home.wait_until_empty()
 
 
+@pytest.mark.one_machine("one fork server has all ranks")
 def test_the_fork_servers_death_is_the_ranks_death_too(start: Start) -> None:
     running = start(name="orphans")
     pids = running.record.pids
@@ -449,6 +458,7 @@ def test_the_fork_servers_death_is_the_ranks_death_too(start: Start) -> None:
         running.run("1")
 
 
+@pytest.mark.one_machine("another process attaches")
 def test_only_what_this_process_owns_is_stopped_at_its_end(
     other: Callable[[str], Owner], private_home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -497,6 +507,7 @@ def test_starts_and_stops_leave_no_thread_and_no_file_in_the_kernel(
     assert more_files < files + 6  # a cluster has left 3 behind at each start
 
 
+@pytest.mark.one_machine("it looks at this machine's fork server")
 def test_two_stops_at_once_are_one(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one used to end the fork server, under the next start."""
     cluster = start(2, name="twice")

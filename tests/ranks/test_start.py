@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import socket
 import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import overhosts
 import psutil
 import pytest
 from helpers import Home
+from overhosts import Process
 
 import jaxcluster
 from jaxcluster import registry
@@ -28,6 +30,7 @@ from jaxcluster.errors import (
     PlanError,
 )
 from jaxcluster.launchers.local import LocalCluster
+from jaxcluster.launchers.remote import HostProcesses
 
 Start = Callable[..., jaxcluster.Cluster]
 LATE_S = 10.0  # that a busy machine may need beyond the time it was given
@@ -70,9 +73,10 @@ def test_what_is_happening_is_told_step_by_step(home: Home) -> None:
     told: list[str] = []
     with start_spec(make_spec(2, name="told"), told.append):
         pass
-    assert told[0] == "starting 2 processes ..."
+    first = f"starting agents on {len(overhosts.hosts())} hosts ..."
+    assert told[0] == (first if overhosts.hosts() else "starting 2 processes ...")
     steps = [
-        "starting",
+        "starting 2 processes",
         "engines 1/2",
         "engines 2/2",
         "initializing JAX on 2 processes",
@@ -107,6 +111,7 @@ def test_schedulers_variables_that_leaked_in_lead_nobody_astray(start: Start) ->
     assert on_each_rank(running, "jax.process_index(), jax.process_count()") == ["0 2", "1 2"]
 
 
+@pytest.mark.one_machine("it places the coordinator at an address of this machine")
 def test_a_chosen_coordinator_address_is_listened_on(start: Start) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -144,6 +149,7 @@ def test_clusters_side_by_side_do_not_end_each_other(start: Start) -> None:
 # --------------------------------------------------------------------------- closed off
 
 
+@pytest.mark.one_machine("hosts reach each other at their addresses")
 def test_every_port_is_on_loopback(cluster: jaxcluster.Cluster, home: Home) -> None:
     cluster.run("total = jnp.sum(x)")  # gloo listens from the first collective on
     listening = {}
@@ -163,16 +169,18 @@ def test_ipyparallels_keys_are_on_and_in_no_command_line(
     security = Path(cluster.record.cluster_file).parent
     cluster_id = Path(cluster.record.cluster_file).stem.removeprefix("cluster-")
     secrets = []
-    for kind in ("engine", "client"):
+    kinds = ("client",) if overhosts.hosts() else ("engine", "client")
+    for kind in kinds:
         path = security / f"ipcontroller-{cluster_id}-{kind}.json"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         said = json.loads(path.read_text())
         secrets.append(said["curve_serverkey"] or said["key"])  # curve, where zmq has it
     assert all(len(secret) >= 32 for secret in secrets)
-    for line in home.processes().values():
+    for line in (*home.processes().values(), *overhosts.look()):
         assert not any(secret in line for secret in secrets)
 
 
+@pytest.mark.one_machine("it looks at this machine's sockets")
 def test_only_this_user_can_reach_the_ranks_sockets(cluster: jaxcluster.Cluster) -> None:
     root = registry.runtime_root()
     assert stat.S_IMODE(root.stat().st_mode) == 0o700
@@ -248,19 +256,21 @@ def test_a_coordinator_that_ends_while_the_cluster_comes_up_is_told_at_once(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not after all the time that a start has, and not as what it does to the ranks."""
-    start_coordinator = LocalCluster.start_coordinator
+    of: type[Any] = HostProcesses if overhosts.hosts() else LocalCluster
+    start_coordinator = of.start_coordinator
 
-    def start_and_kill(local: LocalCluster, address: str) -> int:
-        pid = start_coordinator(local, address)
-        os.kill(pid, signal.SIGKILL)
+    def start_and_kill(processes: Any, address: str) -> int:
+        pid: int = start_coordinator(processes, address)
+        Process(overhosts.first_host(), pid).send()
         return pid
 
-    monkeypatch.setattr(LocalCluster, "start_coordinator", start_and_kill)
+    monkeypatch.setattr(of, "start_coordinator", start_and_kill)
     began = time.monotonic()
     with pytest.raises(LaunchError) as caught:
         jaxcluster.start(2, name="bad", timeout_s=60)
     assert time.monotonic() - began < 30
-    assert str(caught.value).startswith("The coordinator ended (killed by SIGKILL).")
+    where = f" on host {overhosts.first_host()}" if overhosts.hosts() else ""
+    assert str(caught.value).startswith(f"The coordinator ended (killed by SIGKILL{where}).")
     assert_nothing_is_registered("bad")
 
 
@@ -276,7 +286,9 @@ def test_too_short_a_time_says_how_to_get_more(home: Home) -> None:
 def test_devices_that_are_not_there_are_said_to_be_missing(home: Home) -> None:
     with pytest.raises(PlanError) as caught:
         jaxcluster.start(2, name="bad", platform="cuda", env={"CUDA_VISIBLE_DEVICES": ""})
-    assert "2 processes on 1 host asked for GPUs, but no GPU is visible there." in str(caught.value)
+    on = "2 hosts" if overhosts.hosts() else "1 host"
+    told = f"2 processes on {on} asked for GPUs, but no GPU is visible there."
+    assert told in str(caught.value)
     assert "%jaxcluster start -n 2 --platform cpu" in str(caught.value)
     assert_nothing_is_registered("bad")
 
@@ -302,6 +314,7 @@ def test_after_a_failure_the_next_start_works(start: Start) -> None:
 # --------------------------------------------------------------------------- without fork
 
 
+@pytest.mark.one_machine("it looks at this machine's processes")
 def test_where_fork_is_not_to_be_had_ranks_are_plain_processes(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
