@@ -196,5 +196,19 @@ def test_a_kill_for_want_of_memory_is_told_once_for_each_that_the_kernel_counted
     assert kills.describe_exit(-9) == "killed by SIGKILL"
 
 
+def test_this_machines_kernel_is_not_to_blame_for_an_end_on_another_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = 7
+    monkeypatch.setattr(exits, "oom_kills", lambda: counted)
+    kills = OomKills()
+    counted = 8
+    there = {"event": "exit", "code": -9, "host": "h2"}
+    assert exits.describe_event(there, kills) == "killed by SIGKILL on host h2"
+    assert exits.describe_event({"event": "exit", "code": -9}) == "killed by SIGKILL"
+    here = exits.describe_event({"event": "exit", "code": -9}, kills)
+    assert here == "killed by SIGKILL by the kernel: out of memory"
+
+
 def test_the_kernels_count_of_such_kills_is_read_where_there_is_one() -> None:
     assert exits.oom_kills() >= 0
