@@ -91,7 +91,7 @@ class Carried:
 def test_what_another_rank_prints_is_shown_while_one_is_silent(ranks: jaxcluster.Cluster) -> None:
     """It is asked again and again why it is silent, and each time it is waited for."""
     shown: list[str] = []
-    os.kill(ranks.record.pids[1], signal.SIGSTOP)
+    send_signal(ranks, 1, signal.SIGSTOP)
     try:
         began = time.monotonic()
         carried = Carried(
@@ -103,7 +103,7 @@ def test_what_another_rank_prints_is_shown_while_one_is_silent(ranks: jaxcluster
         assert time.monotonic() - began < 10 + BUSY_S
         assert len(set(shown)) > 10
     finally:
-        os.kill(ranks.record.pids[1], signal.SIGCONT)
+        send_signal(ranks, 1, signal.SIGCONT)
     assert carried.end() is None
 
 
