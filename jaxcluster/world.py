@@ -28,6 +28,9 @@ from jaxcluster.ranks import name_ranks, several_hosts
 
 LOG_END_NBYTES = 1 << 18  # of a log that are read for the last words of a rank
 ASK_S = 2.0  # for answers that a beacon gives at once
+# How jaxlib ends a process that has lost the coordinator: it aborts, and another thread that is just
+# in a collective may crash of that first.
+BY_JAX = (signal.SIGABRT, signal.SIGSEGV)
 
 
 class World:
@@ -158,7 +161,7 @@ class World:
                 self.mark_dead(rank, why)
         elif event["event"] == "exit" and event["role"] == "rank":
             why = describe_event(event, self._oom_kills)
-            if self.coordinator_died and event["code"] == -signal.SIGABRT:
+            if self.coordinator_died and -event["code"] in BY_JAX:
                 why = f"ended by JAX, whose coordinator had died: {self.coordinator_died}"
             self.mark_dead(event["rank"], obituary.explain(why, self._log_end(event["rank"])))
         elif event["event"] == "exit" and event["role"] == "coordinator":
