@@ -28,8 +28,8 @@ from jaxcluster.ranks import name_ranks, several_hosts
 
 LOG_END_NBYTES = 1 << 18  # of a log that are read for the last words of a rank
 ASK_S = 2.0  # for answers that a beacon gives at once
-# How jaxlib ends a process that has lost the coordinator: it aborts, and another thread that is just
-# in a collective may crash of that first.
+# How jaxlib ends a process that has lost the coordinator: it aborts, and a thread that is just in a
+# collective may crash of that first.
 BY_JAX = (signal.SIGABRT, signal.SIGSEGV)
 
 

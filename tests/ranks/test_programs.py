@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import overhosts
 import pytest
 from helpers import Home
 
@@ -164,11 +165,13 @@ def test_constants_that_jax_makes_arguments_of_are_told_apart(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As jax does where its switch for that is set before it is imported."""
-    monkeypatch.setenv("JAX_USE_SIMPLIFIED_JAXPR_CONSTANTS", "1")
+    switch = "JAX_USE_SIMPLIFIED_JAXPR_CONSTANTS"
+    monkeypatch.setenv(switch, "1")
+    env = {switch: "1"} if overhosts.hosts() else {}  # they have environments of their own
     quit_warm()  # it has imported jax without
     sums = "v = np.arange(100.0) + {}\nf = jax.jit(lambda a: a.sum() * jnp.sum(v))\n"
     try:
-        with jaxcluster.start(2, devices_per_process=2) as cluster:
+        with jaxcluster.start(2, devices_per_process=2, env=env) as cluster:
             same = sums.format(1) + "print(float(f(x)), len(f.lower(x)._lowering.const_args))"
             assert cluster.run(SETUP + same).stdout() == "141400.0 1\n"
             with pytest.raises(Divergence):
