@@ -115,7 +115,8 @@ def explain(why: str, log: str) -> str:
     crash = find_crash(log)
     if crash is None or crash.signal not in why:
         return why
-    return f"{why} ({crash.error.lower()}) {crash.place}"
+    named = why.replace(crash.signal, f"{crash.signal} ({crash.error.lower()})", 1)
+    return f"{named} {crash.place}"
 
 
 def last_words(log: str) -> str:

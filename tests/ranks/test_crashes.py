@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from helpers import until
-from overhosts import send_signal
+from overhosts import place, send_signal
 
 import jaxcluster
 from jaxcluster.errors import CellFailed, RankDied
@@ -17,7 +17,7 @@ SETUP = "import jax, jax.numpy as jnp, os, time, threading; rank = jax.process_i
 
 
 @pytest.mark.parametrize(
-    ("deed", "name", "error", "place"),
+    ("deed", "name", "error", "inner"),
     [
         ("import ctypes; ctypes.string_at(0)", "SIGSEGV", "segmentation fault", "in string_at"),
         ("os.abort()", "SIGABRT", "aborted", ""),
@@ -25,17 +25,18 @@ SETUP = "import jax, jax.numpy as jnp, os, time, threading; rank = jax.process_i
     ],
 )
 def test_a_crash_is_told_with_its_line(
-    start: Start, deed: str, name: str, error: str, place: str
+    start: Start, deed: str, name: str, error: str, inner: str
 ) -> None:
     cluster = start(2, devices_per_process=1)
     cluster.run(f"{SETUP}\ndef broken():\n    {deed}", execution_count=5)
+    where = place(cluster, 1)
     with pytest.raises(RankDied) as caught:
         cluster.run("print('before')\nif rank == 1:\n    broken()", execution_count=7, show=False)
     told = str(caught.value)
     assert told.startswith(
-        f"Rank 1 died in cell [7]: killed by {name} ({error}) at cell [5] line 3, in broken"
+        f"Rank 1 died in cell [7]: killed by {name} ({error}){where} at cell [5] line 3, in broken"
     ), told
-    assert place in told
+    assert inner in told
     assert "  cell [5] line 3, in broken\n  cell [7] line 3\n" in told
     assert "New processes" in told
 
@@ -43,7 +44,8 @@ def test_a_crash_is_told_with_its_line(
 def test_a_crash_in_a_thread_of_the_users(start: Start) -> None:
     cluster = start(2, devices_per_process=1)
     cluster.run(SETUP)
-    with pytest.raises(RankDied, match=r"SIGABRT \(aborted\) at cell \[8\] line 2, in work"):
+    told = rf"SIGABRT \(aborted\){place(cluster, 0)} at cell \[8\] line 2, in work"
+    with pytest.raises(RankDied, match=told):
         cluster.run(
             "def work():\n    os.abort()\n"
             "if rank == 0:\n    threading.Thread(target=work).start()\ntime.sleep(20)",
@@ -91,9 +93,10 @@ def test_a_process_that_the_user_started_may_crash(start: Start) -> None:
         "pid = os.fork()\nif pid == 0: os.abort()\nos.waitpid(pid, 0)[1] & 127", show=False
     )
     assert record.result(1) == {"text/plain": "6"}
+    where = place(cluster, 1)
     send_signal(cluster, 1)
     until(lambda: cluster.dead, "news of the death", 20)
-    with pytest.raises(RankDied, match=r"Rank 1 died \(killed by SIGKILL\)"):
+    with pytest.raises(RankDied, match=rf"Rank 1 died \(killed by SIGKILL{where}\)"):
         cluster.run("1", show=False)
 
 
