@@ -745,11 +745,16 @@ class RunningCell:
     def _end_hung(self) -> bool:
         """Rank processes that will never answer are ended, as dead ones are, where that is wanted.
 
-        Returns whether there are such ranks: nothing can be settled with them.
+        On a busy machine it is waited until it is clear which these are. Returns whether there are
+        such ranks: nothing can be settled with them.
         """
         cluster, world = self.cluster, self._world
-        silent = silence.silent_ranks(world.link, self.silent)
-        whys = self._silences.why(sorted(silent))
+        while True:
+            silent = silence.silent_ranks(world.link, self.silent)
+            whys = self._silences.why(sorted(silent))
+            if not any(why.may_pass for why in whys.values()):
+                break
+            self._rest()
         hung = {rank: why.words for rank, why in whys.items() if why.is_hung}
         if cluster.recovery == "auto" and cluster.can_restart and not self._left_early:
             for rank, why in hung.items():

@@ -73,7 +73,8 @@ def hung_ranks(
         check()
         whys = silences.why(sorted(silent))
         stopped = all(why.kind in ("stopped", "traced") for why in whys.values())
-        if stopped or time.monotonic() > deadline:
+        unsure = any(why.may_pass for why in whys.values())
+        if stopped or (time.monotonic() > deadline and not unsure):
             return {rank: why for rank, why in whys.items() if why.is_hung}
     return {}
 
