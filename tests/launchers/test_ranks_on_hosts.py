@@ -34,6 +34,7 @@ CHOICE = (
 AT_LEAST = 170  # tests; fewer: some were not found, or left out
 
 
+@pytest.mark.any_jax  # it takes 1 to 2 minutes
 @pytest.mark.timeout(600)
 def test_what_is_true_of_ranks_on_one_machine_is_true_of_them_on_two_hosts(ssh: Rig) -> None:
     variables = {
