@@ -97,7 +97,7 @@ def _redirect(module: Any) -> None:
     @functools.wraps(make_spec)
     def elsewhere(num_processes: int | None = None, **options: Any) -> Any:
         is_count = isinstance(num_processes, int) and num_processes > 0
-        here = options.get("launcher", "local") == "local" and not options.get("detach")
+        here = options.get("launcher", "local") == "local"
         if here and (is_count or num_processes is None):
             where = shares(num_processes or 2, hosts())
             options = {**options, "launcher": "ssh", "hosts": where}

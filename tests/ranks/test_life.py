@@ -128,7 +128,6 @@ def test_running_clusters_are_listed(cluster: jaxcluster.Cluster) -> None:
     assert found.owner.startswith(f"{os.getpid()}:")
 
 
-@pytest.mark.one_machine("another process attaches")
 def test_another_process_attaches_shares_the_ranks_and_leaves_them_running(
     other: Callable[[str], Owner], private_home: Home
 ) -> None:
@@ -152,7 +151,6 @@ def test_another_process_attaches_shares_the_ranks_and_leaves_them_running(
     owner.wait_for("seen")
 
 
-@pytest.mark.one_machine("another process attaches")
 def test_cells_of_two_notebooks_take_turns_in_one_order_on_all_ranks(
     other: Callable[[str], Owner], private_home: Home
 ) -> None:
@@ -181,7 +179,6 @@ def test_a_cluster_that_does_not_exist_is_not_attached_to(private_home: Home) ->
     assert "There is no cluster 'nowhere' here; none is running." in str(caught.value)
 
 
-@pytest.mark.one_machine("another process attaches")
 def test_attaching_without_a_name_takes_the_only_one(
     other: Callable[[str], Owner], private_home: Home
 ) -> None:
@@ -202,7 +199,6 @@ def test_attaching_without_a_name_takes_the_only_one(
     assert "Several clusters are running: a, b." in str(caught.value)
 
 
-@pytest.mark.one_machine("another process attaches")
 def test_an_attached_process_may_stop_the_cluster(
     other: Callable[[str], Owner], private_home: Home
 ) -> None:
@@ -226,7 +222,6 @@ def test_an_attached_process_may_stop_the_cluster(
 # --------------------------------------------------------------------------- detach
 
 
-@pytest.mark.one_machine("a cluster of hosts ends with its notebook")
 def test_a_detached_cluster_outlives_its_notebook_until_it_is_stopped(
     other: Callable[[str], Owner], private_home: Home
 ) -> None:
@@ -250,7 +245,6 @@ def test_a_detached_cluster_outlives_its_notebook_until_it_is_stopped(
     assert live_records() == []
 
 
-@pytest.mark.one_machine("a cluster of hosts ends with its notebook")
 def test_a_detached_cluster_outlives_even_kill_9(
     other: Callable[[str], Owner], private_home: Home
 ) -> None:
@@ -458,7 +452,6 @@ def test_the_fork_servers_death_is_the_ranks_death_too(start: Start) -> None:
         running.run("1")
 
 
-@pytest.mark.one_machine("another process attaches")
 def test_only_what_this_process_owns_is_stopped_at_its_end(
     other: Callable[[str], Owner], private_home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -466,10 +459,10 @@ def test_only_what_this_process_owns_is_stopped_at_its_end(
     owner.wait_for("ready")
     monkeypatch.setattr("jaxcluster.cluster._open", {})  # the shared clusters of other tests
     attached = attach()
-    pids = attached.record.pids
+    processes = processes_of(attached)
     stop_owned()
     assert attached.closed
-    assert all(psutil.pid_exists(pid) for pid in pids)
+    assert all(process.lives for process in processes)
 
 
 # --------------------------------------------------------------------------- a dead kernel

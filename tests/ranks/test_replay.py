@@ -451,7 +451,6 @@ def test_a_cells_settings_do_not_disturb_the_check(
         ranks.run(off, show=False)
 
 
-@pytest.mark.one_machine("another process attaches")
 def test_no_other_notebook_hands_out_a_cell_meanwhile(
     ranks: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,10 +7,7 @@ from collections.abc import Callable
 import pytest
 from helpers import GONE_S, Notebook, until
 
-pytestmark = [
-    pytest.mark.any_jax,
-    pytest.mark.one_machine("another notebook attaches, or the cluster outlives its own"),
-]
+pytestmark = pytest.mark.any_jax
 
 Open = Callable[..., Notebook]
 

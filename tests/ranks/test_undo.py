@@ -291,7 +291,6 @@ def test_pushed_names_stay(ranks: jaxcluster.Cluster) -> None:
     shows(ranks, "x, y, z", "3 1 3")
 
 
-@pytest.mark.one_machine("another process attaches")
 def test_another_notebooks_cell_since_refuses_it(ranks: jaxcluster.Cluster) -> None:
     ranks.run("x = 1")
     other = jaxcluster.cluster.connect(ranks.record)

@@ -78,7 +78,6 @@ def test_a_skip_in_a_background_cell_is_that_cells(ranks: jaxcluster.Cluster) ->
     later.wait()
 
 
-@pytest.mark.one_machine("another process attaches")
 def test_a_cell_of_another_notebook_is_not_called_diverged(ranks: jaxcluster.Cluster) -> None:
     other = jaxcluster.cluster.connect(ranks.record)
     try:
@@ -90,7 +89,6 @@ def test_a_cell_of_another_notebook_is_not_called_diverged(ranks: jaxcluster.Clu
         other.close()
 
 
-@pytest.mark.one_machine("another process attaches")
 def test_a_skip_is_named_to_the_notebook_whose_cell_skipped(ranks: jaxcluster.Cluster) -> None:
     other = jaxcluster.cluster.connect(ranks.record)
     try:
