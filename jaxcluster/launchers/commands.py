@@ -193,12 +193,17 @@ class GuardedCommands:
     def _end_orphan(pid: int | None, task: guard.Task) -> None:
         """The guard was killed: do what it would have done."""
         deadline = time.monotonic() + task.term_s
+        told: set[int] = set()
         while pid is not None:
             left = [p for p, (_, group) in guard.processes().items() if group == pid]
             if not left:
                 break
             late = time.monotonic() > deadline
-            for one in left:
+            # The command itself has had its SIGTERM from the kernel; a second one would keep
+            # mpiexec from cleaning up.
+            others = [] if pid in left else [p for p in left if p not in told]
+            for one in left if late else others:
+                told.add(one)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(one, signal.SIGKILL if late else signal.SIGTERM)
             time.sleep(0.05)

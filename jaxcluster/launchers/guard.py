@@ -17,10 +17,11 @@ A command ends
   (The end of the input alone does not tell it: a process that the notebook has forked may hold the
   pipe open.)
 
-In every case: its standard input is closed if it was kept open, then its process group gets
-SIGTERM, then SIGKILL; and then, exactly once, its cancel command runs. With the last command
-everything that any of them has started in a session of its own ends as well: this process is their
-subreaper. If this process is killed itself, the kernel sends the commands SIGTERM.
+In every case: its standard input is closed if it was kept open, then it gets SIGTERM; when it has
+ended, the others of its process group do; those that are late get SIGKILL. Then, exactly once, its
+cancel command runs. With the last command everything that any of them has started in a session of
+its own ends as well: this process is their subreaper. If this process is killed itself, the kernel
+sends the commands SIGTERM.
 """
 
 from __future__ import annotations
@@ -308,7 +309,8 @@ class Guard:
                     one.process.stdin.close()
                 one.enter("asked", one.task.stdin_s if one.process.stdin is not None else 0.0)
             elif one.phase == "asked" and one.late:
-                one.signal_group(signal.SIGTERM)
+                # It alone at first: mpiexec whose logins were killed leaves its folder behind.
+                _kill(one.process.pid, signal.SIGTERM)
                 one.enter("termed", one.task.term_s)
             elif one.phase == "termed" and one.late:
                 one.signal_group(signal.SIGKILL)
