@@ -205,6 +205,9 @@ def test_a_copy_follows_the_folder(agent: Agent, folder: Path) -> None:
     (folder / "pkg" / "__init__.py").unlink()
     syncing.bring(places)
     assert not (agent.folder.path / "code" / "pkg").exists()
+    make(folder, "pkg/b.py")  # as it was before it went
+    syncing.bring(places)
+    assert "pkg/b.py" in agent.has()
     assert not list(folder.glob(".jaxcluster*"))
 
 
@@ -221,6 +224,11 @@ def test_each_version_of_a_file_is_a_second_newer_there(agent: Agent, folder: Pa
     agent.asked.clear()
     syncing.bring(places)
     assert "write" not in agent.asked  # it was only touched
+    age(folder)
+    syncing.bring(places)
+    agent.asked.clear()
+    syncing.bring(places)
+    assert agent.asked == []
     assert int((agent.folder.path / "code" / "a.py").stat().st_mtime) == seen[-1]
 
 
