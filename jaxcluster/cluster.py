@@ -733,6 +733,8 @@ class Cluster:
         """Bind names on the ranks. See ``jaxcluster.transfer.push``."""
         from jaxcluster import transfer  # with numpy, which a shell command has no use for
 
+        if not self.closed:
+            self.world.bring_code()  # of which the values' classes may be
         transfer.push(self.world, values, ranks)
         for rank in self.check_ranks(ranks):
             if rank in self.world.names:

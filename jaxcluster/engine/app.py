@@ -30,6 +30,7 @@ from jaxcluster.engine import (
     inspection,
     jax_private,
     log,
+    settings,
     state,
     strict,
     undo,
@@ -249,8 +250,10 @@ def find_modules_here(code: str = "") -> None:
     a file ``token.py``), so it is started with ``python -P``.
     """
     if not os.environ.get("PYTHONSAFEPATH"):
-        here = ([code] if code else []) + ["", os.getcwd()]
+        here = ("", os.getcwd())
         sys.path[:] = [*here, *(path for path in sys.path if path not in here)]
+        if code:
+            settings.use_code(code)
 
 
 def apply_warnings() -> None:

@@ -45,6 +45,9 @@ SETTINGS = (
 # They belong to the process and its place in the cluster, whatever a cell has tried.
 OF_THE_PROCESS = ("jax_platforms", "jax_num_cpu_devices", "jax_enable_preemption_service")
 OF_THE_CLUSTER = ("JAXCLUSTER_", "IPP_", "JPY_")
+CODE = "jaxcluster:code"  # stands on a saved ``sys.path`` for where brought modules lie
+
+_code = ""  # where they lie here
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ class Settings:
             "jax.config": Setting(_read_config, _write_config),
             "jax.set_mesh": Setting(lambda: self._mesh, _set_context_mesh),
             "the current folder": Setting(os.getcwd, _change_folder),
-            "sys.path": Setting(lambda: list(sys.path), _write_path),
+            "sys.path": Setting(_read_path, _write_path),
             # Before numpy's: %precision sets numpy's precision, and resets its formatter.
             "IPython": Setting(self._read_ipython, self._write_ipython),
             randomness.PYTHON: Setting(random.getstate, random.setstate),
@@ -279,8 +282,21 @@ def _change_folder(path: str) -> None:
         os.chdir(path)
 
 
+def use_code(folder: str) -> None:
+    """Let this rank find modules that were brought to ``folder`` before all others."""
+    global _code
+    _code = folder
+    sys.path[:] = [folder, *(path for path in sys.path if path != folder)]
+
+
+def _read_path() -> list[str]:
+    return [CODE if path == _code else path for path in sys.path]
+
+
 def _write_path(paths: list[str]) -> None:
     """In the order that cells have made; what this process has besides comes last."""
+    # Brought modules lie elsewhere on another host, and with another agent.
+    paths = [_code or path if path == CODE else path for path in paths]
     sys.path[:] = [*paths, *(p for p in sys.path if p not in paths)]
     importlib.invalidate_caches()
 

@@ -255,8 +255,8 @@ class Sync:
           UsageError: the files are too many, too large, or one can't be read.
           LaunchError: a host does not answer; what it has by then counts.
         """
-        if self.wish.folder is None:
-            return
+        if self.wish.folder is None or not self.wish.folder.is_dir():
+            return  # a folder that is gone, or can't be reached just now, takes nothing along
         places = [place for place in places if not place.lost]
         known = self._sharing | self._copies.keys()
         if new := [place for place in places if place.folder not in known]:

@@ -95,7 +95,7 @@ def test_a_folder_without_code_gets_some_later(ssh: Rig, folder: Folder) -> None
 def test_a_successors_host_gets_it_again(ssh: Rig, folder: Folder) -> None:
     folder.write("mine.py", "value = 3\n")
     folder.start()
-    folder.each("import mine", "mine.value")
+    folder.each("import mine, sys; sys.path.insert(1, '/mine')", "mine.value")
     (pid,) = [
         pid
         for pid, line in ssh["h2"].processes().items()
@@ -105,6 +105,15 @@ def test_a_successors_host_gets_it_again(ssh: Rig, folder: Folder) -> None:
     folder.notebook.run("%%spmd\npass")
     folder.write("mine.py", "value = 4\n")
     assert folder.each("import importlib, mine; importlib.reload(mine)", "mine.value") == ["4"] * 4
+    found = folder.each("import os, sys", "(os.listdir(sys.path[0]), sys.path[1])")
+    assert all("mine.py" in one and one.endswith("'/mine')") for one in found)
+
+
+def test_a_pushed_objects_class_is_there(ssh: Rig, folder: Folder) -> None:
+    folder.start()
+    folder.write("kinds.py", "class Kind:\n    text = 'mine'\n")
+    folder.notebook.ok("from kinds import Kind\nkind = Kind()\n%push kind")
+    assert folder.each("", "kind.text") == ["mine"] * 4
 
 
 def test_what_is_not_sent_is_said(ssh: Rig, folder: Folder) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from jaxcluster.agent import requests
 from jaxcluster.agent.folder import Folder
+from jaxcluster.engine import settings
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers import sync
 from jaxcluster.launchers.fleet import Place
@@ -263,6 +265,30 @@ def test_a_file_that_fails_on_its_way_is_sent_again(
     assert agent.has() == {}
     syncing.bring(places)
     assert set(agent.has()) == {"a.py"}
+
+
+def test_a_folder_that_is_gone_takes_nothing_along(agent: Agent, folder: Path) -> None:
+    make(folder, "a.py")
+    syncing, places = Sync(Wish(folder)), [agent.place()]
+    syncing.bring(places)
+    folder.rename(folder.with_name("away"))
+    syncing.bring(places)
+    assert set(agent.has()) == {"a.py"}
+
+
+def test_a_saved_path_leads_to_the_modules_of_another_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "path", ["", "/usr/lib"])
+    monkeypatch.setattr(settings, "_code", "")
+    settings.use_code("/one/code")
+    assert sys.path == ["/one/code", "", "/usr/lib"]
+    sys.path.insert(1, "/mine")
+    saved = settings._read_path()
+    sys.path[:] = ["", "/usr/lib"]
+    settings.use_code("/two/code")
+    settings._write_path(saved)
+    assert sys.path == ["/two/code", "/mine", "", "/usr/lib"]
 
 
 def test_another_agent_gets_all_of_it(agent: Agent, folder: Path, tmp_path: Path) -> None:
