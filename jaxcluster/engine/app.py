@@ -40,7 +40,13 @@ from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.clientcode import ClientCode, RankKernel
 from jaxcluster.engine.facts import engine_facts
 from jaxcluster.engine.journal import Journal
-from jaxcluster.engine.processes import WARNINGS, busy_s, die_with_parent, process_token
+from jaxcluster.engine.processes import (
+    WARNINGS,
+    busy_s,
+    die_with_parent,
+    pid_space_mark,
+    process_token,
+)
 from jaxcluster.engine.selfcheck import SelfCheck
 from jaxcluster.engine.shards import ArrayViews
 from jaxcluster.engine.values import Values
@@ -70,7 +76,7 @@ class JaxEngine(IPEngine):
         ipyparallel makes a part of Python names of it.
         """
         token = process_token(os.getpid()).replace(":", "-")
-        return f"{self.session.session}-jaxcluster-{token.rstrip('-?')}"
+        return f"{self.session.session}-jaxcluster-{pid_space_mark()}-{token.rstrip('-?')}"
 
     def init_signal(self) -> None:
         """Leave SIGINT to the runner, and SIGTERM to the system: a rank has nothing to tidy up."""

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any as AnyType
 
+from ipyparallel import error
 from ipyparallel.engine.kernel import IPythonParallelKernel
 from traitlets import Any
 
 from jaxcluster.engine.cells import CellRunner
+from jaxcluster.engine.processes import process_token, send_signal
 
 _APPLY = IPythonParallelKernel.do_apply.__code__
 
@@ -41,6 +44,17 @@ class RankKernel(IPythonParallelKernel):
 
     shell_channel_thread = Any(_NoChannelThread())
     _supports_kernel_subshells = False
+    control_msg_types = [*IPythonParallelKernel.control_msg_types, "signal_request"]  # noqa: RUF012
+
+    async def signal_request(self, stream: AnyType, ident: AnyType, parent: AnyType) -> None:
+        """Send this process a signal: no controller of another host can. The control thread."""
+        try:
+            send_signal(process_token(os.getpid()), parent["content"]["sig"])
+            content = {"status": "ok"}
+        except Exception:
+            content = error.wrap_exception()
+        metadata = {"engine": self.ident, "status": content["status"]}
+        self.session.send(stream, "signal_reply", content, parent, ident, metadata=metadata)
 
 
 class ClientCode:

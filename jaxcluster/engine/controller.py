@@ -9,15 +9,14 @@ right after its fork, to be ended with its parent.
 It also does what ipyparallel leaves to a process beside each engine, its nanny, which costs a start
 the imports of one more process a rank: it sends a rank the signals that clients ask for, whatever
 the rank is in, and tells clients at once of one that has died. A rank's identity ends in its
-process's token (``JaxEngine.ident``); engines without one are left to their own nannies.
+process's token (``JaxEngine.ident``); engines without one are left to their own nannies. A rank of
+another host gets the request itself, on a thread of its own (``RankKernel.signal_request``).
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import signal
 import sys
 import time
 from typing import Any
@@ -30,34 +29,17 @@ from ipyparallel.controller.hub import Hub
 from jupyter_client.session import Session
 from zmq.devices import ThreadMonitoredQueue
 
-from jaxcluster.engine.processes import die_with_parent, is_alive
+from jaxcluster.engine.processes import die_with_parent, pid_space_mark, send_signal
 
-_TOKEN = re.compile(rb"-jaxcluster-(\d+)-(\d+)$")
+_TOKEN = re.compile(rb"-jaxcluster-([0-9a-f]+)-(\d+)-(\d+)$")
 
 
 def process_of(identity: bytes) -> str | None:
-    """The token of an engine's process; None for engines that are not ours."""
+    """The token of an engine's process; None for one of another host, or not of ours."""
     found = _TOKEN.search(identity)
-    return b":".join(found.groups()).decode() if found else None
-
-
-def send_signal(token: str, sig: int | str) -> None:
-    """Send a signal, a number or a name, to the process that ``token`` names.
-
-    Raises:
-      ValueError: there is no such signal.
-      ProcessLookupError: the process has ended.
-    """
-    if isinstance(sig, str) and sig not in signal.Signals.__members__:
-        raise ValueError(f"there is no signal {sig!r}")
-    if not is_alive(token):
-        raise ProcessLookupError("this engine's process has ended")
-    try:
-        os.kill(int(token.partition(":")[0]), signal.Signals[sig] if isinstance(sig, str) else sig)
-    except OSError as problem:
-        if problem.errno == errno.EINVAL:
-            raise ValueError(f"there is no signal {sig!r}") from None
-        raise
+    if found is None or found[1].decode() != pid_space_mark():
+        return None
+    return b":".join(found.groups()[1:]).decode()
 
 
 class SignallingQueue(ThreadMonitoredQueue):

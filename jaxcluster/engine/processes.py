@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import hashlib
 import os
 import resource
 import signal
@@ -62,6 +64,30 @@ def pid_space() -> str:
             return f"{boot_id.read().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return os.uname().nodename
+
+
+def pid_space_mark() -> str:
+    """``pid_space`` in a few letters, which differ from those of any other host."""
+    return hashlib.blake2s(pid_space().encode(), digest_size=6).hexdigest()
+
+
+def send_signal(token: str, sig: int | str) -> None:
+    """Send a signal, a number or a name, to the process that ``token`` names.
+
+    Raises:
+      ValueError: there is no such signal.
+      ProcessLookupError: the process has ended.
+    """
+    if isinstance(sig, str) and sig not in signal.Signals.__members__:
+        raise ValueError(f"there is no signal {sig!r}")
+    if not is_alive(token):
+        raise ProcessLookupError("this engine's process has ended")
+    try:
+        os.kill(int(token.partition(":")[0]), signal.Signals[sig] if isinstance(sig, str) else sig)
+    except OSError as problem:
+        if problem.errno == errno.EINVAL:
+            raise ValueError(f"there is no signal {sig!r}") from None
+        raise
 
 
 def findable(env: Mapping[str, str], cwd: str) -> dict[str, str]:

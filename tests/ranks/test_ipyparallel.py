@@ -58,6 +58,7 @@ def test_our_cells_stay_ours(cluster: jaxcluster.Cluster, client: Any) -> None:
     assert record.result(3) == {"text/plain": "3"}
 
 
+@pytest.mark.one_machine("ipyparallel lists what runs on this machine")
 def test_the_cluster_is_in_ipyparallels_own_list(cluster: jaxcluster.Cluster) -> None:
     path = Path(cluster.record.cluster_file)
     saved = json.loads(path.read_text())
@@ -67,6 +68,7 @@ def test_the_cluster_is_in_ipyparallels_own_list(cluster: jaxcluster.Cluster) ->
     assert "jaxcluster-shared" in done.stdout
 
 
+@pytest.mark.one_machine("ipyparallel lists what runs on this machine")
 def test_a_client_in_another_process_finds_the_engines(cluster: jaxcluster.Cluster) -> None:
     cluster_id = Path(cluster.record.cluster_file).stem.removeprefix("cluster-")
     done = python(
@@ -80,6 +82,7 @@ def test_a_client_in_another_process_finds_the_engines(cluster: jaxcluster.Clust
     assert done.stdout == "[0, 1, 2, 3] [2, 2, 2, 2]\n"
 
 
+@pytest.mark.one_machine("ipyparallel lists what runs on this machine")
 def test_a_cluster_that_has_ended_leaves_the_list_of_who_knew_it(
     start: Callable[..., jaxcluster.Cluster],
 ) -> None:
@@ -126,7 +129,10 @@ def begun(client: Any, source: str, tmp_path: Path) -> Any:
     """A cell of ipyparallel's that has begun on all engines."""
     folder = tmp_path / "begun"
     folder.mkdir()
-    mark = f"import os, pathlib, time\npathlib.Path({str(folder)!r}, str(os.getpid())).touch()\n"
+    mark = (  # pids of two hosts may be equal
+        "import os, pathlib, socket, time\nme = f'{socket.gethostname()}-{os.getpid()}'\n"
+        f"pathlib.Path({str(folder)!r}, me).touch()\n"
+    )
     result = client[:].execute(mark + source, block=False)
     until(lambda: len(list(folder.iterdir())) == 4, "it has begun on all engines")
     return result
@@ -218,10 +224,11 @@ def test_signals_leave_idle_ranks_and_their_launches_alone(
 
 
 IN_A_FINALIZER = """
-import gc, time, pathlib, os
+import gc, time, pathlib, os, socket
+me = f'{{socket.gethostname()}}-{{os.getpid()}}'
 class Last:
     def __del__(self):
-        pathlib.Path({folder!r}, str(os.getpid())).touch()
+        pathlib.Path({folder!r}, me).touch()
         for _ in range(300): time.sleep(0.01)
 Last()
 while True: time.sleep(0.01)
@@ -249,6 +256,7 @@ def test_a_signal_that_comes_where_python_passes_over_it_comes_again(
     assert not cluster.cells
 
 
+@pytest.mark.one_machine("the controller asks the kernel of its own host")
 def test_a_signal_reaches_an_engine_that_can_not_answer(
     cluster: jaxcluster.Cluster, client: Any
 ) -> None:
@@ -277,6 +285,7 @@ def test_control_requests_still_reach_the_engines(client: Any) -> None:
     assert {type(e).__name__ for e in aborted.get(return_exceptions=True)} == {"TaskAborted"}
 
 
+@pytest.mark.one_machine("the controller asks the kernel of its own host")
 def test_a_client_hears_at_once_of_an_engine_that_dies(
     start: Callable[..., jaxcluster.Cluster],
 ) -> None:

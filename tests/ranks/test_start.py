@@ -206,12 +206,13 @@ def test_a_rank_that_crashes_says_why_with_the_tail_of_its_log(home: Home) -> No
         jaxcluster.start(2, name="bad", env={"XLA_FLAGS": "--no_such_flag=1"}, timeout_s=60)
     assert time.monotonic() - began < 60
     text = str(caught.value)
-    assert "died while the cluster came up (exit code 1)" in text
+    assert "died while the cluster came up (exit code 1" in text
     assert "Unknown flag in XLA_FLAGS: --no_such_flag=1" in text
     assert "%jaxcluster doctor" in text
     assert_nothing_is_registered("bad")
 
 
+@pytest.mark.one_machine("fork is switched off by this machine's environment")
 def test_the_rank_that_crashes_is_named(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,15 +14,15 @@ import pytest
 from jaxcluster.engine.controller import (
     BroadcastScheduler,
     process_of,
-    send_signal,
 )
-from jaxcluster.engine.processes import process_token
+from jaxcluster.engine.processes import pid_space_mark, process_token, send_signal
 
 
 def test_an_engines_identity_tells_its_process() -> None:
     token = process_token(os.getpid())
-    identity = f"775c4236-95a18602-jaxcluster-{token.replace(':', '-')}"
-    assert process_of(identity.encode()) == token
+    name, process = "775c4236-95a18602-jaxcluster", token.replace(":", "-")
+    assert process_of(f"{name}-{pid_space_mark()}-{process}".encode()) == token
+    assert process_of(f"{name}-0123456789ab-{process}".encode()) is None  # of another host
 
 
 @pytest.mark.parametrize("identity", [b"775c4236-95a18602", b"1234-5678", b"-jaxcluster-", b"\xff"])
