@@ -296,6 +296,7 @@ def test_a_cluster_of_another_host_is_listed_and_left_alone(
 # --------------------------------------------------------------------------- nobody connected
 
 
+@pytest.mark.one_machine("it kills ranks by their pids here")
 def test_who_died_while_nobody_was_connected_is_known_after_attach(alone: Home) -> None:
     cluster = jaxcluster.start(2, name="kept", detach=True)
     pids = cluster.record.pids
@@ -312,6 +313,7 @@ def test_who_died_while_nobody_was_connected_is_known_after_attach(alone: Home) 
     alone.wait_until_empty()
 
 
+@pytest.mark.one_machine("it kills ranks by their pids here")
 def test_a_cluster_without_a_living_rank_can_be_attached_to_and_stopped(
     alone: Home,
 ) -> None:
@@ -328,6 +330,7 @@ def test_a_cluster_without_a_living_rank_can_be_attached_to_and_stopped(
     assert live_records() == []
 
 
+@pytest.mark.one_machine("it kills ranks by their pids here")
 def test_the_ends_of_processes_that_were_replaced_are_not_told_again(alone: Home) -> None:
     with jaxcluster.start(2, name="kept") as cluster:
         os.kill(cluster.record.pids[1], signal.SIGKILL)
@@ -646,6 +649,7 @@ def test_values_checked_for_infinity_on_the_ranks(cluster: jaxcluster.Cluster) -
     cluster.run("del w")
 
 
+@pytest.mark.one_machine("it kills ranks by their pids here")
 def test_the_second_notebook_sees_a_death_from_before(
     open_notebook: Callable[..., Notebook],
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import overhosts
 import pytest
 from helpers import DEADLINE_S, Cell, Notebook
 from nbclient import NotebookClient
@@ -161,7 +162,11 @@ def test_a_page_finds_the_marker_and_is_told_everything(notebook: Notebook, page
     state = page.hello()["state"]
     assert (state["type"], state["v"], state["current"]) == ("state", 1, "panel")
     (row,) = [c for c in state["clusters"] if c["name"] == "panel"]
-    assert (row["num_processes"], row["platform"], row["launcher"]) == (2, "cpu", "local")
+    assert (row["num_processes"], row["platform"], row["launcher"]) == (
+        2,
+        "cpu",
+        "ssh" if overhosts.hosts() else "local",
+    )
     assert (row["connected"], row["owned"], row["orphaned"]) == (True, True, False)
     assert state["clusters"][0] == row
     assert statuses(state) == ["idle", "idle"]
@@ -395,6 +400,7 @@ def test_a_second_start_is_refused_while_one_goes_on(page: Page) -> None:
     page.until(lambda s: s["current"] == "panel", "the other one is current again")
 
 
+@pytest.mark.one_machine("it kills ranks by their pids here")
 def test_a_death_becomes_a_report(notebook: Notebook, page: Page) -> None:
     cell = running(notebook, "while True: time.sleep(0.01)", "death")
     pid = page.state["ranks"][1]["pid"]
@@ -474,6 +480,7 @@ def test_another_notebook_sees_attaches_and_stops_it(open_notebook: Open) -> Non
     guest.until(lambda state: "theirs" not in [c["name"] for c in state["clusters"]], "it is gone")
 
 
+@pytest.mark.one_machine("it kills ranks by their pids here")
 @pytest.mark.parametrize("ranks_live", [True, False], ids=["its ranks live", "its ranks are dead"])
 def test_an_orphaned_cluster_is_told_and_stopped(open_notebook: Open, ranks_live: bool) -> None:
     first = open_notebook()
