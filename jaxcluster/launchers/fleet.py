@@ -26,7 +26,7 @@ from jaxcluster.registry import HostRecord
 
 CUT_S = 15.0  # without a connection before a host is given up; its agent ends by itself after 20
 LOOK_S = 0.5
-REASON_S = 3.0  # for a launcher to say why it has ended an agent
+REASON_S = 12.0  # for a launcher to say why an agent was ended: sbatch looks now and then
 ENDED_BY_OTHERS = re.compile("SIGTERM|SIGHUP|standard input")
 CONNECT_S = 20.0
 
