@@ -146,11 +146,14 @@ def arrays_of(value: Any) -> list[Leaf]:
         leaves = leaves_of(value)
     except Exception:  # a user's own pytree class may refuse to be taken apart
         return []
-    return [
-        leaf
-        for leaf in leaves
-        if is_array(leaf[1]) and not is_tracer(leaf[1]) and not leaf[1].is_deleted()
-    ]
+    return [leaf for leaf in leaves if _is_living_array(leaf[1])]
+
+
+def _is_living_array(value: Any) -> bool:
+    try:
+        return is_array(value) and not is_tracer(value) and not value.is_deleted()
+    except Exception:  # a user's object that says it is an array, and is none
+        return False
 
 
 def below(leaves: Sequence[Leaf], path: Sequence[str]) -> list[Leaf]:
@@ -287,19 +290,25 @@ def meshes_in(namespace: dict[str, Any]) -> list[wire.MeshInfo]:
     """The meshes that variables are or carry, equal ones once, under the names that lead there."""
     import jax
 
+    def is_mesh(value: Any) -> bool:
+        return issubclass(type(value), jax.sharding.Mesh)  # whatever it says that its class is
+
     found: dict[Any, str] = {}
     for name, value in namespace.items():
-        if not name.startswith("_") and isinstance(value, jax.sharding.Mesh):
+        if not name.startswith("_") and is_mesh(value):
             found.setdefault(value, name)
     for name, value in namespace.items():
         if name.startswith("_") or name in ("In", "Out"):
             continue
-        if isinstance(mesh := getattr(value, "mesh", None), jax.sharding.Mesh):
+        try:
+            mesh = getattr(value, "mesh", None)
+        except Exception:  # a user's own property
+            mesh = None
+        if is_mesh(mesh):
             found.setdefault(mesh, f"{name}.mesh")
             continue
         for path, leaf in arrays_of(value):
-            mesh = getattr(leaf.sharding, "mesh", None)
-            if isinstance(mesh, jax.sharding.Mesh):
+            if is_mesh(mesh := getattr(leaf.sharding, "mesh", None)):
                 found.setdefault(mesh, f"{name}{''.join(path)}.sharding.mesh")
     return [
         wire.MeshInfo(

@@ -21,7 +21,6 @@ import cloudpickle
 import numpy as np
 
 from jaxcluster.engine.arrays import (
-    TooManyLeaves,
     check_leaves,
     describe,
     is_array,
@@ -244,9 +243,9 @@ class Values:
             value = self.namespace.get(name)
             try:
                 check_leaves(value)
-            except TooManyLeaves:
+                leaves = jax.tree.leaves(value) if value is not None else []
+            except Exception:  # too many, or a user's object that raises whatever it is asked
                 continue
-            leaves = jax.tree.leaves(value) if value is not None else []
             if any(is_array(leaf) and not leaf.is_fully_addressable for leaf in leaves):
                 found.append(name)
         return found

@@ -27,11 +27,14 @@ def variables(namespace: Mapping[str, Any]) -> list[wire.VariableInfo]:
     until = time.monotonic() + TIME_S
     found = []
     for name, value in namespace.items():
-        if name.startswith("_") or name in ("In", "Out") or isinstance(value, type):
+        if name.startswith("_") or name in ("In", "Out") or issubclass(type(value), type):
             continue
         if not is_array(value) and time.monotonic() > until:
             continue
-        arrays = list(arrays_in(value))
+        try:
+            arrays = list(arrays_in(value))
+        except Exception:  # a user's object that raises whatever it is asked hides no others
+            continue
         if arrays:
             found.append(_describe(name, value, arrays))
         if len(found) == MOST:

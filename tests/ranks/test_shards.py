@@ -403,6 +403,7 @@ closure = hide()
 """
     )
     found = survey.memory(cluster.world)
+    assert not found.words
     for report in found.reports.values():
         named = {entry.name: entry.nbytes for entry in report.names}
         assert named["large"] == [4 << 20, 0]
@@ -411,6 +412,37 @@ closure = hide()
         assert report.rss_nbytes > 0
     assert found.names[0] == "large"
     cluster.run("del large, alias, closure")
+
+
+def test_objects_that_lie_or_raise_hide_no_others(cluster: jaxcluster.Cluster) -> None:
+    """One variable that says it is an array made the memory of all ranks unknown."""
+    cluster.run(
+        """
+class Lies:
+    __class__ = jax.Array
+class LiesOfMesh:
+    __class__ = jax.sharding.Mesh
+class Raises:
+    @property
+    def __class__(self): raise RuntimeError("no class")
+    def __getattr__(self, name): raise RuntimeError(name)
+    __hash__ = None
+lies, liesofmesh, raises = Lies(), LiesOfMesh(), Raises()
+tree = {"a": lies, "b": [raises, x], "c": liesofmesh}
+""",
+        show=False,
+    )
+    try:
+        found = survey.memory(cluster.world)
+        assert not found.words
+        assert sorted(found.reports) == [0, 1, 2, 3]
+        meshes = survey.meshes(cluster.world)
+        assert not meshes.words
+        assert "mesh" in {info.name for info in meshes.meshes}
+        assert "x" in {info.name for info in survey.variables(cluster.world)}
+        assert cluster.world.spanning_names(["lies", "raises", "x"], 0) == ["x"]
+    finally:
+        cluster.run("del lies, liesofmesh, raises, tree", show=False)
 
 
 def test_a_live_status_follows_a_cell_and_ends_with_its_widget(
