@@ -193,11 +193,11 @@ def test_the_handler_of_signals_stays_ours_in_what_clients_run(client: Any) -> N
 
 
 # Made beforehand: to place an array takes a collective, and a rank that leaves sooner than another
-# must not leave that one waiting in it. Each launch takes some ms, so that no rank gets more
-# launches ahead than a journal holds.
+# must not leave that one waiting in it. Each launch takes a few ms, and there is a pause after it:
+# no rank gets more launches ahead than a journal holds, and what it is ahead is soon made up for.
 WORK = """
 large = jax.make_array_from_callback(
-    (4, 1 << 19), NamedSharding(mesh, P("i", "j")), lambda _: np.ones((1, 1 << 18), np.float32)
+    (4, 1 << 17), NamedSharding(mesh, P("i", "j")), lambda _: np.ones((1, 1 << 16), np.float32)
 )
 work = jax.jit(lambda v: jnp.sin(jnp.sin(jnp.sin(v))))
 work(large).block_until_ready()
@@ -215,11 +215,13 @@ def test_signals_leave_idle_ranks_and_their_launches_alone(
     for attempt in range(5):
         folder = tmp_path / str(attempt)
         folder.mkdir()
-        result = begun(client, "while True: work(large)", folder)
+        result = begun(client, "while True:\n    work(large)\n    time.sleep(0.002)", folder)
         client.send_signal("SIGINT", block=True)
         result.wait(DEADLINE_S)
         assert result.ready()
-        cluster.resync()  # they were interrupted at different launches
+        pids = list(cluster.record.pids)
+        said = cluster.resync()  # they were interrupted at different launches
+        assert cluster.record.pids == pids, said
         assert cluster.run("print(float(jnp.sum(x)))", show=False).stdout(3) == "496.0\n"
 
 
