@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from jaxcluster.engine.arrays import is_array
 from jaxcluster.engine.shards import Buffers
 
 SHARE = 4  # by default at most a quarter of a device's memory may be held
-_PAGE_NBYTES = os.sysconf("SC_PAGE_SIZE")
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
+_OWN = re.compile(rb"^(?:RssAnon|RssShmem|VmSwap):\s*(\d+) kB", re.MULTILINE)
 
 
 class Memory:
@@ -38,25 +39,30 @@ class Memory:
         self._measured = [
             column for column, d in enumerate(self.devices) if _stat(d, "bytes_limit")
         ]
-        self._statm = (
-            os.open("/proc/self/statm", os.O_RDONLY) if os.path.isdir("/proc/self") else -1
+        self._status = (
+            os.open("/proc/self/status", os.O_RDONLY) if os.path.isdir("/proc/self") else -1
         )
-        self._least_rss = self._rss()
+        self._least = self._own()
         self._on_host = [c for c in range(len(self.limits)) if c not in self._measured]
 
     def limit(self, column: int, most: int | None) -> int:
         return self.limits[column] if most is None else most
 
-    def _rss(self) -> int:
-        if self._statm < 0:
+    def _own(self) -> int:
+        """The bytes of this process that no file has: in memory, shared or swapped out.
+
+        What is mapped of files, JAX's libraries above all, comes and goes as the kernel likes.
+        """
+        if self._status < 0:
             return 1 << 62  # unknown: then the arrays themselves are looked at
-        return int(os.pread(self._statm, 200, 0).split()[1]) * _PAGE_NBYTES
+        found = _OWN.findall(os.pread(self._status, 8192, 0))
+        return sum(map(int, found)) << 10 if found else 1 << 62
 
     def may_exceed(self, most: int | None) -> bool:
         """Whether all that there is now would be more than may be held. Takes microseconds."""
-        rss = self._rss()
-        self._least_rss = min(self._least_rss, rss)
-        return rss - self._least_rss > min(self.limit(c, most) for c in self._on_host) or any(
+        own = self._own()
+        self._least = min(self._least, own)
+        return own - self._least > min(self.limit(c, most) for c in self._on_host) or any(
             (_stat(self.devices[column], "bytes_in_use") or 0) > self.limit(column, most)
             for column in self._measured
         )

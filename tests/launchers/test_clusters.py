@@ -19,6 +19,8 @@ from helpers import until
 from rig import Host, HostNotebook, Rig, find_mpi, leaving_nothing, provided
 from rig.leftovers import Seen
 
+pytestmark = pytest.mark.any_jax
+
 KILLED_S = 3.0  # the last process on any host, after kill -9 of the notebook's
 HOSTS = "--hosts h1:2,h2:2"
 SLURM = "--launcher slurm --nodes 2 --ntasks-per-node 2"
@@ -168,7 +170,6 @@ def check_whole(notebook: HostNotebook) -> None:
 # -------------------------------------------------- those that are started, restarted and stopped
 
 
-@pytest.mark.any_jax
 @pytest.mark.parametrize("name", ["openmpi5", "mpich", "ipp:ssh", "ipp:slurm", "ipp:mpi"])
 def test_start_sum_restart_and_stop(request: pytest.FixtureRequest, name: str) -> None:
     way = make_way(name, request)
@@ -187,7 +188,6 @@ def test_start_sum_restart_and_stop(request: pytest.FixtureRequest, name: str) -
             notebook.close()
 
 
-@pytest.mark.any_jax
 def test_a_notebook_that_is_killed_while_its_job_waits_leaves_no_job(slurm: Rig) -> None:
     first = slurm["h0"]
     way = Way("slurm", slurm, SLURM, {"JAXCLUSTER_SHARED_DIR": str(slurm.shared)})
@@ -225,7 +225,6 @@ def queue_blocked(slurm: Rig) -> Iterator[None]:
 # -------------------------------------------------------------------------------------- cells
 
 
-@pytest.mark.any_jax
 def test_stop_leaves_nothing_on_any_host(way: Way, notebook: HostNotebook) -> None:
     """First, so that all others have a cluster that was started after a stop."""
     notebook.ok("%jaxcluster stop")
@@ -247,7 +246,6 @@ def test_a_skipped_collective_is_named_and_made_up_for(notebook: HostNotebook) -
     assert said(notebook) == [f"{rank} 10.0\n" for rank in range(4)]
 
 
-@pytest.mark.any_jax
 def test_the_stop_button_reaches_the_ranks_of_both_hosts(notebook: HostNotebook) -> None:
     cell = notebook.begin("%%spmd\nprint('begun', flush=True)\nwhile True: time.sleep(0.01)")
     notebook.until(lambda: "begun" in cell.text, "the cell's begin")
@@ -257,7 +255,6 @@ def test_the_stop_button_reaches_the_ranks_of_both_hosts(notebook: HostNotebook)
     check_whole(notebook)
 
 
-@pytest.mark.any_jax
 def test_values_of_some_mb_go_there_and_come_back(notebook: HostNotebook) -> None:
     notebook.ok("sent = np.random.default_rng(0).integers(0, 255, 5_000_000, np.uint8)")
     notebook.ok("%push sent")
@@ -274,7 +271,6 @@ def test_values_of_some_mb_go_there_and_come_back(notebook: HostNotebook) -> Non
     assert notebook.ok("(back == sent).all().item()").result == "True"
 
 
-@pytest.mark.any_jax
 def test_logs_of_a_rank_come_from_its_host(notebook: HostNotebook) -> None:
     notebook.ok("%%spmd\nos.write(2, f'a word of rank {jax.process_index()}\\n'.encode())")
     assert "a word of rank 3" in notebook.ok("%jaxcluster logs 3").text
@@ -320,7 +316,6 @@ def test_ranks_that_are_killed_are_replaced(
 # ------------------------------------------------------------------------------- the end
 
 
-@pytest.mark.any_jax
 @pytest.mark.parametrize("state", ["idle", "in a psum"])
 def test_a_notebook_that_is_killed_leaves_nothing(way: Way, state: str) -> None:
     before = {host: host.look() for host in way.rig.hosts.values()}

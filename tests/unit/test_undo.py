@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 from types import SimpleNamespace
@@ -301,7 +300,6 @@ def test_switched_off_nothing_is_kept(rank: Rank) -> None:
 
 def test_a_process_that_has_little_needs_no_looks() -> None:
     """What may be held is there when the cell begins: the process's size bounds it."""
-    gc.collect()  # what other tests have left must not go meanwhile
     memory = Memory()
     assert not memory.may_exceed(1 << 40)
     big = np.ones(1 << 25)  # larger than what malloc may have kept of what is gone
