@@ -146,14 +146,11 @@ def arrays_of(value: Any) -> list[Leaf]:
         leaves = leaves_of(value)
     except Exception:  # a user's own pytree class may refuse to be taken apart
         return []
-    return [leaf for leaf in leaves if _is_living_array(leaf[1])]
-
-
-def _is_living_array(value: Any) -> bool:
-    try:
-        return is_array(value) and not is_tracer(value) and not value.is_deleted()
-    except Exception:  # a user's object that says it is an array, and is none
-        return False
+    return [
+        leaf
+        for leaf in leaves
+        if is_array(leaf[1]) and not is_tracer(leaf[1]) and not leaf[1].is_deleted()
+    ]
 
 
 def below(leaves: Sequence[Leaf], path: Sequence[str]) -> list[Leaf]:

@@ -44,7 +44,6 @@ class Place:
       facts: what its agent said of itself and its host.
       ranks: those of the present generation.
       lost: why it is lost; "" while it is not.
-      lost_at: when, by ``time.monotonic``.
     """
 
     number: int
@@ -53,7 +52,6 @@ class Place:
     facts: Mapping[str, Any]
     ranks: range = field(default_factory=lambda: range(0))
     lost: str = ""
-    lost_at: float = 0.0
 
     @property
     def folder(self) -> str:
@@ -262,7 +260,7 @@ class Fleet:
         self._ending.pop(place.number, None)
         if place.lost:
             return
-        place.lost, place.lost_at = why, time.monotonic()
+        place.lost = why
         if self.on_event is not None:
             self.on_event(
                 {

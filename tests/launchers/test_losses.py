@@ -147,3 +147,31 @@ def test_a_job_that_is_cancelled_is_told_in_slurms_words(
     assert "Slurm" in cell.text, cell.text
     assert "cancelled" in cell.text, cell.text
     opened.run("%jaxcluster stop")
+
+
+def test_a_stopped_rank_of_another_host_is_called_so_and_replaced(notebook: HostNotebook) -> None:
+    """Its agent looks at it: the notebook sees no process there."""
+    cell = notebook.begin(
+        "%%spmd\nimport os, signal\nprint('on', flush=True)\n"
+        "if rank == 3: os.kill(os.getpid(), signal.SIGSTOP)\nfloat(jnp.sum(x))"
+    )
+    notebook.until(lambda: "on" in cell.text, "the cell runs")
+    notebook.until(lambda: "was stopped by a signal" in cell.text, "why it says nothing", 30)
+    notebook.press_stop()
+    notebook.wait(cell, 60)
+    assert "rank 3 replaced" in cell.text
+    check_whole(notebook)
+
+
+def test_a_host_that_is_cut_off_is_named_where_no_launcher_tells(
+    slurm: Rig, open_notebook: Callable[..., HostNotebook]
+) -> None:
+    opened = open_notebook(JAXCLUSTER_SHARED_DIR=str(slurm.shared))
+    opened.ok("%load_ext jaxcluster")
+    opened.ok("%jaxcluster start --launcher slurm --nodes 2 --ntasks-per-node 1")
+    cell = opened.begin("%%spmd\nimport time\nprint('on', flush=True)\ntime.sleep(1000)")
+    opened.until(lambda: "on" in cell.text, "the cell runs")
+    with slurm["h2"].cut_off():
+        opened.until(lambda: "host h2 is lost: it has not been reached" in cell.text, "it", 40)
+        opened.wait(cell, 60)
+    opened.run("%jaxcluster stop")
