@@ -42,7 +42,6 @@ class Memory:
         self._status = (
             os.open("/proc/self/status", os.O_RDONLY) if os.path.isdir("/proc/self") else -1
         )
-        self._least = self._own()
         self._on_host = [c for c in range(len(self.limits)) if c not in self._measured]
 
     def limit(self, column: int, most: int | None) -> int:
@@ -59,10 +58,8 @@ class Memory:
         return sum(map(int, found)) << 10 if found else 1 << 62
 
     def may_exceed(self, most: int | None) -> bool:
-        """Whether all that there is now would be more than may be held. Takes microseconds."""
-        own = self._own()
-        self._least = min(self._least, own)
-        return own - self._least > min(self.limit(c, most) for c in self._on_host) or any(
+        """Whether all that this process has is more than may be held. Takes microseconds."""
+        return self._own() > min(self.limit(c, most) for c in self._on_host) or any(
             (_stat(self.devices[column], "bytes_in_use") or 0) > self.limit(column, most)
             for column in self._measured
         )
