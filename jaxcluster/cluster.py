@@ -68,7 +68,7 @@ from jaxcluster.starting import (
 )
 from jaxcluster.world import World
 
-ASK_S = 2.0  # for answers that a beacon gives at once
+ASK_S = 2.0  # for answers that a control channel gives at once
 TURN_S = 0.05  # between two looks whether a start that waits for another is still wanted
 
 _open: dict[str, Cluster] = {}  # those that are being stopped, too

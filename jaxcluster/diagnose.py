@@ -199,13 +199,14 @@ def diagnose(
     """The certain finding in these reports, if there is one; else who waits for whom, if one does.
 
     Args:
-      reports: what each rank's beacon says.
+      reports: what each rank's control channel says.
       ended: the ranks that have ended the cell (or never ran it).
       source: the cell's source, with the notebook's line numbers.
       cell: its number.
       errors: what ranks raised in it.
       told: the ranks that were told to run it; all by default.
-      before: what the beacons said a moment ago: without it no launch is missing for certain.
+      before: what the control channels said a moment ago: without it no launch is missing for
+        certain.
       expected: for each rank the seq of the last cell that any notebook has sent to it.
     """
     runners = set(reports if told is None else told)

@@ -39,7 +39,7 @@ def ask_reports(
     launches: int = JOURNAL_DEPTH,
     timeout_s: float = REPORT_S,
 ) -> dict[int, wire.RankReport]:
-    """What the beacons say of all ranks; those that are dead or silent are missing."""
+    """What the control channels say of all ranks; those that are dead or silent are missing."""
     body = {"names": sorted(names), "launches": launches}
     answers = link.gather(link.ranks, "roll_call", body, timeout_s=timeout_s)
     return {

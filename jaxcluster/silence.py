@@ -10,7 +10,7 @@ from jaxcluster.engine.procfs import ProcessLook, Silence
 from jaxcluster.link import Link
 
 PATIENCE_S = 5.0  # before a rank that says nothing counts as one that never will
-ANSWER_S = 0.3  # that a beacon gets to answer what takes it microseconds
+ANSWER_S = 0.3  # that a control channel gets to answer what takes it microseconds
 
 
 Look = Callable[[Iterable[int]], Mapping[int, ProcessLook | None]]
@@ -48,7 +48,7 @@ class Silences:
 
 
 def silent_ranks(link: Link, ranks: Iterable[int]) -> set[int]:
-    """Which of these ranks' beacons do not answer. Takes ``ANSWER_S`` where one does not."""
+    """Which of these ranks give no answer. Takes ``ANSWER_S`` where one does not."""
     ranks = list(ranks)
     return set(ranks) - set(link.gather(ranks, "state", timeout_s=ANSWER_S))
 

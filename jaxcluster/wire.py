@@ -233,7 +233,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class RankReport:
-    """What a rank's beacon says when it is asked why a cell does not end.
+    """What a rank's control channel says when it is asked why a cell does not end.
 
     ``stack`` is the main thread's, outermost first: [file, line, function, source, cell or None].
     ``locals`` are small values of the innermost frame of the cell. ``announced`` is, in strict
@@ -266,7 +266,7 @@ def next_hash(value: int, fingerprint: int) -> int:
 
 @dataclass(frozen=True)
 class RankState:
-    """What a rank's beacon says of its main thread, at any time.
+    """What a rank's control channel says of its main thread, at any time.
 
     ``state``: ``starting``, ``idle`` or ``running``; the notebook adds ``dead`` and ``silent``.
     ``seq`` is the running cell's, ``ended`` that of the last one that ended, ``queued`` how many

@@ -27,7 +27,7 @@ from jaxcluster.link import Event, Link, unwrap
 from jaxcluster.ranks import name_ranks, several_hosts
 
 LOG_END_NBYTES = 1 << 18  # of a log that are read for the last words of a rank
-ASK_S = 2.0  # for answers that a beacon gives at once
+ASK_S = 2.0  # for answers that a control channel gives at once
 # How jaxlib ends a process that has lost the coordinator: it aborts, and a thread that is just in a
 # collective may crash of that first.
 BY_JAX = (signal.SIGABRT, signal.SIGSEGV)
@@ -295,7 +295,7 @@ class World:
         return sorted(set(ranks))
 
     def status(self) -> list[wire.RankState]:
-        """What each rank is doing now, asked of its beacon: it answers during a cell too."""
+        """What each rank is doing now; its control channel answers during a cell too."""
         self.check()
         answers = self.link.gather(range(self.num_processes), "state", timeout_s=ASK_S)
         states = []

@@ -1,8 +1,8 @@
-"""One rank: an ipyparallel engine whose id is its rank, with a beacon beside it.
+"""One rank: an ipyparallel engine whose id is its rank, with a control channel beside it.
 
-The process comes up in this order, each step on the notebook's word: beacon (answers at once),
-``facts``, ``reserve`` and ``probe``, ``initialize`` (it is a JAX process now), ``serve`` (it is an
-ipyparallel engine now and runs cells).
+The process comes up in this order, each step on the notebook's word: control channel (answers at
+once), ``facts``, ``reserve`` and ``probe``, ``initialize`` (it is a JAX process now), ``serve`` (it
+is an ipyparallel engine now and runs cells).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from jaxcluster.engine import (
     strict,
     undo,
 )
-from jaxcluster.engine.beacon import Beacon, Request, StopJobs
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.clientcode import ClientCode, RankKernel
+from jaxcluster.engine.control import ControlChannel, Request, StopJobs
 from jaxcluster.engine.facts import engine_facts
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.processes import (
@@ -97,9 +97,9 @@ class Rank:
         self.rank = rank
         self.code = code  # a folder on this host
         self.connection_file = connection_file
-        self.beacon = Beacon(address)
+        self.control = ControlChannel(address)
         self.journal = Journal()
-        self.runner = CellRunner(rank, self.beacon, self.journal, log_path)
+        self.runner = CellRunner(rank, self.control, self.journal, log_path)
         self.values = Values(rank)
         self.values.last_result = lambda: self.runner.last_result
         self.values.kept = self.runner.undo.old_values
@@ -108,7 +108,7 @@ class Rank:
         self.devices: list[str] = []
         self.attached = False
         self._serve_request: Request | None = None
-        handle = self.beacon.handle
+        handle = self.control.handle
         handle("facts", "now", lambda request: self.facts)
         handle("reserve", "side", self._reserve)
         handle("probe", "side", self._probe)
@@ -233,8 +233,8 @@ class Rank:
             self._serve_request.reply(self._state())
 
     def run(self) -> None:
-        self.beacon.start()
-        self.beacon.run_jobs()
+        self.control.start()
+        self.control.run_jobs()
         deadline = time.monotonic() + CONNECTION_FILE_TIMEOUT_S
         while not os.path.exists(self.connection_file) and time.monotonic() < deadline:
             time.sleep(0.005)

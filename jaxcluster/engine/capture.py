@@ -92,7 +92,7 @@ class LogTail:
         self._partial = b""
         self._in_old_line = False
         self._after_gloo = False
-        self._lock = threading.Lock()  # the beacon's thread and the main thread both read
+        self._lock = threading.Lock()  # the control thread and the main thread both read
 
     def reset(self) -> None:
         """Begin here. The rest of a line that is half written now belongs to what was before."""

@@ -22,8 +22,8 @@ from jaxcluster import wire
 from jaxcluster.engine import failures, log, usercode
 from jaxcluster.engine.arrays import describe, spans_processes
 from jaxcluster.engine.background import Background
-from jaxcluster.engine.beacon import DEFERRED, Beacon, Handler, Request
 from jaxcluster.engine.capture import LogTail, RankStream, capture_displays, mime_bundle
+from jaxcluster.engine.control import DEFERRED, ControlChannel, Handler, Request
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.mending import mend, mend_builtins
 from jaxcluster.engine.names import Names
@@ -76,15 +76,15 @@ class CellRunner:
     """Owns the shell of one rank.
 
     Attributes:
-      current: the running cell, read by the beacon's thread.
+      current: the running cell, read by the control thread.
       ended: the seq of the last cell that ended.
       last_result: the value of the last cell's last expression.
       undo: takes the last cell back.
     """
 
-    def __init__(self, rank: int, beacon: Beacon, journal: Journal, log_path: str) -> None:
+    def __init__(self, rank: int, control: ControlChannel, journal: Journal, log_path: str) -> None:
         self.rank = rank
-        self.beacon = beacon
+        self.control = control
         self.journal = journal
         self.current: Running | None = None
         self.last_result: Any = None
@@ -136,10 +136,10 @@ class CellRunner:
         mend(self._sigint_handler)
         threading.Thread(target=self._signal_again, name="jaxcluster-again", daemon=True).start()
         self.settings.begin(shell)
-        self.beacon.on_tick = self._tick
+        self.control.on_tick = self._tick
         self.background.attach(loop)
         # Looked up at each call: the main thread is in this loop from now on.
-        self.beacon.call_main = loop.call_soon_threadsafe  # type: ignore[assignment]
+        self.control.call_main = loop.call_soon_threadsafe  # type: ignore[assignment]
 
     @property
     def queued(self) -> int:
@@ -156,7 +156,7 @@ class CellRunner:
     # ------------------------------------------------------------------ running
 
     def on_cell(self, request: Request) -> Any:
-        """Handler of ``cell``, on the beacon's thread: run it in its turn and reply at its end.
+        """Handler of ``cell``, on the control thread: run it in its turn and reply at its end.
 
         It counts as waiting from here on, so that it can be interrupted while the main thread is
         in another cell.
@@ -187,7 +187,7 @@ class CellRunner:
                     return
                 del self._held[seq]
                 self.taken = max(self.taken, seq)
-                self.beacon.call_main(functools.partial(self._begin, request, cell))
+                self.control.call_main(functools.partial(self._begin, request, cell))
 
     def _begin(self, request: Request, cell: wire.CellRequest) -> None:
         task = asyncio.ensure_future(self._run_in_turn(request, cell))
@@ -198,7 +198,7 @@ class CellRunner:
 
         async def answer(request: Request) -> None:
             async with _Turn(self._lock):
-                Beacon.answer(handler, request)
+                ControlChannel.answer(handler, request)
 
         def begin(request: Request) -> Any:
             task = asyncio.ensure_future(answer(request))
@@ -238,12 +238,12 @@ class CellRunner:
         self.journal.enter(cell.seq, cell.execution_count)
         self.journal.interrupted = False
         attempt(lambda: self.undo.begin(cell.seq, cell.source))
-        self.beacon.ticking = running.shown
+        self.control.ticking = running.shown
         await self._execute(running)
         running.has_left = running.over = True
         if self._is_child():
             self._end_child(running)
-        self.beacon.ticking = False
+        self.control.ticking = False
         attempt(lambda: mend(self._sigint_handler))
         attempt(lambda: self._show_log(last=True))
         attempt(self._show_pages)
@@ -521,7 +521,7 @@ class CellRunner:
         running = self.current
         if running is None:
             return False
-        self.beacon.stream(running.request, self.rank, running.cell.seq, name, text)
+        self.control.stream(running.request, self.rank, running.cell.seq, name, text)
         return True
 
     def _show_pages(self) -> None:

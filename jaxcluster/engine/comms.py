@@ -1,4 +1,4 @@
-"""Widgets made on a rank, shown in the notebook: their comm messages go by way of the beacon.
+"""Widgets made on a rank, shown in the notebook: their comm messages go by the control channel.
 
 ipywidgets opens a comm for each widget. Here such a comm sends to the notebook whose cell made it,
 which has one of the same id with its frontend; what a user does to the widget comes back as a
@@ -13,12 +13,12 @@ import comm
 from comm.base_comm import BaseComm
 
 from jaxcluster import wire
-from jaxcluster.engine.beacon import Request
 from jaxcluster.engine.cells import CellRunner
+from jaxcluster.engine.control import Request
 
 
 def relay_comms(runner: CellRunner) -> None:
-    """Have every comm that is opened from now on send through the beacon."""
+    """Have every comm that is opened from now on send through the control channel."""
 
     class RelayedComm(BaseComm):
         """A comm whose other end is with the notebook that ran the cell in which it was opened."""
@@ -46,7 +46,7 @@ def relay_comms(runner: CellRunner) -> None:
                 **keys,
             }
             frames = [memoryview(b).cast("B") for b in buffers or ()]
-            runner.beacon.post(self.home.ident, wire.encode("push", "", body), frames)
+            runner.control.post(self.home.ident, wire.encode("push", "", body), frames)
 
     comm.create_comm = RelayedComm
 

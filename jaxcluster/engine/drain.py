@@ -19,7 +19,7 @@ from typing import Any
 
 from jaxcluster.engine import jax_private, replayable
 from jaxcluster.engine.arrays import numpy_view
-from jaxcluster.engine.beacon import Request
+from jaxcluster.engine.control import Request
 from jaxcluster.engine.journal import Journal, Program
 
 TIMEOUT_S = 10.0

@@ -10,8 +10,8 @@ from types import FrameType
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.engine.beacon import Request
 from jaxcluster.engine.cells import CellRunner
+from jaxcluster.engine.control import Request
 from jaxcluster.engine.interlude import ask_main_thread
 from jaxcluster.engine.stacks import Place, stack_of
 

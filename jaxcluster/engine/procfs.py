@@ -1,8 +1,8 @@
 """What the kernel says of a process that says nothing itself (standard library only).
 
-A rank's beacon is a thread of its own, so a rank that gives no sign of life is stopped, waits for a
-disk, gets no processor, or is in C code that keeps Python's global lock (the GIL). Two looks at
-``/proc`` a moment apart tell which.
+A rank's control channel is a thread of its own, so a rank that gives no sign of life is stopped,
+waits for a disk, gets no processor, or is in C code that keeps Python's global lock (the GIL). Two
+looks at ``/proc`` a moment apart tell which.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-BEACON_COMM = "jc-beacon"  # the name of the beacon's thread, as the kernel has it
+CONTROL_COMM = "jc-control"  # the name of the control thread, as the kernel has it
 STARVED = 0.4  # of the time between two looks that a runnable thread spent waiting for a processor
 KEEPS_S = 0.1  # of computing in which any Python code would have let go of the lock 20 times
-TURNS = 10  # of the beacon's thread on a processor in which it would have answered long since
+TURNS = 10  # of the control thread on a processor in which it would have answered long since
 SURE_S = 2.0  # after which a process none of whose threads wants to run is not merely slow
 
 
@@ -112,7 +112,7 @@ def _thread(folder: Path) -> ThreadLook | None:
 
 
 def explain(before: ProcessLook | None, now: ProcessLook | None) -> Silence:
-    """Why a process whose beacon did not answer between two looks is silent. Pure."""
+    """Why a process whose control channel did not answer between two looks is silent. Pure."""
     if now is None:
         return Silence("gone", "gives no sign of life, and its process is gone")
     pid, main = now.pid, now.threads[now.pid]
@@ -132,13 +132,13 @@ def explain(before: ProcessLook | None, now: ProcessLook | None) -> Silence:
         cpu[tid] = thread.cpu_s - (old.cpu_s if old is not None else 0.0)
         waited[tid] = thread.waited_s - (old.waited_s if old is not None else 0.0)
     # Threads inherit the name of the one that starts them, and come later.
-    beacon = min(
-        (t for t, thread in now.threads.items() if thread.name == BEACON_COMM), default=pid
+    control = min(
+        (t for t, thread in now.threads.items() if thread.name == CONTROL_COMM), default=pid
     )
-    if "D" in (main.state, now.threads[beacon].state):
+    if "D" in (main.state, now.threads[control].state):
         return Silence("disk", f"waits for a disk, or for memory that is swapped out (pid {pid})")
     keeper = max(cpu, key=lambda tid: cpu[tid])
-    if keeper != beacon and cpu[keeper] >= KEEPS_S and _looks_for_lock(before, now, beacon):
+    if keeper != control and cpu[keeper] >= KEEPS_S and _looks_for_lock(before, now, control):
         # A call that keeps the lock for a moment takes seconds on a busy machine.
         may_pass = waited[keeper] > STARVED * passed and cpu[keeper] < SURE_S
         who = "its main thread" if keeper == pid else f"its thread {now.threads[keeper].name!r}"
@@ -149,7 +149,7 @@ def explain(before: ProcessLook | None, now: ProcessLook | None) -> Silence:
             + (" (the machine is busy, and it is waited for)" if may_pass else ""),
             may_pass,
         )
-    if max(waited.values()) > STARVED * passed or now.threads[beacon].state == "R":
+    if max(waited.values()) > STARVED * passed or now.threads[control].state == "R":
         return Silence(
             "starved",
             f"can run and gets no processor (for {max(waited.values()):.1f} of the last "
@@ -164,13 +164,13 @@ def explain(before: ProcessLook | None, now: ProcessLook | None) -> Silence:
     return Silence("unknown", "gives no sign of life yet")
 
 
-def _looks_for_lock(before: ProcessLook, now: ProcessLook, beacon: int) -> bool:
-    """Whether the beacon's thread has had a processor again and again, and not the lock.
+def _looks_for_lock(before: ProcessLook, now: ProcessLook, control: int) -> bool:
+    """Whether the control thread has had a processor again and again, and not the lock.
 
     It looks for it 200 times a second. Whoever has the lock lets go of it 5 ms after that, unless
     it is in C code that does not.
     """
     if now.threads[now.pid].turns == 0:  # the kernel does not tell
         return True
-    old = before.threads.get(beacon)
-    return now.threads[beacon].turns - (old.turns if old is not None else 0) >= TURNS
+    old = before.threads.get(control)
+    return now.threads[control].turns - (old.turns if old is not None else 0) >= TURNS

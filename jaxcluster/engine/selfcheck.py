@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from jaxcluster.engine import jax_private
-from jaxcluster.engine.beacon import Request
+from jaxcluster.engine.control import Request
 from jaxcluster.engine.journal import Journal
 
 POLL_S = 0.0005

@@ -28,7 +28,7 @@ from jaxcluster.engine.arrays import (
     is_tracer,
     wait_ready,
 )
-from jaxcluster.engine.beacon import Request
+from jaxcluster.engine.control import Request
 from jaxcluster.engine.values import BadName, Values
 
 READY_TIMEOUT_S = 5.0

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from jaxcluster.engine.beacon import Beacon
+from jaxcluster.engine.control import ControlChannel
 from jaxcluster.engine.interlude import run_errands
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ def is_inside(frame: FrameType | None) -> bool | None:
 RUNS: set[CodeType] = {InteractiveShell.run_code.__code__}
 _WAYS_IN: set[CodeType] = {call.__code__, wait_for.__code__}
 _WHOLE: set[CodeType] = {
-    Beacon.post.__code__,
-    Beacon._stream_text.__code__,
+    ControlChannel.post.__code__,
+    ControlChannel._stream_text.__code__,
     run_errands.__code__,  # what it raises is lost: C has called it
 }

@@ -29,7 +29,7 @@ from jaxcluster.engine.arrays import (
     sample,
     wait_ready,
 )
-from jaxcluster.engine.beacon import Request
+from jaxcluster.engine.control import Request
 from jaxcluster.engine.lost import LostNames
 
 PROTOCOL = 5

@@ -1,4 +1,4 @@
-"""What the ranks' beacons say of one cluster, asked now and then and never waited for."""
+"""What the ranks' control channels say of one cluster, asked now and then and never waited for."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ RSS_STEP = 16 << 20  # smaller changes of a process's memory are no news
 def live(cluster: Cluster) -> ShardWidget:
     """A widget that shows each rank's state, cell, line, time and memory until the cluster ends.
 
-    A thread asks the ranks' beacons, which answer during a cell. It sends only what has changed, so
-    that an idle notebook looks idle to whatever culls idle kernels.
+    A thread asks the ranks' control channels, which answer during a cell. It sends only what has
+    changed, so that an idle notebook looks idle to whatever culls idle kernels.
     """
     from jaxcluster.views.widget import ShardWidget
 

@@ -437,19 +437,19 @@ LINES = 12_000
 # A rank's own socket, of a rank that does nothing but print.
 PRINTER = """
 import sys, time
-from jaxcluster.engine.beacon import Beacon
-beacon = Beacon("ipc://" + sys.argv[1])
+from jaxcluster.engine.control import ControlChannel
+control = ControlChannel("ipc://" + sys.argv[1])
 def stream(request):
     for k in range(request.body["lines"]):
         text = f"line {k} " + "x" * request.body["more"] + "\\n"
-        beacon.stream(request, 0, 1, "stdout", text)
+        control.stream(request, 0, 1, "stdout", text)
         printed[0] = k + 1
         if k % 100 == 0: time.sleep(request.body["pause_s"])
     return "printed"
 printed = [0]
-beacon.handle("stream", "side", stream)
-beacon.handle("printed", "now", lambda request: printed[0])
-beacon.start()
+control.handle("stream", "side", stream)
+control.handle("printed", "now", lambda request: printed[0])
+control.start()
 sys.stdin.read()
 """
 

@@ -28,7 +28,7 @@ keep = "my variable"
 total = float(jnp.sum(g))
 from jaxcluster.engine.app import JaxEngine
 rank = JaxEngine.instance().rank
-rank.beacon.handle("launches", "now", lambda request: [
+rank.control.handle("launches", "now", lambda request: [
     [launch.seq, launch.processes, launch.fingerprint] for launch in rank.journal.tail(4096)])
 """
 

@@ -103,7 +103,7 @@ def test_status_tells_during_a_cell_where_each_rank_is(
 
 
 def test_status_tells_of_ranks_in_a_collective(start: Start) -> None:
-    """The main thread is in C code then: the beacon answers."""
+    """The main thread is in C code then: the control channel answers."""
     running = start()
     running.run(
         "import jax, jax.numpy as jnp, numpy as np\nimport jax.experimental.multihost_utils as m"

@@ -283,12 +283,12 @@ def test_programs_of_sets_that_overlap_in_another_order_are_found(
 
 FORGE = """
 from jaxcluster.engine.app import JaxEngine
-beacon = JaxEngine.instance().rank.beacon
-_, check = beacon.handlers["self_check"]
+control = JaxEngine.instance().rank.control
+_, check = control.handlers["self_check"]
 def forged(request):
     {body}
     return answer
-if r == 2: beacon.handle("self_check", "main", forged)
+if r == 2: control.handle("self_check", "main", forged)
 """
 
 
@@ -328,7 +328,7 @@ def test_a_rank_that_computes_is_waited_for(ranks: jaxcluster.Cluster) -> None:
         ranks,
         "end = time.monotonic() + 2.5\n"
         "    while time.monotonic() < end: pass\n"
-        "    beacon.handle('self_check', 'main', check); answer = check(request)",
+        "    control.handle('self_check', 'main', check); answer = check(request)",
     )
     error = fails(ranks, "if r != 1: s = jnp.sum(small)")
     assert "Back in step" in error.hint

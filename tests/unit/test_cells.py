@@ -15,12 +15,12 @@ from helpers import until
 
 from jaxcluster import wire
 from jaxcluster.engine import cells, usercode
-from jaxcluster.engine.beacon import Beacon
 from jaxcluster.engine.cells import CellRunner, Running
+from jaxcluster.engine.control import ControlChannel
 from jaxcluster.engine.journal import COUNTING, Journal
 
 
-class FakeBeacon:
+class FakeControl:
     """Collects what the main thread is given."""
 
     def __init__(self) -> None:
@@ -41,13 +41,13 @@ class FakeRequest:
 
 
 @pytest.fixture
-def beacon() -> FakeBeacon:
-    return FakeBeacon()
+def control() -> FakeControl:
+    return FakeControl()
 
 
 @pytest.fixture
-def runner(beacon: FakeBeacon) -> CellRunner:
-    return CellRunner(0, beacon, Journal(), "/nowhere/rank-0.log")  # type: ignore[arg-type]
+def runner(control: FakeControl) -> CellRunner:
+    return CellRunner(0, control, Journal(), "/nowhere/rank-0.log")  # type: ignore[arg-type]
 
 
 def send(runner: CellRunner, seq: int, after: int) -> FakeRequest:
@@ -56,46 +56,46 @@ def send(runner: CellRunner, seq: int, after: int) -> FakeRequest:
     return request
 
 
-def test_cells_in_order_are_taken_at_once(runner: CellRunner, beacon: FakeBeacon) -> None:
+def test_cells_in_order_are_taken_at_once(runner: CellRunner, control: FakeControl) -> None:
     for seq, after in ((1, 0), (2, 1), (5, 2)):  # 3 and 4 were for other ranks
         send(runner, seq, after)
-    assert beacon.given == [1, 2, 5]
+    assert control.given == [1, 2, 5]
 
 
 def test_a_cell_waits_for_the_one_before_it_of_another_notebook(
-    runner: CellRunner, beacon: FakeBeacon
+    runner: CellRunner, control: FakeControl
 ) -> None:
     send(runner, 1, 0)
     send(runner, 4, 3)
     send(runner, 3, 2)
-    assert beacon.given == [1]
+    assert control.given == [1]
     send(runner, 2, 1)
-    assert beacon.given == [1, 2, 3, 4]
+    assert control.given == [1, 2, 3, 4]
 
 
 def test_a_cell_whose_predecessor_never_comes_is_run_after_a_while(
-    runner: CellRunner, beacon: FakeBeacon, monkeypatch: pytest.MonkeyPatch
+    runner: CellRunner, control: FakeControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cells, "HOLD_S", 0.05)
     send(runner, 1, 0)
     send(runner, 3, 2)
-    assert beacon.given == [1]
-    until(lambda: beacon.given == [1, 3], "cell 3 is taken", 20)
+    assert control.given == [1]
+    until(lambda: control.given == [1, 3], "cell 3 is taken", 20)
     send(runner, 4, 3)
-    assert beacon.given == [1, 3, 4]
+    assert control.given == [1, 3, 4]
 
 
 def test_what_was_lost_holds_up_a_fresh_rank_but_shortly(
-    runner: CellRunner, beacon: FakeBeacon, monkeypatch: pytest.MonkeyPatch
+    runner: CellRunner, control: FakeControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rank in the place of a dead one has run none of the cells before."""
     monkeypatch.setattr(cells, "HOLD_S", 1000.0)
     send(runner, 51, 50)
-    until(lambda: beacon.given == [51], "cell 51 is taken", 20)
+    until(lambda: control.given == [51], "cell 51 is taken", 20)
 
 
 def test_a_waiting_cell_is_counted_and_can_be_interrupted(
-    runner: CellRunner, beacon: FakeBeacon
+    runner: CellRunner, control: FakeControl
 ) -> None:
     requests = [send(runner, 1, 0), send(runner, 2, 1)]
     assert runner.queued == 2
@@ -113,7 +113,7 @@ def test_an_interrupt_of_nothing_does_nothing(runner: CellRunner) -> None:
 
 
 def test_cells_from_many_threads_are_all_taken_in_order(
-    runner: CellRunner, beacon: FakeBeacon, monkeypatch: pytest.MonkeyPatch
+    runner: CellRunner, control: FakeControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cells, "HOLD_S", 1000.0)
     monkeypatch.setattr(cells, "HOLD_NEW_S", 1000.0)
@@ -125,7 +125,7 @@ def test_cells_from_many_threads_are_all_taken_in_order(
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert beacon.given == list(range(1, 101))
+    assert control.given == list(range(1, 101))
 
 
 def handler_of_the_first_signal(runner: CellRunner, calls: int) -> None:
@@ -187,7 +187,7 @@ def test_a_hook_that_does_not_end_is_broken_off_after_a_while(
         usercode.call(handler_of_the_first_signal, runner, 3)
 
 
-def test_no_interrupt_leaves_the_beacons_lock_behind(
+def test_no_interrupt_leaves_the_control_channels_lock_behind(
     runner: CellRunner, running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def post() -> None:
@@ -196,7 +196,7 @@ def test_no_interrupt_leaves_the_beacons_lock_behind(
     monkeypatch.setattr(usercode, "_WHOLE", usercode._WHOLE | {post.__code__})
     usercode.call(post)
     assert running.unheard
-    assert {Beacon.post.__code__, Beacon._stream_text.__code__} <= usercode._WHOLE
+    assert {ControlChannel.post.__code__, ControlChannel._stream_text.__code__} <= usercode._WHOLE
 
 
 def test_the_rendering_of_an_error_is_not_broken_off_for_a_while(

@@ -154,7 +154,7 @@ def test_ranks_are_known_before_they_are_asked(running: Running) -> None:
     assert statuses(model) == ["idle"] * 4
 
 
-def test_a_reply_counts_more_than_an_older_answer_of_the_beacon(running: Running) -> None:
+def test_a_reply_counts_more_than_an_older_answer_of_the_control_channel(running: Running) -> None:
     model = Model(AutoMode())
     model.submitted.append(cell := running.submit(1, "a"))
     running.link.states = {r: state(r, "running", seq=1, cell=1, line=3) for r in range(4)}

@@ -12,7 +12,7 @@ import pytest
 from helpers import until
 
 from jaxcluster.engine.procfs import (
-    BEACON_COMM,
+    CONTROL_COMM,
     ProcessLook,
     ThreadLook,
     explain,
@@ -20,14 +20,14 @@ from jaxcluster.engine.procfs import (
 )
 from jaxcluster.silence import tell
 
-PID, BEACON, POOL = 800, 801, 802
+PID, CONTROL, POOL = 800, 801, 802
 
 
 def seen(at: float, **threads: tuple[str, float, float] | tuple[str, float, float, int]):
     """Each thread as (state, seconds on a processor, seconds without one, turns on one)."""
-    tids = {"main": PID, "beacon": BEACON, "pool": POOL}
-    names = {"main": "python", "beacon": BEACON_COMM, "pool": "xla-pool"}
-    idle = {"main": ("S", 5.0, 1.0), "beacon": ("S", 0.1, 0.1), "pool": ("S", 3.0, 1.0)}
+    tids = {"main": PID, "control": CONTROL, "pool": POOL}
+    names = {"main": "python", "control": CONTROL_COMM, "pool": "xla-pool"}
+    idle = {"main": ("S", 5.0, 1.0), "control": ("S", 0.1, 0.1), "pool": ("S", 3.0, 1.0)}
     return ProcessLook(
         PID, at, {tids[n]: ThreadLook(names[n], *s) for n, s in (idle | threads).items()}
     )
@@ -57,45 +57,45 @@ def test_only_a_stopped_process_was_stopped_by_a_signal() -> None:
 
 
 def test_a_process_that_waits_for_a_disk_is_not_hung() -> None:
-    found = why(beacon=("D", 0.1, 0.1))
+    found = why(control=("D", 0.1, 0.1))
     assert (found.kind, found.is_hung) == ("disk", False)
     assert why(main=("D", 5.0, 1.0)).kind == "disk"
 
 
-def test_a_process_whose_beacon_gets_no_processor_is_starved_and_waited_for() -> None:
-    found = why(beacon=("R", 0.11, 3.0, 2), main=("R", 5.4, 3.4, 9))
+def test_a_process_whose_control_channel_gets_no_processor_is_starved_and_waited_for() -> None:
+    found = why(control=("R", 0.11, 3.0, 2), main=("R", 5.4, 3.4, 9))
     assert (found.kind, found.is_hung) == ("starved", False)
     assert found.words.startswith("can run and gets no processor (for 2.9 of the last 3.0 s)")
     assert "restart" not in tell(2, found)
 
 
-def test_a_thread_that_computes_while_the_beacons_looks_for_the_lock_keeps_it() -> None:
+def test_a_thread_that_computes_while_the_control_channels_looks_for_the_lock_keeps_it() -> None:
     looks = ("S", 0.11, 0.2, 400)
-    found = why(main=("R", 7.9, 1.1, 50), beacon=looks)
+    found = why(main=("R", 7.9, 1.1, 50), control=looks)
     assert (found.kind, found.is_hung) == ("lock", True)
     assert "its main thread computed for 2.9 of the last 3.0 s" in found.words
-    found = why(pool=("R", 5.9, 1.0, 50), main=("S", 5.0, 1.0, 50), beacon=looks)
+    found = why(pool=("R", 5.9, 1.0, 50), main=("S", 5.0, 1.0, 50), control=looks)
     assert "its thread 'xla-pool' computed" in found.words
 
 
 def test_on_a_busy_machine_too() -> None:
-    """It gets a tenth of a processor; the beacon's thread has had many, for nothing."""
-    assert why(main=("R", 5.3, 3.6, 50), beacon=("S", 0.11, 2.5, 40)).kind == "lock"
-    assert why(main=("R", 5.3, 3.6, 50), beacon=("R", 0.10, 2.9, 2)).kind == "starved"
+    """It gets a tenth of a processor; the control thread has had many, for nothing."""
+    assert why(main=("R", 5.3, 3.6, 50), control=("S", 0.11, 2.5, 40)).kind == "lock"
+    assert why(main=("R", 5.3, 3.6, 50), control=("R", 0.10, 2.9, 2)).kind == "starved"
 
 
 def test_one_that_gets_little_of_a_busy_machine_is_not_called_hung_for_one_long_call() -> None:
     """0.2 s of computing took 5 s at a load of 23, and the rank was ended."""
-    slowed = why(105.0, main=("R", 5.2, 5.8), beacon=("S", 0.2, 0.3, 50))
+    slowed = why(105.0, main=("R", 5.2, 5.8), control=("S", 0.2, 0.3, 50))
     assert (slowed.kind, slowed.is_hung) == ("lock", False)
     assert slowed.words.endswith("(the machine is busy, and it is waited for)")
-    late = why(160.0, main=("R", 7.2, 58.8), beacon=("S", 0.2, 0.3, 50))
+    late = why(160.0, main=("R", 7.2, 58.8), control=("S", 0.2, 0.3, 50))
     assert (late.kind, late.is_hung) == ("lock", True)
 
 
 def test_a_thread_that_hardly_ran_is_not_blamed() -> None:
     """It was taken off the processor while it had the lock, as any thread may be."""
-    found = why(main=("R", 5.02, 3.8, 50), beacon=("S", 0.1, 0.3, 40))
+    found = why(main=("R", 5.02, 3.8, 50), control=("S", 0.1, 0.3, 40))
     assert (found.kind, found.is_hung) == ("starved", False)
 
 

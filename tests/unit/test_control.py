@@ -14,14 +14,14 @@ import zmq
 from helpers import until
 
 from jaxcluster import wire
-from jaxcluster.engine.beacon import DEFERRED, STREAM_PERIOD_S, Beacon, Request, StopJobs
+from jaxcluster.engine.control import DEFERRED, STREAM_PERIOD_S, ControlChannel, Request, StopJobs
 
 ANSWER_S = 30.0
 
 
 @dataclass
 class Peer:
-    """A notebook's end of one beacon, which counts the bytes that come."""
+    """A notebook's end of one control channel, which counts the bytes that come."""
 
     socket: zmq.Socket[bytes]
     nbytes: int = 0
@@ -53,19 +53,19 @@ class Peer:
 
 
 @pytest.fixture
-def beacon() -> Beacon:
+def control() -> ControlChannel:
     """It lives on a thread as long as the process, as in a rank."""
-    made = Beacon("tcp://127.0.0.1:*")
+    made = ControlChannel("tcp://127.0.0.1:*")
     made.start()
     return made
 
 
 @pytest.fixture
-def peer(beacon: Beacon) -> Iterator[Peer]:
+def peer(control: ControlChannel) -> Iterator[Peer]:
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.linger = 0
         socket.rcvhwm = 0
-        socket.connect(beacon.address)
+        socket.connect(control.address)
         yield Peer(socket)
 
 
@@ -79,12 +79,14 @@ def texts(envelopes: list[dict[str, Any]], name: str | None = None) -> str:
     )
 
 
-def printing(beacon: Beacon, write: Callable[[Callable[..., None], Request], None]) -> None:
+def printing(
+    control: ControlChannel, write: Callable[[Callable[..., None], Request], None]
+) -> None:
     """Handle ``print`` as a cell would: on another thread, with a reply at its end."""
 
     def handler(request: Request) -> Any:
         def put(text: str, name: str = "stdout") -> None:
-            beacon.stream(request, 0, 1, name, text)
+            control.stream(request, 0, 1, name, text)
 
         def run() -> None:
             write(put, request)
@@ -93,21 +95,23 @@ def printing(beacon: Beacon, write: Callable[[Callable[..., None], Request], Non
         threading.Thread(target=run, daemon=True).start()
         return DEFERRED
 
-    beacon.handle("print", "now", handler)
+    control.handle("print", "now", handler)
 
 
 # --------------------------------------------------------------------------- requests
 
 
 @pytest.mark.parametrize("where", ["now", "side"])
-def test_a_request_is_answered_by_its_handler(beacon: Beacon, peer: Peer, where: str) -> None:
-    beacon.handle("double", where, lambda request: request.body * 2)
+def test_a_request_is_answered_by_its_handler(
+    control: ControlChannel, peer: Peer, where: str
+) -> None:
+    control.handle("double", where, lambda request: request.body * 2)
     assert peer.ask("double", 21)["body"] == 42
     assert peer.ask("double", "ab") == {"v": 1, "op": "reply", "id": "1", "body": "abab"}
 
 
-def test_a_handler_may_answer_with_buffers(beacon: Beacon, peer: Peer) -> None:
-    beacon.handle(
+def test_a_handler_may_answer_with_buffers(control: ControlChannel, peer: Peer) -> None:
+    control.handle(
         "swap", "now", lambda request: ("body", [bytes(b) for b in request.buffers[::-1]])
     )
     peer.send("swap", None, b"one", b"x" * 200_000)
@@ -117,35 +121,35 @@ def test_a_handler_may_answer_with_buffers(beacon: Beacon, peer: Peer) -> None:
 
 
 def test_the_main_threads_requests_wait_for_it_and_keep_their_order(
-    beacon: Beacon, peer: Peer
+    control: ControlChannel, peer: Peer
 ) -> None:
     done = []
 
     def stop(request: Request) -> Any:
         raise StopJobs
 
-    beacon.handle("work", "main", lambda request: done.append(request.body))
-    beacon.handle("stop", "main", stop)
-    beacon.handle("here?", "now", lambda request: list(done))
+    control.handle("work", "main", lambda request: done.append(request.body))
+    control.handle("stop", "main", stop)
+    control.handle("here?", "now", lambda request: list(done))
     for k in range(5):
         peer.send("work", k)
     peer.send("stop")
-    assert peer.ask("here?")["body"] == []  # the main thread is busy: the beacon answers
-    beacon.run_jobs()
+    assert peer.ask("here?")["body"] == []  # the main thread is busy: the control channel answers
+    control.run_jobs()
     assert done == [0, 1, 2, 3, 4]
 
 
-def test_a_slow_request_holds_up_no_other(beacon: Beacon, peer: Peer) -> None:
+def test_a_slow_request_holds_up_no_other(control: ControlChannel, peer: Peer) -> None:
     go_on = threading.Event()
-    beacon.handle("slow", "side", lambda request: go_on.wait(ANSWER_S))
-    beacon.handle("quick", "now", lambda request: "quick")
+    control.handle("slow", "side", lambda request: go_on.wait(ANSWER_S))
+    control.handle("quick", "now", lambda request: "quick")
     slow = peer.send("slow")
     assert peer.ask("quick")["body"] == "quick"
     go_on.set()
     assert peer.receive()[0]["id"] == slow
 
 
-def test_an_unknown_request_is_refused_by_name(beacon: Beacon, peer: Peer) -> None:
+def test_an_unknown_request_is_refused_by_name(control: ControlChannel, peer: Peer) -> None:
     answer = peer.ask("levitate")
     assert answer["op"] == "error"
     assert answer["body"]["message"] == "this rank knows no 'levitate' request yet"
@@ -156,13 +160,13 @@ class Hinted(Exception):
 
 
 @pytest.mark.parametrize("where", ["now", "side"])
-def test_what_a_handler_raises_is_told_and_the_beacon_lives_on(
-    beacon: Beacon, peer: Peer, where: str
+def test_what_a_handler_raises_is_told_and_the_control_channel_lives_on(
+    control: ControlChannel, peer: Peer, where: str
 ) -> None:
     def fail(request: Request) -> Any:
         raise Hinted("no such thing")
 
-    beacon.handle("fail", where, fail)
+    control.handle("fail", where, fail)
     for _ in range(2):
         answer = peer.ask("fail")
         assert answer["op"] == "error"
@@ -174,14 +178,16 @@ def test_what_a_handler_raises_is_told_and_the_beacon_lives_on(
 
 
 def test_an_unexpected_error_leaves_its_traceback_in_the_log(
-    beacon: Beacon, peer: Peer, capfd: pytest.CaptureFixture[str]
+    control: ControlChannel, peer: Peer, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    beacon.handle("fail", "now", lambda request: 1 / 0)
+    control.handle("fail", "now", lambda request: 1 / 0)
     assert peer.ask("fail")["body"]["ename"] == "ZeroDivisionError"
     assert "Traceback" in capfd.readouterr().err
 
 
-def test_an_error_that_says_nothing_of_itself_is_an_answer_too(beacon: Beacon, peer: Peer) -> None:
+def test_an_error_that_says_nothing_of_itself_is_an_answer_too(
+    control: ControlChannel, peer: Peer
+) -> None:
     class Mute(Exception):
         message = property(lambda self: 1 / 0)
         hint = 5
@@ -192,7 +198,7 @@ def test_an_error_that_says_nothing_of_itself_is_an_answer_too(beacon: Beacon, p
     def fail(request: Request) -> None:
         raise Mute
 
-    beacon.handle("fail", "now", fail)
+    control.handle("fail", "now", fail)
     assert peer.ask("fail")["body"] == {
         "ename": "Mute",
         "message": "<its __str__ raised ValueError>",
@@ -200,41 +206,41 @@ def test_an_error_that_says_nothing_of_itself_is_an_answer_too(beacon: Beacon, p
     }
 
 
-def test_a_request_is_answered_once(beacon: Beacon, peer: Peer) -> None:
+def test_a_request_is_answered_once(control: ControlChannel, peer: Peer) -> None:
     def answer(request: Request) -> None:
         request.reply("first")
         request.reply("second")
         request.fail(ValueError("third"))
 
-    beacon.handle("answer", "now", answer)  # and a fourth: what the handler returns
+    control.handle("answer", "now", answer)  # and a fourth: what the handler returns
     assert peer.ask("answer")["body"] == "first"
-    beacon.handle("next", "now", lambda request: "next")
+    control.handle("next", "now", lambda request: "next")
     assert peer.ask("next")["body"] == "next"
 
 
-def test_its_thread_outlives_errors_of_ours(beacon: Beacon, peer: Peer) -> None:
+def test_its_thread_outlives_errors_of_ours(control: ControlChannel, peer: Peer) -> None:
     class Broken:
         def __iter__(self) -> None:
             raise RuntimeError("of ours")
 
-    beacon.post(b"nobody", b"x", Broken())  # type: ignore[arg-type]
-    beacon.handle("next", "now", lambda request: "next")
+    control.post(b"nobody", b"x", Broken())  # type: ignore[arg-type]
+    control.handle("next", "now", lambda request: "next")
     assert peer.ask("next")["body"] == "next"
 
 
-def test_it_answers_when_builtins_were_deleted(beacon: Beacon, peer: Peer) -> None:
-    beacon.handle("next", "now", lambda request: "next")
+def test_it_answers_when_builtins_were_deleted(control: ControlChannel, peer: Peer) -> None:
+    control.handle("next", "now", lambda request: "next")
     kept = builtins.len
     try:
         del builtins.len
-        beacon.post(b"nobody", b"x", [b"buffer"])  # its length is asked for
+        control.post(b"nobody", b"x", [b"buffer"])  # its length is asked for
         until(lambda: "len" in builtins.__dict__, "len is back", 20)
     finally:
         builtins.len = kept
     assert peer.ask("next")["body"] == "next"
 
 
-def test_another_protocol_version_is_told_so(beacon: Beacon, peer: Peer) -> None:
+def test_another_protocol_version_is_told_so(control: ControlChannel, peer: Peer) -> None:
     peer.socket.send_multipart([b'{"v": 99, "op": "double", "id": "x"}'])
     answer, _ = peer.receive()
     assert answer["op"] == "error"
@@ -246,7 +252,7 @@ def test_another_protocol_version_is_told_so(beacon: Beacon, peer: Peer) -> None
 LINES = 100_000
 
 
-def test_100_000_lines_arrive_unmangled_and_in_order(beacon: Beacon, peer: Peer) -> None:
+def test_100_000_lines_arrive_unmangled_and_in_order(control: ControlChannel, peer: Peer) -> None:
     expected = "".join(f"line {k} é\n" for k in range(LINES))
 
     def write(put: Callable[..., None], request: Request) -> None:
@@ -254,14 +260,14 @@ def test_100_000_lines_arrive_unmangled_and_in_order(beacon: Beacon, peer: Peer)
             put(f"line {k} é")
             put("\n")
 
-    printing(beacon, write)
+    printing(control, write)
     peer.send("print")
     envelopes = peer.until_reply()
     assert texts(envelopes) == expected
     assert envelopes[-1]["body"] == "done"
 
 
-def test_bytes_sent_grow_linearly_with_what_is_printed(beacon: Beacon, peer: Peer) -> None:
+def test_bytes_sent_grow_linearly_with_what_is_printed(control: ControlChannel, peer: Peer) -> None:
     """ipyparallel re-sends all text at each flush: 2,000 lines in 20 s were 27.6 MB."""
     sent = {}
     for count in (LINES // 10, LINES):
@@ -270,7 +276,7 @@ def test_bytes_sent_grow_linearly_with_what_is_printed(beacon: Beacon, peer: Pee
             for _ in range(count):
                 put("x" * 39 + "\n")
 
-        printing(beacon, write)
+        printing(control, write)
         before = peer.nbytes, peer.messages
         peer.send("print")
         peer.until_reply()
@@ -280,7 +286,7 @@ def test_bytes_sent_grow_linearly_with_what_is_printed(beacon: Beacon, peer: Pee
     assert 9 < sent[LINES] / sent[LINES // 10] < 11
 
 
-def test_slow_lines_are_each_sent_once(beacon: Beacon, peer: Peer) -> None:
+def test_slow_lines_are_each_sent_once(control: ControlChannel, peer: Peer) -> None:
     """Also when every line goes out alone, as it does where lines come slower than 20 ms."""
     sent_alone = threading.Semaphore(0)
 
@@ -289,7 +295,7 @@ def test_slow_lines_are_each_sent_once(beacon: Beacon, peer: Peer) -> None:
             put(f"{k}\n")
             sent_alone.acquire(timeout=ANSWER_S)
 
-    printing(beacon, write)
+    printing(control, write)
     peer.send("print")
     envelopes = []
     for _ in range(20):
@@ -299,12 +305,12 @@ def test_slow_lines_are_each_sent_once(beacon: Beacon, peer: Peer) -> None:
     assert peer.until_reply()[-1]["op"] == "reply"
 
 
-def test_many_small_writes_share_a_message(beacon: Beacon, peer: Peer) -> None:
+def test_many_small_writes_share_a_message(control: ControlChannel, peer: Peer) -> None:
     def write(put: Callable[..., None], request: Request) -> None:
         for _ in range(1000):
             put("x")
 
-    printing(beacon, write)
+    printing(control, write)
     peer.send("print")
     envelopes = peer.until_reply()
     assert texts(envelopes) == "x" * 1000
@@ -312,25 +318,25 @@ def test_many_small_writes_share_a_message(beacon: Beacon, peer: Peer) -> None:
     assert len(envelopes) < 500
 
 
-def test_stdout_and_stderr_keep_their_order(beacon: Beacon, peer: Peer) -> None:
+def test_stdout_and_stderr_keep_their_order(control: ControlChannel, peer: Peer) -> None:
     def write(put: Callable[..., None], request: Request) -> None:
         for k in range(100):
             put(f"{k} ", "stdout" if k % 2 else "stderr")
 
-    printing(beacon, write)
+    printing(control, write)
     peer.send("print")
     envelopes = peer.until_reply()
     assert texts(envelopes) == "".join(f"{k} " for k in range(100))
     assert texts(envelopes, "stderr") == "".join(f"{k} " for k in range(0, 100, 2))
 
 
-def test_text_and_displays_keep_their_order(beacon: Beacon, peer: Peer) -> None:
+def test_text_and_displays_keep_their_order(control: ControlChannel, peer: Peer) -> None:
     def write(put: Callable[..., None], request: Request) -> None:
         for k in range(50):
             put(f"text {k}")
             request.send("output", wire.RankOutput(0, 1, "display_data", {"k": k}))
 
-    printing(beacon, write)
+    printing(control, write)
     peer.send("print")
     seen = [
         e["body"]["content"].get("text", e["body"]["content"].get("k"))
@@ -339,14 +345,14 @@ def test_text_and_displays_keep_their_order(beacon: Beacon, peer: Peer) -> None:
     assert seen == [piece for k in range(50) for piece in (f"text {k}", k)]
 
 
-def test_all_text_comes_before_the_reply(beacon: Beacon, peer: Peer) -> None:
-    printing(beacon, lambda put, request: put("last words"))
+def test_all_text_comes_before_the_reply(control: ControlChannel, peer: Peer) -> None:
+    printing(control, lambda put, request: put("last words"))
     for _ in range(50):
         peer.send("print")
         assert texts(peer.until_reply()) == "last words"
 
 
-def test_text_of_many_threads_is_neither_lost_nor_cut(beacon: Beacon, peer: Peer) -> None:
+def test_text_of_many_threads_is_neither_lost_nor_cut(control: ControlChannel, peer: Peer) -> None:
     def write(put: Callable[..., None], request: Request) -> None:
         threads = [
             threading.Thread(target=lambda k=k: [put(f"<{k}:{n}>") for n in range(500)])
@@ -357,7 +363,7 @@ def test_text_of_many_threads_is_neither_lost_nor_cut(beacon: Beacon, peer: Peer
         for thread in threads:
             thread.join(ANSWER_S)
 
-    printing(beacon, write)
+    printing(control, write)
     peer.send("print")
     pieces = texts(peer.until_reply()).strip("<>").split("><")
     assert len(pieces) == 2000
@@ -366,27 +372,29 @@ def test_text_of_many_threads_is_neither_lost_nor_cut(beacon: Beacon, peer: Peer
 
 
 def test_whoever_prints_faster_than_the_socket_waits_for_it(
-    beacon: Beacon, peer: Peer, monkeypatch: pytest.MonkeyPatch
+    control: ControlChannel, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that a loop which only prints does not fill the rank's memory."""
-    monkeypatch.setattr("jaxcluster.engine.beacon.STREAM_MAX_CHARS", 1000)
+    monkeypatch.setattr("jaxcluster.engine.control.STREAM_MAX_CHARS", 1000)
     waiting = []
 
     def write(put: Callable[..., None], request: Request) -> None:
         for _ in range(300):
             put("x" * 1001)
-            waiting.append(len(beacon._outbox))
+            waiting.append(len(control._outbox))
 
-    printing(beacon, write)
+    printing(control, write)
     peer.send("print")
     assert len(texts(peer.until_reply())) == 300 * 1001
     assert max(waiting) <= 10
 
 
-def test_the_tick_comes_while_a_cell_runs_and_not_after(beacon: Beacon, peer: Peer) -> None:
+def test_the_tick_comes_while_a_cell_runs_and_not_after(
+    control: ControlChannel, peer: Peer
+) -> None:
     ticks = threading.Semaphore(0)
-    beacon.on_tick = ticks.release
-    beacon.handle("tick", "now", lambda request: setattr(beacon, "ticking", request.body))
+    control.on_tick = ticks.release
+    control.handle("tick", "now", lambda request: setattr(control, "ticking", request.body))
     peer.ask("tick", True)
     assert all(ticks.acquire(timeout=ANSWER_S) for _ in range(3))
     peer.ask("tick", False)

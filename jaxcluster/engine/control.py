@@ -45,7 +45,7 @@ FULL_S = 5.0
 class Request:
     """One message from a notebook, and the way back to it."""
 
-    beacon: Beacon
+    control: ControlChannel
     ident: bytes
     id: str
     op: str
@@ -59,7 +59,7 @@ class Request:
 
     def send(self, op: str, body: Any) -> None:
         """Send something that comes before the reply."""
-        self.beacon.post(self.ident, wire.encode(op, self.id, body))
+        self.control.post(self.ident, wire.encode(op, self.id, body))
 
     def fail(self, error: BaseException) -> None:
         """Answer with an exception: of ours, with its message and hint, or anybody's."""
@@ -82,10 +82,10 @@ class Request:
             self._unanswered.pop()
         except IndexError:
             return
-        self.beacon.post(self.ident, message, buffers)
+        self.control.post(self.ident, message, buffers)
 
 
-class Beacon:
+class ControlChannel:
     """Serves one ROUTER socket on a thread of its own.
 
     Attributes:
@@ -117,7 +117,7 @@ class Beacon:
         self.handlers[op] = (where, handler)
 
     def start(self) -> None:
-        threading.Thread(target=self._serve, name="jaxcluster-beacon", daemon=True).start()
+        threading.Thread(target=self._serve, name="jaxcluster-control", daemon=True).start()
         self._bound.wait(10)
 
     def run_jobs(self) -> None:
@@ -186,7 +186,7 @@ class Beacon:
     def _serve(self) -> None:
         # A context of its own: the main thread's may be stuck or torn down.
         socket = zmq.Context().socket(zmq.ROUTER)
-        procfs.name_this_thread(procfs.BEACON_COMM)
+        procfs.name_this_thread(procfs.CONTROL_COMM)
         # A queue without a bound would take all that a rank prints faster than it can be sent.
         socket.setsockopt(zmq.SNDHWM, SEND_HWM)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # else a full queue loses what is sent to it
