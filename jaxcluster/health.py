@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 GRACE_S = 2.0  # that the other ranks get after the first one raised
-ROLL_CALL_S = 1.0  # without any end before the ranks are asked why, and between askings
+POLL_S = 1.0  # without any end before the ranks are asked why, and between askings
 LOOK_AGAIN_S = 0.25  # after a look that made a hang likely
 ANSWER_S = 5.0  # that interrupted ranks get to say so
 SAY_S = 0.4  # after an interrupt, before it is said who has not answered
@@ -71,7 +71,7 @@ class Interrupt:
 
 
 @dataclass(frozen=True)
-class RollCall:
+class Poll:
     """Ask all ranks where they are, and feed ``Diagnosed`` if that is certain to be a hang."""
 
 
@@ -90,7 +90,7 @@ class Finish:
 
 
 Event = Replied | Died | StopPressed | Diagnosed | Leaving | Suspected | Tick
-Instruction = Interrupt | RollCall | SayUnanswered | Finish
+Instruction = Interrupt | Poll | SayUnanswered | Finish
 
 
 @dataclass
@@ -117,12 +117,12 @@ class CellWatch:
     _failed_at: float | None = None
     _failed_by: str = ""
     _interrupted_at: float | None = None
-    _roll_call_at: float = 0.0
+    _poll_at: float = 0.0
     _leaving: set[int] = field(default_factory=set)
     _is_to_say: bool = False
 
     def __post_init__(self) -> None:
-        self._roll_call_at = self.started + ROLL_CALL_S
+        self._poll_at = self.started + POLL_S
 
     @property
     def open_ranks(self) -> tuple[int, ...]:
@@ -136,7 +136,7 @@ class CellWatch:
             if self._is_to_say:
                 times.append(self._interrupted_at + SAY_S)
         else:
-            times.append(self._roll_call_at)
+            times.append(self._poll_at)
             if self._failed_at is not None:
                 times.append(self._failed_at + self.grace_s)
             if self.timeout_s is not None:
@@ -164,7 +164,7 @@ class CellWatch:
             case Leaving(rank):
                 self._leaving.add(rank)
             case Suspected():
-                self._roll_call_at = min(self._roll_call_at, now + LOOK_AGAIN_S)
+                self._poll_at = min(self._poll_at, now + LOOK_AGAIN_S)
         if not self.open_ranks:
             return self._finish()
         if self._interrupted_at is not None:
@@ -185,14 +185,14 @@ class CellWatch:
             return self._interrupt("timeout", now)
         if self._failed_at is not None and now >= self._failed_at + self.grace_s:
             return self._interrupt(self._failed_by, now)
-        if now >= self._roll_call_at:
-            self._roll_call_at = now + ROLL_CALL_S
-            return [RollCall()]
+        if now >= self._poll_at:
+            self._poll_at = now + POLL_S
+            return [Poll()]
         return []
 
-    def roll_called(self, now: float) -> None:
-        """The roll call has ended. It took as long as there are silent ranks."""
-        self._roll_call_at = max(self._roll_call_at, now + LOOK_AGAIN_S)
+    def polled(self, now: float) -> None:
+        """The poll has ended. It took as long as there are silent ranks."""
+        self._poll_at = max(self._poll_at, now + LOOK_AGAIN_S)
 
     def _given_up_at(self, interrupted_at: float) -> float:
         """Whoever renders an error counts as done: it is waited for, and not cut off."""

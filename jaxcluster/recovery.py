@@ -41,7 +41,7 @@ def ask_reports(
 ) -> dict[int, wire.RankReport]:
     """What the control channels say of all ranks; those that are dead or silent are missing."""
     body = {"names": sorted(names), "launches": launches}
-    answers = link.gather(link.ranks, "roll_call", body, timeout_s=timeout_s)
+    answers = link.gather(link.ranks, "poll", body, timeout_s=timeout_s)
     return {
         rank: wire.parse(wire.RankReport, event.body)
         for rank, event in answers.items()

@@ -235,9 +235,9 @@ class RunningCell:
                         selfcheck.prepare(self._world.link)  # while they leave the cell
                     news.tell()
                     self._catch_up_at = now + CATCH_UP_AFTER_S
-                case health.RollCall():
+                case health.Poll():
                     self._call_roll()
-                    self._watch.roll_called(time.monotonic())
+                    self._watch.polled(time.monotonic())
                 case health.SayUnanswered(ranks):
                     self._say_unanswered(ranks)
                 case health.Finish(silent):

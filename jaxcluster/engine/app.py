@@ -117,7 +117,7 @@ class Rank:
         handle("cell", "now", self.runner.on_cell)
         handle("interrupt", "now", self._interrupt)
         handle("state", "now", lambda request: self._state())
-        handle("roll_call", "now", self._roll_call)
+        handle("poll", "now", self._poll)
         handle("resume", "now", self._resume)
         handle("strict", "main", self._strict)
         check = SelfCheck(self.journal)
@@ -160,7 +160,7 @@ class Rank:
     def _interrupt(self, request: Request) -> Any:
         return self.runner.interrupt(request.body["seq"], request.body.get("spare", False))
 
-    def _roll_call(self, request: Request) -> Any:
+    def _poll(self, request: Request) -> Any:
         names, count = request.body["names"], request.body["launches"]
         return inspection.report(self.runner, self._state(), names, count)
 

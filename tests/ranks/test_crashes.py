@@ -124,7 +124,7 @@ sys.setswitchinterval(1e-5)
     asked, places, values = 0, set(), set()
     while not cell.record.replies and asked < 2000:
         answers = cluster.link.gather(
-            [0, 1], "roll_call", {"names": ["secret"], "launches": 1}, timeout_s=5.0
+            [0, 1], "poll", {"names": ["secret"], "launches": 1}, timeout_s=5.0
         )
         for event in answers.values():
             if event.op == "reply" and event.body["state"]["state"] == "running":

@@ -145,7 +145,7 @@ class Session:
         )
 
     def overlapping(self) -> None:
-        """Two background cells; each is slow on another rank for longer than a roll-call takes."""
+        """Two background cells; each is slow on another rank for longer than a poll takes."""
         cells = []
         for _ in range(2):
             expression, value = self.chance.choice(SUMS)

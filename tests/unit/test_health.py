@@ -11,7 +11,7 @@ from jaxcluster.health import (
     HOPELESS_ANSWER_S,
     LEAVING_S,
     LOOK_AGAIN_S,
-    ROLL_CALL_S,
+    POLL_S,
     SAY_S,
     CellWatch,
     Diagnosed,
@@ -19,8 +19,8 @@ from jaxcluster.health import (
     Finish,
     Interrupt,
     Leaving,
+    Poll,
     Replied,
-    RollCall,
     SayUnanswered,
     StopPressed,
     Suspected,
@@ -55,7 +55,7 @@ def test_time_alone_ends_no_cell() -> None:
     w = watch()
     for hours in range(1, 50):
         made = w.feed(Tick(), T0 + 3600 * hours)
-        assert all(isinstance(m, RollCall) for m in made)
+        assert all(isinstance(m, Poll) for m in made)
     assert not w.finished
 
 
@@ -130,26 +130,26 @@ def test_a_timeout_interrupts_those_that_are_still_in_the_cell() -> None:
 
 @pytest.mark.parametrize("timeout_s", [0.01, 0.3, 1.5, 2.999])
 def test_a_timeout_is_kept_to_the_moment(timeout_s: float) -> None:
-    """It is not looked at with the roll-call alone, each second."""
+    """It is not looked at with the poll alone, each second."""
     w = watch(2, timeout_s=timeout_s)
     now = T0
     while (deadline := w.deadline()) is not None and deadline < T0 + timeout_s:
-        assert w.feed(Tick(), deadline) == [RollCall()]
+        assert w.feed(Tick(), deadline) == [Poll()]
         now = deadline
     assert w.deadline() == T0 + timeout_s
     assert not any(isinstance(m, Interrupt) for m in w.feed(Tick(), max(now, T0)))
     assert w.feed(Tick(), T0 + timeout_s) == [Interrupt((0, 1), "timeout")]
 
 
-def test_what_comes_during_a_long_roll_call_is_taken_in_before_the_next() -> None:
+def test_what_comes_during_a_long_poll_is_taken_in_before_the_next() -> None:
     """One that waits a second for a silent rank would else be followed by the next at once."""
     w = watch(2)
-    assert w.feed(Tick(), T0 + 1) == [RollCall()]
-    w.roll_called(T0 + 2.1)
+    assert w.feed(Tick(), T0 + 1) == [Poll()]
+    w.polled(T0 + 2.1)
     assert w.feed(Tick(), T0 + 2.1) == []
-    assert w.feed(Tick(), w.deadline() or 0.0) == [RollCall()]
-    w.roll_called(T0 + 2.5)  # a short one is followed as ever
-    assert w.deadline() == T0 + 2.1 + LOOK_AGAIN_S + ROLL_CALL_S
+    assert w.feed(Tick(), w.deadline() or 0.0) == [Poll()]
+    w.polled(T0 + 2.5)  # a short one is followed as ever
+    assert w.deadline() == T0 + 2.1 + LOOK_AGAIN_S + POLL_S
 
 
 def test_the_stop_button_interrupts_at_once() -> None:
@@ -246,10 +246,10 @@ def test_a_certain_hang_is_interrupted_at_once() -> None:
 def test_a_suspicion_is_looked_at_again_soon() -> None:
     w = watch(2)
     w.feed(Replied(0, "ok"), T0)
-    assert w.feed(Tick(), T0 + 1) == [RollCall()]
+    assert w.feed(Tick(), T0 + 1) == [Poll()]
     w.feed(Suspected(), T0 + 1)
     assert w.deadline() == T0 + 1 + LOOK_AGAIN_S
-    assert w.feed(Tick(), T0 + 1 + LOOK_AGAIN_S) == [RollCall()]
+    assert w.feed(Tick(), T0 + 1 + LOOK_AGAIN_S) == [Poll()]
     assert w.deadline() == T0 + 2 + LOOK_AGAIN_S
 
 
