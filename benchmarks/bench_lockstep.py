@@ -12,8 +12,9 @@ Three comparisons, each of whose sides run in turn:
    function compiled twice, recorded and not.
 2. The same launches in one cluster with strict mode off and on.
 3. A cell that hangs because a rank skips a collective: until it is diagnosed, until it has ended
-   with the ranks back in step, and until the next right result; against stock ipyparallel, whose
-   user finds out alone, restarts the engines and initializes JAX again (and has lost all values).
+   with the ranks back in lockstep, and until the next right result; against stock ipyparallel,
+   whose user finds out alone, restarts the engines and initializes JAX again (and has lost all
+   values).
 """
 
 from __future__ import annotations
@@ -267,7 +268,7 @@ def measure_hang(n: int, rounds: int) -> None:
         ["a skipped collective, s after the cell began", "jaxcluster", "stock ipyparallel"],
         [
             ["told which rank and line", f"{diagnosed:.2f}", "never"],
-            ["the cell has ended, ranks in step", f"{ended:.2f}", "never"],
+            ["the cell has ended, ranks in lockstep", f"{ended:.2f}", "never"],
             ["the next right result", f"{right:.2f}", f"{restarted:.2f} *"],
             ["variables", "kept", "lost"],
         ],

@@ -2,7 +2,7 @@
 
     python benchmarks/bench_recovery.py [--sizes 16 256 1024]
 
-For each size: ``catch up`` (a skipped sum: from the call to the next right result), ``new
+For each size: ``replay`` (a skipped sum: from the call to the next right result), ``new
 processes`` (all ranks in different collectives: saved, ended, started, restored), and ``rank
 killed`` (the same with one rank dead). The ratio is to numpy copying the same bytes once.
 """
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[16, 256, 1024], help="in MB")
     sizes = parser.parse_args().sizes
     print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, seconds (x numpy copy)")
-    print(f"{'MB':>6}  {'copy':>8}  {'catch up':>16}  {'new processes':>16}  {'rank killed':>16}")
+    print(f"{'MB':>6}  {'copy':>8}  {'replay':>16}  {'new processes':>16}  {'rank killed':>16}")
     for mb in sizes:
         values = np.ones(mb * 2**20 // 4, np.float32)
         copies = []
@@ -65,11 +65,11 @@ def main() -> None:
         copy = sorted(copies)[1]
         with jaxcluster.start(4, devices_per_process=2, name="bench-recovery") as cluster:
             cluster.run(SETUP.format(mb=mb))
-            caught_up = until_next_result(cluster, SKIP)
+            replayed = until_next_result(cluster, SKIP)
             rebuilt = until_next_result(cluster, MIXED)
             os.kill(cluster.record.pids[2], signal.SIGKILL)
             replaced = until_next_result(cluster, "print(1)")
-        row = "  ".join(f"{s:7.2f} ({s / copy:5.0f}x)" for s in (caught_up, rebuilt, replaced))
+        row = "  ".join(f"{s:7.2f} ({s / copy:5.0f}x)" for s in (replayed, rebuilt, replaced))
         print(f"{mb:6}  {copy:8.4f}  {row}", flush=True)
 
 

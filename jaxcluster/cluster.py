@@ -142,9 +142,9 @@ class Cluster:
         return self.world.dead
 
     @property
-    def out_of_step(self) -> diagnose.Report | None:
-        """Why no cell may run; None while the ranks are in step."""
-        return self.world.out_of_step
+    def divergence(self) -> diagnose.Report | None:
+        """Why no cell may run; None while the ranks are in lockstep."""
+        return self.world.divergence
 
     @property
     def coordinator_died(self) -> str:
@@ -504,7 +504,7 @@ class Cluster:
         chosen = self.check_ranks(ranks)
         shown = self.check_ranks(shown_ranks) if shown_ranks is not None else chosen[:1]
         self._refuse_if_stuck(chosen)
-        self._refuse_if_out_of_step()
+        self._refuse_if_diverged()
         self.world.bring_code()
         sink = Sink()
         with registry.turn(self.name, chosen) as seq:
@@ -547,13 +547,13 @@ class Cluster:
             told = f"JAX's coordinator died ({self.coordinator_died}), so the cell was not run."
             raise RankDied(told, self.recover(told=told, when="when JAX's coordinator died"), [])
 
-    def _refuse_if_out_of_step(self) -> None:
+    def _refuse_if_diverged(self) -> None:
         """No number may be computed by mismatched collectives."""
-        if self.out_of_step is not None:
+        if self.divergence is not None:
             raise Divergence(
-                f"The ranks are out of step, so no cell can run.\n{self.out_of_step}",
+                f"The ranks have diverged, so no cell can run.\n{self.divergence}",
                 RESTART_HINT,
-                self.out_of_step,
+                self.divergence,
             )
 
     def _refuse_if_stuck(self, ranks: Sequence[int]) -> None:
@@ -644,7 +644,7 @@ class Cluster:
         news.tell()
 
     def resync(self) -> str:
-        """Bring the ranks back into step, the mildest way that works; returns what was done.
+        """Bring the ranks back into lockstep, the mildest way that works; returns what was done.
 
         Raises:
           RecoveryError: no way works; ``restart(clean=True)`` gives it empty ranks.
@@ -659,11 +659,11 @@ class Cluster:
 
     def _resync(self) -> str:
         started = time.monotonic()
-        catch_up = recovery.CatchUp(self.link)
-        if not self.dead and recovery.bring_back(self.name, self.link, catch_up):
+        replay = recovery.Replay(self.link)
+        if not self.dead and recovery.bring_back(self.name, self.link, replay):
             self.world.counts.clear()
-            self.world.out_of_step = None
-            return catch_up.told(time.monotonic() - started, "All variables are kept.")
+            self.world.divergence = None
+            return replay.told(time.monotonic() - started, "All variables are kept.")
         return self.restart()
 
     def undo(self) -> str:

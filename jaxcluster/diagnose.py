@@ -57,7 +57,7 @@ class Report:
 
     @property
     def is_releasable(self) -> bool:
-        """Whether ranks that wait in a collective come free when others have caught up."""
+        """Whether ranks that wait in a collective are freed by a replay."""
         return self.kind == "missing"
 
     def __str__(self) -> str:
@@ -150,11 +150,11 @@ def may_launch(
 
 
 def unexplained(why: str) -> Report:
-    """The finding where ranks did not come back into step and nobody in particular is to blame."""
-    return Report("missing", "", None, (), (), (f"The ranks are out of step: {why}.",))
+    """The finding where ranks are not back in lockstep and nobody in particular is to blame."""
+    return Report("missing", "", None, (), (), (f"The ranks have diverged: {why}.",))
 
 
-def in_step(counts: Mapping[int, Counts]) -> bool:
+def in_lockstep(counts: Mapping[int, Counts]) -> bool:
     """Whether all ranks agree on every set of processes that they are members of."""
     return not any(uneven(counts, processes) for processes in sets_of(counts))
 

@@ -15,7 +15,7 @@
     │   ├── CellFailed
     │   ├── RankDied
     │   └── RankHung
-    ├── Divergence            the ranks are not in step
+    ├── Divergence            the ranks are not in lockstep
     ├── TransferError         a value could not travel
     │   ├── NotAddressable
     │   └── NotSerialisable

@@ -43,7 +43,7 @@ OPERATIONS = (
 
 @dataclass(frozen=True)
 class Rank:
-    """``status``: starting, idle, running, waiting, interrupted, silent, out-of-step or dead.
+    """``status``: starting, idle, running, waiting, interrupted, silent, diverged or dead.
 
     ``cell`` and ``line`` are as in ``[7] line 3``; ``since`` is when it entered that cell.
     """
@@ -84,7 +84,7 @@ class Cluster:
 class Report:
     """A certain finding, or the death of ranks: who waits where, and who is to blame.
 
-    ``recovered`` is what was done about it; ``open`` says that the ranks are out of step still.
+    ``recovered`` is what was done about it; ``open`` says that the ranks are still not in lockstep.
     """
 
     id: str

@@ -1,12 +1,12 @@
-"""Brings ranks that are out of step back into step, with their variables.
+"""Brings ranks that have diverged back into lockstep, with their variables.
 
-The mildest way first: *catching up* (a ghost drain). A rank that skipped programs runs them, in
-order, with zeros for inputs; that releases the ranks which wait in them, and counts and hashes are
-equal again. What those programs computed is garbage, so the cut cell is taken back after it
-(``undoing``); everything older is as it was.
+The mildest way first: *replay*. A rank that skipped programs runs them, in order, with zeros for
+inputs; that releases the ranks which wait in them, and counts and hashes are equal again. What
+those programs computed is garbage, so the cut cell is taken back after it (``undoing``); everything
+older is as it was.
 
-Whichever way was taken, the ranks are in step only when a sum over all devices has come out right
-on all of them (``selfcheck``). Meanwhile no notebook hands out a cell.
+Whichever way was taken, the ranks are in lockstep only when a sum over all devices has come out
+right on all of them (``selfcheck``). Meanwhile no notebook hands out a cell.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def ask_reports(
 
 
 @dataclass
-class CatchUp:
+class Replay:
     """Lets idle ranks run what they skipped, while the others wait in it.
 
     Call ``step`` again and again; it never blocks on a rank.
@@ -87,7 +87,7 @@ class CatchUp:
     _looks: list[tuple[float, dict[int, wire.RankReport]]] = field(default_factory=list)
 
     def step(self, answer_s: float = REPORT_S) -> bool:
-        """One look and what follows from it. True once all ranks are idle and in step.
+        """One look and what follows from it. True once all ranks are idle and in lockstep.
 
         Args:
           answer_s: how long ranks that say nothing hold it up.
@@ -105,9 +105,9 @@ class CatchUp:
         )
         if len(reports) == len(self.link.ranks) == len(idle) and not self._asked:
             self.counts = counts
-            if diagnose.in_step(counts):
+            if diagnose.in_lockstep(counts):
                 return True
-        todo = skipped.catch_up(counts, {r: rep.launches for r, rep in reports.items()})
+        todo = skipped.to_replay(counts, {r: rep.launches for r, rep in reports.items()})
         if todo is None:
             self.stuck = "the ranks launched different programs"
             return False
@@ -150,7 +150,7 @@ class CatchUp:
             "shipped": list(shipped),
             "counts": counts,  # it runs nothing if it has launched something meanwhile
         }
-        self.link.request(rank, "drain", body, list(shipped.values()), sink=self._sink)
+        self.link.request(rank, "replay", body, list(shipped.values()), sink=self._sink)
 
     def _collect(self) -> None:
         while not self._sink.empty():
@@ -180,7 +180,7 @@ class CatchUp:
             answers = self.link.gather(self.link.ranks, "export", body, timeout_s=5.0)
             found = [e for e in answers.values() if e.op == "reply" and e.buffers]
             if not found:
-                refused = [e for e in answers.values() if e.body.get("ename") == "CannotDrain"]
+                refused = [e for e in answers.values() if e.body.get("ename") == "CannotReplay"]
                 self.stuck = f"no rank can hand out a program that rank {rank} skipped"
                 if refused:
                     self.stuck = refused[0].body["message"]
@@ -192,7 +192,7 @@ class CatchUp:
     def settle(
         self, timeout_s: float = SETTLE_S, handed_out: Mapping[int, int] | None = None
     ) -> bool:
-        """Step until all ranks are in step, it is stuck, or the time is up.
+        """Step until all ranks are in lockstep, it is stuck, or the time is up.
 
         Args:
           handed_out: the seq of the last cell of each rank: it may not have got it yet.
@@ -214,7 +214,7 @@ class CatchUp:
                 deadline = min(deadline, now + UNDER_WAY_S)
             time.sleep(STEP_S)
         if not self.is_under_way:
-            self.stuck = self.stuck or f"not in step after {timeout_s:g} s"
+            self.stuck = self.stuck or f"not in lockstep after {timeout_s:g} s"
         return False
 
     def _has_stalled(self, now: float) -> bool:
@@ -244,7 +244,7 @@ class CatchUp:
             f"{name_ranks(ranks)} ran {n} skipped program{'s' if n != 1 else ''} with zeros"
             for n, ranks in by_number.items()
         )
-        return f"Back in step after {seconds:.1f} s ({done or 'nothing was missing'}). {kept}"
+        return f"Back in lockstep after {seconds:.1f} s ({done or 'nothing was missing'}). {kept}"
 
 
 def assigned_names(source: str) -> list[str]:
@@ -258,36 +258,36 @@ def assigned_names(source: str) -> list[str]:
     )
 
 
-def bring_back(name: str, link: Link, catch_up: CatchUp) -> str:
-    """Bring the ranks of cluster ``name`` back into step without new processes.
+def bring_back(name: str, link: Link, replay: Replay) -> str:
+    """Bring the ranks of cluster ``name`` back into lockstep without new processes.
 
     Returns:
-      How: ``caught up``, or ``completed`` where different programs have all ended and the ranks
-      count anew. "" if they are not in step; ``catch_up.stuck`` says why.
+      How: ``replayed``, or ``completed`` where different programs have all ended and the ranks
+      count anew. "" if they are not in lockstep; ``replay.stuck`` says why.
     """
     with contextlib.ExitStack() as stack:
         handed_out: dict[int, int] = {}
         with contextlib.suppress(FileNotFoundError):  # its folder is gone: nobody hands out a cell
             handed_out = stack.enter_context(registry.quiet(name))
-        caught_up = catch_up.settle(handed_out=handed_out)
-        if not (caught_up or may_have_completed(link, ask_reports(link))):
+        replayed = replay.settle(handed_out=handed_out)
+        if not (replayed or may_have_completed(link, ask_reports(link))):
             return ""
-        if caught_up and catch_up.threads and not catch_up.ran:
-            return "caught up"  # and threads launch beside it, which a check would get in between
+        if replayed and replay.threads and not replay.ran:
+            return "replayed"  # and threads launch beside it, which a check would get in between
         verdict = selfcheck.verify(link)
-        catch_up.stuck, catch_up.counts = verdict.why, verdict.counts
+        replay.stuck, replay.counts = verdict.why, verdict.counts
         if verdict.why:
             return ""
-        if not caught_up:
+        if not replayed:
             answers = link.gather(link.ranks, "resume", {}, timeout_s=REPORT_S)
             if all(r in answers and answers[r].op == "reply" for r in link.ranks):
                 return "completed"
-            catch_up.stuck = "not all ranks count anew"
+            replay.stuck = "not all ranks count anew"
             return ""
-        if not diagnose.in_step(verdict.counts):
-            catch_up.stuck = "something else was launched while they were checked"
+        if not diagnose.in_lockstep(verdict.counts):
+            replay.stuck = "something else was launched while they were checked"
             return ""
-        return "caught up"
+        return "replayed"
 
 
 def may_have_completed(link: Link, reports: dict[int, wire.RankReport]) -> bool:

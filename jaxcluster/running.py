@@ -1,7 +1,7 @@
 """One cell's course: what comes from the ranks is passed on, and what must be done is done.
 
 ``health`` says when to interrupt whom and when to ask the ranks where they are, ``diagnose`` what
-their answers mean, and ``recovery`` brings them back into step.
+their answers mean, and ``recovery`` brings them back into lockstep.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SUSPECTED_S = 2.0  # before it is said that ranks wait for a launch that may sti
 FOREIGN_S = 4.0  # that another cell's notebook gets to mend what went wrong in it
 AGAIN_S = 0.1  # between looks at ranks that have ended a cell with uneven counts
 STILL_WORKING_S = 5.0  # before it is said who a cell waits for; then ever more rarely
-CATCH_UP_AFTER_S = 0.2  # that interrupted ranks get to leave by themselves
+REPLAY_AFTER_S = 0.2  # that interrupted ranks get to leave by themselves
 Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
 
 
@@ -101,12 +101,12 @@ class RunningCell:
         self.on_notice: Callable[[str], None] | None = None
         self._recovered = ""
         self._undone: undoing.Undone | None = None  # what became of what it did
-        self._cut_at: float | None = None  # when it was first interrupted, or found out of step
+        self._cut_at: float | None = None  # when it was first interrupted, or found diverged
         self._stopped: CellInterrupted | None = None  # in the recovery at its end, on a thread
         self._places: list[str] = []  # where the ranks were when their time was up
-        self._catch_up: recovery.CatchUp | None = None
-        self._catch_up_at: float | None = None
-        self._unsettled = False  # the ranks are being brought back, and not yet found in step
+        self._replay: recovery.Replay | None = None
+        self._replay_at: float | None = None
+        self._unsettled = False  # the ranks are being brought back, and not yet found in lockstep
         self._silences = silence.Silences(cluster.world.look_at, cluster.world.why_unseen)
         self._interrupts: set[str] = set()
         self._sink = sink
@@ -210,7 +210,7 @@ class RunningCell:
                 news.tell()
 
     def _next(self) -> health.Event:
-        times = (self._watch.deadline(), self._notice_at, self._catch_up_at)
+        times = (self._watch.deadline(), self._notice_at, self._replay_at)
         deadlines = [t for t in times if t is not None]
         timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
         try:
@@ -234,7 +234,7 @@ class RunningCell:
                     if why != "death":
                         selfcheck.prepare(self._world.link)  # while they leave the cell
                     news.tell()
-                    self._catch_up_at = now + CATCH_UP_AFTER_S
+                    self._replay_at = now + REPLAY_AFTER_S
                 case health.Poll():
                     self._call_roll()
                     self._watch.polled(time.monotonic())
@@ -243,14 +243,14 @@ class RunningCell:
                 case health.Finish(silent):
                     self.silent = silent
         if self.report is not None and self.report.is_hopeless:
-            self._catch_up_at = None  # to launch more would only make it longer
-        if self._catch_up_at is not None and now >= self._catch_up_at:
+            self._replay_at = None  # to launch more would only make it longer
+        if self._replay_at is not None and now >= self._replay_at:
             # Ranks that sit in a collective may answer the interrupt only once it completes.
-            self._catch_up = self._catch_up or self._new_catch_up()
-            self._catch_up.step(silence.ANSWER_S)
-            if self._catch_up.stuck:  # nothing will release them
+            self._replay = self._replay or self._new_replay()
+            self._replay.step(silence.ANSWER_S)
+            if self._replay.stuck:  # nothing will release them
                 self._watch.answer_s = min(self._watch.answer_s, health.HOPELESS_ANSWER_S)
-            self._catch_up_at = time.monotonic() + CATCH_UP_AFTER_S
+            self._replay_at = time.monotonic() + REPLAY_AFTER_S
         if self._notice_at is not None and now >= self._notice_at and not self._watch.finished:
             self._notice_at = None
             if self.on_notice is not None:
@@ -412,8 +412,8 @@ class RunningCell:
     def _expected(self) -> Mapping[int, int]:
         return registry.last_cells(self.cluster.name)
 
-    def _new_catch_up(self) -> recovery.CatchUp:
-        return recovery.CatchUp(self._world.link, self.record.seq)
+    def _new_replay(self) -> recovery.Replay:
+        return recovery.Replay(self._world.link, self.record.seq)
 
     def _look_at_uneven_end(self) -> bool:
         """The ranks have ended the cell with uneven counts: whether something is wrong with it.
@@ -430,7 +430,7 @@ class RunningCell:
             if self.report is not None:
                 return True
             counts = {rank: report.state.launches for rank, report in reports.items()}
-            if len(reports) == len(world.link.ranks) and diagnose.in_step(counts):
+            if len(reports) == len(world.link.ranks) and diagnose.in_lockstep(counts):
                 world.counts.update(counts)
                 return False
             if (suspicion := self._suspicion) is not None:
@@ -463,7 +463,7 @@ class RunningCell:
         return state.rank not in self.record.ranks or state.ended >= self.record.seq
 
     def _settle(self) -> None:
-        """After the cell: are the ranks in step, and may what it assigned stay?"""
+        """After the cell: are the ranks in lockstep, and may what it assigned stay?"""
         world, record = self._world, self.record
         world.counts.update({r: reply.launches for r, reply in record.replies.items()})
         waited = self._watch.answer_s >= health.ANSWER_S
@@ -472,8 +472,8 @@ class RunningCell:
             return
         if self.cluster.closed:
             return
-        ended = not (self._catch_up or self.report or self.silent or self._watch.interrupted)
-        whole = ended and diagnose.in_step(world.counts)
+        ended = not (self._replay or self.report or self.silent or self._watch.interrupted)
+        whole = ended and diagnose.in_lockstep(world.counts)
         if ended and not whole and not world.dead:
             whole = not self._look_at_uneven_end()
         if not (world.dead or whole or self._is_left_to_others()):
@@ -483,47 +483,47 @@ class RunningCell:
 
     def _is_left_to_others(self) -> bool:
         """Whether nothing but an interrupt speaks for a check, and other cells run on the ranks."""
-        ran = self._catch_up is not None and self._catch_up.ran
-        if self.report or self.silent or ran or not diagnose.in_step(self._world.counts):
+        ran = self._replay is not None and self._replay.ran
+        if self.report or self.silent or ran or not diagnose.in_lockstep(self._world.counts):
             return False
         return any(s.state == "running" or s.queued for s in self._world.status())
 
     def _bring_back(self) -> None:
-        """Say why the ranks are out of step, and bring them back."""
+        """Say why the ranks have diverged, and bring them back."""
         cluster, world = self.cluster, self._world
         cut_at = time.monotonic() if self._cut_at is None else self._cut_at
         names = recovery.assigned_names(self.record.source)
         reports = recovery.ask_reports(world.link, names)
         self._find(reports)
-        catch_up = self._catch_up or self._new_catch_up()
-        catch_up.is_patient = self.report is not None
+        replay = self._replay or self._new_replay()
+        replay.is_patient = self.report is not None
         self._unsettled = True
         if self.report is not None and self.report.is_hopeless:
-            how, catch_up.stuck = "", "they wait for each other"
+            how, replay.stuck = "", "they wait for each other"
         else:
-            how = recovery.bring_back(cluster.name, world.link, catch_up)
+            how = recovery.bring_back(cluster.name, world.link, replay)
         self._unsettled = False
-        if how == "caught up":
-            world.counts.update(catch_up.counts)
-            if self.report is not None or catch_up.ran:
+        if how == "replayed":
+            world.counts.update(replay.counts)
+            if self.report is not None or replay.ran:
                 seconds = time.monotonic() - cut_at
-                self._recovered = catch_up.told(seconds, self._say_undone())
+                self._recovered = replay.told(seconds, self._say_undone())
             self.silent = ()
-        elif catch_up.is_under_way and self.report is None:
+        elif replay.is_under_way and self.report is None:
             return  # a thread of the user's launches on: nobody can tell more now
         elif how == "completed":
             world.counts.clear()
             self._recovered = (
-                "All of them have completed, and the ranks are in step again. Don't trust what "
+                "All of them have completed, and the ranks are in lockstep again. Don't trust what "
                 f"this cell printed. {self._say_undone()}"
             )
         elif not any(self._is_in_another_cell(s) for s in world.status()):
             # Else that cell's end will settle it.
-            world.out_of_step = self.report or diagnose.unexplained(catch_up.stuck)
+            world.divergence = self.report or diagnose.unexplained(replay.stuck)
             cluster.recovered = ""
             self._take_back()
             if cluster.recovery == "auto":
-                why = f"They could not be brought back in place: {catch_up.stuck}."
+                why = f"They could not be brought back in place: {replay.stuck}."
                 self._recovered = self._recover(str(self.report or ""), why)
                 self.silent = ()
 
@@ -562,12 +562,12 @@ class RunningCell:
         return state.seq > seq or state.queued > 0 or (state.state == "running" and state.seq < seq)
 
     def _leave_unsettled(self) -> None:
-        """Stop was pressed before it was known that the ranks are in step: no cell may run now."""
+        """Stop was pressed before the ranks were known to be in lockstep: no cell may run now."""
         world = self._world
-        settled = diagnose.in_step(world.counts) and not self._unsettled
+        settled = diagnose.in_lockstep(world.counts) and not self._unsettled
         if not (self.cluster.closed or world.dead or settled):
-            why = "the stop button ended their catching up"
-            world.out_of_step = world.out_of_step or self.report or diagnose.unexplained(why)
+            why = "the stop button ended their replay"
+            world.divergence = world.divergence or self.report or diagnose.unexplained(why)
 
     def _recover(self, told: str, said: str = "") -> str:
         """What was done about a death or a hang for good, and about what the cell did."""
@@ -620,8 +620,8 @@ class RunningCell:
             hints.append(str(self.report))
         if self._recovered:
             hints.append(self._recovered)
-        elif self._world.out_of_step is not None:
-            hints.append(f"The ranks are out of step. {RESTART_HINT}")
+        elif self._world.divergence is not None:
+            hints.append(f"The ranks have diverged. {RESTART_HINT}")
         if self._undone is not None and not self._recovered:
             hints.append(self._say_undone())
         if failed and all(error.ename == "Divergence" for error in failed.values()):

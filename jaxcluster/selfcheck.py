@@ -1,8 +1,8 @@
-"""Asks the ranks whether they are in step for real: equal counts are not believed alone.
+"""Asks the ranks whether they are in lockstep for real: equal counts are not believed alone.
 
 The ranks, all idle, make one small program together (``engine/selfcheck``): sums over all devices
 and over every communicator, with numbers that no check before had. They are right on all ranks
-within a second, or the ranks are out of step, and get new processes.
+within a second, or the ranks have diverged, and get new processes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NUMBERS = 1 << 17
 
 @dataclass(frozen=True)
 class Verdict:
-    """``why`` the ranks are not in step, "" if they are; ``counts``: their launches by then."""
+    """``why`` the ranks are not in lockstep, "" if they are; ``counts``: their launches by then."""
 
     why: str
     counts: dict[int, diagnose.Counts] = field(default_factory=dict)
@@ -40,7 +40,7 @@ def prepare(link: Link) -> None:
 
 
 def verify(link: Link) -> Verdict:
-    """Whether the ranks, which are idle, are in step.
+    """Whether the ranks, which are idle, are in lockstep.
 
     Takes some 10 ms and, the first time for the communicators that there are, a tenth of a second
     more. A rank that still computes what was launched before is waited for.

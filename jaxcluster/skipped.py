@@ -10,10 +10,10 @@ from jaxcluster.diagnose import Counts, crossed, members, sets_of, uneven
 _Key = tuple[str, int]  # a launch: the processes that share it, and its place among theirs
 
 
-def catch_up(
+def to_replay(
     counts: Mapping[int, Counts], launches: Mapping[int, Sequence[wire.Launch]]
 ) -> dict[int, list[wire.Launch]] | None:
-    """What each rank must still launch to be in step, in order; None where that can't be known.
+    """What each rank must still launch to be in lockstep, in order; None where that can't be known.
 
     It can't where ranks launched different programs, where the journals no longer reach back, and
     where programs that several ranks share came in another order on them.
@@ -88,8 +88,8 @@ def _order(
 def differing(reports: Mapping[int, wire.RankReport]) -> list[dict[int, int]]:
     """The launches in which ranks with equally many differ: fingerprint by rank, for each of them.
 
-    Empty where they are in step, have not launched equally many, or differ in what the journals no
-    longer reach back to.
+    Empty where they are in lockstep, have not launched equally many, or differ in what the journals
+    no longer reach back to.
     """
     counts = {rank: report.state.launches for rank, report in reports.items()}
     found = []

@@ -54,7 +54,7 @@ def pull(world: World, name: str) -> Any:
     """The value of ``name`` on rank 0, with every jax.Array in it as a whole numpy array.
 
     Arrays that span processes are assembled from all ranks' shards; nothing is computed on the
-    ranks, so a pull cannot hang on a rank that is out of step. On one host the bytes of an array
+    ranks, so a pull cannot hang on a rank that has diverged. On one host the bytes of an array
     are copied once, into memory that the result owns.
 
     Raises:

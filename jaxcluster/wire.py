@@ -192,7 +192,7 @@ class CellReply:
 
     ``launches`` is the journal's: for each set of processes ("0,1,2,3") the number of programs
     that it has launched together and their rolling hash; equal on the set's members while they are
-    in step. ``global_result`` says that the cell's last
+    in lockstep. ``global_result`` says that the cell's last
     expression was an array that spans processes. ``fault`` is an error of ours after the cell's own
     code was over, in words; "" if there was none.
     """

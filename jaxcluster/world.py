@@ -47,7 +47,7 @@ class World:
     Attributes:
       dead: the ranks whose processes have ended, and why.
       counts: each rank's launches, as last heard (see ``diagnose``).
-      out_of_step: why no cell may run; None while the ranks are in step.
+      divergence: why no cell may run; None while the ranks are in lockstep.
       coordinator_died: how JAX's coordination service has ended; "" while it serves.
       is_strict: whether launches are checked before they are issued.
       names: the names that each rank has, as last heard; a rank that was not heard is missing.
@@ -77,7 +77,7 @@ class World:
         self.hosts = several_hosts({f.rank: f.hostname for f in record.facts})
         self.dead: dict[int, dict[str, Any]] = {}
         self.counts: dict[int, diagnose.Counts] = {}
-        self.out_of_step: diagnose.Report | None = None
+        self.divergence: diagnose.Report | None = None
         self.coordinator_died = ""
         self.is_strict = False
         self.names: dict[int, set[str]] = {}
@@ -225,7 +225,7 @@ class World:
     @property
     def is_broken(self) -> bool:
         """Whether no cell can run before a recovery."""
-        return bool(self.dead or self.coordinator_died or self.out_of_step is not None)
+        return bool(self.dead or self.coordinator_died or self.divergence is not None)
 
     def last_words(self, rank: int) -> str:
         """The end of a rank's log, without the transport's own lines; a crash's stack is folded."""

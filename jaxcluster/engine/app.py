@@ -25,11 +25,11 @@ from jaxcluster import wire
 from jaxcluster.engine import (
     bootstrap,
     comms,
-    drain,
     guards,
     inspection,
     jax_private,
     log,
+    replay,
     settings,
     state,
     strict,
@@ -143,9 +143,9 @@ class Rank:
         handle("meshes", "side", views.meshes)
         handle("memory", "side", views.memory)
         handle("variables", "side", lambda request: variables(dict(self.values.namespace)))
-        handle("courses", "side", lambda request: drain.on_courses(self.journal, request))
-        handle("export", "side", lambda request: drain.on_export(self.journal, request))
-        handle("drain", "main", lambda request: drain.on_drain(self.journal, request))
+        handle("courses", "side", lambda request: replay.on_courses(self.journal, request))
+        handle("export", "side", lambda request: replay.on_export(self.journal, request))
+        handle("replay", "main", lambda request: replay.on_replay(self.journal, request))
         handle("snapshot", "side", self._snapshot)
         handle("restore", "main", self._restore)
         handle("undo_look", "side", lambda request: undo.on_look(self.runner.undo, request.body))
@@ -191,7 +191,7 @@ class Rank:
         strict.switch(self.journal, self.rank, request.body["epoch"])
 
     def _resume(self, request: Request) -> None:
-        """The notebook has found the ranks in step: count launches from here."""
+        """The notebook has found the ranks in lockstep: count launches from here."""
         self.journal.restart()
 
     def _reserve(self, request: Request) -> Any:

@@ -443,7 +443,7 @@ class CellRunner:
         if running.over:
             return
         if self.journal.between_count_and_launch(frame):
-            # Raised here, it would put this rank out of step for good: the hook raises it when both
+            # Raised here, it would make this rank diverge for good: the hook raises it when both
             # are done, and should it have just looked, the signal comes again. Nothing here may
             # wait: the next signal would come inside of it.
             self.journal.interrupted = True

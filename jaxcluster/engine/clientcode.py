@@ -1,7 +1,7 @@
 """Interrupts of code that ipyparallel's own clients run on a rank: ``%%px`` cells and ``apply``.
 
 ipykernel puts Python's own SIGINT handler in place while it handles a request. It raises wherever
-the signal comes: between a launch and its count, which puts the rank out of step, or in ipykernel's
+the signal comes: between a launch and its count, which makes the rank diverge, or in ipykernel's
 code, and then the client's answer never comes. Here the handler stays the runner's, and raises in
 the client's code alone.
 """

@@ -31,7 +31,7 @@ WITHOUT = {
     "gloo address": "CPU collectives use this host's name, which must lead to an address of it",
     "one slice": "jax.make_mesh refuses the CPU devices of several machines",
     "launch journal": "ranks that break lockstep are not found; hangs are told by stacks alone",
-    "ghost drain": "ranks are brought back into step by new processes, which takes longer",
+    "replay of launches": "ranks come back into lockstep by new processes, which takes longer",
     "saved variables": "restored scalars lose their weak type; classes must be registered again",
     "coordinator process": "rank 0 hosts JAX's coordinator, and its death ends all ranks",
     "coordination client": "there is no strict mode",
@@ -773,13 +773,13 @@ def self_test() -> dict[str, bool]:
         from jax.experimental import serialize_executable
 
         fields = {f.name for f in dataclasses.fields(pxla.UnloadedMeshExecutable)}
-        found["ghost drain"] = (
+        found["replay of launches"] = (
             hasattr(serialize_executable, "_JaxPjrtPickler")
             and hasattr(serialize_executable, "_JaxPjrtUnpickler")
             and {"input_avals", "input_shardings", "device_list", "keepalive"} <= fields
         )
     except (ImportError, AttributeError, TypeError):
-        found["ghost drain"] = False
+        found["replay of launches"] = False
     try:
         from jax._src import tree_util
         from jax._src.lax import lax

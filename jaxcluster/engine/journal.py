@@ -2,7 +2,7 @@
 
 JAX's one rule is that the processes which share a program launch the same programs in the same
 order. So for every set of processes the journal keeps a count and a rolling hash of the launches
-that the set shares: equal on all its members as long as they are in step.
+that the set shares: equal on all its members as long as they are in lockstep.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Journal:
         # What is done at once for each launch is little, since caches are cold then.
         self._latest: deque[tuple[Program, CodeType | None, int, int]] = deque()
         self._lock = threading.RLock()
-        self._catching_up = False
+        self._entering = False
         self._counts: dict[str, list[int]] = {}
         self._crossings = Crossings()
         self.broken: dict[str, set[int]] = {}
@@ -152,7 +152,7 @@ class Journal:
             self.before_launch = announce
 
     def launched(self, program: Program, children: Any = None) -> None:
-        """Count a launch: a microsecond, on whichever thread launches. ``_catch_up`` has the rest.
+        """Count a launch: a microsecond, on whichever thread; ``_enter_latest`` does the rest.
 
         Args:
           children: given where JAX's fast path calls this, after the launch: then an interrupt
@@ -171,16 +171,16 @@ class Journal:
             running = self._running if get_ident() == self._main_thread else 0
             self._latest.append((program, None, 0, running))
         if len(self._latest) >= LATEST:
-            self._catch_up()
+            self._enter_latest()
         if self.interrupted and children is not None:
             self.raise_if_interrupted()
 
-    def _catch_up(self) -> None:
+    def _enter_latest(self) -> None:
         """Enter the latest launches into counts, ring and programs, in their order."""
         with self._lock:
-            if self._catching_up:  # a finalizer of this thread's launches, in the lines below
+            if self._entering:  # a finalizer of this thread's launches, in the lines below
                 return
-            self._catching_up = True
+            self._entering = True
             try:
                 while self._latest:
                     program, code, instruction, running = self._latest.popleft()
@@ -196,18 +196,18 @@ class Journal:
                     if len(self._programs) > KEPT_PROGRAMS:
                         self._programs.popitem(last=False)
             finally:
-                self._catching_up = False
+                self._entering = False
 
     @property
     def counts(self) -> dict[str, list[int]]:
         """Set of processes -> [launches so far, rolling hash of them]. Any thread."""
-        self._catch_up()
+        self._enter_latest()
         return self._counts
 
     @property
     def programs(self) -> OrderedDict[int, Program]:
         """The programs launched last, by fingerprint. Any thread."""
-        self._catch_up()
+        self._enter_latest()
         return self._programs
 
     def take_back(self, program: Program, count: int, value: int) -> None:
@@ -253,7 +253,7 @@ class Journal:
             self._ring[at] = (launched, told, code, instruction, running)
 
     def _last_entry(self, program: Program) -> int | None:
-        self._catch_up()
+        self._enter_latest()
         entries = list(self._ring)
         latest = (at for at in reversed(range(len(entries))) if entries[at][1] == program.told)
         return next(latest, None)
@@ -293,7 +293,7 @@ class Journal:
 
     def tail(self, count: int) -> list[wire.Launch]:
         """The last ``count`` launches, oldest first. Any thread."""
-        self._catch_up()
+        self._enter_latest()
         places: dict[tuple[CodeType, int], tuple[int, int | None]] = {}
         launches = []
         for seq, told, code, at, running in list(self._ring)[-count:]:
@@ -311,7 +311,7 @@ class Journal:
         return launches
 
     def restart(self) -> None:
-        """Forget all launches: the ranks are back in step and count from here."""
+        """Forget all launches: the ranks are back in lockstep and count from here."""
         self.counts.clear()
         self._ring.clear()
         self._crossings.clear()
@@ -325,4 +325,4 @@ def _line(code: CodeType, instruction: int) -> int | None:
 
 
 # The code in which a launch is counted; the hooks that call it add theirs.
-COUNTING: set[CodeType] = {Journal.launched.__code__, Journal._catch_up.__code__}
+COUNTING: set[CodeType] = {Journal.launched.__code__, Journal._enter_latest.__code__}

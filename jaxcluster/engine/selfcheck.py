@@ -1,4 +1,4 @@
-"""A sum over all devices, and over each communicator that there is: are the ranks in step for real?
+"""Sums over all devices, and over each communicator: are the ranks in lockstep for real?
 
 Counts and hashes say what was launched. Whether all of it has met its counterparts, and nothing is
 left over in the transport, only a collective can say. The check is one small program: a chain of

@@ -2,8 +2,8 @@
 
 Each rank writes what it is about to launch into the coordination service's key-value store and
 waits until every process of the program has done so. Announcements that differ raise on every rank,
-at the line, with nothing issued, so the ranks stay in step. The wait is a loop in Python: the stop
-button ends it.
+at the line, with nothing issued, so the ranks stay in lockstep. The wait is a loop in Python: the
+stop button ends it.
 """
 
 from __future__ import annotations

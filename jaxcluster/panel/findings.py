@@ -56,8 +56,8 @@ class Findings:
                 waiting = sorted(set(cell.record.ranks) - set(dead) - set(cell.record.replies))
             lines = _obituary(current, dead, cell)
             self._keep(about, current, cell, "dead", now, lines, waiting, dead, stacks)
-        elif (why := current.out_of_step) is not None and (last is None or last.about is not why):
-            # No cell has a finding, and yet they could not be brought back into step.
+        elif (why := current.divergence) is not None and (last is None or last.about is not why):
+            # No cell has a finding, and yet they could not be brought back into lockstep.
             self._keep(why, current, None, "step", now, why.lines, why.others, why.culprits, stacks)
 
     def _keep(

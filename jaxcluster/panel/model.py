@@ -197,9 +197,9 @@ class Model:
             if running and pulse is not None and rank in pulse.waiting:
                 return replace(shown, status="waiting")
             return shown
-        out = current.out_of_step
+        out = current.divergence
         if out is not None and not running and (rank in out.culprits or not out.culprits):
-            return replace(shown, status="out-of-step")
+            return replace(shown, status="diverged")
         return shown
 
     def _started(self, record: CellRecord) -> int | None:

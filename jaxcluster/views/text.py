@@ -116,7 +116,7 @@ def journal(reports: Mapping[int, wire.RankReport], count: int) -> str:
     """The last launches of each set of processes, the first difference between ranks marked."""
     sets = sorted({entry.processes for r in reports.values() for entry in r.launches})
     if not sets:
-        return "No program that spans processes has been launched since the ranks were in step."
+        return "No program that spans processes has been launched since the ranks were in lockstep."
     parts = []
     for processes in sets:
         ranks = [r for r in sorted(reports) if str(r) in processes.split(",")]

@@ -151,7 +151,7 @@ export function addCommands(parts: IParts): void {
 
   add(CommandIDs.resync, {
     label: trans.__('Resync Ranks'),
-    caption: trans.__('Bring the ranks back in step, with their variables'),
+    caption: trans.__('Bring the ranks back into lockstep, with their variables'),
     icon: fastForwardIcon,
     isEnabled: hasCluster,
     execute: async () => say(await linkOf(clusters).call('resync', {}))

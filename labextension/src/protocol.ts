@@ -27,7 +27,7 @@ export type RankStatus =
   | 'waiting' // in a collective
   | 'interrupted'
   | 'silent' // gives no answer
-  | 'out-of-step'
+  | 'diverged'
   | 'dead';
 
 export interface IRank {
@@ -79,9 +79,9 @@ export interface IReport {
   culprits: number[];
   /** The stacks of all ranks as they were then, as %jaxcluster stacks shows them. */
   stacks: string;
-  /** What was done about it: "Back in step after 0.3 s: ..."; '' while nothing is known yet. */
+  /** What was done about it: "Back in lockstep after 0.3 s: ..."; '' while nothing is known yet. */
   recovered: string;
-  /** Whether the ranks are still out of step: recovery is the user's to choose. */
+  /** Whether the ranks are still not in lockstep: recovery is the user's to choose. */
   open: boolean;
 }
 

@@ -180,7 +180,7 @@ let root: Root | null = null;
     }
     document.body.getBoundingClientRect();
     const unfold = performance.now() - began;
-    const { again, changed } = this.change(shown, clock, 'out-of-step');
+    const { again, changed } = this.change(shown, clock, 'diverged');
     return { first, unfold, again: Math.max(again, folded.again), changed };
   },
   change(shown: IState, clock: (work: () => void) => number, status: RankStatus): { again: number; changed: number } {

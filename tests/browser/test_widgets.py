@@ -234,7 +234,7 @@ def test_variables_are_sorted_and_filtered_and_one_is_looked_at_by_keyboard(widg
 
 def test_a_report_says_who_waits_and_what_was_done(widgets: Any) -> None:
     text = show(widgets, "report").inner_text()
-    for part in ("rank 0 waits", "rank 1 does not", "Hint: line 2", "Back in step after 0.3 s"):
+    for part in ("rank 0 waits", "rank 1 does not", "Hint: line 2", "Back in lockstep after 0.3 s"):
         assert part in text
     assert widgets.get_by_role("button", name="Resync").count() == 0
     view = show(widgets, "report-open")

@@ -261,7 +261,7 @@ def test_a_hang_is_reported_with_its_stacks(page: LabPage) -> None:
     report = page.page.locator(".jxl-report")
     report.wait_for()
     assert "rank 0 waits" in report.inner_text().lower()
-    page.wait(lambda: "Back in step" in report.inner_text(), "what was done about it")
+    page.wait(lambda: "Back in lockstep" in report.inner_text(), "what was done about it")
     report.locator("summary").click()
     assert "jnp.sum" in report.locator(".jxl-stacks").inner_text()
     assert page.do(3) == "28.0\n"

@@ -77,7 +77,9 @@ def test_the_pictures_of_the_documentation(page: LabPage) -> None:
     page.do(3)
     page.command("jaxcluster:show-report")  # the inspector lies before it
     at(".jxl-report").wait_for()
-    page.wait(lambda: "Back in step" in at(".jxl-report").inner_text(), "what was done about it")
+    page.wait(
+        lambda: "Back in lockstep" in at(".jxl-report").inner_text(), "what was done about it"
+    )
     picture(page, "report", at(".jxl-report"))
     assert page.do(4) == "496.0\n"
 

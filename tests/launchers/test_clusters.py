@@ -241,7 +241,7 @@ def test_a_skipped_collective_is_named_and_made_up_for(notebook: HostNotebook) -
     assert cell.ename == "Divergence", cell.text
     assert "Ranks 0, 1 (h1), 3 (h2) wait in" in cell.text
     assert "Rank 2 (h2) finished the cell without it" in cell.text
-    assert "Back in step" in cell.text and "This cell is undone" in cell.text
+    assert "Back in lockstep" in cell.text and "This cell is undone" in cell.text
     notebook.ok("%%spmd\nprint(mine, float(total(x)))")
     assert said(notebook) == [f"{rank} 10.0\n" for rank in range(4)]
 

@@ -65,7 +65,7 @@ def test_the_notebook_of_several_hosts(
     assert "Ranks 0, 1 (h1), 3 (h2) wait in total" in shown["skip"]
     assert "Rank 2 (h2) finished the cell without it" in shown["skip"]
     assert "if jax.process_index() != 2" in shown["skip"]
-    assert "Back in step" in shown["skip"] and "rank 2 ran 1 skipped program" in shown["skip"]
+    assert "Back in lockstep" in shown["skip"] and "rank 2 ran 1 skipped program" in shown["skip"]
     assert "496.0" in shown["pull"]
     assert "variables kept" in shown["restart"]
     assert "Stopped ranks 0-3" in shown["stop"]

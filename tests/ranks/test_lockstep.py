@@ -14,7 +14,7 @@ from helpers import DEVICES, Home
 import jaxcluster
 from jaxcluster import health
 from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, JaxClusterError
-from jaxcluster.recovery import CatchUp
+from jaxcluster.recovery import Replay
 
 TOLD_WITHIN_S = 8.0  # the issue asks for 2 s after certainty; other work may run on the machine
 
@@ -99,7 +99,7 @@ def test_an_error_before_a_program_that_the_rank_never_compiled(ranks: jaxcluste
     assert isinstance(error, CellFailed)
     assert error.ranks == (1,)
     assert "data shard missing" in error.message
-    assert "Back in step" in error.hint
+    assert "Back in lockstep" in error.hint
 
 
 def test_on_a_busy_machine_the_last_look_before_the_others_are_interrupted_counts(
@@ -121,7 +121,7 @@ def test_an_error_inside_a_loop_with_the_others_far_ahead(ranks: jaxcluster.Clus
         "    s = jnp.sum(g * i)\n    m = jnp.max(h)\nprint(s)",
     )
     assert error.ranks == (1,)
-    assert "Back in step" in error.hint
+    assert "Back in lockstep" in error.hint
 
 
 def test_interrupts_that_come_while_a_launch_waits_its_turn_never_miscount_it(
@@ -134,7 +134,7 @@ def test_interrupts_that_come_while_a_launch_waits_its_turn_never_miscount_it(
             ranks, "for i in range(100):\n  if r == 3 and i == 40: break\n  s = jnp.sum(g * i)"
         )
         assert error.report.culprits == (3,)
-        seconds = float(error.hint.split("Back in step after ")[1].split()[0])
+        seconds = float(error.hint.split("Back in lockstep after ")[1].split()[0])
         assert seconds > 0
     assert ranks.record.pids == pids
 
@@ -163,15 +163,15 @@ def test_interrupts_never_miscount_a_launch_whose_result_the_users_classes_hold(
 def test_a_stop_during_the_recovery_leaves_no_cell_behind_and_lets_none_run(
     ranks: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(catch_up: CatchUp, *args: object, **options: object) -> bool:
+    def stopped(replay: Replay, *args: object, **options: object) -> bool:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(CatchUp, "settle", stopped)
+        patch.setattr(Replay, "settle", stopped)
         with pytest.raises(KeyboardInterrupt):
             ranks.run("if r != 1: s = jnp.sum(g)", show=False)
     assert ranks.cells == []
-    with pytest.raises(Divergence, match="out of step, so no cell can run"):
+    with pytest.raises(Divergence, match="have diverged, so no cell can run"):
         ranks.run("1", show=False)
     assert "All variables are kept." in ranks.resync()
     check_whole(ranks)
@@ -298,7 +298,7 @@ def test_what_a_stop_left_uneven_is_no_divergence(
     ],
     ids=["a skip", "a mix"],
 )  # fmt: skip
-def test_only_ranks_that_catching_up_can_release_are_waited_for(
+def test_only_ranks_that_a_replay_can_release_are_waited_for(
     ranks: jaxcluster.Cluster, source: str, answer_s: float
 ) -> None:
     cell = ranks.submit(source)
@@ -410,7 +410,7 @@ class TestStrict:
         finally:
             ranks.run("del journal.launched", show=False)
 
-    def test_a_skip_ends_as_a_divergence_with_nothing_to_catch_up(
+    def test_a_skip_ends_as_a_divergence_with_nothing_to_replay(
         self, ranks: jaxcluster.Cluster
     ) -> None:
         ranks.strict(True)

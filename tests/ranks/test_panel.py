@@ -267,7 +267,7 @@ def test_a_hang_becomes_a_report_with_the_stacks_of_that_moment(
     assert "line 4" in found["stacks"]
     notebook.wait(cell)
     done = page.until(lambda state: state["report"]["recovered"], "what was done")["report"]
-    assert done["recovered"].startswith("Back in step after")
+    assert done["recovered"].startswith("Back in lockstep after")
     assert done["id"] == found["id"]
     assert not done["open"]
     assert notebook.ok("%spmd float(jnp.sum(x))").result == "28.0"
@@ -368,7 +368,7 @@ def test_strict_and_recovery_are_told(notebook: Notebook, page: Page) -> None:
 
 def test_resync_and_restart(notebook: Notebook, page: Page) -> None:
     notebook.ok("%%spmd\nkept = 42")
-    assert page.call("resync").startswith("Back in step")
+    assert page.call("resync").startswith("Back in lockstep")
     cell = running(notebook, "while True: time.sleep(0.01)", "under the restart")
     assert "interrupt it first" in page.refused("resync")
     told = page.call("restart", clean=False)

@@ -182,7 +182,7 @@ def test_a_program_that_always_makes_the_same_collectives_is_replayed(
     pids = list(ranks.record.pids)
     error = fails(ranks, "if r != 1: s = ask()")
     assert isinstance(error, Divergence)
-    assert "Back in step" in error.hint
+    assert "Back in lockstep" in error.hint
     assert ranks.record.pids == pids
 
 
@@ -305,7 +305,7 @@ def test_a_check_that_is_wrong_on_one_rank_means_new_processes(ranks: jaxcluster
     error = fails(ranks, "if r != 1: s = jnp.sum(small)")
     assert "a sum over all devices came out wrong on rank 2." in error.hint
     assert "New processes" in error.hint
-    assert "Back in step" not in error.hint
+    assert "Back in lockstep" not in error.hint
 
 
 def test_a_number_left_over_in_one_rank_is_seen_by_all(ranks: jaxcluster.Cluster) -> None:
@@ -331,13 +331,13 @@ def test_a_rank_that_computes_is_waited_for(ranks: jaxcluster.Cluster) -> None:
         "    control.handle('self_check', 'main', check); answer = check(request)",
     )
     error = fails(ranks, "if r != 1: s = jnp.sum(small)")
-    assert "Back in step" in error.hint
+    assert "Back in lockstep" in error.hint
     assert ranks.record.pids == pids
 
 
-def test_resync_checks_ranks_that_seem_to_be_in_step(ranks: jaxcluster.Cluster) -> None:
+def test_resync_checks_ranks_that_seem_to_be_in_lockstep(ranks: jaxcluster.Cluster) -> None:
     pids = list(ranks.record.pids)
-    assert "Back in step" in ranks.resync()
+    assert "Back in lockstep" in ranks.resync()
     assert ranks.record.pids == pids
     forge(ranks, WRONG)
     assert "New processes" in ranks.resync()
@@ -416,7 +416,7 @@ def test_every_communicator_between_processes_is_checked(ranks: jaxcluster.Clust
     assert [n - 1, half - 1] in groups  # the other mesh's order is another communicator
     there = "from jaxcluster.engine import jax_private\nprint(len(jax_private.communicators()))"
     before = ranks.run(there, show=False).stdout()
-    assert "Back in step" in ranks.resync()
+    assert "Back in lockstep" in ranks.resync()
     assert ranks.run(there, show=False).stdout() == before
 
 
@@ -445,7 +445,7 @@ def test_a_cells_settings_do_not_disturb_the_check(
     pids = list(ranks.record.pids)
     ranks.run(on, show=False)
     try:
-        assert "Back in step" in ranks.resync()
+        assert "Back in lockstep" in ranks.resync()
         assert ranks.record.pids == pids
     finally:
         ranks.run(off, show=False)
@@ -474,7 +474,7 @@ def test_no_other_notebook_hands_out_a_cell_meanwhile(
     try:
         with monkeypatch.context() as patch:
             patch.setattr(selfcheck, "verify", while_another_tries)
-            assert "Back in step" in fails(ranks, "if r != 1: s = jnp.sum(small)").hint
+            assert "Back in lockstep" in fails(ranks, "if r != 1: s = jnp.sum(small)").hint
         thread.join(TOLD_WITHIN_S)
     finally:
         other.close()
@@ -492,7 +492,7 @@ def test_a_stop_during_the_check_lets_no_cell_run_before_it_is_made_up_for(
         patch.setattr(selfcheck, "verify", stopped)
         with pytest.raises(KeyboardInterrupt):
             ranks.run("if r != 1: s = jnp.sum(small)", show=False)
-    with pytest.raises(Divergence, match="out of step, so no cell can run"):
+    with pytest.raises(Divergence, match="have diverged, so no cell can run"):
         ranks.run("1", show=False)
     assert "All variables are kept." in ranks.resync()
     check_whole(ranks)

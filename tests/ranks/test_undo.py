@@ -102,7 +102,7 @@ def test_mixed_programs_are_undone(ranks: jaxcluster.Cluster) -> None:
     shows(ranks, "x, kept, x is kept, 'z' in globals()", "old old True False")
 
 
-def test_a_cell_whose_time_is_up_is_undone_though_the_ranks_are_in_step(
+def test_a_cell_whose_time_is_up_is_undone_though_the_ranks_are_in_lockstep(
     ranks: jaxcluster.Cluster,
 ) -> None:
     ranks.run("x = 'old'; gone = 1")

@@ -1,8 +1,8 @@
 """A launch is missing for certain only where nothing on that rank can make it any more.
 
 What else may: a cell of anyone that runs or waits there, a thread, a task or a timer of the user's,
-code that came through ipyparallel. All of these launch in step here and must raise no alarm; and
-what lives on a rank without launching anything must not keep a real skip from being named.
+code that came through ipyparallel. All of these launch in lockstep here and must raise no alarm;
+and what lives on a rank without launching anything must not keep a real skip from being named.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def ranks(request: pytest.FixtureRequest, home: Home) -> Iterator[jaxcluster.Clu
 
 @pytest.fixture(autouse=True)
 def whole(ranks: jaxcluster.Cluster) -> Iterator[None]:
-    """After each test the ranks are the same processes, in step, with right results."""
+    """After each test the ranks are the same processes, in lockstep, with right results."""
     pids = list(ranks.record.pids)
     yield
-    assert ranks.out_of_step is None
+    assert ranks.divergence is None
     record = ranks.run("print(float(jnp.sum(h)), float(jnp.max(g)))", show=False, timeout_s=60)
     assert [record.stdout(rank) for rank in range(3)] == ["6600.0 11.0\n"] * 3
     assert ranks.record.pids == pids
@@ -120,7 +120,7 @@ def loop(n=8):
     ],
     ids=["threading", "_thread", "a pool"],
 )
-def test_a_thread_that_an_earlier_cell_left_behind_launches_in_step(
+def test_a_thread_that_an_earlier_cell_left_behind_launches_in_lockstep(
     ranks: jaxcluster.Cluster, start: str
 ) -> None:
     ranks.run("seen.clear()\n" + THREAD.format(start=start), show=False)
@@ -133,7 +133,7 @@ def test_a_thread_that_an_earlier_cell_left_behind_launches_in_step(
     assert [record.stdout(rank) for rank in range(3)] == ["True\n"] * 3
 
 
-def test_a_task_on_the_event_loop_launches_in_step(ranks: jaxcluster.Cluster) -> None:
+def test_a_task_on_the_event_loop_launches_in_lockstep(ranks: jaxcluster.Cluster) -> None:
     ranks.run(
         "seen.clear()\n"
         "async def later():\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jaxcluster import diagnose, wire
 from jaxcluster.engine.journal import Journal, Program
-from jaxcluster.skipped import catch_up
+from jaxcluster.skipped import to_replay
 
 ALL, PAIR, TWO, OTHERS = "0,1,2,3", "0,1", "1,2", "2,3"
 
@@ -33,19 +33,19 @@ def found(*reports: wire.RankReport) -> diagnose.Report | diagnose.Suspicion | N
     return diagnose.diagnose(named, named, "", 1)
 
 
-def in_step(*reports: wire.RankReport) -> bool:
-    return diagnose.in_step({r.state.rank: r.state.launches for r in reports})
+def in_lockstep(*reports: wire.RankReport) -> bool:
+    return diagnose.in_lockstep({r.state.rank: r.state.launches for r in reports})
 
 
-def test_one_order_is_in_step() -> None:
+def test_one_order_is_in_lockstep() -> None:
     first = report(0, SUM, PART, SUM), report(1, SUM, PART, SUM), report(2, SUM, SUM)
-    assert in_step(*first)
+    assert in_lockstep(*first)
     assert found(*first) is None
 
 
 def test_another_order_on_one_rank_is_found_and_told() -> None:
     reports = report(0, SUM, PART), report(1, PART, SUM), report(2, SUM), report(3, SUM)
-    assert not in_step(*reports)
+    assert not in_lockstep(*reports)
     told = found(*reports)
     assert isinstance(told, diagnose.Report)
     assert told.kind == "mismatch"
@@ -58,32 +58,32 @@ def test_another_order_on_one_rank_is_found_and_told() -> None:
 
 def test_another_order_later_on_is_found_too() -> None:
     same = (SUM, PART, SUM)
-    assert not in_step(report(0, *same, PART, SUM), report(1, *same, SUM, PART))
-    assert not in_step(report(0, SUM, SUM, PART), report(1, SUM, PART, SUM))
+    assert not in_lockstep(report(0, *same, PART, SUM), report(1, *same, SUM, PART))
+    assert not in_lockstep(report(0, SUM, SUM, PART), report(1, SUM, PART, SUM))
 
 
 def test_it_can_not_be_replayed() -> None:
     reports = {0: report(0, SUM, PART), 1: report(1, PART, SUM)}
     counts = {rank: one.state.launches for rank, one in reports.items()}
-    assert catch_up(counts, {rank: one.launches for rank, one in reports.items()}) is None
+    assert to_replay(counts, {rank: one.launches for rank, one in reports.items()}) is None
 
 
 def test_a_rank_that_lacks_one_has_skipped_it_and_nothing_else() -> None:
     reports = {0: report(0, SUM, PART), 1: report(1, SUM), 2: report(2, SUM), 3: report(3, SUM)}
     counts = {rank: one.state.launches for rank, one in reports.items()}
-    todo = catch_up(counts, {rank: one.launches for rank, one in reports.items()})
+    todo = to_replay(counts, {rank: one.launches for rank, one in reports.items()})
     assert todo is not None
     assert [(e.processes, e.fingerprint) for e in todo[1]] == [(PAIR, 6)]
 
 
 def test_sets_that_share_one_process_or_none_have_no_order() -> None:
-    assert in_step(report(1, PART, BOTH), report(0, PART), report(2, BOTH))
+    assert in_lockstep(report(1, PART, BOTH), report(0, PART), report(2, BOTH))
     assert list(report(1, PART, BOTH).state.launches) == [PAIR, TWO]
     assert list(report(0, PART, REST).state.launches) == [PAIR, OTHERS]
 
 
 def test_a_launch_that_is_taken_back_leaves_no_trace() -> None:
-    assert in_step(report(0, SUM, PART, SUM, taken_back=True), report(1, SUM, PART, SUM))
+    assert in_lockstep(report(0, SUM, PART, SUM, taken_back=True), report(1, SUM, PART, SUM))
 
 
 def test_a_new_count_forgets_the_order() -> None:

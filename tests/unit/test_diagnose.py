@@ -170,7 +170,7 @@ def test_programs_of_a_part_of_the_ranks_concern_that_part_alone():
     reports = {r: report(r, [SUM] * 3, processes="0,1") for r in (0, 1)}
     reports |= {r: report(r, [MAX], processes="2,3") for r in (2, 3)}
     assert look(reports, ended=[0, 1, 2, 3]) is None
-    assert diagnose.in_step({r: rep.state.launches for r, rep in reports.items()})
+    assert diagnose.in_lockstep({r: rep.state.launches for r, rep in reports.items()})
 
 
 def test_an_announced_launch_is_the_same_as_the_one_that_others_have_made_already():

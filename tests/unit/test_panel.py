@@ -67,7 +67,7 @@ class Running:
         self.link = Link({r: state(r) for r in range(n)}, n)
         self.cells: list[Any] = []
         self.dead: dict[int, dict[str, str]] = {}
-        self.out_of_step: diagnose.Report | None = None
+        self.divergence: diagnose.Report | None = None
         self.coordinator_died = ""
         self.recovered = ""
         self.recovery = "auto"
@@ -80,7 +80,7 @@ class Running:
 
     @property
     def is_broken(self) -> bool:
-        return bool(self.dead or self.out_of_step)
+        return bool(self.dead or self.divergence)
 
     def last_words(self, rank: int) -> str:
         return "its last words"
@@ -179,7 +179,7 @@ def test_the_cell_of_another_notebook_is_seen(running: Running) -> None:
     assert model.is_busy
 
 
-def test_dead_silent_restarting_and_out_of_step_ranks(
+def test_dead_silent_restarting_and_diverged_ranks(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = Model(AutoMode())
@@ -194,8 +194,8 @@ def test_dead_silent_restarting_and_out_of_step_ranks(
     monkeypatch.setattr(time, "monotonic", lambda: later)
     model.look(0)
     assert statuses(model) == ["idle", "idle", "idle", "silent"]
-    running.out_of_step = diagnose.Report("missing", "0,1", 3, (1,), (0,), ("Rank 1 skipped it.",))
-    assert statuses(model) == ["idle", "out-of-step", "idle", "silent"]
+    running.divergence = diagnose.Report("missing", "0,1", 3, (1,), (0,), ("Rank 1 skipped it.",))
+    assert statuses(model) == ["idle", "diverged", "idle", "silent"]
     running.is_restarting = True
     assert statuses(model) == ["starting"] * 4
 
@@ -375,21 +375,21 @@ def test_a_finding_is_told_with_what_becomes_of_it(running: Running) -> None:
     assert (first.waiting, first.culprits) == ([0], [1])
     assert "cell [7] line 3, in f" in first.stacks
     assert (first.cell_id, first.cell, first.recovered, first.open) == ("a", 7, "", False)
-    running.out_of_step = FOUND
+    running.divergence = FOUND
     end(cell)
     second = model.take_in()[0].report
     assert second == dataclasses.replace(first, open=True)
-    running.out_of_step, running.recovered = None, "Back in step."
+    running.divergence, running.recovered = None, "Back in lockstep."
     third = model.take_in()[0].report
-    assert third == dataclasses.replace(first, recovered="Back in step.")
+    assert third == dataclasses.replace(first, recovered="Back in lockstep.")
 
 
-def test_ranks_that_come_out_of_step_without_a_finding_are_told(running: Running) -> None:
+def test_ranks_that_diverge_without_a_finding_are_told(running: Running) -> None:
     model = Model(AutoMode())
-    running.out_of_step = diagnose.unexplained("not in step after 8 s")
+    running.divergence = diagnose.unexplained("not in lockstep after 8 s")
     told = model.take_in()[0].report
     assert told is not None
-    assert told.lines == ["The ranks are out of step: not in step after 8 s."]
+    assert told.lines == ["The ranks have diverged: not in lockstep after 8 s."]
     assert told.open
     assert model.take_in()[0].report == told
 

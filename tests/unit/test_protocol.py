@@ -39,7 +39,7 @@ REPORT = Report(
     waiting=[0],
     culprits=[1],
     stacks="── rank 0 ──\n  cell [7] line 3, in <module>\n    total = jnp.sum(x)",
-    recovered="Back in step after 0.3 s (rank 1 ran 1 skipped program with zeros).",
+    recovered="Back in lockstep after 0.3 s (rank 1 ran 1 skipped program with zeros).",
     open=False,
 )
 
@@ -108,12 +108,14 @@ RESULTS: dict[str, Any] = {
     "attach": "Cluster 'exp1': ranks 0, 1, 1 cuda device per rank (2 in all, H200).",
     "stop": "Stopped ranks 0-3 in 0.2 s.",
     "restart": "New processes after 2.0 s: 3 variables kept.",
-    "resync": "Back in step after 0.1 s (nothing was missing). All variables are kept.",
+    "resync": "Back in lockstep after 0.1 s (nothing was missing). All variables are kept.",
     "strict": None,
     "interrupt": [0, 2],
     "logs": "INFO: loading\nWARNING: slow",
     "stacks": "── ranks 0, 2 ──\n  cell [7] line 3, in <module>\n    total = jnp.sum(x)",
-    "journal": "No program that spans processes has been launched since the ranks were in step.",
+    "journal": (
+        "No program that spans processes has been launched since the ranks were in lockstep."
+    ),
     "outputs": [
         {"output_type": "stream", "name": "stdout", "text": "hello from 1\n"},
         {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jaxcluster import wire
-from jaxcluster.skipped import catch_up, differing
+from jaxcluster.skipped import differing, to_replay
 
 SUM, MAX, MUL = 11, 22, 33
 ALL, PAIR = "0,1,2", "0,1"
@@ -27,7 +27,7 @@ def report(rank: int, *programs: int | tuple[str, int]) -> wire.RankReport:
 def missing(*reports: wire.RankReport) -> dict[int, list[tuple[str, int]]] | None:
     """What each rank gets to do, as (processes, fingerprint)."""
     counts = {r.state.rank: r.state.launches for r in reports}
-    todo = catch_up(counts, {r.state.rank: r.launches for r in reports})
+    todo = to_replay(counts, {r.state.rank: r.launches for r in reports})
     if todo is None:
         return None
     return {r: [(e.processes, e.fingerprint) for e in entries] for r, entries in todo.items()}
@@ -42,16 +42,16 @@ def test_a_lagging_rank_gets_the_missing_programs_in_order() -> None:
     assert found == {1: of_all(MAX, MUL)}
 
 
-def test_different_programs_can_not_be_caught_up_with() -> None:
+def test_different_programs_can_not_be_replayed() -> None:
     assert missing(report(0, SUM, MAX), report(1, MAX), report(2, SUM, MAX)) is None
     assert missing(report(0, SUM), report(1, MAX), report(2, SUM)) is None
 
 
-def test_launches_that_the_journal_has_forgotten_can_not_be_caught_up_with() -> None:
+def test_launches_that_the_journal_has_forgotten_can_not_be_replayed() -> None:
     reports = {0: report(0, SUM, MAX, MUL), 1: report(1, SUM)}
     counts = {r: rep.state.launches for r, rep in reports.items()}
     launches = {0: reports[0].launches[2:], 1: reports[1].launches}
-    assert catch_up(counts, launches) is None
+    assert to_replay(counts, launches) is None
 
 
 def test_programs_of_several_sets_are_replayed_in_the_order_in_which_others_launched_them() -> None:

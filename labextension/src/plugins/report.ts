@@ -17,7 +17,7 @@ import { place } from './place';
 /** Says that a hang was found, and shows the finding in a panel of its notebook. */
 export const report: JupyterFrontEndPlugin<void> = {
   id: 'jaxcluster-labextension:report',
-  description: 'Who waits where when ranks are out of step, and what can be done.',
+  description: 'Who waits where when ranks have diverged, and what can be done.',
   autoStart: true,
   requires: [INotebookTracker, IClusters, IPreferences],
   optional: [ILabShell, ITranslator],

@@ -66,11 +66,11 @@ export function ReportView({ report, trans, execute, onCell }: IReportView): JSX
       )}
       {report.open && (
         <div className="jxl-alarm">
-          <p>{trans.__('The ranks are still out of step. What shall be done?')}</p>
+          <p>{trans.__('The ranks are still not in lockstep. What shall be done?')}</p>
           <div className="jxl-buttons" role="group" aria-label={trans.__('Recovery')}>
             <Button
               label={trans.__('Resync')}
-              title={trans.__('Bring the ranks back into step; variables are kept')}
+              title={trans.__('Bring the ranks back into lockstep; variables are kept')}
               onClick={() => execute(CommandIDs.resync)}
             />
             <Button

@@ -140,7 +140,7 @@ function Actions({ execute, trans }: ISidebar): JSX.Element {
       />
       <Button
         label={trans.__('Resync')}
-        title={trans.__('Bring the ranks back into step')}
+        title={trans.__('Bring the ranks back into lockstep')}
         onClick={() => execute(CommandIDs.resync)}
       />
       <Button

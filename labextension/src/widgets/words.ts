@@ -17,7 +17,7 @@ const LOOKS: Record<Status, [glyph: string, tone: Tone]> = {
   waiting: ['◐', 'waiting'],
   interrupted: ['■', 'waiting'],
   silent: ['?', 'bad'],
-  'out-of-step': ['≠', 'bad'],
+  diverged: ['≠', 'bad'],
   dead: ['✖', 'bad'],
   done: ['✓', 'good'],
   failed: ['!', 'bad']
@@ -40,8 +40,8 @@ export function statusWord(status: Status, trans: Trans): string {
       return trans.__('interrupted');
     case 'silent':
       return trans.__('silent');
-    case 'out-of-step':
-      return trans.__('out of step');
+    case 'diverged':
+      return trans.__('diverged');
     case 'dead':
       return trans.__('dead');
     case 'done':
@@ -58,7 +58,7 @@ export function statusMeaning(status: Status, trans: Trans): string {
       return trans.__('in a computation that needs other ranks');
     case 'silent':
       return trans.__('gives no answer');
-    case 'out-of-step':
+    case 'diverged':
       return trans.__('has launched other computations than the other ranks');
     default:
       return statusWord(status, trans);

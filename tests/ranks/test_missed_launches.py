@@ -1,4 +1,4 @@
-"""A rank that missed launches catches up with them, and the others come free."""
+"""A rank that missed launches replays them, and the others come free."""
 
 from __future__ import annotations
 
@@ -86,23 +86,23 @@ class Skipped:
         launches = self.cluster.world.ask([0], "launches")[0].body
         return [f for seq, processes, f in launches if processes == ALL and seq >= done]
 
-    def catch_up(self) -> int:
-        """Drain until the other ranks have ended the cell; returns how many programs it took."""
+    def replay_all(self) -> int:
+        """Replay until the other ranks have ended the cell; returns how many programs it took."""
         ran = 0
         while True:
             until(lambda: self.ended or self.missed(), "the cell ends, or launches something")
             if not (missed := self.missed()):
                 return ran
-            ran += self.drain(missed)
+            ran += self.replay(missed)
 
-    def drain(self, fingerprints: Sequence[int]) -> int:
+    def replay(self, fingerprints: Sequence[int]) -> int:
         shipped = {
             f: bytes(self.cluster.world.ask([0], "export", {"fingerprint": f})[0].buffers[0])
             for f in fingerprints
         }
         body = {"fingerprints": list(fingerprints), "shipped": list(shipped)}
         answer = self.cluster.world.ask(
-            [1], "drain", body, buffers=list(shipped.values()), timeout_s=DEADLINE_S
+            [1], "replay", body, buffers=list(shipped.values()), timeout_s=DEADLINE_S
         )[1].body
         assert answer["ran"] == len(fingerprints)
         assert answer["launches"][ALL] == counts(self.cluster)[1]
@@ -149,17 +149,17 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_rank_catches_up_with_a_program(cluster: jaxcluster.Cluster, program: str) -> None:
+def test_a_rank_replays_a_program(cluster: jaxcluster.Cluster, program: str) -> None:
     source, launches = PROGRAMS[program]
     skipped = Skipped(cluster, source)
-    assert skipped.catch_up() == launches
+    assert skipped.replay_all() == launches
     assert [(reply.status, reply.error) for reply in skipped.replies] == [("ok", None)] * 3
     assert len({tuple(c) for c in counts(cluster)}) == 1
 
 
-def test_a_rank_catches_up_with_a_loop_far_ahead(cluster: jaxcluster.Cluster) -> None:
+def test_a_rank_replays_a_loop_far_ahead(cluster: jaxcluster.Cluster) -> None:
     skipped = Skipped(cluster, "for i in range(12):\n    a = jnp.sum(g * i)\n    b = jnp.max(g)")
-    assert skipped.catch_up() == 36
+    assert skipped.replay_all() == 36
     assert [reply.status for reply in skipped.replies] == ["ok"] * 3
     assert len({tuple(c) for c in counts(cluster)}) == 1
 
@@ -178,7 +178,7 @@ def test_a_program_that_calls_python_is_refused(cluster: jaxcluster.Cluster) -> 
     with pytest.raises(RankError, match="calls Python functions, which would be given zeros"):
         cluster.world.ask([0], "export", {"fingerprint": fingerprint})
     with pytest.raises(RankError, match="calls Python functions"):
-        cluster.world.ask([1], "drain", {"fingerprints": [fingerprint]})
+        cluster.world.ask([1], "replay", {"fingerprints": [fingerprint]})
     assert [s.launches for s in cluster.status()] == before
 
 
@@ -186,9 +186,9 @@ def test_an_unknown_program_is_refused_before_anything_runs(cluster: jaxcluster.
     known = cluster.world.ask([0], "launches")[0].body[0][2]
     before = [s.launches for s in cluster.status()]
     with pytest.raises(RankError, match="no program with fingerprint 1"):
-        cluster.world.ask([1], "drain", {"fingerprints": [known, 1]})
+        cluster.world.ask([1], "replay", {"fingerprints": [known, 1]})
     with pytest.raises(RankError, match="can't be loaded"):
-        cluster.world.ask([1], "drain", {"fingerprints": [1], "shipped": [1]}, buffers=[b"junk"])
+        cluster.world.ask([1], "replay", {"fingerprints": [1], "shipped": [1]}, buffers=[b"junk"])
     assert [s.launches for s in cluster.status()] == before
 
 

@@ -1,13 +1,13 @@
-"""Ghost drain: a rank catches up with launches that it has missed.
+"""Replay: a rank runs the launches that it has missed.
 
 When one rank skips a program that the others have launched, the others wait in its collectives. The
 rank then runs the missing programs itself, in order, with zeros for inputs, and drops the results:
-the others come free, with values that are not to be trusted, and all ranks are in step again, with
-every variable kept. A program that the rank never compiled comes from another rank as bytes.
+the others come free, with values that are not to be trusted, and all ranks are in lockstep again,
+with every variable kept. A program that the rank never compiled comes from another rank as bytes.
 
 Not every program can be run so, and those that can't are refused before anything runs: one that
 calls back into Python would hand zeros to the user's functions, and one whose inputs steer how
-often its processes meet (``replayable``) would leave them out of step for good.
+often its processes meet (``replayable``) would leave them diverged for good.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ TIMEOUT_S = 10.0
 READY_POLL_S = 0.001
 
 
-class CannotDrain(Exception):
+class CannotReplay(Exception):
     """A program that can't be exported or run here. Nothing was launched by the failed request."""
 
-    hint = "The ranks must be brought back in step another way: %jaxcluster resync"
+    hint = "The ranks must be brought back into lockstep another way: %jaxcluster resync"
 
 
-class UnknownProgram(CannotDrain):
+class UnknownProgram(CannotReplay):
     """A program that was never compiled here: another rank may have it."""
 
 
 class MovedOn(Exception):
     """What this rank lacks has changed since. Nothing was launched."""
 
-    hint = CannotDrain.hint
+    hint = CannotReplay.hint
 
 
-class DrainStuck(Exception):
+class ReplayStuck(Exception):
     """A program was launched and did not end: not all its processes take part."""
 
-    hint = CannotDrain.hint
+    hint = CannotReplay.hint
 
 
 def export_program(journal: Journal, fingerprint: int) -> bytes:
@@ -55,7 +55,7 @@ def export_program(journal: Journal, fingerprint: int) -> bytes:
 
     Raises:
       UnknownProgram: it is not known here any more.
-      CannotDrain: it can't be serialized, or must not be run with zeros.
+      CannotReplay: it can't be serialized, or must not be run with zeros.
     """
     program = journal.programs.get(fingerprint)
     if program is None or program.shipped:
@@ -65,7 +65,7 @@ def export_program(journal: Journal, fingerprint: int) -> bytes:
     try:
         return jax_private.export_program(program.executable)
     except Exception as error:
-        raise CannotDrain(
+        raise CannotReplay(
             f"{program.name} can't be serialized: {type(error).__name__}: {error}"
         ) from None
 
@@ -87,8 +87,8 @@ def run_programs(
 
     Raises:
       UnknownProgram: one of them was never compiled here; then none was run.
-      CannotDrain: one of them must not be run with zeros; then none was.
-      DrainStuck: one did not end within ``timeout_s``.
+      CannotReplay: one of them must not be run with zeros; then none was.
+      ReplayStuck: one did not end within ``timeout_s``.
     """
     programs = [_find(journal, f, shipped) for f in fingerprints]
     # In strict mode each launch waits for the others to announce it too, and they have done so.
@@ -105,7 +105,7 @@ def _find(journal: Journal, fingerprint: int, shipped: Mapping[int, bytes | memo
             executable = jax_private.load_program(shipped[fingerprint])
             described = jax_private.describe_program(executable)
         except Exception as error:
-            raise CannotDrain(
+            raise CannotReplay(
                 f"a program from another rank can't be loaded: {type(error).__name__}: {error}"
             ) from None
         program = replace(described, fingerprint=fingerprint, shipped=True)
@@ -117,9 +117,9 @@ def _find(journal: Journal, fingerprint: int, shipped: Mapping[int, bytes | memo
 
 def _refuse_unreplayable(program: Program) -> None:
     if jax_private.calls_python(program.executable):
-        raise CannotDrain(f"{program.name} calls Python functions, which would be given zeros")
+        raise CannotReplay(f"{program.name} calls Python functions, which would be given zeros")
     if why := replayable.why_not(jax_private.compiled_text(program.executable)):
-        raise CannotDrain(f"{program.name} can't be run with zeros: {why}")
+        raise CannotReplay(f"{program.name} can't be run with zeros: {why}")
 
 
 def _wait(program: Program, outputs: Sequence[Any], timeout_s: float) -> None:
@@ -127,7 +127,7 @@ def _wait(program: Program, outputs: Sequence[Any], timeout_s: float) -> None:
     for output in map(numpy_view, outputs):
         while not output.is_ready():
             if time.monotonic() > deadline:
-                raise DrainStuck(f"{program.name} has not ended after {timeout_s:g} s")
+                raise ReplayStuck(f"{program.name} has not ended after {timeout_s:g} s")
             time.sleep(READY_POLL_S)
 
 
@@ -153,8 +153,8 @@ def on_export(journal: Journal, request: Request) -> tuple[Any, list[bytes]]:
     return None, [export_program(journal, request.body["fingerprint"])]
 
 
-def on_drain(journal: Journal, request: Request) -> Any:
-    """``drain`` {"fingerprints", "shipped", "timeout_s"}: run them, a buffer per shipped one.
+def on_replay(journal: Journal, request: Request) -> Any:
+    """``replay`` {"fingerprints", "shipped", "timeout_s"}: run them, a buffer per shipped one.
 
     Replies with ``ran`` and the journal's ``launches`` afterwards.
     """
