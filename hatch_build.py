@@ -4,7 +4,7 @@ The environment variable JAXCLUSTER_JS says what to do about building it with No
 
 - ``auto`` (or unset): build it if it is not built or older than its sources. Without Node, or where
   that fails, warn, and leave the Lab part out; all else works without it.
-- ``require``: build it anew, and fail where that fails. For releases.
+- ``require``: build it again, and fail where that fails. For releases.
 - ``skip``: build nothing, and take what is there.
 """
 

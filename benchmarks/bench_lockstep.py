@@ -275,7 +275,7 @@ def measure_hang(n: int, rounds: int) -> None:
     )
     print(
         "* after the user has decided to restart: restart_engines_sync, initialize, values made "
-        f"anew. {restarted / right:.1f}x as long."
+        f"again. {restarted / right:.1f}x as long."
     )
 
 

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests/unit"))
 
 from test_panel import of_size, state
 
-from jaxcluster import news, protocol
+from jaxcluster import events, protocol
 from jaxcluster.panel.model import AutoMode, Model
 
 REPEATS = 7
@@ -39,9 +39,9 @@ def median_us(call: Callable[[], object], times: int = 1) -> float:
 
 def main() -> None:
     event = threading.Event()
-    news.watchers.append(lambda cell: event.set())
-    tell, bare = median_us(news.tell, 10_000), median_us(event.set, 10_000)
-    print(f"news.tell {tell:.2f} us, {tell / bare:.1f} times Event.set")
+    events.watchers.append(lambda cell: event.set())
+    tell, bare = median_us(events.tell, 10_000), median_us(event.set, 10_000)
+    print(f"events.tell {tell:.2f} us, {tell / bare:.1f} times Event.set")
     with pytest.MonkeyPatch.context() as patch:
         running = of_size(RANKS, patch)
         model = Model(AutoMode())

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import layouts
 
 import jaxcluster
-from jaxcluster import layout, survey, wire
+from jaxcluster import array_queries, layout, wire
 from jaxcluster.views import shards
 
 LEAVES = 2000
@@ -67,7 +67,7 @@ def sizes(view: shards.View) -> str:
 def wire_nbytes(cluster: jaxcluster.Cluster, name: str) -> int:
     ranks = range(cluster.num_processes)
     bodies = {r: {"name": name, "path": [], "paths": r == 0} for r in ranks}
-    answers, _ = survey.ask_each(cluster.world, list(ranks), "arrays", bodies=bodies)
+    answers, _ = array_queries.ask_each(cluster.world, list(ranks), "arrays", bodies=bodies)
     return sum(len(wire.encode("reply", "", e.body)) for e in answers.values())
 
 
@@ -84,9 +84,9 @@ def main() -> None:
             moved = kib(wire_nbytes(cluster, name))
             print(f"4 ranks, {what}: layout {look:.1f} ms, view {view:.1f} ms")
             print(f"    {moved} from the ranks; {sizes(shards.shards(cluster, name))}")
-        check = median_ms(lambda: survey.check(cluster.world, "params"))
+        check = median_ms(lambda: array_queries.check(cluster.world, "params"))
         print(f"4 ranks, check of {LEAVES:,} leaves: {check:.0f} ms")
-        print(f"4 ranks, memory: {median_ms(lambda: survey.memory(cluster.world)):.0f} ms")
+        print(f"4 ranks, memory: {median_ms(lambda: array_queries.memory(cluster.world)):.0f} ms")
     reports, known = layouts.tree(LEAVES, ranks=64, per_rank=8)
     tree: Any = layout.tree_layout("params", reports, known)
     join = median_ms(lambda: layout.tree_layout("params", reports, known))

@@ -20,8 +20,8 @@ from jaxcluster import (
     arguments,
     claims,
     diagnose,
+    events,
     kept,
-    news,
     recovery,
     registry,
     rewrite,
@@ -53,8 +53,8 @@ from jaxcluster.life import Life, State
 from jaxcluster.link import Event, Link, Sink, SocketLink
 from jaxcluster.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
-from jaxcluster.rebuild import Rebuilt
 from jaxcluster.respawn import Respawn
+from jaxcluster.restart import Restored
 from jaxcluster.running import Listener, RunningCell
 from jaxcluster.starting import (
     Progress,
@@ -91,7 +91,7 @@ class Cluster:
       on_push: called, on the link's thread, with what ranks send unasked (widgets).
       recovery: ``auto``, ``ask`` or ``never``: what follows when ranks have died or hang for good.
       kept: what its ranks have saved and no new process has yet.
-      rebuilt: what the last restart brought back; None before one, and after a clean one.
+      restored: what the last restart brought back; None before one, and after a clean one.
       recovered: what was done about the last finding or death, in words; "" if nothing was yet.
       undo_nbytes: what ``limit_undo`` was given last.
     """
@@ -105,7 +105,7 @@ class Cluster:
         self.recovery = "auto"
         self.recovered = ""
         self.kept: Kept | None = None
-        self.rebuilt: Rebuilt | None = None
+        self.restored: Restored | None = None
         self.undo_nbytes: int | None = None
         self.on_push: Callable[[Event], None] | None = None
         self._respawn: Respawn | None = None
@@ -263,7 +263,7 @@ class Cluster:
                 self._allocation = None
             if _open.get(self.name) is self:
                 del _open[self.name]
-        news.tell()
+        events.tell()
         return took
 
     def _end_world(self) -> float:
@@ -295,7 +295,7 @@ class Cluster:
             if self._allocation is not None:
                 self._allocation.let_go()
                 self._allocation = None
-            news.tell()
+            events.tell()
 
     def restart(
         self,
@@ -340,7 +340,7 @@ class Cluster:
             finally:
                 self._respawn = None
                 self.life.become(State.RUNNING, only={State.RESTARTING})
-            self.rebuilt = respawn.rebuilt
+            self.restored = respawn.restored
         return self.recovered
 
     @property
@@ -353,7 +353,7 @@ class Cluster:
         if (respawn := self._respawn) is not None:
             respawn.press()
 
-    def start_anew(
+    def respawn(
         self,
         progress: Progress | None = None,
         watch: Callable[[Starting | None], None] = lambda starting: None,
@@ -365,7 +365,7 @@ class Cluster:
         """
         self.life.become(State.REPLACING)
         self._end_world()
-        with news.going_on(progress) as say:
+        with events.going_on(progress) as say:
             while not _starting.acquire(timeout=TURN_S):
                 watch(None)
             try:
@@ -483,7 +483,7 @@ class Cluster:
             cell = self._submit(
                 source, ranks, timeout_s, execution_count, shown_ranks, on_output, cell_id
             )
-        news.tell(cell)
+        events.tell(cell)
         return cell
 
     def _submit(
@@ -641,7 +641,7 @@ class Cluster:
         epoch = f"{time.time_ns():x}" if on else None
         self.world.ask(range(self.num_processes), "strict", {"epoch": epoch}, timeout_s=10.0)
         self.world.is_strict = on
-        news.tell()
+        events.tell()
 
     def resync(self) -> str:
         """Bring the ranks back into lockstep, the mildest way that works; returns what was done.
@@ -654,7 +654,7 @@ class Cluster:
                 return self.restart()
             self._check_not_closed()
             self.recovered = self._resync()
-        news.tell()
+        events.tell()
         return self.recovered
 
     def _resync(self) -> str:
@@ -755,9 +755,9 @@ class Cluster:
         Raises:
           UsageError: no rank has it, or it holds no array.
         """
-        from jaxcluster import survey  # with numpy, which a shell command has no use for
+        from jaxcluster import array_queries  # with numpy, which a shell command has no use for
 
-        return survey.look(self.world, name)
+        return array_queries.look(self.world, name)
 
     def __getitem__(self, name: str) -> Any:
         return self.pull(name)
@@ -808,7 +808,7 @@ def start(num_processes: int | None = None, **options: Any) -> Cluster:
 
 def start_spec(spec: wire.ClusterSpec, progress: Progress | None = None) -> Cluster:
     """Start what ``spec`` describes. ``progress`` is told what is happening, a line at a time."""
-    with _starting, news.going_on(progress) as say:
+    with _starting, events.going_on(progress) as say:
         if (known := _open.get(spec.name)) is not None and known.down:
             raise ClusterExists(known.down, known.down_hint)
         started = Cluster(*_start_world(spec, say))
@@ -885,7 +885,7 @@ def attach(name: str | None = None) -> Cluster:
         found = connect(registry.read(name))
     _open.pop(name, None)
     _open[name] = found  # the current one now
-    news.tell()
+    events.tell()
     return found
 
 
@@ -971,7 +971,7 @@ def stop(name: str) -> float:
         if not record.hosts:
             Supervisor(Path(record.supervisor)).quit()
         clear_away(record)
-    news.tell()
+    events.tell()
     return time.perf_counter() - began
 
 

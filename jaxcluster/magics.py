@@ -24,8 +24,8 @@ from jaxcluster import (
     checkpoints,
     cluster,
     doctor,
+    events,
     hostchecks,
-    news,
     registry,
     rewrite,
     transfer,
@@ -119,14 +119,14 @@ class JaxClusterMagics(Magics):
     def fold_lost(self, told: str) -> str:
         """``told``, where its long list of lost names is shown folded instead, if that can be."""
         for one in cluster.connected().values() if self.rich else ():
-            rebuilt = one.rebuilt
+            restored = one.restored
             if (
-                rebuilt is not None
-                and lost.is_long(rebuilt.lost_names)
-                and rebuilt.lost_text in told
+                restored is not None
+                and lost.is_long(restored.lost_names)
+                and restored.lost_text in told
             ):
-                self.shell.display_pub.publish(lost.bundle(rebuilt.lost_names))
-                return told.replace(rebuilt.lost_text, lost.headline(rebuilt.lost_names))
+                self.shell.display_pub.publish(lost.bundle(restored.lost_names))
+                return told.replace(restored.lost_text, lost.headline(restored.lost_names))
         return told
 
     @line_magic
@@ -319,7 +319,7 @@ class JaxClusterMagics(Magics):
         if not self._is_choice(word, ("auto", "ask", "never"), state, "%jaxcluster recovery"):
             return
         running.recovery = word
-        news.tell()
+        events.tell()
         print(f"Recovery is set to {word}.")
 
     def _auto(self, line: str) -> None:
@@ -328,7 +328,7 @@ class JaxClusterMagics(Magics):
         if not self._is_choice(word, ("on", "off"), state, "%jaxcluster auto"):
             return
         self.auto.on = word == "on"
-        news.tell()
+        events.tell()
         print(
             "Every cell is now an %%spmd cell; cells of magics alone still run in the notebook."
             if self.auto.on

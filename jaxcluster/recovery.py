@@ -263,7 +263,7 @@ def bring_back(name: str, link: Link, replay: Replay) -> str:
 
     Returns:
       How: ``replayed``, or ``completed`` where different programs have all ended and the ranks
-      count anew. "" if they are not in lockstep; ``replay.stuck`` says why.
+      count from zero. "" if they are not in lockstep; ``replay.stuck`` says why.
     """
     with contextlib.ExitStack() as stack:
         handed_out: dict[int, int] = {}
@@ -282,7 +282,7 @@ def bring_back(name: str, link: Link, replay: Replay) -> str:
             answers = link.gather(link.ranks, "resume", {}, timeout_s=REPORT_S)
             if all(r in answers and answers[r].op == "reply" for r in link.ranks):
                 return "completed"
-            replay.stuck = "not all ranks count anew"
+            replay.stuck = "not all ranks count from zero again"
             return ""
         if not diagnose.in_lockstep(verdict.counts):
             replay.stuck = "something else was launched while they were checked"
@@ -291,7 +291,7 @@ def bring_back(name: str, link: Link, replay: Replay) -> str:
 
 
 def may_have_completed(link: Link, reports: dict[int, wire.RankReport]) -> bool:
-    """Whether mixed-up programs can all have ended, so that the ranks may count anew from here.
+    """Whether mixed-up programs can all have ended, so that the ranks may count from here.
 
     Ranks that launched different programs may all have completed them, with wrong numbers: if
     every rank is idle and has launched equally many, and those that differ made the same

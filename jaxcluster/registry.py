@@ -234,7 +234,7 @@ def turn(name: str, ranks: Iterable[int] = ()) -> Iterator[Turn]:
         last = {int(rank): seq for rank, seq in before.get("last", {}).items()}
         seq = Turn(before.get("seq", 0) + 1)
         seq.after = {rank: last.get(rank, 0) for rank in ranks}
-        # It never gets shorter. Truncated and written anew, ext4 would flush it at each close.
+        # It never gets shorter. Truncated and written again, ext4 would flush it at each close.
         text = json.dumps({"seq": seq, "last": last | dict.fromkeys(seq.after, seq)})
         os.pwrite(lock, text.encode(), 0)
         yield seq

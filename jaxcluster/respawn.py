@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from jaxcluster import news, rebuild
+from jaxcluster import events, restart
 from jaxcluster.errors import CellInterrupted, JaxClusterError, LaunchError, NoCluster, RankDied
 from jaxcluster.kept import Kept
 from jaxcluster.starting import Starting
@@ -52,7 +52,7 @@ class Respawn:
       undo: names that the last cell has bound are to be what they were before it.
 
     Attributes:
-      rebuilt: what came back, once it is done; None for a clean one.
+      restored: what came back, once it is done; None for a clean one.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Respawn:
         self.clean = clean
         self.when = when
         self.undo = undo
-        self.rebuilt: rebuild.Rebuilt | None = None
+        self.restored: restart.Restored | None = None
         self._kept: Kept | None = cluster.kept
         self._nothing_to_lose = cluster.closed  # as it is now: it has no processes to be ended
         self._why_down = cluster.life.why
@@ -164,14 +164,14 @@ class Respawn:
 
     def _work(self) -> None:
         try:
-            with news.going_on(self._say) as say:
+            with events.going_on(self._say) as say:
                 self._replace(say)
         except GivenUp:
             self._error = self._describe_stop()
         except BaseException as error:
             self._error = error
         finally:
-            news.tell()
+            events.tell()
             self._ended.set()
             self._inbox.put(_DONE)
 
@@ -181,7 +181,7 @@ class Respawn:
             say("saving the ranks' variables ...")
             cluster.world.end_hung(self._check)
             cells = [cell.record for cell in cluster.sent]
-            self._kept = rebuild.save(cluster.world, cells, self._check, self.undo)
+            self._kept = restart.save(cluster.world, cells, self._check, self.undo)
         with self._deciding:
             given_up = self._is_given_up
             self._is_replacing = not given_up
@@ -207,8 +207,8 @@ class Respawn:
             cluster.kept.remove()
             cluster.kept = None
         cluster.recovered = "All variables of the ranks are gone."
-        if self.rebuilt is not None:
-            cluster.recovered = str(self.rebuilt)
+        if self.restored is not None:
+            cluster.recovered = str(self.restored)
 
     def _try_twice(self, say: Say) -> None:
         """A rank that dies meanwhile costs a second try, and no more."""
@@ -221,16 +221,16 @@ class Respawn:
 
     def _start_and_restore(self, say: Say) -> None:
         cluster = self.cluster
-        cluster.start_anew(say, self._watch)
+        cluster.respawn(say, self._watch)
         self._check()
         if self.clean or self._kept is None:
             return
         if self._kept.reports:
             say("restoring the variables ...")
-        rebuilt = rebuild.restore(
+        restored = restart.restore(
             cluster.world, self._kept, self.when or "in a restart", self._check
         )
-        self.rebuilt = replace(rebuilt, seconds=time.perf_counter() - self._began)
+        self.restored = replace(restored, seconds=time.perf_counter() - self._began)
 
     def _watch(self, starting: Starting | None) -> None:
         """The start that goes on now; None while it waits for its turn."""

@@ -16,8 +16,8 @@ from typing import Protocol
 from jaxcluster import (
     deadlock,
     diagnose,
+    events,
     health,
-    news,
     recovery,
     registry,
     selfcheck,
@@ -36,7 +36,7 @@ from jaxcluster.errors import (
 from jaxcluster.link import Event, Sink
 from jaxcluster.outputs import CellRecord, traceback_lines
 from jaxcluster.ranks import begin_ranks, name_ranks
-from jaxcluster.rebuild import Rebuilt
+from jaxcluster.restart import Restored
 from jaxcluster.world import World
 
 NOTICE_AFTER_S = 0.1
@@ -65,7 +65,7 @@ class Owner(Protocol):
     @property
     def recovery(self) -> str: ...
     @property
-    def rebuilt(self) -> Rebuilt | None: ...
+    def restored(self) -> Restored | None: ...
     def press_stop(self) -> None: ...
     def recover(self, said: str, *, told: str, when: str, undo: bool) -> str: ...
 
@@ -207,7 +207,7 @@ class RunningCell:
                 raise
             finally:
                 self.done = True
-                news.tell()
+                events.tell()
 
     def _next(self) -> health.Event:
         times = (self._watch.deadline(), self._notice_at, self._replay_at)
@@ -233,7 +233,7 @@ class RunningCell:
                     self._interrupt(ranks, spare=why not in ("stop", "timeout"))
                     if why != "death":
                         selfcheck.prepare(self._world.link)  # while they leave the cell
-                    news.tell()
+                    events.tell()
                     self._replay_at = now + REPLAY_AFTER_S
                 case health.Poll():
                     self._call_roll()
@@ -269,7 +269,7 @@ class RunningCell:
             return health.StopPressed()
         if event.op == "died":
             self.record.records[event.rank].died = event.body["why"]
-            news.tell()
+            events.tell()
             if self.on_notice is not None:
                 self.on_notice(f"Rank {event.rank} died: {event.body['why']}.\n")
             return health.Died(event.rank)
@@ -282,7 +282,7 @@ class RunningCell:
             if reply.names is not None:
                 self._world.hear_names(event.rank, reply.names)
         self.record.add_reply(reply)
-        news.tell()
+        events.tell()
         self._tell(reply)
         if reply.status == "error" and not self._noticed:
             # Equal errors come together; only one that the others don't share is told early.
@@ -375,7 +375,7 @@ class RunningCell:
             if found.is_hopeless and self.on_notice is not None:
                 self.on_notice("\n".join(found.lines[:-1]) + "\nThe cell is ended.\n")
             self.cluster.recovered = ""
-            news.tell()
+            events.tell()
 
     def _find_circle(self, reports: Mapping[int, wire.RankReport]) -> diagnose.Report | None:
         """Ranks that wait for each other, over all sets of processes."""
@@ -574,9 +574,9 @@ class RunningCell:
         undone = self._take_back()  # before its values are saved
         when = f"in cell [{self.record.execution_count}]"
         line = self.cluster.recover(said, told=told, when=when, undo=not undone.refused)
-        rebuilt = self.cluster.rebuilt
-        if rebuilt is not None and str(rebuilt) in line:
-            return f"{line} {self._say_undone({*rebuilt.older, *rebuilt.lost})}"
+        restored = self.cluster.restored
+        if restored is not None and str(restored) in line:
+            return f"{line} {self._say_undone({*restored.older, *restored.lost})}"
         return f"{line} {self._say_undone()}"
 
     def _ask_places(self, ranks: Sequence[int]) -> list[str]:

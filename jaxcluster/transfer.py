@@ -502,7 +502,7 @@ def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = 
             except Exception as error:
                 raise NotSerialisable(
                     f"{name} can't be pickled: {type(error).__name__}: {error}",
-                    "Push what it is made of, and make it anew on the ranks in an %%spmd cell.",
+                    "Push what it is made of, and make it again on the ranks in an %%spmd cell.",
                 ) from None
         raise
     raws = [b.raw() for b in buffers]

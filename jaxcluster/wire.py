@@ -178,12 +178,12 @@ class ErrorInfo:
 class NameChanges:
     """Which names a rank has bound and unbound since it last told this notebook.
 
-    ``anew``: it has told nothing before, so ``bound`` are all.
+    ``is_first``: it has told nothing before, so ``bound`` are all.
     """
 
     bound: list[str]
     gone: list[str]
-    anew: bool = False
+    is_first: bool = False
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxcluster import diagnose, kept, news, obituary, registry, silence, wire
+from jaxcluster import diagnose, events, kept, obituary, registry, silence, wire
 from jaxcluster.engine import procfs
 from jaxcluster.engine.facts import host_key
 from jaxcluster.engine.procfs import ProcessLook, Silence
@@ -167,7 +167,7 @@ class World:
         elif event["event"] == "exit" and event["role"] == "coordinator":
             self.coordinator_died = describe_event(event, self._oom_kills)
             self.on_death()
-            news.tell()
+            events.tell()
 
     # ------------------------------------------------------------------ deaths
 
@@ -176,7 +176,7 @@ class World:
         self.dead.setdefault(rank, {"why": why})
         self.on_death()
         self.link.mark_dead(rank, {"why": why})
-        news.tell()
+        events.tell()
 
     def end_rank(self, rank: int, why: str) -> None:
         """Kill a rank's process, which will never answer again; from then on it is a dead one."""
@@ -371,7 +371,7 @@ class World:
 
     def hear_names(self, rank: int, changes: wire.NameChanges) -> None:
         """Take in which names a rank has bound and unbound."""
-        known = set() if changes.anew else self.names.get(rank, set())
+        known = set() if changes.is_first else self.names.get(rank, set())
         self.names[rank] = (known - set(changes.gone)) | set(changes.bound)
 
     # ------------------------------------------------------------------ ipyparallel

@@ -50,7 +50,7 @@ find_python() {
 }
 
 # An environment of ours that is unfinished, or was moved or copied here with the checkout, is made
-# anew (its scripts name the old place). One that somebody else made is used as it is.
+# again (its scripts name the old place). One that somebody else made is used as it is.
 works() {
     if [ -e "$mark" ]; then
         case $(cat "$mark") in *" $PWD") ;; *) return 1 ;; esac

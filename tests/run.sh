@@ -77,7 +77,7 @@ if [ "${LINT:-1}" != 0 ]; then
     "$env/bin/lint-imports"
 fi
 
-# One build serves every Python; it is made anew when a source is newer.
+# One build serves every Python; it is made again when a source is newer.
 built=jaxcluster/labextension/package.json
 if ! { command -v npm && node -e 'process.exit(+(parseInt(process.versions.node) < 20))'; } \
     >/dev/null 2>&1; then

@@ -6,7 +6,7 @@ have their own, so here they are renewed. Not renewed, because nothing can: the 
 (``PYTHONHASHSEED``), which are equal on all ranks.
 
 What needs nothing, seen with Python 3.11 to 3.13: ``random`` reseeds itself after a fork,
-``tempfile`` and multiprocessing's semaphores draw anew in another process, and ``secrets``,
+``tempfile`` and multiprocessing's semaphores draw again in another process, and ``secrets``,
 ``uuid4``, ``numpy.random.default_rng()`` and OpenSSL ask the kernel each time.
 """
 

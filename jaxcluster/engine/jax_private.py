@@ -280,7 +280,7 @@ def _launched_nothing(error: BaseException, arguments: Any) -> bool:
 
 
 def forget_fast_paths() -> None:
-    """Have every jitted function take JAX's Python path once, which decides on its fast path anew.
+    """Have every jitted function take JAX's Python path once, which decides on its fast path again.
 
     What is compiled stays compiled (jax 0.10.2 and 0.12: the last three lines of
     ``jax.clear_caches``). Where the names have moved all of JAX's caches are cleared, and programs

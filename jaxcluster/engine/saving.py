@@ -1,7 +1,7 @@
 """A rank's variables, saved while its main thread may be stuck for good.
 
 ``save`` works from a side thread: it needs no collective and no main thread, so a deadlocked rank
-can be saved, killed, started anew and given its variables again. Each name is pickled by itself
+can be saved, killed, started again and given its variables again. Each name is pickled by itself
 first, so that one that can't be (a generator, an open file, an array whose computation will never
 end) costs only itself; then all that can be are pickled together, which keeps the aliasing between
 them.

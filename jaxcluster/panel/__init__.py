@@ -20,7 +20,7 @@ from typing import Any
 
 import comm
 
-from jaxcluster import news, protocol
+from jaxcluster import events, protocol
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.panel.model import Model
 from jaxcluster.panel.operations import Operations
@@ -31,7 +31,7 @@ BETWEEN_S = 0.1  # two pushes
 ALONE_S = 1.0  # the same while there is no page
 BUSY_S = 0.5  # between two looks at the ranks while some run a cell
 IDLE_S = 2.0  # other notebooks may run cells on the same cluster
-REPEAT_S = 1.0  # where a page that comes anew during a cell can't ask for what it has missed
+REPEAT_S = 1.0  # where a page that comes again during a cell can't ask for what it has missed
 LOOK_S = 0.3  # that a look waits for the ranks' answers; later ones are not lost
 
 
@@ -73,7 +73,7 @@ class Panel:
         self._events.on_close(self._keep)
         for opened in [c for c in manager.comms.values() if c.target_name == protocol.RPC]:
             self._on_open(opened)  # by a page that has lived through %reload_ext
-        news.watchers.append(self.tell)
+        events.watchers.append(self.tell)
         self._thread.start()
 
     def _keep(self, message: Any) -> None:
@@ -81,7 +81,7 @@ class Panel:
         comm.get_comm_manager().register_comm(self._events)
 
     def uninstall(self) -> None:
-        news.watchers.remove(self.tell)
+        events.watchers.remove(self.tell)
         manager = comm.get_comm_manager()
         manager.unregister_target(protocol.RPC, self._on_open)
         manager.comms.pop(protocol.EVENTS_ID, None)

@@ -12,12 +12,12 @@ import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field, replace
 
-from jaxcluster import cluster, news, protocol, registry
+from jaxcluster import cluster, events, protocol, registry
 from jaxcluster.cluster import Cluster, RunningCell
 from jaxcluster.engine.processes import process_token
 from jaxcluster.outputs import CellRecord
-from jaxcluster.panel.findings import Findings
-from jaxcluster.panel.pulse import Pulse
+from jaxcluster.panel.incidents import Incidents
+from jaxcluster.panel.poller import RankPoller
 from jaxcluster.registry import ClusterRecord
 from jaxcluster.rewrite import AutoMode
 
@@ -53,9 +53,9 @@ class Model:
     looked_at: float = 0.0
     is_busy: bool = False
     _followed: OrderedDict[str, Followed] = field(default_factory=OrderedDict)
-    _findings: Findings = field(default_factory=Findings)
+    _incidents: Incidents = field(default_factory=Incidents)
     _current: Cluster | None = None
-    _pulse: Pulse | None = None
+    _poller: RankPoller | None = None
     _records: list[tuple[ClusterRecord, bool]] = field(default_factory=list)
     _records_at: float = 0.0
     _records_of: list[int] = field(default_factory=list)
@@ -64,24 +64,24 @@ class Model:
         """Ask the ranks of the current cluster what they do, for so long at most."""
         current = _current()
         if current is not None and not current.closed:
-            if self._pulse is None or self._pulse.link is not current.link:
-                self._pulse = Pulse(current.link)
-            self._pulse.look(timeout_s)
+            if self._poller is None or self._poller.link is not current.link:
+                self._poller = RankPoller(current.link)
+            self._poller.look(timeout_s)
         self.looked_at = time.monotonic()
 
     def take_in(self) -> tuple[protocol.State, list[protocol.Cell]]:
         """The state, and the cells that may have changed."""
         now = time.time_ns() // 1_000_000
         current = self._current = _current()
-        if self._pulse is not None and (current is None or self._pulse.link is not current.link):
-            self._pulse = None
+        if self._poller is not None and (current is None or self._poller.link is not current.link):
+            self._poller = None
         while self.submitted:
             self._follow(self.submitted.popleft(), now)
         going_on = [f for f in self._followed.values() if f.cell is not None]
         for followed in going_on:
             self._take_in(followed, now)
         if current is not None:
-            self._findings.of_cluster(current, now)
+            self._incidents.of_cluster(current, now)
         ranks = self._ranks(current, now) if current is not None else []
         self.is_busy = any(r.status in ("running", "waiting", "interrupted") for r in ranks)
         state = protocol.State(
@@ -90,11 +90,11 @@ class Model:
             spmd=self.auto.on,
             clusters=self._clusters(),
             current=current.name if current is not None else None,
-            progress=news.progress,
+            progress=events.progress,
             ranks=ranks,
             strict=current is not None and current.is_strict,
             recovery=current.recovery if current is not None else "auto",
-            report=self._findings.report(),
+            report=self._incidents.report(),
         )
         return state, [f.shown for f in going_on if f.shown.cell_id]
 
@@ -114,8 +114,8 @@ class Model:
 
     def interrupted(self, ranks: list[int]) -> None:
         """These ranks were interrupted, by no cell of this kernel. Any thread."""
-        if (pulse := self._pulse) is not None:
-            pulse.hit = {rank: pulse.states[rank].seq for rank in ranks if rank in pulse.states}
+        if (poller := self._poller) is not None:
+            poller.hit = {rank: poller.states[rank].seq for rank in ranks if rank in poller.states}
 
     # ------------------------------------------------------------------ clusters
 
@@ -160,8 +160,8 @@ class Model:
     def _rank(
         self, current: Cluster, rank: int, own: RunningCell | None, now: int
     ) -> protocol.Rank:
-        record, pulse = current.record, self._pulse
-        state = pulse.states.get(rank) if pulse is not None else None
+        record, poller = current.record, self._poller
+        state = poller.states.get(rank) if poller is not None else None
         devices = [f"{d.platform}:{d.id}" for d in record.devices[rank].devices]
         shown = protocol.Rank(
             rank,
@@ -169,7 +169,7 @@ class Model:
             record.facts[rank].hostname,
             record.pids[rank],
             devices,
-            rss=pulse.rss(rank) if pulse is not None else 0,
+            rss=poller.rss(rank) if poller is not None else 0,
         )
         if current.down:
             return replace(shown, status="dead", note=f"{current.down} {current.down_hint}")
@@ -177,24 +177,24 @@ class Model:
             return replace(shown, status="dead", rss=0, note=str(current.dead[rank]["why"]))
         if current.is_restarting or (state is not None and state.state == "starting"):
             return replace(shown, status="starting")
-        if pulse is not None and rank in pulse.silent:
+        if poller is not None and rank in poller.silent:
             return replace(shown, status="silent", note="It gives no answer.")
         running = state is not None and state.state == "running"
-        if pulse is not None and state is not None and state.seq <= pulse.ended.get(rank, 0):
+        if poller is not None and state is not None and state.seq <= poller.ended.get(rank, 0):
             running = False  # it has replied since
-        if running and state is not None and pulse is not None:
-            since = pulse.since(rank, now)
+        if running and state is not None and poller is not None:
+            since = poller.since(rank, now)
             shown = replace(shown, status="running", cell=state.cell, line=state.line, since=since)
-            if pulse.hit.get(rank) == state.seq:
+            if poller.hit.get(rank) == state.seq:
                 return replace(shown, status="interrupted")
             if own is None or own.record.seq != state.seq:  # another notebook's
-                return replace(shown, status="waiting") if rank in pulse.waiting else shown
+                return replace(shown, status="waiting") if rank in poller.waiting else shown
         if own is not None:
             number = own.record.execution_count
             shown = replace(shown, status="running", cell=number, since=self._started(own.record))
             if rank in own.interrupted:
                 return replace(shown, status="interrupted")
-            if running and pulse is not None and rank in pulse.waiting:
+            if running and poller is not None and rank in poller.waiting:
                 return replace(shown, status="waiting")
             return shown
         out = current.divergence
@@ -235,7 +235,7 @@ class Model:
         cell, record = followed.cell, followed.record
         assert cell is not None and record is not None
         is_done = cell.done  # before its ranks are looked at: it may end meanwhile
-        pulse = self._pulse if cell.cluster is self._current else None
+        poller = self._poller if cell.cluster is self._current else None
         ranks = []
         for rank in record.ranks:
             kept = record.records[rank]
@@ -243,17 +243,17 @@ class Model:
             if kept.died:
                 status = "dead"
             elif kept.reply is not None:
-                if pulse is not None:
-                    pulse.ended[rank] = max(record.seq, pulse.ended.get(rank, 0))
+                if poller is not None:
+                    poller.ended[rank] = max(record.seq, poller.ended.get(rank, 0))
                 status, seconds = STATUS[kept.reply.status], round(kept.reply.seconds, 4)
             elif is_done:
                 status = "interrupted"
-            elif pulse is not None and rank in pulse.waiting:
-                status = "waiting" if pulse.states[rank].seq == record.seq else "running"
+            elif poller is not None and rank in poller.waiting:
+                status = "waiting" if poller.states[rank].seq == record.seq else "running"
             ranks.append(protocol.CellRank(rank, status, seconds))
         ended = followed.shown.started + int(record.seconds * 1000) if is_done else None
         followed.shown = replace(followed.shown, ranks=ranks, ended=ended, now=now)
-        self._findings.of_cell(cell, now)
+        self._incidents.of_cell(cell, now)
         if is_done:
             followed.cell = None
             if not record.cell_id:  # nothing to show it beside

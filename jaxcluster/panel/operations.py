@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from jaxcluster import arguments, cluster, news, outputs, protocol, registry, survey
+from jaxcluster import arguments, array_queries, cluster, events, outputs, protocol, registry
 from jaxcluster.cluster import Cluster
 from jaxcluster.errors import ClusterExists, JaxClusterError, RankHung, UsageError
 from jaxcluster.panel.model import Model
@@ -90,7 +90,7 @@ class Operations:
     def _alone(self) -> Iterator[None]:
         if cluster.is_starting() or not self._making.acquire(blocking=False):
             raise ClusterExists(
-                f"A cluster is being started already ({news.progress or '...'}).",
+                f"A cluster is being started already ({events.progress or '...'}).",
                 "Wait until it runs, or stop the cell that starts it.",
             )
         try:
@@ -106,7 +106,7 @@ class Operations:
             if time.monotonic() > until:
                 raise RankHung(
                     f"Cell [{cells[0].record.execution_count}] does not end.",
-                    "Stop the cluster, and start it anew.",
+                    "Stop the cluster, and start it again.",
                 )
             time.sleep(0.01)
 
@@ -172,7 +172,7 @@ class Operations:
     # ------------------------------------------------------------------ arrays
 
     def _variables(self) -> list[Any]:
-        found: list[Any] = protocol.plain(survey.variables(cluster.current().world))
+        found: list[Any] = protocol.plain(array_queries.variables(cluster.current().world))
         return found
 
     def _look(self, name: str) -> Any:
@@ -182,10 +182,10 @@ class Operations:
         return shards.answers(cluster.current(), name)(question)
 
     def _mesh(self) -> Any:
-        return document.mesh(survey.meshes(cluster.current().world))
+        return document.mesh(array_queries.meshes(cluster.current().world))
 
     def _memory(self) -> Any:
-        return document.memory(survey.memory(cluster.current().world))
+        return document.memory(array_queries.memory(cluster.current().world))
 
 
 def notebook_outputs(record: outputs.RankRecord, execution_count: int) -> list[dict[str, Any]]:

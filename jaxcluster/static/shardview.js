@@ -828,7 +828,7 @@ export function draw(el, doc, { ask = null } = {}) {
   const kind = KINDS[doc?.kind];
   if (!kind || doc.v > VERSION) root.append(h('p', {}, 'This view was made by another version of jaxcluster; the cell\'s text says the same.'));
   else kind(root, doc, { ask });
-  if (focused) root.querySelector('.jxc-scroll')?.focus(); // a status is drawn anew twice a second
+  if (focused) root.querySelector('.jxc-scroll')?.focus(); // a status is drawn again twice a second
   return root;
 }
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from jaxcluster import survey, wire
+from jaxcluster import array_queries, wire
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.layout import TreeLayout
 from jaxcluster.outputs import CellRecord, group_outputs
@@ -110,7 +110,7 @@ class CellDisplay:
             return {}
         last = record.source.strip().rpartition("\n")[2].strip()
         try:
-            layout = survey.look(self.cluster.world, "")
+            layout = array_queries.look(self.cluster.world, "")
         except JaxClusterError:
             return {}
         if isinstance(layout, TreeLayout):

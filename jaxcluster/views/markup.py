@@ -10,9 +10,9 @@ import base64
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from jaxcluster.array_queries import Memory, Meshes
 from jaxcluster.layout import ArrayLayout, CheckResult, Device, TreeLayout
 from jaxcluster.ranks import format_ranks, name_ranks
-from jaxcluster.survey import Memory, Meshes
 from jaxcluster.views import palette, picture, plain, words
 
 WIDTH = 560

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
+from jaxcluster.array_queries import Memory, Meshes
 from jaxcluster.layout import ArrayLayout, CheckResult, Device, Part, Shard, TreeLayout
 from jaxcluster.ranks import format_ranks, name_ranks, several_hosts
-from jaxcluster.survey import Memory, Meshes
 from jaxcluster.views import palette, picture, words
 from jaxcluster.views.text import table
 from jaxcluster.wire import MeshInfo

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxcluster import survey, wire
+from jaxcluster import array_queries, wire
 from jaxcluster.layout import ArrayLayout, CheckResult, TreeLayout
 from jaxcluster.views import document, markup, plain
 
@@ -62,8 +62,8 @@ def shards(cluster: Cluster, name: str, *, check: bool = False, color: bool = Fa
     Raises:
       UsageError: no rank has it, or it holds no array.
     """
-    layout = survey.look(cluster.world, name)
-    checked = survey.check(cluster.world, name) if check else None
+    layout = array_queries.look(cluster.world, name)
+    checked = array_queries.check(cluster.world, name) if check else None
     return layout_view(layout, checked, answers(cluster, name), color)
 
 
@@ -83,13 +83,13 @@ def layout_view(
 
 def mesh(cluster: Cluster, name: str | None = None) -> View:
     """The view of the device meshes among the ranks' variables."""
-    found = survey.meshes(cluster.world, name)
+    found = array_queries.meshes(cluster.world, name)
     return View(document.mesh(found), plain.mesh(found), markup.mesh(found))
 
 
 def memory(cluster: Cluster) -> View:
     """The view of what every device holds."""
-    found = survey.memory(cluster.world)
+    found = array_queries.memory(cluster.world)
     return View(document.memory(found), plain.memory(found), markup.memory(found))
 
 
@@ -115,7 +115,7 @@ def answers(cluster: Cluster, name: str) -> Answer:
     """Answers what a widget asks for, as JSON: stats, peek, check and look."""
 
     def answer(question: Mapping[str, Any]) -> Any:
-        found = survey.answer(cluster.world, name)(question)  # of the ranks as they are now
+        found = array_queries.answer(cluster.world, name)(question)  # of the ranks as they are now
         match found:
             case wire.ShardCheck():
                 return dataclasses.asdict(found)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 BUSY_S = 0.5  # between two looks while some rank runs a cell
 IDLE_S = 2.0
-RSS_STEP = 16 << 20  # smaller changes of a process's memory are no news
+RSS_STEP = 16 << 20  # smaller changes of a process's memory are not told
 
 
 def live(cluster: Cluster) -> ShardWidget:
@@ -39,7 +39,7 @@ def live(cluster: Cluster) -> ShardWidget:
                 found = document.status(cluster.status(), cluster.dead)
             except JaxClusterError:  # the cluster was stopped
                 return
-            if news(found) != news(widget.document):
+            if changing(found) != changing(widget.document):
                 widget.document = found
 
     # A copy of the context keeps what is sent under the cell that shows the widget.
@@ -48,7 +48,7 @@ def live(cluster: Cluster) -> ShardWidget:
     return widget
 
 
-def news(shown: dict[str, Any]) -> list[dict[str, Any]]:
+def changing(shown: dict[str, Any]) -> list[dict[str, Any]]:
     """What of a status document is worth another drawing."""
     return [rank | {"rss": rank["rss"] // RSS_STEP} for rank in shown["ranks"]]
 

@@ -204,7 +204,7 @@ export class Link implements ILink {
         await this.greet(line);
       }
     } catch {
-      // The kernel went away meanwhile, and the next one is met anew.
+      // The kernel went away meanwhile, and the next one is met as a new one.
     }
   }
 

@@ -59,8 +59,8 @@ function withState(model: IModel, state: IState): IModel {
   return { ...model, state };
 }
 
-function withCells(model: IModel, news: readonly ICell[]): IModel {
-  const fresh = news.filter(cell => {
+function withCells(model: IModel, told: readonly ICell[]): IModel {
+  const fresh = told.filter(cell => {
     const known = model.cells.get(cell.cell_id);
     if (!known || known.started < cell.started) {
       return true;

@@ -159,7 +159,7 @@ let root: Root | null = null;
     asked.length = 0;
     flushSync(() => root!.render(widgets[name]()));
   },
-  /** How long it takes to draw a sidebar of n ranks, to unfold all hosts, and to draw one rank anew; in ms. */
+  /** How long it takes to draw a sidebar of n ranks, to unfold all hosts, and to draw one rank again; in ms. */
   async time(n: number): Promise<{ [what: string]: number }> {
     const view = document.getElementById('view')!;
     root?.unmount();

@@ -54,7 +54,7 @@ describe('cells', () => {
     assert.equal(reduce(first, fresh, NOW).cells.get(fresh.cell_id)?.seq, 1);
   });
 
-  test('news of an older run is no news', () => {
+  test('what an older run says is ignored', () => {
     const newer = reduce(NOTHING, cell({ started: golden.cell.started + 5 }), NOW);
     assert.equal(reduce(newer, cell(), NOW).cells, newer.cells);
   });

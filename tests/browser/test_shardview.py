@@ -10,7 +10,7 @@ import layouts
 import pytest
 
 import jaxcluster
-from jaxcluster import layout, survey, wire
+from jaxcluster import array_queries, layout, wire
 from jaxcluster.views import document, palette
 
 STATIC = Path(jaxcluster.__file__).parent / "static"
@@ -140,7 +140,7 @@ def tree(leaves: int) -> dict[str, Any]:
 def mesh(ranks: int = 4, per_rank: int = 2) -> dict[str, Any]:
     known = layouts.devices(ranks, per_rank)
     info = wire.MeshInfo("mesh", ["data", "model"], [ranks, per_rank], ["Auto"], list(known))
-    return document.mesh(survey.Meshes((info,), known))
+    return document.mesh(array_queries.Meshes((info,), known))
 
 
 def memory(ranks: int = 4) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def memory(ranks: int = 4) -> dict[str, Any]:
         )
         for rank in range(ranks)
     }
-    return document.memory(survey.Memory(reports, known))
+    return document.memory(array_queries.Memory(reports, known))
 
 
 def status() -> dict[str, Any]:

@@ -309,7 +309,7 @@ def test_ranks_that_are_killed_are_replaced(
     check_whole(notebook)
     now = pids(notebook)
     assert all(now[rank] != there[rank] for rank in killed)
-    # x is lost with the rank that had a part of it: the next test begins anew
+    # x is lost with the rank that had a part of it: the next test begins with new ranks
     notebook.ok(SETUP)
 
 

@@ -68,7 +68,7 @@ def shared_cluster(home: Home) -> Iterator[jaxcluster.Cluster]:
 
 @pytest.fixture(scope="module")
 def cluster(shared_cluster: jaxcluster.Cluster) -> jaxcluster.Cluster:
-    """4 ranks with 2 devices each. Tests leave it in lockstep and idle; each module begins anew."""
+    """4 ranks with 2 devices each. Tests leave it in lockstep and idle; modules clear it."""
     shared_cluster.run(CLEAR + SETUP)
     return shared_cluster
 

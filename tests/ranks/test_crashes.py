@@ -57,7 +57,7 @@ def test_a_crash_in_a_thread_of_the_users(start: Start) -> None:
 def test_an_idle_rank_that_is_killed_by_a_fault_says_where_it_was(start: Start) -> None:
     cluster = start(2, devices_per_process=1)
     send_signal(cluster, 1, signal.SIGSEGV)
-    until(lambda: cluster.dead, "news of the death", 20)
+    until(lambda: cluster.dead, "word of the death", 20)
     with pytest.raises(RankDied, match=r"Rank 1 died \(killed by SIGSEGV \(segmentation fault\)"):
         cluster.run("1", show=False)
 
@@ -95,7 +95,7 @@ def test_a_process_that_the_user_started_may_crash(start: Start) -> None:
     assert record.result(1) == {"text/plain": "6"}
     where = place(cluster, 1)
     send_signal(cluster, 1)
-    until(lambda: cluster.dead, "news of the death", 20)
+    until(lambda: cluster.dead, "word of the death", 20)
     with pytest.raises(RankDied, match=rf"Rank 1 died \(killed by SIGKILL{where}\)"):
         cluster.run("1", show=False)
 

@@ -78,7 +78,7 @@ def check_whole(cluster: jaxcluster.Cluster) -> None:
 def test_an_idle_rank_that_is_killed_is_replaced(ranks: jaxcluster.Cluster, rank: int) -> None:
     killed = f"killed by SIGKILL{place(ranks, rank)}"
     send_signal(ranks, rank)
-    until(lambda: rank in ranks.dead, "news of the death", 5)
+    until(lambda: rank in ranks.dead, "word of the death", 5)
     with pytest.raises(RankDied) as caught:
         ranks.run("print(1)", show=False)
     assert f"Rank {rank} died ({killed})" in str(caught.value)
@@ -110,7 +110,7 @@ def test_a_rank_that_is_killed_in_a_collective(ranks: jaxcluster.Cluster, rank: 
 def test_twice_in_a_row(ranks: jaxcluster.Cluster) -> None:
     for rank in (1, 3):
         send_signal(ranks, rank)
-        until(lambda rank=rank: rank in ranks.dead, "news of the death", 5)
+        until(lambda rank=rank: rank in ranks.dead, "word of the death", 5)
         with pytest.raises(RankDied):
             ranks.run("print(1)", show=False)
         check_whole(ranks)
@@ -138,7 +138,7 @@ def test_all_ranks_in_different_collectives_get_their_variables_on_new_processes
 def test_recovery_waits_when_it_is_set_to_ask(ranks: jaxcluster.Cluster) -> None:
     ranks.recovery = "ask"
     send_signal(ranks, 1)
-    until(lambda: 1 in ranks.dead, "news of the death", 5)
+    until(lambda: 1 in ranks.dead, "word of the death", 5)
     with pytest.raises(RankDied) as caught:
         ranks.run("print(1)", show=False)
     assert "%jaxcluster restart gives it new processes" in str(caught.value)
@@ -181,7 +181,7 @@ def test_a_skip_and_a_death_on_fewer_and_more_ranks(home: Home, num_processes: i
         record = cluster.run("print(float(total(g)))", show=False)
         assert [record.stdout(r) for r in range(num_processes)] == ["120.0\n"] * num_processes
         send_signal(cluster, num_processes - 1)
-        until(lambda: cluster.dead, "news of the death", 5)
+        until(lambda: cluster.dead, "word of the death", 5)
         with pytest.raises(RankDied):
             cluster.run("print(1)", show=False)
         source = "import jax\nprint(jax.process_count())"
@@ -201,7 +201,7 @@ def test_a_single_survivor_gives_what_is_no_ranks_own(home: Home) -> None:
             show=False,
         )
         send_signal(cluster, 1)
-        until(lambda: 1 in cluster.dead, "news of the death", 5)
+        until(lambda: 1 in cluster.dead, "word of the death", 5)
         with pytest.raises(RankDied) as caught:
             cluster.run("print(1)", show=False)
         assert "it may have been the only survivor's own" in str(caught.value)
@@ -267,7 +267,7 @@ def test_a_rank_that_runs_out_of_memory_is_told_so_and_replaced(
     check_whole(ranks)
     # The kernel's count is no reason to call the next death one of these.
     send_signal(ranks, 1)
-    until(lambda: 1 in ranks.dead, "news of the death", 5)
+    until(lambda: 1 in ranks.dead, "word of the death", 5)
     assert ranks.dead[1]["why"] == "killed by SIGKILL"
     with pytest.raises(RankDied):
         ranks.run("print(1)", show=False)
@@ -359,7 +359,7 @@ def test_a_recovery_that_fails_keeps_what_was_saved_for_the_next_restart(
         jaxcluster.cluster, "_start_world", lambda spec, say, *rest: start_spec(spec, dying, *rest)
     )
     send_signal(ranks, 2)
-    until(lambda: 2 in ranks.dead, "news of the death", 5)
+    until(lambda: 2 in ranks.dead, "word of the death", 5)
     with pytest.raises(RankDied) as caught:
         ranks.run("print(1)", show=False)
     assert "Recovery failed: Rank 1 died while the cluster came up" in str(caught.value)
@@ -379,7 +379,7 @@ def test_a_recovery_that_fails_keeps_what_was_saved_for_the_next_restart(
 def test_the_death_of_all_ranks_ends_in_empty_ones(ranks: jaxcluster.Cluster) -> None:
     for rank in range(4):
         send_signal(ranks, rank)
-    until(lambda: len(ranks.dead) == 4, "news of the deaths", 5)
+    until(lambda: len(ranks.dead) == 4, "word of the deaths", 5)
     with pytest.raises(RankDied) as caught:
         ranks.run("print(1)", show=False)
     assert "Ranks 0-3 died" in str(caught.value)
@@ -399,7 +399,7 @@ def test_the_death_of_the_coordinator_is_told_and_the_ranks_are_replaced(
     killed = f"killed by SIGKILL{place(ranks, 0)}"
     if when == "idle":
         coordinator.send()
-        until(lambda: len(ranks.dead) == 4, "news of the ranks' deaths", 10)
+        until(lambda: len(ranks.dead) == 4, "word of the ranks' deaths", 10)
         assert f"JAX's coordinator died ({killed})" in ranks.summary()
         with pytest.raises(RankDied) as caught:
             ranks.run("print(1)", show=False)

@@ -41,7 +41,7 @@ def fails(cluster: jaxcluster.Cluster, source: str) -> CellFailed:
 
 def kill(cluster: jaxcluster.Cluster, rank: int) -> None:
     send_signal(cluster, rank)
-    until(lambda: rank in cluster.dead, "news of the death", 5)
+    until(lambda: rank in cluster.dead, "word of the death", 5)
 
 
 def test_a_name_that_one_rank_loses_is_gone_on_all_and_says_so_when_it_is_used(

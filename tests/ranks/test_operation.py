@@ -639,10 +639,10 @@ def test_a_rank_says_which_cell_has_ended_last(cluster: jaxcluster.Cluster) -> N
 
 
 def test_values_checked_for_infinity_on_the_ranks(cluster: jaxcluster.Cluster) -> None:
-    from jaxcluster import survey
+    from jaxcluster import array_queries
 
     cluster.run("w = jnp.where(x == 3, jnp.inf, x.astype('float32'))")
-    found = survey.check(cluster.world, "w")
+    found = array_queries.check(cluster.world, "w")
     assert not found.ok
     assert sum(bad.inf for bad in found.bad) == 1
     assert np.isinf(cluster["w"]).sum() == 1

@@ -531,15 +531,15 @@ def test_one_recovery_serves_all_cells_that_a_death_has_ended(
     ranks: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[object] = []
-    start_anew = jaxcluster.Cluster.start_anew
+    respawn = jaxcluster.Cluster.respawn
 
     def counted(cluster: jaxcluster.Cluster, *args: object, **more: object) -> object:
         started.append(cluster)
-        return start_anew(cluster, *args, **more)
+        return respawn(cluster, *args, **more)
 
     cells = [ranks.submit("time.sleep(60)") for _ in range(3)]
     with monkeypatch.context() as patch:
-        patch.setattr(jaxcluster.Cluster, "start_anew", counted)
+        patch.setattr(jaxcluster.Cluster, "respawn", counted)
         for cell in cells:
             cell.run_in_background(lambda record: None)
         send_signal(ranks, 3)

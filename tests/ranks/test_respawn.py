@@ -86,7 +86,7 @@ def stop_at(step: str, presses: int = 1) -> Callable[[str], None]:
 
 def kill(cluster: jaxcluster.Cluster, rank: int) -> None:
     send_signal(cluster, rank)
-    until(lambda: rank in cluster.dead, "news of the death", 5)
+    until(lambda: rank in cluster.dead, "word of the death", 5)
 
 
 # --------------------------------------------------------------------------- one stop

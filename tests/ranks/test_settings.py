@@ -156,7 +156,7 @@ def test_random_numbers_of_another_rank_are_not_taken(home: Home, seeded: bool) 
         seed = "1" if seeded else ""
         ranks.run(f"np.random.seed({seed})\nx = np.random.rand()", show=False)
         send_signal(ranks, 1)
-        until(lambda: 1 in ranks.dead, "news of the death", 5)
+        until(lambda: 1 in ranks.dead, "word of the death", 5)
         with pytest.raises(RankDied) as caught:
             ranks.run("1", show=False)
         record = ranks.run("print(np.random.rand())", show=False)

@@ -17,7 +17,7 @@ from helpers import plain, until
 from overhosts import process_of, send_signal
 
 import jaxcluster
-from jaxcluster import survey
+from jaxcluster import array_queries
 from jaxcluster.errors import JaxClusterError, UsageError
 from jaxcluster.layout import ArrayLayout, TreeLayout
 from jaxcluster.views import document, shards, status
@@ -190,10 +190,12 @@ def test_a_busy_rank_answers_all_the_same(cluster: jaxcluster.Cluster) -> None:
         until(lambda: all(s.state == "running" for s in cluster.status()), "all ranks run")
         began = time.perf_counter()
         found = array(cluster.layout("two_axes"))
-        assert time.perf_counter() - began < survey.LOOK_S
+        assert time.perf_counter() - began < array_queries.LOOK_S
         assert found.ranks == (0, 1, 2, 3)
         assert found.stale == ()
-        values = survey.peek(cluster.world, "two_axes", 1, found.shards[2].device, [0, 0], [1, 3])
+        values = array_queries.peek(
+            cluster.world, "two_axes", 1, found.shards[2].device, [0, 0], [1, 3]
+        )
         assert values.tolist() == [[16, 17, 18]]
     finally:
         cluster.interrupt()
@@ -256,23 +258,25 @@ odd = jax.make_array_from_callback((8, 8), NamedSharding(mesh, P('i', 'j')), lam
     whole = np.arange(64.0).reshape(8, 8)
     whole[0, 0], whole[0, 5], whole[7, 7] = np.nan, np.inf, np.nan
     for rank in range(4):
-        for told in survey.statistics(cluster.world, "odd", rank):
+        for told in array_queries.statistics(cluster.world, "odd", rank):
             part = whole[tuple(slice(*span) for span in told.index)]
             finite = part[np.isfinite(part)]
             assert (told.minimum, told.maximum) == (finite.min(), finite.max())
             assert told.mean == pytest.approx(finite.mean())
             assert (told.nan, told.inf) == (np.isnan(part).sum(), np.isinf(part).sum())
-    result = survey.check(cluster.world, "odd")
+    result = array_queries.check(cluster.world, "odd")
     assert {b.rank for b in result.bad} == {0, 3}
 
 
 @pytest.mark.parametrize("name", ["bf16", "integer", "keys", "scalar", "empty", "uncommitted"])
 def test_every_dtype_can_be_checked_and_looked_at(cluster: jaxcluster.Cluster, name: str) -> None:
-    assert survey.check(cluster.world, name).ok
+    assert array_queries.check(cluster.world, name).ok
     found = array(cluster.layout(name))
     shard = found.shards[0]
     stop = [min(2, size) for size in shard.shape]
-    values = survey.peek(cluster.world, name, shard.rank, shard.device, [0] * len(stop), stop)
+    values = array_queries.peek(
+        cluster.world, name, shard.rank, shard.device, [0] * len(stop), stop
+    )
     assert list(values.shape[: len(stop)]) == stop
 
 
@@ -283,22 +287,22 @@ bias = jax.make_array_from_callback((16,), NamedSharding(mesh, P()),
     lambda i: np.full(16, 1.0 + 1e-7 * (rank == 2), np.float32)[i])
 """
     )
-    result = survey.check(cluster.world, "bias")
+    result = array_queries.check(cluster.world, "bias")
     assert result.odd_ranks == (2,)
     assert result.compared == 1
     assert (
         "the copies differ: rank 2 (devices 4096, 4097)"
         in shards.shards(cluster, "bias", check=True).text
     )
-    assert survey.check(cluster.world, "replicated").ok
+    assert array_queries.check(cluster.world, "replicated").ok
 
 
 def test_looking_launches_nothing(cluster: jaxcluster.Cluster) -> None:
     before = [s.launches for s in cluster.status()]
     for name in ARRAYS:
         shards.shards(cluster, name, check=True)
-    survey.memory(cluster.world)
-    survey.meshes(cluster.world)
+    array_queries.memory(cluster.world)
+    array_queries.meshes(cluster.world)
     assert [s.launches for s in cluster.status()] == before
 
 
@@ -315,14 +319,14 @@ def test_lists_that_hold_each_other_too_often_are_not_taken_apart(
         "for _ in range(100_000): deep = [deep]"
     )
     try:
-        survey.memory(cluster.world)
+        array_queries.memory(cluster.world)
         names = ["bomb", "hollow", "loop", "deep", "x"]
         assert cluster.world.spanning_names(names, 0) == ["x"]
         for name in ("bomb", "hollow", "loop"):
             with pytest.raises(JaxClusterError, match="more than 4,194,304 leaves"):
-                survey.look(cluster.world, name)
+                array_queries.look(cluster.world, name)
         with pytest.raises(JaxClusterError, match="nested too deeply"):
-            survey.look(cluster.world, "deep")
+            array_queries.look(cluster.world, "deep")
         assert cluster.pull("hollow")["b"][1] is None
         with pytest.raises(JaxClusterError):
             cluster.pull("deep")
@@ -358,7 +362,7 @@ tree = {"layers": [Layer(two_axes), Layer(partly)], "step": 3, "opt": (replicate
     w = array(cluster.layout("tree['layers'][1].w"))
     assert w.parts == array(cluster.layout("partly")).parts
     assert isinstance(cluster.layout("tree['layers']"), TreeLayout)
-    assert survey.check(cluster.world, "tree").ok
+    assert array_queries.check(cluster.world, "tree").ok
 
 
 def test_2000_leaves_open_within_a_second(cluster: jaxcluster.Cluster) -> None:
@@ -380,14 +384,14 @@ def test_a_tree_that_differs_between_ranks_says_where(cluster: jaxcluster.Cluste
 
 
 def test_meshes_of_variables_and_arrays_are_found(cluster: jaxcluster.Cluster) -> None:
-    found = survey.meshes(cluster.world)
+    found = array_queries.meshes(cluster.world)
     names = {info.name: info for info in found.meshes}
     assert names["mesh"].axis_sizes == [4, 2]
     assert names["half"].axis_sizes == [4]
     devices = printed(cluster, "[d.id for d in cube.devices.flat]")[0]
     assert names["cube"].devices == devices
     with pytest.raises(UsageError, match="no mesh 'nope'"):
-        survey.meshes(cluster.world, "nope")
+        array_queries.meshes(cluster.world, "nope")
 
 
 def test_memory_counts_a_buffer_once_and_names_who_holds_it(cluster: jaxcluster.Cluster) -> None:
@@ -402,7 +406,7 @@ def hide():
 closure = hide()
 """
     )
-    found = survey.memory(cluster.world)
+    found = array_queries.memory(cluster.world)
     assert not found.words
     for report in found.reports.values():
         named = {entry.name: entry.nbytes for entry in report.names}
@@ -433,13 +437,13 @@ tree = {"a": lies, "b": [raises, x], "c": liesofmesh}
         show=False,
     )
     try:
-        found = survey.memory(cluster.world)
+        found = array_queries.memory(cluster.world)
         assert not found.words
         assert sorted(found.reports) == [0, 1, 2, 3]
-        meshes = survey.meshes(cluster.world)
+        meshes = array_queries.meshes(cluster.world)
         assert not meshes.words
         assert "mesh" in {info.name for info in meshes.meshes}
-        assert "x" in {info.name for info in survey.variables(cluster.world)}
+        assert "x" in {info.name for info in array_queries.variables(cluster.world)}
         assert cluster.world.spanning_names(["lies", "raises", "x"], 0) == ["x"]
     finally:
         cluster.run("del lies, liesofmesh, raises, tree", show=False)

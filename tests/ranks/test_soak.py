@@ -243,7 +243,7 @@ class Session:
         timer.join()
 
     def death(self) -> None:
-        """A rank is killed in the middle of a cell; what only it held is made anew."""
+        """A rank is killed in the middle of a cell; what only it held is made again."""
         timer = self.kill_in(self.chance.uniform(0.0, 0.5))
         error = self.breaks("while True: x = float(jnp.sum(a))", undone=True)
         timer.join()

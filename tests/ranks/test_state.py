@@ -222,11 +222,11 @@ def test_keys_and_generators_go_on_where_they_were(case: Case) -> None:
     expected = f"{rng.random()} {np.random.rand()}\n"
     assert case.run("print(rng.random(), np.random.rand())") == expected
     drawn = "print(jax.random.bits(key), jax.vmap(jax.random.bits)(keys).sum())"
-    anew = (
+    again = (
         "import jax\nks = jax.random.split(jax.random.key(3), 8)\n"
         "print(jax.random.bits(jax.random.key(0)), jax.vmap(jax.random.bits)(ks).sum())"
     )
-    assert case.run(drawn) == case.run(anew)
+    assert case.run(drawn) == case.run(again)
 
 
 def test_dtypes_weak_types_and_registrations_are_kept(case: Case) -> None:

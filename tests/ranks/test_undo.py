@@ -405,7 +405,7 @@ def test_new_processes_get_what_was_before_the_cell(
     start: Callable[..., jaxcluster.Cluster],
 ) -> None:
     """All ranks hang in different collectives, in the cell whose values are pending."""
-    cluster = start(N, devices_per_process=2, name="undo-rebuilt")
+    cluster = start(N, devices_per_process=2, name="undo-restored")
     cluster.run(SETUP)
     cluster.run("params = spread(np.zeros(4), whole); state = {'step': 0}")
     pids = list(cluster.record.pids)

@@ -15,13 +15,13 @@ import comm
 import pytest
 from helpers import until
 
-from jaxcluster import cluster, diagnose, news, panel, protocol, wire
+from jaxcluster import cluster, diagnose, events, panel, protocol, wire
 from jaxcluster.errors import ClusterExists
 from jaxcluster.outputs import CellRecord, RankRecord
 from jaxcluster.panel import Panel
 from jaxcluster.panel.model import KEPT_CELLS, KEPT_RECORDS, Model
 from jaxcluster.panel.operations import MOST_CHARS, Operations, notebook_outputs
-from jaxcluster.panel.pulse import RSS_STEP, Pulse, waiting
+from jaxcluster.panel.poller import RSS_STEP, RankPoller, waiting
 from jaxcluster.registry import ClusterRecord
 from jaxcluster.rewrite import AutoMode
 
@@ -231,22 +231,22 @@ def test_who_waits_in_a_collective(
 
 
 def test_small_changes_of_memory_are_no_news(running: Running) -> None:
-    pulse = Pulse(running.link)  # type: ignore[arg-type]
+    poller = RankPoller(running.link)  # type: ignore[arg-type]
     shown = []
     for nbytes in (100 << 20, (100 << 20) + RSS_STEP - 1, 90 << 20, 120 << 20):
-        pulse.states[0] = dataclasses.replace(state(0), rss_nbytes=nbytes)
-        shown.append(pulse.rss(0))
+        poller.states[0] = dataclasses.replace(state(0), rss_nbytes=nbytes)
+        shown.append(poller.rss(0))
     assert shown == [100 << 20, 100 << 20, 100 << 20, 120 << 20]
 
 
 def test_a_late_answer_is_not_lost(running: Running) -> None:
-    pulse = Pulse(running.link)  # type: ignore[arg-type]
+    poller = RankPoller(running.link)  # type: ignore[arg-type]
     answers, running.link.states = running.link.states, {}
-    pulse.look(0)
-    assert pulse.states == {}
+    poller.look(0)
+    assert poller.states == {}
     running.link.states = answers
-    pulse.look(0)
-    assert sorted(pulse.states) == [0, 1, 2, 3]
+    poller.look(0)
+    assert sorted(poller.states) == [0, 1, 2, 3]
 
 
 def test_a_state_of_256_ranks_is_whole_and_small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,7 +358,7 @@ def test_outputs_are_those_of_a_notebook() -> None:
     assert died["evalue"] == "rank 1 died: killed by SIGKILL"
 
 
-# --------------------------------------------------------------------------------------- findings
+# --------------------------------------------------------------------------------------- incidents
 
 
 FOUND = diagnose.Report("missing", "0,1", 3, (1,), (0,), ("Rank 0 waits.", "Rank 1 does not."))
@@ -440,7 +440,7 @@ def opened(running: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[Panel]
     opened.install()
     yield opened
     opened.uninstall()
-    assert news.watchers == []
+    assert events.watchers == []
 
 
 def page(opened: Panel) -> Callable[..., None]:
@@ -461,11 +461,11 @@ def sent(opened: Panel, kind: str) -> list[Any]:
 
 def test_the_state_is_pushed_once_and_then_on_change(opened: Panel) -> None:
     until(lambda: len(sent(opened, "state")) == 1, "the first push")
-    news.tell()
+    events.tell()
     time.sleep(0.2)
     assert len(sent(opened, "state")) == 1
     opened._model.auto.on = True
-    news.tell()
+    events.tell()
     until(lambda: len(sent(opened, "state")) == 2, "a push of the change")
     assert sent(opened, "state")[-1]["spmd"] is True
 
@@ -503,7 +503,7 @@ def test_there_are_ten_pushes_a_second_at_most(opened: Panel) -> None:
         nonlocal number
         number += 1
         opened._model.auto.on = number  # type: ignore[assignment]
-        news.tell()
+        events.tell()
         return len(opened._events.times) > told + 5
 
     told = len(opened._events.times)
@@ -556,9 +556,9 @@ def test_a_failure_of_the_panel_is_logged_and_passes(
     monkeypatch.setattr(opened._model, "take_in", fail)
     logging.getLogger("test").disabled = False
     opened._model.auto.on = True
-    news.tell()
+    events.tell()
     until(lambda: "broken" in caplog.text, "the log")
-    news.tell()
+    events.tell()
     until(lambda: sent(opened, "state")[-1]["spmd"], "it goes on")
 
 

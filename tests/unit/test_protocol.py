@@ -1,6 +1,6 @@
 """The messages of the panel are those of ``tests/golden/panel.json``, which TypeScript reads too.
 
-Write it anew with ``GOLDEN=write pytest tests/unit/test_protocol.py`` and look at the diff.
+Write it again with ``GOLDEN=write pytest tests/unit/test_protocol.py`` and look at the diff.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What ``%shards`` and its kin show, held against golden files.
 
-Write them anew with ``GOLDEN=write pytest tests/unit/test_views_shards.py`` and look at the diff.
+Write them again with ``GOLDEN=write pytest tests/unit/test_views_shards.py`` and look at the diff.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import layouts
 import numpy as np
 import pytest
 
-from jaxcluster import arguments, layout, survey, wire
+from jaxcluster import arguments, array_queries, layout, wire
 from jaxcluster.errors import UsageError
 from jaxcluster.views import document, markup, palette, picture, plain, shards, words
 
@@ -68,7 +68,7 @@ def tree() -> shards.View:
 def mesh() -> shards.View:
     known = layouts.devices(4, 2)
     info = wire.MeshInfo("mesh", ["data", "model"], [4, 2], ["Auto", "Auto"], list(known))
-    found = survey.Meshes((info,), known)
+    found = array_queries.Meshes((info,), known)
     return shards.View(document.mesh(found), plain.mesh(found), markup.mesh(found))
 
 
@@ -85,7 +85,7 @@ def memory() -> shards.View:
         )
         for rank in range(2)
     }
-    found = survey.Memory(reports, known, {2: "gave no answer within 10 s"})
+    found = array_queries.Memory(reports, known, {2: "gave no answer within 10 s"})
     return shards.View(document.memory(found), plain.memory(found), markup.memory(found))
 
 
@@ -252,7 +252,7 @@ def test_bytes_and_indices_are_spelled_shortly() -> None:
     ],
 )
 def test_a_name_and_the_way_to_a_part(text: str, name: str, path: tuple[str, ...]) -> None:
-    assert survey.split_name(text) == (name, path)
+    assert array_queries.split_name(text) == (name, path)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_a_name_and_the_way_to_a_part(text: str, name: str, path: tuple[str, ...
 )
 def test_expressions_are_not_evaluated(text: str) -> None:
     with pytest.raises(UsageError, match="neither a variable nor a part of one"):
-        survey.split_name(text)
+        array_queries.split_name(text)
 
 
 def test_options_of_the_magic_do_not_touch_the_name() -> None:
@@ -275,7 +275,7 @@ def test_options_of_the_magic_do_not_touch_the_name() -> None:
 def test_memory_names_the_hosts_where_there_are_several() -> None:
     known = layouts.devices(2, 1, ranks_per_host=1)
     reports = {r: wire.MemoryReport(r, [r * 2048], [], [8], [None], [None]) for r in range(2)}
-    found = survey.Memory(reports, known)
+    found = array_queries.Memory(reports, known)
     lines = plain.memory(found).splitlines()
     assert lines[0].split()[:3] == ["rank", "host", "device"]
     assert [line.split()[1:3] for line in lines[1:3]] == [["0", "host-00"], ["1", "host-01"]]

@@ -156,7 +156,7 @@ class InspectorPanel {
     this.busy = false;
     this.view.update();
     if (this.stale) {
-      this.refresh(); // there was more news in the meantime
+      this.refresh(); // more was told in the meantime
     }
   }
 

@@ -99,7 +99,7 @@ export const report: JupyterFrontEndPlugin<void> = {
 
     clusters.changed.connect(() => app.commands.notifyCommandChanged(CommandIDs.showReport));
 
-    /** A finding that was there when the notebook was opened is no news. */
+    /** A finding that was there when the notebook was opened is not new. */
     const watch = (notebook: NotebookPanel): void => {
       const link = clusters.linkOf(notebook);
       let known = link.state?.report?.id ?? null;
@@ -113,7 +113,7 @@ export const report: JupyterFrontEndPlugin<void> = {
           return;
         }
         if (!found) {
-          first = true; // the kernel has gone: what the next one says at first is no news either
+          first = true; // the kernel has gone: what the next one says at first is not new either
           return;
         }
         known = found.id;

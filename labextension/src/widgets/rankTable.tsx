@@ -101,7 +101,7 @@ interface IRow {
   onLogs: (rank: number) => void;
 }
 
-/** Each state comes with new objects; a row is drawn anew only if something in it is different. */
+/** Each state comes with new objects; a row is drawn again only if something in it is different. */
 const Row = React.memo(RankRow, (a, b) => {
   return (
     JSON.stringify(a.rank) === JSON.stringify(b.rank) &&

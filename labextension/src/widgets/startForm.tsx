@@ -86,7 +86,7 @@ function remember({ name: _, ...options }: IStartOptions): void {
   try {
     localStorage.setItem(REMEMBERED, JSON.stringify(options));
   } catch {
-    // Then it is asked anew next time.
+    // Then it is asked again next time.
   }
 }
 

@@ -13,7 +13,7 @@ from jaxcluster.views import text
 
 
 @dataclass(frozen=True)
-class Finding:
+class Incident:
     """What was found, and where to ask what has become of it.
 
     ``about`` tells it from others: what ``diagnose`` has found, or the ranks that died.
@@ -26,11 +26,11 @@ class Finding:
     cell: RunningCell | None
 
 
-class Findings:
+class Incidents:
     """Keeps the last one, since that is the one to act upon."""
 
     def __init__(self) -> None:
-        self._last: Finding | None = None
+        self._last: Incident | None = None
 
     def of_cell(self, cell: RunningCell, now: int) -> None:
         """Take in a cell's finding, with the stacks of the moment when it was found."""
@@ -84,7 +84,7 @@ class Findings:
             culprits=list(culprits),
             stacks=stacks,
         )
-        self._last = Finding(about, report, of, of.world.record.created_ns, cell)
+        self._last = Incident(about, report, of, of.world.record.created_ns, cell)
 
     def report(self) -> protocol.Report | None:
         """The last one as it stands now."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxcluster.rebuild import Rebuilt, bound_names, plan, shared_names
+from jaxcluster.restart import Restored, bound_names, plan, shared_names
 
 
 def saved(digests, spanning=(), common=(), lost=None) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def test_a_dead_ranks_successor_takes_the_value_from_before_the_cell_too():
 
 
 def test_the_line_names_what_came_back_and_what_did_not():
-    line = str(Rebuilt(("a", "b"), {"g": "its only copy died with the rank"}, (2,), 1.24))
+    line = str(Restored(("a", "b"), {"g": "its only copy died with the rank"}, (2,), 1.24))
     assert line == (
         "New processes after 1.2 s, rank 2 replaced: 2 variables kept. "
         "Lost: g (its only copy died with the rank)."
@@ -136,18 +136,18 @@ def test_the_line_names_what_came_back_and_what_did_not():
 
 
 def test_all_lost_names_are_named():
-    line = str(Rebuilt((), {f"v{i:02}": "gone" for i in range(20)}))
+    line = str(Restored((), {f"v{i:02}": "gone" for i in range(20)}))
     assert all(f"v{i:02} (gone)" in line.replace("\n ", "") for i in range(20))
     assert max(map(len, line.splitlines())) <= 100
 
 
 def test_the_line_says_which_values_are_older():
-    line = str(Rebuilt(("p", "q"), seconds=1.0, older=("p",)))
+    line = str(Restored(("p", "q"), seconds=1.0, older=("p",)))
     assert line == "New processes after 1.0 s: 2 variables kept. As before the cell: p."
 
 
 def test_the_line_says_so_when_no_rank_lived():
-    line = str(Rebuilt((), {}, (0, 1), 0.5, nothing_lived=True))
+    line = str(Restored((), {}, (0, 1), 0.5, nothing_lived=True))
     assert line == "New processes after 0.5 s: no rank lived, so all variables are lost."
 
 

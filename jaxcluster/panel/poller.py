@@ -10,10 +10,10 @@ from jaxcluster import diagnose, wire
 from jaxcluster.link import Link, Sink
 
 SILENT_S = 3.0  # without an answer
-RSS_STEP = 16 << 20  # smaller changes of a process's memory are no news
+RSS_STEP = 16 << 20  # smaller changes of a process's memory are not told
 
 
-class Pulse:
+class RankPoller:
     """The last state of each rank.
 
     Attributes:

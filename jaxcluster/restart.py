@@ -32,7 +32,7 @@ Check = Callable[[], None]  # raises where what goes on is to end
 
 
 @dataclass(frozen=True)
-class Rebuilt:
+class Restored:
     """What came back.
 
     Attributes:
@@ -341,7 +341,7 @@ def _is_equal(name: str, first: Mapping[str, Any], others: Sequence[Mapping[str,
 # --------------------------------------------------------------------------- restoring
 
 
-def restore(world: World, saved: Kept, when: str, check: Check) -> Rebuilt:
+def restore(world: World, saved: Kept, when: str, check: Check) -> Restored:
     """Bind what was saved on the new processes: a name on all ranks that had it, or on none.
 
     Args:
@@ -349,7 +349,7 @@ def restore(world: World, saved: Kept, when: str, check: Check) -> Rebuilt:
     """
     missing = tuple(r for r in range(world.num_processes) if r not in saved.reports)
     if not saved.reports:
-        return Rebuilt((), replaced=missing, nothing_lived=True)
+        return Restored((), replaced=missing, nothing_lived=True)
     found = plan(saved.reports, saved.dead_names, saved.cell_is_undone)
     body = {"names": sorted(found.names), "before": sorted(found.older)}
     shared = {"names": sorted(found.shared), "before": sorted(found.older & found.shared)}
@@ -385,7 +385,7 @@ def restore(world: World, saved: Kept, when: str, check: Check) -> Rebuilt:
     if missing and RANDOM[0] in own and any(d["seeded"] for d in drawn):
         left[RANDOM[0]] = "each rank had its own, and one died with it"
     older = tuple(sorted(found.older & back))
-    return Rebuilt(tuple(sorted(back)), lost | left, missing, older=older)
+    return Restored(tuple(sorted(back)), lost | left, missing, older=older)
 
 
 def ask_all(
