@@ -181,7 +181,7 @@ def shards_line(line: str) -> tuple[str, set[str]]:
     return name, options
 
 
-def word_parser(prog: str, *words: str, optional: bool = True) -> Parser:
+def command_parser(prog: str, *words: str, optional: bool = True) -> Parser:
     """A command that takes a few plain words."""
     parser = Parser(prog, " ".join([prog, *(w.upper() for w in words)]))
     for word in words:

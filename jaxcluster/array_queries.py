@@ -58,8 +58,8 @@ def split_name(text: str) -> tuple[str, Path]:
         step = _STEP.match(text, at)
         if step is None:
             break
-        word, at = step.group(), step.end()
-        steps.append(word if word[0] == "." else f"[{ast.literal_eval(word[1:-1].strip())!r}]")
+        part, at = step.group(), step.end()
+        steps.append(part if part[0] == "." else f"[{ast.literal_eval(part[1:-1].strip())!r}]")
     if name is None or at < len(text):
         raise UsageError(
             f"{text!r} is neither a variable nor a part of one.",
@@ -78,12 +78,12 @@ def look(world: World, text: str) -> ArrayLayout | TreeLayout:
       UsageError: no rank has it, or it holds no array.
     """
     name, path = split_name(text) if text else ("", ())
-    reports, words, stale, age_s = _reports(world, name, path)
+    reports, reasons, stale, age_s = _reports(world, name, path)
     devices = cluster_devices(world)
     useful = {rank: r for rank, r in sorted(reports.items()) if r.use}
-    words |= {rank: r.note for rank, r in reports.items() if not r.use}
+    reasons |= {rank: r.note for rank, r in reports.items() if not r.use}
     if not useful:
-        raise UsageError(_why_nothing(reports, words), _hint(reports))
+        raise UsageError(_why_nothing(reports, reasons), _hint(reports))
     first = useful[min(useful)]
     shown = text or "result"
     if not any(_is_jax(info) for report in useful.values() for info in report.infos):
@@ -92,9 +92,9 @@ def look(world: World, text: str) -> ArrayLayout | TreeLayout:
     found: ArrayLayout | TreeLayout
     if all(r.paths in ([], [list(path)]) and len(r.use) == 1 for r in useful.values()):
         infos = {rank: report.infos[0] for rank, report in useful.items()}
-        found = layout.array_layout(shown, infos, devices, words)
+        found = layout.array_layout(shown, infos, devices, reasons)
     else:
-        found = layout.tree_layout(name, useful, devices, words)
+        found = layout.tree_layout(name, useful, devices, reasons)
         found = replace(found, type="a part") if path else found
     return replace(found, age_s=age_s, stale=stale)
 
@@ -106,7 +106,7 @@ def _is_jax(info: wire.ArrayInfo) -> bool:
 def _reports(
     world: World, name: str, path: Path
 ) -> tuple[Reports, dict[int, str], tuple[int, ...], float]:
-    """(the ranks' reports, words on ranks without one, ranks whose report is old, its age)."""
+    """(the ranks' reports, why others gave none, ranks whose report is old, its age)."""
     ranks = list(range(world.num_processes))
     # The paths of a tree are equal on all ranks as a rule, so one rank sends them.
     first = next((r for r in ranks if r not in world.dead), 0)
@@ -115,7 +115,7 @@ def _reports(
     known = kept.pop((name, path), {})
     # A tree of a million leaves takes seconds; where there is something to show, don't wait for it.
     timeout_s = LOOK_S if len(known) == len(ranks) else FIRST_LOOK_S
-    answers, words = ask_each(world, ranks, "arrays", timeout_s=timeout_s, bodies=bodies)
+    answers, reasons = ask_each(world, ranks, "arrays", timeout_s=timeout_s, bodies=bodies)
     now = time.monotonic()
     reports = {r: wire.parse(wire.ValueReport, e.body) for r, e in answers.items()}
     told = next((r for r in reports.values() if r.paths), None)
@@ -125,7 +125,7 @@ def _reports(
         for rank, event in ask_each(world, odd, "arrays", body)[0].items():
             reports[rank] = wire.parse(wire.ValueReport, event.body)
     stale, age_s = [], 0.0
-    for rank in words:
+    for rank in reasons:
         if rank in known:
             at, reports[rank] = known[rank]
             stale.append(rank)
@@ -135,26 +135,26 @@ def _reports(
         kept[name, path] = known
         while len(kept) > KEPT:
             kept.pop(next(iter(kept)))
-    return reports, words, tuple(stale), age_s
+    return reports, reasons, tuple(stale), age_s
 
 
-def _why_nothing(reports: Reports, words: Mapping[int, str]) -> str:
-    by_word: dict[str, list[int]] = {}
-    for rank, word in sorted(words.items()):
-        by_word.setdefault(re.sub(r"^rank \d+ ", "", word), []).append(rank)
-    everyone = len(words)
+def _why_nothing(reports: Reports, reasons: Mapping[int, str]) -> str:
+    by_reason: dict[str, list[int]] = {}
+    for rank, reason in sorted(reasons.items()):
+        by_reason.setdefault(re.sub(r"^rank \d+ ", "", reason), []).append(rank)
+    everyone = len(reasons)
     lines = []
-    for word, ranks in by_word.items():
+    for reason, ranks in by_reason.items():
         who = "No rank" if len(ranks) == everyone else name_ranks(ranks).capitalize()
-        if word.startswith("has no "):
+        if reason.startswith("has no "):
             some = "No rank has" if len(ranks) == everyone else f"{who} has no"
             lines.append(
-                f"{some} {word.removeprefix('has no ').replace('variable', 'a variable')}."
+                f"{some} {reason.removeprefix('has no ').replace('variable', 'a variable')}."
             )
         elif len(ranks) == everyone and everyone > 1:
-            lines.append(f"{word}.")
+            lines.append(f"{reason}.")
         else:
-            lines.append(f"{name_ranks(ranks).capitalize()}: {word}.")
+            lines.append(f"{name_ranks(ranks).capitalize()}: {reason}.")
     return "\n".join(lines)
 
 
@@ -177,14 +177,14 @@ def ask_each(
 ) -> tuple[dict[int, Event], dict[int, str]]:
     """What each rank answered, and of each that did not, why."""
     answers, silent = world.ask_some(ranks, op, body, timeout_s=timeout_s, bodies=bodies)
-    words = dict(silent)
+    reasons = dict(silent)
     found = {}
     for rank, event in answers.items():
         if event.op == "reply":
             found[rank] = event
         else:
-            words[rank] = event.body["message"]
-    return found, words
+            reasons[rank] = event.body["message"]
+    return found, reasons
 
 
 # --------------------------------------------------------------------------- values
@@ -239,14 +239,14 @@ def check(world: World, text: str) -> CheckResult:
     name, path = split_name(text) if text else ("", ())
     ranks = list(range(world.num_processes))
     body = {"name": name, "path": path, "hash": True}
-    answers, words = ask_each(world, ranks, "check_shards", body, READ_S)
+    answers, reasons = ask_each(world, ranks, "check_shards", body, READ_S)
     if not answers:
-        raise UsageError(_why_nothing({}, words))
+        raise UsageError(_why_nothing({}, reasons))
     checks = {
         rank: [wire.parse(wire.ShardCheck, check) for check in event.body]
         for rank, event in answers.items()
     }
-    return layout.compare(text or "result", checks, words)
+    return layout.compare(text or "result", checks, reasons)
 
 
 # --------------------------------------------------------------------------- meshes, memory
@@ -254,11 +254,11 @@ def check(world: World, text: str) -> CheckResult:
 
 @dataclass(frozen=True)
 class Meshes:
-    """The meshes among the ranks' variables; ``words`` of ranks that told of none."""
+    """The meshes among the ranks' variables; ``reasons`` of ranks that told of none."""
 
     meshes: tuple[wire.MeshInfo, ...]
     devices: Mapping[int, Device] = field(repr=False)
-    words: Mapping[int, str] = field(default_factory=dict)
+    reasons: Mapping[int, str] = field(default_factory=dict)
 
 
 def meshes(world: World, name: str | None = None) -> Meshes:
@@ -271,7 +271,7 @@ def meshes(world: World, name: str | None = None) -> Meshes:
       UsageError: there is no mesh of that name.
     """
     ranks = list(range(world.num_processes))
-    answers, words = ask_each(world, ranks, "meshes")
+    answers, reasons = ask_each(world, ranks, "meshes")
     devices = cluster_devices(world)
     found: dict[str, wire.MeshInfo] = {}
     for rank, event in sorted(answers.items()):
@@ -289,20 +289,20 @@ def meshes(world: World, name: str | None = None) -> Meshes:
         if not chosen:
             known = ", ".join(found) or "there is none yet"
             raise UsageError(f"The ranks have no mesh {name!r}.", f"Meshes: {known}.")
-        return Meshes(tuple(chosen[:1]), devices, words)
+        return Meshes(tuple(chosen[:1]), devices, reasons)
     if not found:
         flat = wire.MeshInfo("all devices", ["device"], [len(devices)], [], sorted(devices))
-        return Meshes((flat,), devices, words)
-    return Meshes(tuple(found.values()), devices, words)
+        return Meshes((flat,), devices, reasons)
+    return Meshes(tuple(found.values()), devices, reasons)
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What each rank's arrays hold; ``words`` of ranks that did not tell."""
+    """What each rank's arrays hold; ``reasons`` of ranks that did not tell."""
 
     reports: Mapping[int, wire.MemoryReport]
     devices: Mapping[int, Device] = field(repr=False)
-    words: Mapping[int, str] = field(default_factory=dict)
+    reasons: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -317,9 +317,9 @@ class Memory:
 def memory(world: World) -> Memory:
     """Bytes held on every device, by variable, by other live arrays, and what is free."""
     ranks = list(range(world.num_processes))
-    answers, words = ask_each(world, ranks, "memory", timeout_s=10.0)
+    answers, reasons = ask_each(world, ranks, "memory", timeout_s=10.0)
     reports = {r: wire.parse(wire.MemoryReport, e.body) for r, e in sorted(answers.items())}
-    return Memory(reports, cluster_devices(world), words)
+    return Memory(reports, cluster_devices(world), reasons)
 
 
 def variables(world: World) -> list[wire.VariableInfo]:

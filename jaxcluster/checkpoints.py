@@ -70,10 +70,10 @@ def restore(world: World, name: str, folder: str | Path = FOLDER) -> str:
     answers = world.ask(ranks, "restore", {"path": str(path)}, timeout_s=TIMEOUT_S)
     lost = {n: why for event in answers.values() for n, why in event.body["lost"].items()}
     unsaved = {n: why for event in answers.values() for n, why in event.body["unsaved"].items()}
-    words = {n: f"was not saved in checkpoint {name!r} ({why})" for n, why in unsaved.items()}
-    words |= {n: f"was lost in restoring {name!r} ({why})" for n, why in lost.items()}
-    if words:  # on all ranks or on none
-        unbound = {"names": sorted(lost), "lost": words}
+    reasons = {n: f"was not saved in checkpoint {name!r} ({why})" for n, why in unsaved.items()}
+    reasons |= {n: f"was lost in restoring {name!r} ({why})" for n, why in lost.items()}
+    if reasons:  # on all ranks or on none
+        unbound = {"names": sorted(lost), "lost": reasons}
         world.ask(ranks, "unbind", unbound, timeout_s=TIMEOUT_S)
     for event in answers.values():
         lost |= event.body["left"]

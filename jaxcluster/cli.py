@@ -59,12 +59,12 @@ def start(words: list[str]) -> None:
 
 
 def list_clusters(words: list[str]) -> None:
-    arguments.word_parser("jaxcluster list").read(words)
+    arguments.command_parser("jaxcluster list").read(words)
     print(text.clusters(cluster.live_records(), [], time.time_ns()))
 
 
 def stop(words: list[str]) -> None:
-    parser = arguments.word_parser("jaxcluster stop", "name")
+    parser = arguments.command_parser("jaxcluster stop", "name")
     parser.add_argument("--all", action="store_true", dest="everything")
     parsed = parser.read(words)
     if parsed.everything and parsed.name:
@@ -79,14 +79,14 @@ def stop(words: list[str]) -> None:
 
 
 def check(words: list[str]) -> None:
-    arguments.word_parser("jaxcluster doctor").read(words)
+    arguments.command_parser("jaxcluster doctor").read(words)
     checks = doctor.run_checks(registry.runtime_root())
     print(doctor.render(checks))
     if any(c.ok is False for c in checks):
         raise SystemExit(1)
 
 
-def in_shell_words(error: JaxClusterError) -> str:
+def for_shell(error: JaxClusterError) -> str:
     """What the error says to type next, as it is typed here."""
     return re.sub(rf"%(jaxcluster (?:{'|'.join(COMMANDS)})\b)", r"\1", str(error))
 
@@ -129,10 +129,10 @@ def run(words: list[str]) -> int:
     except arguments.Help as help:
         print(help)
     except UsageError as error:
-        print(in_shell_words(error), file=sys.stderr)
+        print(for_shell(error), file=sys.stderr)
         return 2
     except JaxClusterError as error:
-        print(f"{type(error).__name__}: {in_shell_words(error)}", file=sys.stderr)
+        print(f"{type(error).__name__}: {for_shell(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

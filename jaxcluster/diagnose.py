@@ -75,11 +75,11 @@ class Reason:
     Attributes:
       kind: ``cell`` (one runs or waits), ``background`` (a thread, task or timer lives), ``busy``
         (its main thread does something else), or ``moment`` (a second look must tell).
-      words: the rest of a sentence that begins with the rank.
+      message: the rest of a sentence that begins with the rank.
     """
 
     kind: str
-    words: str
+    message: str
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,11 @@ class Suspicion:
         if (launch := self.launch) is not None:
             wanted = f"launch {launch.seq + 1} ({launch.name})"
         verb = "waits" if len(self.waiting) == 1 else "wait"
-        words: dict[str, list[int]] = {}
+        messages: dict[str, list[int]] = {}
         for rank, reason in sorted(self.reasons.items()):
-            words.setdefault(reason.words, []).append(rank)
+            messages.setdefault(reason.message, []).append(rank)
         others = "; ".join(
-            f"{name_ranks(ranks, self.hosts)} {what}" for what, ranks in words.items()
+            f"{name_ranks(ranks, self.hosts)} {what}" for what, ranks in messages.items()
         )
         who = begin_ranks(self.waiting, self.hosts)
         return f"{who} {verb} for {wanted} since some {waited_s:.0f} s; {others}."
@@ -498,7 +498,7 @@ class _Teller:
             )
         return ""
 
-    # ------------------------------------------------------------------ words
+    # ------------------------------------------------------------------ messages
 
     @staticmethod
     def _program(entry: wire.Launch) -> str:
@@ -542,7 +542,7 @@ class _Teller:
 
 
 # What JAX says, and what it means on a cluster.
-KIND_WORDS = (
+KIND_HINTS = (
     (
         "spans non-addressable",
         "An array that spans processes can't be fetched by one of them. End the cell with it to "
@@ -571,9 +571,9 @@ KIND_WORDS = (
 )
 
 
-def kind_words(message: str) -> list[str]:
+def kind_hints(message: str) -> list[str]:
     """What to add to an error of JAX."""
-    return [words for mark, words in KIND_WORDS if mark in message]
+    return [hint for mark, hint in KIND_HINTS if mark in message]
 
 
 def _tree(source: str) -> ast.Module | None:

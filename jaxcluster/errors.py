@@ -1,7 +1,7 @@
 """Every exception that jaxcluster raises.
 
     JaxClusterError
-    ├── UsageError            the words typed are wrong; nothing was sent
+    ├── UsageError            what was typed is wrong; nothing was sent
     │   └── CellSyntaxError   the cell is no Python
     ├── NoCluster             there is no cluster to talk to
     ├── ClusterExists         a cluster of that name is already running
@@ -54,7 +54,7 @@ class JaxClusterError(Exception):
 
 
 class UsageError(JaxClusterError):
-    """The words typed are wrong; nothing was sent to any rank."""
+    """What was typed is wrong; nothing was sent to any rank."""
 
 
 class CellSyntaxError(UsageError):

@@ -15,8 +15,8 @@ Progress = Callable[[str], None]
 # submitted, or with None. They are in the way of a cell: they take microseconds and never raise.
 watchers: list[Callable[[Any], None]] = []
 
-progress = ""  # the last word of the start or restart that goes on; "" while there is none
-_going_on: list[list[str]] = []  # the last word of each; a start is a part of a restart
+progress = ""  # the last line of the start or restart that goes on; "" while there is none
+_going_on: list[list[str]] = []  # the last line of each; a start is a part of a restart
 
 
 def tell(cell: Any = None) -> None:

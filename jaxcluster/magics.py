@@ -37,7 +37,7 @@ from jaxcluster.launchers.supervisor import quit_warm
 from jaxcluster.outputs import CellRecord
 from jaxcluster.panel import Panel
 from jaxcluster.ranks import name_ranks, parse_ranks
-from jaxcluster.views import lost, status, text, words
+from jaxcluster.views import formatting, lost, status, text
 from jaxcluster.views import shards as array_views
 from jaxcluster.views.comms import CommRelay
 from jaxcluster.views.live import CellDisplay, StartDisplay
@@ -141,7 +141,9 @@ class JaxClusterMagics(Magics):
             )
         if command not in COMMANDS:
             raise UsageError(
-                f"There is no %jaxcluster {command}." if command else "%jaxcluster needs a word.",
+                f"There is no %jaxcluster {command}."
+                if command
+                else "%jaxcluster needs a command.",
                 "It knows: " + ", ".join(COMMANDS) + ".",
             )
         getattr(self, f"_{command}")(rest)
@@ -161,7 +163,7 @@ class JaxClusterMagics(Magics):
         display.done(started.summary())
 
     def _status(self, line: str) -> None:
-        parser = arguments.word_parser("%jaxcluster status")
+        parser = arguments.command_parser("%jaxcluster status")
         parser.add_argument("--live", action="store_true")
         live = parser.read(line).live
         running = cluster.current()
@@ -172,15 +174,15 @@ class JaxClusterMagics(Magics):
         print(text.status(running.status(), running.dead))
 
     def _list(self, line: str) -> None:
-        arguments.word_parser("%jaxcluster list").read(line)
+        arguments.command_parser("%jaxcluster list").read(line)
         print(text.clusters(cluster.live_records(), list(cluster.connected()), time.time_ns()))
 
     def _attach(self, line: str) -> None:
-        name = arguments.word_parser("%jaxcluster attach", "name").read(line).name
+        name = arguments.command_parser("%jaxcluster attach", "name").read(line).name
         print(cluster.attach(name).summary())
 
     def _stop(self, line: str) -> None:
-        parser = arguments.word_parser("%jaxcluster stop")
+        parser = arguments.command_parser("%jaxcluster stop")
         parser.add_argument("--all", action="store_true", dest="everything")
         if not parser.read(line).everything:
             running = cluster.current()
@@ -198,7 +200,7 @@ class JaxClusterMagics(Magics):
             cluster.current()  # says that there is none, and what there is elsewhere
 
     def _restart(self, line: str) -> None:
-        parser = arguments.word_parser("%jaxcluster restart")
+        parser = arguments.command_parser("%jaxcluster restart")
         parser.add_argument("--clean", action="store_true")
         clean = parser.read(line).clean
         display = StartDisplay(self.rich, "The restart was not carried through.")
@@ -212,12 +214,12 @@ class JaxClusterMagics(Magics):
         display.done(f"{running.summary()}\n{self.fold_lost(kept)}")
 
     def _interrupt(self, line: str) -> None:
-        arguments.word_parser("%jaxcluster interrupt").read(line)
+        arguments.command_parser("%jaxcluster interrupt").read(line)
         hit = cluster.current().interrupt()
         print(f"Interrupted {name_ranks(hit)}." if hit else "No rank was running a cell.")
 
     def _logs(self, line: str) -> None:
-        word = arguments.word_parser("%jaxcluster logs", "rank").read(line).rank
+        word = arguments.command_parser("%jaxcluster logs", "rank").read(line).rank
         running = cluster.current()
         if word is not None and not word.isdecimal():
             raise UsageError(f"{word!r} is no rank.", "For example: %jaxcluster logs 2")
@@ -226,7 +228,7 @@ class JaxClusterMagics(Magics):
             print(f"── rank {rank} ──\n{running.logs(rank, 200) or '(empty)'}")
 
     def _outputs(self, line: str) -> None:
-        word = arguments.word_parser("%jaxcluster outputs", "ranks").read(line).ranks
+        word = arguments.command_parser("%jaxcluster outputs", "ranks").read(line).ranks
         running = cluster.current()
         if running.last is None:
             raise UsageError("No cell has run on this cluster yet.", "%%spmd runs one.")
@@ -237,7 +239,7 @@ class JaxClusterMagics(Magics):
         print(text.outputs(CellRecord(0, 0, "", [], kept)))
 
     def _doctor(self, line: str) -> None:
-        arguments.word_parser("%jaxcluster doctor").read(line)
+        arguments.command_parser("%jaxcluster doctor").read(line)
         print(doctor.render(doctor.run_checks(registry.runtime_root())))
         for one in cluster.connected().values():
             ranks = [] if one.closed else range(one.num_processes)
@@ -247,28 +249,28 @@ class JaxClusterMagics(Magics):
                 print(hostchecks.look(list(places.values())))
 
     def _resync(self, line: str) -> None:
-        arguments.word_parser("%jaxcluster resync").read(line)
+        arguments.command_parser("%jaxcluster resync").read(line)
         print(self.fold_lost(cluster.current().resync()))
 
     def _undo(self, line: str) -> None:
-        word = arguments.word_parser("%jaxcluster undo", "size").read(line).size
+        word = arguments.command_parser("%jaxcluster undo", "size").read(line).size
         running = cluster.current()
         if word is None:
             print(running.undo())
             return
         most = running.limit_undo(undoing.parse_limit(word))
         print(
-            f"At most {words.nbytes(most)} of a device's memory are kept for %jaxcluster undo."
+            f"At most {formatting.nbytes(most)} of a device's memory are kept for %jaxcluster undo."
             if most
             else "Nothing is kept: a cell that goes wrong is not undone."
         )
 
     def _stacks(self, line: str) -> None:
-        arguments.word_parser("%jaxcluster stacks").read(line)
+        arguments.command_parser("%jaxcluster stacks").read(line)
         print(text.stacks(cluster.current().reports(launches=1)))
 
     def _journal(self, line: str) -> None:
-        word = arguments.word_parser("%jaxcluster journal", "count").read(line).count
+        word = arguments.command_parser("%jaxcluster journal", "count").read(line).count
         if word is not None and not word.isdecimal():
             raise UsageError(f"{word!r} is no number of launches.", "%jaxcluster journal 30")
         print(text.journal(cluster.current().reports(), int(word or 20)))
@@ -288,7 +290,7 @@ class JaxClusterMagics(Magics):
         return word is not None
 
     def _strict(self, line: str) -> None:
-        word = arguments.word_parser("%jaxcluster strict", "switch").read(line).switch
+        word = arguments.command_parser("%jaxcluster strict", "switch").read(line).switch
         running = cluster.current()
         state = f"Strict mode is {'on' if running.is_strict else 'off'}."
         if not self._is_choice(word, ("on", "off"), state, "%jaxcluster strict"):
@@ -301,19 +303,19 @@ class JaxClusterMagics(Magics):
         )
 
     def _checkpoint(self, line: str) -> None:
-        name = arguments.word_parser("%jaxcluster checkpoint", "name").read(line).name
+        name = arguments.command_parser("%jaxcluster checkpoint", "name").read(line).name
         if name is None:
             raise UsageError("A checkpoint needs a name.", "%jaxcluster checkpoint NAME")
         print(checkpoints.save(cluster.current().world, name))
 
     def _restore(self, line: str) -> None:
-        name = arguments.word_parser("%jaxcluster restore", "name").read(line).name
+        name = arguments.command_parser("%jaxcluster restore", "name").read(line).name
         if name is None:
             raise UsageError("Which checkpoint?", "%jaxcluster restore NAME")
         print(checkpoints.restore(cluster.current().world, name))
 
     def _recovery(self, line: str) -> None:
-        word = arguments.word_parser("%jaxcluster recovery", "mode").read(line).mode
+        word = arguments.command_parser("%jaxcluster recovery", "mode").read(line).mode
         running = cluster.current()
         state = f"Recovery is set to {running.recovery}."
         if not self._is_choice(word, ("auto", "ask", "never"), state, "%jaxcluster recovery"):
@@ -323,7 +325,7 @@ class JaxClusterMagics(Magics):
         print(f"Recovery is set to {word}.")
 
     def _auto(self, line: str) -> None:
-        word = arguments.word_parser("%jaxcluster auto", "switch").read(line).switch
+        word = arguments.command_parser("%jaxcluster auto", "switch").read(line).switch
         state = f"Auto mode is {'on' if self.auto.on else 'off'}."
         if not self._is_choice(word, ("on", "off"), state, "%jaxcluster auto"):
             return
@@ -336,12 +338,12 @@ class JaxClusterMagics(Magics):
         )
 
     def _mesh(self, line: str) -> None:
-        name = arguments.word_parser("%jaxcluster mesh", "name").read(line).name
+        name = arguments.command_parser("%jaxcluster mesh", "name").read(line).name
         with say_usage():
             array_views.show(array_views.mesh(cluster.current(), name), self.rich)
 
     def _memory(self, line: str) -> None:
-        arguments.word_parser("%jaxcluster memory").read(line)
+        arguments.command_parser("%jaxcluster memory").read(line)
         array_views.show(array_views.memory(cluster.current()), self.rich)
 
     @line_magic

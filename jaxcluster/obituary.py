@@ -119,7 +119,7 @@ def explain(why: str, log: str) -> str:
     return f"{named} {crash.place}"
 
 
-def last_words(log: str) -> str:
+def excerpt(log: str) -> str:
     """The end of a log, for people: a crash's stack folded, and what was written before it."""
     crash = find_crash(log)
     lines: Sequence[str] = log.splitlines() if crash is None else crash.before

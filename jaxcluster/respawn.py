@@ -255,7 +255,7 @@ class Respawn:
             self._lines_heard += 1
             self._heard.notify_all()
 
-    # ------------------------------------------------------------------ words
+    # ------------------------------------------------------------------ messages
 
     def _describe_stop(self) -> BaseException:
         cluster = self.cluster

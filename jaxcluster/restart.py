@@ -373,12 +373,12 @@ def restore(world: World, saved: Kept, when: str, check: Check) -> Restored:
         left |= report["left"]
     for reply in answers.values():
         left |= reply["left"]
-    words = {name: f"was lost {when} ({why})" for name, why in lost.items()}
+    reasons = {name: f"was lost {when} ({why})" for name, why in lost.items()}
     for report in saved.reports.values():  # those of earlier times
         for name, why in report["unbound"].items():
             if name not in back:
-                words.setdefault(name, why)
-    unbound = {"names": sorted(lost), "lost": words}
+                reasons.setdefault(name, why)
+    unbound = {"names": sorted(lost), "lost": reasons}
     ask_all(world, "unbind", dict.fromkeys(bodies, unbound), RESTORE_S, check)
     for rank, reply in answers.items():
         world.names[rank] = set(reply["restored"]) - set(lost)

@@ -605,10 +605,10 @@ class RunningCell:
             raise RankDied(told, self._recover(told), sorted(self._killed))
         if died:
             rank, why = next(iter(sorted(died.items())))
-            words = f"The end of rank {rank}'s log: {self._world.last_words(rank)}"
+            log_end = f"The end of rank {rank}'s log: {self._world.log_excerpt(rank)}"
             number = record.execution_count
             told = f"{begin_ranks(died, hosts)} died in cell [{number}]: {why}."
-            raise RankDied(told, self._recover(told, words), sorted(died))
+            raise RankDied(told, self._recover(told, log_end), sorted(died))
         failed = {
             r: e for r, e in record.errors.items() if record.replies[r].status != "interrupted"
         }
@@ -637,7 +637,7 @@ class RunningCell:
                     f"{watch.grace_s:g} s later and {were} interrupted."
                 )
             first = min(failed)
-            hints += diagnose.kind_words(failed[first].evalue)
+            hints += diagnose.kind_hints(failed[first].evalue)
             if failed[first].ename == "ModuleNotFoundError":
                 hints += self._world.explain_missing(failed[first].evalue, sorted(failed))
             raise CellFailed(
@@ -730,7 +730,7 @@ class RunningCell:
         for rank in ranks:
             event = answers.get(rank)
             if event is None:
-                lines.append(f"Rank {rank} {whys[rank].words}.")
+                lines.append(f"Rank {rank} {whys[rank].message}.")
             elif event.op == "reply":
                 state = wire.parse(wire.RankState, event.body)
                 where = f"cell [{state.cell}] line {state.line}" if state.line else state.frame
@@ -755,7 +755,7 @@ class RunningCell:
             if not any(why.may_pass for why in whys.values()):
                 break
             self._rest()
-        hung = {rank: why.words for rank, why in whys.items() if why.is_hung}
+        hung = {rank: why.message for rank, why in whys.items() if why.is_hung}
         if cluster.recovery == "auto" and cluster.can_restart and not self._left_early:
             for rank, why in hung.items():
                 self.record.records[rank].died = self._killed[rank] = why

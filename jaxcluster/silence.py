@@ -82,5 +82,5 @@ def hung_ranks(
 def tell(rank: int, why: Silence) -> str:
     """One sentence and what to type."""
     if why.kind in ("starved", "cut") or why.may_pass:
-        return f"Rank {rank} {why.words}."
-    return f"Rank {rank} {why.words}; %jaxcluster restart replaces it."
+        return f"Rank {rank} {why.message}."
+    return f"Rank {rank} {why.message}; %jaxcluster restart replaces it."

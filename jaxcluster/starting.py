@@ -320,7 +320,7 @@ class Starting:
         for rank in addresses:
             if rank not in answers:
                 raise EnginesMissing(
-                    f"Rank {rank} does not answer any more. {self._last_words(rank)}",
+                    f"Rank {rank} does not answer any more. {self._log_excerpt(rank)}",
                     f"Try: %jaxcluster start --timeout {2 * self.spec.timeout_s:g}",
                     [rank],
                 )
@@ -362,7 +362,7 @@ class Starting:
           addresses: at which each rank's collectives will listen.
 
         Raises:
-          LaunchError: one does not; else JAX would hang, or abort without a word.
+          LaunchError: one does not; else JAX would hang, or abort silently.
         """
         firsts = {f.host_key: f.rank for f in reversed(facts)}.values()  # of each host
         others = {rank: addresses[rank] for rank in sorted(firsts) if rank != 0}
@@ -432,7 +432,7 @@ class Starting:
                     missing = sorted(set(range(n)) - set(found))
                     raise error(
                         f"{name_ranks(missing).capitalize()} {what} within "
-                        f"{self.spec.timeout_s:g} s. {self._last_words(missing[0])}",
+                        f"{self.spec.timeout_s:g} s. {self._log_excerpt(missing[0])}",
                         f"Try: %jaxcluster start -n {n} --timeout {2 * self.spec.timeout_s:g}",
                         missing,
                     ) from None
@@ -443,7 +443,7 @@ class Starting:
                 body = event.body
                 raise error(
                     f"Rank {event.rank} {what}: {body.get('ename', '')} {body.get('message', '')}\n"
-                    + self._last_words(event.rank),
+                    + self._log_excerpt(event.rank),
                     "%jaxcluster doctor checks what JAX needs on this machine.",
                     [event.rank],
                 )
@@ -479,14 +479,14 @@ class Starting:
             rank, why = min(self.exited.items())
             raise EnginesMissing(
                 f"{name_ranks(self.exited).capitalize()} died while the cluster came up ({why}). "
-                + self._last_words(rank),
+                + self._log_excerpt(rank),
                 "%jaxcluster doctor checks what JAX needs on this machine.",
                 sorted(self.exited),
             )
 
-    def _last_words(self, rank: int) -> str:
+    def _log_excerpt(self, rank: int) -> str:
         log = self._log(rank)
-        return f"The end of its log:\n{obituary.last_words(log)}" if log else "Its log is empty."
+        return f"The end of its log:\n{obituary.excerpt(log)}" if log else "Its log is empty."
 
     def _log(self, rank: int) -> str:
         return self.local.read_log(f"rank-{rank}") if self.local is not None else ""

@@ -565,7 +565,7 @@ def _check_tpu_worker_id(fact: EngineFacts, hosts: int) -> None:
         )
 
 
-# --------------------------------------------------------------------------- words
+# ------------------------------------------------------------------------- messages
 
 
 def _chips(ids: Sequence[int]) -> str:

@@ -26,7 +26,7 @@ from jaxcluster.launchers.supervisor import Supervisor
 from jaxcluster.link import Event, Link, unwrap
 from jaxcluster.ranks import name_ranks, several_hosts
 
-LOG_END_NBYTES = 1 << 18  # of a log that are read for the last words of a rank
+LOG_END_NBYTES = 1 << 18  # of a log that are read for the end of a rank's
 ASK_S = 2.0  # for answers that a control channel gives at once
 # How jaxlib ends a process that has lost the coordinator: it aborts, and a thread that is just in a
 # collective may crash of that first.
@@ -200,7 +200,7 @@ class World:
         alive = [r for r in range(self.num_processes) if r not in self.dead]
         hung = silence.hung_ranks(self.link, self.look_at, self.why_unseen, alive, check)
         for rank, why in hung.items():
-            self.end_rank(rank, f"ended by jaxcluster: it {why.words}")
+            self.end_rank(rank, f"ended by jaxcluster: it {why.message}")
         return list(hung)
 
     def look_at(self, ranks: Iterable[int]) -> dict[int, ProcessLook | None]:
@@ -227,9 +227,9 @@ class World:
         """Whether no cell can run before a recovery."""
         return bool(self.dead or self.coordinator_died or self.divergence is not None)
 
-    def last_words(self, rank: int) -> str:
+    def log_excerpt(self, rank: int) -> str:
         """The end of a rank's log, without the transport's own lines; a crash's stack is folded."""
-        return obituary.last_words(self._log_end(rank))
+        return obituary.excerpt(self._log_end(rank))
 
     def _log_end(self, rank: int) -> str:
         return self._read_log(rank, LOG_END_NBYTES)
@@ -354,15 +354,15 @@ class World:
         """The answers that came, errors among them, and of each rank without one, why."""
         self.check()
         answers = self.link.gather(ranks, op, body, timeout_s=timeout_s, bodies=bodies)
-        words = {r: f"dead ({e.body['why']})" for r, e in answers.items() if e.op == "died"}
-        words |= {r: e.body["message"] for r, e in answers.items() if e.op == "mismatch"}
+        reasons = {r: f"dead ({e.body['why']})" for r, e in answers.items() if e.op == "died"}
+        reasons |= {r: e.body["message"] for r, e in answers.items() if e.op == "mismatch"}
         missing = [r for r in ranks if r not in answers]
         states = {s.rank: s for s in self.status()} if missing else {}
         for rank in missing:
             state = states[rank]
             where = f": it is in cell [{state.cell}] line {state.line}" if state.line else ""
-            words[rank] = f"gave no answer within {timeout_s:g} s{where}"
-        return {r: e for r, e in answers.items() if r not in words}, words
+            reasons[rank] = f"gave no answer within {timeout_s:g} s{where}"
+        return {r: e for r, e in answers.items() if r not in reasons}, reasons
 
     def spanning_names(self, names: Sequence[str], rank: int) -> list[str]:
         """Which of these names hold arrays that span processes, as ``rank`` sees them."""

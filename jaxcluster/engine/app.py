@@ -172,7 +172,7 @@ class Rank:
     def _snapshot(self, request: Request) -> Any:
         values, body = self.values, request.body
         before = self.runner.undo.before(body.get("cell"))
-        lost = values.lost.words
+        lost = values.lost.reasons
         settings = self.runner.settings
         return state.on_snapshot(values.namespace, self.rank, body, before, lost, settings)
 

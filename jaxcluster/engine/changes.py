@@ -450,7 +450,7 @@ def watch(namespace: Mapping[str, Any], source: str) -> Watch:
     seen: set[int] = set()
     keep = found.watched.append
     room, bytes_left = MOST_ELEMENTS, MOST_NBYTES
-    known = words(source).intersection(namespace)
+    known = identifiers(source).intersection(namespace)
     mine = [n for n in known if is_users(n, namespace[n])]
     # The small ones first: what is large may be more than is looked at.
     names = found.mentioned = sorted(mine, key=lambda name: (_length(namespace[name]), name))
@@ -506,7 +506,7 @@ def _length(value: Any) -> int:
     return len(value) if type(value) in _CONTAINERS else 0
 
 
-def words(source: str) -> set[str]:
+def identifiers(source: str) -> set[str]:
     """All that may be a name in a cell's source, also in its strings: ``exec`` may run them."""
     if source.isascii():  # a fifth of the time
         return {word.decode() for word in set(source.encode().translate(_APART).split())}

@@ -109,7 +109,7 @@ def host_nbytes() -> int:
         return total
 
 
-def in_words(nbytes: float) -> str:
+def format_nbytes(nbytes: float) -> str:
     """``1.5 GiB``."""
     for unit in ("bytes", "KiB", "MiB"):
         if nbytes < 1000:

@@ -15,27 +15,27 @@ class LostNames:
     well. What is shown of the NameError is changed, where it is shown.
 
     Attributes:
-      words: for each of them, as in "was lost in cell [12] (still being computed)".
+      reasons: for each of them, as in "was lost in cell [12] (still being computed)".
     """
 
     def __init__(self) -> None:
-        self.words: dict[str, str] = {}
+        self.reasons: dict[str, str] = {}
 
-    def add(self, words: Mapping[str, str], namespace: Mapping[str, Any]) -> None:
-        self.words |= words
+    def add(self, reasons: Mapping[str, str], namespace: Mapping[str, Any]) -> None:
+        self.reasons |= reasons
         self.tidy(namespace)
 
     def tidy(self, namespace: Mapping[str, Any]) -> None:
         """Forget those that have a value again."""
-        for name in [name for name in self.words if name in namespace]:
-            del self.words[name]
+        for name in [name for name in self.reasons if name in namespace]:
+            del self.reasons[name]
 
     def install(self, shell: Any) -> None:
         """Change what ``shell`` shows of a NameError."""
         show = shell.showtraceback
 
         def showtraceback(exc_tuple: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if self.words:
+            if self.reasons:
                 error = exc_tuple[1] if exc_tuple is not None else sys.exc_info()[1]
                 source = shell.user_ns.get("In") or [""]
                 self.explain(error, shell.user_ns, str(source[-1]))
@@ -54,12 +54,12 @@ class LostNames:
             if not isinstance(one, NameError) or isinstance(one, UnboundLocalError):
                 continue
             name = getattr(one, "name", None)
-            words = self.words.get(str(name))
-            if words and name not in namespace and _is_raised_in(one, namespace):
+            reason = self.reasons.get(str(name))
+            if reason and name not in namespace and _is_raised_in(one, namespace):
                 if _is_rebound(str(name), source):
-                    del self.words[str(name)]
+                    del self.reasons[str(name)]
                 else:
-                    one.args = (f"name {name!r} {words}",)
+                    one.args = (f"name {name!r} {reason}",)
 
 
 def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -87,7 +87,7 @@ def _is_raised_in(error: BaseException, namespace: Mapping[str, Any]) -> bool:
 def _is_rebound(name: str, source: str) -> bool:
     try:
         tree = ast.parse(source)
-    except SyntaxError:  # IPython's own words
+    except SyntaxError:  # IPython's own syntax
         return False
     done = {type(n.ctx) for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id == name}
     return ast.Store in done and ast.Del in done

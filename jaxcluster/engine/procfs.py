@@ -54,13 +54,13 @@ class Silence:
     Attributes:
       kind: ``stopped``, ``traced``, ``disk``, ``starved``, ``lock`` (it keeps the GIL), ``gone``,
         ``cut`` (its host is not reached) or ``unknown``.
-      words: the rest of a sentence that begins with the rank.
+      message: the rest of a sentence that begins with the rank.
       may_pass: the machine is busy, so what takes a moment may have taken this long.
       is_hung: it will not answer by itself, however long it is waited for.
     """
 
     kind: str
-    words: str
+    message: str
     may_pass: bool = False
 
     @property

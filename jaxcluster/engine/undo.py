@@ -24,7 +24,7 @@ from typing import Any
 
 from jaxcluster.engine import changes
 from jaxcluster.engine.arrays import base_array, is_array
-from jaxcluster.engine.held import Memory, in_words
+from jaxcluster.engine.held import Memory, format_nbytes
 from jaxcluster.engine.saving import is_users
 from jaxcluster.engine.surroundings import Surroundings
 
@@ -347,8 +347,8 @@ class Undo:
         with self._lock:
             if kept.undone is None:
                 kept.let_go(
-                    f"what was before it would hold {in_words(nbytes)}, more than the "
-                    f"{in_words(most)} that undo may keep: %jaxcluster undo SIZE"
+                    f"what was before it would hold {format_nbytes(nbytes)}, more than the "
+                    f"{format_nbytes(most)} that undo may keep: %jaxcluster undo SIZE"
                 )
 
 

@@ -104,8 +104,8 @@ class Values:
             known = [k for k in self.namespace if not k.startswith("_")]
             close = difflib.get_close_matches(name, known, n=3)
             hint = f"Did you mean {' or '.join(close)}?" if close else ""
-            if words := self.lost.words.get(name):
-                raise BadName(f"rank {self.rank}: {name!r} {words}", "") from None
+            if reason := self.lost.reasons.get(name):
+                raise BadName(f"rank {self.rank}: {name!r} {reason}", "") from None
             raise BadName(f"rank {self.rank} has no variable {name!r}", hint) from None
 
     # ------------------------------------------------------------------ pull

@@ -17,7 +17,7 @@ from typing import Any
 
 from jaxcluster.launchers.quoting import quote_path
 
-FENCE = "--fence"  # the last word of a successor: it first ends an older agent on its host
+FENCE = "--fence"  # the last argument of a successor: it first ends an older agent on its host
 LEASE_S = 20.0  # an agent without its owner's connection ends after this
 AT_ONCE = 8  # logins through one jump host; sshd drops more ("MaxStartups 10:30:100")
 ANNOUNCEMENT = "jaxcluster-agent"
@@ -64,7 +64,7 @@ def agent_argv(agent: AgentOptions, listen: str = "", stdin_ends: bool = False) 
     ]
 
 
-def agent_words(agent: AgentOptions, stdin_ends: bool = False) -> list[str]:
+def agent_command(agent: AgentOptions, stdin_ends: bool = False) -> list[str]:
     """The agent's command line for who runs it on its host without a shell, with its environment.
 
     A Python in ``~/`` is looked for in the home there, which needs a shell.
@@ -326,7 +326,7 @@ def _describe(plan: LaunchPlan) -> Iterator[str]:
 
 
 def _about(command: Command) -> Iterator[str]:
-    """What is to be said of a command besides its words."""
+    """What is to be said of a command besides what it printed."""
     for name, value in command.env:
         yield f"with {name}={value}"
     if command.drop:

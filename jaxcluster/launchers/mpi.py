@@ -23,7 +23,7 @@ from jaxcluster.launchers.base import (
     Launcher,
     LaunchPlan,
     Reason,
-    agent_words,
+    agent_command,
 )
 from jaxcluster.launchers.hosts import Host, expand_nodelist, place, read_hostfile
 from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble
@@ -103,7 +103,7 @@ class MPI(Launcher):
             self.mpiexec,
             *self.extra,
             *self._options(names),
-            *agent_words(agent),
+            *agent_command(agent),
         )
         command = Command(
             argv,

@@ -29,18 +29,18 @@ REMOTE = ("ssh", "slurm", "mpi", "ipp")  # those with an agent on each host
 
 @dataclass(frozen=True)
 class Option:
-    """One option: its word, whose it is, and how it is read.
+    """One option: its flag, whose it is, and how it is read.
 
     Attributes:
-      word: e.g. ``--hosts``.
+      flag: e.g. ``--hosts``.
       launchers: the launchers that know it.
       metavar: what stands for its value; empty for a switch.
       help: for ``--help``.
-      read: makes a value of a word; a ValueError says that it is none.
+      read: makes a value of an argument; a ValueError says that it is none.
       repeated: whether it may be given several times.
     """
 
-    word: str
+    flag: str
     launchers: tuple[str, ...]
     metavar: str
     help: str
@@ -49,7 +49,7 @@ class Option:
 
     @property
     def dest(self) -> str:
-        return self.word.lstrip("-").replace("-", "_")
+        return self.flag.lstrip("-").replace("-", "_")
 
 
 def _count(word: str) -> int:
@@ -110,10 +110,10 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     for option in OPTIONS:
         told = f"{option.help} ({', '.join(option.launchers)})"
         if not option.metavar:
-            parser.add_argument(option.word, action="store_const", const="yes", help=told)
+            parser.add_argument(option.flag, action="store_const", const="yes", help=told)
         else:
             action = "append" if option.repeated else "store"
-            parser.add_argument(option.word, metavar=option.metavar, action=action, help=told)
+            parser.add_argument(option.flag, metavar=option.metavar, action=action, help=told)
 
 
 def taken_from(parsed: argparse.Namespace) -> dict[str, str | list[str]]:
@@ -161,8 +161,8 @@ def _refuse_foreign(kind: str, typed: dict[str, str | list[str]]) -> None:
         option = BY_DEST.get(dest)
         if option is not None and kind in option.launchers:
             continue
-        word = option.word if option is not None else f"--{dest.replace('_', '-')}"
-        mine = [o.word for o in OPTIONS if kind in o.launchers]
+        word = option.flag if option is not None else f"--{dest.replace('_', '-')}"
+        mine = [o.flag for o in OPTIONS if kind in o.launchers]
         of = f"; it is one of {' and '.join(option.launchers)}" if option is not None else ""
         raise UsageError(
             f"--launcher {kind} does not know {word}{of}.",
@@ -178,14 +178,14 @@ def _read(option: Option, value: str | list[str]) -> object:
     """
     if isinstance(value, list):
         return tuple(value)
-    if option.metavar and not value.strip() and option.word != "--sync":
-        raise UsageError(f"{option.word} has no value.", f"{option.word} {option.metavar}")
+    if option.metavar and not value.strip() and option.flag != "--sync":
+        raise UsageError(f"{option.flag} has no value.", f"{option.flag} {option.metavar}")
     try:
         return option.read(value)
     except ValueError:
         raise UsageError(
-            f"{option.word} must be a whole number from 1 up, not {value!r}.",
-            f"For example: {option.word} 2",
+            f"{option.flag} must be a whole number from 1 up, not {value!r}.",
+            f"For example: {option.flag} 2",
         ) from None
 
 
@@ -206,11 +206,11 @@ class _Given:
         value = self._values.get(dest, ())
         return tuple(map(str, value)) if isinstance(value, tuple) else ()
 
-    def words(self, dest: str) -> tuple[str, ...]:
+    def arguments(self, dest: str) -> tuple[str, ...]:
         try:
             return tuple(shlex.split(self.text(dest)))
         except ValueError as error:
-            raise UsageError(f"{BY_DEST[dest].word}: {error}.", "Close the quotes.") from None
+            raise UsageError(f"{BY_DEST[dest].flag}: {error}.", "Close the quotes.") from None
 
     def switch(self, dest: str) -> bool:
         return bool(self._values.get(dest))
@@ -248,7 +248,7 @@ def _ssh(given: _Given, num_processes: int | None, rest: str) -> Launcher:
     return SSH(
         _hosts(given, "ssh"),
         num_processes,
-        ssh=given.words("ssh") or ("ssh",),
+        ssh=given.arguments("ssh") or ("ssh",),
         config=_home(given.text("ssh_config")),
         options=given.several("ssh_option"),
         jump=given.text("jump"),
@@ -281,7 +281,7 @@ def _mpi(given: _Given, num_processes: int | None, rest: str) -> Launcher:
         _hosts(given, "mpi"),
         num_processes,
         mpiexec=_home(given.text("mpiexec")) or "mpiexec",
-        extra=given.words("mpi_args"),
+        extra=given.arguments("mpi_args"),
     )
 
 
@@ -296,5 +296,5 @@ def _ipp(given: _Given, num_processes: int | None, rest: str) -> Launcher:
 
 
 def options_known_to(kind: str) -> Sequence[str]:
-    """The words that a launcher knows, for completion and documents."""
-    return [option.word for option in OPTIONS if kind in option.launchers]
+    """The flags that a launcher knows, for completion and documents."""
+    return [option.flag for option in OPTIONS if kind in option.launchers]

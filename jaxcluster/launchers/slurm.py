@@ -30,7 +30,7 @@ from jaxcluster.launchers.base import (
     PlannedFile,
     Reason,
     agent_argv,
-    agent_words,
+    agent_command,
 )
 from jaxcluster.launchers.hosts import Host, expand_nodelist, place
 from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble
@@ -222,7 +222,7 @@ class Slurm(Launcher):
             f"--nodelist={','.join(nodes)}",
             "--export=ALL",
             "--unbuffered",
-            *agent_words(agent, stdin_ends=True),
+            *agent_command(agent, stdin_ends=True),
         )
         return Command(argv, numbers, agent.python, drop=self.drop, keeps_stdin=True, term_s=2.0)
 
@@ -311,7 +311,7 @@ class Slurm(Launcher):
             return ""
         if job.state == "PENDING" and (why := slurm_jobs.why_waiting(job.reason)).in_vain:
             raise LaunchError(
-                f"Job {job.id} would never start ({job.reason}): {why.words}. It is cancelled.",
+                f"Job {job.id} would never start ({job.reason}): {why.message}. It is cancelled.",
                 why.hint,
             )
         before = None

@@ -39,7 +39,7 @@ ENDED = frozenset(STATES) - {
 class WhyWaiting:
     """A reason of squeue's: in words, what to type, and whether waiting is in vain."""
 
-    words: str
+    message: str
     hint: str = ""
     in_vain: bool = False
 
@@ -161,7 +161,7 @@ def describe_waiting(job: Job, before: int | None = None) -> str:
     if job.state != "PENDING":
         return f"job {job.id} {STATES.get(job.state, job.state)}"
     why = why_waiting(job.reason)
-    parts = [f"job {job.id} is queued ({job.reason}): {why.words}"]
+    parts = [f"job {job.id} is queued ({job.reason}): {why.message}"]
     if before is not None:
         parts.append(f"{before} {'job' if before == 1 else 'jobs'} before it")
     if job.start:

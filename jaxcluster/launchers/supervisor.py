@@ -129,7 +129,7 @@ class Supervisor:
                 if self._process is not None and self._process.poll() is not None:
                     raise LaunchError(
                         f"The fork server ended with code {self._process.returncode}.\n"
-                        + self.last_words()
+                        + self.log_excerpt()
                     ) from None
                 if time.monotonic() > deadline:
                     raise LaunchError(
@@ -143,7 +143,7 @@ class Supervisor:
             target=self._read, args=(connection,), name="jaxcluster-supervisor", daemon=True
         ).start()
 
-    def last_words(self) -> str:
+    def log_excerpt(self) -> str:
         if self.log is None or not self.log.exists():
             return ""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-12:])
@@ -165,13 +165,13 @@ class Supervisor:
         except queue.Empty:
             raise LaunchError(
                 f"The fork server did not answer {cmd!r} within {timeout_s:g} s.\n"
-                + self.last_words(),
+                + self.log_excerpt(),
                 "On a busy machine: %jaxcluster start --timeout 120" if cmd == "spawn" else "",
             ) from None
         finally:
             self._replies.pop(id, None)
         if reply["event"] == "lost":
-            raise LaunchError("The fork server has ended.\n" + self.last_words())
+            raise LaunchError("The fork server has ended.\n" + self.log_excerpt())
         return reply
 
     def spawn(self, procs: list[dict[str, Any]], timeout_s: float) -> list[int]:

@@ -109,5 +109,5 @@ def _obituary(current: Cluster, dead: Sequence[int], cell: RunningCell | None) -
     return [
         *lines,
         f"The end of rank {dead[0]}'s log:",
-        *current.world.last_words(dead[0]).splitlines(),
+        *current.world.log_excerpt(dead[0]).splitlines(),
     ]

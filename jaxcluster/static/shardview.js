@@ -475,7 +475,7 @@ function drawArray(root, doc, context) {
         report.replaceChildren(h('p', {}, 'Every rank reads its shards …'));
         try {
           check = await context.ask({ op: 'check', name: doc.name });
-          report.replaceChildren(...lines(check.words));
+          report.replaceChildren(...lines(check.lines));
         } catch (error) {
           report.replaceChildren(h('p', { class: 'jxc-alarm-text' }, error.message));
         }
@@ -487,7 +487,7 @@ function drawArray(root, doc, context) {
   };
   buildControls();
   root.append(controls, box, legend(doc, devices), info, report);
-  if (doc.check) report.append(...lines(doc.check.words));
+  if (doc.check) report.append(...lines(doc.check.lines));
   root.append(deviceTable(doc, devices));
   redraw();
 }
@@ -602,7 +602,7 @@ function drawTree(root, doc, context) {
   const top = buildTree(doc);
   const state = { query: '', sort: 'order', active: 0, opened: null };
   let check = doc.check ?? null, visible = [];
-  const report = h('div', { 'aria-live': 'polite' }, ...(check ? lines(check.words) : []));
+  const report = h('div', { 'aria-live': 'polite' }, ...(check ? lines(check.lines) : []));
   const counted = h('span', { 'aria-live': 'polite', class: 'jxc-small' });
   const search = h('input', { type: 'search', placeholder: 'path', oninput: event => { state.query = event.target.value; state.active = 0; refresh(); } });
   const sort = h('select', { onchange: event => { state.sort = event.target.value; refresh(); } },
@@ -614,7 +614,7 @@ function drawTree(root, doc, context) {
       report.replaceChildren(h('p', {}, 'Every rank reads its shards …'));
       try {
         check = await context.ask({ op: 'check' });
-        report.replaceChildren(...lines(check.words));
+        report.replaceChildren(...lines(check.lines));
       } catch (error) { report.replaceChildren(h('p', { class: 'jxc-alarm-text' }, error.message)); }
       button.disabled = false;
       refresh();

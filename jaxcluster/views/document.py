@@ -12,7 +12,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.array_queries import Memory, Meshes
 from jaxcluster.layout import ArrayLayout, CheckResult, Device, TreeLayout
-from jaxcluster.views import plain, words
+from jaxcluster.views import formatting, plain
 
 VERSION = 1
 MIME = "application/vnd.jaxcluster.shards+json"
@@ -45,8 +45,8 @@ def _array(layout: ArrayLayout, parts: bool = True) -> Document:
         "mesh": [list(axis) for axis in layout.mesh],
         "split": [list(names) for names in layout.split],
         "spans": layout.spans,
-        "headline": words.headline(layout),
-        "facts": words.facts(layout),
+        "headline": formatting.headline(layout),
+        "facts": formatting.facts(layout),
         "gaps": [[list(span) for span in gap] for gap in layout.gaps],
         "parts": [
             [
@@ -63,7 +63,14 @@ def _array(layout: ArrayLayout, parts: bool = True) -> Document:
 
 def _devices(devices: Mapping[int, Device]) -> list[list[Any]]:
     return [
-        [d.id, d.rank, words.device(d, d.id), d.kind, d.host, list(d.coords) if d.coords else None]
+        [
+            d.id,
+            d.rank,
+            formatting.device(d, d.id),
+            d.kind,
+            d.host,
+            list(d.coords) if d.coords else None,
+        ]
         for d in devices.values()
     ]
 
@@ -79,7 +86,7 @@ def tree(layout: TreeLayout, check: CheckResult | None = None) -> Document:
         "leaves": layout.leaves,
         "nbytes": layout.nbytes,
         "per_device": max(layout.bytes_per_device.values(), default=0),
-        "notes": words.notes(layout),
+        "notes": formatting.notes(layout),
         "rows": [[list(row.path), row.use, row.count] for row in layout.rows],
         "layouts": [_array(found, parts=small) for found in layout.layouts],
         "devices": _devices(layout.devices),
@@ -91,7 +98,7 @@ def checked(result: CheckResult) -> Document:
     """What a check has found: in words, and which shards to mark."""
     return {
         "ok": result.ok,
-        "words": words.check(result),
+        "lines": formatting.check(result),
         "odd": [
             ["".join(d.leaf), [list(span) for span in d.index], [list(c) for c in copies]]
             for d in result.differences
@@ -120,7 +127,7 @@ def mesh(found: Meshes) -> Document:
             for info in found.meshes
         ],
         "devices": _devices(found.devices),
-        "notes": [f"Rank {rank}: {word}" for rank, word in found.words.items()],
+        "notes": [f"Rank {rank}: {word}" for rank, word in found.reasons.items()],
     }
 
 
@@ -136,7 +143,7 @@ def memory(found: Memory) -> Document:
             for rank, report in found.reports.items()
         ],
         "devices": _devices(found.devices),
-        "notes": [f"Rank {rank}: {word}" for rank, word in found.words.items()],
+        "notes": [f"Rank {rank}: {word}" for rank, word in found.reasons.items()],
     }
 
 

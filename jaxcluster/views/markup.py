@@ -13,7 +13,7 @@ from html import escape
 from jaxcluster.array_queries import Memory, Meshes
 from jaxcluster.layout import ArrayLayout, CheckResult, Device, TreeLayout
 from jaxcluster.ranks import format_ranks, name_ranks
-from jaxcluster.views import palette, picture, plain, words
+from jaxcluster.views import formatting, palette, picture, plain
 
 WIDTH = 560
 MAX_TILES = 600  # of one picture
@@ -24,10 +24,10 @@ FONT = "font-family='system-ui,sans-serif'"
 
 def array(layout: ArrayLayout, check: CheckResult | None = None) -> str:
     """A picture of the array cut into its parts, and a table of the devices."""
-    kind = words.array_type(layout.dtype, layout.shape)
+    kind = formatting.array_type(layout.dtype, layout.shape)
     out = [f"<p><b>{escape(layout.name)}</b>: <code>{escape(kind)}</code>, "
-           f"{escape(words.headline(layout))}</p>"]  # fmt: skip
-    out += _lines(words.facts(layout))
+           f"{escape(formatting.headline(layout))}</p>"]  # fmt: skip
+    out += _lines(formatting.facts(layout))
     odd = _odd_parts(check)
     drawn = picture.lay_out(layout)
     for panel in drawn.panels if layout.parts else ():
@@ -37,11 +37,11 @@ def array(layout: ArrayLayout, check: CheckResult | None = None) -> str:
         svg = array_svg(layout, drawn, panel, odd)
         out.append(_image(svg, f"{layout.name} cut into {len(panel.tiles)} parts; see the table"))
     if drawn.folded:
-        out.append(f"<p>... and {words.plural(drawn.folded, 'such panel')} more</p>")
+        out.append(f"<p>... and {formatting.plural(drawn.folded, 'such panel')} more</p>")
     if layout.parts:
         out.append(_devices(layout))
     if check is not None:
-        out += _lines(words.check(check))
+        out += _lines(formatting.check(check))
     return "\n".join(out)
 
 
@@ -80,7 +80,7 @@ def _devices(layout: ArrayLayout) -> str:
     replicas: dict[int, list[str]] = {}
     for shard in layout.shards:
         copy = f" copy {shard.replica_id}" if shard.replica_id else ""
-        replicas.setdefault(shard.device, []).append(words.index(shard.index) + copy)
+        replicas.setdefault(shard.device, []).append(formatting.index(shard.index) + copy)
     ranks = {shard.device: shard.rank for shard in layout.shards}
     rows = []
     for id in sorted(held, key=lambda d: (ranks[d], d))[:MAX_ROWS]:
@@ -88,10 +88,10 @@ def _devices(layout: ArrayLayout) -> str:
         rows.append(
             [
                 *_rank_cells(ranks[id]),
-                _td(words.device(found, id)),
+                _td(formatting.device(found, id)),
                 _td(_where(found)),
                 _td("; ".join(replicas[id][:4])),
-                _td(words.nbytes(held[id])),
+                _td(formatting.nbytes(held[id])),
             ]
         )
     more = len(held) - MAX_ROWS
@@ -165,7 +165,7 @@ def _tile(
         ]
     shown = ranks[:8]
     stripe = (x1 - x0) / len(shown)
-    title = f"{words.index(tile.part.index)}: {name_ranks(ranks)}"
+    title = f"{formatting.index(tile.part.index)}: {name_ranks(ranks)}"
     out = [f"<g><title>{escape(title)}</title>"]
     for number, rank in enumerate(shown):
         out.append(
@@ -177,7 +177,7 @@ def _tile(
             label = f"{palette.glyph(rank)} {rank}"
             out.append(_text(x0 + number * stripe + 4, y0 + 13, label, 11, paper))
             ids = sorted(shard.device for shard in tile.part.shards if shard.rank == rank)
-            held = words.devices(ids, layout.devices)
+            held = formatting.devices(ids, layout.devices)
             if stripe > 6.2 * len(held) and y1 - y0 > 28:
                 out.append(_text(x0 + number * stripe + 4, y0 + 26, held, 10, paper))
     frame = palette.ALARM if odd else "#ffffff"
@@ -228,9 +228,9 @@ def tree(layout: TreeLayout, check: CheckResult | None = None) -> str:
     top = max(layout.bytes_per_device.values(), default=0)
     out = [
         f"<p><b>{escape(layout.name)}</b>: {escape(layout.type)} of "
-        f"{words.plural(layout.leaves, 'leaf', 'leaves')}, {words.nbytes(layout.nbytes)}, "
-        f"{words.nbytes(top)} on the fullest device</p>",
-        *_lines(words.notes(layout)),
+        f"{formatting.plural(layout.leaves, 'leaf', 'leaves')}, "
+        f"{formatting.nbytes(layout.nbytes)}, {formatting.nbytes(top)} on the fullest device</p>",
+        *_lines(formatting.notes(layout)),
     ]
     rows = []
     for row in layout.rows[:MAX_LEAVES]:
@@ -242,16 +242,16 @@ def tree(layout: TreeLayout, check: CheckResult | None = None) -> str:
                 _td("".join(row.path) + times),
                 _td(plain.leaf_type(found)),
                 _td(plain.leaf_spec(found)),
-                _td(words.nbytes(found.nbytes * row.count)),
-                _td(words.nbytes(per_device) if found.parts else ""),
+                _td(formatting.nbytes(found.nbytes * row.count)),
+                _td(formatting.nbytes(per_device) if found.parts else ""),
             ]
         )
     more = sum(row.count for row in layout.rows[MAX_LEAVES:])
     head = ["leaf", "type", "sharding", "bytes", "per device"]
-    note = f"... and {words.plural(more, 'leaf', 'leaves')} more" if more else ""
+    note = f"... and {formatting.plural(more, 'leaf', 'leaves')} more" if more else ""
     out.append(_table(head, rows, note))
     if check is not None:
-        out += _lines(words.check(check))
+        out += _lines(formatting.check(check))
     return "\n".join(out)
 
 
@@ -280,7 +280,7 @@ def mesh(found: Meshes) -> str:
             )
             paper = palette.ink(fill)
             svg.append(_text(x + 4, y + 13, f"{palette.glyph(rank)} {rank}", 11, paper))
-            svg.append(_text(x + 4, y + 26, words.device(device, id), 10, paper))
+            svg.append(_text(x + 4, y + 26, formatting.device(device, id), 10, paper))
             if number % columns == 0 and len(info.axis_sizes) > 1:
                 svg.append(_text(4, y + 18, plain.place(number, info.axis_sizes), 10))
         out.append(_image("".join([*svg, "</svg>"]), plain.mesh_headline(info)))
@@ -291,7 +291,7 @@ def mesh(found: Meshes) -> str:
         hosts.setdefault(found_device.host, []).append(found_device.rank)
     table = [[_td(host), _td(format_ranks(ranks))] for host, ranks in list(hosts.items())]
     out.append(_table(["host", "ranks"], table[:MAX_ROWS]))
-    return "\n".join(out + _lines(f"Rank {r}: {w}" for r, w in found.words.items()))
+    return "\n".join(out + _lines(f"Rank {r}: {w}" for r, w in found.reasons.items()))
 
 
 def memory(found: Memory) -> str:
@@ -304,7 +304,7 @@ def memory(found: Memory) -> str:
     for number, (rank, id, named, total, limit) in enumerate(shown):
         y = 20 + 20 * number
         scale = WIDTH / (limit or full)
-        label = f"{palette.glyph(rank)} {rank} · {words.device(found.devices.get(id), id)}"
+        label = f"{palette.glyph(rank)} {rank} · {formatting.device(found.devices.get(id), id)}"
         svg.append(_text(4, y + 13, label, 11))
         for x, width, fill, opacity in (
             (0.0, float(WIDTH), "#e0e0e0", 1.0),
@@ -319,8 +319,9 @@ def memory(found: Memory) -> str:
     hosts = plain.memory_hosts(found)
     rows = [
         [*_rank_cells(rank), *([_td(hosts[rank])] if hosts else []),
-         _td(words.device(found.devices.get(id), id)), _td(words.nbytes(named)),
-         _td(words.nbytes(total - named)), _td(words.nbytes(limit - total) if limit else "")]
+         _td(formatting.device(found.devices.get(id), id)), _td(formatting.nbytes(named)),
+         _td(formatting.nbytes(total - named)),
+         _td(formatting.nbytes(limit - total) if limit else "")]
         for rank, id, named, total, limit in shown
     ]  # fmt: skip
     more = len(bars) - len(shown)
@@ -329,12 +330,12 @@ def memory(found: Memory) -> str:
     header = ["", "rank", *where, "device", "variables", "other", "free"]
     out.append(_table(header, rows, note))
     names = [
-        [_td(name), _td(words.nbytes(size)), _td(format_ranks(ranks))]
+        [_td(name), _td(formatting.nbytes(size)), _td(format_ranks(ranks))]
         for name, size, ranks in plain.variable_rows(found)[:MAX_ROWS]
     ]
     if names:
         out.append(_table(["variable", "bytes on all devices", "ranks"], names))
-    return "\n".join(out + _lines(f"Rank {r}: {w}" for r, w in found.words.items()))
+    return "\n".join(out + _lines(f"Rank {r}: {w}" for r, w in found.reasons.items()))
 
 
 def _odd_parts(check: CheckResult | None) -> frozenset[object]:

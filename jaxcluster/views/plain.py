@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from jaxcluster.array_queries import Memory, Meshes
 from jaxcluster.layout import ArrayLayout, CheckResult, Device, Part, Shard, TreeLayout
 from jaxcluster.ranks import format_ranks, name_ranks, several_hosts
-from jaxcluster.views import palette, picture, words
+from jaxcluster.views import formatting, palette, picture
 from jaxcluster.views.text import table
 from jaxcluster.wire import MeshInfo
 
@@ -28,13 +28,13 @@ def no_paint(rank: int, text: str) -> str:
 def array(layout: ArrayLayout, check: CheckResult | None = None, color: bool = False) -> str:
     """The array cut into its parts, and a table of who holds how much."""
     paint = palette.ansi if color else no_paint
-    kind = words.array_type(layout.dtype, layout.shape)
-    lines = [f"{layout.name}: {kind}, {words.headline(layout)}", *words.facts(layout)]
+    kind = formatting.array_type(layout.dtype, layout.shape)
+    lines = [f"{layout.name}: {kind}, {formatting.headline(layout)}", *formatting.facts(layout)]
     if layout.parts:
         lines += _pictures(layout, paint)
         lines.append(_holders(layout))
     if check is not None:
-        lines += words.check(check)
+        lines += formatting.check(check)
     return "\n".join(lines)
 
 
@@ -55,7 +55,7 @@ def _pictures(layout: ArrayLayout, paint: Paint) -> list[str]:
             lines.append(f"[{', '.join(where)}]")
         lines += _grid(layout, panel.tiles, paint)
     if drawn.folded:
-        lines.append(f"... and {words.plural(drawn.folded, 'such panel')} more")
+        lines.append(f"... and {formatting.plural(drawn.folded, 'such panel')} more")
     return lines
 
 
@@ -95,7 +95,7 @@ def _grid(layout: ArrayLayout, tiles: Sequence[picture.Tile], paint: Paint) -> l
     lines.append(pad + "└" + "┴".join(["─" * width] * across) + "┘")
     hidden = len(rows) * len(columns) - len(shown_rows) * across
     if hidden:
-        lines.append(f"{pad}... and {words.plural(hidden, 'part')} more")
+        lines.append(f"{pad}... and {formatting.plural(hidden, 'part')} more")
     return lines
 
 
@@ -107,10 +107,10 @@ def _label(layout: ArrayLayout, part: Part) -> list[str]:
     if not part.shards:
         return ["(no one)"]
     ids = [shard.device for shard in part.shards]
-    held = words.devices(ids, layout.devices)
+    held = formatting.devices(ids, layout.devices)
     first = f"{palette.glyph(part.ranks[0])} {name_ranks(part.ranks)}"
     if len(held) > 24:
-        held = words.plural(len(ids), "device")
+        held = formatting.plural(len(ids), "device")
     return [first, held]
 
 
@@ -122,16 +122,16 @@ def _holders(layout: ArrayLayout) -> str:
     for rank, own in sorted(by_rank.items())[:MAX_TABLE]:
         ids = sorted({shard.device for shard in own})
         places = sorted({shard.index for shard in own})
-        holds = ", ".join(words.index(place) for place in places[:2])
+        holds = ", ".join(formatting.index(place) for place in places[:2])
         holds += f" and {len(places) - 2} more" if len(places) > 2 else ""
         host = layout.devices[ids[0]].host if ids[0] in layout.devices else ""
         rows.append(
             [
                 f"{palette.glyph(rank)} {rank}",
                 host,
-                words.devices(ids, layout.devices),
+                formatting.devices(ids, layout.devices),
                 holds or "[]",
-                words.nbytes(sum(shard.nbytes for shard in own)),
+                formatting.nbytes(sum(shard.nbytes for shard in own)),
             ]
         )
     more = len(by_rank) - len(rows)
@@ -147,9 +147,9 @@ def tree(layout: TreeLayout, check: CheckResult | None = None) -> str:
     held = layout.bytes_per_device
     top = max(held.values(), default=0)
     lines = [
-        f"{layout.name}: {layout.type} of {words.plural(layout.leaves, 'leaf', 'leaves')}, "
-        f"{words.nbytes(layout.nbytes)}, {words.nbytes(top)} on the fullest device",
-        *words.notes(layout),
+        f"{layout.name}: {layout.type} of {formatting.plural(layout.leaves, 'leaf', 'leaves')}, "
+        f"{formatting.nbytes(layout.nbytes)}, {formatting.nbytes(top)} on the fullest device",
+        *formatting.notes(layout),
     ]
     rows = []
     for row in layout.rows[:MAX_LEAVES]:
@@ -161,26 +161,26 @@ def tree(layout: TreeLayout, check: CheckResult | None = None) -> str:
                 layout.name + "".join(row.path) + times,
                 leaf_type(found),
                 leaf_spec(found),
-                words.nbytes(found.nbytes * row.count),
-                words.nbytes(per_device * row.count) if found.parts else "",
+                formatting.nbytes(found.nbytes * row.count),
+                formatting.nbytes(per_device * row.count) if found.parts else "",
             ]
         )
     lines.append(table(["leaf", "type", "sharding", "bytes", "per device"], rows))
     if len(layout.rows) > MAX_LEAVES:
         more = sum(row.count for row in layout.rows[MAX_LEAVES:])
         lines.append(
-            f"... and {words.plural(more, 'leaf', 'leaves')} more; "
+            f"... and {formatting.plural(more, 'leaf', 'leaves')} more; "
             f"%shards {layout.name}{''.join(layout.rows[MAX_LEAVES].path[:1])} shows a part"
         )
     if check is not None:
-        lines += words.check(check)
+        lines += formatting.check(check)
     return "\n".join(lines)
 
 
 def leaf_type(layout: ArrayLayout) -> str:
     """``float32[8, 8]``, or what a leaf is that is no array."""
     if layout.dtype:
-        return words.array_type(layout.dtype, layout.shape)
+        return formatting.array_type(layout.dtype, layout.shape)
     return next(iter(layout.notes.values()), "")
 
 
@@ -207,7 +207,7 @@ def mesh_headline(info: MeshInfo) -> str:
         f"'{name}': {size}" for name, size in zip(info.axis_names, info.axis_sizes, strict=True)
     )
     kinds = f" ({', '.join(sorted(set(info.axis_types)))})" if info.axis_types else ""
-    return f"{info.name}: {axes}{kinds}, {words.plural(len(info.devices), 'device')}"
+    return f"{info.name}: {axes}{kinds}, {formatting.plural(len(info.devices), 'device')}"
 
 
 def _mesh(info: MeshInfo, found: Meshes) -> str:
@@ -221,7 +221,7 @@ def _mesh(info: MeshInfo, found: Meshes) -> str:
         lines.append(f"rows: {', '.join(map(repr, names[:-1]))}; columns: {names[-1]!r}")
     for number in range(0, len(cells), columns):
         if number // columns >= MAX_TABLE:
-            lines.append(f"... and {words.plural(len(cells) - number, 'device')} more")
+            lines.append(f"... and {formatting.plural(len(cells) - number, 'device')} more")
             break
         row = cells[number : number + columns]
         cut = " ..." if len(row) > 2 * MAX_COLUMNS else ""
@@ -236,7 +236,7 @@ def _mesh(info: MeshInfo, found: Meshes) -> str:
 def _mesh_cell(device: Device | None, id: int) -> str:
     if device is None:
         return f"device {id}"
-    return f"{palette.glyph(device.rank)} rank {device.rank} {words.device(device, id)}"
+    return f"{palette.glyph(device.rank)} rank {device.rank} {formatting.device(device, id)}"
 
 
 def place(number: int, sizes: Sequence[int]) -> str:
@@ -266,25 +266,25 @@ def memory(found: Memory) -> str:
         filled = round(BAR * total / top)
         split = round(BAR * named / top)
         bar = "█" * split + "▒" * (filled - split) + "·" * (BAR - filled)
-        free = words.nbytes(limit - total) if limit else ""
-        label = words.device(found.devices.get(device), device)
+        free = formatting.nbytes(limit - total) if limit else ""
+        label = formatting.device(found.devices.get(device), device)
         where = [hosts[rank]] if hosts else []
         rows.append(
-            [f"{palette.glyph(rank)} {rank}", *where, label, bar, words.nbytes(named),
-             words.nbytes(total - named), free]
+            [f"{palette.glyph(rank)} {rank}", *where, label, bar, formatting.nbytes(named),
+             formatting.nbytes(total - named), free]
         )  # fmt: skip
     where = ["host"] if hosts else []
     header = ["rank", *where, "device", "█ named ▒ other", "named", "other", "free"]
     lines.append(table(header, rows))
     named_rows = [
-        [name, words.nbytes(total), format_ranks(ranks)]
+        [name, formatting.nbytes(total), format_ranks(ranks)]
         for name, total, ranks in variable_rows(found)[:MAX_TABLE]
     ]
     if named_rows:
         lines += ["", table(["variable", "bytes on all devices", "ranks"], named_rows)]
     if len(found.names) > MAX_TABLE:
         lines.append(f"... and {len(found.names) - MAX_TABLE} more variables")
-    lines += [f"Rank {rank}: {word}" for rank, word in found.words.items()]
+    lines += [f"Rank {rank}: {word}" for rank, word in found.reasons.items()]
     return "\n".join(lines)
 
 

@@ -4,7 +4,7 @@ import type { IRank, IState, RankStatus } from '../src/protocol';
 import { mergeClusters } from '../src/widgets/clusterList';
 import { Ticker } from '../src/widgets/clock';
 import { NO_OPTIONS, checkOptions, hostsHaveRanks, quote, startLine, type IStartOptions } from '../src/widgets/startOptions';
-import { age, chipText, countStatuses, lasting, placeOf, took, type Trans } from '../src/widgets/words';
+import { age, chipText, countStatuses, lasting, placeOf, took, type Trans } from '../src/widgets/labels';
 import { golden, startLines } from './golden';
 
 /** As a translator without a language does it. */
@@ -20,7 +20,7 @@ const ranks = (...statuses: RankStatus[]): IState => ({
   ranks: statuses.map((status, rank): IRank => ({ ...golden.state.ranks[0], rank, status }))
 });
 
-describe('words', () => {
+describe('labels', () => {
   test('the chip says what differs, the worst first', () => {
     assert.equal(chipText(ranks('idle', 'idle'), trans), '2/2 idle');
     assert.equal(chipText(ranks('running', 'waiting', 'running', 'running'), trans), 'running 3 · waiting 1');

@@ -83,7 +83,7 @@ def test_a_failed_start_shows_why_and_no_frame_of_ours(notebook: Notebook) -> No
     assert "Traceback" not in cell.error
 
 
-# --------------------------------------------------------------------------- words
+# ------------------------------------------------------------------------- messages
 
 
 def test_status_has_a_row_for_each_rank(notebook: Notebook) -> None:
@@ -139,7 +139,10 @@ def test_a_setting_without_a_word_shows_its_state(
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("%jaxcluster", "%jaxcluster needs a word.\nIt knows: start, status, list, attach, stop"),
+        (
+            "%jaxcluster",
+            "%jaxcluster needs a command.\nIt knows: start, status, list, attach, stop",
+        ),
         ("%jaxcluster stat", "There is no %jaxcluster stat."),
         ("%jaxcluster logs two", "'two' is no rank."),
         ("%jaxcluster logs 9", "There is no rank 9: this cluster has ranks 0-3."),

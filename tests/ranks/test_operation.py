@@ -574,9 +574,9 @@ def test_a_rank_of_another_version_is_told_as_that_and_is_not_dead(
     assert "%jaxcluster start" in caught.value.hint
     with pytest.raises(jaxcluster.JaxClusterError, match="VersionMismatch"):
         running.run("1")
-    found, words = running.world.ask_some([0, 1], "state")
+    found, reasons = running.world.ask_some([0, 1], "state")
     assert not found
-    assert "protocol 1 met protocol 99" in words[1]
+    assert "protocol 1 met protocol 99" in reasons[1]
     sink = Sink()
     running.link.request(1, "state", sink=sink)
     assert sink.get(timeout=DEADLINE_S).op == "mismatch"

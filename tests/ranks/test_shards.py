@@ -136,7 +136,7 @@ def test_jaxs_own_picture_names_the_same_devices_for_each_part(
     assert {frozenset(shard.device for shard in part.shards) for part in parts} == theirs
 
 
-# ------------------------------------------------------------------------------------------ words
+# ----------------------------------------------------------------------------------------- notes
 
 
 def test_a_name_that_no_rank_has_is_a_word_and_not_a_traceback(
@@ -153,7 +153,7 @@ def test_a_name_that_no_rank_has_is_a_word_and_not_a_traceback(
         cluster.layout("one_axis['w']")
 
 
-def test_deleted_and_donated_arrays_and_tracers_have_a_word(cluster: jaxcluster.Cluster) -> None:
+def test_deleted_and_donated_arrays_and_tracers_have_a_note(cluster: jaxcluster.Cluster) -> None:
     cluster.run(
         """
 gone = make((8,), NamedSharding(mesh, P('i')))
@@ -407,7 +407,7 @@ closure = hide()
 """
     )
     found = array_queries.memory(cluster.world)
-    assert not found.words
+    assert not found.reasons
     for report in found.reports.values():
         named = {entry.name: entry.nbytes for entry in report.names}
         assert named["large"] == [4 << 20, 0]
@@ -438,10 +438,10 @@ tree = {"a": lies, "b": [raises, x], "c": liesofmesh}
     )
     try:
         found = array_queries.memory(cluster.world)
-        assert not found.words
+        assert not found.reasons
         assert sorted(found.reports) == [0, 1, 2, 3]
         meshes = array_queries.meshes(cluster.world)
-        assert not meshes.words
+        assert not meshes.reasons
         assert "mesh" in {info.name for info in meshes.meshes}
         assert "x" in {info.name for info in array_queries.variables(cluster.world)}
         assert cluster.world.spanning_names(["lies", "raises", "x"], 0) == ["x"]

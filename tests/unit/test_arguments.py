@@ -11,11 +11,11 @@ from jaxcluster.arguments import (
     Help,
     Parser,
     check_seconds,
+    command_parser,
     shards_line,
     spmd_parser,
     start_options,
     start_parser,
-    word_parser,
 )
 from jaxcluster.cluster import make_spec
 from jaxcluster.errors import UsageError
@@ -141,27 +141,27 @@ def test_what_a_cell_does_not_take_says_why(line: str, message: str) -> None:
     assert "For example: %%spmd --ranks" in text
 
 
-# --------------------------------------------------------------------------- words
+# ------------------------------------------------------------------------- messages
 
 
-def test_a_command_takes_its_words() -> None:
-    assert word_parser("%jaxcluster logs", "rank").read("2").rank == "2"
-    assert word_parser("%jaxcluster logs", "rank").read("").rank is None
+def test_a_command_takes_its_arguments() -> None:
+    assert command_parser("%jaxcluster logs", "rank").read("2").rank == "2"
+    assert command_parser("%jaxcluster logs", "rank").read("").rank is None
 
 
 def test_a_word_too_many_says_what_there_is() -> None:
-    assert complaint(word_parser("%jaxcluster status"), "now") == (
+    assert complaint(command_parser("%jaxcluster status"), "now") == (
         "%jaxcluster status: there is no now; it takes nothing.\nFor example: %jaxcluster status"
     )
 
 
 def test_what_a_command_takes_is_named() -> None:
-    text = complaint(word_parser("%jaxcluster logs", "rank"), "1 2")
+    text = complaint(command_parser("%jaxcluster logs", "rank"), "1 2")
     assert text.startswith("%jaxcluster logs: there is no 2; it takes RANK.")
 
 
 def test_a_word_that_is_missing_is_named() -> None:
-    text = complaint(word_parser("%jaxcluster auto", "switch", optional=False), "")
+    text = complaint(command_parser("%jaxcluster auto", "switch", optional=False), "")
     assert "switch" in text
 
 
@@ -170,7 +170,7 @@ def test_a_word_that_is_missing_is_named() -> None:
 
 @pytest.mark.parametrize("word", ["-h", "--help"])
 def test_every_command_says_what_it_takes(word: str) -> None:
-    for parser in (start_parser("%jaxcluster start"), spmd_parser(), word_parser("%x", "name")):
+    for parser in (start_parser("%jaxcluster start"), spmd_parser(), command_parser("%x", "name")):
         with pytest.raises(Help) as caught:
             parser.read(f"--nonsense {word}")
         assert str(caught.value).startswith(f"usage: {parser.prog}")

@@ -170,8 +170,8 @@ def test_names_that_the_cell_can_not_reach_are_not_looked_at() -> None:
     ["x=y[_z1]", "f'{x}{y}'+_z1", "exec('x=y;_z1')", "x\ty\n_z1", "x→y→_z1", "größe=x;y;_z1"],
 )
 def test_all_words_of_a_source_are_found(source: str) -> None:
-    assert {"x", "y", "_z1"} <= changes.words(source)
-    assert ("größe" in changes.words(source)) == ("größe" in source)
+    assert {"x", "y", "_z1"} <= changes.identifiers(source)
+    assert ("größe" in changes.identifiers(source)) == ("größe" in source)
 
 
 def test_names_are_met_in_an_order_that_all_ranks_share() -> None:

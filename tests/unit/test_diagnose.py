@@ -321,8 +321,8 @@ class TestWords:
 
     def test_an_error_of_jax_that_means_something_here_is_explained(self):
         said = "Fetching value for `jax.Array` that spans non-addressable (non process local)"
-        assert "%pull" in diagnose.kind_words(said)[0]
-        assert diagnose.kind_words("division by zero") == []
+        assert "%pull" in diagnose.kind_hints(said)[0]
+        assert diagnose.kind_hints("division by zero") == []
 
 
 def on_hosts(reports):

@@ -128,11 +128,11 @@ def test_every_option_is_refused_by_every_launcher_that_does_not_know_it() -> No
         value = "" if not option.metavar else "=2"
         for kind, base in bases.items():
             if kind not in option.launchers:
-                told = refused(f"{base} {option.word}{value}")
-                assert told.startswith(f"--launcher {kind} does not know {option.word}; ")
+                told = refused(f"{base} {option.flag}{value}")
+                assert told.startswith(f"--launcher {kind} does not know {option.flag}; ")
                 assert EXAMPLES[kind] in told
             else:
-                assert option.word in options_known_to(kind)
+                assert option.flag in options_known_to(kind)
 
 
 def test_examples_are_taken() -> None:

@@ -151,7 +151,7 @@ def test_an_array_of_one_rank_is_not_taken_for_a_part_of_one_that_spans() -> Non
     assert found.notes == {3: "another array: float32[8], across processes"}
 
 
-def test_a_deleted_array_and_a_tracer_have_a_word() -> None:
+def test_a_deleted_array_and_a_tracer_have_a_note() -> None:
     for note in ("deleted or donated", "a tracer: it stood for an array while jit or grad ran"):
         gone = wire.ArrayInfo([8, 8], "float32", "", False, [], note=note)
         found = layout.array_layout("x", dict.fromkeys(range(4), gone), {})

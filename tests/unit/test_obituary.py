@@ -35,7 +35,7 @@ def test_a_crash_is_told_with_the_innermost_line_of_a_cell() -> None:
 
 
 def test_last_words_fold_the_stack_and_keep_what_was_written_before() -> None:
-    assert obituary.last_words(LOG).splitlines() == [
+    assert obituary.excerpt(LOG).splitlines() == [
         "from before",
         "F0000 hlo.cc:12] Check failed: a == b",
         "Segmentation fault at cell [5] line 2, in broken, in string_at (ctypes/__init__.py:519)",
@@ -69,11 +69,11 @@ def test_a_thread_without_python_is_told_with_the_cell_that_ran() -> None:
 @pytest.mark.parametrize("log", ["", "Fatal Python error: ", "Fatal Python error: x\n\n  File "])
 def test_half_a_log_is_no_error(log: str) -> None:
     obituary.explain("killed by SIGSEGV", log)
-    assert obituary.last_words(log)
+    assert obituary.excerpt(log)
 
 
 def test_a_log_without_a_crash_ends_as_it_ends() -> None:
-    assert obituary.last_words("".join(f"line {k}\n" for k in range(9))) == "\n".join(
+    assert obituary.excerpt("".join(f"line {k}\n" for k in range(9))) == "\n".join(
         f"line {k}" for k in range(3, 9)
     )
 

@@ -82,7 +82,7 @@ class Running:
     def is_broken(self) -> bool:
         return bool(self.dead or self.divergence)
 
-    def last_words(self, rank: int) -> str:
+    def log_excerpt(self, rank: int) -> str:
         return "its last words"
 
     def submit(self, seq: int, cell_id: str) -> Any:

@@ -65,7 +65,7 @@ def test_a_process_that_waits_for_a_disk_is_not_hung() -> None:
 def test_a_process_whose_control_channel_gets_no_processor_is_starved_and_waited_for() -> None:
     found = why(control=("R", 0.11, 3.0, 2), main=("R", 5.4, 3.4, 9))
     assert (found.kind, found.is_hung) == ("starved", False)
-    assert found.words.startswith("can run and gets no processor (for 2.9 of the last 3.0 s)")
+    assert found.message.startswith("can run and gets no processor (for 2.9 of the last 3.0 s)")
     assert "restart" not in tell(2, found)
 
 
@@ -73,9 +73,9 @@ def test_a_thread_that_computes_while_the_control_channels_looks_for_the_lock_ke
     looks = ("S", 0.11, 0.2, 400)
     found = why(main=("R", 7.9, 1.1, 50), control=looks)
     assert (found.kind, found.is_hung) == ("lock", True)
-    assert "its main thread computed for 2.9 of the last 3.0 s" in found.words
+    assert "its main thread computed for 2.9 of the last 3.0 s" in found.message
     found = why(pool=("R", 5.9, 1.0, 50), main=("S", 5.0, 1.0, 50), control=looks)
-    assert "its thread 'xla-pool' computed" in found.words
+    assert "its thread 'xla-pool' computed" in found.message
 
 
 def test_on_a_busy_machine_too() -> None:
@@ -88,7 +88,7 @@ def test_one_that_gets_little_of_a_busy_machine_is_not_called_hung_for_one_long_
     """0.2 s of computing took 5 s at a load of 23, and the rank was ended."""
     slowed = why(105.0, main=("R", 5.2, 5.8), control=("S", 0.2, 0.3, 50))
     assert (slowed.kind, slowed.is_hung) == ("lock", False)
-    assert slowed.words.endswith("(the machine is busy, and it is waited for)")
+    assert slowed.message.endswith("(the machine is busy, and it is waited for)")
     late = why(160.0, main=("R", 7.2, 58.8), control=("S", 0.2, 0.3, 50))
     assert (late.kind, late.is_hung) == ("lock", True)
 

@@ -124,7 +124,7 @@ def test_a_dead_ranks_successor_takes_the_value_from_before_the_cell_too():
     assert found.shared == found.older == {"params"}
 
 
-# --------------------------------------------------------------------------- words
+# ------------------------------------------------------------------------- messages
 
 
 def test_the_line_names_what_came_back_and_what_did_not():

@@ -20,7 +20,7 @@ import pytest
 
 from jaxcluster import arguments, array_queries, layout, wire
 from jaxcluster.errors import UsageError
-from jaxcluster.views import document, markup, palette, picture, plain, shards, words
+from jaxcluster.views import document, formatting, markup, palette, picture, plain, shards
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -223,13 +223,13 @@ def test_the_axes_that_are_cut_most_are_laid_out() -> None:
 
 
 def test_bytes_and_indices_are_spelled_shortly() -> None:
-    assert [words.nbytes(n) for n in (0, 1023, 1536, 3 << 30)] == [
+    assert [formatting.nbytes(n) for n in (0, 1023, 1536, 3 << 30)] == [
         "0 B",
         "1023 B",
         "1.5 KiB",
         "3.0 GiB",
     ]
-    assert words.index(((0, 2), (4, 8))) == "[0:2, 4:8]"
+    assert formatting.index(((0, 2), (4, 8))) == "[0:2, 4:8]"
     assert shards.spell(np.array([[1.0, float("nan")], [1 / 3, 1e9]])) == [
         "1",
         "nan",

@@ -6,7 +6,7 @@ import type { PanelLayout } from '@lumino/widgets';
 import type { ICell } from '../protocol';
 import { IClusters, IPreferences, type ILink } from '../tokens';
 import { CellBadges } from '../widgets/cellBadges';
-import type { Trans } from '../widgets/words';
+import type { Trans } from '../widgets/labels';
 
 /** Strips of ranks below the %%spmd cells of every notebook. */
 export const badges: JupyterFrontEndPlugin<void> = {

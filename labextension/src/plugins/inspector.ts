@@ -11,7 +11,7 @@ import type { IVariable } from '../protocol';
 import { CommandIDs, IClusters, type ILink } from '../tokens';
 import { Inspector, type Ask, type Shown } from '../widgets/inspector';
 import { View } from '../widgets/view';
-import type { Trans } from '../widgets/words';
+import type { Trans } from '../widgets/labels';
 import { place } from './place';
 
 /** The panel of the cluster's variables. */
@@ -151,7 +151,7 @@ class InspectorPanel {
         }
       }
     } catch (error) {
-      this.failure = words(error);
+      this.failure = messageOf(error);
     }
     this.busy = false;
     this.view.update();
@@ -182,7 +182,7 @@ class InspectorPanel {
           ? await link.call('look', { name: shown.name })
           : await link.call(shown.kind, {});
     } catch (error) {
-      failure = words(error);
+      failure = messageOf(error);
     }
     if (asked === this.asked) {
       if (JSON.stringify(document) !== JSON.stringify(this.document)) {
@@ -196,4 +196,4 @@ class InspectorPanel {
   }
 }
 
-const words = (error: unknown): string => (error instanceof Error ? error.message : String(error));
+const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));

@@ -5,7 +5,7 @@ import { ranksText } from '../draw/shardview';
 import type { CellRankStatus, ICell, ICellRank } from '../protocol';
 import { Elapsed } from './clock';
 import { Counts } from './parts';
-import { countStatuses, glyphOf, statusWord, toneOf, took, type Trans } from './words';
+import { countStatuses, glyphOf, statusLabel, toneOf, took, type Trans } from './labels';
 
 /** From so many ranks on only those are shown one by one that are not like the others. */
 const FOLD_FROM = 17;
@@ -128,7 +128,7 @@ const RankBadge = React.memo(
 );
 
 function rankText(one: ICellRank, slowest: number | null, trans: Trans): string {
-  const word = statusWord(one.status as CellRankStatus, trans);
+  const word = statusLabel(one.status as CellRankStatus, trans);
   let text =
     one.seconds === null
       ? trans.__('rank %1: %2', one.rank, word)

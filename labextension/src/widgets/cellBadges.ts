@@ -12,7 +12,7 @@ import { Badges, OutputHead } from './badges';
 import { TickerContext } from './clock';
 import { Busy, Failure } from './parts';
 import { View } from './view';
-import type { Trans } from './words';
+import type { Trans } from './labels';
 
 interface IServices {
   link: ILink;

@@ -1,7 +1,7 @@
 /** Times that go on, counted here: nothing is asked of the kernel for them. */
 
 import * as React from 'react';
-import { lasting, type Trans } from './words';
+import { lasting, type Trans } from './labels';
 
 /** Calls its listeners once a second, and rests while there are none. */
 export class Ticker {

@@ -4,7 +4,7 @@ import * as React from 'react';
 import type { ICluster, IState } from '../protocol';
 import type { IServerCluster } from '../tokens';
 import { Button } from './parts';
-import { age, type Trans } from './words';
+import { age, type Trans } from './labels';
 
 /** A row: a cluster of the kernel's machine, or one of the server's that the kernel does not know. */
 export type Listed = { name: string; num_processes: number } & (

@@ -4,7 +4,7 @@ import * as React from 'react';
 import { bytes, draw } from '../draw/shardview';
 import type { IVariable } from '../protocol';
 import { Busy, Button, Failure, Roving } from './parts';
-import type { Trans } from './words';
+import type { Trans } from './labels';
 
 export type Ask = (question: object) => Promise<unknown>;
 

@@ -1,7 +1,7 @@
 /** Small parts that several widgets are made of. */
 
 import * as React from 'react';
-import { glyphOf, statusMeaning, statusWord, toneOf, type Status, type Trans } from './words';
+import { glyphOf, statusMeaning, statusLabel, toneOf, type Status, type Trans } from './labels';
 
 export function StatusMark(props: { status: Status; trans: Trans }): JSX.Element {
   const { status, trans } = props;
@@ -10,7 +10,7 @@ export function StatusMark(props: { status: Status; trans: Trans }): JSX.Element
       <span className="jxl-glyph" aria-hidden="true">
         {glyphOf(status)}
       </span>
-      {statusWord(status, trans)}
+      {statusLabel(status, trans)}
     </span>
   );
 }
@@ -24,7 +24,7 @@ export function Counts(props: { counts: [Status, number][]; trans: Trans }): JSX
           <span className="jxl-glyph" aria-hidden="true">
             {glyphOf(status)}
           </span>
-          {`${n} ${statusWord(status, props.trans)}`}
+          {`${n} ${statusLabel(status, props.trans)}`}
         </span>
       ))}
     </>

@@ -5,7 +5,7 @@ import { bytes, ranksText } from '../draw/shardview';
 import type { IRank } from '../protocol';
 import { Elapsed } from './clock';
 import { Counts, Roving, StatusMark } from './parts';
-import { countStatuses, placeOf, type Trans } from './words';
+import { countStatuses, placeOf, type Trans } from './labels';
 
 /** From so many ranks on they are grouped by host; from so many on the groups start folded. */
 const GROUP_FROM = 16;

@@ -5,7 +5,7 @@ import { ranksText } from '../draw/shardview';
 import type { IReport } from '../protocol';
 import { CommandIDs } from '../tokens';
 import { Button } from './parts';
-import type { Trans } from './words';
+import type { Trans } from './labels';
 
 interface IReportView {
   report: IReport | null;

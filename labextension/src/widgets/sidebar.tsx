@@ -7,7 +7,7 @@ import { ClusterList, mergeClusters, type Listed } from './clusterList';
 import { TickerContext, type Ticker } from './clock';
 import { Busy, Button } from './parts';
 import { RankTable } from './rankTable';
-import { chipText, currentCluster, type Trans } from './words';
+import { chipText, currentCluster, type Trans } from './labels';
 
 export interface ISidebar {
   /** The current notebook's name; null without a notebook. */

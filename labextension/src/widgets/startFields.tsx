@@ -10,7 +10,7 @@ import {
   startLine,
   type IStartOptions
 } from './startOptions';
-import type { Trans } from './words';
+import type { Trans } from './labels';
 
 interface IStartFields {
   initial: IStartOptions;

@@ -4,7 +4,7 @@ import { Dialog, ReactWidget } from '@jupyterlab/apputils';
 import * as React from 'react';
 import { StartFields } from './startFields';
 import { NO_OPTIONS, checkOptions, startLine, type IStartOptions } from './startOptions';
-import type { Trans } from './words';
+import type { Trans } from './labels';
 
 const REMEMBERED = 'jaxcluster:start';
 

@@ -1,6 +1,6 @@
 /** The options of `%jaxcluster start` as a form has them: checked, and written as a line. */
 
-import type { Trans } from './words';
+import type { Trans } from './labels';
 
 /** All as they were typed; '' is the default. */
 export interface IStartOptions {

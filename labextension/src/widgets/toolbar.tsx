@@ -2,7 +2,7 @@
 
 import * as React from 'react';
 import type { IState } from '../protocol';
-import { chipText, chipTone, glyphOf, countStatuses, type Trans } from './words';
+import { chipText, chipTone, glyphOf, countStatuses, type Trans } from './labels';
 
 interface IToolbarPart {
   /** Null: jaxcluster is not loaded in the kernel. */

@@ -26,7 +26,7 @@ const LOOKS: Record<Status, [glyph: string, tone: Tone]> = {
 export const glyphOf = (status: Status): string => LOOKS[status]?.[0] ?? '?';
 export const toneOf = (status: Status): Tone => LOOKS[status]?.[1] ?? 'bad';
 
-export function statusWord(status: Status, trans: Trans): string {
+export function statusLabel(status: Status, trans: Trans): string {
   switch (status) {
     case 'starting':
       return trans.__('starting');
@@ -61,7 +61,7 @@ export function statusMeaning(status: Status, trans: Trans): string {
     case 'diverged':
       return trans.__('has launched other computations than the other ranks');
     default:
-      return statusWord(status, trans);
+      return statusLabel(status, trans);
   }
 }
 
@@ -93,8 +93,8 @@ export function chipText(state: IState, trans: Trans): string {
     .filter(([status]) => status !== 'idle')
     .map(([status, n]) =>
       toneOf(status) === 'bad'
-        ? `${n} ${statusWord(status, trans)}`
-        : `${statusWord(status, trans)} ${n}`
+        ? `${n} ${statusLabel(status, trans)}`
+        : `${statusLabel(status, trans)} ${n}`
     )
     .join(' · ');
 }

@@ -1,4 +1,4 @@
-"""What the views say in words, the same in text, HTML and JSON."""
+"""Numbers, names and notes as text, the same in text, HTML and JSON."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ def devices(ids: Iterable[int], known: Mapping[int, Device]) -> str:
 
 def headline(layout: ArrayLayout) -> str:
     """How big the array is, and over what it is spread."""
-    words = [nbytes(layout.nbytes)]
+    facts = [nbytes(layout.nbytes)]
     held = layout.bytes_per_device
     if not layout.parts:
-        words.append("held by no device")
+        facts.append("held by no device")
     elif layout.spans:
-        words.append(
+        facts.append(
             f"{plural(len(layout.parts), 'part')} on {plural(len(held), 'device')} of "
             f"{plural(len(layout.ranks), 'process', 'processes')}"
         )
     elif len(layout.ranks) > 1:
-        words.append(f"{name_ranks(layout.ranks)} each have one of their own")
+        facts.append(f"{name_ranks(layout.ranks)} each have one of their own")
     else:
-        words.append(f"local to {name_ranks(layout.ranks)}")
+        facts.append(f"local to {name_ranks(layout.ranks)}")
     if layout.spans and layout.parts:
         copies = layout.replication
-        words.append("nothing replicated" if copies == 1 else f"{copies:g} copies of each element")
+        facts.append("nothing replicated" if copies == 1 else f"{copies:g} copies of each element")
         if layout.imbalance > 1.001:
-            words.append(f"uneven: the fullest device has {layout.imbalance:.2f} times the mean")
-    return " · ".join(words)
+            facts.append(f"uneven: the fullest device has {layout.imbalance:.2f} times the mean")
+    return " · ".join(facts)
 
 
 def facts(layout: ArrayLayout) -> list[str]:
@@ -89,11 +89,11 @@ def facts(layout: ArrayLayout) -> list[str]:
 
 
 def notes(layout: ArrayLayout | TreeLayout) -> list[str]:
-    """What is to be said of single ranks; equal words once."""
-    by_word: dict[str, list[int]] = {}
-    for rank, word in layout.notes.items():
-        by_word.setdefault(word.removeprefix(f"rank {rank} "), []).append(rank)
-    lines = [f"{name_ranks(ranks).capitalize()}: {word}" for word, ranks in by_word.items()]
+    """What is to be said of single ranks; equal notes once."""
+    by_note: dict[str, list[int]] = {}
+    for rank, note in layout.notes.items():
+        by_note.setdefault(note.removeprefix(f"rank {rank} "), []).append(rank)
+    lines = [f"{name_ranks(ranks).capitalize()}: {note}" for note, ranks in by_note.items()]
     if layout.stale:
         lines.append(
             f"{name_ranks(layout.stale).capitalize()}: shown as of {age(layout.age_s)} ago"
@@ -130,8 +130,8 @@ def check(result: CheckResult, limit: int = 20) -> list[str]:
         )
     hidden = len(lines) - limit
     lines = [*lines[:limit], f"  ... and {hidden} more"] if hidden > 0 else lines
-    for rank, word in result.unchecked.items():
-        lines.append(f"? rank {rank} was not checked: {word}")
+    for rank, why in result.unchecked.items():
+        lines.append(f"? rank {rank} was not checked: {why}")
     if not (result.differences or result.bad):
         compared = (
             f"all copies of {plural(result.compared, 'replicated part')} are bitwise equal"
