@@ -19,10 +19,10 @@ class Help(UsageError):
 
 
 def check_seconds(what: str, seconds: object, example: str) -> None:
-    """Refuse what is no length of time.
+    """Refuse what is not a length of time.
 
     Raises:
-      UsageError: it is no finite number of seconds above 0.
+      UsageError: it is not a finite number of seconds above 0.
     """
     number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not number or not 0 < seconds < math.inf:  # type: ignore[operator]

@@ -48,7 +48,7 @@ def split_name(text: str) -> tuple[str, Path]:
     """A variable and the way to a part of it: ``p['w'][0].b`` -> ``p``, ``("['w']", '[0]', '.b')``.
 
     Raises:
-      UsageError: it is no such thing. Expressions are not evaluated.
+      UsageError: it is not one. Expressions are not evaluated.
     """
     text = text.strip()
     name = _NAME.match(text)

@@ -2,7 +2,7 @@
 
     JaxClusterError
     ├── UsageError            what was typed is wrong; nothing was sent
-    │   └── CellSyntaxError   the cell is no Python
+    │   └── CellSyntaxError   the cell is not valid Python
     ├── NoCluster             there is no cluster to talk to
     ├── ClusterExists         a cluster of that name is already running
     ├── VersionMismatch       notebook and ranks speak different protocol versions
@@ -58,7 +58,7 @@ class UsageError(JaxClusterError):
 
 
 class CellSyntaxError(UsageError):
-    """A cell that is no Python; it was not sent.
+    """A cell that is not valid Python; it was not sent.
 
     Attributes:
       traceback: the lines that IPython shows for a SyntaxError.

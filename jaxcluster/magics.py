@@ -222,7 +222,7 @@ class JaxClusterMagics(Magics):
         word = arguments.command_parser("%jaxcluster logs", "rank").read(line).rank
         running = cluster.current()
         if word is not None and not word.isdecimal():
-            raise UsageError(f"{word!r} is no rank.", "For example: %jaxcluster logs 2")
+            raise UsageError(f"{word!r} is not a rank.", "For example: %jaxcluster logs 2")
         ranks = range(running.num_processes) if word is None else [int(word)]
         for rank in running.check_ranks(list(ranks)):
             print(f"── rank {rank} ──\n{running.logs(rank, 200) or '(empty)'}")
@@ -272,7 +272,7 @@ class JaxClusterMagics(Magics):
     def _journal(self, line: str) -> None:
         word = arguments.command_parser("%jaxcluster journal", "count").read(line).count
         if word is not None and not word.isdecimal():
-            raise UsageError(f"{word!r} is no number of launches.", "%jaxcluster journal 30")
+            raise UsageError(f"{word!r} is not a number of launches.", "%jaxcluster journal 30")
         print(text.journal(cluster.current().reports(), int(word or 20)))
 
     @staticmethod

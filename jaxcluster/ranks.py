@@ -63,13 +63,13 @@ def parse_ranks(text: str, num_processes: int) -> list[int]:
     """The ranks that ``0,2-3`` names.
 
     Raises:
-      ValueError: it is no list of ranks, or one of them does not exist.
+      ValueError: it is not a list of ranks, or one of them does not exist.
     """
     ranks: set[int] = set()
     for part in text.replace(" ", "").split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
         if match is None:
-            raise ValueError(f"{text!r} is no list of ranks such as 0,2-3")
+            raise ValueError(f"{text!r} is not a list of ranks such as 0,2-3")
         first, last = int(match[1]), int(match[2] or match[1])
         if first > last:
             raise ValueError(f"{part!r} counts backwards: write {last}-{first}")

@@ -11,7 +11,7 @@
 
 The folder belongs to the user alone (0700): whoever can't enter it can't talk to the ranks. What
 stands in a record is believed as far as it goes: one of another shape or version, or whose name is
-not its folder's, is no cluster's, and is left alone.
+not its folder's, belongs to no cluster, and is left alone.
 """
 
 from __future__ import annotations

@@ -270,7 +270,7 @@ class Respawn:
 
 
 class _Sign:
-    """What is no line."""
+    """What is not a line."""
 
 
 _PRESSED, _DONE = _Sign(), _Sign()

@@ -152,7 +152,7 @@ def _check(root: Path, descriptor: int) -> None:
 def replaceable_in(root: Path) -> Path | None:
     """The first folder above ``root`` in which any user could rename what lies on its path.
 
-    /tmp is no such folder: its sticky bit leaves renaming to each entry's owner.
+    /tmp is not such a folder: its sticky bit leaves renaming to each entry's owner.
     """
     for parent in Path(os.path.realpath(root)).parents:
         mode = parent.stat().st_mode

@@ -330,7 +330,7 @@ def _check_env(spec: ClusterSpec) -> None:
     for name, value in spec.env.items():
         if not _is_text(name) or not _is_text(value) or "=" in name or not name:
             raise UsageError(
-                f"env has {name!r}: {value!r}, which is no environment variable.",
+                f"env has {name!r}: {value!r}, which is not an environment variable.",
                 f"Try: %jaxcluster start -n {n} --env NAME=VALUE",
             )
         if "\0" in name + value:

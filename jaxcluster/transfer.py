@@ -58,7 +58,7 @@ def pull(world: World, name: str) -> Any:
     are copied once, into memory that the result owns.
 
     Raises:
-      UsageError: ``name`` is no name.
+      UsageError: ``name`` is not a name.
       TransferError: no such variable, or it does not fit into this machine's memory.
       NotAddressable: some part of an array is held by no rank.
       NotSerialisable: the value can't be pickled.
@@ -487,7 +487,7 @@ def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = 
     cells that are running.
 
     Raises:
-      UsageError: a key is no name.
+      UsageError: a key is not a name.
       NotSerialisable: a value can't be pickled; it names which.
     """
     check_names(values)
@@ -557,7 +557,7 @@ def check_names(names: Iterator[str] | Sequence[str] | Mapping[str, Any]) -> Non
     for name in names:
         if not str(name).isidentifier() or keyword.iskeyword(str(name)):
             raise UsageError(
-                f"{name!r} is no variable name.", "For example: %pull x   or   %push a b"
+                f"{name!r} is not a variable name.", "For example: %pull x   or   %push a b"
             )
 
 

@@ -172,14 +172,14 @@ def parse_limit(word: str) -> int | None:
     None (``on``) is the default, a quarter of its memory.
 
     Raises:
-      UsageError: it is no size.
+      UsageError: it is not a size.
     """
     if word in ("on", "off"):
         return None if word == "on" else 0
     found = _SIZE.fullmatch(word)
     if found is None:
         raise UsageError(
-            f"{word!r} is no size.",
+            f"{word!r} is not a size.",
             "For example: %jaxcluster undo 2GiB. %jaxcluster undo on|off switches it, and "
             "%jaxcluster undo takes the last cell back.",
         )

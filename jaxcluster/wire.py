@@ -320,7 +320,7 @@ class ArrayInfo:
     ``sharding`` is as JAX prints it and ``kind`` its class. A mesh's axes are ``axis_names`` and
     ``axis_sizes``; ``spec`` is the PartitionSpec as JAX prints it, and ``split`` names for each
     axis of the array the mesh axes that cut it. ``nbytes`` is the whole array's. ``note`` says why
-    there are no shards: deleted, a tracer, no jax.Array.
+    there are no shards: deleted, a tracer, not a jax.Array.
     """
 
     shape: list[int]
@@ -367,7 +367,7 @@ class ShardCheck:
     """What one shard holds: statistics of its finite values, and a hash of its bytes.
 
     ``leaf`` is the path of its array in the variable. The numbers are None where none is finite or
-    the dtype is no number's.
+    the dtype is not numeric.
     """
 
     leaf: list[str]
@@ -468,7 +468,7 @@ def _fields(value: Any) -> dict[str, Any]:
     """A dataclass for JSON; ``dataclasses.asdict`` would copy all that is in it, at all depths."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return vars(value)
-    raise TypeError(f"{type(value).__name__} is no JSON value")
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
 _strict = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_fields)
@@ -589,7 +589,7 @@ def decode(data: bytes | memoryview) -> dict[str, Any]:
 
     Raises:
       OtherVersion: it is of another protocol version.
-      ValueError: it is no envelope.
+      ValueError: it is not an envelope.
     """
     try:
         envelope = json.loads(bytes(data))

@@ -28,7 +28,7 @@ SETUP = (
     " lambda i: np.arange(8.0)[i])\n"
     "rank = jax.process_index()"
 )
-# What a browser says that is no fault of ours.
+# What a browser says that is not our fault.
 HARMLESS = re.compile(
     r"favicon|WebSocket (connection|is already)|ERR_CONNECTION_REFUSED|net::ERR_ABORTED"
 )

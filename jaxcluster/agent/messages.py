@@ -274,7 +274,7 @@ class Session:
         if number <= self.received:
             return False  # it came twice; a question will be asked if we were not heard
         if number > self.received + 1:
-            # Before the first answer on a connection it is no wonder, and was asked for already.
+            # Before the first answer on a connection that is expected, and was asked for already.
             asked = self._gap_asked_at
             if self.is_open and (asked is None or now - asked >= RETRY_S):
                 self._gap_asked_at = now

@@ -29,9 +29,9 @@ def answer(folder: Folder, request: Mapping[str, Any], data: bytes | memoryview)
         write path files + data             move path to             shares path text -> shares
 
     ``put`` at 0 begins the file, and at its end goes on with it. ``get`` gives at most ``CHUNK``
-    bytes. ``remove`` of what is not there is no error. ``write`` makes or replaces whole files in
-    the folder ``path``: ``files`` are their names and sizes, in the order of the data. ``shares``
-    says whether there is a file of that text, anywhere on the host.
+    bytes. ``remove`` of what is not there is not an error. ``write`` makes or replaces whole files
+    in the folder ``path``: ``files`` are their names and sizes, in the order of the data.
+    ``shares`` says whether there is a file of that text, anywhere on the host.
 
     Raises:
       OSError: it can't be done, or the path is not in the folder.

@@ -33,7 +33,7 @@ def host_gpus(
     """The NVIDIA GPUs that a process with this environment may use, as CUDA names them.
 
     The entries of CUDA_VISIBLE_DEVICES where it is set, up to the first one that names no device,
-    as CUDA itself reads it: so ``""``, ``"-1"`` and Slurm's ``"NoDevFiles"`` are no GPU. Else the
+    as CUDA itself reads it: so ``""``, ``"-1"`` and Slurm's ``"NoDevFiles"`` are not GPUs. Else the
     indices 0 .. k-1 of the driver's k cards; CUDA numbers those that it can open, whatever number
     their ``/dev/nvidia<number>`` carries.
     """

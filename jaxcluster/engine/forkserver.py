@@ -246,7 +246,7 @@ class ForkServer:
         elif command in ("kill", "stop"):
             if command == "stop":
                 for other in [c for c in self.connections.values() if c is not connection]:
-                    self._send(other, event="stopping")  # the exits that follow are no accident
+                    self._send(other, event="stopping")  # the exits that follow are expected
             pids = list(self.children) if command == "stop" else message["pids"]
             targets = {p for p in pids if p in self.children}
             self.ending |= targets

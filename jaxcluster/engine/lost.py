@@ -11,7 +11,7 @@ from typing import Any
 class LostNames:
     """The names that a rank's user has had, and how they were lost.
 
-    They are no values: a name that is lost is not there, for functions, ``%who`` and completion as
+    They are not values: a name that is lost is not there, for functions, ``%who`` and completion as
     well. What is shown of the NameError is changed, where it is shown.
 
     Attributes:

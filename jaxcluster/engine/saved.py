@@ -198,7 +198,7 @@ def read(path: Path) -> Saved:
     try:
         with open(path, "rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
-                raise CannotRestore(f"{path} is no saved state of this version of jaxcluster")
+                raise CannotRestore(f"{path} is not a saved state of this version of jaxcluster")
             (length,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(length))
             start = -(-file.tell() // ALIGN) * ALIGN

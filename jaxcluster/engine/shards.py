@@ -252,7 +252,7 @@ def statistics(values: np.ndarray[Any, Any]) -> dict[str, Any]:
         part = flat[start : start + CHUNK]
         if part.dtype.kind == "c":
             part = np.abs(part)
-        elif part.dtype.kind not in "biuf":  # bfloat16 and its like are no kind of numpy's
+        elif part.dtype.kind not in "biuf":  # bfloat16 and its like are not kinds of numpy's
             try:
                 part = part.astype(np.float32)
             except (TypeError, ValueError):

@@ -199,7 +199,7 @@ class Values:
         name, edge = request.body["name"], request.body["edge"]
         array = self.lookup(name)
         if not is_array(array):
-            raise BadName(f"{name or 'the last result'} is no jax.Array on rank {self.rank}", "")
+            raise BadName(f"{name or 'the last result'} is not a jax.Array on rank {self.rank}", "")
         array = numpy_view(array)
         wait_ready(array, name or "the result", DISPLAY_TIMEOUT_S)
         parts = sample(array, edge)

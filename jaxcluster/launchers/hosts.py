@@ -52,7 +52,7 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
     ``n[01-04,07]:2`` names five hosts, as Slurm writes them.
 
     Raises:
-      UsageError: a word is no host, or a host is there twice. It names the word.
+      UsageError: a word is not a host, or a host is there twice. It names the word.
     """
     if not text.strip():
         raise UsageError("--hosts names no host.", f"For example: {EXAMPLE}")
@@ -117,7 +117,7 @@ def expand_nodelist(text: str) -> tuple[str, ...]:
     """The names that ``n[01-04,07],login`` stands for, in order.
 
     Raises:
-      ValueError: it is no nodelist; the message says which part is wrong.
+      ValueError: it is not a nodelist; the message says which part is wrong.
     """
     return tuple(name for word in _split_list(text) for name in _expand(word))
 

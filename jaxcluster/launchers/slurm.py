@@ -98,7 +98,7 @@ class Slurm(Launcher):
         tool = "srun" if job else "sbatch"
         if shutil.which(tool, path=environ.get("PATH")) is None:
             raise LauncherUnavailable(
-                f"There is no {tool} on this machine: it is no login node of a Slurm cluster.",
+                f"There is no {tool} on this machine: it is not a login node of a Slurm cluster.",
                 "On this machine alone: %jaxcluster start   By ssh: --launcher ssh --hosts h1,h2",
             )
         drop = tuple(sorted(k for k in environ if _is_option(k)))
@@ -484,7 +484,7 @@ _REFUSED = (
         r"Unable to contact slurm controller|Connection refused|Could not establish a configuration"
         r"|Socket timed out|authentication|munge",
         "Slurm does not answer.",
-        "Try: sinfo   The controller may be down, or this is no login node.",
+        "Try: sinfo   The controller may be down, or this is not a login node.",
     ),
     (
         r"Invalid job id|already completing or completed|Job has been revoked|has expired",

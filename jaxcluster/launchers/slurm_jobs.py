@@ -108,7 +108,7 @@ class Job:
 
 
 def parse_squeue(text: str) -> list[Job]:
-    """The jobs that squeue lists in SQUEUE_FORMAT; lines of another form are no jobs."""
+    """The jobs that squeue lists in SQUEUE_FORMAT; lines of another form are not jobs."""
     jobs = []
     for line in text.splitlines():
         fields = line.strip().split("|")

@@ -201,7 +201,7 @@ def check_environment(env: Sequence[tuple[str, str]]) -> None:
     """Refuse what ``env NAME=VALUE`` can't set.
 
     Raises:
-      UsageError: a name is no variable's.
+      UsageError: a name is not a variable's.
     """
     for name, _ in env:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):

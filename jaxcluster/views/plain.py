@@ -178,7 +178,7 @@ def tree(layout: TreeLayout, check: CheckResult | None = None) -> str:
 
 
 def leaf_type(layout: ArrayLayout) -> str:
-    """``float32[8, 8]``, or what a leaf is that is no array."""
+    """``float32[8, 8]``, or what a leaf is that is not an array."""
     if layout.dtype:
         return formatting.array_type(layout.dtype, layout.shape)
     return next(iter(layout.notes.values()), "")

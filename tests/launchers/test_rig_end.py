@@ -45,7 +45,7 @@ class Session:
 
     Attributes:
         pid: of the rig's first process.
-        child: a process that the session has forked, and that is no part of the rig.
+        child: a process that the session has forked, and that is not a part of the rig.
         mark: in the environment of all these.
     """
 

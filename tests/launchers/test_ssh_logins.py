@@ -523,7 +523,7 @@ def test_an_agent_that_ends_is_told_and_gets_a_successor(site: Site) -> None:
         client.sendall(b"again")
         assert client.recv(100) == b"AGAIN"
     launch.stop()
-    assert len(ends) == 1  # what is stopped is no accident
+    assert len(ends) == 1  # what is stopped has not failed
     until(lambda: not is_alive(again.facts["pid"]), "it ends too", 10)
 
 

@@ -38,7 +38,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text=True,
     )
     if listed.returncode != 0:
-        pytest.skip("this is no git checkout")
+        pytest.skip("this is not a git checkout")
     for name in filter(None, listed.stdout.split("\0")):
         if (ROOT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)

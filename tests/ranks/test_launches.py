@@ -353,7 +353,7 @@ REFUSED = {
         "z = np.zeros(8, np.int8)",
         "g(z)",
     ),
-    "an argument that is no array": ("z = x", "z = object()", "total(z)"),
+    "an argument that is not an array": ("z = x", "z = object()", "total(z)"),
     "an error while it is traced": ("z = x", "z = None", "jax.jit(lambda a: a + 1)(z)"),
     "no execution is allowed": (
         "allowed = contextlib.nullcontext()",

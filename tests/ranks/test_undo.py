@@ -459,5 +459,5 @@ def test_in_a_notebook(open_notebook: Callable[..., Notebook]) -> None:
         "At most 2.0 GiB of a device's memory are kept" in notebook.ok("%jaxcluster undo 2GiB").text
     )
     assert "not undone" in notebook.ok("%jaxcluster undo off").text
-    assert "'much' is no size" in notebook.run("%jaxcluster undo much").text
+    assert "'much' is not a size" in notebook.run("%jaxcluster undo much").text
     assert "At most" in notebook.ok("%jaxcluster undo on").text

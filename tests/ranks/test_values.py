@@ -177,7 +177,7 @@ def test_what_does_not_exist_is_said_not_to(cluster: jaxcluster.Cluster) -> None
 
 @pytest.mark.parametrize("name", ["a b", "x.y", "x[0]", "", "class"])
 def test_what_is_no_name_is_refused(cluster: jaxcluster.Cluster, name: str) -> None:
-    with pytest.raises(UsageError, match="is no variable name"):
+    with pytest.raises(UsageError, match="is not a variable name"):
         cluster[name]
 
 
@@ -293,7 +293,7 @@ def test_what_can_not_be_pushed_is_named(cluster: jaxcluster.Cluster) -> None:
 
 @pytest.mark.parametrize("name", ["a b", "", "x.y", 3])
 def test_what_is_no_name_can_not_be_pushed(cluster: jaxcluster.Cluster, name: Any) -> None:
-    with pytest.raises(UsageError, match="is no variable name"):
+    with pytest.raises(UsageError, match="is not a variable name"):
         cluster.push({name: 1})
 
 

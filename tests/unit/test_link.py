@@ -224,7 +224,7 @@ def test_the_death_of_a_rank_answers_all_that_waits_for_it(link: Link) -> None:
 def test_a_rank_of_another_version_is_not_talked_to(link: Link) -> None:
     found = link.gather([1, 2], "op", bodies={1: "a", 2: "b"}, timeout_s=ANSWER_S)
     assert [event.op for event in found.values()] == ["reply", "reply"]
-    for asked in ("other version", "op"):  # it is remembered, and is no death
+    for asked in ("other version", "op"):  # it is remembered, and is not a death
         event = link.gather([2], asked, timeout_s=ANSWER_S)[2]
         assert event.op == "mismatch"
         assert "why" not in event.body

@@ -46,10 +46,10 @@ def test_what_is_written_can_be_read_again() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "'' is no list of ranks such as 0,2-3"),
-        ("a", "'a' is no list of ranks such as 0,2-3"),
-        ("1,", "'1,' is no list of ranks such as 0,2-3"),
-        ("-1", "'-1' is no list of ranks such as 0,2-3"),
+        ("", "'' is not a list of ranks such as 0,2-3"),
+        ("a", "'a' is not a list of ranks such as 0,2-3"),
+        ("1,", "'1,' is not a list of ranks such as 0,2-3"),
+        ("-1", "'-1' is not a list of ranks such as 0,2-3"),
         ("3-1", "'3-1' counts backwards: write 1-3"),
         ("4", "there is no rank 4: this cluster has ranks 0-3"),
         ("0-7", "there is no rank 7: this cluster has ranks 0-3"),

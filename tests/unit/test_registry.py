@@ -248,7 +248,7 @@ def test_each_rank_is_told_which_cell_comes_before() -> None:
 
 def test_whether_somebody_is_connected(root: Path) -> None:
     assert not registry.is_held("none")
-    registry.hold("none")()  # nothing to hold is no error
+    registry.hold("none")()  # nothing to hold is not an error
     registry.folder("main").mkdir()
     assert not registry.is_held("main")
     first, second = registry.hold("main"), registry.hold("main")

@@ -191,7 +191,7 @@ def test_nobody_waits_for_a_state_whose_folder_is_gone(tmp_path: Path) -> None:
 
 def test_another_file_is_no_state(tmp_path: Path) -> None:
     state_path(tmp_path, 0).write_bytes(b"something else")
-    with pytest.raises(CannotRestore, match="is no saved state of this version"):
+    with pytest.raises(CannotRestore, match="is not a saved state of this version"):
         read(state_path(tmp_path, 0))
 
 

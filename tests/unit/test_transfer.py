@@ -44,7 +44,7 @@ def test_what_is_no_name_is_refused_by_name(name: Any) -> None:
     with pytest.raises(UsageError) as caught:
         transfer.check_names(["good", name])
     assert str(caught.value) == (
-        f"{name!r} is no variable name.\nFor example: %pull x   or   %push a b"
+        f"{name!r} is not a variable name.\nFor example: %pull x   or   %push a b"
     )
 
 

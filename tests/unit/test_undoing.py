@@ -176,5 +176,5 @@ def test_sizes(word: str, nbytes: int | None) -> None:
 
 @pytest.mark.parametrize("word", ["much", "-1", "2XB", "GiB", "nan", "inf", ""])
 def test_what_is_no_size_is_refused(word: str) -> None:
-    with pytest.raises(UsageError, match="is no size"):
+    with pytest.raises(UsageError, match="is not a size"):
         parse_limit(word)

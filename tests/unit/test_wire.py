@@ -1,4 +1,4 @@
-"""Messages survive the wire, and what is no message of ours is refused."""
+"""Messages survive the wire, and what is not a message of ours is refused."""
 
 from __future__ import annotations
 
