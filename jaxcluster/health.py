@@ -195,7 +195,7 @@ class CellWatch:
         self._poll_at = max(self._poll_at, now + LOOK_AGAIN_S)
 
     def _given_up_at(self, interrupted_at: float) -> float:
-        """Whoever renders an error counts as done: it is waited for, and not cut off."""
+        """Whoever renders an error counts as done: it is waited for, and not interrupted."""
         leaves = any(rank in self._leaving for rank in self.open_ranks)
         return interrupted_at + (LEAVING_S if leaves else self.answer_s)
 

@@ -2,8 +2,8 @@
 
 The mildest way first: *replay*. A rank that skipped programs runs them, in order, with zeros for
 inputs; that releases the ranks which wait in them, and counts and hashes are equal again. What
-those programs computed is garbage, so the cut cell is taken back after it (``undoing``); everything
-older is as it was.
+those programs computed is garbage, so the aborted cell is taken back after it (``undoing``);
+everything older is as it was.
 
 Whichever way was taken, the ranks are in lockstep only when a sum over all devices has come out
 right on all of them (``selfcheck``). Meanwhile no notebook hands out a cell.

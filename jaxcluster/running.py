@@ -101,7 +101,7 @@ class RunningCell:
         self.on_notice: Callable[[str], None] | None = None
         self._recovered = ""
         self._undone: undoing.Undone | None = None  # what became of what it did
-        self._cut_at: float | None = None  # when it was first interrupted, or found diverged
+        self._aborted_at: float | None = None  # when it was first interrupted, or found diverged
         self._stopped: CellInterrupted | None = None  # in the recovery at its end, on a thread
         self._places: list[str] = []  # where the ranks were when their time was up
         self._replay: recovery.Replay | None = None
@@ -123,7 +123,7 @@ class RunningCell:
         self._left_early = False  # the stop button was pressed again: no rank is waited for
         self._killed: dict[int, str] = {}  # ranks whose processes were ended, and why
         self._noticed = False
-        self._next_word_at = STILL_WORKING_S
+        self._next_notice_at = STILL_WORKING_S
         self._notice_at: float | None = None
         self._listener_error: Exception | None = None
 
@@ -236,7 +236,7 @@ class RunningCell:
                     events.tell()
                     self._replay_at = now + REPLAY_AFTER_S
                 case health.Poll():
-                    self._call_roll()
+                    self._poll()
                     self._watch.polled(time.monotonic())
                 case health.SayUnanswered(ranks):
                     self._say_unanswered(ranks)
@@ -301,7 +301,7 @@ class RunningCell:
         except Exception as error:
             self._listener_error = error
 
-    def _call_roll(self) -> None:
+    def _poll(self) -> None:
         """Ask all ranks where they are; a certain finding ends the cell."""
         names = recovery.assigned_names(self.record.source)
         # No output is shown meanwhile: for those that were silent before it is not waited as long.
@@ -327,7 +327,9 @@ class RunningCell:
         suspicion = self._suspicion
         unsure = self._circle or (suspicion is not None and suspicion.has("background"))
         first = SUSPECTED_S if unsure else 0.0
-        if self.on_notice is None or waited < min(self._next_word_at, first or self._next_word_at):
+        if self.on_notice is None or waited < min(
+            self._next_notice_at, first or self._next_notice_at
+        ):
             return
         lines = []
         for rank, why in self._silences.why(sorted(self._silent(reports))).items():
@@ -341,7 +343,7 @@ class RunningCell:
         elif self.record.replies and working:
             lines += diagnose.tell_working(working, self.record.replies, waited, self._world.hosts)
         if lines:
-            self._next_word_at = 3 * waited
+            self._next_notice_at = 3 * waited
             self.on_notice("\n".join(lines) + "\n")
 
     def _find(self, reports: Mapping[int, wire.RankReport]) -> None:
@@ -478,7 +480,7 @@ class RunningCell:
             whole = not self._look_at_uneven_end()
         if not (world.dead or whole or self._is_left_to_others()):
             self._bring_back()
-        if self._was_cut():
+        if self._was_aborted():
             self._take_back()
 
     def _is_left_to_others(self) -> bool:
@@ -491,7 +493,7 @@ class RunningCell:
     def _bring_back(self) -> None:
         """Say why the ranks have diverged, and bring them back."""
         cluster, world = self.cluster, self._world
-        cut_at = time.monotonic() if self._cut_at is None else self._cut_at
+        aborted_at = time.monotonic() if self._aborted_at is None else self._aborted_at
         names = recovery.assigned_names(self.record.source)
         reports = recovery.ask_reports(world.link, names)
         self._find(reports)
@@ -506,7 +508,7 @@ class RunningCell:
         if how == "replayed":
             world.counts.update(replay.counts)
             if self.report is not None or replay.ran:
-                seconds = time.monotonic() - cut_at
+                seconds = time.monotonic() - aborted_at
                 self._recovered = replay.told(seconds, self._say_undone())
             self.silent = ()
         elif replay.is_under_way and self.report is None:
@@ -527,7 +529,7 @@ class RunningCell:
                 self._recovered = self._recover(str(self.report or ""), why)
                 self.silent = ()
 
-    def _was_cut(self) -> bool:
+    def _was_aborted(self) -> bool:
         """Whether it ended in a way that nobody can have meant, on some of its ranks."""
         errors = self.record.errors.values()
         return (
@@ -586,7 +588,7 @@ class RunningCell:
         return diagnose.tell_places(reports, ranks, record.source, record.execution_count)
 
     def _interrupt(self, ranks: Sequence[int], spare: bool) -> None:
-        self._cut_at = self._cut_at or time.monotonic()
+        self._aborted_at = self._aborted_at or time.monotonic()
         body = {rank: {"seq": self.record.seq, "spare": spare} for rank in ranks}
         ids = self._world.link.request_each(body, "interrupt", sink=self._sink)
         self._interrupts.update(ids)

@@ -493,7 +493,7 @@ def clean(text: str) -> str:
 
 
 def told(value: Any, limit: int = 1000) -> str:
-    """The ``repr`` of anything, cut to ``limit`` characters; its type where that fails."""
+    """The ``repr`` of anything, truncated to ``limit`` characters; its type where that fails."""
     try:
         return shorten(clean(str.__str__(repr(value))), limit)
     except KeyboardInterrupt:

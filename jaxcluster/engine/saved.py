@@ -207,7 +207,7 @@ def read(path: Path) -> Saved:
                 file.seek(start + offset)
                 data = Section(nbytes)
                 if file.readinto(data) != nbytes:
-                    raise CannotRestore(f"{path} is cut short")
+                    raise CannotRestore(f"{path} is truncated")
                 sections.append(data)
     except OSError as error:
         raise CannotRestore(f"{path} can't be read: {error.strerror}") from None

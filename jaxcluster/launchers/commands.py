@@ -173,7 +173,7 @@ class GuardedCommands:
             for line in lines:
                 try:
                     event = json.loads(line)
-                except ValueError:  # its last line, cut off
+                except ValueError:  # its last line, incomplete
                     continue
                 id = event["id"]
                 if "started" in event:

@@ -143,7 +143,7 @@ def _holders(layout: ArrayLayout) -> str:
 
 
 def tree(layout: TreeLayout, check: CheckResult | None = None) -> str:
-    """One line a leaf, the totals above; long trees are cut."""
+    """One line a leaf, the totals above; long trees are truncated."""
     held = layout.bytes_per_device
     top = max(held.values(), default=0)
     lines = [

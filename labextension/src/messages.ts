@@ -4,7 +4,7 @@ import { Dialog, Notification, showDialog } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
 
-/** What Lab shows of a notification; it cuts the rest off. */
+/** What Lab shows of a notification; it truncates the rest. */
 const MAX_CHARACTERS = 140;
 
 export function say(text: string): void {

@@ -508,7 +508,7 @@ def test_stopping_the_cluster_under_a_cell_ends_the_cell(open_notebook: Open) ->
     page.hello()
     page.call("start", line="-n 2 --name under")
     notebook.ok("%%spmd\nimport time")
-    cell = running(notebook, "while True: time.sleep(0.01)", "cut")
+    cell = running(notebook, "while True: time.sleep(0.01)", "aborted")
     asked = time.time()
     page.call("stop", name="under")
     notebook.wait(cell)

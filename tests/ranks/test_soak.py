@@ -345,7 +345,7 @@ class Session:
         return timer
 
     def mended(self) -> None:
-        """A session whose recovery was cut short is whole again after a restart."""
+        """A session whose recovery was broken off is whole again after a restart."""
         for _ in range(3):
             try:
                 self.cluster.run("pass", show=False)

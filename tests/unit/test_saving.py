@@ -199,7 +199,7 @@ def test_a_state_that_is_cut_short_is_none(tmp_path: Path) -> None:
     path = state_path(tmp_path, 0)
     write(save({"a": np.arange(1000.0)}, 0), path)
     os.truncate(path, path.stat().st_size - 5000)
-    with pytest.raises(CannotRestore, match="is cut short"):
+    with pytest.raises(CannotRestore, match="is truncated"):
         read(path)
 
 
