@@ -443,7 +443,7 @@ class Cluster:
           execution_count: the cell's number, for tracebacks and ``Out``.
           shown_ranks: whose file descriptors are read too; the first rank by default.
           on_output: called with each output and reply as it comes, on this thread.
-          on_notice: told of the first error while other ranks still run.
+          on_notice: told of the first error while other ranks still run, and who is waited for.
           show: without ``on_output``: print what the first rank prints.
 
         Raises:
@@ -459,8 +459,8 @@ class Cluster:
             execution_count=execution_count,
             shown_ranks=shown_ranks,
             on_output=on_output or (_print_first if show else None),
+            on_notice=on_notice,
         )
-        running.on_notice = on_notice
         return running.wait()
 
     def submit(
@@ -472,16 +472,26 @@ class Cluster:
         execution_count: int | None = None,
         shown_ranks: Sequence[int] | None = None,
         on_output: Listener | None = None,
+        on_notice: Callable[[str], None] | None = None,
         cell_id: str = "",
     ) -> RunningCell:
         """Like ``run``, without waiting: ``wait`` on what it returns.
+
+        Another notebook's turn to hand out a cell, or to mend the ranks, is waited for.
 
         Args:
           cell_id: Jupyter's, for the panel.
         """
         with self._changing:
             cell = self._submit(
-                source, ranks, timeout_s, execution_count, shown_ranks, on_output, cell_id
+                source,
+                ranks,
+                timeout_s,
+                execution_count,
+                shown_ranks,
+                on_output,
+                on_notice,
+                cell_id,
             )
         events.tell(cell)
         return cell
@@ -494,6 +504,7 @@ class Cluster:
         execution_count: int | None,
         shown_ranks: Sequence[int] | None,
         on_output: Listener | None,
+        on_notice: Callable[[str], None] | None,
         cell_id: str,
     ) -> RunningCell:
         self._check_open()
@@ -507,7 +518,7 @@ class Cluster:
         self._refuse_if_diverged()
         self.world.bring_code()
         sink = Sink()
-        with registry.turn(self.name, chosen) as seq:
+        with self.world.turns.take(chosen, on_notice) as seq:
             request = wire.CellRequest(
                 seq=seq,
                 source=source,
@@ -521,6 +532,7 @@ class Cluster:
         record = CellRecord(seq, request.execution_count, source, chosen, cell_id=cell_id)
         self.last = record
         cell = RunningCell(self, record, sink, ids, timeout_s, on_output)
+        cell.on_notice = on_notice
         self._background = [c for c in self._background if not c.done] + [cell]
         return cell
 
@@ -660,7 +672,7 @@ class Cluster:
     def _resync(self) -> str:
         started = time.monotonic()
         replay = recovery.Replay(self.link)
-        if not self.dead and recovery.bring_back(self.name, self.link, replay):
+        if not self.dead and recovery.bring_back(self.world.turns, self.link, replay):
             self.world.counts.clear()
             self.world.divergence = None
             return replay.told(time.monotonic() - started, "All variables are kept.")
@@ -682,7 +694,7 @@ class Cluster:
         if self.cells:
             raise UsageError(f"{cell} has not ended.", "%jaxcluster interrupt stops it.")
         ranks = [rank for rank in self.last.ranks if rank not in self.dead]
-        undone = undoing.undo(self.link, self.name, self.last.seq, number, ranks)
+        undone = undoing.undo(self.link, self.world.turns, self.last.seq, number, ranks)
         if undone.refused:
             raise UsageError(f"{cell} can't be undone: {undone.refused}.")
         return undone.told(cell)

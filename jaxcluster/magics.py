@@ -421,12 +421,13 @@ class JaxClusterMagics(Magics):
             timeout_s=options.timeout_s,
             execution_count=self.shell.displayhook.prompt_count,
             on_output=None if options.background else display.on_output,
+            on_notice=display.on_notice,
             cell_id=self._cell_id(),
         )
         if options.background:
+            submitted.on_notice = None
             self._run_in_background(submitted, options.out)
             return
-        submitted.on_notice = display.on_notice
         if options.out is not None:
             self.shell.user_ns[options.out] = submitted.record
         try:

@@ -18,9 +18,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxcluster import diagnose, registry, selfcheck, skipped, wire
+from jaxcluster import diagnose, selfcheck, skipped, wire
+from jaxcluster.errors import NoCluster
 from jaxcluster.link import Link, Sink
 from jaxcluster.ranks import name_ranks
+from jaxcluster.turns import Turns
 
 REPORT_S = 1.0
 STALLED_S = 3.0  # without any change, while a rank that was interrupted is in the cell yet
@@ -258,8 +260,8 @@ def assigned_names(source: str) -> list[str]:
     )
 
 
-def bring_back(name: str, link: Link, replay: Replay) -> str:
-    """Bring the ranks of cluster ``name`` back into lockstep without new processes.
+def bring_back(turns: Turns, link: Link, replay: Replay) -> str:
+    """Bring ranks back into lockstep without new processes.
 
     Returns:
       How: ``replayed``, or ``completed`` where different programs have all ended and the ranks
@@ -267,8 +269,8 @@ def bring_back(name: str, link: Link, replay: Replay) -> str:
     """
     with contextlib.ExitStack() as stack:
         handed_out: dict[int, int] = {}
-        with contextlib.suppress(FileNotFoundError):  # its folder is gone: nobody hands out a cell
-            handed_out = stack.enter_context(registry.quiet(name))
+        with contextlib.suppress(NoCluster):  # nobody can hand out a cell any more
+            handed_out = stack.enter_context(turns.quiet())
         replayed = replay.settle(handed_out=handed_out)
         if not (replayed or may_have_completed(link, ask_reports(link))):
             return ""

@@ -5,7 +5,7 @@
                      rank-0.sock      the ranks' own sockets
                      rank-0.log       what they wrote to file descriptors 1 and 2
                      jax.sock         JAX's coordinator
-                     lock             held while a cell is handed out; holds the last cells' seqs
+                     lock             held while a cell is handed out; holds their seqs (turns)
                      held             locked by all processes that are connected to it
               fork-812-4711.sock      a fork server's socket, and its log
 
@@ -22,7 +22,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -209,65 +209,3 @@ def is_held(name: str) -> bool:
         return False
     finally:
         os.close(held)
-
-
-@contextlib.contextmanager
-def turn(name: str, ranks: Iterable[int] = ()) -> Iterator[Turn]:
-    """Hold the cluster's lock and get the next cell's seq.
-
-    Two notebooks on one cluster must hand out their cells in one order for all ranks: else rank 0
-    runs A, B and rank 1 runs B, A, and both hang in each other's collectives. The lock alone does
-    not make that sure, since their sockets are not one: each of ``ranks`` is told which cell comes
-    before this one, and waits for it.
-    """
-    try:
-        lock = os.open(inside() / name / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    except FileNotFoundError:
-        raise NoCluster(
-            f"The folder of cluster {name!r} is gone ({folder(name)}), and its sockets with it.",
-            "%jaxcluster restart gives the ranks new processes and a new folder, and keeps their "
-            "variables.",
-        ) from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        before = json.loads(os.read(lock, 1 << 20) or b"{}")
-        last = {int(rank): seq for rank, seq in before.get("last", {}).items()}
-        seq = Turn(before.get("seq", 0) + 1)
-        seq.after = {rank: last.get(rank, 0) for rank in ranks}
-        # It never gets shorter. Truncated and written again, ext4 would flush it at each close.
-        text = json.dumps({"seq": seq, "last": last | dict.fromkeys(seq.after, seq)})
-        os.pwrite(lock, text.encode(), 0)
-        yield seq
-    finally:
-        os.close(lock)
-
-
-@contextlib.contextmanager
-def quiet(name: str) -> Iterator[dict[int, int]]:
-    """Hold the cluster's lock, so that nobody hands out a cell; gives each rank's last seq.
-
-    Raises:
-      FileNotFoundError: its folder was removed, and with it the way to hand out a cell.
-    """
-    lock = os.open(inside() / name / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        before = json.loads(os.read(lock, 1 << 20) or b"{}")
-        yield {int(rank): seq for rank, seq in before.get("last", {}).items()}
-    finally:
-        os.close(lock)
-
-
-def last_cells(name: str) -> dict[int, int]:
-    """For each rank the seq of the last cell that any notebook has sent to it."""
-    try:
-        before = json.loads((inside() / name / "lock").read_bytes() or b"{}")
-        return {int(rank): int(seq) for rank, seq in before.get("last", {}).items()}
-    except (OSError, ValueError, AttributeError):  # it is being written now, or is gone
-        return {}
-
-
-class Turn(int):
-    """A cell's seq; ``after`` is, for each rank that runs it, the seq of its cell before."""
-
-    after: Mapping[int, int]

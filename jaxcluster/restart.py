@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxcluster import registry
-from jaxcluster.errors import RankHung, RecoveryError
+from jaxcluster.errors import NoCluster, RankHung, RecoveryError
 from jaxcluster.kept import Kept, StateFolder
 from jaxcluster.link import Event, Sink, unwrap
 from jaxcluster.outputs import CellRecord
@@ -120,9 +119,9 @@ def _snapshots(
     # Hashes tell the values that all ranks share from those that each has of its own.
     digests = bool(world.dead)
     try:
-        with registry.quiet(world.record.name) as last:
+        with world.turns.quiet() as last:
             cell = max(last.values(), default=0)  # what "before the cell" means on all ranks
-    except FileNotFoundError:  # its folder was removed
+    except NoCluster:  # nobody can hand out a cell any more
         cell = max((record.seq for record in cells), default=0)
     while alive := [r for r in range(world.num_processes) if r not in world.dead]:
         bodies = {r: {"path": folder.path_of(r), "digests": digests, "cell": cell} for r in alive}

@@ -19,7 +19,6 @@ from jaxcluster import (
     events,
     health,
     recovery,
-    registry,
     selfcheck,
     silence,
     undoing,
@@ -412,7 +411,7 @@ class RunningCell:
         return found.cell_seq < self.record.seq and now > self._foreign_since + FOREIGN_S
 
     def _expected(self) -> Mapping[int, int]:
-        return registry.last_cells(self.cluster.name)
+        return self._world.turns.last_cells()
 
     def _new_replay(self) -> recovery.Replay:
         return recovery.Replay(self._world.link, self.record.seq)
@@ -503,7 +502,7 @@ class RunningCell:
         if self.report is not None and self.report.is_hopeless:
             how, replay.stuck = "", "they wait for each other"
         else:
-            how = recovery.bring_back(cluster.name, world.link, replay)
+            how = recovery.bring_back(world.turns, world.link, replay)
         self._unsettled = False
         if how == "replayed":
             world.counts.update(replay.counts)
@@ -545,7 +544,7 @@ class RunningCell:
             record, world = self.record, self._world
             alive = [rank for rank in record.ranks if rank not in world.dead]
             self._undone = undoing.undo(
-                world.link, self.cluster.name, record.seq, record.execution_count, alive
+                world.link, world.turns, record.seq, record.execution_count, alive
             )
         return self._undone
 

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jaxcluster import registry
-from jaxcluster.errors import UsageError
+from jaxcluster.errors import NoCluster, UsageError
 from jaxcluster.link import Event, Link
 from jaxcluster.ranks import name_ranks
+from jaxcluster.turns import Turns
 
 ANSWER_S = 5.0
 
@@ -96,7 +96,7 @@ def _is(names: Sequence[str]) -> str:
     return "is" if len(names) == 1 else "are"
 
 
-def undo(link: Link, cluster: str, seq: int, number: int, ranks: Iterable[int]) -> Undone:
+def undo(link: Link, turns: Turns, seq: int, number: int, ranks: Iterable[int]) -> Undone:
     """Take cell ``seq`` back on ``ranks``: those that were told to run it, and live.
 
     Its ``number`` is what people call it by.
@@ -106,11 +106,11 @@ def undo(link: Link, cluster: str, seq: int, number: int, ranks: Iterable[int]) 
     """
     ranks = list(ranks)
     try:
-        with registry.quiet(cluster) as last:
+        with turns.quiet() as last:
             if any(last.get(rank, 0) > seq for rank in ranks):
                 return Undone("another cell was sent since")
             return _undo(link, seq, number, ranks)
-    except OSError:
+    except (NoCluster, OSError):
         return Undone("the cluster is stopped")
 
 

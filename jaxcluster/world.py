@@ -25,6 +25,7 @@ from jaxcluster.launchers.remote import HostProcesses
 from jaxcluster.launchers.supervisor import Supervisor
 from jaxcluster.link import Event, Link, unwrap
 from jaxcluster.ranks import name_ranks, several_hosts
+from jaxcluster.turns import LocalTurns, Turns
 
 LOG_END_NBYTES = 1 << 18  # of a log that are read for the end of a rank's
 ASK_S = 2.0  # for answers that a control channel gives at once
@@ -54,6 +55,7 @@ class World:
       hosts: of the ranks, where there are several; for messages.
       started_s: how long the start took; 0 where another process has started them.
       is_over: whether it has ended, or was let go of.
+      turns: whose turn it is to hand out a cell to them.
       check: called before ranks are asked anything; raises where they can't be.
       on_death: called when a rank, or the coordinator, has died. Any thread.
       on_stopping: called when another process stops the cluster. Any thread.
@@ -90,6 +92,7 @@ class World:
         self._client: Any = None
         self._is_ending = False
         self._missed: queue.SimpleQueue[dict[str, Any]] = missed or queue.SimpleQueue()
+        self.turns: Turns = self._remote.turns if self._remote else LocalTurns(record.name)
         self._let_go = registry.hold(record.name)
 
     def _check_not_over(self) -> None:

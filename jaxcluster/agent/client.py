@@ -207,15 +207,13 @@ class Host:
 
     def begin(self, cmd: str, data: Any = None, **fields: Any) -> Asked:
         """A request whose answer is waited for later, so that several are on their way at once."""
-        id = next(self._ids)
-        asked = Asked(self, id, cmd)
-        with self._lock:
-            self._answers[id] = asked.answer
-        if self.state is State.ENDED:
-            asked.answer.put(({"lost": self.why}, []))
-        frames = [b"agent", json.dumps({"cmd": cmd, "id": id, **fields}).encode()]
-        self._send(frames if data is None else [*frames, data])
+        asked = Asked(self, cmd)
+        asked.send(data, **fields)
         return asked
+
+    def tell(self, cmd: str, **fields: Any) -> None:
+        """A request that has no answer."""
+        self._send([b"agent", json.dumps({"cmd": cmd, "id": next(self._ids), **fields}).encode()])
 
     def get(self, path: str, timeout_s: float = 30.0) -> bytes:
         """A whole file of the agent's folder. ``timeout_s`` is for each 4 MiB of it.
@@ -390,11 +388,21 @@ class Host:
 
 
 class Asked:
-    """A request to an agent that is on its way."""
+    """A request to an agent, once it is sent."""
 
-    def __init__(self, host: Host, id: int, cmd: str) -> None:
-        self.host, self.id, self.cmd = host, id, cmd
+    def __init__(self, host: Host, cmd: str) -> None:
+        self.host, self.id, self.cmd = host, next(host._ids), cmd
         self.answer: queue.SimpleQueue[tuple[Event, list[memoryview]]] = queue.SimpleQueue()
+
+    def send(self, data: Any = None, **fields: Any) -> None:
+        """Send it, with what else there is to say."""
+        host = self.host
+        with host._lock:
+            host._answers[self.id] = self.answer
+        if host.state is State.ENDED:
+            self.answer.put(({"lost": host.why}, []))
+        frames = [b"agent", json.dumps({"cmd": self.cmd, "id": self.id, **fields}).encode()]
+        host._send(frames if data is None else [*frames, data])
 
     def wait(self, timeout_s: float) -> tuple[Event, memoryview]:
         """Its answer and the data in it.
@@ -403,14 +411,26 @@ class Asked:
           LaunchError: as ``Host.ask``.
         """
         try:
-            body, buffers = self.answer.get(timeout=timeout_s)
-        except queue.Empty:
+            answer = self.poll(timeout_s)
+        finally:
+            self.forget()
+        if answer is None:
             raise LaunchError(
                 f"Host {self.host.name} did not answer {self.cmd!r} within {timeout_s:g} s"
                 f"{self.host.condition}."
-            ) from None
-        finally:
-            self.forget()
+            )
+        return answer
+
+    def poll(self, timeout_s: float) -> tuple[Event, memoryview] | None:
+        """Its answer and the data in it; None where it has not come within ``timeout_s``.
+
+        Raises:
+          LaunchError: the host refuses, or has ended.
+        """
+        try:
+            body, buffers = self.answer.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
         if "lost" in body:
             raise LaunchError(f"Host {self.host.name} is lost: {body['lost']}.")
         if "error" in body:

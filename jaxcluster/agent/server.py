@@ -15,7 +15,8 @@ first frame of a message says to whom:
     3       rank 3: an envelope and buffers, for its own socket; one DEALER for each client, so that
             answers go to who has asked
     agent   a JSON request for the agent itself, data behind it: facts, quit, listen
-            and ways (to see whether hosts reach each other), and what ``requests`` does with files
+            and ways (to see whether hosts reach each other), turn, turn_done and turns (whose turn
+            it is to hand out a cell), and what ``requests`` does with files
 
 A process to be spawned with ``"inherit": true`` gets the host's own environment under its ``env``;
 what this agent's own launcher set to number its processes is left out.
@@ -42,7 +43,7 @@ import sys
 import time
 import traceback
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ import zmq
 from jaxcluster.agent import folder as folders
 from jaxcluster.agent import report, requests, transport
 from jaxcluster.agent.messages import LIMIT, Session, new_name, sender_of
+from jaxcluster.agent.turns import AWAY_S, Asked, Turns
 from jaxcluster.engine.processes import (
     adopt_orphans,
     allow_files,
@@ -150,6 +152,7 @@ class Agent:
         self.why = ""
         self.has_failed = False
         self.doors = report.Doors()
+        self.turns = Turns()
         self.fork_server: subprocess.Popen[bytes] | None = None
         self._handlers: dict[Any, Callable[[], None]] = {}
         self._looked_at = time.monotonic()
@@ -311,6 +314,8 @@ class Agent:
             client.session.acknowledge()
             self._transmit(client)
             client.absent_s = 0.0 if client.session.is_open else client.absent_s + passed
+            if client.absent_s > AWAY_S:
+                self._grant(self.turns.gone(client.name, now))
             if client.absent_s > self.options.lease:
                 self._drop(client)
         present = any(client.session.is_open for client in self.clients.values())
@@ -373,6 +378,7 @@ class Agent:
         for rank in list(client.ranks):
             self._drop_rank(client, rank)
         self._close_fork(client)
+        self._grant(self.turns.gone(client.name, time.monotonic()))
 
     def _dispatch(self, client: Client, to: bytes, frames: Any) -> None:
         try:
@@ -508,6 +514,9 @@ class Agent:
                 body, found = {"port": self.doors.open(request["address"])}, b""
             elif request["cmd"] == "ways":  # the others wait for 2 s where nobody answers
                 body, found = {"ways": report.ways([(a, int(p)) for a, p in request["to"]])}, b""
+            elif request["cmd"] in ("turn", "turn_done", "turns"):
+                self._take_turns(client, request)
+                return
             else:
                 body, found = requests.answer(self.folder, request, data[0] if data else b"")
         except OSError as error:
@@ -517,6 +526,26 @@ class Agent:
             body, found = {"error": f"{type(error).__name__}: {error}"}, b""
         frames = [b"agent", json.dumps({**body, "id": request.get("id")}).encode()]
         self._post(client, [*frames, found] if found else frames)
+
+    def _take_turns(self, client: Client, request: Mapping[str, Any]) -> None:
+        """``turn`` is answered when it is granted; ``turn_done`` gives it, or the wish, back."""
+        now = time.monotonic()
+        if request["cmd"] == "turns":
+            found = self.turns.look(request["world"], now)
+            holder = self.clients.get(bytes.fromhex(found.pop("client")))
+            away_s = holder.absent_s if holder is not None else 0.0
+            self._event(client, b"agent", {**found, "away_s": away_s, "id": request["id"]})
+        elif request["cmd"] == "turn":
+            who, ranks = str(request["who"]), request["ranks"]
+            asked = self.turns.ask(request["world"], client.name, request["id"], who, ranks, now)
+            self._grant(asked)
+        else:
+            self._grant(self.turns.done(client.name, request["turn"], now))
+
+    def _grant(self, granted: Sequence[tuple[Asked, Mapping[str, Any]]]) -> None:
+        for asked, body in granted:
+            if (client := self.clients.get(asked.client)) is not None:
+                self._event(client, b"agent", {**body, "id": asked.id})
 
     def _event(self, client: Client, to: bytes, body: Mapping[str, Any]) -> None:
         self._post(client, [to, json.dumps(body).encode()])

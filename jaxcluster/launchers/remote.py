@@ -35,6 +35,7 @@ from jaxcluster.launchers.supervisor import import_time_settings
 from jaxcluster.launchers.sync import Sync, Wish, wish_of
 from jaxcluster.link import ChannelLink
 from jaxcluster.runtimefolder import VARIABLE, make_private
+from jaxcluster.turns import HostTurns
 
 LAUNCH = "launch"
 KEYS = "keys.json"
@@ -426,6 +427,11 @@ class HostProcesses:
     def explain_missing(self, error: str, ranks: Sequence[int]) -> list[str]:
         """What to add to a ModuleNotFoundError of these ranks."""
         return self._sync.explain(error, [self.host_of(rank) for rank in ranks])
+
+    @property
+    def turns(self) -> HostTurns:
+        """The turns of cells for these ranks."""
+        return HostTurns(self._places[0], self._cluster_id)
 
     def host_of(self, rank: int) -> Place:
         """The host that a rank is on."""

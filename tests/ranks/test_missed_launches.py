@@ -11,7 +11,7 @@ import pytest
 from overhosts import processes_of
 
 import jaxcluster
-from jaxcluster import registry, wire
+from jaxcluster import wire
 from jaxcluster.errors import RankError
 from jaxcluster.link import Sink
 
@@ -67,7 +67,7 @@ class Skipped:
         self.sink = Sink()
         self.replies: list[wire.CellReply] = []
         others = [0, 2, 3]
-        with registry.turn(cluster.name) as seq:
+        with cluster.world.turns.take() as seq:
             cell = wire.CellRequest(seq, source, seq, others, [])
             for rank in others:
                 cluster.link.request(rank, "cell", cell, sink=self.sink)

@@ -14,7 +14,7 @@ import pytest
 from overhosts import processes_of
 
 import jaxcluster
-from jaxcluster import registry, wire
+from jaxcluster import wire
 from jaxcluster.link import Sink
 
 DEADLINE_S = 40.0
@@ -131,7 +131,7 @@ class Case:
         """Ranks 0, 2 and 3 wait for rank 1 in a sum; its result, if it is one yet, is pending."""
         waiting = [0, 2, 3]
         before = cluster.status()[0].launches["0,1,2,3"][0]
-        with registry.turn(cluster.name) as seq:
+        with cluster.world.turns.take() as seq:
             source = "pending = jnp.sum(g)\nfloat(pending)"
             cell = wire.CellRequest(seq, source, seq, waiting, [])
             for rank in waiting:

@@ -441,7 +441,7 @@ def test_a_rank_that_ends_the_cell_after_it_was_undone_is_undone_again(
     until(lambda: all(s.line == 2 for s in ranks.status()), "all sleep")
     ranks.interrupt()
     until(lambda: all(s.line == 4 for s in ranks.status()), "all wait on")
-    undone = undoing.undo(ranks.link, ranks.name, cell.record.seq, 1, range(N))
+    undone = undoing.undo(ranks.link, ranks.world.turns, cell.record.seq, 1, range(N))
     assert undone == undoing.Undone(back=("x",))
     flag.touch()
     cell.wait()

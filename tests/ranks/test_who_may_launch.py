@@ -184,9 +184,9 @@ def test_a_rank_whose_thread_may_still_launch_is_told_and_nothing_is_interrupted
 
 def _beside(cluster: jaxcluster.Cluster, source: str) -> object:
     """A cell for rank 1 alone, which is idle."""
-    from jaxcluster import registry, wire
+    from jaxcluster import wire
 
-    with registry.turn(cluster.name, [1]) as seq:
+    with cluster.world.turns.take([1]) as seq:
         return wire.CellRequest(seq, source, 1, [1], [1], after=0)
 
 

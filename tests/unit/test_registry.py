@@ -1,10 +1,9 @@
-"""Where running clusters are found, and who takes turns on them."""
+"""Where running clusters are found."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,13 +176,6 @@ def test_ipyparallels_files_of_the_cluster_are_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_cell_of_a_cluster_whose_folder_is_gone_says_so() -> None:
-    gone = pytest.raises(NoCluster, match="folder of cluster 'main' is gone")
-    with gone as caught, registry.turn("main"):
-        pass
-    assert "%jaxcluster restart" in caught.value.hint
-
-
 def test_an_unknown_cluster_says_which_are_running() -> None:
     with pytest.raises(NoCluster) as caught:
         registry.read("exp")
@@ -199,53 +191,6 @@ def test_an_unknown_cluster_says_which_are_running() -> None:
     )
 
 
-# --------------------------------------------------------------------------- turns
-
-
-def test_cells_are_numbered_in_the_order_of_their_turns() -> None:
-    registry.folder("main").mkdir()
-    seen = []
-    for _ in range(3):
-        with registry.turn("main") as seq:
-            seen.append(seq)
-    assert seen == [1, 2, 3]
-
-
-def test_a_turn_excludes_every_other() -> None:
-    registry.folder("main").mkdir()
-    inside, overlaps, seen = [], [], []
-
-    def take_turns() -> None:
-        for _ in range(50):
-            with registry.turn("main") as seq:
-                inside.append(seq)
-                overlaps.append(len(inside))
-                seen.append(seq)
-                inside.remove(seq)
-
-    threads = [threading.Thread(target=take_turns) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert set(overlaps) == {1}
-    assert seen == list(range(1, 201))
-
-
-def test_each_rank_is_told_which_cell_comes_before() -> None:
-    registry.folder("main").mkdir()
-    seen = []
-    for ranks in ([0, 1], [1], [0, 1], []):
-        with registry.turn("main", ranks) as seq:
-            seen.append((seq, seq.after))
-    assert seen == [
-        (1, {0: 0, 1: 0}),
-        (2, {1: 1}),
-        (3, {0: 1, 1: 2}),
-        (4, {}),
-    ]
-
-
 def test_whether_somebody_is_connected(root: Path) -> None:
     assert not registry.is_held("none")
     registry.hold("none")()  # nothing to hold is not an error
@@ -258,9 +203,3 @@ def test_whether_somebody_is_connected(root: Path) -> None:
     assert registry.is_held("main")
     second()
     assert not registry.is_held("main")
-
-
-def test_without_its_folder_nobody_hands_out_a_cell() -> None:
-    with pytest.raises(FileNotFoundError), registry.quiet("main"):
-        pass
-    assert registry.last_cells("main") == {}

@@ -9,6 +9,7 @@ import pytest
 from jaxcluster import registry, undoing
 from jaxcluster.errors import UsageError
 from jaxcluster.link import Event
+from jaxcluster.turns import LocalTurns
 from jaxcluster.undoing import Undone, parse_limit, plan_of
 
 NOTHING: dict[str, Any] = {
@@ -102,11 +103,12 @@ def name(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
 
 def test_no_rank_is_told_to_undo_before_all_can(name: str) -> None:
     link = FakeLink({0: look(back=["a"]), 1: "it is let go"}, {})
-    undone = undoing.undo(link, name, 1, 9, [0, 1])  # type: ignore[arg-type]
+    undone = undoing.undo(link, LocalTurns(name), 1, 9, [0, 1])  # type: ignore[arg-type]
     assert undone == Undone("rank 1: it is let go")
     assert [op for op, _ in link.asked] == ["undo_look"]
     assert (
-        undoing.undo(FakeLink({0: look()}, {}), name, 1, 9, [0, 1]).refused == "rank 1: no answer"
+        undoing.undo(FakeLink({0: look()}, {}), LocalTurns(name), 1, 9, [0, 1]).refused
+        == "rank 1: no answer"
     )  # type: ignore[arg-type]
 
 
@@ -116,7 +118,7 @@ def test_what_is_told_to_one_is_told_to_all(name: str) -> None:
         {0: look(back=["a"], donated=["x"]), 1: look(too_large=["b"], failed=["c"])},
         {0: done, 1: {"failed": ["a"]}},
     )
-    undone = undoing.undo(link, name, 7, 9, [0, 1])  # type: ignore[arg-type]
+    undone = undoing.undo(link, LocalTurns(name), 7, 9, [0, 1])  # type: ignore[arg-type]
     assert link.asked[1] == (
         "undo",
         {"seq": 7, "leave": ["b", "c"], "lost": {"x": "was lost in cell [9] (donated or deleted)"}},
@@ -136,23 +138,29 @@ def test_what_is_told_to_one_is_told_to_all(name: str) -> None:
 def test_a_rank_that_dies_meanwhile_does_not_keep_the_others_from_it(
     name: str, looks: dict[int, Any], done: dict[int, Any]
 ) -> None:
-    undone = undoing.undo(FakeLink(looks, done), name, 1, 9, [0, 1])  # type: ignore[arg-type]
+    undone = undoing.undo(FakeLink(looks, done), LocalTurns(name), 1, 9, [0, 1])  # type: ignore[arg-type]
     assert undone == Undone(back=("a",))
 
 
 def test_a_later_cell_refuses_it_before_anybody_is_asked(name: str) -> None:
-    with registry.turn(name, [0, 1]) as first:
+    with LocalTurns(name).take([0, 1]) as first:
         pass
-    with registry.turn(name, [1]):
+    with LocalTurns(name).take([1]):
         pass
     link = FakeLink({0: look()}, {0: {"failed": []}})
-    assert undoing.undo(link, name, first, 9, [0, 1]).refused == "another cell was sent since"  # type: ignore[arg-type]
+    assert (
+        undoing.undo(link, LocalTurns(name), first, 9, [0, 1]).refused
+        == "another cell was sent since"
+    )  # type: ignore[arg-type]
     assert link.asked == []
-    assert undoing.undo(link, name, first, 9, [0]).refused == ""  # type: ignore[arg-type]
+    assert undoing.undo(link, LocalTurns(name), first, 9, [0]).refused == ""  # type: ignore[arg-type]
 
 
 def test_a_stopped_cluster_refuses_it(name: str) -> None:
-    assert undoing.undo(FakeLink({}, {}), "gone", 1, 9, [0]).refused == "the cluster is stopped"  # type: ignore[arg-type]
+    assert (
+        undoing.undo(FakeLink({}, {}), LocalTurns("gone"), 1, 9, [0]).refused
+        == "the cluster is stopped"
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

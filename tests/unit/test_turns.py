@@ -1,0 +1,204 @@
+"""Turns of cells: on one machine by a lock, on several hosts by the first one's agent."""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxcluster import registry, runtimefolder
+from jaxcluster.agent.turns import Asked, Turns
+from jaxcluster.errors import NoCluster
+from jaxcluster.turns import LocalTurns
+
+A, B, C = b"a-------", b"b-------", b"c-------"
+W = "jaxcluster-main-1"
+Granted = list[tuple[Asked, dict[str, Any]]]
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(runtimefolder, "MAX_SOCKET_PATH", 1000)  # pytest's folders have long names
+    folder = tmp_path_factory.mktemp("run")
+    monkeypatch.setenv("JAXCLUSTER_RUNTIME_DIR", str(folder))
+    return folder
+
+
+# --------------------------------------------------------------------------- by a lock
+
+
+def test_a_cell_of_a_cluster_whose_folder_is_gone_says_so() -> None:
+    gone = pytest.raises(NoCluster, match="folder of cluster 'main' is gone")
+    with gone as caught, LocalTurns("main").take():
+        pass
+    assert "%jaxcluster restart" in caught.value.hint
+
+
+def test_cells_are_numbered_in_the_order_of_their_turns() -> None:
+    registry.folder("main").mkdir()
+    seen = []
+    for _ in range(3):
+        with LocalTurns("main").take() as seq:
+            seen.append(seq)
+    assert seen == [1, 2, 3]
+
+
+def test_a_turn_excludes_every_other() -> None:
+    registry.folder("main").mkdir()
+    inside, overlaps, seen = [], [], []
+
+    def take_turns() -> None:
+        for _ in range(50):
+            with LocalTurns("main").take() as seq:
+                inside.append(seq)
+                overlaps.append(len(inside))
+                seen.append(seq)
+                inside.remove(seq)
+
+    threads = [threading.Thread(target=take_turns) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert set(overlaps) == {1}
+    assert seen == list(range(1, 201))
+
+
+def test_each_rank_is_told_which_cell_comes_before() -> None:
+    registry.folder("main").mkdir()
+    seen = []
+    for ranks in ([0, 1], [1], [0, 1], []):
+        with LocalTurns("main").take(ranks) as seq:
+            seen.append((seq, seq.after))
+    assert seen == [
+        (1, {0: 0, 1: 0}),
+        (2, {1: 1}),
+        (3, {0: 1, 1: 2}),
+        (4, {}),
+    ]
+
+
+def test_without_its_folder_nobody_hands_out_a_cell() -> None:
+    with pytest.raises(NoCluster), LocalTurns("main").quiet():
+        pass
+    assert LocalTurns("main").last_cells() == {}
+
+
+# --------------------------------------------------------------------------- by an agent
+
+
+def told(granted: Granted) -> list[tuple[bytes, int, dict[str, Any]]]:
+    return [(asked.client, asked.id, body) for asked, body in granted]
+
+
+def test_a_free_turn_is_granted_at_once_with_what_came_before() -> None:
+    turns = Turns()
+    found = []
+    for ranks in ([0, 1], [1], [0, 1], []):
+        (asked, body), *others = turns.ask(W, A, 1, "a", ranks, 0.0)
+        assert (asked.client, asked.id, others) == (A, 1, [])
+        assert turns.done(A, 1, 0.0) == []
+        found.append((body["seq"], {rank: body["last"].get(rank, 0) for rank in ranks}))
+    assert found == [(1, {0: 0, 1: 0}), (2, {1: 1}), (3, {0: 1, 1: 2}), (4, {})]
+
+
+def test_who_asks_while_another_has_it_waits_in_line() -> None:
+    turns = Turns()
+    turns.ask(W, A, 1, "a", [0], 0.0)
+    assert turns.ask(W, B, 1, "b", [0], 1.0) == []
+    assert turns.ask(W, C, 7, "c", [0], 2.0) == []
+    assert told(turns.done(A, 1, 3.0)) == [(B, 1, {"seq": 2, "last": {0: 1}})]
+    assert told(turns.done(B, 1, 3.0)) == [(C, 7, {"seq": 3, "last": {0: 2}})]
+    assert turns.done(C, 7, 3.0) == []
+
+
+def test_one_client_may_ask_twice() -> None:
+    turns = Turns()
+    turns.ask(W, A, 1, "a", [0], 0.0)
+    assert turns.ask(W, A, 2, "a", [0], 0.0) == []
+    assert told(turns.done(A, 1, 0.0)) == [(A, 2, {"seq": 2, "last": {0: 1}})]
+
+
+def test_a_quiet_turn_hands_out_no_number() -> None:
+    turns = Turns()
+    turns.ask(W, A, 1, "a", [0, 1], 0.0)
+    turns.done(A, 1, 0.0)
+    assert told(turns.ask(W, B, 1, "b", None, 0.0)) == [(B, 1, {"last": {0: 1, 1: 1}})]
+    assert turns.ask(W, A, 2, "a", [1], 0.0) == []
+    assert told(turns.done(B, 1, 0.0)) == [(A, 2, {"seq": 2, "last": {0: 1, 1: 1}})]
+
+
+def test_who_is_interrupted_leaves_the_line() -> None:
+    turns = Turns()
+    turns.ask(W, A, 1, "a", [0], 0.0)
+    turns.ask(W, B, 1, "b", [0], 0.0)
+    turns.ask(W, C, 1, "c", [0], 0.0)
+    assert turns.done(B, 1, 0.0) == []
+    assert turns.look(W, 0.0)["waiting"] == 1
+    assert [asked.client for asked, _ in turns.done(A, 1, 0.0)] == [C]
+
+
+def test_the_turn_of_a_client_that_is_gone_goes_to_the_next() -> None:
+    turns = Turns()
+    turns.ask(W, A, 1, "a", [0], 0.0)
+    turns.ask(W, A, 2, "a", [0], 0.0)
+    turns.ask(W, B, 1, "b", [0], 0.0)
+    assert [asked.client for asked, _ in turns.gone(A, 1.0)] == [B]
+    assert turns.gone(A, 1.0) == turns.done(A, 1, 1.0) == []  # it comes back, and says so late
+    assert turns.look(W, 3.0) == {
+        "holder": "b",
+        "client": B.hex(),
+        "held_s": 2.0,
+        "waiting": 0,
+        "last": {0: 2},
+    }
+
+
+def test_new_ranks_have_a_line_of_their_own() -> None:
+    turns = Turns()
+    turns.ask(W, A, 1, "a", [0], 0.0)
+    assert told(turns.ask("new", A, 2, "a", [0], 0.0)) == [(A, 2, {"seq": 1, "last": {}})]
+    turns.done(A, 2, 0.0)
+    assert turns.look(W, 0.0)["holder"] == "a"  # as long as somebody wants something of it
+    turns.done(A, 1, 0.0)
+    turns.ask("newer", A, 3, "a", [0], 0.0)
+    assert turns.look(W, 0.0)["last"] == {}
+    assert turns.look("never", 0.0)["holder"] == ""
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whoever_comes_and_goes_one_has_it_and_nobody_waits_for_nobody(seed: int) -> None:
+    chance = random.Random(seed)
+    turns = Turns()
+    holder: tuple[bytes, int] | None = None
+    wanted: list[tuple[bytes, int]] = []
+    seqs: list[int] = []
+
+    def take(granted: Granted) -> None:
+        nonlocal holder
+        assert len(granted) <= 1
+        for asked, body in granted:
+            assert holder is None and wanted[0] == (asked.client, asked.id)  # in line
+            holder = wanted.pop(0)
+            seqs.append(body["seq"])
+
+    for number in range(300):
+        client = chance.choice([A, B, C])
+        match chance.choice(["ask", "ask", "done", "leave", "gone"]):
+            case "ask":
+                wanted.append((client, number))
+                take(turns.ask(W, client, number, "", [0], 0.0))
+            case "done" if holder is not None:
+                was, holder = holder, None
+                take(turns.done(*was, 0.0))
+            case "leave" if wanted:
+                take(turns.done(*wanted.pop(chance.randrange(len(wanted))), 0.0))
+            case "gone":
+                holder = None if holder is not None and holder[0] == client else holder
+                wanted = [one for one in wanted if one[0] != client]
+                take(turns.gone(client, 0.0))
+        assert holder is not None or not wanted
+    assert seqs == list(range(1, len(seqs) + 1))
