@@ -64,6 +64,7 @@ from jaxcluster.engine.processes import (
     end_children,
     findable,
     is_alive,
+    kill_groups,
     redirect_output,
 )
 
@@ -250,7 +251,7 @@ class ForkServer:
             pids = list(self.children) if command == "stop" else message["pids"]
             targets = {p for p in pids if p in self.children}
             self.ending |= targets
-            self._kill(targets)
+            kill_groups(targets)  # not SIGTERM: a rank would wait at JAX's shutdown barrier
             if targets:
                 self.pending.append(Pending(connection, id, targets))
                 self._reap()
@@ -380,17 +381,6 @@ class ForkServer:
 
     # ------------------------------------------------------------------ ends
 
-    def _kill(self, pids: set[int]) -> None:
-        """End processes and what they started: each is the leader of a session of its own.
-
-        SIGKILL, not SIGTERM: a rank's own exit would wait at JAX's shutdown barrier for its peers.
-        """
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
     def _reap(self) -> None:
         while self.children or self.folders:  # orphans that were taken in are reaped too
             try:
@@ -405,6 +395,7 @@ class ForkServer:
                 popen.returncode = code
             if child is None:
                 continue
+            kill_groups([pid])  # what it has started, if it ended by itself
             exit = {"event": "exit", "pid": pid, "role": child.role, "rank": child.rank}
             exit |= {"code": code, "at_ns": time.time_ns()}
             if pid in self.ending:
@@ -424,7 +415,7 @@ class ForkServer:
                 end_children(2)
 
     def _quit(self) -> None:
-        self._kill(set(self.children))
+        kill_groups(self.children)
         deadline = time.monotonic() + 5
         while self.children and time.monotonic() < deadline:
             self.selector.select(0.05)

@@ -11,10 +11,11 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 WARNINGS = "JAXCLUSTER_PYTHONWARNINGS"
 FILES = 4096  # a rank and ipyparallel's controller have 70 to 200 open, and users open some
+TRACKER_S = 1.0  # that a resource tracker gets to remove what others have left: milliseconds
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -174,16 +175,64 @@ def children() -> list[int]:
     return found
 
 
+def kill_groups(leaders: Iterable[int]) -> None:
+    """SIGKILL to processes and all of their groups, but for multiprocessing's resource trackers.
+
+    A tracker ends by itself when all that used it are gone, and removes the semaphores and shared
+    memory that they have left in /dev/shm: nobody else would. Takes one look at all processes.
+    """
+    leaders, killed = set(leaders), set[int]()
+    while any(map(_is_tracker, members := _members(leaders))):
+        others = {pid for pid in members if not _is_tracker(pid)} - killed
+        if not others:
+            return
+        for pid in others:
+            _kill(os.kill, pid)
+        killed |= others  # and look again: one may have started another one meanwhile
+    for pid in leaders:
+        _kill(os.killpg, pid)
+        _kill(os.kill, pid)
+
+
 def end_children(deadline_s: float) -> None:
-    """Kill all children, those too that become ours by that (``adopt_orphans``), and reap them."""
-    deadline = time.monotonic() + deadline_s
-    while (pids := children()) and time.monotonic() < deadline:
+    """Kill all children, those too that become ours by that (``adopt_orphans``), and reap them.
+
+    Resource trackers get a second to end by themselves: see ``kill_groups``.
+    """
+    started = time.monotonic()
+    while (pids := children()) and (waited_s := time.monotonic() - started) < deadline_s:
         for pid in pids:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+            if waited_s > TRACKER_S or not _is_tracker(pid):
+                _kill(os.kill, pid)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(0.005)
+
+
+def _kill(send: Callable[[int, int], None], pid: int) -> None:
+    with contextlib.suppress(OSError):
+        send(pid, signal.SIGKILL)
+
+
+def _members(leaders: set[int]) -> list[int]:
+    """The pids of these processes' groups, but for those that have ended."""
+    found = []
+    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else []:
+        with contextlib.suppress(OSError):
+            if name.isdecimal():
+                with open(f"/proc/{name}/stat", "rb") as stat:
+                    fields = stat.read().rpartition(b")")[2].split()
+                if int(fields[2]) in leaders and fields[0] not in (b"Z", b"X"):
+                    found.append(int(name))
+    return found
+
+
+def _is_tracker(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as line:
+            return b"multiprocessing.resource_tracker" in line.read()
+    except OSError:
+        return False
 
 
 def redirect_output(log_path: str) -> None:

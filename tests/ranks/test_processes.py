@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import os
 from collections.abc import Callable
 
 import pytest
@@ -160,6 +162,43 @@ def test_a_cell_may_start_processes(start: Start) -> None:
             "    print(pool.map(operator.neg, range(3)))"
         )
         assert printed(running, source) == ["[0, -1, -2]\n"] * 2
+
+
+SHARES = """
+import multiprocessing, os, subprocess, sys
+from multiprocessing import shared_memory
+spawning = multiprocessing.get_context("spawn")
+lock, shared = spawning.Lock(), shared_memory.SharedMemory(create=True, size=1000)
+names = [lock._semlock.name.strip("/"), shared.name.strip("/")]
+child = subprocess.Popen([sys.executable, "-c", '''
+import multiprocessing, time
+lock = multiprocessing.get_context("spawn").Lock()
+print(lock._semlock.name.strip("/"), flush=True)
+time.sleep(1000)
+'''], stdout=subprocess.PIPE)
+names.append(child.stdout.readline().decode().strip())
+print(names, names[1] in os.listdir("/dev/shm"), "sem." + names[2] in os.listdir("/dev/shm"))
+"""
+
+
+@pytest.mark.one_machine("looks at /dev/shm of this machine")
+@pytest.mark.parametrize("end", ["stopped", "restarted", "killed"])
+def test_what_processes_share_goes_with_the_rank(start: Start, end: str) -> None:
+    """Nobody but multiprocessing's own tracker knows the semaphores and shared memory of a rank."""
+    running = start(2)
+    left: set[str] = set()
+    for text in printed(running, SHARES):
+        assert text.endswith("True True\n"), text
+        memory = ast.literal_eval(text.partition("]")[0] + "]")
+        left |= {memory[1], "sem." + memory[0], "sem." + memory[2]}
+    if end == "killed":
+        with pytest.raises(RankDied):
+            running.run("os.kill(os.getpid(), 9)", show=False)
+    elif end == "restarted":
+        running.restart(clean=True)
+    else:
+        running.stop()
+    until(lambda: not left.intersection(os.listdir("/dev/shm")), "what ranks shared is gone")
 
 
 def test_what_a_forked_child_prints_is_shown(pair: jaxcluster.Cluster) -> None:
