@@ -164,6 +164,7 @@ class LaunchPlan:
       commands: one for all hosts, or one for each.
       files: written before.
       notes: what the user should know besides.
+      agent: what ``successor`` starts where no command here starts one agent alone.
     """
 
     launcher: str
@@ -173,6 +174,7 @@ class LaunchPlan:
     ranks: tuple[int, ...] | None = None
     files: tuple[PlannedFile, ...] = ()
     notes: tuple[str, ...] = ()
+    agent: AgentOptions | None = None
 
 
 @dataclass(frozen=True)
@@ -217,7 +219,8 @@ class Reason:
 class Launcher(ABC):
     """One way to start agents: a frozen dataclass of the options that the user gave.
 
-    ``prepared``, ``waiting``, ``warning`` and ``evidence`` look at this machine; all else is pure.
+    ``prepared``, ``waiting``, ``warning``, ``evidence`` and ``successor`` may look at this machine;
+    all else is pure.
 
     Attributes:
       name: as in ``--launcher``.
@@ -277,7 +280,7 @@ class Launcher(ABC):
         return ()
 
     def successor(self, plan: LaunchPlan, number: int, name: str) -> Command | None:
-        """The command that starts a new agent on one host; None where there is none. Pure.
+        """The command that starts a new agent on one host; None where there is none. May be slow.
 
         Args:
           number: which host of the plan.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,6 +30,10 @@ LOOK_S = 0.5
 REASON_S = 12.0  # for a launcher to say why an agent was ended: sbatch looks now and then
 ENDED_BY_OTHERS = re.compile("SIGTERM|SIGHUP|standard input")
 CONNECT_S = 20.0
+REFUSAL_S = 0.3  # for the answer
+REFUSED_S = (
+    2.0  # that a host refuses connections to its agent's port before the agent is known gone
+)
 
 Event = dict[str, Any]
 
@@ -88,6 +93,7 @@ class Fleet:
         self._agents = Agents(keys)
         self._events: queue.SimpleQueue[tuple[Place | None, Event]] = queue.SimpleQueue()
         self._ending: dict[int, tuple[float, str]] = {}  # number: (not later than, why)
+        self._refusing: dict[int, float] = {}  # number: since when
         self._closed = False
         self._thread = threading.Thread(target=self._tell, name="jaxcluster-hosts", daemon=True)
         self._thread.start()
@@ -241,8 +247,14 @@ class Fleet:
                 if now > until:
                     self._lose(self.places[number], why)
             for place in self.places:
-                if place.agent.state is State.CUT and place.agent.cut_s > CUT_S:
+                if place.lost or place.agent.state is not State.CUT:
+                    self._refusing.pop(place.number, None)
+                elif place.agent.cut_s > CUT_S:
                     self._lose(place, f"it has not been reached for {place.agent.cut_s:.0f} s")
+                elif not _refuses(place.agent.endpoint):
+                    self._refusing.pop(place.number, None)
+                elif now - self._refusing.setdefault(place.number, now) > REFUSED_S:
+                    self._lose(place, "its agent has ended: nothing answers at its port there")
 
     def _take(self, place: Place, event: Event) -> None:
         if event["event"] == "lost":  # the agent has said that it ends, or has
@@ -271,3 +283,18 @@ class Fleet:
                     "why": why,
                 }
             )
+
+
+def _refuses(endpoint: str) -> bool:
+    """Whether a host answers that nothing listens at a TCP endpoint; False where nobody answers."""
+    kind, _, where = endpoint.partition("://")
+    address, _, port = where.rpartition(":")
+    if kind != "tcp":
+        return False  # a socket of ssh's, whose end its launcher tells
+    try:
+        socket.create_connection((address.strip("[]"), int(port)), REFUSAL_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -158,7 +158,7 @@ class Slurm(Launcher):
             PlannedFile(f"{folder}/job.err", ""),
         )
         note = f"{folder} must be a folder that the nodes share"
-        return LaunchPlan("slurm", nodes, (command,), (), self._ranks(nodes), files, (note,))
+        return LaunchPlan("slurm", nodes, (command,), (), self._ranks(nodes), files, (note,), agent)
 
     def script(self, agent: AgentOptions, folder: str, job: str, nodes: int) -> str:
         """The text for sbatch."""
@@ -207,7 +207,7 @@ class Slurm(Launcher):
         command = self._step(agent, here.job, nodes, tuple(range(len(nodes))))
         return LaunchPlan(
             "slurm", len(nodes), (command,), nodes, self._ranks(len(nodes)),
-            notes=(f"a step of job {here.job}: no job is submitted",),
+            notes=(f"a step of job {here.job}: no job is submitted",), agent=agent,
         )  # fmt: skip
 
     def _step(
@@ -227,16 +227,22 @@ class Slurm(Launcher):
         return Command(argv, numbers, agent.python, drop=self.drop, keeps_stdin=True, term_s=2.0)
 
     def successor(self, plan: LaunchPlan, number: int, name: str) -> Command | None:
-        """In the allocation in which this process runs; a job of its own has none."""
-        if self.allocation is None or not plan.hosts:
+        """A step of the allocation in which this process runs, or of the job while that runs."""
+        if self.allocation is not None:
+            job, nodes, agent = self.allocation.job, plan.hosts, plan.agent
+        else:
+            found = self._job(plan)
+            if found is None or found.state != "RUNNING":
+                return None
+            job, nodes, agent = found.id, expand_nodelist(found.nodes), plan.agent
+        if agent is None or number >= len(nodes):
             return None
-        first = plan.commands[0]
-        argv = []
-        for word in first.argv:
-            key = word.partition("=")[0]
-            new = {"--nodes": "1", "--ntasks": "1", "--nodelist": plan.hosts[number]}.get(key)
-            argv.append(word if new is None else f"{key}={new}")
-        return replace(first, argv=(*argv, FENCE), hosts=(number,))
+        # A node's name is its host's, unless the site says otherwise; the job's first task, and so
+        # host 0, is on its first node.
+        short = name.partition(".")[0]
+        node = short if short in nodes else nodes[number]
+        step = self._step(agent, job, (node,), (number,))
+        return replace(step, argv=(*step.argv, FENCE))
 
     def _per_node(self, nodes: int) -> int | None:
         counts = self._ranks(nodes)

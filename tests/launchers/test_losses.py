@@ -149,6 +149,23 @@ def test_a_job_that_is_cancelled_is_told_in_slurms_words(
     opened.run("%jaxcluster stop")
 
 
+def test_a_host_of_a_job_gets_another_agent_while_the_job_runs(
+    slurm: Rig, open_notebook: Callable[..., HostNotebook]
+) -> None:
+    opened = open_notebook(JAXCLUSTER_SHARED_DIR=str(slurm.shared))
+    opened.ok("%load_ext jaxcluster")
+    opened.ok("%jaxcluster start --launcher slurm --nodes 2 --ntasks-per-node 1")
+    opened.ok("%%spmd\nimport socket")
+    (pid,) = agents(slurm, "h2")
+    slurm["h2"].kill(pid)
+    cell = shown_after(opened, "%%spmd\npass")
+    assert "host h2 is lost: its agent has ended: nothing answers at its port" in cell.text
+    assert "rank 1 replaced" in cell.text
+    opened.ok("%%spmd\nassert socket.gethostname() == f'h{rank + 1}'")
+    opened.ok("%jaxcluster stop")
+    assert slurm["h0"].run("squeue", "--noheader").stdout == ""
+
+
 def test_a_stopped_rank_of_another_host_is_called_so_and_replaced(notebook: HostNotebook) -> None:
     """Its agent looks at it: the notebook sees no process there."""
     cell = notebook.begin(

@@ -104,6 +104,29 @@ def test_only_some_launchers_have_a_successor(name: str) -> None:
         assert "--nodelist=n02" in command.argv and "--jobid=12" in command.argv
 
 
+@pytest.mark.parametrize(
+    ("queue", "node"),
+    [
+        ("7|RUNNING|None|5:00|N/A|1|n[03-04]", "n04"),  # the second task's
+        ("7|RUNNING|None|5:00|N/A|1|n03,whoever", "whoever"),  # its host's name
+        ("7|COMPLETING|None|5:00|N/A|1|n[03-04]", None),
+        ("7|RUNNING|None|5:00|N/A|1|n03", None),
+        ("", None),
+    ],
+)
+def test_a_job_has_a_successor_while_it_runs(
+    monkeypatch: pytest.MonkeyPatch, queue: str, node: str | None
+) -> None:
+    monkeypatch.setattr(Slurm, "_ask", lambda self, *argv: queue)
+    command = LAUNCHERS["slurm"].successor(plan("slurm"), 1, "whoever.site")
+    if node is None:
+        assert command is None
+        return
+    assert command is not None and command.hosts == (1,) and command.keeps_stdin
+    assert {"--jobid=7", f"--nodelist={node}", "--nodes=1", "--ntasks=1"} <= set(command.argv)
+    assert command.argv[-1].endswith("--fence")
+
+
 # ------------------------------------------------------------------------------------- details
 
 

@@ -1,0 +1,26 @@
+"""What a cluster's connection to its hosts makes of what it sees of them."""
+
+from __future__ import annotations
+
+import socket
+
+from jaxcluster.launchers.fleet import _refuses
+
+
+def test_only_an_answer_tells_that_nothing_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert not _refuses(f"tcp://127.0.0.1:{port}")
+    assert _refuses(f"tcp://127.0.0.1:{port}")
+    assert not _refuses("tcp://host.invalid:9")
+    assert not _refuses("ipc:///tmp/ssh.sock")
+
+
+def test_an_address_of_ipv6_stands_in_brackets() -> None:
+    try:
+        server = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        return  # there is no IPv6 here
+    port = server.getsockname()[1]
+    server.close()
+    assert _refuses(f"tcp://[::1]:{port}")
