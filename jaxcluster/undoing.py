@@ -141,7 +141,7 @@ def _refusal(answers: Mapping[int, Event], ranks: Sequence[int]) -> str:
         elif event.op == "error":
             whys.setdefault(str(event.body["message"]), []).append(rank)
     if not whys and all(event.op == "died" for event in answers.values()):
-        return "no rank lives"
+        return "none of its ranks lives"
     return "; ".join(
         why if len(at) == len(ranks) else f"{name_ranks(at)}: {why}" for why, at in whys.items()
     )
