@@ -219,8 +219,8 @@ class Reason:
 class Launcher(ABC):
     """One way to start agents: a frozen dataclass of the options that the user gave.
 
-    ``prepared``, ``waiting``, ``warning``, ``evidence`` and ``successor`` may look at this machine;
-    all else is pure.
+    ``prepared``, ``waiting``, ``warning``, ``evidence``, ``ended`` and ``successor`` may look at
+    this machine; all else is pure.
 
     Attributes:
       name: as in ``--launcher``.
@@ -278,6 +278,13 @@ class Launcher(ABC):
     def evidence(self, plan: LaunchPlan, end: End) -> tuple[str, ...]:
         """What ``explain`` needs besides what the command has printed. Not pure; may be slow."""
         return ()
+
+    def ended(self, plan: LaunchPlan) -> Reason | None:
+        """Why all agents have ended, where that is known before the command's own end. May be slow.
+
+        None: it isn't known, or they have not.
+        """
+        return None
 
     def successor(self, plan: LaunchPlan, number: int, name: str) -> Command | None:
         """The command that starts a new agent on one host; None where there is none. May be slow.

@@ -79,6 +79,8 @@ class Fleet:
 
     Args:
       keys: the owner's.
+      reason: asks the launcher why all agents have ended; it may take seconds. None while that is
+        not known.
 
     Attributes:
       places: in the order of ranks.
@@ -86,11 +88,11 @@ class Fleet:
         that may wait for a host's answer.
     """
 
-    def __init__(self, keys: Keys) -> None:
+    def __init__(self, keys: Keys, reason: Callable[[], Reason | None] | None = None) -> None:
         self.places: list[Place] = []
         self.on_event: Callable[[Event], None] | None = None
         self.path = Path()  # no socket of this machine's
-        self._agents = Agents(keys)
+        self._agents, self._reason = Agents(keys), reason
         self._events: queue.SimpleQueue[tuple[Place | None, Event]] = queue.SimpleQueue()
         self._ending: dict[int, tuple[float, str]] = {}  # number: (not later than, why)
         self._refusing: dict[int, float] = {}  # number: since when
@@ -261,12 +263,22 @@ class Fleet:
             why = place.agent.why or "its fork server has ended"
             if ENDED_BY_OTHERS.search(why):  # its launcher may know who, and why
                 self._ending[place.number] = time.monotonic() + REASON_S, why
+                if len(self._ending) == 1 and self._reason is not None:
+                    threading.Thread(target=self._ask_reason, daemon=True).start()
             else:
                 self._lose(place, why)
         elif event["event"] == "ended":
             self._lose(place, re.sub(r'\.("?)\.?$', r"\1", event["why"]))  # no sentence's end
         elif self.on_event is not None and not place.lost:
             self.on_event({**event, "host": place.name})
+
+    def _ask_reason(self) -> None:
+        """Ask the launcher until it knows, or nobody waits for it any more."""
+        assert self._reason is not None
+        while self._ending and not self._closed:
+            if (found := self._reason()) is not None:
+                return self.ended(range(len(self.places)), found)
+            time.sleep(LOOK_S)
 
     def _lose(self, place: Place, why: str) -> None:
         self._ending.pop(place.number, None)

@@ -151,7 +151,7 @@ class HostAllocation:
         agent = AgentOptions(spec.name, keys.public, python, env=_agent_env(spec))
         plan = launcher.render(agent, str(self._launch_folder(launcher)))
         self._counts = plan.ranks
-        fleet = Fleet(keys)
+        fleet = Fleet(keys, lambda: launcher.ended(plan))
         folders = [self.folder, *([self._shared] if self._shared is not None else [])]
         launch = Launch(launcher, plan, fleet.ended, _note, folders, [self.claim.descriptor])
         try:

@@ -359,6 +359,14 @@ class Slurm(Launcher):
     def explain(self, end: End, hosts: Sequence[str] = ()) -> Reason:
         return explain_slurm(end, self.allocation.job if self.allocation else "")
 
+    def ended(self, plan: LaunchPlan) -> Reason | None:
+        """``sbatch --wait`` looks at its job every ten seconds only."""
+        job = self._job(plan) if self.allocation is None else None
+        if job is None or not job.has_ended:
+            return None
+        end = End(plan.commands[0], None, was_ready=True)
+        return self.explain(replace(end, evidence=self.evidence(plan, end)))
+
     def _job(self, plan: LaunchPlan) -> Job | None:
         """The job as squeue lists it."""
         if self.allocation is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -144,8 +145,7 @@ def test_a_job_that_is_cancelled_is_told_in_slurms_words(
     opened.until(lambda: "on" in cell.text, "the cell runs")
     slurm["h0"].run("scancel", "--user=root")
     opened.wait(cell, 60)
-    assert "Slurm" in cell.text, cell.text
-    assert "cancelled" in cell.text, cell.text
+    assert re.search(r"host h[12] is lost: Slurm's job \d+ was cancelled", cell.text), cell.text
     opened.run("%jaxcluster stop")
 
 
@@ -161,7 +161,7 @@ def test_a_host_of_a_job_gets_another_agent_while_the_job_runs(
     cell = shown_after(opened, "%%spmd\npass")
     assert "host h2 is lost: its agent has ended: nothing answers at its port" in cell.text
     assert "rank 1 replaced" in cell.text
-    opened.ok("%%spmd\nassert socket.gethostname() == f'h{rank + 1}'")
+    opened.ok("%%spmd\nimport jax\nassert socket.gethostname() == f'h{jax.process_index() + 1}'")
     opened.ok("%jaxcluster stop")
     assert slurm["h0"].run("squeue", "--noheader").stdout == ""
 
