@@ -135,6 +135,22 @@ def start_parser(prog: str) -> Parser:
     return parser
 
 
+def read_doctor(prog: str, line: str | Sequence[str]) -> argparse.Namespace | None:
+    """What a start on other hosts would be given; None where this machine is asked for.
+
+    Raises:
+      UsageError: the words are none of a start on other hosts.
+    """
+    parser = start_parser(prog)
+    parser.example = f"{prog}   or   {prog} --launcher ssh --hosts h1,h2"
+    if not (line.split() if isinstance(line, str) else line):
+        return None
+    parsed = parser.read(line)
+    if parsed.launcher == "local" or parsed.detach or parsed.dry_run:
+        parser.error("it takes what a start on other hosts takes, or nothing")
+    return parsed
+
+
 def start_options(parsed: argparse.Namespace) -> dict[str, Any]:
     """The keyword arguments of ``make_spec``."""
     of_launcher = options.taken_from(parsed)

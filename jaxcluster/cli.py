@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 
-from jaxcluster import arguments, cluster, doctor, registry
+from jaxcluster import arguments, cluster, doctor, hostchecks, registry
 from jaxcluster.errors import JaxClusterError, UsageError
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import text
@@ -19,7 +19,8 @@ jaxcluster start [-n N] [--devices-per-process D] [--name NAME] [--detach] ...
     start a cluster and keep it until Ctrl-C; with --detach, until `jaxcluster stop NAME`
 jaxcluster list           the running clusters of this user on this machine
 jaxcluster stop [NAME]    end one; --all ends all
-jaxcluster doctor         check versions, ports, devices, and say what to mend
+jaxcluster doctor         check versions, ports, devices, and say what to mend; with a start's
+                          --launcher and its options: of those hosts
 jaxcluster COMMAND --help what a command takes; jaxcluster --version
 
 In a notebook: %load_ext jaxcluster, then %jaxcluster attach NAME connects to a running one."""
@@ -79,7 +80,15 @@ def stop(words: list[str]) -> None:
 
 
 def check(words: list[str]) -> None:
-    arguments.command_parser("jaxcluster doctor").read(words)
+    if (parsed := arguments.read_doctor("jaxcluster doctor", words)) is not None:
+        spec = cluster.make_spec(**arguments.start_options(parsed))
+        display = StartDisplay(rich=False)
+        try:
+            found = hostchecks.look_before(spec, display.progress, spec.timeout_s)
+        finally:
+            display.clear()
+        print(found)
+        return
     checks = doctor.run_checks(registry.runtime_root())
     print(doctor.render(checks))
     if any(c.ok is False for c in checks):

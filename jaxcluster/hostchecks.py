@@ -1,16 +1,20 @@
-"""What ``%jaxcluster doctor`` finds on the hosts of a running cluster: a column for each."""
+"""What ``%jaxcluster doctor`` finds on the hosts of a cluster: a column for each."""
 
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from jaxcluster import claims
 from jaxcluster.doctor import MIN_SHM_NBYTES
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.fleet import Place
+from jaxcluster.launchers.remote import HostAllocation
 from jaxcluster.ranks import name_ranks
+from jaxcluster.wire import ClusterSpec
 
 ASK_S = 10.0
 LITTLE_NBYTES = 1 << 30  # of memory: a rank alone has some 300 MB
@@ -32,11 +36,28 @@ def look(places: Sequence[Place]) -> str:
     """Ask all hosts, and show what they say. 10 s at most where one does not answer."""
     facts = [_ask(place, "facts") for place in places]
     answered = [place for place, said in zip(places, facts, strict=True) if said is not None]
-    ranks = [name_ranks(place.ranks) if place.ranks else "none" for place in places]
-    rows = [Row("ranks", tuple(ranks)), *judge(facts), _ways(places, facts, answered)]
+    rows = [*judge(facts), _ways(places, facts, answered)]
+    if any(place.ranks for place in places):
+        ranks = [name_ranks(place.ranks) if place.ranks else "none" for place in places]
+        rows = [Row("ranks", tuple(ranks)), *rows]
     why = [p.lost or p.agent.condition.lstrip(": ") or "does not answer" for p in places]
     silent = [f"! {p.name}: {why[n]}" for n, p in enumerate(places) if facts[n] is None]
     return "\n".join([render([place.name for place in places], rows), *silent])
+
+
+def look_before(spec: ClusterSpec, say: Callable[[str], None], timeout_s: float) -> str:
+    """Start the agents of a cluster and no rank, ask them, and end them; a launcher may queue.
+
+    Raises:
+      LaunchError: an agent did not come up.
+    """
+    claim = claims.claim(f"doctor-{secrets.token_hex(4)}")
+    assert claim is not None  # nobody else's name
+    allocation = HostAllocation(claim)
+    try:
+        return allocation.examine(replace(spec, name=claim.name), look, say, timeout_s)
+    finally:
+        allocation.end()
 
 
 def _ask(place: Place, cmd: str, **fields: Any) -> Facts | None:

@@ -239,7 +239,15 @@ class JaxClusterMagics(Magics):
         print(text.outputs(CellRecord(0, 0, "", [], kept)))
 
     def _doctor(self, line: str) -> None:
-        arguments.command_parser("%jaxcluster doctor").read(line)
+        if (parsed := arguments.read_doctor("%jaxcluster doctor", line)) is not None:
+            spec = cluster.make_spec(**arguments.start_options(parsed))
+            display = StartDisplay(self.rich)
+            try:
+                found = hostchecks.look_before(spec, display.progress, spec.timeout_s)
+            finally:
+                display.clear()
+            print(found)
+            return
         print(doctor.render(doctor.run_checks(registry.runtime_root())))
         for one in cluster.connected().values():
             ranks = [] if one.closed else range(one.num_processes)

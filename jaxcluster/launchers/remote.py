@@ -144,7 +144,25 @@ class HostAllocation:
         self._sync.bring(self.fleet.places)
         return HostProcesses(placed, self.fleet, self.folder, self._sync)
 
-    def _bring_up(self, spec: wire.ClusterSpec, say: Say, deadline: float) -> None:
+    def examine(
+        self,
+        spec: wire.ClusterSpec,
+        look: Callable[[Sequence[Place]], str],
+        say: Say,
+        timeout_s: float,
+    ) -> str:
+        """What ``look`` says of the hosts, with an agent on each and no rank, whatever they have.
+
+        Raises:
+          LaunchError: an agent did not come up.
+        """
+        self._bring_up(spec, say, time.monotonic() + timeout_s, check=False)
+        assert self.fleet is not None
+        return look(self.fleet.places)
+
+    def _bring_up(
+        self, spec: wire.ClusterSpec, say: Say, deadline: float, check: bool = True
+    ) -> None:
         launcher, python = launcher_for(spec)
         launcher = launcher.prepared(os.environ)
         keys = self._make_keys()
@@ -159,7 +177,8 @@ class HostAllocation:
             say(f"starting agents on {plan.num_hosts} hosts ...")
             started = launch.start(left_s, lambda text: say(f"agents: {text}"))
             named = in_order(started, plan.hosts)
-            check_versions(named)
+            if check:
+                check_versions(named)
             fleet.add(named)
         except BaseException:
             fleet.close()

@@ -12,6 +12,7 @@ from jaxcluster.arguments import (
     Parser,
     check_seconds,
     command_parser,
+    read_doctor,
     shards_line,
     spmd_parser,
     start_options,
@@ -198,3 +199,13 @@ def test_what_is_no_length_of_time_is_refused(seconds: Any) -> None:
 def test_lengths_of_time_are_numbers_above_0() -> None:
     for seconds in (1, 0.001, 1e9):
         check_seconds("--timeout", seconds, "")
+
+
+@pytest.mark.parametrize("line", ["-n 2", "--launcher ssh --hosts h1 --detach", "what"])
+def test_the_doctor_takes_a_start_on_other_hosts_or_nothing(line: str) -> None:
+    assert read_doctor("%jaxcluster doctor", " ") is None
+    parsed = read_doctor("%jaxcluster doctor", "--launcher ssh --hosts h1:2,h2")
+    assert parsed is not None
+    assert start_options(parsed)["hosts"] == "h1:2,h2"
+    with pytest.raises(UsageError, match="--launcher ssh --hosts h1,h2"):
+        read_doctor("%jaxcluster doctor", line)
