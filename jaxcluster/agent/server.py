@@ -25,7 +25,8 @@ When a client's session is full, the agent stops reading what ranks send to that
 no more; the ranks' sockets fill up and the ranks wait.
 
 It ends, with all that it has started, when it is told to; when its standard input ends
-(``--owner-stdin``); when its fork server has ended; and when no client has been connected for the
+(``--owner-stdin``), where it is detached as soon as nobody is connected; when its fork server has
+ended; and when no client has been connected for the
 time of its lease. Time in which the agent itself was stopped does not count.
 """
 
@@ -242,6 +243,11 @@ class Agent:
                     handler()
             self._look_after(time.monotonic())
 
+    @property
+    def _has_company(self) -> bool:
+        """Whether anybody is connected to it."""
+        return any(client.session.is_open for client in self.clients.values())
+
     def end_for(self, why: str) -> None:
         """The first reason to end is the one that is told."""
         self.why = self.why or why
@@ -284,8 +290,9 @@ class Agent:
             if os.read(0, 4096):
                 return
         self._unwatch(0)
-        if not self.detached:
+        if not self.detached or not self._has_company:
             self.end_for("its standard input has ended")
+        self.detached = False  # nobody else finds the way to it: it is theirs who are there
 
     def _watch(self, source: Any, handler: Callable[[], None], flags: int = zmq.POLLIN) -> None:
         self._handlers[source] = handler
@@ -318,8 +325,7 @@ class Agent:
                 self._grant(self.turns.gone(client.name, now))
             if client.absent_s > self.options.lease:
                 self._drop(client)
-        present = any(client.session.is_open for client in self.clients.values())
-        self.alone_s = 0.0 if present else self.alone_s + passed
+        self.alone_s = 0.0 if self._has_company else self.alone_s + passed
         if self.alone_s > self.options.lease and not self.detached:
             self.end_for(f"nobody has been connected to it for {self.options.lease:g} s")
         for pid in children():  # orphans that were taken in, should the fork server be killed

@@ -140,9 +140,9 @@ class GuardedCommands:
         """Have these folders removed when this process is gone, and all commands have ended."""
         self._send(json.dumps({"folders": [str(path) for path in folders]}).encode() + b"\n")
 
-    def detach(self) -> None:
-        """Let the commands outlive this process."""
-        self._send(b'{"detach": true}\n')
+    def detach(self, found_by: Sequence[Path] = ()) -> None:
+        """Let the commands outlive this process, until one of these folders is gone."""
+        self._send(json.dumps({"detach": [str(path) for path in found_by]}).encode() + b"\n")
 
     def close(self, timeout_s: float = STOP_S) -> None:
         """End all commands; returns when they have ended."""
@@ -183,8 +183,10 @@ class GuardedCommands:
                         self._tasks.pop(id, None)
                 self._on_event(id, event)
         self._process.wait()
-        with self._lock:
+        with self._lock, contextlib.suppress(OSError):
             orphans, self._tasks = self._tasks, {}
+            assert self._process.stdin is not None
+            self._process.stdin.close()
         for id, task in orphans.items():
             self._end_orphan(self._pids.get(id), task)
             self._on_event(id, {"id": id, "ended": None, "cancelled": None})
@@ -309,10 +311,18 @@ class Launch:
         for file in self.plan.files:
             Path(file.path).unlink(missing_ok=True)
 
-    def detach(self) -> None:
-        """Let the commands outlive this process; they end when their agents do."""
+    def look_after(self, folders: Sequence[Path]) -> None:
+        """Have these folders removed when this process is gone, beside the others."""
         if self._guarded is not None:
-            self._guarded.detach()
+            self._guarded.look_after(folders)
+
+    def detach(self, found_by: Path) -> None:
+        """Let the commands outlive this process.
+
+        They end when their agents do, and when the folder by which others find them is gone.
+        """
+        if self._guarded is not None:
+            self._guarded.detach([found_by])
 
     def _watch(self) -> None:
         """Pass on what the launcher has to say while the agents run."""
@@ -361,6 +371,7 @@ class Launch:
             list(command.cancel),
             command.stdin_s,
             command.term_s,
+            command.tunnel.here if command.tunnel is not None else "",
         )
         with self._lock:  # its first event may come before we know its id
             id = self._guarded.run(task)

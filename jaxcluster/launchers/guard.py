@@ -3,9 +3,11 @@
     python -I -S guard.py OWNER_PID
 
 It imports the standard library alone and nothing of jaxcluster, and is there in some 30 ms. What
-it reads are JSON lines: ``{"run": ID, "task": Task}``, ``{"stop": ID}``, ``{"detach": true}`` and
-``{"folders": [PATH, ...]}``, which it removes at its end if the notebook's process is gone. What
-it prints are JSON lines, too: ``{"id": ID, "started": PID}``; ``"out"`` and ``"err"`` with a line
+it reads are JSON lines: ``{"run": ID, "task": Task}``, ``{"stop": ID}``,
+``{"folders": [PATH, ...]}``, which it removes at its end if the notebook's process is gone, and
+``{"detach": [PATH, ...]}``: from then on it outlives that process, and ends everything when one of
+these folders is gone or a command's own socket, since nobody can find what runs any more. What it
+prints are JSON lines, too: ``{"id": ID, "started": PID}``; ``"out"`` and ``"err"`` with a line
 of the command's; and as a command's last one ``"ended"`` with its exit status and ``"cancelled"``
 with that of its cancel command, or null.
 
@@ -45,6 +47,8 @@ UNREAD = 1 << 20  # so much output is kept for a notebook that does not read; th
 CANCEL_S = 20.0  # a cancel command has so long
 LOCK_S = 2.0  # for a name that is just changing hands
 DRAIN_S = 0.5  # what a command wrote last; somebody else may hold its pipes open
+LOOK_S = 0.5  # how often it is looked whether what is detached can be found
+TOUCH_S = 3600.0
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -61,6 +65,7 @@ class Task:
       cancel: what is run once when the command has ended; may be empty.
       stdin_s: how long it may go on after its input's end, before SIGTERM.
       term_s: how long after SIGTERM, before SIGKILL.
+      socket: a Unix socket that it makes, by which alone it can be reached; may be empty.
     """
 
     argv: list[str]
@@ -70,6 +75,7 @@ class Task:
     cancel: list[str] = field(default_factory=list)
     stdin_s: float = 1.0
     term_s: float = 1.0
+    socket: str = ""
 
     def environ(self) -> dict[str, str]:
         """The command's environment."""
@@ -86,7 +92,7 @@ class Running:
     def __init__(self, id: int, task: Task) -> None:
         self.id = id
         self.task = task
-        self.stopping = False
+        self.stopping = self.was_reachable = False
         self.phase = "runs"
         self.deadline = 0.0
         self.partial: dict[str, bytes] = {"out": b"", "err": b""}
@@ -115,6 +121,12 @@ class Running:
         for stream, name in ((self.process.stdout, "out"), (self.process.stderr, "err")):
             os.set_blocking(stream.fileno(), False)
             self.streams[stream.fileno()] = name
+
+    def has_lost_its_socket(self) -> bool:
+        """Whether it made one, and that is gone. An ending command removes its own."""
+        is_there = bool(self.task.socket) and os.path.lexists(self.task.socket)
+        self.was_reachable = self.was_reachable or is_there
+        return self.phase == "runs" and self.was_reachable and not is_there
 
     def enter(self, phase: str, most_s: float) -> None:
         self.phase, self.deadline = phase, time.monotonic() + most_s
@@ -171,6 +183,9 @@ class Guard:
         self.owner = owner
         self.running: dict[int, Running] = {}
         self.folders: dict[str, int] = {}  # path to descriptor: it is that one, whatever comes
+        self.found_by: dict[str, int] = {}  # the same, of what is detached
+        self.missed = 0  # how often in a row it could not be found
+        self.looked_at = self.touched_at = time.monotonic()
         self.leaving = self.detached = self.nobody_reads = False
         self.inbox = self.outbox = b""
         self.selector = selectors.DefaultSelector()
@@ -185,8 +200,11 @@ class Guard:
             for one in list(self.running.values()):
                 one.stopping = one.stopping or self.leaving
                 self._step(one)
-            if self.detached:
-                self.leaving = not self.running
+            self._look_for_itself(time.monotonic())
+            if self.detached and not self.running:
+                self.leaving = True
+            if time.monotonic() - self.touched_at > TOUCH_S:
+                self._touch()
         self._end_others()
         if self._owner_is_gone:  # of a detached cluster too: without its commands it is over
             for path, folder in self.folders.items():
@@ -213,6 +231,25 @@ class Guard:
     @property
     def _owner_is_gone(self) -> bool:
         return os.getppid() != self.owner
+
+    def _look_for_itself(self, now: float) -> None:
+        """End what is detached when nobody can find the way to it: twice, it may be changing."""
+        if now - self.looked_at < LOOK_S:
+            return
+        self.looked_at = now
+        lost = [one for one in self.running.values() if one.has_lost_its_socket()]
+        is_gone = lost or any(not is_there(*found) for found in self.found_by.items())
+        self.missed = self.missed + 1 if is_gone and self.detached else 0
+        self.leaving = self.leaving or self.missed > 1
+
+    def _touch(self) -> None:
+        """Keep its folders from those who clear /tmp of what is days old."""
+        self.touched_at = time.monotonic()
+        for folder in self.folders:
+            for path, _, files in os.walk(folder):
+                for one in (path, *(f"{path}/{name}" for name in files)):
+                    with contextlib.suppress(OSError):
+                        os.utime(one, follow_symlinks=False)
 
     def _listen(self, wanted: dict[int, Running]) -> None:
         listened = set(self.selector.get_map()) - {0, 1}
@@ -258,13 +295,19 @@ class Guard:
             for one in self.running.values():
                 one.stopping = one.stopping or one.id == message["stop"]
         elif "folders" in message:
-            paths = message["folders"]
-            assert isinstance(paths, list)
-            for path in paths:
-                with contextlib.suppress(OSError):
-                    self.folders[path] = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            self._open(message["folders"], self.folders)
         elif "detach" in message:
+            self._open(message["detach"], self.found_by)
             self.detached = True
+
+    @staticmethod
+    def _open(paths: object, into: dict[str, int]) -> None:
+        assert isinstance(paths, list)
+        for path in paths:
+            try:
+                into[path] = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            except OSError:  # it has gone already
+                into[path] = -1
 
     def _say(self, one: Running, **event: object) -> None:
         self._put({"id": one.id, **event})
@@ -380,6 +423,18 @@ def descendants(pid: int) -> list[int]:
     while level := {child for child, parent in parents.items() if parent in level}:
         found += sorted(level)
     return found
+
+
+def is_there(path: str, folder: int) -> bool:
+    """Whether a folder that was opened has its name still. One that can't be looked at has."""
+    if folder < 0:
+        return False
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(folder))
+    except FileNotFoundError:
+        return False
+    except OSError:  # a file system that does not answer just now
+        return True
 
 
 def remove(path: str, folder: int) -> None:

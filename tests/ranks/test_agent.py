@@ -313,12 +313,30 @@ def test_a_detached_agent_waits_for_its_next_owner(
     host = connect(running)
     assert host.fork.command("detach", detached=True)["event"] == "detached"
     host.close()
-    assert running.process.stdin is not None
-    running.process.stdin.close()
     wait(2.5)
     again = connect(running)
     assert again.fork.command("detach", detached=False)["event"] == "detached"
     again.close()
+    running.until_gone(20)
+
+
+@pytest.mark.parametrize("with_company", [False, True])
+def test_a_detached_agent_whose_login_has_ended_ends_when_nobody_is_there(
+    run_agent: Callable[..., Running], connect: Callable[..., Host], with_company: bool
+) -> None:
+    """Who held the login has ended, so nobody else can find the way to it any more."""
+    running = run_agent(NO_FORK, "--lease=1", "--owner-stdin")
+    host = connect(running)
+    host.fork.command("detach", detached=True)
+    if not with_company:
+        host.close()
+        wait(0.5)
+    assert running.process.stdin is not None
+    running.process.stdin.close()
+    if with_company:
+        wait(2.5)
+        assert host.ask("facts")[0]["host"]
+        host.close()
     running.until_gone(20)
 
 

@@ -335,6 +335,35 @@ def test_detached_commands_outlive_the_notebook_and_end_by_themselves(
     assert not folder.exists()  # nobody else is left to remove it
 
 
+@pytest.mark.parametrize("what", ["folder", "another in its place", "socket"])
+def test_detached_commands_end_when_nobody_can_find_them(
+    mark: str, tmp_path: Path, what: str
+) -> None:
+    folder, path, cancel = tmp_path / "main", tmp_path / "ssh.sock", tmp_path / "cancelled"
+    folder.mkdir()
+    task = {
+        "argv": ["sh", "-c", f"touch {path}; echo ready; cat"],
+        "keeps_stdin": True,
+        "cancel": cancel_into(cancel),
+        "socket": str(path),
+    }
+    detach = f"from pathlib import Path\nguarded.detach([Path({str(folder)!r})])"
+    with notebook(task, more=f"{detach}; time.sleep(0.5); print('left', flush=True)") as process:
+        wait_for(process, "left")
+        process.kill()
+        process.wait()
+        with pytest.raises(AssertionError):
+            until(lambda: not processes_with(MARK, mark), "ended", 1.5)
+        if what == "socket":
+            path.unlink()
+        else:
+            folder.rmdir()
+        if what == "another in its place":
+            folder.mkdir()
+        until(lambda: not processes_with(MARK, mark), "all have ended", 10)
+    assert cancelled(cancel) == ["once"]
+
+
 @pytest.mark.parametrize("taken", [False, True])
 def test_the_folders_of_a_notebook_that_was_killed_go_unless_another_has_their_names(
     mark: str, tmp_path: Path, taken: bool
