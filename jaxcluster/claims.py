@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import enum
+import errno
 import fcntl
 import json
 import os
@@ -285,8 +286,9 @@ def _one_at_a_time(root: Path) -> Iterator[None]:
     try:
         lock = os.open(root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
+        hint = "ulimit -n 4096" if error.errno == errno.EMFILE else CHOOSE
         raise JaxClusterError(
-            f"{runtime_root()}/.lock can't be opened: {error.strerror}.", CHOOSE
+            f"{runtime_root()}/.lock can't be opened: {error.strerror}.", hint
         ) from None
     deadline = time.monotonic() + LOCK_S
     try:

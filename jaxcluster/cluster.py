@@ -273,7 +273,7 @@ class Cluster:
         started = time.perf_counter()
         self.world.end()
         allocation = self._allocation
-        if self.life.state is State.REPLACING and allocation is not None and allocation.is_held:
+        if self.life.state is State.REPLACING and allocation is not None:
             registry.remove_connection_files(self.record)  # nobody else gets its name meanwhile
             allocation.clear()
         else:
@@ -848,10 +848,13 @@ def _start_world(
     began = time.perf_counter()
     sweep(registry.runtime_root())
     kept.sweep()
-    is_kept = allocation is not None and allocation.is_held
-    if allocation is None or not is_kept:
+    is_kept = allocation is not None
+    if allocation is None:
         spec, claimed = claim(spec)
         allocation = allocate(claimed, spec)
+    elif not allocation.is_held:  # its folder is gone
+        spec, claimed = claim(spec)
+        allocation.take(claimed)
     starting = Starting(spec, say, began + spec.timeout_s, allocation)
     try:
         watch(starting)

@@ -293,6 +293,26 @@ def check_wishes(spec: ClusterSpec) -> None:
             )
 
 
+def check_reach(spec: ClusterSpec, first: str, others: Sequence[str]) -> None:
+    """Refuse a coordinator that the ranks of other hosts than the first can't reach.
+
+    Args:
+      first: the first host's address.
+      others: the other hosts' names.
+
+    Raises:
+      UsageError: it was placed on a Unix socket or on a loopback address, and there are others.
+    """
+    for name in ("coordinator_address", "coordinator_bind_address"):
+        address = getattr(spec, name)
+        if others and address is not None and _is_loopback(address):
+            raise UsageError(
+                f"{name} is {address!r}: the ranks on {', '.join(others)} can't reach that on the "
+                "first host.",
+                f"Leave it away, or: --{name.replace('_', '-')} {first}:41234",
+            )
+
+
 def is_count(value: object) -> bool:
     """Whether it is a whole number from 1 on."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1

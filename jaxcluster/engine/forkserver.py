@@ -246,6 +246,7 @@ class ForkServer:
             self._send(connection, event="spawned", id=id, pids=pids)
         elif command in ("kill", "stop"):
             if command == "stop":
+                self.exits.clear()  # those of the processes that come next are others
                 for other in [c for c in self.connections.values() if c is not connection]:
                     self._send(other, event="stopping")  # the exits that follow are expected
             pids = list(self.children) if command == "stop" else message["pids"]

@@ -193,7 +193,7 @@ class Fleet:
         """Send a command to the fork servers of all hosts that are not lost.
 
         Returns:
-          Their answers as one; the exits that they tell of are joined.
+          Their answers as one; the exits that they tell of are joined, each with its host's name.
 
         Raises:
           LaunchError: one of them does not answer within ``timeout_s``.
@@ -204,7 +204,8 @@ class Fleet:
         for place, (_, answer) in asked:
             try:
                 reply = answer.get(timeout=max(0.0, deadline - time.monotonic()))
-                joined = {**reply, "exits": [*joined["exits"], *reply.get("exits", [])]}
+                exits = [{**exit, "host": place.name} for exit in reply.get("exits", [])]
+                joined = {**reply, "exits": joined["exits"] + exits}
             except queue.Empty:
                 raise LaunchError(
                     f"The fork server of host {place.name} did not answer {cmd!r} within "

@@ -147,6 +147,12 @@ class Allocation:
         """Whether the name is this process's still."""
         return self.claim.is_held
 
+    def take(self, claim: claims.Claim) -> None:
+        """Go on under another claim, since the folder of the first one is gone."""
+        self.rest()  # the fork server's socket may have gone, too
+        self.claim.let_go()
+        self.claim, self.folder = claim, registry.folder(claim.name)
+
     def prepare(
         self,
         spec: wire.ClusterSpec,
@@ -201,7 +207,8 @@ class Allocation:
 
     def clear(self) -> None:
         """After the end of its ranks: what they have left goes, for the next ones."""
-        self.claim.empty()
+        if self.is_held:
+            self.claim.empty()
         if self._supervisor is not None:
             self._supervisor.on_event = None
 

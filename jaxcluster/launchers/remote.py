@@ -29,7 +29,7 @@ from jaxcluster.launchers.base import AgentOptions, Launcher, describe
 from jaxcluster.launchers.commands import Launch, StartedAgent
 from jaxcluster.launchers.fleet import Event, Fleet, Place
 from jaxcluster.launchers.hosts import ranks_by_host
-from jaxcluster.launchers.local import Process
+from jaxcluster.launchers.local import Process, check_files
 from jaxcluster.launchers.options import launcher_of
 from jaxcluster.launchers.supervisor import import_time_settings
 from jaxcluster.launchers.sync import Sync, Wish, wish_of
@@ -109,6 +109,7 @@ class HostAllocation:
         self.fleet: Fleet | None = None
         self._launch: Launch | None = None
         self._sync: Sync | None = None
+        self._keys: Keys | None = None
         self._own_folder = self.folder / launch_folder(claim.id)
         self._shared: Path | None = None  # the launcher's folder where hosts must share it
 
@@ -116,6 +117,20 @@ class HostAllocation:
     def is_held(self) -> bool:
         """Whether the name is this process's still."""
         return self.claim.is_held
+
+    def take(self, claim: claims.Claim) -> None:
+        """Go on under another claim, since the folder of the first one is gone.
+
+        The agents stay, and so does what ranks have saved on their hosts. Their tunnels' sockets
+        went with the folder: what is connected stays so, and nobody else can attach.
+        """
+        self.claim.let_go()
+        self.claim, self.folder = claim, registry.folder(claim.name)
+        if self._keys is not None and self._launch is not None:
+            self._own_folder.mkdir(parents=True, mode=0o700, exist_ok=True)  # a successor's tunnel
+            self._own_folder = self.folder / launch_folder(claim.id)
+            self._write_keys(self._keys)
+            self._launch.look_after([self.folder])
 
     def prepare(
         self,
@@ -134,6 +149,7 @@ class HostAllocation:
         """
         deadline = time.monotonic() + timeout_s
         if self.fleet is None:
+            check_files(0)
             self._bring_up(spec, say, deadline)
         else:
             self._bring_back(say, deadline)
@@ -189,12 +205,15 @@ class HostAllocation:
 
     def _make_keys(self) -> Keys:
         """The cluster's own; the secret one lies in its folder, for other processes of the user."""
-        keys = new_keys()
+        keys = self._keys = new_keys()
+        self._write_keys(keys)
+        return keys
+
+    def _write_keys(self, keys: Keys) -> None:
         path = self._own_folder
         path.mkdir(mode=0o700, exist_ok=True)
         with open(os.open(path / KEYS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump({"public": keys.public, "secret": keys.secret}, file)
-        return keys
 
     def _bring_back(self, say: Say, deadline: float) -> None:
         """Another agent for each host that is lost. On the host it first ends what is left of the
@@ -240,7 +259,8 @@ class HostAllocation:
 
     def clear(self) -> None:
         """After the end of its ranks: what they have left goes, for the next ones."""
-        self.claim.empty()
+        if self.is_held:
+            self.claim.empty()
         if self.fleet is not None:
             self.fleet.on_event = None
             for one in self.fleet.places:
@@ -260,7 +280,7 @@ class HostAllocation:
         """
         assert self.fleet is not None and self._launch is not None
         self.fleet.command("detach", detached=True)
-        self._launch.detach()
+        self._launch.detach(self.folder)
 
     def let_go(self) -> None:
         """Take no part in it any more. The agents run on, detached."""
@@ -679,6 +699,7 @@ def place(
     placed = dataclasses.replace(spec, num_processes=sum(counts), platform=platform)
     topology.check_spec(placed)
     topology.check_wishes(placed)
+    topology.check_reach(placed, places[0].address, [one.name for one in places[1:]])
     return placed
 
 

@@ -174,8 +174,8 @@ class Slurm(Launcher):
             ("mem", self.mem),
             ("gres", self.gres),
             ("constraint", self.constraint),
-            ("output", f"{folder}/job.out"),
-            ("error", f"{folder}/job.err"),
+            ("output", f"{folder.replace('%', '%%')}/job.out"),
+            ("error", f"{folder.replace('%', '%%')}/job.err"),
             ("open-mode", "append"),
             # A second start would find no notebook that waits for it.
             ("no-requeue", None),

@@ -149,7 +149,7 @@ class SSH(Launcher):
                     f"{tunnel.here} is too long for the path of a Unix socket.",
                     "Set JAXCLUSTER_RUNTIME_DIR to a shorter folder, or use --direct.",
                 )
-            listen, forward = tunnel.there, ["-L", f"{tunnel.here}:{tunnel.there}"]
+            listen, forward = tunnel.there, ["-L", f"{forwarded(tunnel.here)}:{tunnel.there}"]
         try:
             there = remote_command(agent, listen)
         except ValueError as error:
@@ -183,6 +183,22 @@ class SSH(Launcher):
         user = host.user or self.user
         login = f"{ssh} {user + '@' if user else ''}{host.name}"
         return explain_ssh(end, host.name, login)
+
+
+def forwarded(path: str) -> str:
+    """The path of a Unix socket here, as ``ssh -L`` reads it.
+
+    Raises:
+      UsageError: ssh would read a variable in it.
+    """
+    if "${" in path:
+        raise UsageError(
+            f"ssh can't make {path}: it reads a variable there.",
+            "Set JAXCLUSTER_RUNTIME_DIR to a folder without one, or use --direct.",
+        )
+    for special, quoted in (("\\", "\\\\"), (":", "\\:"), ("%", "%%")):
+        path = path.replace(special, quoted)
+    return path
 
 
 def remote_command(agent: AgentOptions, listen: str) -> str:

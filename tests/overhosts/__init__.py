@@ -99,7 +99,8 @@ def _redirect(module: Any) -> None:
         is_count = isinstance(num_processes, int) and num_processes > 0
         here = options.get("launcher", "local") == "local"
         if here and (is_count or num_processes is None):
-            where = shares(num_processes or 2, hosts())
+            num_processes = num_processes or 2
+            where = shares(num_processes, hosts())
             options = {**options, "launcher": "ssh", "hosts": where}
         return make_spec(num_processes, **options)
 

@@ -69,7 +69,7 @@ def test_what_an_earlier_cell_switched_off_is_on_again(start: Start, off: str) -
     cluster = start(2, devices_per_process=1)
     cluster.run(SETUP)
     cluster.run(off)
-    with pytest.raises(RankDied, match=r"\(aborted\) at cell \[9\] line 1"):
+    with pytest.raises(RankDied, match=rf"\(aborted\){place(cluster, 1)} at cell \[9\] line 1"):
         cluster.run("if rank == 1: os.abort()", execution_count=9, show=False)
 
 

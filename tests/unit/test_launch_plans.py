@@ -151,6 +151,18 @@ def test_a_socket_s_path_is_not_too_long() -> None:
     SSH(HOSTS, direct=True).render(AGENT, "/" + "x" * 100)
 
 
+def test_the_folder_of_a_launch_may_have_any_name() -> None:
+    """ssh splits what follows -L at colons and reads % and ${ in it, and sbatch reads %."""
+    argv = SSH(HOSTS[:1]).render(AGENT, "/f:a %20b\\c").commands[0].argv
+    here, _, there = argv[argv.index("-L") + 1].rpartition(":")
+    assert here == "/f\\:a %%20b\\\\c/ssh-0.sock"
+    assert there.startswith("/tmp/jaxcluster-")
+    with pytest.raises(UsageError, match="it reads a variable there"):
+        SSH(HOSTS).render(AGENT, "/${HOME}")
+    script = LAUNCHERS["slurm"].render(AGENT, "/f%20b").files[0].text
+    assert "--output=/f%%20b/job.out\n" in script
+
+
 def test_the_remote_line_is_one_that_people_can_read() -> None:
     agent = AgentOptions("main", "key", "/usr/bin/python3")
     assert remote_command(agent, "/tmp/s") == (

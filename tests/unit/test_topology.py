@@ -12,6 +12,7 @@ from jaxcluster.errors import PlanError, UsageError
 from jaxcluster.topology import (
     TPU_TOPOLOGY,
     RankPlan,
+    check_reach,
     choose_platform,
     default_num_processes,
     describe_plan,
@@ -466,3 +467,15 @@ def test_dry_run_shows_the_users_local_device_ids() -> None:
 def test_a_plan_can_not_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         plan(1).notes = ("x",)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("address", ["unix:/tmp/x.sock", "127.0.0.1:41234", "localhost:41234"])
+def test_a_coordinator_that_other_hosts_cannot_reach_is_refused(address: str) -> None:
+    for name in ("coordinator_address", "coordinator_bind_address"):
+        spec = ClusterSpec(name="main", num_processes=2, **{name: address})
+        with pytest.raises(UsageError, match=r"the ranks on h2, h3 can't reach that") as caught:
+            check_reach(spec, "10.0.0.1", ["h2", "h3"])
+        assert f"--{name.replace('_', '-')} 10.0.0.1:41234" in caught.value.hint
+        check_reach(spec, "10.0.0.1", [])  # one host alone
+    good = ClusterSpec(name="main", num_processes=2, coordinator_address="10.0.0.1:41234")
+    check_reach(good, "10.0.0.1", ["h2"])
