@@ -9,7 +9,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from jaxcluster import wire
 
@@ -329,18 +329,6 @@ def different_tree(one: wire.ValueReport, other: wire.ValueReport) -> str:
     words = [f"lacks {''.join(min(here - there))}"] if here - there else []
     words += [f"has {''.join(min(there - here))} more"] if there - here else []
     return "another tree: " + (" and ".join(words) or "its leaves are in another order")
-
-
-def leaf_layout(tree: TreeLayout, number: int) -> ArrayLayout:
-    """The layout of one row of a tree, under the leaf's own name."""
-    row = tree.rows[number]
-    return replace(
-        tree.layouts[row.use],
-        name=tree.name + "".join(row.path),
-        age_s=tree.age_s,
-        stale=tree.stale,
-        notes={**tree.layouts[row.use].notes, **tree.notes},
-    )
 
 
 # --------------------------------------------------------------------------- boxes

@@ -7,6 +7,7 @@ their answers mean, and ``recovery`` brings them back into lockstep.
 from __future__ import annotations
 
 import contextvars
+import dataclasses
 import queue
 import threading
 import time
@@ -22,18 +23,15 @@ from jaxcluster import (
     selfcheck,
     silence,
     undoing,
+    verdict,
     wire,
 )
 from jaxcluster.errors import (
     RESTART_HINT,
-    CellFailed,
     CellInterrupted,
-    Divergence,
-    RankDied,
-    RankHung,
 )
 from jaxcluster.link import Event, Sink
-from jaxcluster.outputs import CellRecord, traceback_lines
+from jaxcluster.outputs import CellRecord
 from jaxcluster.ranks import begin_ranks, name_ranks
 from jaxcluster.restart import Restored
 from jaxcluster.world import World
@@ -135,7 +133,8 @@ class RunningCell:
         self._say_faults()
         if self._stopped is not None:
             raise self._stopped
-        self._raise()
+        if (error := verdict.verdict(self._end())) is not None:
+            raise error
         if self._listener_error is not None:
             raise self._listener_error
         return self.record
@@ -535,7 +534,7 @@ class RunningCell:
             self.report is not None
             or self._watch.why == "timeout"
             or any(one.died for one in self.record.records.values())
-            or any(error.ename == "Divergence" for error in errors)  # strict mode
+            or any(error.heard is not None for error in errors)  # strict mode
         )
 
     def _take_back(self) -> undoing.Undone:
@@ -592,93 +591,55 @@ class RunningCell:
         ids = self._world.link.request_each(body, "interrupt", sink=self._sink)
         self._interrupts.update(ids)
 
-    def _raise(self) -> None:
-        record, watch, hosts = self.record, self._watch, self._world.hosts
+    def _end(self) -> verdict.Ending:
+        """How the cell has ended, once what can be recovered is."""
+        record, watch = self.record, self._watch
+        death = self._recover_from_death()
+        ending = verdict.Ending(
+            record, watch.why, watch.interrupted, watch.timeout_s, watch.grace_s,
+            self._world.hosts, death,
+        )  # fmt: skip
+        if death is not None:
+            return ending
+        world = self._world
+        return dataclasses.replace(
+            ending,
+            silent=self.silent,
+            unanswered=self._say_silent() if self.silent else (),
+            report=self.report,
+            is_diverged=world.divergence is not None,
+            recovered=self._recovered,
+            undone=self._say_undone() if self._undone is not None and not self._recovered else "",
+            places=self._places,
+            explain_missing=world.explain_missing,
+        )
+
+    def _recover_from_death(self) -> verdict.Death | None:
+        """Where ranks died, or were ended since they hung: what was done about it."""
+        record, hosts = self.record, self._world.hosts
         died = {r: rec.died for r, rec in record.records.items() if rec.died}
         if self._killed:
             told = (
                 f"Cell [{record.execution_count}] was interrupted, and "
-                f"{name_ranks(self._killed, hosts)} did not answer for {watch.answer_s:g} s, so "
-                "it was ended."
+                f"{name_ranks(self._killed, hosts)} did not answer for "
+                f"{self._watch.answer_s:g} s, so it was ended."
             )
             whys = [f"Rank {rank} {why}." for rank, why in sorted(self._killed.items())]
             told = "\n".join([told, *whys])
-            raise RankDied(told, self._recover(told), sorted(self._killed))
+            return verdict.Death(told, self._recover(told), sorted(self._killed))
         if died:
             rank, why = next(iter(sorted(died.items())))
             log_end = f"The end of rank {rank}'s log: {self._world.log_excerpt(rank)}"
-            number = record.execution_count
-            told = f"{begin_ranks(died, hosts)} died in cell [{number}]: {why}."
-            raise RankDied(told, self._recover(told, log_end), sorted(died))
-        failed = {
-            r: e for r, e in record.errors.items() if record.replies[r].status != "interrupted"
-        }
-        hints = []
-        if self.silent:
-            hints.append(self._say_silent())
-        interrupted = [r for r, reply in record.replies.items() if reply.status == "interrupted"]
-        if self.report is not None:
-            hints.append(str(self.report))
-        if self._recovered:
-            hints.append(self._recovered)
-        elif self._world.divergence is not None:
-            hints.append(f"The ranks have diverged. {RESTART_HINT}")
-        if self._undone is not None and not self._recovered:
-            hints.append(self._say_undone())
-        if failed and all(error.ename == "Divergence" for error in failed.values()):
-            # Strict mode: nothing was launched, and JAX's frames say nothing more.
-            # A rank says what it had heard when it raised: whoever raised last has heard most.
-            said = min((e.evalue for e in failed.values()), key=lambda s: "nothing yet" in s)
-            raise Divergence(f"Cell [{record.execution_count}]: {said}.", "\n".join(hints))
-        if failed:
-            if interrupted and self.report is None:
-                were = "was" if len(interrupted) == 1 else "were"
-                hints.append(
-                    f"{begin_ranks(interrupted, hosts)} had not ended the cell "
-                    f"{watch.grace_s:g} s later and {were} interrupted."
-                )
-            first = min(failed)
-            hints += diagnose.kind_hints(failed[first].evalue)
-            if failed[first].ename == "ModuleNotFoundError":
-                hints += self._world.explain_missing(failed[first].evalue, sorted(failed))
-            raise CellFailed(
-                f"{failed[first].ename} on {name_ranks(failed, hosts)}: {failed[first].evalue}",
-                "\n".join(hints),
-                sorted(failed),
-                failed[first].ename,
-                traceback_lines(record, hosts),
-            )
-        if self.silent:
-            raise RankHung(
-                f"Cell [{record.execution_count}] did not end on {name_ranks(self.silent, hosts)}.",
-                "\n".join(hints),
-                self.silent,
-            )
-        if self.report is not None:
-            raise Divergence(str(self.report), "\n".join(hints[1:]), self.report)
-        if watch.why == "timeout":
-            hints.append("Give it longer with %%spmd --timeout, or leave the limit away.")
-            told = (
-                f"Cell [{record.execution_count}] took more than {watch.timeout_s:g} s and was "
-                f"interrupted on {name_ranks(watch.interrupted, hosts)}."
-            )
-            raise CellFailed(
-                "\n".join([told, *self._places]),
-                "\n".join(hints),
-                watch.interrupted,
-                "TimeoutError",
-            )
-        if interrupted or (watch.why == "stop" and not record.ok):
-            stopped = interrupted or watch.interrupted
-            told = f"cell [{record.execution_count}] was stopped on {name_ranks(stopped, hosts)}."
-            raise CellInterrupted("\n".join([told, *hints]), stopped)
+            told = f"{begin_ranks(died, hosts)} died in cell [{record.execution_count}]: {why}."
+            return verdict.Death(told, self._recover(told, log_end), sorted(died))
+        return None
 
     def _say_first_error(self) -> str:
         rank, error = min(self.record.errors.items())
         line = f", line {error.lineno}" if error.lineno else ""
         waiting = begin_ranks(self._watch.open_ranks, self._world.hosts)
         verb = "has" if len(self._watch.open_ranks) == 1 else "have"
-        if error.ename == "Divergence":  # strict mode: all that is known is told at the end
+        if error.heard is not None:  # strict mode: all that is known is told at the end
             who = begin_ranks(self.record.errors, self._world.hosts)
             return (
                 f"{who} diverged in strict mode, with nothing launched. {waiting} {verb} "
@@ -708,10 +669,9 @@ class RunningCell:
                 "please report it.\n"
             )
 
-    def _say_silent(self) -> str:
+    def _say_silent(self) -> list[str]:
         lines = self._tell_unanswered(self.silent)
-        lines.append(f"%jaxcluster status shows them. {RESTART_HINT}")
-        return "\n".join(lines)
+        return [*lines, f"%jaxcluster status shows them. {RESTART_HINT}"]
 
     def _say_unanswered(self, ranks: Sequence[int]) -> None:
         """Soon after a stop or a timeout: who is still waited for, and why."""

@@ -166,12 +166,17 @@ class RankOutput:
 
 @dataclass(frozen=True)
 class ErrorInfo:
-    """An exception of a rank, rendered there: ``traceback`` is IPython's, in the cell's lines."""
+    """An exception of a rank, rendered there: ``traceback`` is IPython's, in the cell's lines.
+
+    ``heard`` is set by strict mode alone, where programs differed and none was launched: how many
+    ranks' announcements the rank had heard by then.
+    """
 
     ename: str
     evalue: str
     traceback: list[str]
     lineno: int | None = None
+    heard: int | None = None
 
 
 @dataclass(frozen=True)
@@ -188,7 +193,7 @@ class NameChanges:
 
 @dataclass(frozen=True)
 class CellReply:
-    """How a cell ended on a rank. ``status``: ``ok``, ``error``, ``interrupted`` or ``refused``.
+    """How a cell ended on a rank. ``status``: ``ok``, ``error`` or ``interrupted``.
 
     ``launches`` is the journal's: for each set of processes ("0,1,2,3") the number of programs
     that it has launched together and their rolling hash; equal on the set's members while they are
@@ -436,15 +441,6 @@ class VariableInfo:
     sharding: str
     nbytes: int
     nbytes_per_device: int
-    spans: bool
-
-
-@dataclass(frozen=True)
-class NameInfo:
-    """One name of a rank's namespace."""
-
-    name: str
-    type: str
     spans: bool
 
 

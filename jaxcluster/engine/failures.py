@@ -15,6 +15,18 @@ MAX_CHAIN = 100  # causes and contexts
 NO_MESSAGE = "(its message could not be had)"
 
 
+class Divergence(RuntimeError):
+    """Strict mode: the ranks of a program were about to launch different ones, and launched none.
+
+    Attributes:
+      heard: how many of them had announced theirs.
+    """
+
+    def __init__(self, message: str, heard: int) -> None:
+        super().__init__(message)
+        self.heard = heard
+
+
 def error_info(
     error: BaseException, lines: Sequence[Any], cells: Container[str], *, ask: bool = True
 ) -> wire.ErrorInfo:
@@ -30,6 +42,7 @@ def error_info(
         evalue=message_of(error) if ask else NO_MESSAGE,
         traceback=_cut(lines),
         lineno=line_of(error, cells),
+        heard=error.heard if type(error) is Divergence else None,
     )
 
 

@@ -14,16 +14,13 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.engine import jax_private
+from jaxcluster.engine.failures import Divergence
 from jaxcluster.engine.journal import Journal, Program
 
 POLL_S = 0.0005
 SLOW_POLL_S = 0.02  # once a rank is so late that it hardly matters
 SLOW_AFTER_S = 0.1
 REST_S = 0.1  # that the other ranks get to announce theirs once two differ, to be told as well
-
-
-class Divergence(RuntimeError):
-    """The processes of a program were about to launch different ones. Nothing was launched."""
 
 
 class Strict:
@@ -92,7 +89,7 @@ class Strict:
                 differing_since = differing_since or now
                 if complete or now - differing_since > REST_S:
                     self._divergences += 1
-                    raise Divergence(self._tell(said, expected))
+                    raise Divergence(self._tell(said, expected), len(said))
             elif complete:
                 return
             late = now - started > SLOW_AFTER_S

@@ -26,7 +26,7 @@ KEPT_RECORDS = 50
 KEPT_CHARS = 50_000_000  # of all kept records together
 RECORDS_S = 1.0  # between two looks at what runs on this machine
 
-STATUS = {"ok": "done", "error": "failed", "interrupted": "interrupted", "refused": "failed"}
+STATUS = {"ok": "done", "error": "failed", "interrupted": "interrupted"}
 
 
 @dataclass

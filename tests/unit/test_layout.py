@@ -196,9 +196,9 @@ def test_alike_leaves_share_a_layout_and_sums_count_every_leaf() -> None:
     assert found.nbytes == 10 * sum(whole)
     each = [512 * 512 * 4 // 8, 512 * 4 // 2, 512 * 2048 * 4 // 8, 4]
     assert set(found.bytes_per_device.values()) == {10 * sum(each)}
-    leaf = layout.leaf_layout(found, 2)
-    assert leaf.name == "params['layers'][0]['up']"
-    assert leaf.shape == (512, 2048)
+    row = found.rows[2]
+    assert "".join(row.path) == "['layers'][0]['up']"
+    assert found.layouts[row.use].shape == (512, 2048)
 
 
 def test_a_row_that_stands_for_many_leaves_counts_as_many() -> None:
