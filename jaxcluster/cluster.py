@@ -55,7 +55,7 @@ from jaxcluster.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
 from jaxcluster.respawn import Respawn
 from jaxcluster.restart import Restored
-from jaxcluster.running import Listener, RunningCell
+from jaxcluster.running import CellOptions, Listener, RunningCell
 from jaxcluster.starting import (
     Progress,
     Starting,
@@ -452,16 +452,9 @@ class Cluster:
           RankDied: a rank's process ended.
           RankHung: some ranks did not answer an interrupt.
         """
-        running = self.submit(
-            source,
-            ranks=ranks,
-            timeout_s=timeout_s,
-            execution_count=execution_count,
-            shown_ranks=shown_ranks,
-            on_output=on_output or (_print_first if show else None),
-            on_notice=on_notice,
-        )
-        return running.wait()
+        on_output = on_output or (_print_first if show else None)
+        options = CellOptions(ranks, timeout_s, execution_count, shown_ranks, on_output, on_notice)
+        return self._submit(source, options).wait()
 
     def submit(
         self,
@@ -482,47 +475,37 @@ class Cluster:
         Args:
           cell_id: Jupyter's, for the panel.
         """
+        options = CellOptions(
+            ranks, timeout_s, execution_count, shown_ranks, on_output, on_notice, cell_id
+        )
+        return self._submit(source, options)
+
+    def _submit(self, source: str, options: CellOptions) -> RunningCell:
         with self._changing:
-            cell = self._submit(
-                source,
-                ranks,
-                timeout_s,
-                execution_count,
-                shown_ranks,
-                on_output,
-                on_notice,
-                cell_id,
-            )
+            cell = self._send(source, options)
         events.tell(cell)
         return cell
 
-    def _submit(
-        self,
-        source: str,
-        ranks: Sequence[int] | None,
-        timeout_s: float | None,
-        execution_count: int | None,
-        shown_ranks: Sequence[int] | None,
-        on_output: Listener | None,
-        on_notice: Callable[[str], None] | None,
-        cell_id: str,
-    ) -> RunningCell:
+    def _send(self, source: str, options: CellOptions) -> RunningCell:
         self._check_open()
-        if timeout_s is not None:
-            arguments.check_seconds("A cell's time limit", timeout_s, "%%spmd --timeout 60")
+        if options.timeout_s is not None:
+            arguments.check_seconds("A cell's time limit", options.timeout_s, "%%spmd --timeout 60")
         rewrite.check_depth(source)
         source = rewrite.with_all_lines(source)
-        chosen = self.check_ranks(ranks)
-        shown = self.check_ranks(shown_ranks) if shown_ranks is not None else chosen[:1]
+        chosen = self.check_ranks(options.ranks)
+        shown = chosen[:1]
+        if options.shown_ranks is not None:
+            shown = self.check_ranks(options.shown_ranks)
+        number, cell_id = options.execution_count, options.cell_id
         self._refuse_if_stuck(chosen)
         self._refuse_if_diverged()
         self.world.bring_code()
         sink = Sink()
-        with self.world.turns.take(chosen, on_notice) as seq:
+        with self.world.turns.take(chosen, options.on_notice) as seq:
             request = wire.CellRequest(
                 seq=seq,
                 source=source,
-                execution_count=seq if execution_count is None else execution_count,
+                execution_count=seq if number is None else number,
                 ranks=chosen,
                 shown_ranks=shown,
                 cell_id=cell_id,
@@ -531,8 +514,8 @@ class Cluster:
             ids = self.link.request_each(each, "cell", sink=sink)
         record = CellRecord(seq, request.execution_count, source, chosen, cell_id=cell_id)
         self.last = record
-        cell = RunningCell(self, record, sink, ids, timeout_s, on_output)
-        cell.on_notice = on_notice
+        cell = RunningCell(self, record, sink, ids, options.timeout_s, options.on_output)
+        cell.on_notice = options.on_notice
         self._background = [c for c in self._background if not c.done] + [cell]
         return cell
 

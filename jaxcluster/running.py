@@ -46,6 +46,19 @@ REPLAY_AFTER_S = 0.2  # that interrupted ranks get to leave by themselves
 Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
 
 
+@dataclasses.dataclass(frozen=True)
+class CellOptions:
+    """How a cell is to be run: see ``Cluster.run``. ``cell_id`` is Jupyter's, for the panel."""
+
+    ranks: Sequence[int] | None = None
+    timeout_s: float | None = None
+    execution_count: int | None = None
+    shown_ranks: Sequence[int] | None = None
+    on_output: Listener | None = None
+    on_notice: Callable[[str], None] | None = None
+    cell_id: str = ""
+
+
 class Owner(Protocol):
     """Whose cell it is: a ``Cluster``, as far as a cell knows it."""
 
