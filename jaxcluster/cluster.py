@@ -19,8 +19,8 @@ from typing import Any
 from jaxcluster import (
     arguments,
     claims,
-    diagnose,
     events,
+    findings,
     kept,
     recovery,
     registry,
@@ -142,7 +142,7 @@ class Cluster:
         return self.world.dead
 
     @property
-    def divergence(self) -> diagnose.Report | None:
+    def divergence(self) -> findings.Report | None:
         """Why no cell may run; None while the ranks are in lockstep."""
         return self.world.divergence
 

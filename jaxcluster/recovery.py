@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxcluster import diagnose, selfcheck, skipped, wire
+from jaxcluster import diagnose, findings, lockstep, selfcheck, skipped, wire
 from jaxcluster.errors import NoCluster
 from jaxcluster.link import Link, Sink
 from jaxcluster.ranks import name_ranks
@@ -71,17 +71,17 @@ class Replay:
 
     link: Link
     seq: int | None = None
-    pending: dict[int, diagnose.Reason] = field(default_factory=dict)
+    pending: dict[int, findings.Reason] = field(default_factory=dict)
     is_patient: bool = False
     others_run: bool = False
     threads: tuple[int, ...] = ()
     ran: dict[int, int] = field(default_factory=dict)
     stuck: str = ""
-    counts: dict[int, diagnose.Counts] = field(default_factory=dict)
+    counts: dict[int, lockstep.Counts] = field(default_factory=dict)
     _handed_out: Mapping[int, int] = field(default_factory=dict)
     _sink: Sink = field(default_factory=Sink)
     _asked: dict[int, list[wire.Launch]] = field(default_factory=dict)
-    _held: dict[int, diagnose.Counts] = field(default_factory=dict)
+    _held: dict[int, lockstep.Counts] = field(default_factory=dict)
     _shipped: set[int] = field(default_factory=set)
     _exported: dict[int, bytes] = field(default_factory=dict)
     _course: Any = None
@@ -96,7 +96,7 @@ class Replay:
         """
         self._collect()
         reports = ask_reports(self.link, timeout_s=answer_s)
-        counts: dict[int, diagnose.Counts] = {
+        counts: dict[int, lockstep.Counts] = {
             rank: report.state.launches for rank, report in reports.items()
         }
         idle = {r for r, report in reports.items() if self._is_idle(report.state)}
@@ -107,7 +107,7 @@ class Replay:
         )
         if len(reports) == len(self.link.ranks) == len(idle) and not self._asked:
             self.counts = counts
-            if diagnose.in_lockstep(counts):
+            if lockstep.in_lockstep(counts):
                 return True
         todo = skipped.to_replay(counts, {r: rep.launches for r, rep in reports.items()})
         if todo is None:
@@ -143,7 +143,7 @@ class Replay:
         rank: int,
         launches: Sequence[wire.Launch],
         shipped: dict[int, bytes],
-        counts: diagnose.Counts,
+        counts: lockstep.Counts,
     ) -> None:
         self._asked[rank] = list(launches)
         self._held[rank] = counts
@@ -286,7 +286,7 @@ def bring_back(turns: Turns, link: Link, replay: Replay) -> str:
                 return "completed"
             replay.stuck = "not all ranks count from zero again"
             return ""
-        if not diagnose.in_lockstep(verdict.counts):
+        if not lockstep.in_lockstep(verdict.counts):
             replay.stuck = "something else was launched while they were checked"
             return ""
         return "replayed"

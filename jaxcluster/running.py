@@ -18,7 +18,10 @@ from jaxcluster import (
     deadlock,
     diagnose,
     events,
+    explain,
+    findings,
     health,
+    lockstep,
     recovery,
     selfcheck,
     silence,
@@ -106,7 +109,7 @@ class RunningCell:
         self.record = record
         self.silent: tuple[int, ...] = ()
         self.done = False
-        self.report: diagnose.Report | None = None
+        self.report: findings.Report | None = None
         self.evidence: Mapping[int, wire.RankReport] = {}
         self.on_notice: Callable[[str], None] | None = None
         self._recovered = ""
@@ -127,7 +130,7 @@ class RunningCell:
         self._ended: threading.Event | None = None  # where it is carried through on a thread
         self._before: Mapping[int, wire.RankReport] = {}  # what the ranks said at the last look
         self._are_silent: set[int] = set()  # at the last look
-        self._suspicion: diagnose.Suspicion | None = None
+        self._suspicion: findings.Suspicion | None = None
         self._circle: list[str] = []  # one that is not certain, in words
         self._foreign_since: float | None = None  # another cell's finding is in the way
         self._left_early = False  # the stop button was pressed again: no rank is waited for
@@ -350,9 +353,9 @@ class RunningCell:
         if self._circle:
             lines += self._circle
         elif suspicion is not None and not suspicion.has("moment"):
-            lines.append(suspicion.tell(waited))
+            lines.append(explain.tell_suspicion(suspicion, waited))
         elif self.record.replies and working:
-            lines += diagnose.tell_working(working, self.record.replies, waited, self._world.hosts)
+            lines += explain.tell_working(working, self.record.replies, waited, self._world.hosts)
         if lines:
             self._next_notice_at = 3 * waited
             self.on_notice("\n".join(lines) + "\n")
@@ -378,7 +381,7 @@ class RunningCell:
             expected=self._expected(),
         )
         self._before = reports
-        if isinstance(found, diagnose.Suspicion):
+        if isinstance(found, findings.Suspicion):
             self._suspicion = found
             found = None
         if found is None:
@@ -390,9 +393,9 @@ class RunningCell:
             self.cluster.recovered = ""
             events.tell()
 
-    def _find_circle(self, reports: Mapping[int, wire.RankReport]) -> diagnose.Report | None:
+    def _find_circle(self, reports: Mapping[int, wire.RankReport]) -> findings.Report | None:
         """Ranks that wait for each other, over all sets of processes."""
-        reports = {rank: diagnose.with_announced(report) for rank, report in reports.items()}
+        reports = {rank: lockstep.with_announced(report) for rank, report in reports.items()}
         counts = {rank: report.state.launches for rank, report in reports.items()}
         found = deadlock.circle(counts, {r: report.launches for r, report in reports.items()})
         if not found:
@@ -404,7 +407,7 @@ class RunningCell:
             self._circle = deadlock.tell(found)
             return None
         announced = any(reports[rank].announced is not None for rank in found)
-        return diagnose.Report(
+        return findings.Report(
             "circle",
             next(iter(found.values())).processes,
             None,
@@ -414,7 +417,7 @@ class RunningCell:
             is_hopeless=not announced,  # in strict mode nothing was launched
         )
 
-    def _concerns(self, found: diagnose.Report) -> bool:
+    def _concerns(self, found: findings.Report) -> bool:
         """Whether a finding is this cell's, or an earlier one's whose notebook does not mend it."""
         if found.concerns(self.record.seq):
             return True
@@ -443,7 +446,7 @@ class RunningCell:
             if self.report is not None:
                 return True
             counts = {rank: report.state.launches for rank, report in reports.items()}
-            if len(reports) == len(world.link.ranks) and diagnose.in_lockstep(counts):
+            if len(reports) == len(world.link.ranks) and lockstep.in_lockstep(counts):
                 world.counts.update(counts)
                 return False
             if (suspicion := self._suspicion) is not None:
@@ -486,7 +489,7 @@ class RunningCell:
         if self.cluster.closed:
             return
         ended = not (self._replay or self.report or self.silent or self._watch.interrupted)
-        whole = ended and diagnose.in_lockstep(world.counts)
+        whole = ended and lockstep.in_lockstep(world.counts)
         if ended and not whole and not world.dead:
             whole = not self._look_at_uneven_end()
         if not (world.dead or whole or self._is_left_to_others()):
@@ -497,7 +500,7 @@ class RunningCell:
     def _is_left_to_others(self) -> bool:
         """Whether nothing but an interrupt speaks for a check, and other cells run on the ranks."""
         ran = self._replay is not None and self._replay.ran
-        if self.report or self.silent or ran or not diagnose.in_lockstep(self._world.counts):
+        if self.report or self.silent or ran or not lockstep.in_lockstep(self._world.counts):
             return False
         return any(s.state == "running" or s.queued for s in self._world.status())
 
@@ -532,7 +535,7 @@ class RunningCell:
             )
         elif not any(self._is_in_another_cell(s) for s in world.status()):
             # Else that cell's end will settle it.
-            world.divergence = self.report or diagnose.unexplained(replay.stuck)
+            world.divergence = self.report or findings.unexplained(replay.stuck)
             cluster.recovered = ""
             self._take_back()
             if cluster.recovery == "auto":
@@ -577,10 +580,10 @@ class RunningCell:
     def _leave_unsettled(self) -> None:
         """Stop was pressed before the ranks were known to be in lockstep: no cell may run now."""
         world = self._world
-        settled = diagnose.in_lockstep(world.counts) and not self._unsettled
+        settled = lockstep.in_lockstep(world.counts) and not self._unsettled
         if not (self.cluster.closed or world.dead or settled):
             why = "the stop button ended their replay"
-            world.divergence = world.divergence or self.report or diagnose.unexplained(why)
+            world.divergence = world.divergence or self.report or findings.unexplained(why)
 
     def _recover(self, told: str, said: str = "") -> str:
         """What was done about a death or a hang for good, and about what the cell did."""
@@ -596,7 +599,7 @@ class RunningCell:
         names = recovery.assigned_names(self.record.source)
         reports = recovery.ask_reports(self._world.link, names, launches=1)
         record = self.record
-        return diagnose.tell_places(reports, ranks, record.source, record.execution_count)
+        return explain.tell_places(reports, ranks, record.source, record.execution_count)
 
     def _interrupt(self, ranks: Sequence[int], spare: bool) -> None:
         self._aborted_at = self._aborted_at or time.monotonic()

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxcluster import diagnose
+from jaxcluster import lockstep
 from jaxcluster.link import Event, Link, Sink
 from jaxcluster.ranks import name_ranks
 
@@ -31,7 +31,7 @@ class Verdict:
     """``why`` the ranks are not in lockstep, "" if they are; ``counts``: their launches by then."""
 
     why: str
-    counts: dict[int, diagnose.Counts] = field(default_factory=dict)
+    counts: dict[int, lockstep.Counts] = field(default_factory=dict)
 
 
 def prepare(link: Link) -> None:

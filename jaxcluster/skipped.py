@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from jaxcluster import wire
-from jaxcluster.diagnose import Counts, crossed, members, sets_of, uneven
+from jaxcluster.lockstep import Counts, crossed, members, sets_of, uneven
 
 _Key = tuple[str, int]  # a launch: the processes that share it, and its place among theirs
 

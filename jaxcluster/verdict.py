@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jaxcluster import diagnose, wire
+from jaxcluster import findings, hints, wire
 from jaxcluster.errors import (
     RESTART_HINT,
     CellFailed,
@@ -61,7 +61,7 @@ class Ending:
     death: Death | None = None
     silent: tuple[int, ...] = ()
     unanswered: Sequence[str] = ()
-    report: diagnose.Report | None = None
+    report: findings.Report | None = None
     is_diverged: bool = False
     recovered: str = ""
     undone: str = ""
@@ -135,7 +135,7 @@ def _failure(ending: Ending) -> CellFailed | None:
             f"{ending.grace_s:g} s later and {were} interrupted."
         )
     first = failed[min(failed)]
-    more += diagnose.kind_hints(first.evalue)
+    more += hints.kind_hints(first.evalue)
     if first.ename == "ModuleNotFoundError":
         more += ending.explain_missing(first.evalue, sorted(failed))
     return CellFailed(

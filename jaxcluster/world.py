@@ -13,7 +13,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxcluster import diagnose, events, kept, obituary, registry, silence, wire
+from jaxcluster import (
+    events,
+    findings,
+    kept,
+    lockstep,
+    obituary,
+    registry,
+    silence,
+    wire,
+)
 from jaxcluster.engine import procfs
 from jaxcluster.engine.facts import host_key
 from jaxcluster.engine.procfs import ProcessLook, Silence
@@ -78,8 +87,8 @@ class World:
         self.num_processes = record.spec.num_processes
         self.hosts = several_hosts({f.rank: f.hostname for f in record.facts})
         self.dead: dict[int, dict[str, Any]] = {}
-        self.counts: dict[int, diagnose.Counts] = {}
-        self.divergence: diagnose.Report | None = None
+        self.counts: dict[int, lockstep.Counts] = {}
+        self.divergence: findings.Report | None = None
         self.coordinator_died = ""
         self.is_strict = False
         self.names: dict[int, set[str]] = {}

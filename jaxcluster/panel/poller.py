@@ -6,7 +6,7 @@ import queue
 import time
 from collections.abc import Mapping
 
-from jaxcluster import diagnose, wire
+from jaxcluster import lockstep, wire
 from jaxcluster.link import Link, Sink
 
 SILENT_S = 3.0  # without an answer
@@ -91,7 +91,7 @@ def waiting(before: Mapping[int, wire.RankState], now: Mapping[int, wire.RankSta
     found = set()
     least: dict[str, int] = {}
     for processes in {p for state in now.values() for p in state.launches}:
-        known = [now[rank] for rank in diagnose.members(processes) if rank in now]
+        known = [now[rank] for rank in lockstep.members(processes) if rank in now]
         least[processes] = min((s.launches.get(processes, [0])[0] for s in known), default=0)
     for rank, state in now.items():
         old = before.get(rank)

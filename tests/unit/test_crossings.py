@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxcluster import diagnose, wire
+from jaxcluster import diagnose, findings, lockstep, wire
 from jaxcluster.engine.journal import Journal, Program
 from jaxcluster.skipped import to_replay
 
@@ -28,13 +28,13 @@ def report(rank: int, *programs: Program, taken_back: bool = False) -> wire.Rank
     return wire.RankReport(state, [], journal.tail(99))
 
 
-def found(*reports: wire.RankReport) -> diagnose.Report | diagnose.Suspicion | None:
+def found(*reports: wire.RankReport) -> findings.Report | findings.Suspicion | None:
     named = {r.state.rank: r for r in reports}
     return diagnose.diagnose(named, named, "", 1)
 
 
 def in_lockstep(*reports: wire.RankReport) -> bool:
-    return diagnose.in_lockstep({r.state.rank: r.state.launches for r in reports})
+    return lockstep.in_lockstep({r.state.rank: r.state.launches for r in reports})
 
 
 def test_one_order_is_in_lockstep() -> None:
@@ -47,7 +47,7 @@ def test_another_order_on_one_rank_is_found_and_told() -> None:
     reports = report(0, SUM, PART), report(1, PART, SUM), report(2, SUM), report(3, SUM)
     assert not in_lockstep(*reports)
     told = found(*reports)
-    assert isinstance(told, diagnose.Report)
+    assert isinstance(told, findings.Report)
     assert told.kind == "mismatch"
     assert str(told).startswith(
         "The ranks launched programs of ranks 0, 1 and of ranks 0-3 in anot"
@@ -95,5 +95,5 @@ def test_a_new_count_forgets_the_order() -> None:
 
 
 def test_members_of_a_pair_are_in_both_sets() -> None:
-    assert diagnose.members(wire.crossing("0,1,2", "1,2,13")) == [1, 2]
-    assert diagnose.members("1,12") == [1, 12]
+    assert lockstep.members(wire.crossing("0,1,2", "1,2,13")) == [1, 2]
+    assert lockstep.members("1,12") == [1, 12]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from jaxcluster import diagnose, wire
+from jaxcluster import diagnose, explain, findings, hints, lockstep, wire
 
 SUM, MAX, MUL = 11, 22, 33
 NAMES = {SUM: "jit(_reduce_sum)", MAX: "jit(_reduce_max)", MUL: "jit(multiply)"}
@@ -54,7 +54,7 @@ def a_moment_ago(reports):
 def look(reports, ended, source="", errors=None, told=None, before=None, expected=None):
     """The certain finding of two looks a moment apart; None where there is only a suspicion."""
     found = suspect(reports, ended, source, errors, told, before, expected)
-    return None if isinstance(found, diagnose.Suspicion) else found
+    return None if isinstance(found, findings.Suspicion) else found
 
 
 def suspect(reports, ended, source="", errors=None, told=None, before=None, expected=None):
@@ -170,7 +170,7 @@ def test_programs_of_a_part_of_the_ranks_concern_that_part_alone():
     reports = {r: report(r, [SUM] * 3, processes="0,1") for r in (0, 1)}
     reports |= {r: report(r, [MAX], processes="2,3") for r in (2, 3)}
     assert look(reports, ended=[0, 1, 2, 3]) is None
-    assert diagnose.in_lockstep({r: rep.state.launches for r, rep in reports.items()})
+    assert lockstep.in_lockstep({r: rep.state.launches for r, rep in reports.items()})
 
 
 def test_an_announced_launch_is_the_same_as_the_one_that_others_have_made_already():
@@ -204,7 +204,7 @@ class TestWhoMayLaunch:
 
     def test_one_look_is_not_enough(self):
         found = suspect(self.reports(), ended=[1], before={})
-        assert isinstance(found, diagnose.Suspicion)
+        assert isinstance(found, findings.Suspicion)
         assert found.has("moment")
 
     def test_two_looks_that_agree_are(self):
@@ -222,7 +222,7 @@ class TestWhoMayLaunch:
         reports = self.reports()
         found = suspect(reports, ended=[1], before=reports)
         assert found.has("busy")
-        assert "its main thread is busy with something else" in found.tell(3)
+        assert "its main thread is busy with something else" in explain.tell_suspicion(found, 3)
 
     def test_a_cell_of_anyone_that_waits_there_may_launch(self):
         assert suspect(self.reports(queued=1), ended=[1]).has("cell")
@@ -233,11 +233,11 @@ class TestWhoMayLaunch:
 
     def test_a_cell_of_anyone_that_runs_there_may_launch(self):
         found = suspect(self.reports(state="running", seq=6, cell=2, line=1), ended=[1])
-        assert "rank 1 still runs cell [2] line 1." in found.tell(3)
+        assert "rank 1 still runs cell [2] line 1." in explain.tell_suspicion(found, 3)
 
     def test_a_thread_may_launch_and_who_waits_for_whom_is_told(self):
         found = suspect(self.reports(background=["thread 'loader'"]), ended=[1])
-        assert found.tell(12.4) == (
+        assert explain.tell_suspicion(found, 12.4) == (
             "Ranks 0, 2, 3 wait for launch 1 (jit(_reduce_sum)) since some 12 s; rank 1 runs no "
             "cell, but thread 'loader' of its still runs."
         )
@@ -252,7 +252,7 @@ class TestWhoMayLaunch:
     ("kind", "released"), [("missing", True), ("mismatch", False), ("circle", False)]
 )
 def test_only_ranks_that_wait_for_a_missing_launch_can_be_released(kind, released):
-    assert diagnose.Report(kind, "0,1", 0, (1,), (0,)).is_releasable is released
+    assert findings.Report(kind, "0,1", 0, (1,), (0,)).is_releasable is released
 
 
 class TestWhoseFinding:
@@ -291,11 +291,11 @@ class TestWhoseFinding:
 class TestWords:
     def test_ranks_that_still_work_are_named_by_place(self):
         reports = {r: report(r, [], line=3) for r in (0, 2)} | {3: report(3, [], line=5)}
-        assert diagnose.tell_working(reports, [1], 5.2) == [
+        assert explain.tell_working(reports, [1], 5.2) == [
             "Ranks 0, 2 still work at cell [7] line 3 (5 s).",
             "Rank 3 still works at cell [7] line 5 (5 s); rank 1 has ended the cell.",
         ]
-        assert diagnose.tell_working({3: reports[3]}, [0, 1, 2], 5.2) == [
+        assert explain.tell_working({3: reports[3]}, [0, 1, 2], 5.2) == [
             "Rank 3 still works at cell [7] line 5 (5 s); ranks 0-2 have ended the cell.",
         ]
 
@@ -304,7 +304,7 @@ class TestWords:
         reports = {r: report(r, [], line=2, names={"step": "4"}) for r in (0, 1, 5)}
         reports[3] = report(3, [], line=3, names={"step": "8"})
         reports[4] = report(4, [], running=False, names={"step": "8"})
-        assert diagnose.tell_places(reports, [0, 1, 2, 3, 4], source, 7) == [
+        assert explain.tell_places(reports, [0, 1, 2, 3, 4], source, 7) == [
             "Ranks 0, 1 were in jnp.sum at cell [7] line 2.",
             "Rank 2 gave no sign of life.",
             "Rank 3 was at cell [7] line 3.",
@@ -321,8 +321,8 @@ class TestWords:
 
     def test_an_error_of_jax_that_means_something_here_is_explained(self):
         said = "Fetching value for `jax.Array` that spans non-addressable (non process local)"
-        assert "%pull" in diagnose.kind_hints(said)[0]
-        assert diagnose.kind_hints("division by zero") == []
+        assert "%pull" in hints.kind_hints(said)[0]
+        assert hints.kind_hints("division by zero") == []
 
 
 def on_hosts(reports):
@@ -349,11 +349,11 @@ def test_a_finding_names_the_hosts_where_there_are_several():
 
 def test_who_is_waited_for_is_named_with_its_host():
     reports = {0: report(0, [SUM] * 2), **{r: report(r, [SUM], line=3) for r in (1, 2, 3)}}
-    told = suspect(on_hosts(reports), ended=[0]).tell(6)
+    told = explain.tell_suspicion(suspect(on_hosts(reports), ended=[0]), 6)
     assert told.startswith("Rank 0 (h1) waits for launch 2 ")
     assert "ranks 1 (h1), 2, 3 (h2) still" in told
-    lines = diagnose.tell_working(
-        {3: on_hosts(reports)[3]}, [0, 1, 2], 6, diagnose.hosts_of(on_hosts(reports))
+    lines = explain.tell_working(
+        {3: on_hosts(reports)[3]}, [0, 1, 2], 6, explain.hosts_of(on_hosts(reports))
     )
     assert lines == [
         "Rank 3 (h2) still works at cell [7] line 3 (6 s); ranks 0, 1 (h1), 2 (h2) have ended the "
@@ -363,6 +363,6 @@ def test_who_is_waited_for_is_named_with_its_host():
 
 def test_places_are_told_with_hosts():
     reports = on_hosts({r: report(r, [SUM], line=3) for r in range(4)})
-    assert diagnose.tell_places(reports, [1, 2], "", 7) == [
+    assert explain.tell_places(reports, [1, 2], "", 7) == [
         "Ranks 1 (h1), 2 (h2) were at cell [7] line 3."
     ]

@@ -15,7 +15,7 @@ import comm
 import pytest
 from helpers import until
 
-from jaxcluster import cluster, diagnose, events, panel, protocol, wire
+from jaxcluster import cluster, events, findings, panel, protocol, wire
 from jaxcluster.errors import ClusterExists
 from jaxcluster.outputs import CellRecord, RankRecord
 from jaxcluster.panel import Panel
@@ -67,7 +67,7 @@ class Running:
         self.link = Link({r: state(r) for r in range(n)}, n)
         self.cells: list[Any] = []
         self.dead: dict[int, dict[str, str]] = {}
-        self.divergence: diagnose.Report | None = None
+        self.divergence: findings.Report | None = None
         self.coordinator_died = ""
         self.recovered = ""
         self.recovery = "auto"
@@ -194,7 +194,7 @@ def test_dead_silent_restarting_and_diverged_ranks(
     monkeypatch.setattr(time, "monotonic", lambda: later)
     model.look(0)
     assert statuses(model) == ["idle", "idle", "idle", "silent"]
-    running.divergence = diagnose.Report("missing", "0,1", 3, (1,), (0,), ("Rank 1 skipped it.",))
+    running.divergence = findings.Report("missing", "0,1", 3, (1,), (0,), ("Rank 1 skipped it.",))
     assert statuses(model) == ["idle", "diverged", "idle", "silent"]
     running.is_restarting = True
     assert statuses(model) == ["starting"] * 4
@@ -361,7 +361,7 @@ def test_outputs_are_those_of_a_notebook() -> None:
 # --------------------------------------------------------------------------------------- incidents
 
 
-FOUND = diagnose.Report("missing", "0,1", 3, (1,), (0,), ("Rank 0 waits.", "Rank 1 does not."))
+FOUND = findings.Report("missing", "0,1", 3, (1,), (0,), ("Rank 0 waits.", "Rank 1 does not."))
 
 
 def test_a_finding_is_told_with_what_becomes_of_it(running: Running) -> None:
@@ -386,7 +386,7 @@ def test_a_finding_is_told_with_what_becomes_of_it(running: Running) -> None:
 
 def test_ranks_that_diverge_without_a_finding_are_told(running: Running) -> None:
     model = Model(AutoMode())
-    running.divergence = diagnose.unexplained("not in lockstep after 8 s")
+    running.divergence = findings.unexplained("not in lockstep after 8 s")
     told = model.take_in()[0].report
     assert told is not None
     assert told.lines == ["The ranks have diverged: not in lockstep after 8 s."]

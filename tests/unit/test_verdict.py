@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxcluster import diagnose, wire
+from jaxcluster import findings, wire
 from jaxcluster.engine import failures
 from jaxcluster.errors import (
     CellFailed,
@@ -17,7 +17,7 @@ from jaxcluster.errors import (
 from jaxcluster.outputs import CellRecord
 from jaxcluster.verdict import Death, Ending, verdict
 
-FOUND = diagnose.Report("missing", "0,1", 3, (1,), (0,), ("Rank 1 finished without it.",))
+FOUND = findings.Report("missing", "0,1", 3, (1,), (0,), ("Rank 1 finished without it.",))
 
 
 def record(*replies: str | wire.ErrorInfo) -> CellRecord:

@@ -1,0 +1,57 @@
+"""Whether ranks have launched the same programs in the same order, by counts and hashes. Pure.
+
+A set of processes counts the programs that its members launch together, and hashes them in their
+order; two sets that overlap count together too (``wire.CROSSING``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from jaxcluster import wire
+
+Counts = Mapping[str, Sequence[int]]
+
+
+def in_lockstep(counts: Mapping[int, Counts]) -> bool:
+    """Whether all ranks agree on every set of processes that they are members of."""
+    return not any(uneven(counts, processes) for processes in sets_of(counts))
+
+
+def sets_of(counts: Mapping[int, Counts]) -> list[str]:
+    """The sets of processes that have launched programs together; last, the pairs that overlap."""
+    found = {processes for per_rank in counts.values() for processes in per_rank}
+    return sorted(found, key=lambda processes: (wire.CROSSING in processes, processes))
+
+
+def members(processes: str) -> list[int]:
+    """The ranks of a set, or those that are in both sets of a pair."""
+    first, *others = [part.split(",") for part in processes.split(wire.CROSSING)]
+    return [int(rank) for rank in first if all(rank in other for other in others)]
+
+
+def crossed(counts: Mapping[int, Counts], processes: str) -> bool:
+    """Whether ranks launched the same programs of two sets that overlap, in another order."""
+    if wire.CROSSING not in processes or not uneven(counts, processes):
+        return False
+    both = {r: counts[r] for r in members(processes) if r in counts}
+    return not any(uneven(both, one) for one in processes.split(wire.CROSSING))
+
+
+def uneven(counts: Mapping[int, Counts], processes: str) -> bool:
+    """Whether members of a set have launched another number of its programs, or others."""
+    held = [tuple(counts[r].get(processes, (0, 0))) for r in members(processes) if r in counts]
+    return len(set(held)) > 1
+
+
+def with_announced(report: wire.RankReport) -> wire.RankReport:
+    """In strict mode: count the launch that a rank waits to be allowed as if it were made."""
+    entry = report.announced
+    if entry is None:
+        return report
+    count, value = report.state.launches.get(entry.processes, [0, 0])
+    held = [count + 1, wire.next_hash(value, entry.fingerprint)]
+    launches = {**report.state.launches, entry.processes: held}
+    state = dataclasses.replace(report.state, launches=launches)
+    return dataclasses.replace(report, state=state, launches=[*report.launches, entry])
