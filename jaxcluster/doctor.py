@@ -131,7 +131,7 @@ def check_private_names(missing: Mapping[str, str] | str, seconds: float = 0.0) 
     """What no longer works because this jax keeps a private name elsewhere.
 
     Args:
-      missing: what ``engine.jax_private`` did not find, each with what happens without it; or why
+      missing: what ``engine.private`` did not find, each with what happens without it; or why
         it could not be asked.
       seconds: how long that took.
     """
@@ -156,7 +156,7 @@ def ask_private_names(
 ) -> tuple[Mapping[str, str] | str, float]:
     """Which of jax's private names a process of its own does not find, and its seconds."""
     started = time.perf_counter()
-    argv = [sys.executable, "-m", "jaxcluster.engine.jax_private"]
+    argv = [sys.executable, "-m", "jaxcluster.engine.private.self_test"]
     try:
         done = subprocess.run(
             argv,

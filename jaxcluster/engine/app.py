@@ -27,7 +27,6 @@ from jaxcluster.engine import (
     comms,
     guards,
     inspection,
-    jax_private,
     log,
     replay,
     settings,
@@ -40,6 +39,7 @@ from jaxcluster.engine.clientcode import ClientCode, RankKernel
 from jaxcluster.engine.control import ControlChannel, Request, StopJobs
 from jaxcluster.engine.facts import engine_facts
 from jaxcluster.engine.journal import Journal
+from jaxcluster.engine.private import coordination
 from jaxcluster.engine.processes import (
     WARNINGS,
     busy_s,
@@ -199,7 +199,7 @@ class Rank:
         return {
             "port": self.reservation.port,
             "probe_port": self.reservation.probe_port,
-            "coordinator_process": jax_private.can_coordinate_elsewhere(),
+            "coordinator_process": coordination.can_coordinate_elsewhere(),
         }
 
     def _probe(self, request: Request) -> Any:

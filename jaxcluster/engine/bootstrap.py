@@ -17,8 +17,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from jaxcluster import wire
-from jaxcluster.engine import jax_private
 from jaxcluster.engine.journal import Journal
+from jaxcluster.engine.private import arrays, coordination, launches
 
 POLL_S = 0.002
 UNIX = "unix:"  # gRPC's own way to write the path of a Unix socket
@@ -120,17 +120,17 @@ def initialize(request: wire.InitializeRequest, journal: Journal) -> wire.Initia
             with contextlib.suppress(AttributeError):  # a jax that doesn't have this setting
                 jax.config.update(name, value)
     if request.collectives_address is not None:
-        jax_private.set_collectives_address(request.collectives_address)
-    journal.recording = jax_private.record_launches(journal)
+        coordination.set_collectives_address(request.collectives_address)
+    journal.recording = launches.record_launches(journal)
     if request.process_id == 0:
-        jax_private.hint_at_device_put(lambda line: print(line, file=sys.stderr))
+        arrays.hint_at_device_put(lambda line: print(line, file=sys.stderr))
     keep_proxies_away(request.coordinator_address)
     elsewhere = request.coordinator_process
     if elsewhere or request.process_id != 0:
         # It gives up before the notebook does, so that its reason is heard.
         wait_s = max(1, request.initialization_timeout - 1)
         wait_for_coordinator(request.coordinator_address, wait_s)
-    with jax_private.coordinator_elsewhere() if elsewhere else contextlib.nullcontext():
+    with coordination.coordinator_elsewhere() if elsewhere else contextlib.nullcontext():
         jax.distributed.initialize(
             coordinator_address=request.coordinator_address,
             num_processes=request.num_processes,
@@ -142,8 +142,8 @@ def initialize(request: wire.InitializeRequest, journal: Journal) -> wire.Initia
             heartbeat_timeout_seconds=request.heartbeat_timeout_seconds,
             coordinator_bind_address=request.coordinator_bind_address,
         )
-    jax_private.refuse_what_ends_ranks()
-    jax_private.join_cpu_slices()
+    coordination.refuse_what_ends_ranks()
+    coordination.join_cpu_slices()
     devices = [_device_info(d) for d in jax.local_devices()]
     _limit_blas_threads(request.num_processes)
     if jax.process_index() != request.process_id:

@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxcluster.engine import jax_private
 from jaxcluster.engine.arrays import is_tracer
+from jaxcluster.engine.private.arrays import pytree_functions
 from jaxcluster.engine.saving import is_users
 
 MOST_ELEMENTS = 5_000  # that are looked at before a cell: some 0.1 ms
@@ -376,7 +376,7 @@ def _is_plain(cls: type) -> bool:
             name.partition(".")[0] in sys.stdlib_module_names and name not in _HARMLESS_BASES
             for name in outside
         )
-    return dataclasses.is_dataclass(cls) or jax_private.pytree_functions(cls) is not None
+    return dataclasses.is_dataclass(cls) or pytree_functions(cls) is not None
 
 
 # --------------------------------------------------------------------------- a cell's reach

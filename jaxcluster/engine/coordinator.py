@@ -16,7 +16,7 @@ import os
 import signal
 from collections.abc import Sequence
 
-from jaxcluster.engine import jax_private
+from jaxcluster.engine.private import coordination
 from jaxcluster.engine.processes import die_with_parent
 
 SHUTDOWN_TIMEOUT_S = 5
@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--num-processes", required=True, type=int)
     parser.add_argument("--heartbeat-timeout", default=100, type=int, help="in seconds")
     args = parser.parse_args(argv)
-    service = jax_private.coordination_service(
+    service = coordination.coordination_service(
         args.address, args.num_processes, args.heartbeat_timeout, SHUTDOWN_TIMEOUT_S
     )
     while service is not None:

@@ -1,7 +1,7 @@
 """Calls that a rank answers instead of obeying: they belong to a session of its own.
 
 ``exit`` and ``quit`` would end the process under the other ranks, ``input`` has nobody to ask. What
-JAX has of the kind (``jax.distributed.shutdown``) is in ``jax_private.refuse_what_ends_ranks``.
+JAX has of the kind (``jax.distributed.shutdown``) is refused by ``private.coordination``.
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxcluster.engine import jax_private, memory
+from jaxcluster.engine import memory
 from jaxcluster.engine.arrays import bounds
+from jaxcluster.engine.private.arrays import uncommitted
 from jaxcluster.engine.saved import CannotRestore, Saved, SavedArray, SavedPickle
 from jaxcluster.engine.settings import Settings
 
@@ -181,7 +182,7 @@ class _Loader:
         devices = sharding.addressable_devices_indices_map(shape)
         if not saved.committed and len(sharding.device_set) == 1:
             values = part(next(iter(devices.values())))
-            array = jax_private.uncommitted(values, saved.weak_type)
+            array = uncommitted(values, saved.weak_type)
         else:
             kind = sharding.memory_kind
             pieces = [

@@ -17,10 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jaxcluster.engine import jax_private, replayable
+from jaxcluster.engine import replayable
 from jaxcluster.engine.arrays import numpy_view
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.journal import Journal, Program
+from jaxcluster.engine.private import programs
 
 TIMEOUT_S = 10.0
 READY_POLL_S = 0.001
@@ -63,7 +64,7 @@ def export_program(journal: Journal, fingerprint: int) -> bytes:
         raise UnknownProgram(f"this rank does not know a program with fingerprint {fingerprint}")
     _refuse_unreplayable(program)
     try:
-        return jax_private.export_program(program.executable)
+        return programs.export_program(program.executable)
     except Exception as error:
         raise CannotReplay(
             f"{program.name} can't be serialized: {type(error).__name__}: {error}"
@@ -90,20 +91,20 @@ def run_programs(
       CannotReplay: one of them must not be run with zeros; then none was.
       ReplayStuck: one did not end within ``timeout_s``.
     """
-    programs = [_find(journal, f, shipped) for f in fingerprints]
+    missed = [_find(journal, f, shipped) for f in fingerprints]
     # In strict mode each launch waits for the others to announce it too, and they have done so.
     with journal.unannounced():
-        for program in programs:
-            _wait(program, jax_private.launch_with_zeros(program, program.executable), timeout_s)
-    return len(programs)
+        for program in missed:
+            _wait(program, programs.launch_with_zeros(program, program.executable), timeout_s)
+    return len(missed)
 
 
 def _find(journal: Journal, fingerprint: int, shipped: Mapping[int, bytes | memoryview]) -> Program:
     program = journal.programs.get(fingerprint)
     if program is None and fingerprint in shipped:
         try:
-            executable = jax_private.load_program(shipped[fingerprint])
-            described = jax_private.describe_program(executable)
+            executable = programs.load_program(shipped[fingerprint])
+            described = programs.describe_program(executable)
         except Exception as error:
             raise CannotReplay(
                 f"a program from another rank can't be loaded: {type(error).__name__}: {error}"
@@ -116,9 +117,9 @@ def _find(journal: Journal, fingerprint: int, shipped: Mapping[int, bytes | memo
 
 
 def _refuse_unreplayable(program: Program) -> None:
-    if jax_private.calls_python(program.executable):
+    if programs.calls_python(program.executable):
         raise CannotReplay(f"{program.name} calls Python functions, which would be given zeros")
-    if why := replayable.why_not(jax_private.compiled_text(program.executable)):
+    if why := replayable.why_not(programs.compiled_text(program.executable)):
         raise CannotReplay(f"{program.name} can't be run with zeros: {why}")
 
 
@@ -141,7 +142,7 @@ def on_courses(journal: Journal, request: Request) -> Any:
         program = journal.programs.get(fingerprint)
         course = ""
         if program is not None:
-            course = replayable.course(jax_private.compiled_text(program.executable))
+            course = replayable.course(programs.compiled_text(program.executable))
             devices = [device.id for device in program.executable.device_list]
             course = course and f"{devices} {course}"
         courses.append(course)

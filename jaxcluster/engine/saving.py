@@ -34,8 +34,9 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from jaxcluster.engine import jax_private, memory, randomness
+from jaxcluster.engine import memory, randomness
 from jaxcluster.engine.arrays import base_array, bounds, is_array, is_ready, is_tracer
+from jaxcluster.engine.private.arrays import pytree_functions
 from jaxcluster.engine.saved import CannotSave, Generation, Saved, SavedArray, SavedPickle
 from jaxcluster.engine.settings import Settings
 
@@ -331,7 +332,7 @@ class _Pickler(cloudpickle.Pickler):
             return how
         reduced = super().reducer_override(obj)
         if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == 6:
-            functions = jax_private.pytree_functions(obj)
+            functions = pytree_functions(obj)
             if functions is not None:
                 # A class that a cell defined and registered as a pytree node: register it again.
                 state = (reduced[5], reduced[2], functions)
@@ -403,7 +404,7 @@ def _set_registered_class(cls: Any, state: Any) -> None:
 
     set_state, class_state, functions = state
     set_state(cls, class_state)
-    if jax_private.pytree_functions(cls) is None:
+    if pytree_functions(cls) is None:
         jax.tree_util.register_pytree_node(cls, *functions)
 
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxcluster.engine import jax_private
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.journal import Journal
+from jaxcluster.engine.private import coordination
 
 POLL_S = 0.0005
 MODULUS = 131071  # of what goes from one sum into the next: 16,384 devices fit into an int32
@@ -99,7 +99,7 @@ def find_divisions() -> list[list[list[int]]]:
     place = {device.id: i for i, device in enumerate(devices)}
     groups = [
         [place[id] for id in ids]
-        for ids in jax_private.communicators()
+        for ids in coordination.communicators()
         if set(ids) <= place.keys() and len({devices[place[id]].process_index for id in ids}) > 1
     ]
     return divide(groups, len(devices))

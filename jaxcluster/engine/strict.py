@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.engine import jax_private
 from jaxcluster.engine.failures import Divergence
 from jaxcluster.engine.journal import Journal, Program
+from jaxcluster.engine.private import coordination, launches
 
 POLL_S = 0.0005
 SLOW_POLL_S = 0.02  # once a rank is so late that it hardly matters
@@ -117,6 +117,6 @@ def switch(journal: Journal, rank: int, epoch: str | None) -> None:
     if epoch is None:
         journal.before_launch = None
     else:
-        client = jax_private.coordination_client()
+        client = coordination.coordination_client()
         journal.before_launch = Strict(journal, rank, client, epoch).before_launch
-    jax_private.forget_fast_paths()
+    launches.forget_fast_paths()

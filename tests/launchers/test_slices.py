@@ -13,13 +13,13 @@ import jax
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 2)
 jax.distributed.initialize("h1:4567", 2, int(sys.argv[1]), cluster_detection_method="deactivate")
-from jaxcluster.engine import jax_private
+from jaxcluster.engine.private import coordination
 try:
     jax.make_mesh((4,), ("i",))
 except ValueError as error:
     print("plain:", error)
-assert jax_private.join_cpu_slices()
-assert jax_private.join_cpu_slices()
+assert coordination.join_cpu_slices()
+assert coordination.join_cpu_slices()
 mesh = jax.make_mesh((4,), ("i",))
 there = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("i"))
 x = jax.make_array_from_callback((4,), there, lambda index: np.arange(4.0)[index])

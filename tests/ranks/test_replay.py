@@ -414,7 +414,10 @@ def test_every_communicator_between_processes_is_checked(ranks: jaxcluster.Clust
     assert list(range(half)) in groups
     assert [0, half] in groups
     assert [n - 1, half - 1] in groups  # the other mesh's order is another communicator
-    there = "from jaxcluster.engine import jax_private\nprint(len(jax_private.communicators()))"
+    there = (
+        "from jaxcluster.engine.private import coordination\n"
+        "print(len(coordination.communicators()))"
+    )
     before = ranks.run(there, show=False).stdout()
     assert "Back in lockstep" in ranks.resync()
     assert ranks.run(there, show=False).stdout() == before

@@ -14,6 +14,7 @@ import pytest
 from jaxcluster import wire
 from jaxcluster.engine import bootstrap
 from jaxcluster.engine.bootstrap import Reservation
+from jaxcluster.engine.private import arrays, coordination, launches
 
 LOOPBACK = "127.0.0.1"
 
@@ -155,14 +156,14 @@ def jax(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJax]:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # or this process's numpy is told its threads
     for name in ("http_proxy", "https_proxy", "grpc_proxy", "no_grpc_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
-    private = types.SimpleNamespace(
-        set_collectives_address=lambda address: fake.calls.append(("gloo", address)),
-        record_launches=lambda journal: True,
-        hint_at_device_put=lambda tell: True,
-        refuse_what_ends_ranks=lambda: None,
-        join_cpu_slices=lambda: True,
-    )
-    monkeypatch.setattr(bootstrap, "jax_private", private)
+    for module, name, fake_of_it in (
+        (coordination, "set_collectives_address", lambda at: fake.calls.append(("gloo", at))),
+        (coordination, "refuse_what_ends_ranks", lambda: None),
+        (coordination, "join_cpu_slices", lambda: True),
+        (launches, "record_launches", lambda journal: True),
+        (arrays, "hint_at_device_put", lambda tell: True),
+    ):
+        monkeypatch.setattr(module, name, fake_of_it)
     monkeypatch.setattr(
         bootstrap,
         "wait_for_coordinator",

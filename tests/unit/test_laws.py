@@ -6,7 +6,9 @@ contracts in pyproject.toml say the same of the source; these see what really ha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from helpers import Home, python
@@ -130,3 +132,13 @@ def test_every_exported_name_is_there() -> None:
 def test_an_unknown_name_is_an_attribute_error_as_in_any_module() -> None:
     with pytest.raises(AttributeError, match="module 'jaxcluster' has no attribute 'begin'"):
         _ = jaxcluster.begin  # type: ignore[attr-defined]
+
+
+def test_private_names_of_jax_stand_in_one_package() -> None:
+    package = Path(jaxcluster.__file__).parent
+    users = {
+        str(path.relative_to(package).parent)
+        for path in package.rglob("*.py")
+        if re.search(r"^\s*(from|import) (jax\._src|jaxlib\b)|import _Jax", path.read_text(), re.M)
+    }
+    assert users == {"engine/private"}

@@ -8,24 +8,24 @@ from typing import Any
 import pytest
 from helpers import python
 
-from jaxcluster.engine import jax_private
+from jaxcluster.engine.private import programs, self_test
 
 SCRIPT = """
 import json
-from jaxcluster.engine import jax_private
-found = {"before": jax_private.self_test()}
-found["set"] = jax_private.set_collectives_address("127.0.0.1")
+from jaxcluster.engine.private import coordination, self_test
+found = {"before": self_test.self_test()}
+found["set"] = coordination.set_collectives_address("127.0.0.1")
 import jax
 from jax._src.lib import _jax
 wrapped = _jax.make_gloo_tcp_collectives
 found["hostname"] = wrapped.keywords["hostname"]
-found["set again"] = jax_private.set_collectives_address("127.0.0.2")
+found["set again"] = coordination.set_collectives_address("127.0.0.2")
 again = _jax.make_gloo_tcp_collectives
 found["hostname again"] = again.keywords["hostname"]
 found["wrapped once"] = again.func is wrapped.func and not hasattr(again.func, "keywords")
-found["after"] = jax_private.self_test()
+found["after"] = self_test.self_test()
 del _jax.make_gloo_tcp_collectives
-found["moved"] = jax_private.self_test()["gloo address"]
+found["moved"] = self_test.self_test()["gloo address"]
 from jax._src import xla_bridge
 found["backends"] = len(xla_bridge._backends)
 found["jax"] = jax.__version__
@@ -47,7 +47,7 @@ def test_all_private_names_are_in_this_jax(found: dict[str, Any]) -> None:
 
 
 def test_each_group_of_names_says_what_its_loss_costs(found: dict[str, Any]) -> None:
-    assert set(found["before"]) == set(jax_private.WITHOUT)
+    assert set(found["before"]) == set(self_test.PROBES)
 
 
 def test_gloo_is_given_its_address(found: dict[str, Any]) -> None:
@@ -80,14 +80,14 @@ def test_the_collectives_of_a_program_are_found_in_order() -> None:
   tmp_3 = (f32[16]{0}, s32[]) all-gather(f32[8]{0} tmp_2), dimensions={0}
   ROOT tmp_4 = f32[8]{0} fusion(f32[8]{0} tmp_2), kind=kLoop, calls=all-reduce.fused
 """
-    assert [op for _, op in jax_private.collectives_of(hlo)] == ["all-reduce", "all-gather"]
-    assert jax_private.may_wait(hlo)
+    assert [op for _, op in programs.collectives_of(hlo)] == ["all-reduce", "all-gather"]
+    assert programs.may_wait(hlo)
 
 
 def test_a_program_waits_for_nobody_only_if_its_text_says_so() -> None:
     local = "  ROOT tmp_1 = f32[32]{0} fusion(f32[32]{0} tmp_0), kind=kLoop, calls=\n"
-    assert not jax_private.may_wait(local)
-    assert jax_private.may_wait("")
+    assert not programs.may_wait(local)
+    assert programs.may_wait("")
     for operation in (
         "collective-permute(f32[32]{0} tmp_0), channel_id=1",
         "reduce-scatter(f32[32]{0} tmp_0)",
@@ -95,4 +95,4 @@ def test_a_program_waits_for_nobody_only_if_its_text_says_so() -> None:
         'custom-call(f32[32]{0} tmp_0), custom_call_target="xla_ffi_python_cpu_callback"',
         "recv(token[] tmp_0)",
     ):
-        assert jax_private.may_wait(f"{local}  tmp_2 = f32[32]{{0}} {operation}\n")
+        assert programs.may_wait(f"{local}  tmp_2 = f32[32]{{0}} {operation}\n")

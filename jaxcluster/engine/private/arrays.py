@@ -1,0 +1,80 @@
+"""Arrays and pytrees, where JAX has no public way to ask or to make them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+LARGE_NBYTES = 64 << 20  # from here on device_put's comparison takes a second or more
+OF_DEVICE_PUT = "passed to device_put is not the same"
+
+
+def hint_at_device_put(tell: Callable[[str], None]) -> bool:
+    """Tell once what ``jax.device_put`` of a large array onto several processes costs.
+
+    It compares the copies of all processes by ``multihost_utils.assert_equal`` first, which sends
+    the whole array to each of them (jax 0.10.2 and 0.12: ``dispatch._device_put_sharding_impl``,
+    by a message that says so).
+
+    Returns:
+      False where the name has moved: then nothing is told.
+    """
+    from jax.experimental import multihost_utils
+
+    original = getattr(multihost_utils, "assert_equal", None)
+    if original is None:
+        return False
+
+    @functools.wraps(original)
+    def assert_equal(in_tree: Any, fail_message: str = "") -> None:
+        nonlocal tell
+        nbytes = getattr(in_tree, "nbytes", 0)
+        if nbytes >= LARGE_NBYTES and OF_DEVICE_PUT in fail_message:
+            tell(
+                f"Hint: jax.device_put of {nbytes >> 20} MiB onto several processes sends the "
+                "array to each of them, to compare it with their own. Where they agree anyway,\n"
+                "jax.make_array_from_callback(x.shape, sharding, lambda index: x[index]) is many "
+                "times faster."
+            )
+            tell = lambda line: None  # noqa: E731
+        original(in_tree, fail_message)
+
+    multihost_utils.assert_equal = assert_equal
+    return True
+
+
+def uncommitted(values: np.ndarray[Any, Any], weak_type: bool) -> Any:
+    """A jax.Array on the default device, which jit may move; weakly typed where that was so.
+
+    ``jax.numpy.asarray`` makes weak types of Python scalars alone (jax 0.10.2 and 0.12 have it in
+    ``lax_internal._convert_element_type``). Without that name the array is strongly typed.
+    """
+    import jax
+
+    array = jax.numpy.asarray(values)
+    if weak_type:
+        try:
+            from jax._src.lax.lax import _convert_element_type
+
+            array = _convert_element_type(array, array.dtype, weak_type=True)
+        except (ImportError, TypeError):
+            pass
+    return array
+
+
+def pytree_functions(cls: type) -> tuple[Any, Any] | None:
+    """(flatten, unflatten) of a class that is registered as a pytree node; None for others.
+
+    JAX has no public way to ask (jax 0.10.2 and 0.12: ``tree_util._registry``). Without it a
+    restored class that a cell defines must be registered again by that cell.
+    """
+    try:
+        from jax._src.tree_util import _registry
+
+        entry = _registry.get(cls)
+        return None if entry is None else (entry.to_iter, entry.from_iter)
+    except (ImportError, AttributeError):
+        return None

@@ -1,0 +1,239 @@
+"""Compiled programs: what tells them apart, and how another rank is given and runs them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import pickle
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxcluster.engine.fingerprint import of_lowered
+
+if TYPE_CHECKING:
+    from jaxcluster.engine.journal import Program
+
+
+# The fingerprint of a program is kept where its executable keeps what it needs to stay alive: JAX
+# never looks there, and it is serialized with the executable.
+_SIGNED = "jaxcluster: fingerprint"
+
+
+def describe_program(executable: Any) -> Program:
+    """What the journal keeps of a compiled program."""
+    from jaxcluster.engine.journal import Program
+
+    hlo = _hlo_text(executable)
+    processes = sorted({d.process_index for d in executable.device_list})
+    fingerprint = _signature_of(executable)
+    if fingerprint is None:  # deserialized, and not compiled by a rank
+        fingerprint = _fingerprint(executable, hlo, b"")
+    return Program(
+        name=_readable(executable.name),
+        fingerprint=fingerprint,
+        processes=",".join(map(str, processes)),
+        signature=_inputs(executable),
+        executable=executable,
+        waits=may_wait(hlo),
+        collective=not hlo or bool(collectives_of(hlo)),
+    )
+
+
+def sign(executable: Any, computation: Any, compiler_options: Any) -> None:
+    """Give an executable that spans processes the fingerprint of what it was compiled from."""
+    unloaded = getattr(executable, "_unloaded_executable", None)
+    if unloaded is None or _signature_of(unloaded) is not None:
+        return
+    if unloaded.device_list is None or unloaded.device_list.is_fully_addressable:
+        return
+    options = dict(computation._compiler_options_kvs) | dict(compiler_options or {})
+    # Where a process writes to and what it has measured are its own.
+    common = {k: v for k, v in options.items() if "dump" not in k and "profile" not in k}
+    try:
+        lowered = of_lowered(computation._hlo, computation.const_args)
+    except Exception:  # what is left is the compiled text, on all ranks alike
+        lowered = b""
+    source = lowered + repr(sorted(common.items(), key=str)).encode()
+    fingerprint = _fingerprint(unloaded, _hlo_text(unloaded), source)
+    unloaded.keepalive = [*(unloaded.keepalive or ()), (_SIGNED, fingerprint)]
+
+
+def _signature_of(executable: Any) -> int | None:
+    kept = executable.keepalive
+    if kept and isinstance(kept[-1], tuple) and kept[-1][0] == _SIGNED:
+        fingerprint: int = kept[-1][1]
+        return fingerprint
+    return None
+
+
+def _inputs(executable: Any) -> str:
+    return ", ".join(a.str_short() for a in executable.input_avals)
+
+
+def _hlo_text(executable: Any) -> str:
+    """A compiled program's text for fingerprints; "" where there is none to be had."""
+    try:
+        from jaxlib import _hlo  # type: ignore[attr-defined]
+
+        options = _hlo.HloPrintOptions.fingerprint()
+        modules = executable.xla_executable.hlo_modules()
+        return "".join(module.to_string(options) for module in modules)
+    except (ImportError, AttributeError, RuntimeError):  # moved, or a platform that keeps no HLO
+        return ""
+
+
+def _fingerprint(executable: Any, hlo: str, lowered: bytes) -> int:
+    """What tells programs apart, equal on all processes that compiled the same one.
+
+    XLA's own fingerprint is not: it covers the source lines, so the same program compiled at
+    another line, which a branch on the rank does, has another (jaxlib 0.10.2 and 0.12). The text
+    for fingerprints leaves them out, and most constants with them: these are in ``lowered``. It
+    takes 0.1 % of the time that the compilation took.
+
+    On other platforms than CPU each process tunes its kernels by its own timings, so even that text
+    may differ. There the collectives in their order must do.
+    """
+    devices = [d.id for d in executable.device_list]
+    outputs = [a.str_short() for a in executable.output_avals]
+    inputs = [str(s) for s in executable.input_shardings]
+    outside = repr((_inputs(executable), outputs, inputs))
+    if executable.backend.platform != "cpu":
+        hlo = repr(collectives_of(hlo))
+    text = f"{executable.name} {devices} {outside} {hlo}".encode()
+    digest = hashlib.blake2b(text + lowered, digest_size=7).digest()
+    return int.from_bytes(digest, "little")
+
+
+_COLLECTIVE = re.compile(
+    r"(\S+) (all-reduce|all-gather|all-to-all|ragged-all-to-all|reduce-scatter|"
+    r"collective-permute|collective-broadcast)(?:-start)?\("
+)
+
+
+def collectives_of(hlo: str) -> list[tuple[str, str]]:
+    """The collectives of a program in its text's order: (shape, operation)."""
+    return _COLLECTIVE.findall(hlo)
+
+
+_WAITING = re.compile(
+    r"(?<= )(?:all-|ragged-|reduce-scatter|collective-|send|recv|infeed|outfeed|custom-call|async-)"
+)
+
+
+def may_wait(hlo: str) -> bool:
+    """Whether a program may wait for other processes, or for what can't be told from its text."""
+    return not hlo or _WAITING.search(hlo) is not None
+
+
+def _readable(name: str) -> str:
+    """``jit(step)`` for XLA's ``jit_step``."""
+    kind, _, rest = name.partition("_")
+    return f"{kind}({rest})" if kind in ("jit", "pmap", "pjit") and rest else name
+
+
+def compiled_text(executable: Any) -> str:
+    """What was compiled, as ``replayable`` reads it; "" where there is none to be had.
+
+    Of one that came as bytes too (jax 0.10.2 and 0.12).
+    """
+    try:
+        return "\n".join(m.to_string() for m in executable.xla_executable.hlo_modules())
+    except (AttributeError, RuntimeError):  # moved, or a platform that keeps no HLO
+        return ""
+
+
+def calls_python(executable: Any) -> bool:
+    """Whether a program calls back into Python or orders its effects (debug.print, io_callback)."""
+    signed = _signature_of(executable) is not None
+    return bool(
+        executable.host_callbacks
+        or len(executable.keepalive or ()) > signed
+        or executable.ordered_effects
+        or executable.unordered_effects
+    )
+
+
+def export_program(executable: Any) -> bytes:
+    """A compiled program as bytes that ``load_program`` takes on another rank.
+
+    By the pickler behind ``jax.experimental.serialize_executable`` (jax 0.10.2 and 0.12), which
+    has no public way to serialize a program without the call that compiled it. Needs no main
+    thread. A pickle: load it only where the ranks are trusted, which they are, being one program.
+
+    Raises:
+      NotImplementedError: the private names have moved.
+      Exception: whatever pickling the program raises.
+    """
+    try:
+        from jax.experimental.serialize_executable import _JaxPjrtPickler
+
+        # What the program closes over is replaced by zeros when it is run there.
+        slim = dataclasses.replace(executable, all_args_info=None, pgle_profiler=None, mut=None)
+        devices = [d.id for d in executable.device_list]
+    except (ImportError, AttributeError, TypeError) as error:
+        raise NotImplementedError(f"this jax serializes programs in another way: {error}") from None
+    file = io.BytesIO()
+    pickle.dump(devices, file)
+    _JaxPjrtPickler(file).dump(slim)
+    return file.getvalue()
+
+
+def load_program(payload: bytes | memoryview) -> Any:
+    """The executable that ``export_program`` made bytes of, on this rank's devices.
+
+    Raises:
+      NotImplementedError: the private names have moved.
+    """
+    import jax
+
+    try:
+        from jax.experimental.serialize_executable import _JaxPjrtUnpickler
+    except ImportError as error:
+        raise NotImplementedError(f"this jax serializes programs in another way: {error}") from None
+    file = io.BytesIO(payload)
+    ids = pickle.load(file)
+    by_id = {d.id: d for d in jax.devices()}
+    devices = [by_id[i] for i in ids]
+    return _JaxPjrtUnpickler(file, jax.local_devices()[0].client, devices).load()
+
+
+def launch_with_zeros(program: Program, executable: Any) -> list[Any]:
+    """Launch a program with zeros for all its inputs; it counts as a launch of ``program``.
+
+    The launch goes through the same recorded call as the user's own, so the journal's count and
+    hash move exactly as on the ranks that launched it themselves. The fingerprint is taken from
+    ``program``: XLA gives a deserialized executable another one.
+    """
+    call = executable.build_unsafe_call()
+    call.program = program
+    inputs = [
+        _zeros(aval, sharding)
+        for aval, sharding in zip(executable.input_avals, executable.input_shardings, strict=True)
+    ]
+    # The avals are those of the inputs that are used, and of the refs that the program closes over.
+    call.kept_var_idx = set(range(len(inputs)))
+    call.mut = None
+    call.pgle_profiler = None
+    outputs: list[Any] = call(*inputs)
+    return outputs
+
+
+def _zeros(aval: Any, sharding: Any) -> Any:
+    """A jax.Array of zeros, made of local shards alone: nothing is launched."""
+    import jax
+
+    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
+        impl = aval.dtype._impl
+        bits = _zero_bits((*aval.shape, *impl.key_shape), np.dtype("uint32"), sharding)
+        return jax.random.wrap_key_data(bits, impl=impl)
+    return _zero_bits(aval.shape, aval.dtype, sharding)
+
+
+def _zero_bits(shape: Any, dtype: Any, sharding: Any) -> Any:
+    import jax
+
+    shard: np.ndarray[Any, Any] = np.zeros(sharding.shard_shape(shape), dtype)
+    return jax.make_array_from_callback(shape, sharding, lambda index: shard)
