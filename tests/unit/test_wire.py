@@ -19,7 +19,7 @@ MESSAGES = [
     for value in vars(wire).values()
     if isinstance(value, type)
     and dataclasses.is_dataclass(value)
-    and value.__module__ == wire.__name__
+    and value.__module__ == wire.messages.__name__
 ]
 
 

@@ -1,0 +1,96 @@
+"""What the notebook and the ranks say to each other.
+
+Every message is one JSON object, an envelope, followed by any number of raw buffers:
+
+    {"v": 1, "op": "cell", "id": "7f3a...", "body": {...}}        a request
+    {"v": 1, "op": "reply", "id": "7f3a...", "body": {...}}       its one reply
+    {"v": 1, "op": "output", "id": "7f3a...", "body": {...}}      what comes before the reply
+
+``body`` is one of the frozen dataclasses in ``messages``, and ``codec`` makes bytes of it and it of
+bytes. JSON only: nothing that arrives on these sockets is unpickled, except the values that a user
+pushes and pulls on purpose.
+"""
+
+from jaxcluster.wire.codec import (
+    PROTOCOL_VERSION,
+    OtherVersion,
+    clean,
+    decode,
+    encode,
+    parse,
+    parse_strictly,
+    plain,
+    shorten,
+    told,
+    type_name,
+)
+from jaxcluster.wire.messages import (
+    BROKEN_OFF,
+    CROSSING,
+    HASH_FACTOR,
+    HASH_MODULUS,
+    ArrayInfo,
+    CellReply,
+    CellRequest,
+    ClusterSpec,
+    DeviceInfo,
+    EngineFacts,
+    ErrorInfo,
+    InitializeReply,
+    InitializeRequest,
+    Launch,
+    MemoryReport,
+    MeshInfo,
+    NameChanges,
+    NamedBytes,
+    RankOutput,
+    RankReport,
+    RankState,
+    ShardCheck,
+    ShardInfo,
+    ValueReport,
+    VariableInfo,
+    crossing,
+    next_hash,
+)
+
+__all__ = [
+    "BROKEN_OFF",
+    "CROSSING",
+    "HASH_FACTOR",
+    "HASH_MODULUS",
+    "PROTOCOL_VERSION",
+    "ArrayInfo",
+    "CellReply",
+    "CellRequest",
+    "ClusterSpec",
+    "DeviceInfo",
+    "EngineFacts",
+    "ErrorInfo",
+    "InitializeReply",
+    "InitializeRequest",
+    "Launch",
+    "MemoryReport",
+    "MeshInfo",
+    "NameChanges",
+    "NamedBytes",
+    "OtherVersion",
+    "RankOutput",
+    "RankReport",
+    "RankState",
+    "ShardCheck",
+    "ShardInfo",
+    "ValueReport",
+    "VariableInfo",
+    "clean",
+    "crossing",
+    "decode",
+    "encode",
+    "next_hash",
+    "parse",
+    "parse_strictly",
+    "plain",
+    "shorten",
+    "told",
+    "type_name",
+]

@@ -1,0 +1,256 @@
+"""Messages as JSON bytes and back, whatever a user has put into them."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+import json
+import math
+import sys
+import types
+import typing
+from typing import Any, TypeVar
+
+from jaxcluster.wire import messages
+
+PROTOCOL_VERSION = 1
+
+T = TypeVar("T")
+
+
+def encode(op: str, id: str, body: Any = None) -> bytes:
+    """One envelope as JSON bytes; ``body`` is a wire dataclass or a plain JSON value.
+
+    It can't fail for what a user has put in: whatever strict JSON can't carry (NaN and infinities,
+    halves of surrogate pairs, bytes, objects) travels as ``plain`` has it.
+    """
+    envelope = {"v": PROTOCOL_VERSION, "op": op, "id": id, "body": body}
+    try:
+        return _strict.encode(envelope).encode()
+    except Exception:  # TypeError, ValueError, RecursionError, or what a user's class raises
+        return _strict.encode(plain(envelope)).encode()
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """A dataclass for JSON; ``dataclasses.asdict`` would copy all that is in it, at all depths."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return vars(value)
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
+
+
+_strict = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_fields)
+
+
+def plain(value: Any) -> Any:
+    """``value`` in JSON's own types, whatever it is. It never fails, and runs a user's code last.
+
+    As Jupyter has it: numbers that JSON lacks are their text (``"nan"``), bytes are base64, sets
+    and tuples lists, numpy's scalars and arrays Python's. What else there is, is its ``repr``.
+    """
+    return _Plain().make(value)
+
+
+def clean(text: str) -> str:
+    """``text`` as UTF-8 can carry it: half a surrogate pair becomes its escape, ``\\ud83d``."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+    return text
+
+
+def told(value: Any, limit: int = 1000) -> str:
+    """The ``repr`` of anything, truncated to ``limit`` characters; its type where that fails."""
+    try:
+        return shorten(clean(str.__str__(repr(value))), limit)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return f"<{type_name(type(value))} without a repr>"
+
+
+def type_name(kind: type) -> str:
+    """A class's name, past what its metaclass may have in its place."""
+    return clean(type.__dict__["__name__"].__get__(kind))
+
+
+def shorten(text: str, limit: int) -> str:
+    """``text``, where it is longer than ``limit`` without its middle."""
+    if len(text) <= limit:
+        return text
+    head, tail = limit * 3 // 4, limit // 4
+    return f"{text[:head]} [... {len(text) - head - tail:,} characters ...] {text[-tail:]}"
+
+
+class _Plain:
+    """One value on its way to JSON: it may hold itself, or one part very often."""
+
+    MAX_DEPTH = 100
+    MAX_ITEMS = 1_000_000
+    MAX_BITS = 4096  # of an integer: Python refuses to write much longer ones
+
+    def __init__(self) -> None:
+        self._items = 0
+        self._above: list[int] = []
+
+    def make(self, value: Any) -> Any:
+        try:
+            return self._make(type(value), value)
+        except Exception:  # what the value's own class, or the lack of memory or stack, raised
+            return told(value)
+
+    def _make(self, kind: Any, value: Any) -> Any:
+        if value is None or kind is bool:
+            return value
+        if issubclass(kind, str):
+            return clean(str.__str__(value))
+        if issubclass(kind, int):
+            number = int.__int__(value)
+            bits = number.bit_length()
+            return number if bits <= self.MAX_BITS else f"<an integer of {bits} bits>"
+        if issubclass(kind, float):
+            real = float.__float__(value)
+            return real if math.isfinite(real) else repr(real)
+        if issubclass(kind, bytes | bytearray | memoryview):
+            return base64.b64encode(value).decode()
+        self._items += 1
+        if self._items > self.MAX_ITEMS or len(self._above) >= self.MAX_DEPTH:
+            return "..."
+        if id(value) in self._above:
+            return "<itself>"
+        self._above.append(id(value))
+        try:
+            return self._make_container(kind, value)
+        finally:
+            self._above.pop()
+
+    def _make_container(self, kind: Any, value: Any) -> Any:
+        if issubclass(kind, dict):
+            return {self._key(k): self.make(v) for k, v in list(dict.items(value))}
+        for own in (list, tuple, set, frozenset):
+            if issubclass(kind, own):
+                return [self.make(item) for item in list(own.__iter__(value))]
+        if kind.__module__ == messages.__name__ and dataclasses.is_dataclass(kind):
+            return {k: self.make(v) for k, v in vars(value).items()}
+        numpy = sys.modules.get("numpy")
+        if (
+            numpy is not None
+            and issubclass(kind, numpy.generic | numpy.ndarray)
+            and value.size <= self.MAX_ITEMS
+            and value.dtype.kind in "biufSU"
+        ):
+            return self.make(value.tolist())
+        return told(value)
+
+    def _key(self, key: Any) -> str:
+        value = self.make(key)
+        return value if isinstance(value, str) else json.dumps(value)
+
+
+class OtherVersion(ValueError):
+    """A message of a jaxcluster that speaks another protocol version."""
+
+
+def decode(data: bytes | memoryview) -> dict[str, Any]:
+    """The envelope of ``encode``.
+
+    Raises:
+      OtherVersion: it is of another protocol version.
+      ValueError: it is not an envelope.
+    """
+    try:
+        envelope = json.loads(bytes(data))
+    except RecursionError:
+        raise ValueError("a message that is nested too deep") from None
+    if not isinstance(envelope, dict) or "op" not in envelope:
+        raise ValueError(f"not a jaxcluster message: {bytes(data)[:80]!r}")
+    if envelope.get("v") != PROTOCOL_VERSION:
+        raise OtherVersion(
+            f"jaxcluster protocol {envelope.get('v')} met protocol {PROTOCOL_VERSION}: "
+            "install the same jaxcluster version for the notebook and the ranks"
+        )
+    return envelope
+
+
+def parse(cls: type[T], body: Any) -> T:
+    """A wire dataclass from the plain JSON value that ``encode`` made of it.
+
+    Unknown keys are dropped (a newer peer may add fields), missing ones take their default.
+    """
+    return typing.cast(T, _build(cls, body))
+
+
+def parse_strictly(cls: type[T], body: Any) -> T:
+    """``parse`` of what anybody may have written: every value must be of its field's type.
+
+    Raises:
+      ValueError: one is not, or is missing.
+    """
+    _check(cls, body, cls.__name__)
+    try:
+        return parse(cls, body)
+    except TypeError as error:  # a field without a default is missing
+        raise ValueError(str(error)) from None
+
+
+def _check(annotation: Any, value: Any, where: str) -> None:
+    """Raises ValueError if a JSON value is not of this type."""
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in inner:
+            return
+        annotation = next(a for a in inner if a is not type(None))
+        origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is list and isinstance(value, list):
+        for number, item in enumerate(value):
+            _check(inner[0], item, f"{where}[{number}]")
+    elif origin is dict and isinstance(value, dict):
+        for key, item in value.items():
+            _check(inner[1], item, f"{where}[{key!r}]")
+    elif isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
+        if not isinstance(value, dict):
+            raise ValueError(f"{where} is {value!r:.80}, not an object")
+        for name, hint in _hints(annotation).items():
+            if name in value:
+                _check(hint, value[name], f"{where}.{name}")
+    elif annotation is float and isinstance(value, int) and not isinstance(value, bool):
+        return
+    elif annotation is not Any and (
+        not isinstance(value, origin or annotation)
+        or (isinstance(value, bool) and annotation is not bool)
+    ):
+        raise ValueError(f"{where} is {value!r:.80}, not {annotation}")
+
+
+def _build(annotation: Any, value: Any) -> Any:
+    if value is None or not _holds_dataclass(annotation):
+        return value
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        inner = [a for a in typing.get_args(annotation) if a is not type(None)]
+        return _build(inner[0], value)
+    if origin is list:
+        (item,) = typing.get_args(annotation)
+        return [_build(item, v) for v in value]
+    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+        hints = _hints(annotation)
+        return annotation(**{k: _build(hints[k], v) for k, v in value.items() if k in hints})
+    return value
+
+
+@functools.cache
+def _holds_dataclass(annotation: Any) -> bool:
+    """Whether there is anything to build in values of this type; most are JSON's own."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType, list):
+        return any(map(_holds_dataclass, typing.get_args(annotation)))
+    return dataclasses.is_dataclass(annotation)
+
+
+_hints_cache: dict[type, dict[str, Any]] = {}
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    if cls not in _hints_cache:
+        _hints_cache[cls] = typing.get_type_hints(cls)
+    return _hints_cache[cls]
