@@ -181,9 +181,10 @@ def kill_groups(leaders: Iterable[int]) -> None:
     A tracker ends by itself when all that used it are gone, and removes the semaphores and shared
     memory that they have left in /dev/shm: nobody else would. Takes one look at all processes.
     """
-    leaders, killed = set(leaders), set[int]()
-    while any(map(_is_tracker, members := _members(leaders))):
-        others = {pid for pid in members if not _is_tracker(pid)} - killed
+    leaders, killed = {pid for pid in leaders if _has_members(pid)}, set[int]()
+    while leaders and any(map(_is_tracker, members := _members(leaders))):
+        # A child that was just forked leads no group yet.
+        others = ({pid for pid in members if not _is_tracker(pid)} | leaders) - killed
         if not others:
             return
         for pid in others:
@@ -212,6 +213,17 @@ def end_children(deadline_s: float) -> None:
 def _kill(send: Callable[[int, int], None], pid: int) -> None:
     with contextlib.suppress(OSError):
         send(pid, signal.SIGKILL)
+
+
+def _has_members(leader: int) -> bool:
+    """Whether it, or anybody of its group, is there."""
+    try:
+        os.killpg(leader, 0)
+    except ProcessLookupError:
+        return start_time(leader) is not None
+    except PermissionError:
+        pass
+    return True
 
 
 def _members(leaders: set[int]) -> list[int]:
