@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jaxcluster import registry
 from jaxcluster.errors import UsageError
-from jaxcluster.transfer import format_nbytes
+from jaxcluster.text import format_nbytes
 from jaxcluster.world import World
 
 FOLDER = "jaxcluster-checkpoints"

@@ -37,7 +37,8 @@ from jaxcluster.launchers.supervisor import quit_warm
 from jaxcluster.outputs import CellRecord
 from jaxcluster.panel import Panel
 from jaxcluster.ranks import name_ranks, parse_ranks
-from jaxcluster.views import formatting, lost, status, text
+from jaxcluster.text import format_nbytes
+from jaxcluster.views import lost, status, text
 from jaxcluster.views import shards as array_views
 from jaxcluster.views.comms import CommRelay
 from jaxcluster.views.live import CellDisplay, StartDisplay
@@ -268,7 +269,7 @@ class JaxClusterMagics(Magics):
             return
         most = running.limit_undo(undoing.parse_limit(word))
         print(
-            f"At most {formatting.nbytes(most)} of a device's memory are kept for %jaxcluster undo."
+            f"At most {format_nbytes(most)} of a device's memory are kept for %jaxcluster undo."
             if most
             else "Nothing is kept: a cell that goes wrong is not undone."
         )

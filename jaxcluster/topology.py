@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxcluster.errors import PlanError, UsageError
+from jaxcluster.ranks import name_ranks
+from jaxcluster.text import format_table, plural
 from jaxcluster.wire import ClusterSpec, EngineFacts, InitializeRequest
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -177,12 +179,12 @@ def describe_plan(plan: RankPlan) -> str:
         own = {k: v for k, v in request.env.items() if k not in common}
         rows.append((str(request.process_id), host, devices, _assignments(own)))
     n = plan.spec.num_processes
-    hosts = _count(len(set(plan.hosts)), "host")
+    hosts = plural(len(set(plan.hosts)), "host")
     lines = [
-        f"cluster {plan.spec.name!r}: {_count(n, 'process', 'processes')} on {hosts}, "
+        f"cluster {plan.spec.name!r}: {plural(n, 'process', 'processes')} on {hosts}, "
         f"platform {plan.spec.platform}, launcher {plan.spec.launcher}",
         "",
-        *_table(rows),
+        *format_table(rows),
         "",
     ]
     if common:
@@ -218,8 +220,8 @@ def _by_rank(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> list[EngineFact
         "given twice": sorted({rank for rank in ranks if ranks.count(rank) > 1}),
         "not expected": sorted({rank for rank in ranks if rank not in expected}),
     }
-    text = "; ".join(f"{_ranks(found)} {fault}" for fault, found in faults.items() if found)
-    processes = _count(spec.num_processes, "process", "processes")
+    text = "; ".join(f"{name_ranks(found)} {fault}" for fault, found in faults.items() if found)
+    processes = plural(spec.num_processes, "process", "processes")
     raise PlanError(
         f"{processes} need the facts of ranks 0 to {spec.num_processes - 1}: {text}.",
         "Try: %jaxcluster logs",
@@ -253,9 +255,9 @@ def check_spec(spec: ClusterSpec) -> None:
             f"Try: %jaxcluster start -n {n} --devices-per-process 1",
         )
     if spec.local_device_ids is not None and len(spec.local_device_ids) != n:
-        lists = _count(len(spec.local_device_ids), "list")
+        lists = plural(len(spec.local_device_ids), "list")
         raise UsageError(
-            f"local_device_ids has {lists} for {_count(n, 'process', 'processes')}: "
+            f"local_device_ids has {lists} for {plural(n, 'process', 'processes')}: "
             "give one list per rank.",
             f"Try: jaxcluster.start(num_processes={n}, local_device_ids={[[r] for r in range(n)]})",
         )
@@ -478,7 +480,7 @@ def _chosen_gpus(spec: ClusterSpec, fact: EngineFacts, ids: Sequence[int]) -> _S
     if bad := [i for i in ids if not 0 <= i < len(fact.gpus)]:
         raise PlanError(
             f"local_device_ids gives rank {fact.rank} device {bad[0]}, but it sees "
-            f"{_count(len(fact.gpus), 'GPU')} on {fact.hostname}.",
+            f"{plural(len(fact.gpus), 'GPU')} on {fact.hostname}.",
             f"The ids of rank {fact.rank} count from 0 to {len(fact.gpus) - 1}."
             if fact.gpus
             else "Try: %jaxcluster doctor",
@@ -491,7 +493,7 @@ def _too_few_gpus(
 ) -> PlanError:
     n, hosts = spec.num_processes, len({fact.host_key for fact in facts})
     total = sum(len(gpus) for _, gpus in pools)
-    wanted = f"{_count(n, 'process', 'processes')} on {_count(hosts, 'host')}"
+    wanted = f"{plural(n, 'process', 'processes')} on {plural(hosts, 'host')}"
     on_cpu = f"%jaxcluster start -n {n} --platform cpu"
     if total == 0:
         return PlanError(
@@ -500,8 +502,8 @@ def _too_few_gpus(
             "--env CUDA_VISIBLE_DEVICES=0",
         )
     have = ", ".join(
-        f"{facts[ranks[0]].hostname} has {_count(len(gpus), 'GPU')} "
-        f"({','.join(gpus) or 'none visible'}) for {_ranks(ranks)}"
+        f"{facts[ranks[0]].hostname} has {plural(len(gpus), 'GPU')} "
+        f"({','.join(gpus) or 'none visible'}) for {name_ranks(ranks)}"
         for (_, gpus), ranks in pools.items()
         if per_rank * len(ranks) > len(gpus)
     )
@@ -511,7 +513,7 @@ def _too_few_gpus(
     # A single GPU can't serve two ranks: NCCL ends with "Duplicate GPU detected".
     other = f"%jaxcluster start -n {fits}{shape}" if fits else "%jaxcluster start -n 1"
     return PlanError(
-        f"{wanted}{each} need {_count(n * per_rank, 'GPU')}, one GPU can't be shared: {have}.",
+        f"{wanted}{each} need {plural(n * per_rank, 'GPU')}, one GPU can't be shared: {have}.",
         f"Try: {other}   or   {on_cpu}",
     )
 
@@ -561,14 +563,14 @@ def _unsupported_tpu_split(
 ) -> PlanError:
     hosts = len(by_host)
     chips = sorted({fact.tpu_chips for members in by_host.values() for fact in members})
-    each = f", {_count(spec.devices_per_process, 'chip')} each" if spec.devices_per_process else ""
+    each = f", {plural(spec.devices_per_process, 'chip')} each" if spec.devices_per_process else ""
     table = "; ".join(
         f"{chips} chips as {processes} processes of {chips // processes}"
         for chips, processes in TPU_TOPOLOGY
     )
     return PlanError(
-        f"{_count(spec.num_processes, 'process', 'processes')}{each} on "
-        f"{_count(hosts, 'TPU host')} with {' or '.join(map(str, chips))} chips is not a layout "
+        f"{plural(spec.num_processes, 'process', 'processes')}{each} on "
+        f"{plural(hosts, 'TPU host')} with {' or '.join(map(str, chips))} chips is not a layout "
         "that TPUs support. Supported: one process per host with all its chips, on any number of "
         f"hosts; on a single host also {table}.",
         f"Try: %jaxcluster start -n {hosts}",
@@ -592,21 +594,5 @@ def _chips(ids: Sequence[int]) -> str:
     return f"TPU {'chip' if len(ids) == 1 else 'chips'} {','.join(map(str, ids))}"
 
 
-def _count(n: int, noun: str, plural: str = "") -> str:
-    return f"{n} {noun if n == 1 else plural or noun + 's'}"
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}"
-
-
 def _assignments(env: Mapping[str, str]) -> str:
     return " ".join(f"{key}={shlex.quote(value)}" for key, value in env.items())
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]

@@ -39,6 +39,7 @@ from jaxcluster.errors import (
 from jaxcluster.launchers import bulk
 from jaxcluster.link import Sink, unwrap
 from jaxcluster.ranks import name_ranks
+from jaxcluster.text import format_nbytes
 from jaxcluster.world import World
 
 VALUE_TIMEOUT_S = 600.0  # a large copy takes its time; the stop button ends it sooner
@@ -222,14 +223,6 @@ def check_memory(name: str, nbytes: int) -> None:
             f"{name} holds {format_nbytes(nbytes)}; this machine has {format_nbytes(free)} free.",
             f"Pull a part: %spmd part = {name}[:100]   then   %pull part",
         )
-
-
-def format_nbytes(nbytes: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if nbytes < 1024:
-            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:.1f} TiB"
 
 
 def shares_memory(world: World, nbytes: int) -> bool:

@@ -6,20 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from jaxcluster.layout import ArrayLayout, Bounds, CheckResult, Device, TreeLayout
 from jaxcluster.ranks import format_ranks, name_ranks
-
-
-def nbytes(size: float) -> str:
-    """``1.5 MiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
-def plural(count: int, word: str, many: str = "") -> str:
-    """``1 device``, ``4 devices``."""
-    return f"{count:,} {word if count == 1 else many or word + 's'}"
+from jaxcluster.text import format_nbytes, plural
 
 
 def index(bounds: Bounds) -> str:
@@ -48,7 +35,7 @@ def devices(ids: Iterable[int], known: Mapping[int, Device]) -> str:
 
 def headline(layout: ArrayLayout) -> str:
     """How big the array is, and over what it is spread."""
-    facts = [nbytes(layout.nbytes)]
+    facts = [format_nbytes(layout.nbytes)]
     held = layout.bytes_per_device
     if not layout.parts:
         facts.append("held by no device")

@@ -13,6 +13,7 @@ from html import escape
 from jaxcluster.array_queries import Memory, Meshes
 from jaxcluster.layout import ArrayLayout, CheckResult, Device, TreeLayout
 from jaxcluster.ranks import format_ranks, name_ranks
+from jaxcluster.text import format_nbytes, plural
 from jaxcluster.views import formatting, palette, picture, plain
 
 WIDTH = 560
@@ -37,7 +38,7 @@ def array(layout: ArrayLayout, check: CheckResult | None = None) -> str:
         svg = array_svg(layout, drawn, panel, odd)
         out.append(_image(svg, f"{layout.name} cut into {len(panel.tiles)} parts; see the table"))
     if drawn.folded:
-        out.append(f"<p>... and {formatting.plural(drawn.folded, 'such panel')} more</p>")
+        out.append(f"<p>... and {plural(drawn.folded, 'such panel')} more</p>")
     if layout.parts:
         out.append(_devices(layout))
     if check is not None:
@@ -91,7 +92,7 @@ def _devices(layout: ArrayLayout) -> str:
                 _td(formatting.device(found, id)),
                 _td(_where(found)),
                 _td("; ".join(replicas[id][:4])),
-                _td(formatting.nbytes(held[id])),
+                _td(format_nbytes(held[id])),
             ]
         )
     more = len(held) - MAX_ROWS
@@ -228,8 +229,8 @@ def tree(layout: TreeLayout, check: CheckResult | None = None) -> str:
     top = max(layout.bytes_per_device.values(), default=0)
     out = [
         f"<p><b>{escape(layout.name)}</b>: {escape(layout.type)} of "
-        f"{formatting.plural(layout.leaves, 'leaf', 'leaves')}, "
-        f"{formatting.nbytes(layout.nbytes)}, {formatting.nbytes(top)} on the fullest device</p>",
+        f"{plural(layout.leaves, 'leaf', 'leaves')}, "
+        f"{format_nbytes(layout.nbytes)}, {format_nbytes(top)} on the fullest device</p>",
         *_lines(formatting.notes(layout)),
     ]
     rows = []
@@ -242,13 +243,13 @@ def tree(layout: TreeLayout, check: CheckResult | None = None) -> str:
                 _td("".join(row.path) + times),
                 _td(plain.leaf_type(found)),
                 _td(plain.leaf_spec(found)),
-                _td(formatting.nbytes(found.nbytes * row.count)),
-                _td(formatting.nbytes(per_device) if found.parts else ""),
+                _td(format_nbytes(found.nbytes * row.count)),
+                _td(format_nbytes(per_device) if found.parts else ""),
             ]
         )
     more = sum(row.count for row in layout.rows[MAX_LEAVES:])
     head = ["leaf", "type", "sharding", "bytes", "per device"]
-    note = f"... and {formatting.plural(more, 'leaf', 'leaves')} more" if more else ""
+    note = f"... and {plural(more, 'leaf', 'leaves')} more" if more else ""
     out.append(_table(head, rows, note))
     if check is not None:
         out += _lines(formatting.check(check))
@@ -319,9 +320,9 @@ def memory(found: Memory) -> str:
     hosts = plain.memory_hosts(found)
     rows = [
         [*_rank_cells(rank), *([_td(hosts[rank])] if hosts else []),
-         _td(formatting.device(found.devices.get(id), id)), _td(formatting.nbytes(named)),
-         _td(formatting.nbytes(total - named)),
-         _td(formatting.nbytes(limit - total) if limit else "")]
+         _td(formatting.device(found.devices.get(id), id)), _td(format_nbytes(named)),
+         _td(format_nbytes(total - named)),
+         _td(format_nbytes(limit - total) if limit else "")]
         for rank, id, named, total, limit in shown
     ]  # fmt: skip
     more = len(bars) - len(shown)
@@ -330,7 +331,7 @@ def memory(found: Memory) -> str:
     header = ["", "rank", *where, "device", "variables", "other", "free"]
     out.append(_table(header, rows, note))
     names = [
-        [_td(name), _td(formatting.nbytes(size)), _td(format_ranks(ranks))]
+        [_td(name), _td(format_nbytes(size)), _td(format_ranks(ranks))]
         for name, size, ranks in plain.variable_rows(found)[:MAX_ROWS]
     ]
     if names:

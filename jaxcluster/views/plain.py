@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from jaxcluster.array_queries import Memory, Meshes
 from jaxcluster.layout import ArrayLayout, CheckResult, Device, Part, Shard, TreeLayout
 from jaxcluster.ranks import format_ranks, name_ranks, several_hosts
+from jaxcluster.text import format_nbytes, format_table, plural
 from jaxcluster.views import formatting, palette, picture
-from jaxcluster.views.text import table
 from jaxcluster.wire import MeshInfo
 
 MAX_ROWS = 12  # of a picture
@@ -55,7 +55,7 @@ def _pictures(layout: ArrayLayout, paint: Paint) -> list[str]:
             lines.append(f"[{', '.join(where)}]")
         lines += _grid(layout, panel.tiles, paint)
     if drawn.folded:
-        lines.append(f"... and {formatting.plural(drawn.folded, 'such panel')} more")
+        lines.append(f"... and {plural(drawn.folded, 'such panel')} more")
     return lines
 
 
@@ -95,7 +95,7 @@ def _grid(layout: ArrayLayout, tiles: Sequence[picture.Tile], paint: Paint) -> l
     lines.append(pad + "└" + "┴".join(["─" * width] * across) + "┘")
     hidden = len(rows) * len(columns) - len(shown_rows) * across
     if hidden:
-        lines.append(f"{pad}... and {formatting.plural(hidden, 'part')} more")
+        lines.append(f"{pad}... and {plural(hidden, 'part')} more")
     return lines
 
 
@@ -110,7 +110,7 @@ def _label(layout: ArrayLayout, part: Part) -> list[str]:
     held = formatting.devices(ids, layout.devices)
     first = f"{palette.glyph(part.ranks[0])} {name_ranks(part.ranks)}"
     if len(held) > 24:
-        held = formatting.plural(len(ids), "device")
+        held = plural(len(ids), "device")
     return [first, held]
 
 
@@ -131,11 +131,11 @@ def _holders(layout: ArrayLayout) -> str:
                 host,
                 formatting.devices(ids, layout.devices),
                 holds or "[]",
-                formatting.nbytes(sum(shard.nbytes for shard in own)),
+                format_nbytes(sum(shard.nbytes for shard in own)),
             ]
         )
     more = len(by_rank) - len(rows)
-    shown = table(["rank", "host", "devices", "holds", "bytes"], rows)
+    shown = "\n".join(format_table([["rank", "host", "devices", "holds", "bytes"], *rows]))
     return f"{shown}\n... and {more} more ranks" if more else shown
 
 
@@ -147,8 +147,8 @@ def tree(layout: TreeLayout, check: CheckResult | None = None) -> str:
     held = layout.bytes_per_device
     top = max(held.values(), default=0)
     lines = [
-        f"{layout.name}: {layout.type} of {formatting.plural(layout.leaves, 'leaf', 'leaves')}, "
-        f"{formatting.nbytes(layout.nbytes)}, {formatting.nbytes(top)} on the fullest device",
+        f"{layout.name}: {layout.type} of {plural(layout.leaves, 'leaf', 'leaves')}, "
+        f"{format_nbytes(layout.nbytes)}, {format_nbytes(top)} on the fullest device",
         *formatting.notes(layout),
     ]
     rows = []
@@ -161,15 +161,17 @@ def tree(layout: TreeLayout, check: CheckResult | None = None) -> str:
                 layout.name + "".join(row.path) + times,
                 leaf_type(found),
                 leaf_spec(found),
-                formatting.nbytes(found.nbytes * row.count),
-                formatting.nbytes(per_device * row.count) if found.parts else "",
+                format_nbytes(found.nbytes * row.count),
+                format_nbytes(per_device * row.count) if found.parts else "",
             ]
         )
-    lines.append(table(["leaf", "type", "sharding", "bytes", "per device"], rows))
+    lines.append(
+        "\n".join(format_table([["leaf", "type", "sharding", "bytes", "per device"], *rows]))
+    )
     if len(layout.rows) > MAX_LEAVES:
         more = sum(row.count for row in layout.rows[MAX_LEAVES:])
         lines.append(
-            f"... and {formatting.plural(more, 'leaf', 'leaves')} more; "
+            f"... and {plural(more, 'leaf', 'leaves')} more; "
             f"%shards {layout.name}{''.join(layout.rows[MAX_LEAVES].path[:1])} shows a part"
         )
     if check is not None:
@@ -207,7 +209,7 @@ def mesh_headline(info: MeshInfo) -> str:
         f"'{name}': {size}" for name, size in zip(info.axis_names, info.axis_sizes, strict=True)
     )
     kinds = f" ({', '.join(sorted(set(info.axis_types)))})" if info.axis_types else ""
-    return f"{info.name}: {axes}{kinds}, {formatting.plural(len(info.devices), 'device')}"
+    return f"{info.name}: {axes}{kinds}, {plural(len(info.devices), 'device')}"
 
 
 def _mesh(info: MeshInfo, found: Meshes) -> str:
@@ -221,7 +223,7 @@ def _mesh(info: MeshInfo, found: Meshes) -> str:
         lines.append(f"rows: {', '.join(map(repr, names[:-1]))}; columns: {names[-1]!r}")
     for number in range(0, len(cells), columns):
         if number // columns >= MAX_TABLE:
-            lines.append(f"... and {formatting.plural(len(cells) - number, 'device')} more")
+            lines.append(f"... and {plural(len(cells) - number, 'device')} more")
             break
         row = cells[number : number + columns]
         cut = " ..." if len(row) > 2 * MAX_COLUMNS else ""
@@ -266,22 +268,25 @@ def memory(found: Memory) -> str:
         filled = round(BAR * total / top)
         split = round(BAR * named / top)
         bar = "█" * split + "▒" * (filled - split) + "·" * (BAR - filled)
-        free = formatting.nbytes(limit - total) if limit else ""
+        free = format_nbytes(limit - total) if limit else ""
         label = formatting.device(found.devices.get(device), device)
         where = [hosts[rank]] if hosts else []
         rows.append(
-            [f"{palette.glyph(rank)} {rank}", *where, label, bar, formatting.nbytes(named),
-             formatting.nbytes(total - named), free]
+            [f"{palette.glyph(rank)} {rank}", *where, label, bar, format_nbytes(named),
+             format_nbytes(total - named), free]
         )  # fmt: skip
     where = ["host"] if hosts else []
     header = ["rank", *where, "device", "█ named ▒ other", "named", "other", "free"]
-    lines.append(table(header, rows))
+    lines.append("\n".join(format_table([header, *rows])))
     named_rows = [
-        [name, formatting.nbytes(total), format_ranks(ranks)]
+        [name, format_nbytes(total), format_ranks(ranks)]
         for name, total, ranks in variable_rows(found)[:MAX_TABLE]
     ]
     if named_rows:
-        lines += ["", table(["variable", "bytes on all devices", "ranks"], named_rows)]
+        lines += [
+            "",
+            "\n".join(format_table([["variable", "bytes on all devices", "ranks"], *named_rows])),
+        ]
     if len(found.names) > MAX_TABLE:
         lines.append(f"... and {len(found.names) - MAX_TABLE} more variables")
     lines += [f"Rank {rank}: {word}" for rank, word in found.reasons.items()]

@@ -11,16 +11,7 @@ from jaxcluster import wire
 from jaxcluster.outputs import CellRecord, group_outputs
 from jaxcluster.ranks import format_ranks, name_hosts, name_ranks
 from jaxcluster.registry import ClusterRecord
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest entry."""
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in [header, *rows]
-    ]
-    return "\n".join(lines)
+from jaxcluster.text import format_table
 
 
 def status(states: Sequence[wire.RankState], dead: dict[int, dict[str, Any]]) -> str:
@@ -47,7 +38,9 @@ def status(states: Sequence[wire.RankState], dead: dict[int, dict[str, Any]]) ->
                 f"{s.rss_nbytes / 2**20:.0f} MiB" if s.rss_nbytes else "",
             ]
         )
-    return table(["rank", "pid", "host", "devices", "state", "cell", "for", "memory"], rows)
+    return "\n".join(
+        format_table([["rank", "pid", "host", "devices", "state", "cell", "for", "memory"], *rows])
+    )
 
 
 def clusters(records: Sequence[ClusterRecord], here: Sequence[str], now_ns: int) -> str:
@@ -74,7 +67,7 @@ def clusters(records: Sequence[ClusterRecord], here: Sequence[str], now_ns: int)
             ]
         )
     header = ["", "name", "ranks", "platform", "launcher", "host", "age", "owner", "notebook"]
-    return table(header, rows)
+    return "\n".join(format_table([header, *rows]))
 
 
 def spanning_array(info: wire.ArrayInfo, values: np.ndarray[Any, Any] | None, cut: bool) -> str:
@@ -137,7 +130,11 @@ def journal(reports: Mapping[int, wire.RankReport], count: int) -> str:
                 place = f"[{cell}] line {line}" if cell is not None else ""
                 rows.append([str(seq + 1), format_ranks(members), str(name), place, mark])
         title = f"Programs of {name_ranks(ranks)}"
-        parts.append(title + "\n" + table(["launch", "ranks", "program", "cell", ""], rows))
+        parts.append(
+            title
+            + "\n"
+            + "\n".join(format_table([["launch", "ranks", "program", "cell", ""], *rows]))
+        )
     return "\n".join(parts)
 
 
@@ -174,5 +171,4 @@ __all__ = [
     "spanning_array",
     "stacks",
     "status",
-    "table",
 ]

@@ -297,7 +297,7 @@ def test_more_processes_than_gpus_says_what_to_type() -> None:
         gpu_plan(4, ["0", "1"])
     assert str(caught.value) == (
         "4 processes on 1 host need 4 GPUs, one GPU can't be shared: "
-        "box has 2 GPUs (0,1) for ranks 0, 1, 2, 3.\n"
+        "box has 2 GPUs (0,1) for ranks 0-3.\n"
         "Try: %jaxcluster start -n 2   or   %jaxcluster start -n 4 --platform cpu"
     )
 

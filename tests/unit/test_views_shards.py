@@ -20,6 +20,7 @@ import pytest
 
 from jaxcluster import arguments, array_queries, layout, wire
 from jaxcluster.errors import UsageError
+from jaxcluster.text import format_nbytes
 from jaxcluster.views import document, formatting, markup, palette, picture, plain, shards
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -223,7 +224,7 @@ def test_the_axes_that_are_cut_most_are_laid_out() -> None:
 
 
 def test_bytes_and_indices_are_spelled_shortly() -> None:
-    assert [formatting.nbytes(n) for n in (0, 1023, 1536, 3 << 30)] == [
+    assert [format_nbytes(n) for n in (0, 1023, 1536, 3 << 30)] == [
         "0 B",
         "1023 B",
         "1.5 KiB",

@@ -12,6 +12,7 @@ import pytest
 from jaxcluster import wire
 from jaxcluster.outputs import CellRecord
 from jaxcluster.registry import ClusterRecord
+from jaxcluster.text import format_table
 from jaxcluster.views import text
 
 
@@ -32,7 +33,7 @@ def rows(shown: str) -> list[list[str]]:
 
 
 def test_columns_are_as_wide_as_their_widest_entry() -> None:
-    assert text.table(["a", "bee"], [["1", ""], ["long", "x"]]) == "a     bee\n1\nlong  x"
+    assert format_table([["a", "bee"], ["1", ""], ["long", "x"]]) == ["a     bee", "1", "long  x"]
 
 
 def test_status_says_for_each_rank_where_it_is_and_what_it_does() -> None:

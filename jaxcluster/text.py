@@ -1,0 +1,28 @@
+"""Bytes, plurals and tables as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def format_nbytes(size: float) -> str:
+    """``1.5 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def plural(count: int, word: str, many: str = "") -> str:
+    """``1 device``, ``4 devices``."""
+    return f"{count:,} {word if count == 1 else many or word + 's'}"
+
+
+def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A line for each row, its columns as wide as their widest entry."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
