@@ -198,7 +198,7 @@ def shards_line(line: str) -> tuple[str, set[str]]:
 
 
 def command_parser(prog: str, *words: str, optional: bool = True) -> Parser:
-    """A command that takes a few plain words."""
+    """A command that takes a few plain arguments."""
     parser = Parser(prog, " ".join([prog, *(w.upper() for w in words)]))
     for word in words:
         parser.add_argument(word, nargs="?" if optional else None)

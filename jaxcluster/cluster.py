@@ -92,7 +92,7 @@ class Cluster:
       recovery: ``auto``, ``ask`` or ``never``: what follows when ranks have died or hang for good.
       kept: what its ranks have saved and no new process has yet.
       restored: what the last restart brought back; None before one, and after a clean one.
-      recovered: what was done about the last finding or death, in words; "" if nothing was yet.
+      recovered: what was done about the last finding or death; "" if nothing was yet.
       undo_nbytes: what ``limit_undo`` was given last.
     """
 
@@ -662,7 +662,7 @@ class Cluster:
         return self.restart()
 
     def undo(self) -> str:
-        """Take back what the last cell did to the ranks' variables; returns in words what was.
+        """Take back what the last cell did to the ranks' variables; returns what was done.
 
         Raises:
           UsageError: it can't be taken back; why is said, and nothing was changed.
@@ -938,7 +938,7 @@ def _check_is_started(name: str) -> None:
         return
     if claims.lives([name])[name] is claims.Life.ALIVE:
         raise NoCluster(
-            f"Cluster {name!r} is just being started.", f"In a moment: %jaxcluster attach {name}"
+            f"Cluster {name!r} is being started.", f"In a moment: %jaxcluster attach {name}"
         )
 
 

@@ -4,7 +4,7 @@ Each device makes its collectives in the order in which its process launched the
 done when all its processes have come to it. So a rank's launches, over all the sets that it belongs
 to, are a queue: what it launches later comes later. A program at the head of one rank's queue waits
 for each other rank that has something else at its head, whether that rank has launched it already
-or not. Where this goes round in a circle, nobody ever comes to anything: rank 0 launched a program
+or not. Where this goes round in a circle, nothing ever completes: rank 0 launched a program
 of all ranks and then one of ranks 0 and 1, rank 1 the other way round. No count need be uneven.
 
 Two looks are not needed: a queue only gets longer, so a circle of heads is one for ever. Ranks that

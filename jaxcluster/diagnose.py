@@ -42,7 +42,7 @@ def may_launch(
     if state.background:
         runs = "runs" if len(state.background) == 1 else "run"
         what = ", ".join(state.background[:3])
-        return Reason("background", f"runs no cell, but {what} of its still {runs}")
+        return Reason("background", f"runs no cell, but its {what} still {runs}")
     old = before.state if before is not None else None
     if old is None or (old.state, old.queued, old.ended, old.background, old.launches) != (
         "idle", 0, state.ended, [], state.launches,

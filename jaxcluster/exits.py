@@ -1,4 +1,4 @@
-"""How processes have ended, in words."""
+"""How processes have ended, as people are told."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def describe_exit(code: int, out_of_memory: bool = False) -> str:
-    """An exit code in words: ``killed by SIGKILL``, ``exit code 1``.
+    """What an exit code means: ``killed by SIGKILL``, ``exit code 1``.
 
     Args:
       out_of_memory: the kernel has just killed a process for want of memory.

@@ -46,7 +46,7 @@ def tell_suspicion(found: Suspicion, waited_s: float) -> str:
     wanted = "a launch that has not come"
     if (launch := found.launch) is not None:
         wanted = f"launch {launch.seq + 1} ({launch.name})"
-    verb = "waits" if len(found.waiting) == 1 else "wait"
+    have = "has" if len(found.waiting) == 1 else "have"
     messages: dict[str, list[int]] = {}
     for rank, reason in sorted(found.reasons.items()):
         messages.setdefault(reason.message, []).append(rank)
@@ -54,7 +54,7 @@ def tell_suspicion(found: Suspicion, waited_s: float) -> str:
         f"{name_ranks(ranks, found.hosts)} {what}" for what, ranks in messages.items()
     )
     who = begin_ranks(found.waiting, found.hosts)
-    return f"{who} {verb} for {wanted} since some {waited_s:.0f} s; {others}."
+    return f"{who} {have} waited some {waited_s:.0f} s for {wanted}; {others}."
 
 
 # --------------------------------------------------------------------------- different programs

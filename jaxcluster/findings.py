@@ -23,7 +23,7 @@ class Report:
         reach back to it.
       culprits: the ranks that differ from the most.
       others: the other ranks of the set.
-      lines: the finding in words.
+      lines: what is said of it.
       cell_seq: the cell in which it went wrong; 0 where that is not known.
       cells: the cells that have launched what is not to be trusted; 0 among them stands for
         launches of no cell: of another thread, or between cells. None: it concerns all.

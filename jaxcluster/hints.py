@@ -11,17 +11,17 @@ KIND_HINTS = (
     ),
     (
         "distributed.initialize should only be called once",
-        "%jaxcluster start has called jax.distributed.initialize on every rank already: leave the "
-        "call away.",
+        "%jaxcluster start has called jax.distributed.initialize on every rank already: leave out "
+        "the call.",
     ),
     (
         "distributed.initialize() must be called before",
-        "%jaxcluster start has called jax.distributed.initialize on every rank already: leave the "
-        "call away.",
+        "%jaxcluster start has called jax.distributed.initialize on every rank already: leave out "
+        "the call.",
     ),
     (
         "must not be called on a rank",
-        "Leave the call away: %jaxcluster stop ends the cluster, %jaxcluster restart gives it new "
+        "Leave out the call: %jaxcluster stop ends the cluster, %jaxcluster restart gives it new "
         "processes.",
     ),
     (

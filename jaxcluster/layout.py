@@ -322,7 +322,7 @@ def tree_layout(
 
 
 def different_tree(one: wire.ValueReport, other: wire.ValueReport) -> str:
-    """What a rank's tree has that another's has not, in a few words."""
+    """What a rank's tree has that another's has not."""
     if not other.paths:
         return "another tree"
     here, there = {tuple(p) for p in one.paths}, {tuple(p) for p in other.paths}

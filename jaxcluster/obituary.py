@@ -67,7 +67,7 @@ class Crash:
 
     @property
     def place(self) -> str:
-        """Where, in a few words: ``at cell [7] line 3, in string_at (ctypes/__init__.py:519)``."""
+        """Where, briefly: ``at cell [7] line 3, in string_at (ctypes/__init__.py:519)``."""
         own = next((frame for frame in self.frames if frame.cell is not None), None)
         if own is not None:
             top = self.frames[0]

@@ -94,7 +94,7 @@ def too_deep() -> CellSyntaxError:
     return CellSyntaxError(
         "This cell can't be compiled: one of its expressions is nested too deeply for Python "
         "(a + b + c + ... counts as nested).",
-        "Make it of several statements, or of a loop or a list.",
+        "Split it into several statements, or use a loop or a list.",
     )
 
 

@@ -131,7 +131,7 @@ class RunningCell:
         self._before: Mapping[int, wire.RankReport] = {}  # what the ranks said at the last look
         self._are_silent: set[int] = set()  # at the last look
         self._suspicion: findings.Suspicion | None = None
-        self._circle: list[str] = []  # one that is not certain, in words
+        self._circle: list[str] = []  # one that is not certain
         self._foreign_since: float | None = None  # another cell's finding is in the way
         self._left_early = False  # the stop button was pressed again: no rank is waited for
         self._killed: dict[int, str] = {}  # ranks whose processes were ended, and why
@@ -564,7 +564,7 @@ class RunningCell:
         return self._undone
 
     def _say_undone(self, told: Iterable[str] = ()) -> str:
-        """What became of what the cell did, in words. Of names that are ``told`` it was said."""
+        """What became of what the cell did. Of names that are ``told`` it was said."""
         names = recovery.assigned_names(self.record.source)
         return (
             self._take_back()

@@ -1,4 +1,4 @@
-"""From a user's words to a running cluster: the spec, the steps of the start, and who runs already.
+"""From what a user typed to a running cluster: spec, steps of the start, who runs already.
 
 Beside ``launchers`` and ``cluster``, nothing else knows of ipyparallel's files (law 3).
 """
@@ -160,7 +160,7 @@ def claim(spec: wire.ClusterSpec) -> tuple[wire.ClusterSpec, claims.Claim]:
     if holder is not None:
         pid = holder.owner.partition(":")[0]
         raise ClusterExists(
-            f"Cluster {spec.name!r} is just being started, by process {pid} on {holder.hostname}.",
+            f"Cluster {spec.name!r} is being started, by process {pid} on {holder.hostname}.",
             f"%jaxcluster attach {spec.name} connects to it then; %jaxcluster start --name NAME "
             "starts another.",
         )

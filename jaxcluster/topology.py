@@ -50,7 +50,7 @@ TPU_FIRST_PORT = 10000
 class RankPlan:
     """What every rank is told before it initializes JAX; all tuples are indexed by rank.
 
-    ``hosts`` are host names and ``devices`` says in words what a rank gets (``"GPU 2,3"``), both
+    ``hosts`` are host names and ``devices`` says what a rank gets (``"GPU 2,3"``), both
     for people. ``notes`` are remarks on the whole plan, such as GPUs that no rank uses.
     """
 
@@ -63,7 +63,7 @@ class RankPlan:
 
 @dataclass(frozen=True)
 class _Share:
-    """One rank's devices: in words, and the environment that gives it these and no others."""
+    """One rank's devices by name, and the environment that gives it these and no others."""
 
     devices: str
     env: dict[str, str] = field(default_factory=dict)
@@ -311,7 +311,7 @@ def check_reach(spec: ClusterSpec, first: str, others: Sequence[str]) -> None:
             raise UsageError(
                 f"{name} is {address!r}: the ranks on {', '.join(others)} can't reach that on the "
                 "first host.",
-                f"Leave it away, or: --{name.replace('_', '-')} {first}:41234",
+                f"Leave it out, or: --{name.replace('_', '-')} {first}:41234",
             )
 
 
@@ -356,11 +356,11 @@ def _check_env(spec: ClusterSpec) -> None:
                 f"Try: %jaxcluster start -n {n} --env NAME=VALUE",
             )
         if "\0" in name + value:
-            raise UsageError(f"env has a null character in {name!r}.", "Leave it away.")
+            raise UsageError(f"env has a null character in {name!r}.", "Leave it out.")
         if (option := ASSIGNED_ENV.get(name)) is not None:
             raise UsageError(
                 f"{name} is assigned by jaxcluster, so --env {name}={value} would do nothing.",
-                f"Try: %jaxcluster start -n {n} {option} {value}" if option else "Leave it away.",
+                f"Try: %jaxcluster start -n {n} {option} {value}" if option else "Leave it out.",
             )
     wanted = platform_in(spec.env)
     if wanted is not None and wanted != spec.platform:

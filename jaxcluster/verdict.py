@@ -167,7 +167,7 @@ def _timeout(ending: Ending) -> CellFailed | None:
         f"{ending.name} took more than {ending.timeout_s:g} s and was interrupted on "
         f"{name_ranks(ending.interrupted, ending.hosts)}."
     )
-    more = ["Give it longer with %%spmd --timeout, or leave the limit away."]
+    more = ["Give it longer with %%spmd --timeout, or leave out the limit."]
     return CellFailed(
         "\n".join([message, *ending.places]),
         _hints(ending, more),

@@ -167,7 +167,7 @@ class Host:
     Attributes:
       state: of the connection.
       since: when it became that, by ``time.monotonic``.
-      why: why it has ended or was refused, in words.
+      why: why it has ended or was refused.
       fork: the fork server there.
     """
 

@@ -27,7 +27,7 @@ class Asked:
 
     Attributes:
       client: whose connection; ``id`` is of the request, and the turn's own from then on.
-      who: in words, for those who wait.
+      who: a name for those who wait.
       ranks: for whom there will be a cell; None where none is to be handed out meanwhile.
       since: when it has asked, and from its grant on when it was granted.
     """

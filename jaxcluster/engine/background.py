@@ -96,7 +96,7 @@ class Background:
         self._own_raw = max(0, _raw_threads())
 
     def look(self) -> list[str]:
-        """Threads, tasks and timers, in words; those of the loop as its last answer had them.
+        """Threads, tasks and timers by name; those of the loop as its last answer had them.
 
         Any thread; some 10 us, and 10 us for each thread of the user's. It asks the main
         thread for its tasks and timers, which it tells when it next has time; ``probes`` counts

@@ -50,7 +50,7 @@ class Running:
       escaped: what a cell that awaits has raised past IPython.
       unheard: an interrupt came where it could not be raised, and is to come again.
       result: IPython's, once there is one.
-      faults: errors of ours, in words.
+      faults: errors of ours, a line each.
     """
 
     request: Request

@@ -21,7 +21,7 @@ ALIGN = 64
 
 
 class CannotSave(Exception):
-    """Why a value can't be saved, in words for its owner."""
+    """Why a value can't be saved, as its owner is told."""
 
     hint = ""
 

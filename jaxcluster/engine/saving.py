@@ -409,7 +409,7 @@ def _set_registered_class(cls: Any, state: Any) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Why a name could not be saved, in a few words."""
+    """Why a name could not be saved, briefly."""
     if isinstance(error, CannotSave):
         return str(error)
     if isinstance(error, RecursionError):

@@ -254,14 +254,14 @@ class Launcher(ABC):
 
     @abstractmethod
     def explain(self, end: End, hosts: Sequence[str] = ()) -> Reason:
-        """Why a command ended, in the launcher's words. Pure.
+        """Why a command ended, in as the launcher says it. Pure.
 
         Args:
           hosts: the names of all hosts, as far as they are known.
         """
 
     def waiting(self, plan: LaunchPlan) -> str:
-        """What is waited for, in a few words, while agents have not come. Not pure; may be slow.
+        """What is waited for, briefly, while agents have not come. Not pure; may be slow.
 
         Raises:
           LaunchError: they never will.

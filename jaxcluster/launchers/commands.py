@@ -517,7 +517,7 @@ class _BringUp:
         run = next(iter(self.current.values()), None)
         told = f"{there} of {self.expected} hosts were ready within {round(self.timeout_s, 1):g} s."
         if run is None:
-            return LaunchError(told, "Longer: --timeout 180")
+            return LaunchError(told, "Wait longer: --timeout 180")
         reason = self.launch.explain_run(run)
         return LaunchError(f"{told} {reason.message}", reason.hint)
 

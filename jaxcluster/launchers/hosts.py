@@ -74,7 +74,8 @@ def read_hostfile(path: Path) -> tuple[Host, ...]:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UsageError(
-            f"The hostfile {path} can't be read: {why}.", f"A line of it is: {FILE_EXAMPLE}"
+            f"The hostfile {path} can't be read: {why}.",
+            f"A line of it looks like this: {FILE_EXAMPLE}",
         ) from None
     return parse_hostfile(text, str(path))
 
@@ -134,7 +135,7 @@ def place(hosts: Sequence[Host], num_processes: int | None) -> tuple[int, ...] |
         if num_processes is not None and num_processes != sum(given):
             raise UsageError(
                 f"-n {num_processes} and the hosts' ranks, {sum(given)} in all, don't fit.",
-                "Leave -n away, or the numbers at the hosts.",
+                "Leave out -n, or the numbers of the hosts.",
             )
         return tuple(given)
     if given:

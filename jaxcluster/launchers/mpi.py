@@ -83,7 +83,7 @@ class MPI(Launcher):
             raise LauncherUnavailable(
                 f"{self.mpiexec} is not one that is known here (Open MPI 4 and 5, MPICH). "
                 f'It says: "{said}"',
-                "Another one: --mpiexec /path/to/mpiexec",
+                "Name another: --mpiexec /path/to/mpiexec",
             )
         hosts = self.hosts or hosts_of_job(environ)
         if not hosts:
@@ -95,7 +95,7 @@ class MPI(Launcher):
             if host.user or host.port or ":" in host.name:
                 raise UsageError(
                     f"mpiexec takes plain names of hosts, not {host}.",
-                    f"User, port and address belong into the ssh config: Host {host.name}",
+                    f"User, port and address belong in the ssh config: Host {host.name}",
                 )
         names = tuple(host.name for host in self.hosts)
         ranks = place(self.hosts, self.num_processes)
@@ -217,7 +217,7 @@ def explain_mpi(end: End, mpiexec: str = "mpiexec") -> Reason:
     evidence = f' It says: "{said}"' if said else ""
     if end.code is None:
         return Reason(
-            f"{command} runs, and not all agents have come.{evidence}", "Longer: --timeout 180"
+            f"{command} runs, and not all agents have come.{evidence}", "Wait longer: --timeout 180"
         )
     if end.was_ready:
         return Reason(f"{command} {how_it_ended(end.code)}, and the agents with it.{evidence}")

@@ -224,7 +224,7 @@ def _home(path: str) -> str:
 def _hosts(given: _Given, kind: str) -> tuple[Host, ...]:
     hosts, file = given.text("hosts"), given.text("hostfile")
     if hosts and file:
-        raise UsageError("--hosts and --hostfile say the same twice.", "Leave one of them away.")
+        raise UsageError("--hosts and --hostfile say the same twice.", "Leave out one of them.")
     if file:
         return read_hostfile(Path(file))
     if not hosts and kind == "ssh":

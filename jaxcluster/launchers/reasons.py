@@ -1,4 +1,4 @@
-"""What commands print when they fail, in words that all launchers share."""
+"""What commands print when they fail, and what it means, for all launchers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def last_line(lines: Sequence[str]) -> str:
 
 
 def how_it_ended(code: int | None) -> str:
-    """An exit status in words."""
+    """What an exit status means."""
     if code is None:
         return "is not ready yet"
     return f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"

@@ -114,7 +114,7 @@ class Slurm(Launcher):
         if self.nodes is not None and self.nodes > len(nodes):
             raise UsageError(
                 f"--nodes {self.nodes}: this notebook is in job {job}, which has {len(nodes)}.",
-                "All of its nodes: leave --nodes away. A job of its own: --new-job",
+                "All of its nodes: leave out --nodes. A job of its own: --new-job",
             )
         return replace(self, allocation=here, drop=drop)
 
@@ -128,7 +128,7 @@ class Slurm(Launcher):
             raise UsageError(
                 f"{', '.join(names)}: this notebook is in Slurm's job {job} already, and the "
                 "agents start in it.",
-                "Leave it away, or submit a job of its own: --new-job",
+                "Leave it out, or submit a job of its own: --new-job",
             )
 
     # -- render
@@ -458,7 +458,7 @@ def _tail(path: str, nbytes: int = 8192) -> str:
         return ""
 
 
-# ------------------------------------------------------------------------- what they said, in words
+# ------------------------------------------------------------------------- what they said
 
 _REFUSED = (
     (r"[Ii]nvalid partition", "Slurm has no such partition.", "sinfo lists them: --partition NAME"),
@@ -471,7 +471,7 @@ _REFUSED = (
     (
         r"[Tt]ime limit|DueTime|time specification",
         "Slurm refused the time limit.",
-        "Less, or in Slurm's form: --time 2:00:00",
+        "Ask for less, or write it as Slurm does: --time 2:00:00",
     ),
     (
         r"generic resource|[Ii]nvalid gres|TRES",
@@ -492,7 +492,7 @@ _REFUSED = (
     (
         r"QOS|accounting/QOS policy|[Ll]imit",
         "A limit of your account does not allow the job.",
-        "Fewer nodes or less time; squeue --me lists what runs already.",
+        "Ask for fewer nodes or less time; squeue --me lists what runs already.",
     ),
     (
         r"Unable to contact slurm controller|Connection refused|Could not establish a configuration"
@@ -549,14 +549,14 @@ def explain_slurm(end: End, allocation: str = "") -> Reason:
         job = Job(fields.get("JobId", "?"), state, reason)
         hint = slurm_jobs.why_waiting(reason).hint if state == "PENDING" else ""
         told = slurm_jobs.describe_waiting(job)
-        return Reason(f"J{told[1:]}. It is cancelled.", hint or "Longer: --timeout 3600")
+        return Reason(f"J{told[1:]}. It is cancelled.", hint or "Wait longer: --timeout 3600")
     evidence = f' It says: "{said or last_line(files)}"' if said or last_line(files) else ""
     what = "The step" if allocation else "The job"
     number = allocation or submitted(end.chatter)
     if end.code is None:
         return Reason(
             f"{what} of the agents (job {number or 'not submitted yet'}) is not ready.{evidence}",
-            "Longer: --timeout 600",
+            "Wait longer: --timeout 600",
         )
     return Reason(f"{what} of the agents (job {number}) {how_it_ended(end.code)}.{evidence}")
 

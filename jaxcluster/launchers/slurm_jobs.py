@@ -1,4 +1,4 @@
-"""What Slurm says of a job, in words: squeue, scontrol and sacct read. Pure."""
+"""What Slurm says of a job: squeue, scontrol and sacct read. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ENDED = frozenset(STATES) - {
 
 @dataclass(frozen=True)
 class WhyWaiting:
-    """A reason of squeue's: in words, what to type, and whether waiting is in vain."""
+    """A reason of squeue's: what it means, what to type, and whether waiting is in vain."""
 
     message: str
     hint: str = ""
@@ -57,9 +57,9 @@ REASONS = {
     "ReqNodeNotAvail": WhyWaiting("a node that it needs is down, reserved or busy"),
     "NodeDown": WhyWaiting("a node that it needs is down"),
     "Reservation": WhyWaiting("it waits for its reservation"),
-    "PartitionDown": WhyWaiting("its partition is down", "Another one: --partition NAME"),
+    "PartitionDown": WhyWaiting("its partition is down", "Name another: --partition NAME"),
     "PartitionInactive": WhyWaiting(
-        "its partition starts no jobs", "Another one: --partition NAME"
+        "its partition starts no jobs", "Name another: --partition NAME"
     ),
     "JobHeldUser": WhyWaiting("you hold it", "scontrol release JOB"),
     "JobHeldAdmin": WhyWaiting("an administrator holds it"),
@@ -69,7 +69,9 @@ REASONS = {
     "PartitionNodeLimit": WhyWaiting(
         "it asks for more nodes than its partition allows", "Fewer: --nodes 1", True
     ),
-    "PartitionConfig": WhyWaiting("its partition can't run it", "Another: --partition NAME", True),
+    "PartitionConfig": WhyWaiting(
+        "its partition can't run it", "Name another: --partition NAME", True
+    ),
     "BadConstraints": WhyWaiting("no nodes can meet its constraint", "Check --constraint", True),
     "AccountNotAllowed": WhyWaiting("its partition does not take its account", "--account", True),
     "QOSNotAllowed": WhyWaiting("its partition does not take its QOS", "--qos", True),
@@ -203,7 +205,7 @@ def describe_end(job: dict[str, str]) -> tuple[str, str]:
     code, _, number = job.get("ExitCode", "0:0").partition(":")
     told = f"Slurm's job {id} {STATES.get(state, state or 'is gone')}"
     hints = {
-        "TIMEOUT": "Longer: --time 2:00:00",
+        "TIMEOUT": "Ask for longer: --time 2:00:00",
         "OUT_OF_MEMORY": "More of it: --mem 64G",
         "PREEMPTED": "Start again: %jaxcluster start",
         "NODE_FAIL": "Start again: %jaxcluster start",

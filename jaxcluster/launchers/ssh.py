@@ -235,7 +235,7 @@ def jump_host(settings: str) -> str:
     return ""
 
 
-# ----------------------------------------------------------------------- what ssh said, in words
+# ----------------------------------------------------------------------- what ssh said
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ class _Case:
 
 
 _INTERACTIVE = (
-    "It asks for a password, and here is nobody to type one. Log in with a key "
+    "It asks for a password, and there is nobody to type one. Log in with a key "
     "(ssh-copy-id {host}), or open a shared connection before (ControlMaster in the ssh config) "
     "and add --ssh-option ControlPath=PATH."
 )
@@ -368,7 +368,8 @@ def explain_ssh(end: End, host: str, login: str) -> Reason:
         return Reason(
             f"{host} has logged us in, or is about to, and its agent is not there yet."
             f"{evidence}{before}",
-            f"Longer: --timeout 180   Does its login shell wait for something? Try: {login} true",
+            "Wait longer: --timeout 180   Does its login shell wait for something? "
+            f"Try: {login} true",
         )
     return Reason(
         f"The agent on {host} did not come up: ssh {how_it_ended(end.code)}.{evidence}{before}",

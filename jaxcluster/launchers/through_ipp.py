@@ -145,7 +145,7 @@ def explain_ipp(end: End, engines: str) -> Reason:
         return Reason(
             f"ipyparallel's launcher {engines!r} has started, and not all agents have come."
             f"{evidence}",
-            "Is the job queued? Longer: --timeout 600",
+            "Is the job queued? Wait longer: --timeout 600",
         )
     return Reason(
         f"ipyparallel's launcher {engines!r} {how_it_ended(end.code)}.{evidence}",

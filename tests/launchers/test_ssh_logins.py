@@ -312,7 +312,7 @@ def test_a_password_that_would_be_asked_for(site: Site) -> None:
     told = refused(site.launch(site.launcher("h1")))
     assert told.startswith("h1 did not let us in with a key. ssh says: ")
     assert "Permission denied (password" in told
-    assert "here is nobody to type one" in told and "ssh-copy-id h1" in told
+    assert "there is nobody to type one" in told and "ssh-copy-id h1" in told
 
 
 def test_a_jump_host_that_would_ask_for_a_password(site: Site) -> None:

@@ -180,7 +180,7 @@ def test_a_cluster_that_is_just_being_started_is_not_attached_to_yet(alone: Home
             told.append(str(caught.value))
 
     start_spec(make_spec(1, name="early"), look).stop()
-    assert told == ["Cluster 'early' is just being started.\nIn a moment: %jaxcluster attach early"]
+    assert told == ["Cluster 'early' is being started.\nIn a moment: %jaxcluster attach early"]
 
 
 def test_a_start_that_was_killed_leaves_its_name_to_the_next(alone: Home) -> None:

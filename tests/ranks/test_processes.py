@@ -277,7 +277,7 @@ def test_input_says_how_to_ask(pair: jaxcluster.Cluster) -> None:
 
 # --------------------------------------------------------------------------- JAX's own lifecycle
 
-LEAVE = "leave the call away"
+LEAVE = "leave out the call"
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_a_claim_of_another_process_that_lives_is_left_alone() -> None:
     assert other.stdout.readline() == b"True\n"
     claims.tidy()
     assert claims.claim("main") is None
-    with pytest.raises(ClusterExists, match=f"just being started, by process {other.pid} on"):
+    with pytest.raises(ClusterExists, match=f"being started, by process {other.pid} on"):
         starting.claim(wire.ClusterSpec("main", 2))
     spec, mine = starting.claim(wire.ClusterSpec("main", 2, any_name=True))
     assert spec.name == "main-2"

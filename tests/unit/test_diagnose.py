@@ -238,8 +238,8 @@ class TestWhoMayLaunch:
     def test_a_thread_may_launch_and_who_waits_for_whom_is_told(self):
         found = suspect(self.reports(background=["thread 'loader'"]), ended=[1])
         assert explain.tell_suspicion(found, 12.4) == (
-            "Ranks 0, 2, 3 wait for launch 1 (jit(_reduce_sum)) since some 12 s; rank 1 runs no "
-            "cell, but thread 'loader' of its still runs."
+            "Ranks 0, 2, 3 have waited some 12 s for launch 1 (jit(_reduce_sum)); rank 1 runs no "
+            "cell, but its thread 'loader' still runs."
         )
 
     def test_another_rank_that_can_not_launch_makes_it_certain(self):
@@ -350,7 +350,7 @@ def test_a_finding_names_the_hosts_where_there_are_several():
 def test_who_is_waited_for_is_named_with_its_host():
     reports = {0: report(0, [SUM] * 2), **{r: report(r, [SUM], line=3) for r in (1, 2, 3)}}
     told = explain.tell_suspicion(suspect(on_hosts(reports), ended=[0]), 6)
-    assert told.startswith("Rank 0 (h1) waits for launch 2 ")
+    assert told.startswith("Rank 0 (h1) has waited some 6 s for launch 2 ")
     assert "ranks 1 (h1), 2, 3 (h2) still" in told
     lines = explain.tell_working(
         {3: on_hosts(reports)[3]}, [0, 1, 2], 6, explain.hosts_of(on_hosts(reports))

@@ -167,7 +167,7 @@ def test_what_the_compiler_can_not_take_is_refused_here(
     for check in (lambda: check_depth(source), lambda: check_syntax(shell, source)):
         with pytest.raises(CellSyntaxError, match="nested too deeply for Python") as caught:
             check()
-        assert caught.value.hint == "Make it of several statements, or of a loop or a list."
+        assert caught.value.hint == "Split it into several statements, or use a loop or a list."
 
 
 def test_long_cells_are_fine(shell: InteractiveShell) -> None:
