@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import sys
 import time
@@ -32,6 +33,7 @@ from jaxcluster import (
     undoing,
 )
 from jaxcluster.completion import Completion
+from jaxcluster.elsewhere import Elsewhere, point_to_push
 from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError, UsageError
 from jaxcluster.launchers.supervisor import quit_warm
 from jaxcluster.outputs import CellRecord
@@ -43,29 +45,37 @@ from jaxcluster.views import shards as array_views
 from jaxcluster.views.comms import CommRelay
 from jaxcluster.views.live import CellDisplay, StartDisplay
 
-COMMANDS = (
-    "start",
-    "status",
-    "list",
-    "attach",
-    "stop",
-    "restart",
-    "interrupt",
-    "logs",
-    "outputs",
-    "doctor",
-    "auto",
-    "mesh",
-    "memory",
-    "resync",
-    "undo",
-    "stacks",
-    "journal",
-    "strict",
-    "recovery",
-    "checkpoint",
-    "restore",
-)
+COMMANDS = {
+    "start": "start a cluster: -n 4, or --launcher ssh --hosts h1:2,h2:2",
+    "status": "what every rank does, its host, pid and devices; --live updates itself",
+    "list": "the running clusters of this user",
+    "attach": "connect to a running one: attach NAME",
+    "stop": "end all processes; --all ends every cluster of this notebook",
+    "restart": "give it new processes, with the variables kept; --clean keeps nothing",
+    "resync": "bring ranks that have diverged back into lockstep",
+    "interrupt": "stop the cell that runs, on every rank",
+    "undo": "take the last cell back; undo SIZE|on|off bounds or switches it",
+    "stacks": "on which line each rank is",
+    "journal": "what each rank has launched",
+    "logs": "what the processes wrote outside of cells: logs 2",
+    "outputs": "what each rank printed in the last cell: outputs 1-3",
+    "mesh": "which rank holds which device of a mesh",
+    "memory": "what each device holds",
+    "checkpoint": "save the ranks' variables to disk: checkpoint NAME",
+    "restore": "bring them back: restore NAME",
+    "auto": "make every cell an %%spmd cell: auto on|off",
+    "strict": "check every launch on all ranks before it is made: strict on|off",
+    "recovery": "recover by itself, ask, or never: recovery auto|ask|never",
+    "doctor": "check this machine, or hosts, and say what to mend",
+}
+
+
+def list_commands() -> str:
+    """Every command, with a line."""
+    lines = [f"  {name:<12}{what}" for name, what in COMMANDS.items()]
+    return "\n".join(
+        ["%jaxcluster COMMAND", *lines, "", "%jaxcluster COMMAND --help says what it takes."]
+    )
 
 
 def shows_help(magic: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,18 +144,19 @@ class JaxClusterMagics(Magics):
     @shows_help
     @tells_plainly
     def jaxcluster(self, line: str) -> None:
-        """%jaxcluster start|status|list|attach|stop|restart|interrupt|logs|outputs|doctor|auto"""
+        """Start, look at and control clusters: ``%jaxcluster`` alone lists what there is.
+
+        ``%jaxcluster start -n 4`` starts one, ``%jaxcluster start --help`` says what that takes.
+        """
         command, _, rest = line.strip().partition(" ")
-        if command in ("-h", "--help", "help"):
-            raise arguments.Help(
-                f"%jaxcluster {'|'.join(COMMANDS)}\n%jaxcluster start --help says what it takes."
-            )
+        if command in ("", "-h", "--help", "help"):
+            raise arguments.Help(list_commands())
         if command not in COMMANDS:
+            close = difflib.get_close_matches(command, COMMANDS, n=1)
             raise UsageError(
-                f"There is no %jaxcluster {command}."
-                if command
-                else "%jaxcluster needs a command.",
-                "It knows: " + ", ".join(COMMANDS) + ".",
+                f"There is no %jaxcluster {command}"
+                + (f": did you mean %jaxcluster {close[0]}?" if close else "."),
+                "%jaxcluster alone lists what there is.",
             )
         getattr(self, f"_{command}")(rest)
 
@@ -441,8 +452,9 @@ class JaxClusterMagics(Magics):
             self.shell.user_ns[options.out] = submitted.record
         try:
             record = submitted.wait()
-        except CellFailed:
+        except CellFailed as error:
             display.finish(submitted.record)
+            point_to_push(error, self.shell.user_ns)
             raise
         display.finish(record)
 
@@ -544,7 +556,7 @@ def say_usage() -> Iterator[None]:
         print(error)
 
 
-_loaded: dict[int, tuple[JaxClusterMagics, Completion, Panel | None]] = {}
+_loaded: dict[int, tuple[JaxClusterMagics, Completion, Elsewhere, Panel | None]] = {}
 
 
 def load(ipython: Any) -> None:
@@ -554,13 +566,15 @@ def load(ipython: Any) -> None:
     magics = JaxClusterMagics(ipython)
     ipython.register_magics(magics)
     # First of all transformers: it must see the cell as it was typed.
-    ipython.input_transformers_cleanup.insert(0, magics.auto.transform)
+    ipython.input_transformers_cleanup[:0] = [magics.auto.transform, rewrite.ask_for_help]
     completion = Completion(ipython, lambda: magics.auto.on)
     completion.install()
+    elsewhere = Elsewhere(ipython)
+    elsewhere.install()
     panel = Panel(ipython, magics.auto) if magics.rich else None
     if panel is not None:
         panel.install()
-    _loaded[id(ipython)] = (magics, completion, panel)
+    _loaded[id(ipython)] = (magics, completion, elsewhere, panel)
 
 
 def _is_reloading() -> bool:
@@ -576,10 +590,12 @@ def unload(ipython: Any) -> None:
     """Stop this notebook's clusters, and leave nothing registered; ``%reload_ext`` keeps all."""
     if _is_reloading():
         return
-    magics, completion, panel = _loaded.pop(id(ipython), (None, None, None))
-    if magics is None or completion is None:
+    if id(ipython) not in _loaded:
         return
-    ipython.input_transformers_cleanup.remove(magics.auto.transform)
+    magics, completion, elsewhere, panel = _loaded.pop(id(ipython))
+    elsewhere.uninstall()
+    for transform in (magics.auto.transform, rewrite.ask_for_help):
+        ipython.input_transformers_cleanup.remove(transform)
     completion.uninstall()
     for names in magics.magics.values():
         for name in list(names):

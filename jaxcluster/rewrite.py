@@ -131,6 +131,12 @@ def loose_timeit(source: str) -> bool:
     )
 
 
+def ask_for_help(lines: list[str]) -> list[str]:
+    """``%jaxcluster start?`` as ``%jaxcluster start --help``: IPython knows no words of magics."""
+    found = re.fullmatch(r"\s*%jaxcluster\s+(\w+)\s*\?+\s*", "".join(lines))
+    return [f"%jaxcluster {found[1]} --help\n"] if found is not None else lines
+
+
 class AutoMode:
     """An input transformer that makes every following cell an ``%%spmd`` cell.
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from helpers import Notebook, plain
 
+from jaxcluster.magics import COMMANDS
+
 pytestmark = pytest.mark.any_jax
 
 # The tests of this module share a notebook: the first of them starts its cluster.
@@ -122,6 +124,35 @@ def test_interrupt_with_nothing_to_interrupt_says_so(notebook: Notebook) -> None
     assert notebook.ok("%jaxcluster interrupt").stdout == "No rank was running a cell.\n"
 
 
+def test_help_is_where_it_is_asked_for(notebook: Notebook) -> None:
+    text = notebook.ok("%jaxcluster").stdout
+    assert "\n  start       start a cluster: -n 4, or --launcher ssh" in text
+    assert {line.split()[0] for line in text.splitlines()[1:-2]} == set(COMMANDS)
+    assert notebook.ok("%jaxcluster --help").stdout == text
+    started = notebook.ok("%jaxcluster start --help").stdout
+    assert "--devices-per-process D" in started
+    assert notebook.ok("%jaxcluster start?").stdout == started
+    for command in COMMANDS:
+        assert f"%jaxcluster {command}" in notebook.ok(f"%jaxcluster {command} ?").stdout
+
+
+def test_a_name_that_the_other_side_has_is_pointed_to(notebook: Notebook) -> None:
+    notebook.ok("%%spmd\nimport jax\non_ranks = 1\nif jax.process_index(): on_some = 2")
+    text = notebook.run("on_ranks").text
+    assert (
+        "name 'on_ranks' is not defined in the notebook. The ranks have it: %pull on_ranks" in text
+    )
+    assert "Only ranks 1-3 have it: %%spmd runs a cell there" in notebook.run("on_some").text
+    assert plain(notebook.run("on_none").text).endswith("name 'on_none' is not defined\n")
+    notebook.ok("in_notebook = 1")
+    text = notebook.run("%%spmd\nin_notebook").text
+    assert "The notebook has in_notebook: %push in_notebook gives it to the ranks." in text
+    assert "%push" not in notebook.run("%%spmd\non_none").text
+    notebook.ok("%push in_notebook\n%pull on_ranks")
+    notebook.ok("assert on_ranks == 1")
+    notebook.ok("%%spmd\nassert in_notebook == 1")
+
+
 @pytest.mark.parametrize(
     ("setting", "state"),
     [
@@ -139,11 +170,11 @@ def test_a_setting_without_a_word_shows_its_state(
 @pytest.mark.parametrize(
     ("line", "message"),
     [
+        ("%jaxcluster strat", "There is no %jaxcluster strat: did you mean %jaxcluster start?"),
         (
-            "%jaxcluster",
-            "%jaxcluster needs a command.\nIt knows: start, status, list, attach, stop",
+            "%jaxcluster what",
+            "There is no %jaxcluster what.\n%jaxcluster alone lists what there is",
         ),
-        ("%jaxcluster stat", "There is no %jaxcluster stat."),
         ("%jaxcluster logs two", "'two' is not a rank."),
         ("%jaxcluster logs 9", "There is no rank 9: this cluster has ranks 0-3."),
         ("%jaxcluster start -n four", "invalid int value: 'four'"),
