@@ -16,6 +16,7 @@ CHECKOUT = Path(__file__).parents[2]
 RANKS = "tests/ranks"
 LOCKSTEP = f"{RANKS}/test_lockstep.py::test"
 DEATHS = f"{RANKS}/test_deaths.py::test"
+OPERATION = f"{RANKS}/test_operation.py::test"
 CHOICE = (
     f"{RANKS}/test_where.py",
     f"{RANKS}/test_cells.py",
@@ -30,6 +31,11 @@ CHOICE = (
     f"{DEATHS}_all_ranks_in_different_collectives_get_their_variables_on_new_processes",
     f"{DEATHS}_the_death_of_the_coordinator_is_told_and_the_ranks_are_replaced",
     f"{RANKS}/test_life.py::test_nothing_outlives_its_owner",
+    f"{OPERATION}_who_died_while_nobody_was_connected_is_known_after_attach",
+    f"{OPERATION}_the_ends_of_processes_that_were_replaced_are_not_told_again",
+    f"{OPERATION}_a_detached_cluster_that_nobody_can_find_any_more_ends_itself[the socket]",
+    f"{OPERATION}_a_cluster_whose_folder_is_gone_says_so_and_gets_another",
+    f"{OPERATION}_the_folder_may_have_any_name",
 )
 AT_LEAST = 170  # tests; fewer: some were not found, or left out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -371,12 +372,19 @@ def test_a_detached_cluster_that_nobody_can_find_any_more_ends_itself(
         assert again.run("print(1)", show=False).stdout() == "1\n"
 
 
+def refused_without_folder() -> contextlib.AbstractContextManager[Any]:
+    """Turns of cells are handed out in the folder; on several hosts by the first one's agent."""
+    if overhosts.hosts():
+        return contextlib.nullcontext()
+    return pytest.raises(NoCluster, match="folder of cluster 'mine' is gone")
+
+
 def test_a_cluster_whose_folder_is_gone_says_so_and_gets_another(alone: Home) -> None:
     """Its own notebook is connected still, so it goes on."""
     with jaxcluster.start(2, name="mine") as cluster:
         cluster.run("kept = 42")
         shutil.rmtree(registry.folder("mine"))
-        with pytest.raises(NoCluster, match="folder of cluster 'mine' is gone"):
+        with refused_without_folder():
             cluster.run("1")
         cluster.restart()
         assert cluster.pull("kept") == 42
@@ -487,7 +495,7 @@ def test_a_cell_that_diverges_after_the_folder_has_gone_is_told_as_ever(alone: H
             "kept = 7"
         )
         shutil.rmtree(registry.folder("mine"))
-        with pytest.raises(NoCluster):
+        with refused_without_folder():
             cluster.submit("pass")
         cluster.restart()
         running = cluster.submit("time.sleep(0.5)\nif jax.process_index(): print(jnp.sum(x))")
