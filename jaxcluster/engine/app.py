@@ -46,6 +46,7 @@ from jaxcluster.engine.processes import (
     die_with_parent,
     pid_space_mark,
     process_token,
+    share_files_in,
 )
 from jaxcluster.engine.selfcheck import SelfCheck
 from jaxcluster.engine.shards import ArrayViews
@@ -292,4 +293,5 @@ def main() -> None:
     if parent := os.environ.pop("JAXCLUSTER_PARENT", None):
         die_with_parent(int(parent))
     spec = json.loads(os.environ.pop("JAXCLUSTER_ENGINE"))
+    share_files_in(os.path.splitext(spec["log_path"])[0])
     Rank(**spec).run()

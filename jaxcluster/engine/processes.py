@@ -8,6 +8,7 @@ import errno
 import hashlib
 import os
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 WARNINGS = "JAXCLUSTER_PYTHONWARNINGS"
 FILES = 4096  # a rank and ipyparallel's controller have 70 to 200 open, and users open some
+SOCKET_LENGTH = 107  # of a Unix socket's path
 TRACKER_S = 1.0  # that a resource tracker gets to remove what others have left: milliseconds
 
 _PR_SET_PDEATHSIG = 1
@@ -245,6 +247,23 @@ def _is_tracker(pid: int) -> bool:
             return b"multiprocessing.resource_tracker" in line.read()
     except OSError:
         return False
+
+
+def share_files_in(folder: str) -> None:
+    """Have multiprocessing keep its sockets in a folder of the cluster's, which goes with that.
+
+    One of its own, in /tmp, it would remove at this process's exit, and ranks are killed.
+    """
+    from multiprocessing import current_process  # not for the agent, which comes here too
+
+    if len(os.fsencode(f"{folder}/listener-12345678")) > SOCKET_LENGTH:
+        return
+    shutil.rmtree(folder, ignore_errors=True)  # of the rank's former process
+    with contextlib.suppress(OSError):
+        os.mkdir(folder, 0o700)
+        # As ``multiprocessing.util.get_temp_dir`` reads it in Python 3.11 to 3.13.
+        config: dict[str, object] = getattr(current_process(), "_config", {})
+        config["tempdir"] = folder
 
 
 def redirect_output(log_path: str) -> None:

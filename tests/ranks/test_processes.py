@@ -181,6 +181,23 @@ print(names, names[1] in os.listdir("/dev/shm"), "sem." + names[2] in os.listdir
 """
 
 
+def test_multiprocessings_folder_is_the_ranks_own_and_goes_with_the_cluster(start: Start) -> None:
+    running = start(2)
+    source = (
+        "import multiprocessing.util, os\n"
+        "with multiprocessing.get_context('forkserver').Manager() as manager: manager.list([1])\n"
+        "folder = multiprocessing.util.get_temp_dir()\nprint(folder, os.listdir(folder))"
+    )
+    shown = printed(running, source)
+    folders = {text.split()[0] for text in shown}
+    assert len(folders) == 2
+    for rank, text in enumerate(shown):
+        assert f"/rank-{rank} ['listener-" in text
+    running.stop()
+    # Over hosts it is looked for what is left there.
+    assert not any(map(os.path.exists, folders))
+
+
 @pytest.mark.one_machine("looks at /dev/shm of this machine")
 @pytest.mark.parametrize("end", ["stopped", "restarted", "killed"])
 def test_what_processes_share_goes_with_the_rank(start: Start, end: str) -> None:
