@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from jaxcluster import wire
+from jaxcluster import lockstep, wire
+from jaxcluster.findings import Report
 from jaxcluster.ranks import name_ranks
 
 Counts = Mapping[str, Sequence[int]]
@@ -119,3 +120,25 @@ def tell(found: Mapping[int, wire.Launch]) -> list[str]:
         "program is of some of them only."
     )
     return lines
+
+
+def find(reports: Mapping[int, wire.RankReport]) -> tuple[Report | None, list[str]]:
+    """(ranks that wait for each other for certain, what to say where that is not certain)."""
+    reports = {rank: lockstep.with_announced(report) for rank, report in reports.items()}
+    counts = {rank: report.state.launches for rank, report in reports.items()}
+    found = circle(counts, {r: report.launches for r, report in reports.items()})
+    if not found:
+        return None, []
+    states = [reports[rank].state for rank in found]
+    # Another thread may launch what is missing, and other devices than CPUs may run programs side
+    # by side that are on different devices of a process.
+    if any(s.background or any(not d.startswith("cpu") for d in s.devices) for s in states):
+        return None, tell(found)
+    announced = any(reports[rank].announced is not None for rank in found)
+    processes = next(iter(found.values())).processes
+    others = tuple(sorted(set(reports) - set(found)))
+    told = tuple(tell(found))
+    # In strict mode nothing was launched.
+    return Report(
+        "circle", processes, None, tuple(found), others, told, is_hopeless=not announced
+    ), []

@@ -22,6 +22,7 @@ from jaxcluster import (
     findings,
     health,
     lockstep,
+    notices,
     recovery,
     selfcheck,
     silence,
@@ -40,7 +41,6 @@ from jaxcluster.restart import Restored
 from jaxcluster.world import World
 
 NOTICE_AFTER_S = 0.1
-NOTICE_CHARS = 200  # of the line that tells of an error while other ranks still run
 SUSPECTED_S = 2.0  # before it is said that ranks wait for a launch that may still come
 FOREIGN_S = 4.0  # that another cell's notebook gets to mend what went wrong in it
 AGAIN_S = 0.1  # between looks at ranks that have ended a cell with uneven counts
@@ -146,7 +146,9 @@ class RunningCell:
             self._carry()
         else:
             self._await(self._ended)
-        self._say_faults()
+        if (say := self.on_notice) is not None:
+            for line in notices.faults(self.record):
+                say(line)
         if self._stopped is not None:
             raise self._stopped
         if (error := verdict.verdict(self._end())) is not None:
@@ -268,7 +270,14 @@ class RunningCell:
         if self._notice_at is not None and now >= self._notice_at and not self._watch.finished:
             self._notice_at = None
             if self.on_notice is not None:
-                self.on_notice(self._say_first_error())
+                self.on_notice(
+                    notices.first_error(
+                        self.record,
+                        self._watch.open_ranks,
+                        self._watch.grace_s,
+                        self._world.hosts,
+                    )
+                )
 
     def _take(self, event: Event) -> health.Event:
         if event.id in self._interrupts:
@@ -385,37 +394,14 @@ class RunningCell:
             self._suspicion = found
             found = None
         if found is None:
-            found = self._find_circle(reports)
+            found, unsure = deadlock.find(reports)
+            self._circle = unsure or self._circle
         if found is not None and self._concerns(found):
             self.report, self.evidence = found, reports
             if found.is_hopeless and self.on_notice is not None:
                 self.on_notice("\n".join(found.lines[:-1]) + "\nThe cell is ended.\n")
             self.cluster.recovered = ""
             events.tell()
-
-    def _find_circle(self, reports: Mapping[int, wire.RankReport]) -> findings.Report | None:
-        """Ranks that wait for each other, over all sets of processes."""
-        reports = {rank: lockstep.with_announced(report) for rank, report in reports.items()}
-        counts = {rank: report.state.launches for rank, report in reports.items()}
-        found = deadlock.circle(counts, {r: report.launches for r, report in reports.items()})
-        if not found:
-            return None
-        states = [reports[rank].state for rank in found]
-        # Another thread may launch what is missing, and other devices than CPUs may run programs
-        # side by side that are on different devices of a process.
-        if any(s.background or any(not d.startswith("cpu") for d in s.devices) for s in states):
-            self._circle = deadlock.tell(found)
-            return None
-        announced = any(reports[rank].announced is not None for rank in found)
-        return findings.Report(
-            "circle",
-            next(iter(found.values())).processes,
-            None,
-            tuple(found),
-            tuple(sorted(set(reports) - set(found))),
-            tuple(deadlock.tell(found)),
-            is_hopeless=not announced,  # in strict mode nothing was launched
-        )
 
     def _concerns(self, found: findings.Report) -> bool:
         """Whether a finding is this cell's, or an earlier one's whose notebook does not mend it."""
@@ -649,41 +635,6 @@ class RunningCell:
             told = f"{begin_ranks(died, hosts)} died in cell [{record.execution_count}]: {why}."
             return verdict.Death(told, self._recover(told, log_end), sorted(died))
         return None
-
-    def _say_first_error(self) -> str:
-        rank, error = min(self.record.errors.items())
-        line = f", line {error.lineno}" if error.lineno else ""
-        waiting = begin_ranks(self._watch.open_ranks, self._world.hosts)
-        verb = "has" if len(self._watch.open_ranks) == 1 else "have"
-        if error.heard is not None:  # strict mode: all that is known is told at the end
-            who = begin_ranks(self.record.errors, self._world.hosts)
-            return (
-                f"{who} diverged in strict mode, with nothing launched. {waiting} {verb} "
-                f"{self._watch.grace_s:g} s to end the cell.\n"
-            )
-        place = f" (cell [{self.record.execution_count}]{line}). "
-        rest = f"{waiting} {verb} {self._watch.grace_s:g} s to end the cell.\n"
-        who = begin_ranks([rank], self._world.hosts)
-        said = " ".join(f"{who} raised {error.ename}: {error.evalue[:400]}".split())
-        room = max(40, NOTICE_CHARS - len(place) - len(rest))
-        if len(said) > room:
-            said = said[: room - 1] + "…"
-        return said + place + rest
-
-    def _say_faults(self) -> None:
-        """Errors of ours after the cell's own code: told as such, equal ones once."""
-        faults: dict[str, list[int]] = {}
-        for rank, reply in sorted(self.record.replies.items()):
-            if reply.fault:
-                faults.setdefault(reply.fault, []).append(rank)
-        if self.on_notice is None:
-            return
-        for fault, ranks in faults.items():
-            self.on_notice(
-                f"jaxcluster itself failed on {name_ranks(ranks)} after the cell's own code, which "
-                f"is not affected: {fault}. %jaxcluster logs {ranks[0]} has the whole traceback: "
-                "please report it.\n"
-            )
 
     def _say_silent(self) -> list[str]:
         lines = self._tell_unanswered(self.silent)

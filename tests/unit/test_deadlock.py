@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 from collections.abc import Iterable
@@ -9,7 +10,7 @@ from collections.abc import Iterable
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.deadlock import circle, tell
+from jaxcluster.deadlock import circle, find, tell
 
 
 class Journals:
@@ -155,3 +156,38 @@ def try_swapped(chance: random.Random) -> bool | None:
     found = bool(journals.circle())
     assert found == (not completes(orders))
     return found
+
+
+# --------------------------------------------------------------------------- what is made of it
+
+
+def reports(*orders: str, **state: object) -> dict[int, wire.RankReport]:
+    """What ranks say that launched these, in these orders; ``state``: of rank 1."""
+    journals = Journals(*orders)
+    made = {}
+    for rank, launches in journals.launches.items():
+        more = state if rank == 1 else {}
+        counts = journals.counts[rank]
+        said = wire.RankState(rank, 9, "here", "running", ["cpu:0"], launches=counts)
+        made[rank] = wire.RankReport(dataclasses.replace(said, **more), [], launches)  # type: ignore[arg-type]
+    return made
+
+
+def test_a_circle_on_cpu_devices_is_certain_and_no_replay_helps() -> None:
+    found, unsure = find(reports("A012 B01", "B01 A012", "A012"))
+    assert found is not None
+    assert (found.kind, found.culprits, found.others) == ("circle", (0, 1), (2,))
+    assert found.is_hopeless
+    assert found.lines[0].startswith("The ranks wait for each other in a circle")
+    assert unsure == []
+
+
+def test_where_something_else_may_launch_a_circle_is_told_and_nothing_is_ended() -> None:
+    for doubt in ({"background": ["thread 'loader'"]}, {"devices": ["cuda:0"]}):
+        found, unsure = find(reports("A012 B01", "B01 A012", "A012", **doubt))
+        assert found is None
+        assert unsure[0].startswith("The ranks wait for each other in a circle")
+
+
+def test_ranks_in_lockstep_have_no_circle() -> None:
+    assert find(reports("A01", "A01")) == (None, [])

@@ -1,0 +1,47 @@
+"""What is said under a cell while it runs."""
+
+from __future__ import annotations
+
+from jaxcluster import notices, wire
+from jaxcluster.outputs import CellRecord
+
+
+def record(**errors: wire.ErrorInfo) -> CellRecord:
+    """A cell of 4 ranks; ``r1`` is what rank 1 raised."""
+    made = CellRecord(seq=1, execution_count=7, source="pass", ranks=[0, 1, 2, 3])
+    for rank, error in errors.items():
+        made.add_reply(wire.CellReply(int(rank[1:]), 1, "error", 0.1, error))
+    return made
+
+
+def test_the_first_error_is_told_with_its_place_and_the_time_that_is_left() -> None:
+    failed = record(r1=wire.ErrorInfo("ValueError", "bad\nbatch", [], 3))
+    assert notices.first_error(failed, [0, 2, 3], 2.0, {}) == (
+        "Rank 1 raised ValueError: bad batch (cell [7], line 3). "
+        "Ranks 0, 2, 3 have 2 s to end the cell.\n"
+    )
+
+
+def test_a_long_error_takes_one_line() -> None:
+    failed = record(r0=wire.ErrorInfo("ValueError", "x" * 10_000, []))
+    told = notices.first_error(failed, [1], 2.0, {0: "h1", 1: "h2"})
+    assert len(told) == notices.MOST_CHARS
+    assert told.startswith("Rank 0 (h1) raised ValueError: xxx")
+    assert told.endswith("…" + " (cell [7]). Rank 1 (h2) has 2 s to end the cell.\n")
+
+
+def test_a_strict_divergence_is_told_without_its_parts() -> None:
+    failed = record(r0=wire.ErrorInfo("Divergence", "half of it", [], 2, heard=1))
+    assert notices.first_error(failed, [1, 2, 3], 2.0, {}) == (
+        "Rank 0 diverged in strict mode, with nothing launched. "
+        "Ranks 1-3 have 2 s to end the cell.\n"
+    )
+
+
+def test_equal_faults_of_ours_are_told_once() -> None:
+    made = CellRecord(seq=1, execution_count=7, source="pass", ranks=[0, 1, 2])
+    for rank, fault in enumerate(["KeyError: 1", "", "KeyError: 1"]):
+        made.add_reply(wire.CellReply(rank, 1, "ok", 0.1, fault=fault))
+    (told,) = notices.faults(made)
+    assert told.startswith("jaxcluster itself failed on ranks 0, 2 after the cell's own code")
+    assert "KeyError: 1. %jaxcluster logs 0 has" in told
