@@ -197,6 +197,13 @@ def shards_line(line: str) -> tuple[str, set[str]]:
     return name, options
 
 
+def way_parser(prog: str, *names: str) -> Parser:
+    """A command for clusters here and, with ``--hosts``, for those that another machine started."""
+    parser = command_parser(prog, *names)
+    options.add_way_to(parser)
+    return parser
+
+
 def command_parser(prog: str, *words: str, optional: bool = True) -> Parser:
     """A command that takes a few plain arguments."""
     parser = Parser(prog, " ".join([prog, *(w.upper() for w in words)]))

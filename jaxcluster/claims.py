@@ -133,14 +133,7 @@ def claim(name: str) -> Claim | None:
 
 def _claim(name: str) -> Claim | None:
     root = inside()
-    id = secrets.token_hex(8)
-    draft = root / f"{DRAFT}{id}"
-    draft.mkdir(mode=0o700)
-    holder = Holder(id, pid_space(), process_token(os.getpid()), socket.gethostname())
-    lock = os.open(draft / ALIVE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with contextlib.suppress(OSError):  # a file system without locks
-        fcntl.flock(lock, fcntl.LOCK_SH)
-    os.write(lock, json.dumps(asdict(holder)).encode())  # last: what can be read is locked
+    draft, id, lock = _draft(root)
     with _one_at_a_time(root):
         for _ in range(2):
             try:
@@ -154,6 +147,39 @@ def _claim(name: str) -> Claim | None:
     os.close(lock)
     shutil.rmtree(draft, ignore_errors=True)
     return None
+
+
+def _draft(root: Path) -> tuple[Path, str, int]:
+    """A folder of this process's own that has no cluster's name yet: (it, its id, its lock)."""
+    id = secrets.token_hex(8)
+    draft = root / f"{DRAFT}{id}"
+    draft.mkdir(mode=0o700)
+    holder = Holder(id, pid_space(), process_token(os.getpid()), socket.gethostname())
+    lock = os.open(draft / ALIVE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with contextlib.suppress(OSError):  # a file system without locks
+        fcntl.flock(lock, fcntl.LOCK_SH)
+    os.write(lock, json.dumps(asdict(holder)).encode())  # last: what can be read is locked
+    return draft, id, lock
+
+
+@contextlib.contextmanager
+def private_folder() -> Iterator[Path]:
+    """A folder among the clusters' for as long as this lasts; with its process it is given up.
+
+    Raises:
+      LaunchError: nothing can be written there.
+    """
+    try:
+        draft, _, lock = _draft(inside())
+    except OSError as error:
+        raise LaunchError(
+            f"Nothing can be written to {runtime_root()}: {error.strerror}.", CHOOSE
+        ) from None
+    try:
+        yield runtime_root() / draft.name
+    finally:
+        shutil.rmtree(runtime_root() / draft.name, ignore_errors=True)
+        os.close(lock)
 
 
 def is_free(name: str) -> bool:

@@ -10,6 +10,7 @@ import time
 
 from jaxcluster import arguments, cluster, doctor, hostchecks, registry
 from jaxcluster.errors import JaxClusterError, UsageError
+from jaxcluster.launchers import options
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import text
 from jaxcluster.views.live import StartDisplay
@@ -19,6 +20,7 @@ jaxcluster start [-n N] [--devices-per-process D] [--name NAME] [--detach] ...
     start a cluster and keep it until Ctrl-C; with --detach, until `jaxcluster stop NAME`
 jaxcluster list           the running clusters of this user on this machine
 jaxcluster stop [NAME]    end one; --all ends all
+    both with --hosts HOST: clusters that another machine has started on that host, over ssh
 jaxcluster doctor         check versions, ports, devices, and say what to mend; with a start's
                           --launcher and its options: of those hosts
 jaxcluster COMMAND --help what a command takes; jaxcluster --version
@@ -60,19 +62,21 @@ def start(words: list[str]) -> None:
 
 
 def list_clusters(words: list[str]) -> None:
-    arguments.command_parser("jaxcluster list").read(words)
-    print(text.clusters(cluster.live_records(), [], time.time_ns()))
+    way = options.taken_from(arguments.way_parser("jaxcluster list").read(words))
+    records, unreachable = cluster.listed(**way)
+    print(text.clusters(records, [], time.time_ns(), unreachable))
 
 
 def stop(words: list[str]) -> None:
-    parser = arguments.command_parser("jaxcluster stop", "name")
+    parser = arguments.way_parser("jaxcluster stop", "name")
     parser.add_argument("--all", action="store_true", dest="everything")
     parsed = parser.read(words)
-    if parsed.everything and parsed.name:
+    way = options.taken_from(parsed)
+    if parsed.everything and (parsed.name or way):
         raise UsageError("Name a cluster or say --all, not both.", "jaxcluster stop --all")
     names = [r.name for r in cluster.live_records()] if parsed.everything else [parsed.name]
     for name in names:
-        running = cluster.attach(name)
+        running = cluster.attach(name, **way)
         took = running.stop()
         print(
             f"Stopped {running.name!r}: {name_ranks(range(running.num_processes))}, {took:.1f} s."

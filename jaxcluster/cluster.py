@@ -9,7 +9,6 @@ import atexit
 import contextlib
 import dataclasses
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from jaxcluster import (
     claims,
     events,
     findings,
+    joining,
     kept,
     recovery,
     registry,
@@ -46,11 +46,11 @@ from jaxcluster.errors import (
 from jaxcluster.exits import describe_exit
 from jaxcluster.kept import Kept
 from jaxcluster.launchers.local import Allocation
-from jaxcluster.launchers.remote import HostAllocation, HostProcesses
+from jaxcluster.launchers.remote import HostAllocation
 from jaxcluster.launchers.supervisor import Supervisor, sweep
 from jaxcluster.layout import ArrayLayout, TreeLayout
 from jaxcluster.life import Life, State
-from jaxcluster.link import Event, Link, Sink, SocketLink
+from jaxcluster.link import Event, Link, Sink
 from jaxcluster.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
 from jaxcluster.respawn import Respawn
@@ -249,10 +249,15 @@ class Cluster:
         )
 
     def stop(self) -> float:
-        """End all its processes; returns after how many seconds. A stopped cluster: nothing."""
+        """End all its processes; returns after how many seconds. A stopped cluster: nothing.
+
+        Raises:
+          LaunchError: another process has started it, and a host can't be reached. Nothing is done.
+        """
         if (respawn := self._respawn) is not None:
             respawn.stop_for_good()
         with self._changing:
+            self.world.check_reach()
             self.life.become(State.STOPPED, only=set(State) - {State.LEFT})
             took = self._end_world()
             if self.kept is not None:
@@ -529,6 +534,11 @@ class Cluster:
             raise NoCluster(self.down, self.down_hint)
         if self.closed or self._is_ending:
             raise NoCluster(f"Cluster {self.name!r} is stopped.", "%jaxcluster start -n 4")
+        if unreachable := self.world.unreachable:
+            why = "; ".join(f"{host}: {why}" for host, why in unreachable.items())
+            raise NoCluster(
+                f"Hosts can't be reached from here, so the cell was not run ({why}).", self._again
+            )
         if self.dead:
             rank, facts = next(iter(sorted(self.dead.items())))
             dead = sorted(self.dead)
@@ -574,6 +584,15 @@ class Cluster:
             cell.silent = ()
 
     @property
+    def _again(self) -> str:
+        """What to type where hosts that may live can't be reached."""
+        words = " ".join(filter(None, ["%jaxcluster attach", self.name, self.world.way]))
+        return (
+            "The cluster is not known to have ended, and nothing of it was cleared away. Once they "
+            f"can be reached: {words}"
+        )
+
+    @property
     def can_restart(self) -> bool:
         """Whether its processes can be replaced from here: by whom it was started."""
         return self.world.processes is not None and not (self.closed or self._is_ending)
@@ -599,6 +618,8 @@ class Cluster:
             hint = f"{self.down}\n{self.down_hint}"
         elif stopped:
             hint = "%jaxcluster start starts another."
+        elif self.world.unreachable:
+            hint = self._again
         elif self.world.processes is None:
             hint = (
                 "The notebook that started it can restart it; "
@@ -854,18 +875,23 @@ def _start_world(
     return world, allocation
 
 
-def attach(name: str | None = None) -> Cluster:
+def attach(name: str | None = None, **way: str | list[str]) -> Cluster:
     """Connect to a cluster that another notebook or a shell has started.
 
     It is not stopped when this process ends. Cells of all notebooks on it take turns.
 
     Args:
       name: which; None takes the only one there is.
+      **way: where another machine has started it: how to log in to its hosts, by the options of
+        the ssh launcher, as ``hosts="h1"``. One of its hosts is enough to find it.
 
     Raises:
       NoCluster: there is none (of that name).
       UsageError: there are several and none was named.
+      LaunchError: a host can't be logged in to.
     """
+    if way:
+        return _made_current(_visit(name, joining.way_of(way)))
     living = live_records()
     if name is None and len(living) > 1:
         names = ", ".join(record.name for record in living)
@@ -875,20 +901,71 @@ def attach(name: str | None = None) -> Cluster:
     found = connected().get(name)
     if found is not None and found.down:
         raise NoCluster(found.down, found.down_hint)
-    if found is not None and found.is_broken and found.is_replaced:
+    if found is not None and found.is_broken and (found.is_replaced or found.world.unreachable):
         found.close()
         found = None
     if found is None:
         _check_is_started(name)
         found = connect(registry.read(name))
-    _open.pop(name, None)
-    _open[name] = found  # the current one now
+    return _made_current(found)
+
+
+def listed(
+    **way: str | list[str],
+) -> tuple[list[registry.ClusterRecord], dict[str, list[str]]]:
+    """(this user's running clusters, by name the hosts of theirs that can't be reached).
+
+    Of a cluster whose host can't be reached nothing is taken away: it may live. Takes 2 s for each
+    of them.
+
+    Args:
+      **way: as for ``attach``: what has agents on these hosts, instead of what was started here.
+    """
+    if way:
+        return [found.record for found in joining.look(joining.way_of(way))], {}
+    ours = connected()
+    elsewhere = [cluster.record for cluster in ours.values() if cluster.world.way]
+    records = [*live_records(), *elsewhere]
+    lost = {}
+    for record in records:
+        known = ours.get(record.name)
+        is_known = known is not None and not known.closed
+        lost[record.name] = (
+            known.world.out_of_reach() if known and is_known else joining.unreachable(record)
+        )
+    return records, lost
+
+
+def _made_current(cluster: Cluster) -> Cluster:
+    _open.pop(cluster.name, None)
+    _open[cluster.name] = cluster
     events.tell()
-    return found
+    return cluster
 
 
-def connect(record: registry.ClusterRecord) -> Cluster:
+def _visit(name: str | None, way: joining.Way) -> Cluster:
+    """A connection to a cluster that another machine has started."""
+    found = joining.find(way, name)
+    record = found.record
+    known = connected().get(record.name)
+    if known is not None and known.record.claim != record.claim:
+        raise UsageError(
+            f"This notebook is connected to another cluster {record.name!r} already.",
+            "Attach to this one in another notebook.",
+        )
+    if known is not None:
+        is_old = known.record.created_ns != record.created_ns
+        if known.world.processes is not None or not (known.is_broken or is_old):
+            return known
+        known.close()
+    return connect(record, lambda: joining.visit(way, found))
+
+
+def connect(record: registry.ClusterRecord, join: Callable[[], World] | None = None) -> Cluster:
     """A connection to a running cluster, which does not become the current one.
+
+    Args:
+      join: how to come to its ranks, where its record does not lie here.
 
     Raises:
       VersionMismatch: it was started by another version of jaxcluster.
@@ -901,7 +978,7 @@ def connect(record: registry.ClusterRecord) -> Cluster:
             f"{record.protocol}; this one speaks {wire.PROTOCOL_VERSION}.",
             "Attach with the version that started it, or stop it there and start another.",
         )
-    cluster = Cluster(_join_hosts(record) if record.hosts else _join(record))
+    cluster = Cluster(join() if join is not None else joining.join(record))
     try:
         cluster.world.ask_exits()
         states = cluster.status()
@@ -914,24 +991,6 @@ def connect(record: registry.ClusterRecord) -> Cluster:
     return cluster
 
 
-def _join(record: registry.ClusterRecord) -> World:
-    """The ranks of this machine that another process has started."""
-    supervisor = Supervisor(Path(record.supervisor))
-    try:
-        supervisor.connect(5.0)
-    except LaunchError:
-        _check_is_here(record)
-        raise
-    return World(record, SocketLink(dict(enumerate(record.addresses))), supervisor)
-
-
-def _join_hosts(record: registry.ClusterRecord) -> World:
-    """The ranks of other hosts that another process has started."""
-    _check_is_here(record)
-    remote = HostProcesses.joined(record)
-    return World(record, remote.connect(), remote.supervisor, remote=remote)
-
-
 def _check_is_started(name: str) -> None:
     """Raises NoCluster of a cluster that has its name and is not running yet."""
     if not registry.is_name(name) or any(record.name == name for record in registry.records()):
@@ -939,16 +998,6 @@ def _check_is_started(name: str) -> None:
     if claims.lives([name])[name] is claims.Life.ALIVE:
         raise NoCluster(
             f"Cluster {name!r} is being started.", f"In a moment: %jaxcluster attach {name}"
-        )
-
-
-def _check_is_here(record: registry.ClusterRecord) -> None:
-    """Raises NoCluster of a cluster that does not answer and yet may live, somewhere else."""
-    if claims.lives([record.name])[record.name] is claims.Life.UNKNOWN:
-        raise NoCluster(
-            f"Cluster {record.name!r} was started on host {record.hostname} and can't be reached "
-            f"from here ({socket.gethostname()}).",
-            f"There: jaxcluster stop {record.name}   or   %jaxcluster attach {record.name}",
         )
 
 
@@ -965,7 +1014,9 @@ def stop(name: str) -> float:
     try:
         connect(record).stop()
     except (NoCluster, LaunchError):  # what is left of it
-        _check_is_here(record)
+        joining.check_is_here(record)
+        if record.hosts and claims.lives([name])[name] is not claims.Life.DEAD:
+            raise  # a host that can't be reached is not known to have ended
         if not record.hosts:
             Supervisor(Path(record.supervisor)).quit()
         clear_away(record)

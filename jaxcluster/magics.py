@@ -35,6 +35,7 @@ from jaxcluster import (
 from jaxcluster.completion import Completion
 from jaxcluster.elsewhere import Elsewhere, point_to_push
 from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError, UsageError
+from jaxcluster.launchers import options
 from jaxcluster.launchers.supervisor import quit_warm
 from jaxcluster.outputs import CellRecord
 from jaxcluster.panel import Panel
@@ -186,12 +187,14 @@ class JaxClusterMagics(Magics):
         print(text.status(running.status(), running.dead))
 
     def _list(self, line: str) -> None:
-        arguments.command_parser("%jaxcluster list").read(line)
-        print(text.clusters(cluster.live_records(), list(cluster.connected()), time.time_ns()))
+        way = options.taken_from(arguments.way_parser("%jaxcluster list").read(line))
+        records, unreachable = cluster.listed(**way)
+        here = list(cluster.connected())
+        print(text.clusters(records, here, time.time_ns(), unreachable))
 
     def _attach(self, line: str) -> None:
-        name = arguments.command_parser("%jaxcluster attach", "name").read(line).name
-        print(cluster.attach(name).summary())
+        parsed = arguments.way_parser("%jaxcluster attach", "name").read(line)
+        print(cluster.attach(parsed.name, **options.taken_from(parsed)).summary())
 
     def _stop(self, line: str) -> None:
         parser = arguments.command_parser("%jaxcluster stop")

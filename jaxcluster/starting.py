@@ -260,6 +260,8 @@ class Starting:
             hosts=local.supervisor.records() if isinstance(local, HostProcesses) else [],
         )
         registry.write(record)
+        if isinstance(local, HostProcesses):
+            local.publish(record)
         if spec.detach and isinstance(self.allocation, HostAllocation):
             self.allocation.detach()
         elif spec.detach and isinstance(local.supervisor, Supervisor):

@@ -53,11 +53,14 @@ class World:
       processes: the processes themselves; None where another process has started them.
       missed: what their parent has told before somebody listens.
       remote: the ranks of other hosts, whoever has started them; None for this machine's.
+      way: how they are come to where another machine has started them, as it is typed
+        (``--hosts h1``); "" else.
 
     Attributes:
       dead: the ranks whose processes have ended, and why.
       counts: each rank's launches, as last heard (see ``diagnose``).
       divergence: why no cell may run; None while the ranks are in lockstep.
+      unreachable: the hosts that can't be reached from here and may live, and why.
       coordinator_died: how JAX's coordination service has ended; "" while it serves.
       is_strict: whether launches are checked before they are issued.
       names: the names that each rank has, as last heard; a rank that was not heard is missing.
@@ -78,7 +81,9 @@ class World:
         processes: LocalCluster | HostProcesses | None = None,
         missed: queue.SimpleQueue[dict[str, Any]] | None = None,
         remote: HostProcesses | None = None,
+        way: str = "",
     ) -> None:
+        self.way = way
         self.record = record
         self.link = link
         self.supervisor = supervisor
@@ -90,6 +95,7 @@ class World:
         self.counts: dict[int, lockstep.Counts] = {}
         self.divergence: findings.Report | None = None
         self.coordinator_died = ""
+        self.unreachable: dict[str, str] = {}
         self.is_strict = False
         self.names: dict[int, set[str]] = {}
         self.started_s = 0.0
@@ -102,7 +108,7 @@ class World:
         self._is_ending = False
         self._missed: queue.SimpleQueue[dict[str, Any]] = missed or queue.SimpleQueue()
         self.turns: Turns = self._remote.turns if self._remote else LocalTurns(record.name)
-        self._let_go = registry.hold(record.name)
+        self._let_go = _nothing if way else registry.hold(record.name)
 
     def _check_not_over(self) -> None:
         if self.is_over:
@@ -129,6 +135,26 @@ class World:
             self.link.mark_dead(rank, {"why": "the cluster was stopped"})
         self.link.close()
         self._let_go()
+
+    def check_reach(self) -> None:
+        """Refuse to end what is not ours and can't be reached: it would go on, and nobody see it.
+
+        Raises:
+          LaunchError: a host can't be reached and may live.
+        """
+        if self.is_over or self.processes is not None:
+            return
+        if hosts := self.out_of_reach():
+            raise LaunchError(
+                f"Cluster {self.record.name!r} can't be stopped from here now, and was not: no way "
+                f"to {', '.join(hosts)}.",
+                "Its ranks may live there. Try again when there is, or stop it where it was "
+                f"started, on {self.record.hostname}.",
+            )
+
+    def out_of_reach(self) -> list[str]:
+        """The other hosts that can't be reached now and are not known to have ended."""
+        return self.supervisor.out_of_reach() if isinstance(self.supervisor, Fleet) else []
 
     def leave(self) -> None:
         """Let go of it; its processes run on."""
@@ -167,7 +193,10 @@ class World:
                 self.mark_dead(rank, "the fork server has ended, and its ranks with it")
         elif event["event"] == "host_lost":
             why = f"host {event['host']} is lost: {event['why']}"
-            if event["number"] == 0 and self.record.coordinator_pid:
+            if not event["gone"]:
+                self.unreachable[event["host"]] = event["why"]
+                why = f"host {event['host']} can't be reached from here: {event['why']}"
+            if event["number"] == 0 and self.record.coordinator_pid and event["gone"]:
                 self.coordinator_died = why
             for rank in event["ranks"]:
                 self.mark_dead(rank, why)
@@ -391,6 +420,11 @@ class World:
     @property
     def client(self) -> Any:
         """An ``ipyparallel.Client`` on the same engines; engine id is rank."""
+        if self.way:
+            raise UsageError(
+                "ipyparallel's client is for the machine on which the cluster was started "
+                f"({self.record.hostname})."
+            )
         if self._client is None:
             import ipyparallel
 

@@ -120,7 +120,7 @@ def fence(place: Path, id: str) -> list[str]:
       JaxClusterError: one does not end, or may live where its processes can't be seen.
     """
     ended = []
-    for path, record in _records(place):
+    for path, record in records(place):
         if record.id != id or not id:
             continue
         if record.pid_space != pid_space():
@@ -145,13 +145,14 @@ def fence(place: Path, id: str) -> list[str]:
 def sweep(place: Path) -> None:
     """Remove the folders of agents that are known to have ended."""
     here = pid_space()
-    for path, record in _records(place):
+    for path, record in records(place):
         tokens = (record.token, record.fork_token)
         if record.pid_space == here and not any(map(is_alive, tokens)):
             _remove(path, record)
 
 
-def _records(place: Path) -> Iterator[tuple[Path, Record]]:
+def records(place: Path) -> Iterator[tuple[Path, Record]]:
+    """The folders of agents in ``place``, and who they are or were."""
     for path in sorted(place.glob(f"{PREFIX}*")):
         with contextlib.suppress(OSError, ValueError, TypeError):
             found = Record(**json.loads((path / RECORD).read_bytes()))

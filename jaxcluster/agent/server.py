@@ -26,8 +26,8 @@ no more; the ranks' sockets fill up and the ranks wait.
 
 It ends, with all that it has started, when it is told to; when its standard input ends
 (``--owner-stdin``), where it is detached as soon as nobody is connected; when its fork server has
-ended; and when no client has been connected for the
-time of its lease. Time in which the agent itself was stopped does not count.
+ended; and when no client with its owner's key has been connected for the time of its lease. Time in
+which the agent itself was stopped does not count.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ from jaxcluster.agent import folder as folders
 from jaxcluster.agent import report, requests, transport
 from jaxcluster.agent.messages import LIMIT, Session, new_name, sender_of
 from jaxcluster.agent.turns import AWAY_S, Asked, Turns
+from jaxcluster.agent.visit import is_guest
 from jaxcluster.engine.processes import (
     adopt_orphans,
     allow_files,
@@ -134,6 +135,7 @@ class Client:
 
     name: bytes
     session: Session
+    is_owner: bool  # or of another machine: it does not keep the agent alive
     fork: ForkLines | None = None
     ranks: dict[int, zmq.Socket[bytes]] = field(default_factory=dict)
     is_paused: bool = False
@@ -148,7 +150,7 @@ class Agent:
         self.folder = folder
         self.clients: dict[bytes, Client] = {}
         self.addresses: dict[int, str] = {}  # of ranks that were spawned with one of their own
-        self.detached = False
+        self.detached = self.is_theirs = False
         self.alone_s = min(0.0, options.lease - FIRST_LEASE_S)
         self.why = ""
         self.has_failed = False
@@ -170,7 +172,9 @@ class Agent:
         )
         self._start_fork_server()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(options.io_threads)
-        self.doorkeeper = transport.Doorkeeper(self.context, options.owner_key)
+        self.doorkeeper = transport.Doorkeeper(
+            self.context, options.owner_key, lambda key: is_guest(self.folder.path, key)
+        )
         keys = transport.new_keys()
         self.router, endpoint = transport.open_router(self.context, options.bind, keys)
         said = report.host_report(options.notebook)
@@ -243,10 +247,9 @@ class Agent:
                     handler()
             self._look_after(time.monotonic())
 
-    @property
-    def _has_company(self) -> bool:
-        """Whether anybody is connected to it."""
-        return any(client.session.is_open for client in self.clients.values())
+    def _has_company(self, guests: bool) -> bool:
+        """Whether its owner is connected to it, or (``guests``) anybody."""
+        return any(c.session.is_open and (c.is_owner or guests) for c in self.clients.values())
 
     def end_for(self, why: str) -> None:
         """The first reason to end is the one that is told."""
@@ -290,9 +293,10 @@ class Agent:
             if os.read(0, 4096):
                 return
         self._unwatch(0)
-        if not self.detached or not self._has_company:
+        if not self.detached or not self._has_company(guests=True):
             self.end_for("its standard input has ended")
-        self.detached = False  # nobody else finds the way to it: it is theirs who are there
+        # Nobody else finds the way to it: it is theirs who are there.
+        self.is_theirs, self.detached = self.detached, False
 
     def _watch(self, source: Any, handler: Callable[[], None], flags: int = zmq.POLLIN) -> None:
         self._handlers[source] = handler
@@ -325,9 +329,9 @@ class Agent:
                 self._grant(self.turns.gone(client.name, now))
             if client.absent_s > self.options.lease:
                 self._drop(client)
-        self.alone_s = 0.0 if self._has_company else self.alone_s + passed
+        self.alone_s = 0.0 if self._has_company(self.is_theirs) else self.alone_s + passed
         if self.alone_s > self.options.lease and not self.detached:
-            self.end_for(f"nobody has been connected to it for {self.options.lease:g} s")
+            self.end_for(f"its owner has not been connected to it for {self.options.lease:g} s")
         for pid in children():  # orphans that were taken in, should the fork server be killed
             if self.fork_server is None or pid != self.fork_server.pid:
                 with contextlib.suppress(ChildProcessError):
@@ -349,8 +353,10 @@ class Agent:
                 if sender_of(head.buffer) != name.bytes:
                     continue
                 session = Session(new_name(), name.bytes, limit=self.options.limit)
-                client = self.clients[name.bytes] = Client(name.bytes, session)
-                self.alone_s = 0.0  # however short its visit is
+                is_owner = head.get("User-Id") == transport.OWNER.decode()
+                client = self.clients[name.bytes] = Client(name.bytes, session, is_owner)
+                if is_owner:
+                    self.alone_s = 0.0  # however short its visit is
             message = client.session.feed(head.buffer, frames, now)
             if message:
                 self._dispatch(client, message[0].bytes, message[1:])

@@ -5,7 +5,8 @@ the secret of a public key that the other was told of by the launcher, over a ch
 authenticated (CURVE). Only public keys ever leave a process.
 
 CURVE alone lets in every client that knows the server's public key; who else may come is asked over
-ZAP (ZeroMQ's RFC 27), which the agent answers itself: its owner's key, and nobody's else.
+ZAP (ZeroMQ's RFC 27), which the agent answers itself: its owner's key, those that a login of the
+same user has brought (``visit``), and nobody's else.
 
 zmq's own heartbeats watch a connection. They run on threads that need no interpreter, so a busy
 notebook is not taken for a dead one.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +31,7 @@ DEAD_AFTER_MS = 6000  # without an answer to one
 HANDSHAKE_MS = 10_000  # a connection that has not said who it is by then is closed
 LARGE = 1 << 16  # bytes: a packet of more is sent from where it lies
 ZAP = "inproc://zeromq.zap.01"
+OWNER, GUEST = b"owner", b"guest"  # who has sent a message, by his key: zmq's User-Id of it
 
 _RANGE = re.compile(r"(tcp://.+):(\d+)-(\d+)")
 
@@ -54,11 +57,18 @@ class Doorkeeper:
     """Answers for a context whether a client may come in. It must be there before a socket binds.
 
     Args:
-      owner: the one public key that may.
+      owner: the public key that may.
+      is_guest: whether another one may, too.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], owner: str) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        owner: str,
+        is_guest: Callable[[str], bool] = lambda key: False,
+    ) -> None:
         self.owner = bytes.fromhex(owner)
+        self.is_guest = is_guest
         self.refused = 0
         self.socket = context.socket(zmq.REP)
         self.socket.linger = 0
@@ -70,9 +80,11 @@ class Doorkeeper:
             version, question, _, _, _, mechanism, *keys = self.socket.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:
             return
-        may = version == b"1.0" and mechanism == b"CURVE" and keys == [self.owner]
-        self.refused += not may
-        status = [b"200", b"OK", b"owner"] if may else [b"400", b"not the owner's key", b""]
+        who = b""
+        if version == b"1.0" and mechanism == b"CURVE" and len(keys) == 1:
+            who = OWNER if keys == [self.owner] else GUEST if self.is_guest(keys[0].hex()) else b""
+        self.refused += not who
+        status = [b"200", b"OK", who] if who else [b"400", b"not the owner's key", b""]
         self.socket.send_multipart([b"1.0", question, *status, b""])
 
 

@@ -206,11 +206,13 @@ class Reason:
       message: what happened, with the launcher's own last line.
       hint: what to type.
       may_pass: whether the same command may well succeed when it is run again.
+      has_ended: whether the agent itself is known to have ended, not just the way to it.
     """
 
     message: str
     hint: str = ""
     may_pass: bool = False
+    has_ended: bool = False
 
     def __str__(self) -> str:
         return f"{self.message}\n{self.hint}" if self.hint else self.message

@@ -415,7 +415,9 @@ class Launch:
                 )
                 continue
             if "jaxcluster-agent-ended" in one:
-                run.trouble = Reason(f"{where} has ended: {one['jaxcluster-agent-ended']}.")
+                run.trouble = Reason(
+                    f"{where} has ended: {one['jaxcluster-agent-ended']}.", has_ended=True
+                )
                 continue
             alone = run.command.hosts[0] if len(run.command.hosts) == 1 else None
             tunnel = run.command.tunnel

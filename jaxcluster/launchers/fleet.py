@@ -49,6 +49,7 @@ class Place:
       facts: what its agent said of itself and its host.
       ranks: those of the present generation.
       lost: why it is lost; "" while it is not.
+      gone: whether its agent has ended, or will; else its end is not known here.
     """
 
     number: int
@@ -57,6 +58,7 @@ class Place:
     facts: Mapping[str, Any]
     ranks: range = field(default_factory=lambda: range(0))
     lost: str = ""
+    gone: bool = False
 
     @property
     def folder(self) -> str:
@@ -78,18 +80,28 @@ class Fleet:
     """All hosts of a cluster. It stands where one machine has the connection to its fork server.
 
     Args:
-      keys: the owner's.
+      keys: the owner's, or a visitor's.
       reason: asks the launcher why all agents have ended; it may take seconds. None while that is
         not known.
+      owns: whether it is the cluster's owner's: its agents end where they can't be reached by it.
 
     Attributes:
       places: in the order of ranks.
+      on_close: called once when the connections are let go of.
       on_event: called with each event of a fork server, and with ``host_lost`` events; on a thread
         that may wait for a host's answer.
     """
 
-    def __init__(self, keys: Keys, reason: Callable[[], Reason | None] | None = None) -> None:
+    def __init__(
+        self,
+        keys: Keys,
+        reason: Callable[[], Reason | None] | None = None,
+        *,
+        owns: bool = True,
+    ) -> None:
+        self.owns = owns
         self.places: list[Place] = []
+        self.on_close: Callable[[], None] = lambda: None
         self.on_event: Callable[[Event], None] | None = None
         self.path = Path()  # no socket of this machine's
         self._agents, self._reason = Agents(keys), reason
@@ -122,22 +134,35 @@ class Fleet:
         Raises:
           LaunchError: one of them does not answer.
         """
-        self = cls(keys)
+        self = cls(keys, owns=False)
         try:
             self.add([(h.name, StartedAgent(None, asdict(h))) for h in hosts])
         except BaseException:
             self.close()
             raise
-        for place, host in zip(self.places, hosts, strict=True):
-            place.ranks = range(host.ranks[0], host.ranks[-1] + 1)
+        self.place_ranks(hosts)
         return self
 
-    def records(self) -> list[HostRecord]:
-        """How another process of this machine joins them."""
+    def place_ranks(self, hosts: Sequence[HostRecord]) -> None:
+        """Take in which ranks are on which host."""
+        for place, host in zip(self.places, hosts, strict=True):
+            place.ranks = range(host.ranks[0], host.ranks[-1] + 1)
+
+    def out_of_reach(self) -> list[str]:
+        """The names of the hosts that can't be reached now and are not known to have ended."""
+        cut = (State.CUT, State.CONNECTING)
+        return [p.name for p in self.places if (p.agent.state in cut if not p.lost else not p.gone)]
+
+    def records(self, there: bool = False) -> list[HostRecord]:
+        """How another process of this machine joins them.
+
+        Args:
+          there: how the agents are reached on their own hosts.
+        """
         return [
             HostRecord(
                 place.name,
-                place.agent.endpoint,
+                str(place.facts["endpoint"]) if there else place.agent.endpoint,
                 place.agent.key,
                 place.folder,
                 place.memory,
@@ -180,7 +205,8 @@ class Fleet:
         """The launcher's command for these hosts has ended. Any thread."""
         for number in numbers:
             if number < len(self.places):
-                self._events.put((self.places[number], {"event": "ended", "why": why.message}))
+                event = {"event": "ended", "why": why.message, "gone": why.has_ended}
+                self._events.put((self.places[number], event))
 
     # ------------------------------------------------------------------ as one fork server
 
@@ -232,6 +258,8 @@ class Fleet:
         self._agents.close()
         if threading.current_thread() is not self._thread:
             self._thread.join(2)
+        on_close, self.on_close = self.on_close, lambda: None
+        on_close()
 
     def leave(self) -> None:
         """As ``close``."""
@@ -248,28 +276,31 @@ class Fleet:
             now = time.monotonic()
             for number, (until, why) in list(self._ending.items()):
                 if now > until:
-                    self._lose(self.places[number], why)
+                    self._lose(self.places[number], why, True)
             for place in self.places:
                 if place.lost or place.agent.state is not State.CUT:
                     self._refusing.pop(place.number, None)
                 elif place.agent.cut_s > CUT_S:
-                    self._lose(place, f"it has not been reached for {place.agent.cut_s:.0f} s")
+                    why = f"it has not been reached for {place.agent.cut_s:.0f} s"
+                    self._lose(place, why, self.owns)  # its agent ends by itself
                 elif not _refuses(place.agent.endpoint):
                     self._refusing.pop(place.number, None)
                 elif now - self._refusing.setdefault(place.number, now) > REFUSED_S:
-                    self._lose(place, "its agent has ended: nothing answers at its port there")
+                    why = "its agent has ended: nothing answers at its port there"
+                    self._lose(place, why, True)
 
     def _take(self, place: Place, event: Event) -> None:
         if event["event"] == "lost":  # the agent has said that it ends, or has
             why = place.agent.why or "its fork server has ended"
-            if ENDED_BY_OTHERS.search(why):  # its launcher may know who, and why
+            if self.owns and ENDED_BY_OTHERS.search(why):  # its launcher may know who, and why
                 self._ending[place.number] = time.monotonic() + REASON_S, why
                 if len(self._ending) == 1 and self._reason is not None:
                     threading.Thread(target=self._ask_reason, daemon=True).start()
             else:
-                self._lose(place, why)
+                self._lose(place, why, True)
         elif event["event"] == "ended":
-            self._lose(place, re.sub(r'\.("?)\.?$', r"\1", event["why"]))  # no sentence's end
+            why = re.sub(r'\.("?)\.?$', r"\1", event["why"])  # no sentence's end
+            self._lose(place, why, self.owns or event["gone"])
         elif self.on_event is not None and not place.lost:
             self.on_event({**event, "host": place.name})
 
@@ -281,11 +312,12 @@ class Fleet:
                 return self.ended(range(len(self.places)), found)
             time.sleep(LOOK_S)
 
-    def _lose(self, place: Place, why: str) -> None:
+    def _lose(self, place: Place, why: str, gone: bool) -> None:
+        """``gone``: its agent has ended, or will; else that is not known here."""
         self._ending.pop(place.number, None)
         if place.lost:
             return
-        place.lost = why
+        place.lost, place.gone = why, gone
         if self.on_event is not None:
             self.on_event(
                 {
@@ -294,6 +326,7 @@ class Fleet:
                     "number": place.number,
                     "ranks": list(place.ranks),
                     "why": why,
+                    "gone": gone,
                 }
             )
 

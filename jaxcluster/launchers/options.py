@@ -116,6 +116,15 @@ def add_to(parser: argparse.ArgumentParser) -> None:
             parser.add_argument(option.flag, metavar=option.metavar, action=action, help=told)
 
 
+def add_way_to(parser: argparse.ArgumentParser) -> None:
+    """Those that say how to log in to hosts where agents are already."""
+    for option in OPTIONS:
+        if "ssh" in option.launchers and option.dest not in ("direct", "sync", "no_sync"):
+            action = "append" if option.repeated else "store"
+            told = option.help.replace(" and their ranks: h1:2,user@h2:2", ": h1 or user@h1,h2")
+            parser.add_argument(option.flag, metavar=option.metavar, action=action, help=told)
+
+
 def taken_from(parsed: argparse.Namespace) -> dict[str, str | list[str]]:
     """What was typed of them, by ``Option.dest``; taken out of ``parsed``."""
     found = {dest: vars(parsed).pop(dest, None) for dest in BY_DEST}

@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxcluster import claims, registry, topology, wire
+from jaxcluster.agent.client import Agents, State
 from jaxcluster.agent.transport import Keys, new_keys
+from jaxcluster.agent.visit import RECORD
 from jaxcluster.engine.procfs import ProcessLook, look_from
 from jaxcluster.errors import JaxClusterError, LaunchError, NoCluster, UsageError
 from jaxcluster.launchers.base import AgentOptions, Launcher, describe
@@ -305,6 +307,37 @@ class HostAllocation:
         self.give_back()
 
 
+def _keys_of(record: registry.ClusterRecord, folder: Path) -> Keys:
+    """The owner's keys, from the cluster's folder.
+
+    Raises:
+      NoCluster: they are not there.
+    """
+    try:
+        return Keys(**json.loads((folder / launch_folder(record.claim) / KEYS).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        raise NoCluster(
+            f"The key of cluster {record.name!r} is not in {folder}.",
+            "%jaxcluster start starts another.",
+        ) from None
+
+
+def unreachable(record: registry.ClusterRecord, timeout_s: float) -> list[str]:
+    """The hosts of a cluster, by the record in its folder here, that don't answer within that."""
+    try:
+        agents = Agents(_keys_of(record, registry.folder(record.name)))
+    except NoCluster:
+        return [host.name for host in record.hosts]
+    try:
+        hosts = [agents.connect(h.endpoint, h.key, name=h.name) for h in record.hosts]
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and any(h.state is State.CONNECTING for h in hosts):
+            time.sleep(0.01)
+        return [host.name for host in hosts if host.state is not State.CONNECTED]
+    finally:
+        agents.close()
+
+
 def _note(text: str) -> None:
     print(text, file=sys.stderr)
 
@@ -333,26 +366,37 @@ class HostProcesses:
         self._handed_out: threading.Thread | None = None
 
     @classmethod
-    def joined(cls, record: registry.ClusterRecord) -> HostProcesses:
+    def joined(cls, record: registry.ClusterRecord, fleet: Fleet | None = None) -> HostProcesses:
         """Those of a cluster that another process of this user has started.
+
+        Args:
+          fleet: its hosts, where they are connected already; else they are by what lies here.
 
         Raises:
           LaunchError: a host does not answer.
           NoCluster: this user has no key to it.
         """
         folder = registry.folder(record.name)
-        try:
-            keys = Keys(**json.loads((folder / launch_folder(record.claim) / KEYS).read_bytes()))
-        except (OSError, ValueError, TypeError):
-            raise NoCluster(
-                f"The key of cluster {record.name!r} is not in {folder}.",
-                "%jaxcluster start starts another.",
-            ) from None
-        fleet = Fleet.joined(keys, record.hosts)
+        fleet = fleet or Fleet.joined(_keys_of(record, folder), record.hosts)
         self = cls(record.spec, fleet, folder, Sync(Wish(None)))  # its owner sends the code
         self._cluster_id = Path(record.cluster_file).stem.removeprefix("cluster-")
         self._pids = record.pids
         return self
+
+    def publish(self, record: registry.ClusterRecord) -> None:
+        """Put the cluster's record beside each agent, for the user's notebooks on other machines.
+
+        It holds no key but the agents' public ones, and nothing of the ranks' environment. A host
+        that does not answer has none: it can't be visited.
+        """
+        spec = dataclasses.replace(record.spec, env={}, options={})
+        hosts = self.supervisor.records(there=True)
+        told = dataclasses.replace(record, spec=spec, hosts=hosts, supervisor="")
+        data = json.dumps(dataclasses.asdict(told)).encode()
+        asked = [p.agent.begin("put", data, path=RECORD) for p in self._places]
+        for one in asked:
+            with contextlib.suppress(LaunchError):
+                one.wait(ASK_S)
 
     @property
     def _places(self) -> Sequence[Place]:

@@ -141,27 +141,44 @@ class SSH(Launcher):
     def _command(
         self, number: int, host: Host, agent: AgentOptions, folder: str, token: str
     ) -> Command:
-        tunnel, listen, forward = None, "", []
+        tunnel, listen = None, ""
         if not self.direct:
             tunnel = Tunnel(f"{folder}/ssh-{number}.sock", f"/tmp/jaxcluster-{token}-{number}.sock")
-            if len(tunnel.here.encode()) > SOCKET_LENGTH:
-                raise UsageError(
-                    f"{tunnel.here} is too long for the path of a Unix socket.",
-                    "Set JAXCLUSTER_RUNTIME_DIR to a shorter folder, or use --direct.",
-                )
-            listen, forward = tunnel.there, ["-L", f"{forwarded(tunnel.here)}:{tunnel.there}"]
+            listen = tunnel.there
         try:
             there = remote_command(agent, listen)
         except ValueError as error:
             raise UsageError(
                 f"ssh can't pass this on: {error}.", "Leave it out of --env and --python."
             ) from None
+        return self.login(number, host, there, agent.python, tunnel)
+
+    def login(
+        self, number: int, host: Host, line: str, python: str, tunnel: Tunnel | None = None
+    ) -> Command:
+        """The command that runs a line in a host's login shell, with a tunnel beside it.
+
+        Args:
+          number: of the host, in ``hosts``.
+          python: what the line runs, for messages.
+
+        Raises:
+          UsageError: the tunnel's path is too long.
+        """
+        forward = []
+        if tunnel is not None:
+            if len(tunnel.here.encode()) > SOCKET_LENGTH:
+                raise UsageError(
+                    f"{tunnel.here} is too long for the path of a Unix socket.",
+                    "Set JAXCLUSTER_RUNTIME_DIR to a shorter folder, or use --direct.",
+                )
+            forward = ["-L", f"{forwarded(tunnel.here)}:{tunnel.there}"]
         # No terminal (-T) and no X11 (-x), whatever the config says.
-        argv = (*self._base(host), "-T", "-x", *forward, "--", host.name, there)
+        argv = (*self._base(host), "-T", "-x", *forward, "--", host.name, line)
         return Command(
             argv,
             (number,),
-            agent.python,
+            python,
             env=NEVER_ASK,
             keeps_stdin=True,
             tunnel=tunnel,

@@ -43,8 +43,17 @@ def status(states: Sequence[wire.RankState], dead: dict[int, dict[str, Any]]) ->
     )
 
 
-def clusters(records: Sequence[ClusterRecord], here: Sequence[str], now_ns: int) -> str:
-    """One row a running cluster; those that this notebook is connected to are marked."""
+def clusters(
+    records: Sequence[ClusterRecord],
+    here: Sequence[str],
+    now_ns: int,
+    unreachable: Mapping[str, Sequence[str]] | None = None,
+) -> str:
+    """One row a running cluster; those that this notebook is connected to are marked.
+
+    Args:
+      unreachable: of clusters, by their names, the hosts that can't be reached from here now.
+    """
     if not records:
         return "No cluster is running. Start one: %jaxcluster start -n 4"
     rows = []
@@ -60,7 +69,7 @@ def clusters(records: Sequence[ClusterRecord], here: Sequence[str], now_ns: int)
                 str(r.spec.num_processes),
                 r.spec.platform,
                 r.spec.launcher,
-                name_hosts(hosts or [r.hostname]),
+                name_hosts(hosts or [r.hostname]) + _lost_sight_of(unreachable or {}, r.name),
                 age,
                 owner,
                 r.notebook,
@@ -68,6 +77,11 @@ def clusters(records: Sequence[ClusterRecord], here: Sequence[str], now_ns: int)
         )
     header = ["", "name", "ranks", "platform", "launcher", "host", "age", "owner", "notebook"]
     return "\n".join(format_table([header, *rows]))
+
+
+def _lost_sight_of(unreachable: Mapping[str, Sequence[str]], name: str) -> str:
+    hosts = unreachable.get(name)
+    return f" ({', '.join(hosts)} unreachable)" if hosts else ""
 
 
 def spanning_array(info: wire.ArrayInfo, values: np.ndarray[Any, Any] | None, cut: bool) -> str:

@@ -23,8 +23,8 @@ from rig import (
 
 @pytest.fixture(scope="session")
 def hosts() -> Iterator[Rig]:
-    """h0, h1 and h2 on a switch of their own; h0 is the notebook's."""
-    with provided(Rig) as rig:
+    """h0 to h3 on a switch of their own; h0 is the notebook's, h3 another machine of its user's."""
+    with provided(lambda: Rig(("h0", "h1", "h2", "h3"))) as rig:
         yield rig
 
 

@@ -45,7 +45,7 @@ def test_a_host_has_a_name_an_address_and_knows_the_others(hosts: Rig) -> None:
     )
     for name, host in hosts.hosts.items():
         assert host.run(host.python, "-c", script).stdout.split() == [name, host.address]
-    known = "import socket; print(*map(socket.gethostbyname, ('h0', 'h1', 'h2')))"
+    known = f"import socket; print(*map(socket.gethostbyname, {tuple(hosts.hosts)}))"
     addresses = [host.address for host in hosts.hosts.values()]
     assert hosts["h1"].run(hosts.python, "-c", known).stdout.split() == addresses
 

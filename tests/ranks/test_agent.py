@@ -293,7 +293,7 @@ def test_an_agent_ends_when_its_lease_is_over(
     wait(2.5)
     host.ask("facts")  # who is there need not say anything
     host.close()
-    assert "nobody has been connected" in running.until_gone(20)["jaxcluster-agent-ended"]
+    assert "its owner has not been connected" in running.until_gone(20)["jaxcluster-agent-ended"]
 
 
 def test_a_notebook_that_lets_no_thread_run_is_not_taken_for_a_dead_one(

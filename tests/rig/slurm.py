@@ -55,7 +55,7 @@ def start_slurm(rig: Rig) -> None:
     need("slurmd", package="slurmd")
     need("srun", "sbatch", "scancel", "squeue", "sinfo", package="slurm-client")
     need("munged", package="munge")
-    nodes = [host for host in rig.hosts.values() if host.name != "h0"]
+    nodes = [rig[name] for name in ("h1", "h2")]
     config = CONFIG + "".join(
         f"NodeName={node.name} NodeAddr={node.address} CPUs={CPUS} RealMemory=4000\n"
         for node in nodes
