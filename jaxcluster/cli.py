@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import sys
 import time
 
@@ -64,7 +65,7 @@ def start(words: list[str]) -> None:
 def list_clusters(words: list[str]) -> None:
     way = options.taken_from(arguments.way_parser("jaxcluster list").read(words))
     records, unreachable = cluster.listed(**way)
-    print(text.clusters(records, [], time.time_ns(), unreachable))
+    print(text.clusters(records, [], time.time_ns(), unreachable, socket.gethostname()))
 
 
 def stop(words: list[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -190,7 +191,7 @@ class JaxClusterMagics(Magics):
         way = options.taken_from(arguments.way_parser("%jaxcluster list").read(line))
         records, unreachable = cluster.listed(**way)
         here = list(cluster.connected())
-        print(text.clusters(records, here, time.time_ns(), unreachable))
+        print(text.clusters(records, here, time.time_ns(), unreachable, socket.gethostname()))
 
     def _attach(self, line: str) -> None:
         parsed = arguments.way_parser("%jaxcluster attach", "name").read(line)

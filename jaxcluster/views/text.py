@@ -48,11 +48,13 @@ def clusters(
     here: Sequence[str],
     now_ns: int,
     unreachable: Mapping[str, Sequence[str]] | None = None,
+    hostname: str = "",
 ) -> str:
     """One row a running cluster; those that this notebook is connected to are marked.
 
     Args:
       unreachable: of clusters, by their names, the hosts that can't be reached from here now.
+      hostname: of this machine: pids of another one's are called so.
     """
     if not records:
         return "No cluster is running. Start one: %jaxcluster start -n 4"
@@ -62,6 +64,8 @@ def clusters(
         age = f"{age_s:.0f} s" if age_s < 90 else f"{age_s / 60:.0f} min"
         hosts = [f.hostname for f in r.facts] if r.spec.launcher != "local" else []
         owner = f"pid {r.owner.partition(':')[0]}" if r.owner else "detached"
+        if hostname not in ("", r.hostname):
+            owner += f" on {r.hostname}" if r.owner else f" from {r.hostname}"
         rows.append(
             [
                 "*" if r.name in here else "",

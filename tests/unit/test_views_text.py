@@ -99,6 +99,16 @@ def test_a_cluster_of_other_hosts_is_listed_with_them() -> None:
     assert "ssh       h0, h1  5 s" in shown
 
 
+def test_hosts_that_can_not_be_reached_and_other_machines_are_named() -> None:
+    records = [record("a"), record("b", "", 600)]
+    shown = text.clusters(records, [], int(1e18), {"a": ["h1", "h2"], "b": []}, "laptop")
+    first, second = shown.splitlines()[1:]
+    assert "  box (h1, h2 unreachable)  " in first
+    assert "  pid 12 on box  " in first
+    assert "  box  " in second
+    assert "  detached from box  " in second
+
+
 def test_no_cluster_says_how_to_start_one() -> None:
     assert text.clusters([], [], 0) == ("No cluster is running. Start one: %jaxcluster start -n 4")
 
