@@ -11,7 +11,7 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,7 @@ from jaxcluster.starting import (
     live_records,
     make_spec,
 )
+from jaxcluster.turns import Turn
 from jaxcluster.world import World
 
 ASK_S = 2.0  # for answers that a control channel gives at once
@@ -506,7 +507,7 @@ class Cluster:
         self._refuse_if_diverged()
         self.world.bring_code()
         sink = Sink()
-        with self.world.turns.take(chosen, options.on_notice) as seq:
+        with self._turn(chosen, options.on_notice) as seq:
             request = wire.CellRequest(
                 seq=seq,
                 source=source,
@@ -523,6 +524,17 @@ class Cluster:
         cell.on_notice = options.on_notice
         self._background = [c for c in self._background if not c.done] + [cell]
         return cell
+
+    @contextlib.contextmanager
+    def _turn(self, ranks: Sequence[int], say: Callable[[str], None] | None) -> Iterator[Turn]:
+        """The turn to hand out a cell. Where there is none any more: why, as is known by then."""
+        with contextlib.ExitStack() as stack:
+            try:
+                turn = stack.enter_context(self.world.turns.take(ranks, say))
+            except NoCluster:
+                self._check_open()
+                raise
+            yield turn
 
     @property
     def cells(self) -> list[RunningCell]:

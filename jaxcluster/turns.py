@@ -173,10 +173,12 @@ class HostTurns:
     def _granted(self, asked: Asked, say: Say | None) -> dict[str, Any]:
         """Wait for the turn, however long that takes; the first host's end ends it."""
         say_at = time.monotonic() + SAY_S
+        was_lost = False
         try:
             while (answer := asked.poll(LOOK_S)) is None:
-                if self._first.lost:
+                if was_lost:  # at the look before: who else is to hear of it has heard
                     raise LaunchError(self._first.lost)
+                was_lost = bool(self._first.lost)
                 if say is not None and time.monotonic() > say_at:
                     say(self._who_is_waited_for())
                     say = None
@@ -200,8 +202,8 @@ class HostTurns:
         try:
             found, _ = agent.ask("turns", ASK_S, world=self._world)
         except LaunchError:
-            found = {}
-        if not found.get("holder"):
+            return f"{waits}: host {self._first.name} does not answer.\n"
+        if not found["holder"]:
             return f"{waits}.\n"
         away = f", and has not been reached for {found['away_s']:.0f} s" if found["away_s"] else ""
         return (
