@@ -598,11 +598,15 @@ class Cluster:
     @property
     def _again(self) -> str:
         """What to type where hosts that may live can't be reached."""
-        words = " ".join(filter(None, ["%jaxcluster attach", self.name, self.world.way]))
         return (
             "The cluster is not known to have ended, and nothing of it was cleared away. Once they "
-            f"can be reached: {words}"
+            f"can be reached: {self._how_to_attach}"
         )
+
+    @property
+    def _how_to_attach(self) -> str:
+        way = self.world.way
+        return f"%jaxcluster attach {self.name}" + (f" {way.typed}" if way is not None else "")
 
     @property
     def can_restart(self) -> bool:
@@ -635,7 +639,7 @@ class Cluster:
         elif self.world.processes is None:
             hint = (
                 "The notebook that started it can restart it; "
-                f"%jaxcluster attach {self.name} connects to its new processes then."
+                f"{self._how_to_attach} connects to its new processes then."
                 if self.record.owner
                 else "%jaxcluster stop ends it; %jaxcluster start starts another."
             )
@@ -909,10 +913,13 @@ def attach(name: str | None = None, **way: str | list[str]) -> Cluster:
         names = ", ".join(record.name for record in living)
         raise UsageError(f"Several clusters are running: {names}.", "%jaxcluster attach NAME")
     if name is None:
-        name = living[0].name if living else "main"
+        visited = [cluster.name for cluster in connected().values() if cluster.world.way]
+        name = next(iter([*(record.name for record in living), *visited]), "main")
     found = connected().get(name)
     if found is not None and found.down:
         raise NoCluster(found.down, found.down_hint)
+    if found is not None and found.is_broken and found.world.way is not None:
+        return _made_current(_visit(f"{name}@{found.record.hostname}", found.world.way))
     if found is not None and found.is_broken and (found.is_replaced or found.world.unreachable):
         found.close()
         found = None

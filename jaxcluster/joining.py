@@ -68,7 +68,7 @@ def visit(way: Way, found: Found) -> World:
     record = found.record
     fleet = Visit(way, found).start(VISIT_S)
     joined = HostProcesses.joined(record, fleet)
-    return World(record, joined.connect(), fleet, remote=joined, way=way.typed)
+    return World(record, joined.connect(), fleet, remote=joined, way=way)
 
 
 def check_is_here(record: ClusterRecord) -> None:

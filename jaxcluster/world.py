@@ -32,6 +32,7 @@ from jaxcluster.launchers.fleet import Fleet, Place
 from jaxcluster.launchers.local import LocalCluster, read_end
 from jaxcluster.launchers.remote import HostProcesses
 from jaxcluster.launchers.supervisor import Supervisor
+from jaxcluster.launchers.visits import Way
 from jaxcluster.link import Event, Link, unwrap
 from jaxcluster.ranks import name_ranks, several_hosts
 from jaxcluster.turns import LocalTurns, Turns
@@ -53,8 +54,7 @@ class World:
       processes: the processes themselves; None where another process has started them.
       missed: what their parent has told before somebody listens.
       remote: the ranks of other hosts, whoever has started them; None for this machine's.
-      way: how they are come to where another machine has started them, as it is typed
-        (``--hosts h1``); "" else.
+      way: how they are come to where another machine has started them.
 
     Attributes:
       dead: the ranks whose processes have ended, and why.
@@ -81,7 +81,7 @@ class World:
         processes: LocalCluster | HostProcesses | None = None,
         missed: queue.SimpleQueue[dict[str, Any]] | None = None,
         remote: HostProcesses | None = None,
-        way: str = "",
+        way: Way | None = None,
     ) -> None:
         self.way = way
         self.record = record

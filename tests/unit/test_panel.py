@@ -73,6 +73,7 @@ class Running:
         self.recovery = "auto"
         self.is_strict = self.is_restarting = self.closed = False
         self.down = ""
+        self.way = None
 
     @property
     def world(self) -> Running:
