@@ -23,7 +23,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +97,13 @@ def main(argv: list[str] | None = None) -> int:
             parser.error("--key is a public key: 64 hexadecimal digits")
         for ending in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(ending, lambda *_: sys.exit(0))  # the key's file goes with it
-        path, agent = _find(place, options.agent)
+        if (found := _find(place, options.agent)) is None:
+            return _say_ended("nothing of it is in its folder any more", here)
+        path, agent = found
         with let_in(path, options.key):
             print(json.dumps({"jaxcluster-agent": 1, **here}), flush=True)
             if not _wait_for_input(agent.token):
-                why = "its process is gone"
-                print(json.dumps({"jaxcluster-agent-ended": why, **here}), flush=True)
+                return _say_ended("its process is gone", here)
     except (JaxClusterError, OSError) as error:
         reason = error.message if isinstance(error, JaxClusterError) else str(error)
         print(json.dumps({"jaxcluster-agent": 1, "error": reason, **here}), flush=True)
@@ -110,16 +111,17 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _find(place: Path, name: str) -> tuple[Path, folders.Record]:
-    """The folder and record of an agent, if it is one of this user's.
+def _say_ended(why: str, here: Mapping[str, str]) -> int:
+    print(json.dumps({"jaxcluster-agent-ended": why, **here}), flush=True)
+    return 1
 
-    Raises:
-      JaxClusterError: it is not; the agent has ended, say.
-    """
+
+def _find(place: Path, name: str) -> tuple[Path, folders.Record] | None:
+    """The folder and record of an agent, if it is one of this user's that lives."""
     for path, agent in folders.records(place):
         if path == Path(name) and is_alive(agent.token):
             return path, agent
-    raise JaxClusterError(f"the cluster's agent there has ended ({name})")
+    return None
 
 
 def _wait_for_input(token: str) -> bool:

@@ -723,7 +723,7 @@ def test_strangers_are_not_let_in_and_the_owner_goes_on(
     assert host.ask("facts")[0]["host"]
     host.close()
     # A stranger that tries again and again is nobody who is there.
-    assert "nobody" in running.until_gone(30)["jaxcluster-agent-ended"]
+    assert "its owner has not been connected" in running.until_gone(30)["jaxcluster-agent-ended"]
 
 
 def test_nonsense_of_the_owners_own_is_no_end(
