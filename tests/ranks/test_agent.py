@@ -691,6 +691,11 @@ def test_a_rank_that_prints_faster_than_the_link_carries_is_slowed(
             for p, b in zip((rank_process, agent_process), before, strict=True)
         ]
         assert max(grown) < 150 << 20, grown
+        used_s = sum(agent_process.cpu_times()[:2])
+        wait(1.0)
+        assert sum(agent_process.cpu_times()[:2]) < used_s + 0.15, (
+            "it looks at the rank all the time"
+        )
         proxy.reads.set()
         assert numbers(came) == list(range(lines))
     finally:
