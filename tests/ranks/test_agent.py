@@ -413,7 +413,8 @@ def test_a_detached_agent_whose_login_has_ended_ends_when_nobody_is_there(
     run_agent: Callable[..., Running], connect: Callable[..., Host], with_company: bool
 ) -> None:
     """Who held the login has ended, so nobody else can find the way to it any more."""
-    running = run_agent(NO_FORK, "--lease=1", "--owner-stdin")
+    lease = ["--lease=1"] if with_company else []  # alone it waits for none
+    running = run_agent(NO_FORK, "--owner-stdin", *lease)
     host = connect(running)
     host.fork.command("detach", detached=True)
     if not with_company:
@@ -425,7 +426,7 @@ def test_a_detached_agent_whose_login_has_ended_ends_when_nobody_is_there(
         wait(2.5)
         assert host.ask("facts")[0]["host"]
         host.close()
-    running.until_gone(20)
+    running.until_gone(15)
 
 
 def test_time_in_which_an_agent_was_stopped_is_not_of_its_lease(
