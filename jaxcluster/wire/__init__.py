@@ -2,9 +2,9 @@
 
 Every message is one JSON object, an envelope, followed by any number of raw buffers:
 
-    {"v": 1, "op": "cell", "id": "7f3a...", "body": {...}}        a request
-    {"v": 1, "op": "reply", "id": "7f3a...", "body": {...}}       its one reply
-    {"v": 1, "op": "output", "id": "7f3a...", "body": {...}}      what comes before the reply
+    {"v": 2, "op": "cell", "id": "7f3a...", "body": {...}}        a request
+    {"v": 2, "op": "reply", "id": "7f3a...", "body": {...}}       its one reply
+    {"v": 2, "op": "output", "id": "7f3a...", "body": {...}}      what comes before the reply
 
 ``body`` is one of the frozen dataclasses in ``messages``, and ``codec`` makes bytes of it and it of
 bytes. JSON only: nothing that arrives on these sockets is unpickled, except the values that a user

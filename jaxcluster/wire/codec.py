@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from jaxcluster.wire import messages
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 T = TypeVar("T")
 

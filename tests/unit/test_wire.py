@@ -91,11 +91,11 @@ def test_messages_are_read_from_zmqs_memory() -> None:
 
 def test_another_protocol_version_says_what_to_install() -> None:
     data = json.dumps({"v": 99, "op": "cell", "id": "1"}).encode()
-    with pytest.raises(ValueError, match="protocol 99 met protocol 1: install the same jaxcluster"):
+    with pytest.raises(ValueError, match="protocol 99 met protocol 2: install the same jaxcluster"):
         wire.decode(data)
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[1]", b'{"v": 1}', b"\xff\xfe"])
+@pytest.mark.parametrize("data", [b"", b"{", b"[1]", b'{"v": 2}', b"\xff\xfe"])
 def test_what_is_no_envelope_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
         wire.decode(data)
