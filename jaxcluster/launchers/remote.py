@@ -44,6 +44,7 @@ KEYS = "keys.json"
 SHARED_DIR = "JAXCLUSTER_SHARED_DIR"  # a folder that the hosts share, where the home is none
 ASK_S = 10.0
 LOOK_S = 1.0
+REASON_S = 3.0
 FILE_S = 30.0  # for the controller to say how engines reach it
 LOG_NBYTES = 4 << 20
 KINDS = ("engine", "client")  # of ipyparallel's connection files
@@ -618,7 +619,11 @@ def _answer(where: Place, answer: queue.SimpleQueue[Event], deadline: float) -> 
             "On busy hosts: %jaxcluster start --timeout 120",
         ) from None
     if reply["event"] == "lost":
-        raise LaunchError(f"Host {where.name} is lost: {where.agent.why}.")
+        deadline = time.monotonic() + REASON_S  # its agent says why with its next message
+        while not where.agent.why and time.monotonic() < deadline:
+            time.sleep(0.01)
+        why = where.agent.why or "its fork server has ended"
+        raise LaunchError(f"Host {where.name} is lost: {why}.")
     return reply
 
 
