@@ -234,7 +234,7 @@ def test_what_waits_in_the_queue_is_told_and_cancelled_at_the_timeout(
         launch.start(8, told.append)
     text = str(caught.value)
     assert re.search(r"0 of 1 hosts were ready within 8 s\. Job \d+ is queued \(\w+\): ", text)
-    assert "It is cancelled.\nLonger: --timeout 3600" in text
+    assert "It is cancelled.\nWait longer: --timeout 3600" in text
     assert any(re.match(r"0 of 1 hosts \(job \d+ is queued \(", line) for line in told)
     assert "0 jobs before it" in told[-1]
     until(lambda: queue() == [busy_node], "ours is out of the queue", 10)
