@@ -9,12 +9,12 @@ import socket
 import sys
 import time
 
-from jaxcluster import arguments, cluster, doctor, hostchecks, registry
+from jaxcluster import arguments, cluster, doctor, registry
 from jaxcluster.errors import JaxClusterError, UsageError
 from jaxcluster.launchers import options
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import text
-from jaxcluster.views.live import StartDisplay
+from jaxcluster.views.live import StartDisplay, show_hosts
 
 HELP = """\
 jaxcluster start [-n N] [--devices-per-process D] [--name NAME] [--detach] ...
@@ -86,13 +86,7 @@ def stop(words: list[str]) -> None:
 
 def check(words: list[str]) -> None:
     if (parsed := arguments.read_doctor("jaxcluster doctor", words)) is not None:
-        spec = cluster.make_spec(**arguments.start_options(parsed))
-        display = StartDisplay(rich=False)
-        try:
-            found = hostchecks.look_before(spec, display.progress, spec.timeout_s)
-        finally:
-            display.clear()
-        print(found)
+        show_hosts(cluster.make_spec(**arguments.start_options(parsed)), rich=False)
         return
     checks = doctor.run_checks(registry.runtime_root())
     print(doctor.render(checks))

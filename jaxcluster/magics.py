@@ -45,7 +45,7 @@ from jaxcluster.text import format_nbytes
 from jaxcluster.views import lost, status, text
 from jaxcluster.views import shards as array_views
 from jaxcluster.views.comms import CommRelay
-from jaxcluster.views.live import CellDisplay, StartDisplay
+from jaxcluster.views.live import CellDisplay, StartDisplay, show_hosts
 
 COMMANDS = {
     "start": "start a cluster: -n 4, or --launcher ssh --hosts h1:2,h2:2",
@@ -256,13 +256,7 @@ class JaxClusterMagics(Magics):
 
     def _doctor(self, line: str) -> None:
         if (parsed := arguments.read_doctor("%jaxcluster doctor", line)) is not None:
-            spec = cluster.make_spec(**arguments.start_options(parsed))
-            display = StartDisplay(self.rich)
-            try:
-                found = hostchecks.look_before(spec, display.progress, spec.timeout_s)
-            finally:
-                display.clear()
-            print(found)
+            show_hosts(cluster.make_spec(**arguments.start_options(parsed)), self.rich)
             return
         print(doctor.render(doctor.run_checks(registry.runtime_root())))
         for one in cluster.connected().values():

@@ -183,9 +183,7 @@ class HostTurns:
                     say(self._who_is_waited_for())
                     say = None
         except LaunchError:
-            why = (
-                self._first.lost or self._first.agent.why or "its agent does not do what it is for"
-            )
+            why = self._first.lost or self._first.agent.why or "its agent does not answer"
             raise NoCluster(
                 f"Host {self._first.name}, the cluster's first, is lost ({why}), and with it JAX's "
                 "coordinator and the turns of cells.",

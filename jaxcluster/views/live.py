@@ -7,7 +7,7 @@ from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from jaxcluster import array_queries, wire
+from jaxcluster import array_queries, hostchecks, wire
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.layout import TreeLayout
 from jaxcluster.outputs import CellRecord, group_outputs
@@ -174,3 +174,18 @@ class StartDisplay:
             self._show(self._failed)
         elif sys.stderr.isatty():
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def show_hosts(spec: wire.ClusterSpec, rich: bool) -> None:
+    """Look at the hosts that a cluster would be started on, and show what is found.
+
+    Raises:
+      LaunchError: an agent did not come up.
+    """
+    display = StartDisplay(rich, "The hosts could not be looked at.")
+    try:
+        found = hostchecks.look_before(spec, display.progress, spec.timeout_s)
+    except BaseException:
+        display.clear()
+        raise
+    display.done(found)

@@ -37,6 +37,14 @@ def notebook(ssh: Rig, open_notebook: Callable[..., HostNotebook]) -> HostNotebo
     return opened
 
 
+@pytest.fixture
+def in_a_job(slurm: Rig, open_notebook: Callable[..., HostNotebook]) -> HostNotebook:
+    opened = open_notebook(JAXCLUSTER_SHARED_DIR=str(slurm.shared))
+    opened.ok("%load_ext jaxcluster")
+    opened.ok("%jaxcluster start --launcher slurm --nodes 2 --ntasks-per-node 1")
+    return opened
+
+
 def agents(rig: Rig, name: str) -> list[int]:
     return [
         pid
@@ -136,33 +144,27 @@ def test_a_link_that_is_cut_for_good_is_named_and_the_host_comes_back(
 
 
 def test_a_job_that_is_cancelled_is_told_in_slurms_words(
-    slurm: Rig, open_notebook: Callable[..., HostNotebook]
+    slurm: Rig, in_a_job: HostNotebook
 ) -> None:
-    opened = open_notebook(JAXCLUSTER_SHARED_DIR=str(slurm.shared))
-    opened.ok("%load_ext jaxcluster")
-    opened.ok("%jaxcluster start --launcher slurm --nodes 2 --ntasks-per-node 1")
-    cell = opened.begin("%%spmd\nimport time\nprint('on', flush=True)\ntime.sleep(1000)")
-    opened.until(lambda: "on" in cell.text, "the cell runs")
+    cell = in_a_job.begin("%%spmd\nimport time\nprint('on', flush=True)\ntime.sleep(1000)")
+    in_a_job.until(lambda: "on" in cell.text, "the cell runs")
     slurm["h0"].run("scancel", "--user=root")
-    opened.wait(cell, 60)
+    in_a_job.wait(cell, 60)
     assert re.search(r"host h[12] is lost: Slurm's job \d+ was cancelled", cell.text), cell.text
-    opened.run("%jaxcluster stop")
+    in_a_job.run("%jaxcluster stop")
 
 
 def test_a_host_of_a_job_gets_another_agent_while_the_job_runs(
-    slurm: Rig, open_notebook: Callable[..., HostNotebook]
+    slurm: Rig, in_a_job: HostNotebook
 ) -> None:
-    opened = open_notebook(JAXCLUSTER_SHARED_DIR=str(slurm.shared))
-    opened.ok("%load_ext jaxcluster")
-    opened.ok("%jaxcluster start --launcher slurm --nodes 2 --ntasks-per-node 1")
-    opened.ok("%%spmd\nimport socket")
+    in_a_job.ok("%%spmd\nimport socket")
     (pid,) = agents(slurm, "h2")
     slurm["h2"].kill(pid)
-    cell = shown_after(opened, "%%spmd\npass")
+    cell = shown_after(in_a_job, "%%spmd\npass")
     assert "host h2 is lost: its agent has ended: nothing answers at its port" in cell.text
     assert "rank 1 replaced" in cell.text
-    opened.ok("%%spmd\nimport jax\nassert socket.gethostname() == f'h{jax.process_index() + 1}'")
-    opened.ok("%jaxcluster stop")
+    in_a_job.ok("%%spmd\nimport jax\nassert socket.gethostname() == f'h{jax.process_index() + 1}'")
+    in_a_job.ok("%jaxcluster stop")
     # A node takes a moment to complete its part of a job that was cancelled.
     until(lambda: not slurm["h0"].run("squeue", "--noheader").stdout, "the job is gone", 60)
 
@@ -182,14 +184,11 @@ def test_a_stopped_rank_of_another_host_is_called_so_and_replaced(notebook: Host
 
 
 def test_a_host_that_is_cut_off_is_named_where_no_launcher_tells(
-    slurm: Rig, open_notebook: Callable[..., HostNotebook]
+    slurm: Rig, in_a_job: HostNotebook
 ) -> None:
-    opened = open_notebook(JAXCLUSTER_SHARED_DIR=str(slurm.shared))
-    opened.ok("%load_ext jaxcluster")
-    opened.ok("%jaxcluster start --launcher slurm --nodes 2 --ntasks-per-node 1")
-    cell = opened.begin("%%spmd\nimport time\nprint('on', flush=True)\ntime.sleep(1000)")
-    opened.until(lambda: "on" in cell.text, "the cell runs")
+    cell = in_a_job.begin("%%spmd\nimport time\nprint('on', flush=True)\ntime.sleep(1000)")
+    in_a_job.until(lambda: "on" in cell.text, "the cell runs")
     with slurm["h2"].cut_off():
-        opened.until(lambda: "host h2 is lost: it has not been reached" in cell.text, "it", 40)
-        opened.wait(cell, 60)
-    opened.run("%jaxcluster stop")
+        in_a_job.until(lambda: "host h2 is lost: it has not been reached" in cell.text, "it", 40)
+        in_a_job.wait(cell, 60)
+    in_a_job.run("%jaxcluster stop")
