@@ -58,6 +58,17 @@ class Suspected:
 
 
 @dataclass(frozen=True)
+class Paused:
+    """These ranks are held by a person, in a debugger or by a question; no others are.
+
+    No clock but the poll's runs meanwhile: neither the cell's time nor that of the ranks which are
+    to end it after an error. A death still ends the cell.
+    """
+
+    ranks: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
 class Tick:
     """Nothing happened but time."""
 
@@ -89,7 +100,7 @@ class Finish:
     silent: tuple[int, ...] = ()
 
 
-Event = Replied | Died | StopPressed | Diagnosed | Leaving | Suspected | Tick
+Event = Replied | Died | StopPressed | Diagnosed | Leaving | Suspected | Paused | Tick
 Instruction = Interrupt | Poll | SayUnanswered | Finish
 
 
@@ -114,6 +125,9 @@ class CellWatch:
     why: str = ""
     interrupted: tuple[int, ...] = ()
     finished: bool = False
+    paused: frozenset[int] = frozenset()
+    _paused_at: float = 0.0
+    _held_s: float = 0.0
     _failed_at: float | None = None
     _failed_by: str = ""
     _interrupted_at: float | None = None
@@ -137,10 +151,10 @@ class CellWatch:
                 times.append(self._interrupted_at + SAY_S)
         else:
             times.append(self._poll_at)
-            if self._failed_at is not None:
-                times.append(self._failed_at + self.grace_s)
-            if self.timeout_s is not None:
-                times.append(self.started + self.timeout_s)
+            if (failed_until := self._failed_until()) is not None:
+                times.append(failed_until)
+            if (ends_at := self._ends_at()) is not None:
+                times.append(ends_at)
         return min(times, default=None)
 
     def feed(self, event: Event, now: float) -> list[Instruction]:
@@ -157,7 +171,7 @@ class CellWatch:
                 self.status[rank] = "died"
                 self.grace_s = min(self.grace_s, DEATH_GRACE_S)
                 self.answer_s = min(self.answer_s, HOPELESS_ANSWER_S)
-                if self._failed_at is None:
+                if self._failed_at is None or self.paused:
                     self._failed_at, self._failed_by = now, "death"
             case StopPressed():
                 pressed = True
@@ -165,6 +179,9 @@ class CellWatch:
                 self._leaving.add(rank)
             case Suspected():
                 self._poll_at = min(self._poll_at, now + LOOK_AGAIN_S)
+            case Paused(ranks):
+                self._hold(ranks, now)
+        self._hold(self.paused, now)  # but for those that have ended the cell now
         if not self.open_ranks:
             return self._finish()
         if self._interrupted_at is not None:
@@ -181,9 +198,9 @@ class CellWatch:
             if not event.releasable:
                 self.answer_s = min(self.answer_s, HOPELESS_ANSWER_S)
             return self._interrupt("hang", now)
-        if self.timeout_s is not None and now >= self.started + self.timeout_s:
+        if (ends_at := self._ends_at()) is not None and now >= ends_at:
             return self._interrupt("timeout", now)
-        if self._failed_at is not None and now >= self._failed_at + self.grace_s:
+        if (failed_until := self._failed_until()) is not None and now >= failed_until:
             return self._interrupt(self._failed_by, now)
         if now >= self._poll_at:
             self._poll_at = now + POLL_S
@@ -193,6 +210,27 @@ class CellWatch:
     def polled(self, now: float) -> None:
         """The poll has ended. It took as long as there are silent ranks."""
         self._poll_at = max(self._poll_at, now + LOOK_AGAIN_S)
+
+    def _ends_at(self) -> float | None:
+        """When its time is up; None: never, or not before the ranks go on."""
+        if self.timeout_s is None or self.paused:
+            return None
+        return self.started + self.timeout_s + self._held_s
+
+    def _failed_until(self) -> float | None:
+        """Until when the others may go on after a rank has failed; None while nothing ends it."""
+        if self._failed_at is None or (self.paused and self._failed_by != "death"):
+            return None
+        return self._failed_at + self.grace_s
+
+    def _hold(self, ranks: frozenset[int], now: float) -> None:
+        was, self.paused = self.paused, ranks.intersection(self.open_ranks)
+        if self.paused and not was:
+            self._paused_at = now
+        elif was and not self.paused:
+            self._held_s += now - self._paused_at
+            if self._failed_at is not None and self._failed_by != "death":
+                self._failed_at += now - max(self._paused_at, self._failed_at)
 
     def _given_up_at(self, interrupted_at: float) -> float:
         """Whoever renders an error counts as done: it is waited for, and not interrupted."""

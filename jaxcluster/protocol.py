@@ -43,7 +43,7 @@ OPERATIONS = (
 
 @dataclass(frozen=True)
 class Rank:
-    """``status``: starting, idle, running, waiting, interrupted, silent, diverged or dead.
+    """``status``: starting, idle, running, waiting, paused, interrupted, silent, diverged or dead.
 
     ``cell`` and ``line`` are as in ``[7] line 3``; ``since`` is when it entered that cell.
     """
@@ -123,7 +123,7 @@ class State:
 
 @dataclass(frozen=True)
 class CellRank:
-    """``status``: running, waiting, done, failed, interrupted or dead."""
+    """``status``: running, waiting, paused, done, failed, interrupted or dead."""
 
     rank: int
     status: str

@@ -23,6 +23,7 @@ from jaxcluster import (
     health,
     lockstep,
     notices,
+    paused,
     recovery,
     selfcheck,
     silence,
@@ -130,6 +131,7 @@ class RunningCell:
         self._ended: threading.Event | None = None  # where it is carried through on a thread
         self._before: Mapping[int, wire.RankReport] = {}  # what the ranks said at the last look
         self._are_silent: set[int] = set()  # at the last look
+        self._paused: dict[int, str] = {}  # ranks that a person holds: in what
         self._suspicion: findings.Suspicion | None = None
         self._circle: list[str] = []  # one that is not certain
         self._foreign_since: float | None = None  # another cell's finding is in the way
@@ -185,6 +187,11 @@ class RunningCell:
     def interrupted(self) -> tuple[int, ...]:
         """The ranks that were interrupted, whether or not they have ended the cell."""
         return self._watch.interrupted
+
+    @property
+    def paused(self) -> frozenset[int]:
+        """The ranks that a person holds, in a debugger or by a question."""
+        return self._watch.paused
 
     @property
     def recovered(self) -> str:
@@ -290,6 +297,10 @@ class RunningCell:
             return health.Tick()
         if event.op == "stop":
             return health.StopPressed()
+        if event.op == "paused":
+            self._paused[event.rank] = event.body["kind"]
+            events.tell()
+            return self._held()
         if event.op == "died":
             self.record.records[event.rank].died = event.body["why"]
             events.tell()
@@ -331,6 +342,10 @@ class RunningCell:
         wait_s = silence.ANSWER_S if self._are_silent else recovery.REPORT_S
         reports = recovery.ask_reports(self._world.link, names, launches=256, timeout_s=wait_s)
         self._are_silent = self._silent(reports)
+        self._paused = paused.kinds(report.state for report in reports.values())
+        if self._held().ranks != self._watch.paused:
+            self._watch.polled(time.monotonic())
+            self._feed(self._held())
         self._find(reports)
         if self.report is not None:
             self._feed(health.Diagnosed(self.report.is_releasable))
@@ -340,6 +355,9 @@ class RunningCell:
             self._feed(health.Suspected())
         if self.on_notice is not None:
             self._say_waiting(reports)
+
+    def _held(self) -> health.Paused:
+        return health.Paused(frozenset(rank for rank, kind in self._paused.items() if kind))
 
     def _silent(self, reports: Mapping[int, wire.RankReport]) -> set[int]:
         return set(self._watch.open_ranks) - set(reports) - set(self._world.dead)
@@ -354,7 +372,10 @@ class RunningCell:
             self._next_notice_at, first or self._next_notice_at
         ):
             return
-        lines = []
+        held = {r: report.state for r, report in reports.items() if report.state.paused}
+        if any(state.seq == self.record.seq for state in held.values()):
+            return  # who debugs this cell, or is to answer it, knows whom it waits for
+        lines = paused.tell(held, self._world.hosts)
         for rank, why in self._silences.why(sorted(self._silent(reports))).items():
             if why.kind != "unknown":
                 lines.append(silence.tell(rank, why))

@@ -27,6 +27,7 @@ from jaxcluster.engine.control import DEFERRED, ControlChannel, Handler, Request
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.mending import mend, mend_builtins
 from jaxcluster.engine.names import Names
+from jaxcluster.engine.paused import Paused
 from jaxcluster.engine.settings import Settings
 from jaxcluster.engine.undo import Undo
 
@@ -80,6 +81,7 @@ class CellRunner:
       ended: the seq of the last cell that ended.
       last_result: the value of the last cell's last expression.
       undo: takes the last cell back.
+      paused: whether a person holds the rank, in a debugger or by a question.
     """
 
     def __init__(self, rank: int, control: ControlChannel, journal: Journal, log_path: str) -> None:
@@ -94,6 +96,7 @@ class CellRunner:
         self.names = Names()
         self.background = Background()
         self.settings = Settings()
+        self.paused = Paused(self._tell_paused)
         self.cell_numbers = journal.cell_numbers
         self.main_thread_id = threading.main_thread().ident or 0
         self._pid = os.getpid()
@@ -241,6 +244,7 @@ class CellRunner:
         self.control.ticking = running.shown
         await self._execute(running)
         running.has_left = running.over = True
+        self.paused.end_all()
         if self._is_child():
             self._end_child(running)
         self.control.ticking = False
@@ -523,6 +527,11 @@ class CellRunner:
             return False
         self.control.stream(running.request, self.rank, running.cell.seq, name, text)
         return True
+
+    def _tell_paused(self, kind: str) -> None:
+        """The notebook whose cell this is stops its clocks, and says who waits for whom."""
+        if (running := self.current) is not None and not self._is_child():
+            running.request.send("paused", {"kind": kind})
 
     def _show_pages(self) -> None:
         """What ``name?`` and pagers have left for the frontend."""

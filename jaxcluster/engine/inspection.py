@@ -43,6 +43,7 @@ def rank_state(
         has_left=running is not None and running.has_left,
         background=runner.background.look(),
         probes=runner.background.probes,
+        paused=runner.paused.kind,
         **where,
     )
 

@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field, replace
 
-from jaxcluster import cluster, events, protocol, registry
+from jaxcluster import cluster, events, paused, protocol, registry
 from jaxcluster.cluster import Cluster, RunningCell
 from jaxcluster.engine.processes import process_token
 from jaxcluster.outputs import CellRecord
@@ -191,6 +191,8 @@ class Model:
             shown = replace(shown, status="running", cell=state.cell, line=state.line, since=since)
             if poller.hit.get(rank) == state.seq:
                 return replace(shown, status="interrupted")
+            if state.paused:
+                return replace(shown, status="paused", note=paused.note(state))
             if own is None or own.record.seq != state.seq:  # another notebook's
                 return replace(shown, status="waiting") if rank in poller.waiting else shown
         if own is not None:
@@ -252,6 +254,8 @@ class Model:
                 status, seconds = STATUS[kept.reply.status], round(kept.reply.seconds, 4)
             elif is_done:
                 status = "interrupted"
+            elif rank in cell.paused:
+                status = "paused"
             elif poller is not None and rank in poller.waiting:
                 status = "waiting" if poller.states[rank].seq == record.seq else "running"
             ranks.append(protocol.CellRank(rank, status, seconds))

@@ -259,6 +259,10 @@ class RankState:
     ``background`` is what else of the user's may launch programs: threads, tasks, timers.
     ``probes`` counts how often the main thread has said so, between cells or in one that awaits:
     where it grows, the thread is free.
+
+    ``paused`` says that a person holds the rank: ``debugger``, or ``input`` where it has asked a
+    question. It is neither hung nor diverged then, however long that takes, and no rank that waits
+    for it is.
     """
 
     rank: int
@@ -280,6 +284,7 @@ class RankState:
     has_left: bool = False
     background: list[str] = field(default_factory=list)
     probes: int = 0
+    paused: str = ""
 
 
 # --------------------------------------------------------------------------- values

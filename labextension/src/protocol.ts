@@ -25,6 +25,7 @@ export type RankStatus =
   | 'idle'
   | 'running'
   | 'waiting' // in a collective
+  | 'paused' // a person holds it: in a debugger, or by a question
   | 'interrupted'
   | 'silent' // gives no answer
   | 'diverged'
@@ -111,6 +112,7 @@ export interface IState {
 export type CellRankStatus =
   | 'running'
   | 'waiting'
+  | 'paused'
   | 'done'
   | 'failed'
   | 'interrupted'

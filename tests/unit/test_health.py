@@ -19,6 +19,7 @@ from jaxcluster.health import (
     Finish,
     Interrupt,
     Leaving,
+    Paused,
     Poll,
     Replied,
     SayUnanswered,
@@ -283,3 +284,44 @@ def test_whoever_waits_until_the_deadline_misses_nothing(
         assert made, f"nothing to do at its deadline {now - T0:g}"
     if failed or pressed or timeout_s is not None:
         assert w.finished
+
+
+def test_while_a_rank_is_held_neither_time_nor_an_error_ends_the_cell() -> None:
+    w = watch(timeout_s=10)
+    w.feed(Paused(frozenset({0})), T0 + 4)
+    w.feed(Replied(2, "error"), T0 + 5)
+    for later in (20, 3600, 80000):
+        assert all(isinstance(m, Poll) for m in w.feed(Tick(), T0 + later))
+    assert w.feed(Paused(), T0 + 90000) == [Poll()]
+    assert w.feed(Tick(), T0 + 90000 + GRACE_S - 0.1) in ([], [Poll()])
+    assert w.feed(Tick(), T0 + 90000 + GRACE_S) == [Interrupt((0, 1, 3), "error")]
+
+
+def test_a_cell_has_what_was_left_of_its_time_when_the_rank_was_held() -> None:
+    w = watch(timeout_s=10)
+    w.feed(Paused(frozenset({0, 1})), T0 + 4)
+    w.feed(Paused(frozenset({1})), T0 + 50)
+    w.feed(Paused(), T0 + 100)
+    assert w.feed(Tick(), T0 + 105.9) in ([], [Poll()])
+    assert w.feed(Tick(), T0 + 106) == [Interrupt((0, 1, 2, 3), "timeout")]
+
+
+def test_a_rank_that_ends_the_cell_or_dies_is_held_no_longer() -> None:
+    w = watch(2, timeout_s=10)
+    w.feed(Paused(frozenset({0})), T0 + 1)
+    w.feed(Replied(0, "ok"), T0 + 2)
+    assert not w.paused
+    assert w.feed(Tick(), T0 + 11) == [Interrupt((1,), "timeout")]
+
+
+def test_a_death_and_the_stop_button_end_a_cell_whose_rank_is_held() -> None:
+    w = watch(3)
+    w.feed(Paused(frozenset({0})), T0)
+    w.feed(Replied(2, "error"), T0 + 1)
+    w.feed(Died(1), T0 + 60)
+    assert w.deadline() is not None
+    assert w.feed(Tick(), T0 + 60 + DEATH_GRACE_S) == [Interrupt((0,), "death")]
+    w = watch(2)
+    w.feed(Paused(frozenset({0, 1})), T0)
+    assert w.feed(StopPressed(), T0 + 1) == [Interrupt((0, 1), "stop")]
+    assert w.feed(Tick(), T0 + 1 + ANSWER_S)[-1:] == [Finish((0, 1))]

@@ -97,6 +97,7 @@ class Running:
             evidence={},
             recovered="",
             interrupted=(),
+            paused=frozenset(),
         )
         self.cells.append(cell)
         return cell
@@ -178,6 +179,19 @@ def test_the_cell_of_another_notebook_is_seen(running: Running) -> None:
     model.look(0)
     assert model.take_in()[0].ranks[2] == first  # since when, and not how long
     assert model.is_busy
+
+
+def test_a_rank_that_a_person_holds_is_paused_and_so_is_it_in_its_cell(running: Running) -> None:
+    model = Model(AutoMode())
+    model.submitted.append(cell := running.submit(1, "a"))
+    cell.paused = frozenset({2})
+    held = state(2, "running", seq=1, cell=1, line=3, paused="debugger")
+    running.link.states = {r: state(r, "running", seq=1) for r in range(4)} | {2: held}
+    model.look(0)
+    shown, cells = model.take_in()
+    assert [rank.status for rank in shown.ranks] == ["running", "running", "paused", "running"]
+    assert shown.ranks[2].note == "In the debugger."
+    assert [rank.status for rank in cells[0].ranks] == ["running", "running", "paused", "running"]
 
 
 def test_dead_silent_restarting_and_diverged_ranks(

@@ -15,6 +15,7 @@ const LOOKS: Record<Status, [glyph: string, tone: Tone]> = {
   idle: ['○', 'calm'],
   running: ['▶', 'busy'],
   waiting: ['◐', 'waiting'],
+  paused: ['‖', 'waiting'],
   interrupted: ['■', 'waiting'],
   silent: ['?', 'bad'],
   diverged: ['≠', 'bad'],
@@ -36,6 +37,8 @@ export function statusLabel(status: Status, trans: Trans): string {
       return trans.__('running');
     case 'waiting':
       return trans.__('waiting');
+    case 'paused':
+      return trans.__('paused');
     case 'interrupted':
       return trans.__('interrupted');
     case 'silent':
@@ -56,6 +59,8 @@ export function statusMeaning(status: Status, trans: Trans): string {
   switch (status) {
     case 'waiting':
       return trans.__('in a computation that needs other ranks');
+    case 'paused':
+      return trans.__('in a debugger, or waits for an answer to input()');
     case 'silent':
       return trans.__('gives no answer');
     case 'diverged':

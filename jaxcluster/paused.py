@@ -1,0 +1,42 @@
+"""Ranks that a person holds, in a debugger or by a question. Pure.
+
+They, and those that wait for them, are neither hung nor diverged: no clock of a cell runs
+(``health.Paused``), and nobody is interrupted for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from jaxcluster import wire
+from jaxcluster.ranks import begin_ranks
+
+
+def kinds(states: Iterable[wire.RankState]) -> dict[int, str]:
+    """The ranks that are held, and in what: ``debugger`` or ``input``."""
+    return {state.rank: state.paused for state in states if state.paused}
+
+
+def message(state: wire.RankState) -> str:
+    """The rest of a sentence that begins with the rank: where and why it is held."""
+    where = f"cell [{state.cell}]" + (f" line {state.line}" if state.line else "")
+    if state.paused == "input":
+        return f"waits for an answer to input(), in {where}"
+    return f"is in the debugger, in {where}"
+
+
+def note(state: wire.RankState) -> str:
+    """What the panel says of it."""
+    return "In the debugger." if state.paused == "debugger" else "Waits for an answer to input()."
+
+
+def tell(held: Mapping[int, wire.RankState], hosts: Mapping[int, str] | None = None) -> list[str]:
+    """A line for each rank that others wait for.
+
+    Args:
+      hosts: of the ranks, where there are several.
+    """
+    return [
+        f"{begin_ranks([rank], hosts)} {message(state)} of another notebook, and is waited for."
+        for rank, state in sorted(held.items())
+    ]

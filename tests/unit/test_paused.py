@@ -1,0 +1,54 @@
+"""Ranks that a person holds: in a debugger, or by a question."""
+
+from __future__ import annotations
+
+from jaxcluster import paused, wire
+from jaxcluster.engine.paused import DEBUGGER, INPUT, Paused
+
+
+def test_a_rank_says_when_it_is_held_and_when_it_goes_on_and_each_once() -> None:
+    told: list[str] = []
+    held = Paused(told.append)
+    with held.by(DEBUGGER):
+        assert held.kind == DEBUGGER
+        with held.by(INPUT):  # the debugger's own prompt
+            assert held.kind == DEBUGGER
+    assert held.kind == ""
+    assert told == [DEBUGGER, ""]
+
+
+def test_a_question_that_debugging_follows_is_told_as_both() -> None:
+    told: list[str] = []
+    held = Paused(told.append)
+    question = held.begin(INPUT)
+    session = held.begin(DEBUGGER)
+    held.end(question)
+    held.end(session)
+    held.end(session)
+    assert told == [INPUT, DEBUGGER, ""]
+
+
+def test_a_cell_that_is_over_holds_nobody() -> None:
+    told: list[str] = []
+    held = Paused(told.append)
+    hold = held.begin(DEBUGGER)
+    held.end_all()
+    assert held.kind == ""
+    held.end(hold)
+    with held.by(DEBUGGER):
+        pass
+    assert told == [DEBUGGER, DEBUGGER, ""]
+
+
+def state(rank: int, kind: str) -> wire.RankState:
+    return wire.RankState(rank, 1, "h1", "running", cell=3, line=2, paused=kind)
+
+
+def test_it_is_said_who_is_waited_for_and_why() -> None:
+    states = {0: state(0, "debugger"), 1: state(1, ""), 2: state(2, "input")}
+    assert paused.kinds(states.values()) == {0: "debugger", 2: "input"}
+    assert paused.tell({r: s for r, s in states.items() if s.paused}) == [
+        "Rank 0 is in the debugger, in cell [3] line 2 of another notebook, and is waited for.",
+        "Rank 2 waits for an answer to input(), in cell [3] line 2 of another notebook, and is "
+        "waited for.",
+    ]
