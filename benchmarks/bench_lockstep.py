@@ -74,7 +74,7 @@ def paired(step, batches, size):
     return [sorted(own)[batches // 2] for own in took]
 """
 
-# With what jaxcluster gives its ranks in the environment (see topology.CPU_NPROC).
+# With what jaxcluster gives its ranks in the environment (see placement.CPU_NPROC).
 BARE = """\
 import sys
 import jax

@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests/unit"))
 
 from test_panel import of_size, state
 
-from jaxcluster import events, protocol
+from jaxcluster.cluster import events
+from jaxcluster.panel import protocol
 from jaxcluster.panel.model import AutoMode, Model
 
 REPEATS = 7

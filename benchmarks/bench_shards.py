@@ -18,7 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import layouts
 
 import jaxcluster
-from jaxcluster import array_queries, layout, wire
+from jaxcluster import wire
+from jaxcluster.cluster import array_queries
+from jaxcluster.model import layout
 from jaxcluster.views import shards
 
 LEAVES = 2000

@@ -50,7 +50,7 @@ def __getattr__(name: str) -> Any:
 
 def load_ipython_extension(ipython: Any) -> None:
     """``%load_ext jaxcluster``: register the magics."""
-    from jaxcluster.magics import load
+    from jaxcluster.notebook.magics import load
 
     load(ipython)
 
@@ -60,6 +60,6 @@ def unload_ipython_extension(ipython: Any) -> None:
 
     ``%reload_ext jaxcluster`` keeps both.
     """
-    from jaxcluster.magics import unload
+    from jaxcluster.notebook.magics import unload
 
     unload(ipython)

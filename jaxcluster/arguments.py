@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import functools
-import math
 import shlex
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -16,18 +15,6 @@ from jaxcluster.launchers import options
 
 class Help(UsageError):
     """Not an error: the words were asked for."""
-
-
-def check_seconds(what: str, seconds: object, example: str) -> None:
-    """Refuse what is not a length of time.
-
-    Raises:
-      UsageError: it is not a finite number of seconds above 0.
-    """
-    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not number or not 0 < seconds < math.inf:  # type: ignore[operator]
-        shown = f"{seconds:g}" if isinstance(seconds, float) else repr(seconds)
-        raise UsageError(f"{what} must be more than 0 seconds, not {shown}.", f"Try: {example}")
 
 
 class Parser(argparse.ArgumentParser):

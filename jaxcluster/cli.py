@@ -9,10 +9,11 @@ import socket
 import sys
 import time
 
-from jaxcluster import arguments, cluster, doctor, registry
+from jaxcluster import arguments, cluster, doctor
 from jaxcluster.errors import JaxClusterError, UsageError
 from jaxcluster.launchers import options
 from jaxcluster.ranks import name_ranks
+from jaxcluster.records import registry
 from jaxcluster.views import text
 from jaxcluster.views.live import StartDisplay, show_hosts
 

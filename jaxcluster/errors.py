@@ -196,7 +196,7 @@ class Divergence(JaxClusterError):
     """The ranks did not run the same computations in the same order.
 
     Attributes:
-      report: what is known of it (see ``jaxcluster.diagnose``).
+      report: what is known of it (see ``jaxcluster.model.diagnose``).
     """
 
     def __init__(self, message: str = "", hint: str = "", report: Any = None) -> None:

@@ -12,7 +12,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from jaxcluster import layout, wire
+from jaxcluster import wire
+from jaxcluster.model import layout
 
 Spec = Sequence[str | tuple[str, ...] | None]
 

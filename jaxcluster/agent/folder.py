@@ -21,9 +21,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from jaxcluster.engine.processes import is_alive, pid_space
 from jaxcluster.errors import JaxClusterError
-from jaxcluster.runtimefolder import VARIABLE, runtime_root
+from jaxcluster.host.processes import is_alive, pid_space
+from jaxcluster.records.runtimefolder import VARIABLE, runtime_root
 
 PREFIX = ".agent-"  # no cluster's name begins with a dot
 RECORD = "agent.json"

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxcluster.engine.facts import cuda_plugin_installed, host_gpus, host_key, host_tpu_chips
+from jaxcluster.host.facts import cuda_plugin_installed, host_gpus, host_key, host_tpu_chips
 
 SIOCGIFADDR = 0x8915  # Linux: the address of a network card
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxcluster.agent.folder import Folder
-from jaxcluster.engine.procfs import look_at
+from jaxcluster.host.procfs import look_at
 
 CHUNK = 4 << 20  # bytes of a file in one message
 DRAFT = ".part~"

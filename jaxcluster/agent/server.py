@@ -56,7 +56,8 @@ from jaxcluster.agent import report, requests, transport
 from jaxcluster.agent.messages import LIMIT, Session, new_name, sender_of
 from jaxcluster.agent.turns import AWAY_S, Asked, Turns
 from jaxcluster.agent.visit import is_guest
-from jaxcluster.engine.processes import (
+from jaxcluster.errors import JaxClusterError
+from jaxcluster.host.processes import (
     adopt_orphans,
     allow_files,
     children,
@@ -65,7 +66,6 @@ from jaxcluster.engine.processes import (
     pid_space,
     process_token,
 )
-from jaxcluster.errors import JaxClusterError
 
 LEASE_S = 20.0
 FIRST_LEASE_S = 60.0  # a start of many hosts takes its time until it connects to the first

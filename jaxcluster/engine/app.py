@@ -22,25 +22,19 @@ from ipyparallel.engine.app import IPEngine
 from traitlets import default
 
 from jaxcluster import wire
-from jaxcluster.engine import (
-    bootstrap,
-    comms,
-    guards,
-    inspection,
-    log,
-    replay,
-    settings,
-    state,
-    strict,
-    undo,
-)
+from jaxcluster.engine import bootstrap, comms, guards, inspection, log, replay, state, strict, undo
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.clientcode import ClientCode, RankKernel
 from jaxcluster.engine.control import ControlChannel, Request, StopJobs
-from jaxcluster.engine.facts import engine_facts
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.private import coordination
-from jaxcluster.engine.processes import (
+from jaxcluster.engine.selfcheck import SelfCheck
+from jaxcluster.engine.shards import ArrayViews
+from jaxcluster.engine.state import settings
+from jaxcluster.engine.values import Values
+from jaxcluster.engine.variables import variables
+from jaxcluster.host.facts import engine_facts
+from jaxcluster.host.processes import (
     WARNINGS,
     busy_s,
     die_with_parent,
@@ -48,10 +42,6 @@ from jaxcluster.engine.processes import (
     process_token,
     share_files_in,
 )
-from jaxcluster.engine.selfcheck import SelfCheck
-from jaxcluster.engine.shards import ArrayViews
-from jaxcluster.engine.values import Values
-from jaxcluster.engine.variables import variables
 
 CONNECTION_FILE_TIMEOUT_S = 60.0
 ACTIONS = {"": "default", "a": "always", "d": "default", "e": "error", "i": "ignore"}

@@ -28,7 +28,7 @@ from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.mending import mend, mend_builtins
 from jaxcluster.engine.names import Names
 from jaxcluster.engine.paused import Paused
-from jaxcluster.engine.settings import Settings
+from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.undo import Undo
 
 RETRY_S = 0.002  # before a signal that came at a bad moment is sent again

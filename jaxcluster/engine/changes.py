@@ -31,7 +31,7 @@ import numpy as np
 
 from jaxcluster.engine.arrays import is_tracer
 from jaxcluster.engine.private.arrays import pytree_functions
-from jaxcluster.engine.saving import is_users
+from jaxcluster.engine.state.saving import is_users
 
 MOST_ELEMENTS = 5_000  # that are looked at before a cell: some 0.1 ms
 ONE_VALUE = 40  # elements that a container costs beside its own

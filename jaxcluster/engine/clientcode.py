@@ -21,7 +21,7 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 from traitlets import Any
 
 from jaxcluster.engine.cells import CellRunner
-from jaxcluster.engine.processes import process_token, send_signal
+from jaxcluster.host.processes import process_token, send_signal
 
 _APPLY = IPythonParallelKernel.do_apply.__code__
 

@@ -26,9 +26,10 @@ from typing import Any
 import zmq
 
 from jaxcluster import wire
-from jaxcluster.engine import log, procfs
+from jaxcluster.engine import log
 from jaxcluster.engine.failures import message_of
 from jaxcluster.engine.mending import mend_builtins
+from jaxcluster.host import procfs
 
 Handler = Callable[["Request"], Any]
 Buffer = bytes | memoryview

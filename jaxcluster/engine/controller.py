@@ -29,7 +29,7 @@ from ipyparallel.controller.hub import Hub
 from jupyter_client.session import Session
 from zmq.devices import ThreadMonitoredQueue
 
-from jaxcluster.engine.processes import die_with_parent, pid_space_mark, send_signal
+from jaxcluster.host.processes import die_with_parent, pid_space_mark, send_signal
 
 _TOKEN = re.compile(rb"-jaxcluster-([0-9a-f]+)-(\d+)-(\d+)$")
 

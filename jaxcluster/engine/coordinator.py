@@ -17,7 +17,7 @@ import signal
 from collections.abc import Sequence
 
 from jaxcluster.engine.private import coordination
-from jaxcluster.engine.processes import die_with_parent
+from jaxcluster.host.processes import die_with_parent
 
 SHUTDOWN_TIMEOUT_S = 5
 

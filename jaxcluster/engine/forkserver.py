@@ -57,7 +57,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcluster.engine.forked import become_a_process_of_its_own
-from jaxcluster.engine.processes import (
+from jaxcluster.host.processes import (
     adopt_orphans,
     allow_files,
     die_with_parent,

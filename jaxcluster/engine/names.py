@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.engine.saving import is_users
+from jaxcluster.engine.state.saving import is_users
 
 MOST = 10_000  # names in one reply; what is left comes with the next
 NOTEBOOKS = 16  # connections that are remembered

@@ -25,8 +25,8 @@ from typing import Any
 from jaxcluster.engine import changes
 from jaxcluster.engine.arrays import base_array, is_array
 from jaxcluster.engine.held import Memory, format_nbytes
-from jaxcluster.engine.saving import is_users
-from jaxcluster.engine.surroundings import Surroundings
+from jaxcluster.engine.state.saving import is_users
+from jaxcluster.engine.state.surroundings import Surroundings
 
 UNDONE = "it is undone already"
 SWITCHED_OFF = "undo is switched off: %jaxcluster undo on"

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxcluster.errors import UsageError
-from jaxcluster.launchers import sync
 from jaxcluster.launchers.base import Launcher
 from jaxcluster.launchers.hosts import Host, parse_hosts, read_hostfile
 from jaxcluster.launchers.mpi import MPI
 from jaxcluster.launchers.slurm import Slurm
 from jaxcluster.launchers.ssh import SSH
 from jaxcluster.launchers.through_ipp import ThroughIPP
+from jaxcluster.launchers.wishes import wish_of
 
 NAMES = ("local", "ssh", "slurm", "mpi", "ipp:NAME")
 REMOTE = ("ssh", "slurm", "mpi", "ipp")  # those with an agent on each host
@@ -157,7 +157,7 @@ def launcher_of(
     _refuse_foreign(kind, typed)
     given = {dest: _read(BY_DEST[dest], value) for dest, value in typed.items()}
     python = str(given.pop("python", ""))
-    sync.wish_of(given)
+    wish_of(given)
     make = {"ssh": _ssh, "slurm": _slurm, "mpi": _mpi, "ipp": _ipp}.get(kind)
     if make is None:
         return None, ""

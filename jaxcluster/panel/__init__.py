@@ -20,11 +20,12 @@ from typing import Any
 
 import comm
 
-from jaxcluster import events, protocol
+from jaxcluster.cluster import events
 from jaxcluster.errors import JaxClusterError
+from jaxcluster.model.rewrite import AutoMode
+from jaxcluster.panel import protocol
 from jaxcluster.panel.model import Model
 from jaxcluster.panel.operations import Operations
-from jaxcluster.rewrite import AutoMode
 
 TOGETHER_S = 0.02  # changes that come together are sent together
 BETWEEN_S = 0.1  # two pushes

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxcluster import protocol, recovery
-from jaxcluster.cluster import Cluster, RunningCell
-from jaxcluster.running import Owner
+from jaxcluster.cluster import Cluster, RunningCell, recovery
+from jaxcluster.cluster.running import Owner
+from jaxcluster.panel import protocol
 from jaxcluster.views import text
 
 

@@ -12,14 +12,17 @@ import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field, replace
 
-from jaxcluster import cluster, events, paused, protocol, registry
-from jaxcluster.cluster import Cluster, RunningCell
-from jaxcluster.engine.processes import process_token
-from jaxcluster.outputs import CellRecord
+from jaxcluster import cluster
+from jaxcluster.cluster import Cluster, RunningCell, events
+from jaxcluster.host.processes import process_token
+from jaxcluster.model import paused
+from jaxcluster.model.outputs import CellRecord
+from jaxcluster.model.rewrite import AutoMode
+from jaxcluster.panel import protocol
 from jaxcluster.panel.incidents import Incidents
 from jaxcluster.panel.poller import RankPoller
-from jaxcluster.registry import ClusterRecord
-from jaxcluster.rewrite import AutoMode
+from jaxcluster.records import registry
+from jaxcluster.records.registry import ClusterRecord
 
 KEPT_CELLS = 200
 KEPT_RECORDS = 50

@@ -11,12 +11,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from jaxcluster import arguments, array_queries, cluster, events, outputs, protocol, registry
-from jaxcluster.cluster import Cluster
+from jaxcluster import arguments, cluster
+from jaxcluster.cluster import Cluster, array_queries, events
 from jaxcluster.errors import ClusterExists, JaxClusterError, RankHung, UsageError
+from jaxcluster.model import outputs
+from jaxcluster.model.rewrite import AutoMode
+from jaxcluster.panel import protocol
 from jaxcluster.panel.model import Model
 from jaxcluster.ranks import name_ranks
-from jaxcluster.rewrite import AutoMode
+from jaxcluster.records import registry
 from jaxcluster.views import document, shards, text
 
 HEARD_S = 0.25  # that a cell's own thread has to pass an interrupt on

@@ -6,8 +6,9 @@ import queue
 import time
 from collections.abc import Mapping
 
-from jaxcluster import lockstep, wire
-from jaxcluster.link import Link, Sink
+from jaxcluster import wire
+from jaxcluster.model import lockstep
+from jaxcluster.wire.link import Link, Sink
 
 SILENT_S = 3.0  # without an answer
 RSS_STEP = 16 << 20  # smaller changes of a process's memory are not told

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import comm
 
-from jaxcluster.link import Event, Sink
+from jaxcluster.wire.link import Event, Sink
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster

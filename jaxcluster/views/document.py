@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.array_queries import Memory, Meshes
-from jaxcluster.layout import ArrayLayout, CheckResult, Device, TreeLayout
+from jaxcluster.cluster.array_queries import Memory, Meshes
+from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, TreeLayout
 from jaxcluster.views import formatting, plain
 
 VERSION = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from jaxcluster.layout import ArrayLayout, Bounds, CheckResult, Device, TreeLayout
+from jaxcluster.model.layout import ArrayLayout, Bounds, CheckResult, Device, TreeLayout
 from jaxcluster.ranks import format_ranks, name_ranks
 from jaxcluster.text import format_nbytes, plural
 

@@ -7,10 +7,12 @@ from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from jaxcluster import array_queries, hostchecks, wire
+from jaxcluster import wire
+from jaxcluster.cluster import array_queries
+from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import JaxClusterError
-from jaxcluster.layout import TreeLayout
-from jaxcluster.outputs import CellRecord, group_outputs
+from jaxcluster.model.layout import TreeLayout
+from jaxcluster.model.outputs import CellRecord, group_outputs
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import document, shards, text
 
@@ -88,7 +90,7 @@ class CellDisplay:
             self.on_notice(f"Rank {rank} was {behind:.1f} s behind.\n")
 
     def _show_array(self, record: CellRecord, output: wire.RankOutput) -> None:
-        from jaxcluster import transfer
+        from jaxcluster.cluster import transfer
 
         info = wire.parse(wire.ArrayInfo, output.content["array"])
         values, cut = None, False

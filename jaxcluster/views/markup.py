@@ -10,8 +10,8 @@ import base64
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from jaxcluster.array_queries import Memory, Meshes
-from jaxcluster.layout import ArrayLayout, CheckResult, Device, TreeLayout
+from jaxcluster.cluster.array_queries import Memory, Meshes
+from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, TreeLayout
 from jaxcluster.ranks import format_ranks, name_ranks
 from jaxcluster.text import format_nbytes, plural
 from jaxcluster.views import formatting, palette, picture, plain

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxcluster.layout import ArrayLayout, Part, find_gaps
+from jaxcluster.model.layout import ArrayLayout, Part, find_gaps
 
 MAX_PANELS = 6
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from jaxcluster.array_queries import Memory, Meshes
-from jaxcluster.layout import ArrayLayout, CheckResult, Device, Part, Shard, TreeLayout
+from jaxcluster.cluster.array_queries import Memory, Meshes
+from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, Part, Shard, TreeLayout
 from jaxcluster.ranks import format_ranks, name_ranks, several_hosts
 from jaxcluster.text import format_nbytes, format_table, plural
 from jaxcluster.views import formatting, palette, picture

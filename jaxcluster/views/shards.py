@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxcluster import array_queries, wire
-from jaxcluster.layout import ArrayLayout, CheckResult, TreeLayout
+from jaxcluster import wire
+from jaxcluster.cluster import array_queries
+from jaxcluster.model.layout import ArrayLayout, CheckResult, TreeLayout
 from jaxcluster.views import document, markup, plain
 
 if TYPE_CHECKING:

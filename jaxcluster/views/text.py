@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from jaxcluster import wire
-from jaxcluster.outputs import CellRecord, group_outputs
+from jaxcluster.model.outputs import CellRecord, group_outputs
 from jaxcluster.ranks import format_ranks, name_hosts, name_ranks
-from jaxcluster.registry import ClusterRecord
+from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.text import format_table
 
 

@@ -10,7 +10,9 @@ import layouts
 import pytest
 
 import jaxcluster
-from jaxcluster import array_queries, layout, wire
+from jaxcluster import wire
+from jaxcluster.cluster import array_queries
+from jaxcluster.model import layout
 from jaxcluster.views import document, palette
 
 STATIC = Path(jaxcluster.__file__).parent / "static"

@@ -31,13 +31,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import jaxcluster
-    from jaxcluster.launchers.local import LocalCluster
-    from jaxcluster.launchers.remote import HostProcesses
+    from jaxcluster.allocation.local import LocalCluster
+    from jaxcluster.allocation.remote import HostProcesses
 
 HOSTS = "JAXCLUSTER_TEST_HOSTS"
 SHARED = "JAXCLUSTER_SHARED_DIR"  # set by the rig
 STARTUP = Path(__file__).parent / "startup"  # its sitecustomize installs the hook
-TARGET = "jaxcluster.cluster"
+TARGET = "jaxcluster.cluster.spec"
 
 
 def hosts() -> list[str]:
@@ -70,7 +70,7 @@ def install() -> None:
 
 
 class _Waiting(MetaPathFinder):
-    """Redirects ``jaxcluster.cluster`` once it is imported."""
+    """Redirects ``jaxcluster.cluster.spec`` once it is imported."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != TARGET:
@@ -208,7 +208,7 @@ def place(cluster: jaxcluster.Cluster, rank: int) -> str:
 def saved_states() -> set[str]:
     """Where ranks' variables are saved now: folders, of all clusters, with their hosts."""
     if not hosts():
-        from jaxcluster import kept
+        from jaxcluster.records import kept
 
         return {str(path) for path in kept.folders()}
     listed = ((h, on_host(h, "ls -d /dev/shm/jaxcluster-*/state-* || true")) for h in hosts())

@@ -13,7 +13,7 @@ import pytest
 from helpers import GONE_S, NOTEBOOK, Home, Notebook, until
 
 import jaxcluster
-from jaxcluster.launchers.supervisor import quit_warm
+from jaxcluster.allocation.supervisor import quit_warm
 
 # --------------------------------------------------------------------------------- several hosts
 

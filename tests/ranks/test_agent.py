@@ -31,9 +31,9 @@ from jaxcluster.agent import folder as folders
 from jaxcluster.agent import visit
 from jaxcluster.agent.client import Agents, Host, State
 from jaxcluster.agent.transport import Keys, new_keys, open_dealer
-from jaxcluster.engine.processes import is_alive
+from jaxcluster.allocation.turns import HostTurns
 from jaxcluster.errors import LaunchError, NoCluster
-from jaxcluster.turns import HostTurns
+from jaxcluster.host.processes import is_alive
 
 pytestmark = [
     pytest.mark.any_jax,

@@ -14,7 +14,7 @@ from helpers import plain, until
 import jaxcluster
 from jaxcluster import wire
 from jaxcluster.errors import CellFailed, CellInterrupted, UsageError
-from jaxcluster.outputs import CellRecord
+from jaxcluster.model.outputs import CellRecord
 
 pytestmark = pytest.mark.any_jax
 

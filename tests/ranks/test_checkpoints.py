@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import jaxcluster
-from jaxcluster import checkpoints
+from jaxcluster.cluster import checkpoints
 from jaxcluster.errors import RecoveryError, UsageError
 
 SETUP = """

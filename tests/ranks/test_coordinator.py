@@ -30,7 +30,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     root = Path(f"/tmp/jcco{os.getpid()}")
     monkeypatch.setenv("JAXCLUSTER_RUNTIME_DIR", str(root))
     yield root
-    from jaxcluster.launchers.supervisor import quit_warm
+    from jaxcluster.allocation.supervisor import quit_warm
 
     quit_warm()
     shutil.rmtree(root, ignore_errors=True)

@@ -27,15 +27,10 @@ from overhosts import (
 )
 
 import jaxcluster
-from jaxcluster.errors import (
-    Divergence,
-    EnginesMissing,
-    JaxClusterError,
-    NoCluster,
-    RankDied,
-)
-from jaxcluster.launchers.local import LocalCluster
-from jaxcluster.launchers.remote import HostProcesses
+from jaxcluster.allocation.local import LocalCluster
+from jaxcluster.allocation.remote import HostProcesses
+from jaxcluster.cluster import handle
+from jaxcluster.errors import Divergence, EnginesMissing, JaxClusterError, NoCluster, RankDied
 
 SETUP = """
 import jax, jax.numpy as jnp, numpy as np, time
@@ -353,10 +348,10 @@ def test_a_recovery_that_fails_keeps_what_was_saved_for_the_next_restart(
     ranks: jaxcluster.Cluster, newest: list[Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = saved_states()
-    start_spec = jaxcluster.cluster._start_world
+    start_world = handle.start_world
     dying = killer(newest, 1, "initializing JAX", times=2)
     monkeypatch.setattr(
-        jaxcluster.cluster, "_start_world", lambda spec, say, *rest: start_spec(spec, dying, *rest)
+        handle, "start_world", lambda spec, say, *rest: start_world(spec, dying, *rest)
     )
     send_signal(ranks, 2)
     until(lambda: 2 in ranks.dead, "word of the death", 5)

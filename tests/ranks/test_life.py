@@ -17,10 +17,10 @@ from helpers import GONE_S, Home, Notebook, until
 from overhosts import Process, process_of, processes_of, send_signal
 
 import jaxcluster
-from jaxcluster import registry
+from jaxcluster.allocation.local import LocalCluster
 from jaxcluster.cluster import attach, current, live_records, stop, stop_owned
 from jaxcluster.errors import NoCluster, UsageError
-from jaxcluster.launchers.local import LocalCluster
+from jaxcluster.records import registry
 
 pytestmark = pytest.mark.any_jax
 
@@ -385,7 +385,7 @@ x = jax.make_array_from_callback(
     (8,), NamedSharding(mesh, P("i")), lambda i: np.arange(8.0)[i])
 ''')
 from jaxcluster import wire
-from jaxcluster.link import Sink
+from jaxcluster.wire.link import Sink
 # Past Cluster.run, which would find out that rank 0 never comes.
 cell = wire.CellRequest(1000, "print(float(jnp.sum(x)))", 1000, [1], [])
 cluster.link.request(1, "cell", cell, sink=Sink())
@@ -457,7 +457,7 @@ def test_only_what_this_process_owns_is_stopped_at_its_end(
 ) -> None:
     owner = other(START.format(devices=1) + "print('ready')\ninput()")
     owner.wait_for("ready")
-    monkeypatch.setattr("jaxcluster.cluster._open", {})  # the shared clusters of other tests
+    monkeypatch.setattr("jaxcluster.cluster.handle.opened", {})  # not other tests' clusters
     attached = attach()
     processes = processes_of(attached)
     stop_owned()

@@ -13,7 +13,7 @@ from overhosts import processes_of
 import jaxcluster
 from jaxcluster import wire
 from jaxcluster.errors import RankError
-from jaxcluster.link import Sink
+from jaxcluster.wire.link import Sink
 
 DEADLINE_S = 30.0
 ALL = "0,1,2,3"
@@ -45,7 +45,7 @@ def cluster(
             yield running
             processes = processes_of(running)
         assert not any(process.state for process in processes)
-        from jaxcluster.launchers.supervisor import quit_warm
+        from jaxcluster.allocation.supervisor import quit_warm
 
         quit_warm()
         os.system(f"rm -rf {root}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from helpers import Notebook, plain
 
-from jaxcluster.magics import COMMANDS
+from jaxcluster.notebook.magics import COMMANDS
 
 pytestmark = pytest.mark.any_jax
 

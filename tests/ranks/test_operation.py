@@ -23,8 +23,9 @@ import pytest
 from helpers import DEADLINE_S, GONE_S, Home, Notebook, python, until
 
 import jaxcluster
-from jaxcluster import claims, registry, transfer, wire
-from jaxcluster.cluster import attach, connect, live_records, make_spec, start_spec, stop
+from jaxcluster import wire
+from jaxcluster.allocation import supervisor
+from jaxcluster.cluster import attach, connect, live_records, make_spec, start_spec, stop, transfer
 from jaxcluster.errors import (
     CellInterrupted,
     ClusterExists,
@@ -33,8 +34,8 @@ from jaxcluster.errors import (
     RankDied,
     VersionMismatch,
 )
-from jaxcluster.launchers import supervisor
-from jaxcluster.link import Sink
+from jaxcluster.records import claims, registry
+from jaxcluster.wire.link import Sink
 
 pytestmark = pytest.mark.any_jax
 
@@ -280,7 +281,7 @@ def test_a_cluster_of_another_host_is_listed_and_left_alone(
     private_home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A home directory that several hosts share: their locks and pids are not seen here."""
-    ended = python("-c", "from jaxcluster import claims; claims.claim('far')",
+    ended = python("-c", "from jaxcluster.records import claims; claims.claim('far')",
                    env=private_home.environ())  # fmt: skip
     assert ended.returncode == 0
     monkeypatch.setattr(claims, "pid_space", lambda: "another kernel")
@@ -395,7 +396,7 @@ def test_a_cluster_whose_folder_is_gone_says_so_and_gets_another(alone: Home) ->
 
 SMALL = """
 import threading, numpy as np, jaxcluster, os, sys
-from jaxcluster import transfer
+from jaxcluster.cluster import transfer
 os.statvfs = lambda path, real=os.statvfs: type("room", (), {"f_bavail": 1 << 20, "f_frsize": 4096})
 used = []
 real = transfer._fill_shared
@@ -659,7 +660,7 @@ def test_a_rank_says_which_cell_has_ended_last(cluster: jaxcluster.Cluster) -> N
 
 
 def test_values_checked_for_infinity_on_the_ranks(cluster: jaxcluster.Cluster) -> None:
-    from jaxcluster import array_queries
+    from jaxcluster.cluster import array_queries
 
     cluster.run("w = jnp.where(x == 3, jnp.inf, x.astype('float32'))")
     found = array_queries.check(cluster.world, "w")

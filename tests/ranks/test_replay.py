@@ -17,10 +17,9 @@ from helpers import DEVICES, GONE_S, Home, until
 from overhosts import processes_of, send_signal
 
 import jaxcluster
-from jaxcluster import selfcheck
-from jaxcluster.cluster import connect
+from jaxcluster.cluster import connect, selfcheck
 from jaxcluster.errors import CellInterrupted, Divergence, JaxClusterError
-from jaxcluster.link import Link
+from jaxcluster.wire.link import Link
 
 TOLD_WITHIN_S = 30.0  # new processes on a busy machine
 

@@ -31,7 +31,7 @@ def works_on(cluster: jaxcluster.Cluster) -> None:
     assert [record.result(r) for r in RANKS] == [{"text/plain": "1"}] * 4
 
 
-def run(cluster: jaxcluster.Cluster, source: str) -> jaxcluster.outputs.CellRecord:
+def run(cluster: jaxcluster.Cluster, source: str) -> jaxcluster.model.outputs.CellRecord:
     """Run a cell that has to end in time, and check that all it put out is fit for a notebook."""
     record = cluster.run(source, show=False, timeout_s=LONG_S)
     check_outputs(record)

@@ -17,8 +17,8 @@ from helpers import Home, until
 from overhosts import place, saved_states, send_signal
 
 import jaxcluster
-from jaxcluster import kept, registry
 from jaxcluster.errors import ClusterExists, LaunchError, NoCluster, RankDied
+from jaxcluster.records import kept, registry
 
 pytestmark = pytest.mark.any_jax
 
@@ -328,7 +328,7 @@ def test_processes_that_do_not_come_up_cost_nothing_that_was_saved(
 def test_a_saved_state_of_a_dead_process_is_swept_and_nobody_elses(home: Home) -> None:
     mine = kept.Folder()
     source = (
-        f"import pathlib, time; from jaxcluster import kept;"
+        f"import pathlib, time; from jaxcluster.records import kept;"
         f"kept.SHARED_MEMORY = pathlib.Path({str(kept.SHARED_MEMORY)!r}); folder = kept.Folder();"
         "print(folder.path, flush=True); time.sleep(1000)"
     )

@@ -10,7 +10,7 @@ from helpers import Home, until
 from overhosts import send_signal
 
 import jaxcluster
-from jaxcluster import checkpoints
+from jaxcluster.cluster import checkpoints
 from jaxcluster.errors import RankDied
 
 

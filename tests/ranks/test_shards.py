@@ -17,9 +17,9 @@ from helpers import plain, until
 from overhosts import process_of, send_signal
 
 import jaxcluster
-from jaxcluster import array_queries
+from jaxcluster.cluster import array_queries
 from jaxcluster.errors import JaxClusterError, UsageError
-from jaxcluster.layout import ArrayLayout, TreeLayout
+from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.views import document, shards, status
 
 MAKE = """

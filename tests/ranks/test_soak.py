@@ -23,7 +23,6 @@ from helpers import Home
 from overhosts import send_signal
 
 import jaxcluster
-from jaxcluster import registry
 from jaxcluster.cluster import connect
 from jaxcluster.errors import (
     CellInterrupted,
@@ -33,6 +32,7 @@ from jaxcluster.errors import (
     RankError,
     RankHung,
 )
+from jaxcluster.records import registry
 
 SECONDS = float(os.environ.get("JAXCLUSTER_SOAK_S", "20"))
 SEED = int(os.environ.get("JAXCLUSTER_SOAK_SEED", "0")) or random.randrange(1, 10**6)

@@ -19,7 +19,8 @@ from helpers import Home
 from overhosts import Process
 
 import jaxcluster
-from jaxcluster import registry
+from jaxcluster.allocation.local import LocalCluster
+from jaxcluster.allocation.remote import HostProcesses
 from jaxcluster.cluster import make_spec, start_spec
 from jaxcluster.errors import (
     ClusterExists,
@@ -29,8 +30,7 @@ from jaxcluster.errors import (
     NoCluster,
     PlanError,
 )
-from jaxcluster.launchers.local import LocalCluster
-from jaxcluster.launchers.remote import HostProcesses
+from jaxcluster.records import registry
 
 Start = Callable[..., jaxcluster.Cluster]
 LATE_S = 10.0  # that a busy machine may need beyond the time it was given

@@ -15,7 +15,7 @@ from overhosts import processes_of
 
 import jaxcluster
 from jaxcluster import wire
-from jaxcluster.link import Sink
+from jaxcluster.wire.link import Sink
 
 DEADLINE_S = 40.0
 SETUP = """
@@ -100,7 +100,7 @@ def runtime() -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAXCLUSTER_RUNTIME_DIR", str(root))
         yield root
-        from jaxcluster.launchers.supervisor import quit_warm
+        from jaxcluster.allocation.supervisor import quit_warm
 
         quit_warm()
         shutil.rmtree(root, ignore_errors=True)

@@ -167,7 +167,7 @@ def test_two_stops_leave_a_restart_with_the_variables_saved(notebook: Notebook) 
     """The first one is told what goes on; neither shows a frame of ours."""
     notebook.ok("%%spmd\nkept = [1, 2]")
     cell = notebook.begin(
-        "import jaxcluster, jaxcluster.starting as starting, time\n"
+        "import jaxcluster, jaxcluster.cluster.starting as starting, time\n"
         "asked = starting.Starting._ask\n"
         "def slowly(self, *words):\n"
         "    while words[0] == 'initialize' and not self.exits.qsize():\n"  # until the second stop

@@ -12,7 +12,7 @@ from helpers import DEVICES, Home, Notebook, until
 from overhosts import send_signal
 
 import jaxcluster
-from jaxcluster import undoing
+from jaxcluster.cluster import undoing
 from jaxcluster.errors import (
     CellFailed,
     CellInterrupted,

@@ -15,14 +15,8 @@ import pytest
 from helpers import until
 
 import jaxcluster
-from jaxcluster import transfer
-from jaxcluster.errors import (
-    NotAddressable,
-    NotSerialisable,
-    RankError,
-    TransferError,
-    UsageError,
-)
+from jaxcluster.cluster import transfer
+from jaxcluster.errors import NotAddressable, NotSerialisable, RankError, TransferError, UsageError
 
 LARGE = 300_000  # elements: well above what a frame is quicker for
 

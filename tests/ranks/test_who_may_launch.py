@@ -17,7 +17,7 @@ from helpers import DEVICES, Home, until
 
 import jaxcluster
 from jaxcluster.errors import CellInterrupted, Divergence
-from jaxcluster.link import Sink
+from jaxcluster.wire.link import Sink
 
 NAMED_WITHIN_S = 8.0  # 2 s, and what other work on the machine adds
 

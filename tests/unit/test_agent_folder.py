@@ -15,8 +15,8 @@ import pytest
 from jaxcluster.agent import folder as folders
 from jaxcluster.agent import report
 from jaxcluster.agent.folder import Folder, Record
-from jaxcluster.engine.processes import is_alive, pid_space, process_token
 from jaxcluster.errors import JaxClusterError
+from jaxcluster.host.processes import is_alive, pid_space, process_token
 
 GONE = "4194999:1"
 

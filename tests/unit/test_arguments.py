@@ -10,7 +10,6 @@ import pytest
 from jaxcluster.arguments import (
     Help,
     Parser,
-    check_seconds,
     command_parser,
     read_doctor,
     shards_line,
@@ -20,6 +19,7 @@ from jaxcluster.arguments import (
 )
 from jaxcluster.cluster import make_spec
 from jaxcluster.errors import UsageError
+from jaxcluster.plan.spec import check_seconds
 
 
 def started(line: str) -> dict[str, Any]:

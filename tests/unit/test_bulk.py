@@ -12,12 +12,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from jaxcluster import transfer
 from jaxcluster.agent import requests
 from jaxcluster.agent.folder import Folder
+from jaxcluster.allocation import bulk
+from jaxcluster.allocation.fleet import Place
+from jaxcluster.cluster import transfer
 from jaxcluster.errors import LaunchError
-from jaxcluster.launchers import bulk
-from jaxcluster.launchers.fleet import Place
 
 
 class Asked:

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from jaxcluster import claims, registry, runtimefolder, starting, wire
-from jaxcluster.claims import Life
+from jaxcluster import wire
+from jaxcluster.cluster import names
 from jaxcluster.errors import ClusterExists, JaxClusterError, LaunchError
-from jaxcluster.registry import ClusterRecord
+from jaxcluster.records import claims, registry, runtimefolder
+from jaxcluster.records.claims import Life
+from jaxcluster.records.registry import ClusterRecord
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +76,9 @@ def test_of_many_that_want_a_name_at_once_one_gets_it() -> None:
     assert holder.id == winner.id
 
 
-CLAIM = "from jaxcluster import claims; c = claims.claim('main'); print(bool(c), flush=True)"
+CLAIM = (
+    "from jaxcluster.records import claims\nc = claims.claim('main'); print(bool(c), flush=True)"
+)
 
 
 def test_a_claim_whose_process_has_ended_is_taken_over() -> None:
@@ -99,13 +103,13 @@ def test_a_claim_of_another_process_that_lives_is_left_alone() -> None:
     claims.tidy()
     assert claims.claim("main") is None
     with pytest.raises(ClusterExists, match=f"being started, by process {other.pid} on"):
-        starting.claim(wire.ClusterSpec("main", 2))
-    spec, mine = starting.claim(wire.ClusterSpec("main", 2, any_name=True))
+        names.claim(wire.ClusterSpec("main", 2))
+    spec, mine = names.claim(wire.ClusterSpec("main", 2, any_name=True))
     assert spec.name == "main-2"
-    assert starting.free_name() == "main-3"
+    assert names.free_name() == "main-3"
     mine.remove()
     other.communicate(b"\n", timeout=30)
-    assert starting.free_name() == "main"
+    assert names.free_name() == "main"
 
 
 def test_whoever_holds_the_lock_keeps_it_alive_when_the_claimant_is_gone() -> None:
@@ -116,9 +120,9 @@ def test_whoever_holds_the_lock_keeps_it_alive_when_the_claimant_is_gone() -> No
     fcntl.flock(lock, fcntl.LOCK_SH)
     assert claims.lives(["main"]) == {"main": Life.ALIVE}
     claims.tidy()
-    assert [r.name for r in starting.live_records()] == ["main"]
+    assert [r.name for r in names.live_records()] == ["main"]
     os.close(lock)
-    assert starting.live_records() == []
+    assert names.live_records() == []
     assert not registry.folder("main").exists()
 
 
@@ -134,9 +138,9 @@ def test_what_was_made_elsewhere_is_left_alone(elsewhere: None, root: Path) -> N
     subprocess.run([sys.executable, "-c", CLAIM], capture_output=True, check=True)
     registry.write(record("main", owner="12:345"))
     assert claims.lives(["main"]) == {"main": Life.UNKNOWN}
-    assert [r.name for r in starting.live_records()] == ["main"]
+    assert [r.name for r in names.live_records()] == ["main"]
     assert claims.claim("main") is None
-    assert starting.free_name() == "main-2"
+    assert names.free_name() == "main-2"
     assert (root / "main" / "cluster.json").exists()
 
 
@@ -160,11 +164,11 @@ def test_a_folder_that_is_no_clusters_is_left_alone(root: Path, content: str) ->
     (root / "main" / "alive").write_text(content)
     (root / "main" / "thesis.txt").write_text("dear")
     (root / "thesis.txt").write_text("dear too")
-    assert starting.live_records() == []
+    assert names.live_records() == []
     assert claims.claim("main") is None
     with pytest.raises(ClusterExists, match="is not known to be left from a cluster"):
-        starting.claim(wire.ClusterSpec("main", 2))
-    assert starting.free_name() == "main-2"
+        names.claim(wire.ClusterSpec("main", 2))
+    assert names.free_name() == "main-2"
     assert sorted(p.name for p in (root / "main").iterdir()) == ["alive", "thesis.txt"]
     assert (root / "thesis.txt").exists()
 
@@ -172,7 +176,7 @@ def test_a_folder_that_is_no_clusters_is_left_alone(root: Path, content: str) ->
 def test_what_an_older_version_has_left_is_removed_once_nobody_listens(root: Path) -> None:
     (root / "old").mkdir()
     registry.write(record("old"))
-    assert starting.live_records() == []
+    assert names.live_records() == []
     assert not (root / "old").exists()
 
 
@@ -183,8 +187,8 @@ def test_a_removal_touches_no_other_cluster_of_that_name(root: Path) -> None:
     first.remove()
     second = claims.claim("main")
     assert second is not None
-    starting.clear_away(old)
-    starting.clear_away(dataclasses.replace(old, claim=""))
+    names.clear_away(old)
+    names.clear_away(dataclasses.replace(old, claim=""))
     first.remove()
     assert (root / "main").is_dir()
     assert second.is_held

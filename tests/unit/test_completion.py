@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from jaxcluster import completion
-from jaxcluster.completion import is_spmd, without_magic_line
+from jaxcluster.cluster import handle
+from jaxcluster.notebook import completion
+from jaxcluster.notebook.completion import is_spmd, without_magic_line
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ class Asked:
 
 
 def test_no_cluster_means_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(completion.cluster, "_open", {})
+    monkeypatch.setattr(handle, "opened", {})
     assert completion.Completion._ask("complete", {}) is None
 
 

@@ -11,11 +11,8 @@ from typing import Any
 
 import pytest
 
-from jaxcluster.engine.controller import (
-    BroadcastScheduler,
-    process_of,
-)
-from jaxcluster.engine.processes import pid_space_mark, process_token, send_signal
+from jaxcluster.engine.controller import BroadcastScheduler, process_of
+from jaxcluster.host.processes import pid_space_mark, process_token, send_signal
 
 
 def test_an_engines_identity_tells_its_process() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from jaxcluster import diagnose, findings, lockstep, wire
+from jaxcluster import wire
 from jaxcluster.engine.journal import Journal, Program
-from jaxcluster.skipped import to_replay
+from jaxcluster.model import diagnose, findings, lockstep
+from jaxcluster.model.skipped import to_replay
 
 ALL, PAIR, TWO, OTHERS = "0,1,2,3", "0,1", "1,2", "2,3"
 

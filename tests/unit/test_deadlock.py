@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.deadlock import circle, find, tell
+from jaxcluster.model.deadlock import circle, find, tell
 
 
 class Journals:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from jaxcluster import diagnose, explain, findings, hints, lockstep, wire
+from jaxcluster import wire
+from jaxcluster.model import diagnose, explain, findings, hints, lockstep
 
 SUM, MAX, MUL = 11, 22, 33
 NAMES = {SUM: "jit(_reduce_sum)", MAX: "jit(_reduce_max)", MUL: "jit(multiply)"}

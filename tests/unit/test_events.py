@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxcluster import events
+from jaxcluster.cluster import events
 
 
 def test_watchers_are_told_of_cells_and_of_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:

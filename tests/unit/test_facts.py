@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.engine.facts import (
+from jaxcluster.host.facts import (
     cuda_plugin_installed,
     engine_facts,
     host_gpus,
@@ -131,7 +131,7 @@ def test_engine_facts_travel_unchanged() -> None:
 
 def test_engine_facts_do_not_import_jax() -> None:
     code = (
-        "import sys; from jaxcluster.engine import facts; "
+        "import sys; from jaxcluster.host import facts; "
         "facts.engine_facts(0); facts.cuda_plugin_installed(); "
         "sys.exit('jax' in sys.modules or 'jaxlib' in sys.modules)"
     )

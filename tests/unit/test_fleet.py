@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from jaxcluster.launchers.fleet import _refuses
+from jaxcluster.allocation.fleet import _refuses
 
 
 def test_only_an_answer_tells_that_nothing_listens() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxcluster.health import (
+from jaxcluster.model.health import (
     ANSWER_S,
     DEATH_GRACE_S,
     GRACE_S,

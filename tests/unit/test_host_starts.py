@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 from helpers import Home
 
-from jaxcluster import claims
+from jaxcluster.allocation.remote import SHARED_DIR, HostAllocation, in_order
+from jaxcluster.cluster import make_spec
+from jaxcluster.cluster.starting import dry_run
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.base import Command, End
 from jaxcluster.launchers.commands import StartedAgent
-from jaxcluster.launchers.remote import SHARED_DIR, HostAllocation, in_order
 from jaxcluster.launchers.slurm import Slurm
 from jaxcluster.launchers.through_ipp import explain_ipp
-from jaxcluster.starting import dry_run, make_spec
+from jaxcluster.records import claims
 
 
 @pytest.fixture(autouse=True)

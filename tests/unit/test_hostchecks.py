@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from jaxcluster.agent import report
-from jaxcluster.hostchecks import Row, judge, judge_ways, look, render
-from jaxcluster.launchers.fleet import Place
+from jaxcluster.allocation.fleet import Place
+from jaxcluster.doctor.hosts import Row, judge, judge_ways, look, render
 
 
 def facts(**changes: Any) -> dict[str, Any]:

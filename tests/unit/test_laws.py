@@ -77,8 +77,11 @@ def imported_by(home: Home, source: str) -> list[str]:
     [
         "import jaxcluster",
         "from jaxcluster import *; start, attach, current, Cluster",
-        "import jaxcluster.cli, jaxcluster.magics, jaxcluster.transfer, jaxcluster.views.live",
-        "from jaxcluster import doctor, registry; doctor.run_checks(registry.runtime_root())",
+        "import jaxcluster.cli, jaxcluster.notebook.magics, jaxcluster.cluster.transfer",
+        "import jaxcluster.views.live",
+        "from jaxcluster import doctor\n"
+        "from jaxcluster.records import registry\n"
+        "doctor.run_checks(registry.runtime_root())",
         "from jaxcluster import cluster; cluster.dry_run(cluster.make_spec(4))",
     ],
 )

@@ -10,7 +10,8 @@ import layouts
 import numpy as np
 import pytest
 
-from jaxcluster import layout, wire
+from jaxcluster import wire
+from jaxcluster.model import layout
 
 MESHES = {
     1: {"i": 1, "j": 2},

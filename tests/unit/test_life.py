@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from jaxcluster.life import MOST_TOLD, Life, State
+from jaxcluster.model.life import MOST_TOLD, Life, State
 
 
 def life_at(*steps: State) -> Life:

@@ -13,14 +13,8 @@ import zmq
 from helpers import until
 
 from jaxcluster import wire
-from jaxcluster.errors import (
-    NotSerialisable,
-    RankDied,
-    RankError,
-    TransferError,
-    VersionMismatch,
-)
-from jaxcluster.link import Event, Link, Sink, SocketLink, unwrap
+from jaxcluster.errors import NotSerialisable, RankDied, RankError, TransferError, VersionMismatch
+from jaxcluster.wire.link import Event, Link, Sink, SocketLink, unwrap
 
 Answer = tuple[str, Any, Sequence[bytes]]
 ANSWER_S = 20.0

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
+from jaxcluster.allocation import local
+from jaxcluster.allocation.local import ProcessPlan, describe_launch, render
+from jaxcluster.allocation.supervisor import can_fork, import_time_settings
 from jaxcluster.errors import LaunchError
-from jaxcluster.launchers import local
-from jaxcluster.launchers.local import ProcessPlan, describe_launch, render
-from jaxcluster.launchers.supervisor import can_fork, import_time_settings
 
 SPEC = wire.ClusterSpec("exp", 3, devices_per_process=2, env={"MINE": "1", "PATH": "/mine"})
 ENV = {"PATH": "/bin", "HOME": "/home/me", "JPY_PARENT_PID": "12", "IPP_CONNECTION_INFO": "{}"}
@@ -86,7 +86,7 @@ def test_ipyparallel_finds_our_launchers_by_name() -> None:
         (found,) = importlib.metadata.entry_points(
             group=f"ipyparallel.{kind}_launchers", name="jaxcluster"
         )
-        assert found.load().__module__ == "jaxcluster.launchers.ipp"
+        assert found.load().__module__ == "jaxcluster.allocation.ipp"
 
 
 # --------------------------------------------------------------------------- the fork server
@@ -108,7 +108,7 @@ def test_what_is_read_at_import_asks_for_a_fork_server_of_its_own() -> None:
 def test_ranks_are_forked_where_that_is_safe(
     monkeypatch: pytest.MonkeyPatch, platform: str, no_fork: str, forks: bool
 ) -> None:
-    monkeypatch.setattr("jaxcluster.launchers.supervisor.sys.platform", platform)
+    monkeypatch.setattr("jaxcluster.allocation.supervisor.sys.platform", platform)
     monkeypatch.setenv("JAXCLUSTER_NO_FORK", no_fork)
     assert can_fork() is forks
 

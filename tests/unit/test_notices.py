@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from jaxcluster import notices, wire
-from jaxcluster.outputs import CellRecord
+from jaxcluster import wire
+from jaxcluster.model import notices
+from jaxcluster.model.outputs import CellRecord
 
 
 def record(**errors: wire.ErrorInfo) -> CellRecord:

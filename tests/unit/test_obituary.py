@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from helpers import python
 
-from jaxcluster import obituary
+from jaxcluster.model import obituary
 
 CELLS = "/tmp/ipykernel_jaxcluster"
 LOG = f"""from before

@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 
-from jaxcluster import outputs, wire
-from jaxcluster.outputs import CellRecord, RankRecord, group_errors, group_outputs, traceback_lines
+from jaxcluster import wire
+from jaxcluster.model import outputs
+from jaxcluster.model.outputs import (
+    CellRecord,
+    RankRecord,
+    group_errors,
+    group_outputs,
+    traceback_lines,
+)
 
 
 def text(text: str, rank: int = 0, name: str = "stdout") -> wire.RankOutput:

@@ -15,15 +15,17 @@ import comm
 import pytest
 from helpers import until
 
-from jaxcluster import cluster, events, findings, panel, protocol, wire
+from jaxcluster import cluster, panel, wire
+from jaxcluster.cluster import events, handle
 from jaxcluster.errors import ClusterExists
-from jaxcluster.outputs import CellRecord, RankRecord
-from jaxcluster.panel import Panel
+from jaxcluster.model import findings
+from jaxcluster.model.outputs import CellRecord, RankRecord
+from jaxcluster.model.rewrite import AutoMode
+from jaxcluster.panel import Panel, protocol
 from jaxcluster.panel.model import KEPT_CELLS, KEPT_RECORDS, Model
 from jaxcluster.panel.operations import MOST_CHARS, Operations, notebook_outputs
 from jaxcluster.panel.poller import RSS_STEP, RankPoller, waiting
-from jaxcluster.registry import ClusterRecord
-from jaxcluster.rewrite import AutoMode
+from jaxcluster.records.registry import ClusterRecord
 
 # ------------------------------------------------------------------------------ clusters and cells
 
@@ -126,7 +128,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Running:
 
 def of_size(n: int, monkeypatch: pytest.MonkeyPatch) -> Running:
     running = Running(n)
-    monkeypatch.setattr(cluster, "_open", {"main": running})
+    monkeypatch.setattr(handle, "opened", {"main": running})
     monkeypatch.setattr(cluster, "live_records", lambda tidy: [running.record])
     return running
 
@@ -139,7 +141,7 @@ def statuses(model: Model) -> list[str]:
 
 
 def test_without_a_cluster_there_are_no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_open", {})
+    monkeypatch.setattr(handle, "opened", {})
     monkeypatch.setattr(cluster, "live_records", lambda tidy: [])
     shown, cells = Model(AutoMode()).take_in()
     assert (shown.current, shown.ranks, shown.clusters, cells) == (None, [], [], [])

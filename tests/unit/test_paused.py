@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from jaxcluster import paused, wire
+from jaxcluster import wire
 from jaxcluster.engine.paused import DEBUGGER, INPUT, Paused
+from jaxcluster.model import paused
 
 
 def test_a_rank_says_when_it_is_held_and_when_it_goes_on_and_each_once() -> None:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from helpers import python, until
 
-from jaxcluster.engine.processes import busy_s, is_alive, process_token, start_time
+from jaxcluster.host.processes import busy_s, is_alive, process_token, start_time
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc, prctl")
 
@@ -59,7 +59,7 @@ def test_a_process_may_ask_to_die_with_its_parent(tmp_path: Path) -> None:
     written = tmp_path / "child"
     child = (
         "import os, sys, time, pathlib\n"
-        "from jaxcluster.engine.processes import die_with_parent\n"
+        "from jaxcluster.host.processes import die_with_parent\n"
         "die_with_parent(int(sys.argv[1]))\n"
         f"pathlib.Path({str(written)!r} + '.tmp').write_text(str(os.getpid()))\n"
         f"os.rename({str(written)!r} + '.tmp', {str(written)!r})\n"
@@ -85,7 +85,7 @@ def test_output_goes_to_the_log_however_it_is_written(tmp_path: Path) -> None:
     log.write_text("from before\n")
     source = (
         "import os, sys\n"
-        "from jaxcluster.engine.processes import redirect_output\n"
+        "from jaxcluster.host.processes import redirect_output\n"
         f"redirect_output({str(log)!r})\n"
         "print('printed'); print('error', file=sys.stderr); sys.__stdout__.write('dunder\\n')\n"
         "os.system('echo child'); os.write(2, b'raw\\n')\n"

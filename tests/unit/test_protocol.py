@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from jaxcluster import protocol
-from jaxcluster.protocol import Cell, CellRank, Cluster, Rank, Report, State, plain
+from jaxcluster.panel import protocol
+from jaxcluster.panel.protocol import Cell, CellRank, Cluster, Rank, Report, State, plain
 from jaxcluster.wire import VariableInfo
 
 ROOT = Path(__file__).parents[2]

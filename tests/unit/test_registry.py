@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from jaxcluster import registry, runtimefolder, wire
+from jaxcluster import wire
 from jaxcluster.errors import NoCluster, UsageError
-from jaxcluster.registry import ClusterRecord
+from jaxcluster.records import registry, runtimefolder
+from jaxcluster.records.registry import ClusterRecord
 
 
 @pytest.fixture(autouse=True)

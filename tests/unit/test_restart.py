@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxcluster.restart import Restored, bound_names, plan, shared_names
+from jaxcluster.cluster.restart import Restored, bound_names, plan, shared_names
 
 
 def saved(digests, spanning=(), common=(), lost=None) -> dict[str, Any]:

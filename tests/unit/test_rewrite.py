@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from jaxcluster import rewrite
 from jaxcluster.errors import CellSyntaxError
-from jaxcluster.rewrite import (
+from jaxcluster.model import rewrite
+from jaxcluster.model.rewrite import (
     AutoMode,
     check_depth,
     check_syntax,

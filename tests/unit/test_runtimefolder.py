@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxcluster import registry, runtimefolder
 from jaxcluster.errors import JaxClusterError
+from jaxcluster.records import registry, runtimefolder
 
 
 @pytest.fixture(autouse=True)

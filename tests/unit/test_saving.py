@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxcluster.engine.loading import load
-from jaxcluster.engine.memory import Section
-from jaxcluster.engine.saved import CannotRestore, CannotSave, read, state_path, write
-from jaxcluster.engine.saving import save
+from jaxcluster.engine.state.loading import load
+from jaxcluster.engine.state.memory import Section
+from jaxcluster.engine.state.saved import CannotRestore, CannotSave, read, state_path, write
+from jaxcluster.engine.state.saving import save
 
 
 def back(tmp_path: Path, names: dict[str, Any], **options: Any) -> dict[str, Any]:

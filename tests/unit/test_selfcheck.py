@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxcluster import selfcheck
+from jaxcluster.cluster import selfcheck
 from jaxcluster.engine.selfcheck import MODULUS, divide, expected
-from jaxcluster.link import Event, Sink
+from jaxcluster.wire.link import Event, Sink
 
 
 def as_key(divisions: list[list[list[int]]]) -> tuple[Any, ...]:

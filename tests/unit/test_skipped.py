@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jaxcluster import wire
-from jaxcluster.skipped import differing, to_replay
+from jaxcluster.model.skipped import differing, to_replay
 
 SUM, MAX, MUL = 11, 22, 33
 ALL, PAIR = "0,1,2", "0,1"

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from helpers import Home
 
-from jaxcluster import exits, starting
+from jaxcluster.cluster import make_spec, starting
+from jaxcluster.cluster import spec as asked
+from jaxcluster.cluster.starting import dry_run
 from jaxcluster.errors import PlanError, UsageError
-from jaxcluster.exits import OomKills, describe_exit
-from jaxcluster.starting import dry_run, make_spec
+from jaxcluster.host import exits
+from jaxcluster.host.exits import OomKills, describe_exit
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +30,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Gives the test's machine devices."""
 
     def has(gpus: Sequence[str] = (), tpu_chips: int = 0, cuda_plugin: bool = True) -> None:
-        monkeypatch.setattr(starting, "host_gpus", lambda environ: list(gpus))
-        monkeypatch.setattr(starting, "host_tpu_chips", lambda: tpu_chips)
-        monkeypatch.setattr(starting, "cuda_plugin_installed", lambda: cuda_plugin)
+        for module in (asked, starting):
+            monkeypatch.setattr(module, "host_gpus", lambda environ: list(gpus))
+        monkeypatch.setattr(asked, "host_tpu_chips", lambda: tpu_chips)
+        monkeypatch.setattr(asked, "cuda_plugin_installed", lambda: cuda_plugin)
 
     has()
     return has

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxcluster.engine.surroundings import NumpyState
+from jaxcluster.engine.state.surroundings import NumpyState
 
 
 def is_same(a: Any, b: Any) -> bool:

@@ -14,12 +14,13 @@ import pytest
 
 from jaxcluster.agent import requests
 from jaxcluster.agent.folder import Folder
-from jaxcluster.engine import settings
+from jaxcluster.allocation import sync
+from jaxcluster.allocation.fleet import Place
+from jaxcluster.allocation.sync import Changes, Sync, batches, find_module, look, plan
+from jaxcluster.engine.state import settings
 from jaxcluster.errors import UsageError
-from jaxcluster.launchers import sync
-from jaxcluster.launchers.fleet import Place
 from jaxcluster.launchers.options import launcher_of
-from jaxcluster.launchers.sync import Changes, Sync, Wish, batches, find_module, look, plan, wish_of
+from jaxcluster.launchers.wishes import Wish, wish_of
 
 
 def make(folder: Path, *names: str, text: str = "x = 1\n") -> None:

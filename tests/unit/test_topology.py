@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from jaxcluster.errors import PlanError, UsageError
-from jaxcluster.topology import (
+from jaxcluster.plan.placement import (
     TPU_TOPOLOGY,
     RankPlan,
-    check_reach,
     choose_platform,
     default_num_processes,
     describe_plan,
     plan_ranks,
 )
+from jaxcluster.plan.spec import check_reach
 from jaxcluster.wire import ClusterSpec, EngineFacts
 
 

@@ -17,10 +17,11 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from jaxcluster import transfer, wire
+from jaxcluster import wire
+from jaxcluster.cluster import transfer
 from jaxcluster.engine.values import HELD_S, Held, Values
 from jaxcluster.errors import NotAddressable, NotSerialisable, TransferError, UsageError
-from jaxcluster.link import Event, Sink
+from jaxcluster.wire.link import Event, Sink
 
 
 def info(shape: list[int], shards: list[wire.ShardInfo], note: str = "") -> wire.ArrayInfo:

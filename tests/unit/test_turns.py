@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from jaxcluster import registry, runtimefolder
 from jaxcluster.agent.turns import Asked, Turns
+from jaxcluster.allocation.turns import LocalTurns
 from jaxcluster.errors import NoCluster
-from jaxcluster.turns import LocalTurns
+from jaxcluster.records import registry, runtimefolder
 
 A, B, C = b"a-------", b"b-------", b"c-------"
 W = "jaxcluster-main-1"

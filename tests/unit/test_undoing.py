@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from jaxcluster import registry, undoing
+from jaxcluster.allocation.turns import LocalTurns
+from jaxcluster.cluster import undoing
+from jaxcluster.cluster.undoing import Undone, parse_limit, plan_of
 from jaxcluster.errors import UsageError
-from jaxcluster.link import Event
-from jaxcluster.turns import LocalTurns
-from jaxcluster.undoing import Undone, parse_limit, plan_of
+from jaxcluster.records import registry
+from jaxcluster.wire.link import Event
 
 NOTHING: dict[str, Any] = {
     **{key: [] for key in ("back", "made", "in_place", "donated", "failed", "too_large")},

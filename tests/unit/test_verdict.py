@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxcluster import findings, wire
+from jaxcluster import wire
 from jaxcluster.engine import failures
 from jaxcluster.errors import (
     CellFailed,
@@ -14,8 +14,9 @@ from jaxcluster.errors import (
     RankDied,
     RankHung,
 )
-from jaxcluster.outputs import CellRecord
-from jaxcluster.verdict import Death, Ending, verdict
+from jaxcluster.model import findings
+from jaxcluster.model.outputs import CellRecord
+from jaxcluster.model.verdict import Death, Ending, verdict
 
 FOUND = findings.Report("missing", "0,1", 3, (1,), (0,), ("Rank 1 finished without it.",))
 

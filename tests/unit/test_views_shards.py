@@ -18,8 +18,10 @@ import layouts
 import numpy as np
 import pytest
 
-from jaxcluster import arguments, array_queries, layout, wire
+from jaxcluster import arguments, wire
+from jaxcluster.cluster import array_queries
 from jaxcluster.errors import UsageError
+from jaxcluster.model import layout
 from jaxcluster.text import format_nbytes
 from jaxcluster.views import document, formatting, markup, palette, picture, plain, shards
 

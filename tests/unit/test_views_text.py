@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.outputs import CellRecord
-from jaxcluster.registry import ClusterRecord
+from jaxcluster.model.outputs import CellRecord
+from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.text import format_table
 from jaxcluster.views import text
 

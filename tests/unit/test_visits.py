@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from jaxcluster import claims, registry, runtimefolder
 from jaxcluster.agent import folder as folders
 from jaxcluster.agent import visit
-from jaxcluster.engine.processes import pid_space, process_token
+from jaxcluster.allocation import visits
 from jaxcluster.errors import UsageError
-from jaxcluster.launchers import visits
+from jaxcluster.host.processes import pid_space, process_token
 from jaxcluster.launchers.hosts import Host, parse_hosts
+from jaxcluster.records import claims, registry, runtimefolder
 
 KEY = "ab" * 32
 
@@ -173,7 +173,7 @@ def test_a_private_folder_is_known_for_what_it_is(root: Path) -> None:
 
 def test_a_private_folder_of_a_process_that_was_killed_is_removed(root: Path) -> None:
     code = (
-        "import os, signal\nfrom jaxcluster import claims\n"
+        "import os, signal\nfrom jaxcluster.records import claims\n"
         "with claims.private_folder() as path:\n    os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", code], check=False)

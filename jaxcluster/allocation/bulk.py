@@ -1,0 +1,139 @@
+"""Large values to and from the memory of hosts, in parts, through their agents.
+
+A part is a request of its own, and a few of them are on their way at once: one is encrypted while
+another travels and a third is decrypted. What else goes to a host or comes from there, a cell's
+output or the answer of a rank, waits for no more than those few.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from jaxcluster.agent.client import Asked
+from jaxcluster.allocation.fleet import Place
+from jaxcluster.errors import LaunchError
+
+PART_NBYTES = 1 << 20
+WINDOW = 8  # parts on their way, for each host
+PART_S = 600.0  # a slow connection takes its time; the stop button ends it sooner
+MKDIR_S = 10.0
+
+Take = Callable[[int, memoryview], None]  # where a part begins, and what it is
+
+
+@contextlib.contextmanager
+def folders(places: Sequence[Place]) -> Iterator[str]:
+    """The name of a folder in the memory of each host, gone afterwards.
+
+    Raises:
+      LaunchError: a host does not answer.
+    """
+    name = f"value-{secrets.token_hex(6)}"
+    try:
+        for asked in [p.agent.begin("mkdir", path=f"{p.memory}/{name}") for p in places]:
+            asked.wait(MKDIR_S)
+        yield name
+    finally:
+        for place in places:
+            place.agent.begin("remove", path=f"{place.memory}/{name}").forget()
+
+
+def put(places: Sequence[Place], name: str, buffers: Mapping[int, memoryview]) -> None:
+    """Write one file into the memory of each host.
+
+    Args:
+      name: of the file, from the host's folder in memory.
+      buffers: what is in it, by where it begins.
+
+    Raises:
+      LaunchError: a host does not answer, or has no room.
+    """
+    parts = [(0, memoryview(b""))]
+    for begin, buffer in buffers.items():
+        for at in range(0, len(buffer), PART_NBYTES):
+            parts.append((begin + at, buffer[at : at + PART_NBYTES]))
+    under_way: deque[Asked] = deque()
+    try:
+        for at, part in parts:
+            for place in places:
+                path = f"{place.memory}/{name}"
+                under_way.append(place.agent.begin("put", part, path=path, at=at))
+            while len(under_way) > WINDOW * len(places):
+                under_way.popleft().wait(PART_S)
+        while under_way:
+            under_way.popleft().wait(PART_S)
+    finally:
+        for asked in under_way:
+            asked.forget()
+
+
+@dataclass
+class File:
+    """A file in a host's memory that is to be brought here.
+
+    Attributes:
+      take: is given its parts, in order.
+    """
+
+    place: Place
+    name: str
+    nbytes: int
+    take: Take
+
+
+@dataclass
+class _Course:
+    """What is on its way from one host."""
+
+    files: list[File]
+    waiting: Iterator[tuple[File, int]] = field(init=False)
+    under_way: deque[tuple[File, int, Asked]] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self.waiting = (
+            (file, at) for file in self.files for at in range(0, file.nbytes, PART_NBYTES)
+        )
+
+    def ask(self) -> None:
+        while len(self.under_way) < WINDOW:
+            if (found := next(self.waiting, None)) is None:
+                return
+            file, at = found
+            path, nbytes = f"{file.place.memory}/{file.name}", min(PART_NBYTES, file.nbytes - at)
+            asked = file.place.agent.begin("get", path=path, at=at, nbytes=nbytes)
+            self.under_way.append((file, at, asked))
+
+    def take(self) -> None:
+        file, at, asked = self.under_way.popleft()
+        _, data = asked.wait(PART_S)
+        if len(data) != min(PART_NBYTES, file.nbytes - at):
+            raise LaunchError(f"Host {file.place.name} has lost a part of a value on its way.")
+        file.take(at, data)
+
+
+def get(files: Sequence[File]) -> None:
+    """Bring files here, from all hosts at once.
+
+    Raises:
+      LaunchError: a host does not answer.
+    """
+    courses = [
+        _Course([file for file in files if file.place is place])
+        for place in {id(file.place): file.place for file in files}.values()
+    ]
+    try:
+        while courses:
+            for course in list(courses):
+                course.ask()
+                if course.under_way:
+                    course.take()
+                else:
+                    courses.remove(course)
+    finally:
+        for course in courses:
+            for _, _, asked in course.under_way:
+                asked.forget()

@@ -1,0 +1,346 @@
+"""The hosts of one cluster, as the notebook has them: their agents' connections and their ends.
+
+A host is lost where its agent has ended, its launcher's command has, or nothing has been heard of
+it for longer than its lease: then it has ended by itself. Whoever listens is told so once, with the
+ranks that were there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jaxcluster.agent.client import Agents, Host, State
+from jaxcluster.agent.transport import Keys
+from jaxcluster.errors import LaunchError
+from jaxcluster.launchers.base import Reason
+from jaxcluster.launchers.commands import StartedAgent
+from jaxcluster.records.registry import HostRecord
+
+CUT_S = 15.0  # without a connection before a host is given up; its agent ends by itself after 20
+LOOK_S = 0.5
+REASON_S = 12.0  # for a launcher to say why an agent was ended: sbatch looks now and then
+ENDED_BY_OTHERS = re.compile("SIGTERM|SIGHUP|standard input")
+CONNECT_S = 20.0
+REFUSAL_S = 0.3  # for the answer
+REFUSED_S = (
+    2.0  # that a host refuses connections to its agent's port before the agent is known gone
+)
+
+Event = dict[str, Any]
+
+
+@dataclass
+class Place:
+    """One host's place in a cluster, whoever is its agent.
+
+    Attributes:
+      number: of the host, in the order of ranks.
+      name: what messages call it.
+      agent: the connection to its agent.
+      facts: what its agent said of itself and its host.
+      ranks: those of the present generation.
+      lost: why it is lost; "" while it is not.
+      gone: whether its agent has ended, or will; else its end is not known here.
+    """
+
+    number: int
+    name: str
+    agent: Host
+    facts: Mapping[str, Any]
+    ranks: range = field(default_factory=lambda: range(0))
+    lost: str = ""
+    gone: bool = False
+
+    @property
+    def folder(self) -> str:
+        """The agent's own folder there."""
+        return str(self.facts["folder"])
+
+    @property
+    def memory(self) -> str:
+        """The agent's folder in the host's memory."""
+        return str(self.facts["memory"])
+
+    @property
+    def address(self) -> str:
+        """At which other hosts reach it."""
+        return str(self.facts["address"])
+
+
+class Fleet:
+    """All hosts of a cluster. It stands where one machine has the connection to its fork server.
+
+    Args:
+      keys: the owner's, or a visitor's.
+      reason: asks the launcher why all agents have ended; it may take seconds. None while that is
+        not known.
+      owns: whether it is the cluster's owner's: its agents end where they can't be reached by it.
+
+    Attributes:
+      places: in the order of ranks.
+      on_close: called once when the connections are let go of.
+      on_event: called with each event of a fork server, and with ``host_lost`` events; on a thread
+        that may wait for a host's answer.
+    """
+
+    def __init__(
+        self,
+        keys: Keys,
+        reason: Callable[[], Reason | None] | None = None,
+        *,
+        owns: bool = True,
+    ) -> None:
+        self.owns = owns
+        self.places: list[Place] = []
+        self.on_close: Callable[[], None] = lambda: None
+        self.on_event: Callable[[Event], None] | None = None
+        self.path = Path()  # no socket of this machine's
+        self._agents, self._reason = Agents(keys), reason
+        self._events: queue.SimpleQueue[tuple[Place | None, Event]] = queue.SimpleQueue()
+        self._ending: dict[int, tuple[float, str]] = {}  # number: (not later than, why)
+        self._refusing: dict[int, float] = {}  # number: since when
+        self._closed = False
+        self._thread = threading.Thread(target=self._tell, name="jaxcluster-hosts", daemon=True)
+        self._thread.start()
+
+    # ------------------------------------------------------------------ its hosts
+
+    def add(self, started: Sequence[tuple[str, StartedAgent]]) -> None:
+        """Connect to the agents of these hosts (name, agent), in the order of ranks.
+
+        Raises:
+          LaunchError: one of them does not answer.
+        """
+        for number, (name, agent) in enumerate(started):
+            place = Place(number, name, self._connect(name, agent), agent.facts)
+            self._watch(place)
+            self.places.append(place)
+        for place in self.places:
+            place.agent.ask("mkdir", CONNECT_S, path="ranks")
+
+    @classmethod
+    def joined(cls, keys: Keys, hosts: Sequence[HostRecord]) -> Fleet:
+        """The hosts of a cluster that another process has started.
+
+        Raises:
+          LaunchError: one of them does not answer.
+        """
+        self = cls(keys, owns=False)
+        try:
+            self.add([(h.name, StartedAgent(None, asdict(h))) for h in hosts])
+        except BaseException:
+            self.close()
+            raise
+        self.place_ranks(hosts)
+        return self
+
+    def place_ranks(self, hosts: Sequence[HostRecord]) -> None:
+        """Take in which ranks are on which host."""
+        for place, host in zip(self.places, hosts, strict=True):
+            place.ranks = range(host.ranks[0], host.ranks[-1] + 1)
+
+    def out_of_reach(self) -> list[str]:
+        """The names of the hosts that can't be reached now and are not known to have ended."""
+        cut = (State.CUT, State.CONNECTING)
+        return [p.name for p in self.places if (p.agent.state in cut if not p.lost else not p.gone)]
+
+    def records(self, there: bool = False) -> list[HostRecord]:
+        """How another process of this machine joins them.
+
+        Args:
+          there: how the agents are reached on their own hosts.
+        """
+        return [
+            HostRecord(
+                place.name,
+                str(place.facts["endpoint"]) if there else place.agent.endpoint,
+                place.agent.key,
+                place.folder,
+                place.memory,
+                place.address,
+                list(place.ranks),
+            )
+            for place in self.places
+        ]
+
+    def replace(self, place: Place, agent: StartedAgent) -> None:
+        """Go on with another agent on a host whose own is lost.
+
+        Raises:
+          LaunchError: it does not answer.
+        """
+        place.agent.close()
+        place.agent, place.facts = self._connect(place.name, agent), agent.facts
+        self._watch(place)
+        place.agent.ask("mkdir", CONNECT_S, path="ranks")
+        place.lost = ""
+
+    def _connect(self, name: str, agent: StartedAgent) -> Host:
+        endpoint = f"ipc://{agent.via}" if agent.via else str(agent.facts["endpoint"])
+        return self._agents.connect(endpoint, str(agent.facts["key"]), name=name)
+
+    def _watch(self, place: Place) -> None:
+        agent = place.agent
+
+        def tell(event: Event) -> None:
+            if place.agent is agent:  # not of one that another has taken the place of
+                self._events.put((place, event))
+
+        agent.fork.on_event = tell
+
+    def place_of(self, rank: int) -> Place:
+        """The host that a rank is on."""
+        return next(place for place in self.places if rank in place.ranks)
+
+    def ended(self, numbers: Iterable[int], why: Reason) -> None:
+        """The launcher's command for these hosts has ended. Any thread."""
+        for number in numbers:
+            if number < len(self.places):
+                event = {"event": "ended", "why": why.message, "gone": why.has_ended}
+                self._events.put((self.places[number], event))
+
+    # ------------------------------------------------------------------ as one fork server
+
+    @property
+    def alive(self) -> bool:
+        """Whether any host is."""
+        return any(not place.lost for place in self.places)
+
+    def command(self, cmd: str, timeout_s: float = 30.0, **fields: Any) -> Event:
+        """Send a command to the fork servers of all hosts that are not lost.
+
+        Returns:
+          Their answers as one; the exits that they tell of are joined, each with its host's name.
+
+        Raises:
+          LaunchError: one of them does not answer within ``timeout_s``.
+        """
+        asked = [(p, p.agent.fork.begin(cmd, **fields)) for p in self.places if not p.lost]
+        deadline = time.monotonic() + timeout_s
+        joined: Event = {"exits": []}
+        for place, (_, answer) in asked:
+            try:
+                reply = answer.get(timeout=max(0.0, deadline - time.monotonic()))
+                exits = [{**exit, "host": place.name} for exit in reply.get("exits", [])]
+                joined = {**reply, "exits": joined["exits"] + exits}
+            except queue.Empty:
+                raise LaunchError(
+                    f"The fork server of host {place.name} did not answer {cmd!r} within "
+                    f"{timeout_s:g} s{place.agent.condition}."
+                ) from None
+        return joined
+
+    def spawn(self, place: Place, procs: list[Event], timeout_s: float) -> list[int]:
+        """Start processes on a host; returns their pids there."""
+        return place.agent.fork.spawn(procs, timeout_s)
+
+    def quit(self) -> None:
+        """End all agents, with all that they have started."""
+        for place in self.places:
+            if not place.lost:
+                with contextlib.suppress(LaunchError):
+                    place.agent.ask("quit", 5.0)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connections; agents without their owner end after their lease."""
+        self._closed = True
+        self._events.put((None, {}))
+        self._agents.close()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(2)
+        on_close, self.on_close = self.on_close, lambda: None
+        on_close()
+
+    def leave(self) -> None:
+        """As ``close``."""
+        self.close()
+
+    # ------------------------------------------------------------------ the thread
+
+    def _tell(self) -> None:
+        while not self._closed:
+            with contextlib.suppress(queue.Empty):
+                place, event = self._events.get(timeout=LOOK_S)
+                if place is not None:
+                    self._take(place, event)
+            now = time.monotonic()
+            for number, (until, why) in list(self._ending.items()):
+                if now > until:
+                    self._lose(self.places[number], why, True)
+            for place in self.places:
+                if place.lost or place.agent.state is not State.CUT:
+                    self._refusing.pop(place.number, None)
+                elif place.agent.cut_s > CUT_S:
+                    why = f"it has not been reached for {place.agent.cut_s:.0f} s"
+                    self._lose(place, why, self.owns)  # its agent ends by itself
+                elif not _refuses(place.agent.endpoint):
+                    self._refusing.pop(place.number, None)
+                elif now - self._refusing.setdefault(place.number, now) > REFUSED_S:
+                    why = "its agent has ended: nothing answers at its port there"
+                    self._lose(place, why, True)
+
+    def _take(self, place: Place, event: Event) -> None:
+        if event["event"] == "lost":  # the agent has said that it ends, or has
+            why = place.agent.why or "its fork server has ended"
+            if self.owns and ENDED_BY_OTHERS.search(why):  # its launcher may know who, and why
+                self._ending[place.number] = time.monotonic() + REASON_S, why
+                if len(self._ending) == 1 and self._reason is not None:
+                    threading.Thread(target=self._ask_reason, daemon=True).start()
+            else:
+                self._lose(place, why, True)
+        elif event["event"] == "ended":
+            why = re.sub(r'\.("?)\.?$', r"\1", event["why"])  # no sentence's end
+            self._lose(place, why, self.owns or event["gone"])
+        elif self.on_event is not None and not place.lost:
+            self.on_event({**event, "host": place.name})
+
+    def _ask_reason(self) -> None:
+        """Ask the launcher until it knows, or nobody waits for it any more."""
+        assert self._reason is not None
+        while self._ending and not self._closed:
+            if (found := self._reason()) is not None:
+                return self.ended(range(len(self.places)), found)
+            time.sleep(LOOK_S)
+
+    def _lose(self, place: Place, why: str, gone: bool) -> None:
+        """``gone``: its agent has ended, or will; else that is not known here."""
+        self._ending.pop(place.number, None)
+        if place.lost:
+            return
+        place.lost, place.gone = why, gone
+        if self.on_event is not None:
+            self.on_event(
+                {
+                    "event": "host_lost",
+                    "host": place.name,
+                    "number": place.number,
+                    "ranks": list(place.ranks),
+                    "why": why,
+                    "gone": gone,
+                }
+            )
+
+
+def _refuses(endpoint: str) -> bool:
+    """Whether a host answers that nothing listens at a TCP endpoint; False where nobody answers."""
+    kind, _, where = endpoint.partition("://")
+    address, _, port = where.rpartition(":")
+    if kind != "tcp":
+        return False  # a socket of ssh's, whose end its launcher tells
+    try:
+        socket.create_connection((address.strip("[]"), int(port)), REFUSAL_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False

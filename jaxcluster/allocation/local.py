@@ -1,0 +1,377 @@
+"""This machine: ranks and controller are children of a fork server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import secrets
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxcluster import wire
+from jaxcluster.allocation.supervisor import (
+    Supervisor,
+    import_time_settings,
+    retire,
+    warm_supervisor,
+)
+from jaxcluster.errors import LaunchError
+from jaxcluster.records import claims, registry
+from jaxcluster.wire.link import SocketLink
+
+# What would make a child believe that it is a part of somebody else's job or kernel.
+DROPPED_ENV = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_CONNECTION_INFO")
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process that a fork server is to start.
+
+    Attributes:
+      role: ``rank``, ``controller`` or ``coordinator``.
+      log: the file that gets what it prints.
+      rank: which one, of a rank.
+      hold: a file that the fork server keeps locked as long as it lives.
+    """
+
+    role: str
+    env: Mapping[str, str]
+    cwd: str
+    log: str
+    argv: tuple[str, ...] = ()
+    rank: int | None = None
+    hold: str = ""
+
+    def request(
+        self, argv: Iterable[str] = (), env: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """As the fork server is told of it; ``argv`` and ``env`` come on top."""
+        told = {**vars(self), "argv": [*self.argv, *argv], "env": {**self.env, **(env or {})}}
+        return {name: value for name, value in told.items() if value not in (None, "")}
+
+
+@dataclass(frozen=True)
+class ProcessPlan:
+    """The processes of one generation of ranks, and the sockets that the ranks listen on."""
+
+    spec: wire.ClusterSpec
+    folder: Path
+    controller: Process
+    coordinator: Process
+    ranks: tuple[Process, ...]
+    addresses: tuple[str, ...]
+
+
+def render(
+    spec: wire.ClusterSpec, folder: Path, env: Mapping[str, str], cwd: str, connection_file: str
+) -> ProcessPlan:
+    """The processes of a local cluster. Pure: nothing is started or written."""
+    base = {k: v for k, v in env.items() if k not in DROPPED_ENV} | spec.env
+    addresses = tuple(f"ipc://{folder}/rank-{rank}.sock" for rank in range(spec.num_processes))
+    ranks = []
+    for rank, address in enumerate(addresses):
+        log = f"{folder}/rank-{rank}.log"
+        engine = {
+            "rank": rank,
+            "address": address,
+            "connection_file": connection_file,
+            "log_path": log,
+        }
+        own = base | {"JAXCLUSTER_ENGINE": json.dumps(engine)}
+        ranks.append(Process("rank", own, cwd, log, rank=rank))
+    hold = f"{folder}/{registry.ALIVE}"
+    controller = Process("controller", base, cwd, f"{folder}/controller.log", hold=hold)
+    coordinator = Process("coordinator", base, cwd, f"{folder}/coordinator.log")
+    return ProcessPlan(spec, folder, controller, coordinator, tuple(ranks), addresses)
+
+
+def describe_launch(plan: ProcessPlan) -> str:
+    """The launch plan as text, for ``--dry-run``."""
+    lines = [
+        f"{plan.spec.num_processes} ranks on this machine, forked from one preloaded process "
+        f"(or as plain processes: {Path(sys.executable).name} -m jaxcluster.engine)",
+        f"folder: {plan.folder}",
+    ]
+    for proc in plan.ranks:
+        lines.append(f"  rank {proc.rank}: JAXCLUSTER_ENGINE={proc.env['JAXCLUSTER_ENGINE']}")
+    if plan.spec.env:
+        lines.append("  every rank: " + " ".join(f"{k}={v}" for k, v in plan.spec.env.items()))
+    return "\n".join(lines)
+
+
+def check_files(num_processes: int) -> None:
+    """Refuse to start what will run out of file descriptors: libzmq ends the process then.
+
+    The figures were counted with ipyparallel 9.2 and jax 0.10, with a margin.
+
+    Raises:
+      LaunchError: this process, or those to be started, may not open enough files.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    here = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 64
+    for what, limit, needed in (
+        ("This process", soft, here + 3 * num_processes + 48),
+        ("Each process of a cluster", hard, 6 * num_processes + 144),
+    ):
+        if limit != resource.RLIM_INFINITY and limit < needed:
+            raise LaunchError(
+                f"{what} may have {limit} files open, and {num_processes} ranks need {needed}.",
+                f"In the shell from which it was started: ulimit -n {max(4096, 2 * needed)}"
+                + ("   or fewer ranks: %jaxcluster start -n 2" if num_processes > 2 else ""),
+            )
+
+
+class Allocation:
+    """This machine for one cluster: its name and a fork server, which outlive its ranks.
+
+    A restart starts new ranks on it, and nobody else gets the name or the fork server meanwhile.
+
+    Args:
+      claim: on the cluster's name.
+    """
+
+    def __init__(self, claim: claims.Claim) -> None:
+        self.claim = claim
+        self.folder = registry.folder(claim.name)
+        self._supervisor: Supervisor | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the name is this process's still."""
+        return self.claim.is_held
+
+    def take(self, claim: claims.Claim) -> None:
+        """Go on under another claim, since the folder of the first one is gone."""
+        self.rest()  # the fork server's socket may have gone, too
+        self.claim.let_go()
+        self.claim, self.folder = claim, registry.folder(claim.name)
+
+    def prepare(
+        self,
+        spec: wire.ClusterSpec,
+        on_event: Callable[[dict[str, Any]], None],
+        say: Callable[[str], None] = lambda line: None,
+        timeout_s: float = 60.0,
+    ) -> LocalCluster:
+        """Have the fork server come up, and lay out what it is to start: a generation of ranks.
+
+        Args:
+          on_event: told by the fork server of each process that ends.
+
+        Raises:
+          LaunchError: there are too few file descriptors for so many ranks.
+        """
+        check_files(spec.num_processes)
+        env = {k: v for k, v in os.environ.items() if k not in DROPPED_ENV} | spec.env
+        supervisor = self._fork_server(env, os.getcwd())
+        supervisor.on_event = on_event
+        # Imported while the fork server does its own imports on another core.
+        from ipyparallel.cluster.cluster import Cluster as IPPCluster
+
+        from jaxcluster.allocation.ipp import HostController, HostEngines
+
+        ipp = IPPCluster(
+            # Unique: hosts that share a home directory share ipyparallel's folder too.
+            cluster_id=f"jaxcluster-{spec.name}-{secrets.token_hex(4)}",
+            n=spec.num_processes,
+            delay=0,
+            controller_launcher_class=HostController,
+            engine_launcher_class=HostEngines,
+            send_engines_connection_env=False,
+            shutdown_atexit=False,  # the fork server sees to that, also where atexit never runs
+            load_profile=False,
+            log_level=40,
+            parent=None,
+        )
+        # ipyparallel would make the folders at the controller's start, which is too late for us.
+        security = Path(ipp.profile_dir, "security")
+        security.mkdir(parents=True, exist_ok=True)
+        connection_file = security / f"ipcontroller-{ipp.cluster_id}-engine.json"
+        plan = render(spec, self.folder, env, os.getcwd(), str(connection_file))
+        return LocalCluster(plan, supervisor, ipp)
+
+    def _fork_server(self, env: Mapping[str, str], cwd: str) -> Supervisor:
+        """The fork server, whose imports fit ``env``; it may not be up yet."""
+        found = self._supervisor
+        if found is None or not found.alive or found.settings != import_time_settings(env):
+            self.rest()
+            found = self._supervisor = warm_supervisor(self.folder.parent, env, cwd)
+        return found
+
+    def clear(self) -> None:
+        """After the end of its ranks: what they have left goes, for the next ones."""
+        if self.is_held:
+            self.claim.empty()
+        if self._supervisor is not None:
+            self._supervisor.on_event = None
+
+    def rest(self) -> None:
+        """Have no fork server for now; the name is kept."""
+        if self._supervisor is not None:
+            retire(self._supervisor)
+            self._supervisor = None
+
+    def give_back(self) -> None:
+        """Have no part in it any more, nor a fork server for it."""
+        self.rest()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Take no part in it any more. Its ranks may run on, detached."""
+        self.claim.let_go()
+        self._supervisor = None
+
+    def end(self) -> None:
+        """Give everything back."""
+        self.rest()
+        self.claim.remove()
+
+
+class LocalCluster:
+    """The processes of one generation of ranks on this machine, and ipyparallel's record of them.
+
+    ``Allocation.prepare`` makes one.
+
+    Attributes:
+      plan: what is started.
+      supervisor: the connection to the fork server whose children they are.
+    """
+
+    def __init__(self, plan: ProcessPlan, supervisor: Supervisor, ipp: Any) -> None:
+        self.plan = plan
+        self.spec = plan.spec
+        self.supervisor = supervisor
+        self.ipp = ipp
+        self._pids: list[int] = []
+
+    def start(self) -> list[int]:
+        """Start controller and ranks; returns the ranks' pids, in order of rank.
+
+        Raises:
+          LaunchError: the fork server did not start them in time.
+        """
+        self._remove_connection_files()
+        kwargs = {
+            "plan": self.plan,
+            "supervisor": self.supervisor,
+            "supervisor_path": str(self.supervisor.path),
+            "timeout_s": self.spec.timeout_s,
+        }
+        _run(self.ipp.start_controller(**kwargs))
+        _run(self.ipp.start_engines(self.spec.num_processes, **kwargs))
+        self._pids = self.ipp.engine_set.proc_pids
+        return self._pids
+
+    def connect(self) -> SocketLink:
+        """The way to the ranks."""
+        return SocketLink(dict(enumerate(self.addresses)))
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Each rank's own socket."""
+        return self.plan.addresses
+
+    @property
+    def logs(self) -> list[str]:
+        """Each rank's log."""
+        return [process.log for process in self.plan.ranks]
+
+    @property
+    def cluster_file(self) -> str:
+        """Where ipyparallel has its own record of the cluster."""
+        return str(self.ipp.cluster_file)
+
+    def start_coordinator(self, address: str) -> int:
+        """Start a process that hosts JAX's coordination service at ``address``; returns its pid.
+
+        Raises:
+          LaunchError: the fork server did not start it in time.
+        """
+        argv = [
+            f"--address={address}",
+            f"--num-processes={self.spec.num_processes}",
+            f"--heartbeat-timeout={self.spec.heartbeat_timeout_seconds}",
+        ]
+        proc = self.plan.coordinator.request(argv)
+        (pid,) = self.supervisor.spawn([proc], self.spec.timeout_s)
+        return pid
+
+    def socket_path(self, name: str) -> str:
+        """Where a Unix socket of the cluster's may lie."""
+        return str(self.plan.folder / name)
+
+    def kill(self, rank: int) -> None:
+        """End a rank's process, and return when it is reaped.
+
+        Raises:
+          LaunchError: the fork server does not answer.
+        """
+        self.supervisor.command("kill", timeout_s=5.0, pids=[self._pids[rank]])
+
+    def read_log(self, name: str, nbytes: int | None = None) -> str:
+        """A log, or its end: ``rank-0``, ``controller`` or ``coordinator``. "" if it is gone."""
+        return read_end(self.plan.folder / f"{name}.log", nbytes)
+
+    def stop(self) -> None:
+        """End every process of the cluster; returns when all are reaped."""
+        with contextlib.suppress(LaunchError):
+            self.supervisor.command("stop", timeout_s=10)
+        with contextlib.suppress(LaunchError):
+            _run(self.ipp.stop_cluster())
+        self._remove_connection_files()
+
+    def _remove_connection_files(self) -> None:
+        """The controller does it itself when it has the time; it is killed instead."""
+        for kind in ("engine", "client"):
+            name = f"ipcontroller-{self.ipp.cluster_id}-{kind}.json"
+            Path(self.ipp.profile_dir, "security", name).unlink(missing_ok=True)
+
+
+def read_end(path: Path, nbytes: int | None = None) -> str:
+    """A text file, or the last ``nbytes`` of it. "" where it can't be read."""
+    try:
+        with open(path, "rb") as file:
+            if nbytes is not None:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - nbytes))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _run(steps: Coroutine[Any, Any, None]) -> None:
+    """Take these steps of ipyparallel's; where this thread has a loop that runs, on another one.
+
+    Its own ``_sync`` methods would leave a thread and its files behind with each cluster.
+    """
+
+    def take() -> None:
+        loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(steps)
+        finally:
+            loop.close()
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:  # there is none, and at the interpreter's end no thread can be started
+        take()
+        return
+    done: Future[None] = Future()
+
+    def work() -> None:
+        try:
+            take()
+            done.set_result(None)
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=work, name="jaxcluster-ipyparallel", daemon=True).start()
+    done.result()

@@ -1,0 +1,327 @@
+"""The notebook's end of a fork server (``jaxcluster.engine.forkserver``)."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import json
+import os
+import queue
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxcluster.errors import LaunchError
+from jaxcluster.host.processes import findable, process_token
+from jaxcluster.records import claims
+
+# Read when Python starts, or when numpy or jax is imported, so a fork server has them for good:
+# where they differ, it takes a new one.
+IMPORT_TIME_PREFIXES = (
+    "JAX_",
+    "XLA_",
+    "TF_CPP_",
+    "TPU_LIBRARY_PATH",
+    "CUDA_ROOT",
+    "NPY_",
+    "NUMPY_",
+    "OPENBLAS_",
+    "GOTO_",
+    "BLIS_",
+    "OMP_",
+    "KMP_",
+    "MKL_",
+    "LD_",
+    "GLIBC_",
+    "MALLOC_",
+    "LANG",
+    "LC_",
+    "PYTHON",
+    "JAXCLUSTER_NO_FORK",
+)
+
+
+def import_time_settings(env: Mapping[str, str]) -> dict[str, str]:
+    """The part of an environment that a process can't take on after its imports."""
+    return {k: v for k, v in sorted(env.items()) if k.startswith(IMPORT_TIME_PREFIXES)}
+
+
+def can_fork() -> bool:
+    """Whether ranks can be forked from a process that has imported jax already."""
+    return sys.platform.startswith("linux") and not os.environ.get("JAXCLUSTER_NO_FORK")
+
+
+class Supervisor:
+    """A connection to one fork server, and the process itself where it was started from here.
+
+    Args:
+      path: the fork server's socket.
+      on_event: called with each event that answers no command, on the reader's thread.
+    """
+
+    def __init__(self, path: Path, on_event: Callable[[dict[str, Any]], None] | None = None):
+        self.path = path
+        self.on_event = on_event
+        self.in_use = False  # a cluster of this process is on it, or will be again
+        self.settings: dict[str, str] | None = None
+        self.log: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ids = itertools.count(1)
+        self._replies: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
+        self._socket: socket.socket | None = None
+        self._send_lock = threading.Lock()
+
+    @classmethod
+    def launch(cls, path: Path, env: Mapping[str, str], cwd: str) -> Supervisor:
+        """Start a fork server that ends with this process. Returns before it is ready."""
+        self = cls(path)
+        self.settings = import_time_settings(env)
+        self.log = path.with_suffix(".log")
+        argv = [sys.executable, "-P", "-m", "jaxcluster.engine.forkserver"]
+        argv += ["--socket", str(path), "--owner", process_token(os.getpid())]
+        with open(self.log, "ab") as log:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(log, fcntl.LOCK_SH)  # the fork server shares it: see sweep
+            self._process = subprocess.Popen(
+                argv if can_fork() else [*argv, "--no-fork"],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=findable(env, cwd),
+                cwd=cwd,
+                start_new_session=True,  # the notebook's stop button is not for it
+            )
+        return self
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    @property
+    def alive(self) -> bool:
+        if self._process is not None:
+            return self._process.poll() is None
+        return self._socket is not None
+
+    def connect(self, timeout_s: float) -> None:
+        """Connect to its socket.
+
+        Raises:
+          LaunchError: it ended, or does not answer within ``timeout_s``.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            connection = socket.socket(socket.AF_UNIX)
+            try:
+                connection.connect(str(self.path))
+                break
+            except OSError as error:
+                connection.close()
+                if self._process is None and not isinstance(error, BlockingIOError):
+                    raise LaunchError(f"There is no fork server at {self.path}.") from None
+                if self._process is not None and self._process.poll() is not None:
+                    raise LaunchError(
+                        f"The fork server ended with code {self._process.returncode}.\n"
+                        + self.log_excerpt()
+                    ) from None
+                if time.monotonic() > deadline:
+                    raise LaunchError(
+                        f"The fork server does not answer ({error}).",
+                        "Give it longer: %jaxcluster start --timeout 120",
+                    ) from None
+                time.sleep(0.002)
+        _check_peer(connection, self.path)
+        self._socket = connection
+        threading.Thread(
+            target=self._read, args=(connection,), name="jaxcluster-supervisor", daemon=True
+        ).start()
+
+    def log_excerpt(self) -> str:
+        if self.log is None or not self.log.exists():
+            return ""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-12:])
+
+    def command(self, cmd: str, timeout_s: float = 30.0, **fields: Any) -> dict[str, Any]:
+        """Send a command and wait for its answer.
+
+        Raises:
+          LaunchError: the fork server is gone, or does not answer within ``timeout_s``.
+        """
+        if self._socket is None:
+            self.connect(timeout_s)
+        id = next(self._ids)
+        answer: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._replies[id] = answer
+        self._send({"cmd": cmd, "id": id, **fields})
+        try:
+            reply = answer.get(timeout=timeout_s)
+        except queue.Empty:
+            raise LaunchError(
+                f"The fork server did not answer {cmd!r} within {timeout_s:g} s.\n"
+                + self.log_excerpt(),
+                "On a busy machine: %jaxcluster start --timeout 120" if cmd == "spawn" else "",
+            ) from None
+        finally:
+            self._replies.pop(id, None)
+        if reply["event"] == "lost":
+            raise LaunchError("The fork server has ended.\n" + self.log_excerpt())
+        return reply
+
+    def spawn(self, procs: list[dict[str, Any]], timeout_s: float) -> list[int]:
+        """Start processes; returns their pids."""
+        pids: list[int] = self.command("spawn", timeout_s, procs=procs)["pids"]
+        return pids
+
+    def quit(self) -> None:
+        """End the fork server and all that it started, and wait until it is gone."""
+        try:
+            if self._socket is None:
+                self.connect(2)
+            self._send({"cmd": "quit"})
+        except (LaunchError, OSError):
+            pass
+        if self._process is not None:
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait(5)
+            _unlink(self.path)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connection; the fork server lives on with its owner."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):  # it wakes the reader, which close alone does not
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.close()
+            self._socket = None
+
+    def leave(self) -> None:
+        """Let go of it for good: it is detached, and does not end with this process."""
+        self.close()
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            _left.append(self._process)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        assert self._socket is not None
+        with self._send_lock:
+            try:
+                self._socket.sendall(json.dumps(message).encode() + b"\n")
+            except OSError as error:
+                raise LaunchError(f"The fork server is gone ({error}).") from None
+
+    def _read(self, connection: socket.socket) -> None:
+        inbox = b""
+        while True:
+            try:
+                data = connection.recv(1 << 16)
+            except OSError:
+                data = b""
+            if not data:
+                break
+            *lines, inbox = (inbox + data).split(b"\n")
+            for line in lines:
+                message = json.loads(line)
+                if (answer := self._replies.get(message.get("id"))) is not None:
+                    answer.put(message)
+                elif self.on_event is not None:
+                    self.on_event(message)
+        for answer in list(self._replies.values()):
+            answer.put({"event": "lost"})
+        if self.on_event is not None:
+            self.on_event({"event": "lost"})
+
+
+_warm: Supervisor | None = None
+_left: list[subprocess.Popen[bytes]] = []  # Popen would warn of a process that goes on
+
+
+def warm_supervisor(root: Path, env: Mapping[str, str], cwd: str) -> Supervisor:
+    """This process's fork server, for one cluster: the idle one if its imports fit ``env``.
+
+    One is kept for the life of the process (it ends by itself after 10 idle minutes), so that the
+    second start of a cluster costs no import. One that carries a cluster is not shared: its end
+    is the end of all that is on it.
+    """
+    global _warm
+    settings = import_time_settings(env)
+    if _warm is not None and not _warm.in_use:
+        if _warm.alive and _warm.settings == settings:
+            _warm.in_use = True
+            return _warm
+        _warm.quit()
+    path = root / f"fork-{os.getpid()}-{time.monotonic_ns() % 100000}.sock"
+    _warm = Supervisor.launch(path, env, cwd)
+    _warm.in_use = True
+    return _warm
+
+
+def release_warm(supervisor: Supervisor) -> None:
+    """Forget ``supervisor``: the cluster on it is detached and takes it along."""
+    global _warm
+    if _warm is supervisor:
+        _warm = None
+
+
+def retire(supervisor: Supervisor) -> None:
+    """After the end of its cluster: it is kept for the next one, unless there is another."""
+    supervisor.on_event, supervisor.in_use = None, False
+    if supervisor is not _warm:
+        supervisor.quit()
+
+
+def quit_warm() -> bool:
+    """End this process's idle fork server, if there is one. Returns whether there was."""
+    global _warm
+    if _warm is None or _warm.in_use:
+        return False
+    supervisor, _warm = _warm, None
+    was_alive = supervisor.alive
+    supervisor.quit()
+    return was_alive
+
+
+def sweep(root: Path) -> None:
+    """Remove what fork servers that have ended left behind in the runtime folder.
+
+    A fork server shares the lock on its log with who has started it, so where locks reach, a free
+    one says that it has ended (see ``claims``).
+    """
+    if not claims.is_local(root):
+        return
+    for path in {path.with_suffix(".sock") for path in root.glob("fork-*")}:
+        log = path.with_suffix(".log")
+        gone = claims.is_locked(log) is False or not log.exists()
+        if gone and not claims.listens(path):
+            _unlink(path)
+
+
+def _check_peer(connection: socket.socket, path: Path) -> None:
+    """Whoever listens must be this user: what he is sent is run.
+
+    Raises:
+      LaunchError: he is not.
+    """
+    if hasattr(socket, "SO_PEERCRED"):
+        size = struct.calcsize("3i")
+        found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        uid = struct.unpack("3i", found)[1]
+        if uid != os.getuid():
+            connection.close()
+            raise LaunchError(f"{path} is listened on by another user ({uid}).")
+
+
+def _unlink(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.with_suffix(".log").unlink(missing_ok=True)

@@ -1,0 +1,221 @@
+"""Turns of cells: the notebooks on one cluster hand out their cells in one order for all ranks.
+
+Else rank 0 runs A, B and rank 1 runs B, A, and both hang in each other's collectives. A turn alone
+does not make that sure, since the notebooks' sockets are not one: each rank is told which cell
+comes before this one, and waits for it.
+
+Of ranks on this machine a lock in the cluster's folder has the turn; of ranks on other hosts the
+first host's agent gives it (``agent.turns``), so it does not matter where a notebook runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+from jaxcluster.agent.client import Asked, Host
+from jaxcluster.errors import RESTART_HINT, LaunchError, NoCluster
+from jaxcluster.records import registry
+from jaxcluster.records.runtimefolder import inside
+
+LOOK_S = 0.25  # between looks whether the first host is still there
+SAY_S = 2.0  # before it is said who is waited for
+ASK_S = 1.0
+
+Say = Callable[[str], None]
+
+
+class Turn(int):
+    """A cell's seq; ``after`` is, for each rank that runs it, the seq of its cell before."""
+
+    after: Mapping[int, int]
+
+
+class Turns(Protocol):
+    """Who may hand out a cell to one generation of ranks."""
+
+    def take(
+        self, ranks: Iterable[int] = (), say: Say | None = None
+    ) -> AbstractContextManager[Turn]:
+        """Have the turn, and the next cell's seq.
+
+        Args:
+          ranks: those that get the cell.
+          say: told who is waited for, where it takes long.
+
+        Raises:
+          NoCluster: nobody can hand out a cell any more.
+        """
+
+    def quiet(self) -> AbstractContextManager[dict[int, int]]:
+        """Have the turn, so that nobody hands out a cell; gives each rank's last seq.
+
+        Raises:
+          NoCluster: nobody can hand out a cell any more.
+        """
+
+    def last_cells(self) -> dict[int, int]:
+        """For each rank the seq of the last cell that any notebook has sent to it."""
+
+
+class LocalTurns:
+    """Those of a cluster on this machine: a lock on a file in its folder, which holds the numbers.
+
+    Args:
+      name: the cluster's.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @contextlib.contextmanager
+    def take(self, ranks: Iterable[int] = (), say: Say | None = None) -> Iterator[Turn]:
+        with self._locked() as (lock, before):
+            last = _by_rank(before.get("last", {}))
+            turn = Turn(before.get("seq", 0) + 1)
+            turn.after = {rank: last.get(rank, 0) for rank in ranks}
+            # It never gets shorter. Truncated and written again, ext4 would flush it at each close.
+            text = json.dumps({"seq": turn, "last": last | dict.fromkeys(turn.after, turn)})
+            os.pwrite(lock, text.encode(), 0)
+            yield turn
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[dict[int, int]]:
+        with self._locked() as (_, before):
+            yield _by_rank(before.get("last", {}))
+
+    def last_cells(self) -> dict[int, int]:
+        try:
+            before = json.loads((inside() / self.name / "lock").read_bytes() or b"{}")
+            return _by_rank(before.get("last", {}))
+        except (OSError, ValueError, AttributeError):  # it is being written now, or is gone
+            return {}
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        try:
+            lock = os.open(inside() / self.name / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except FileNotFoundError:
+            raise NoCluster(
+                f"The folder of cluster {self.name!r} is gone ({registry.folder(self.name)}), and "
+                "its sockets with it.",
+                "%jaxcluster restart gives the ranks new processes and a new folder, and keeps "
+                "their variables.",
+            ) from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield lock, json.loads(os.read(lock, 1 << 20) or b"{}")
+        finally:
+            os.close(lock)
+
+
+class First(Protocol):
+    """The first host of a cluster (``fleet.Place``)."""
+
+    name: str
+    agent: Host
+    lost: str
+
+
+class HostTurns:
+    """Those of a cluster on other hosts, from its first host's agent.
+
+    Args:
+      first: that host.
+      world: a name of this generation of ranks, which no other one has.
+    """
+
+    def __init__(self, first: First, world: str) -> None:
+        self._first, self._world = first, world
+        self._last: dict[int, int] = {}
+
+    @contextlib.contextmanager
+    def take(self, ranks: Iterable[int] = (), say: Say | None = None) -> Iterator[Turn]:
+        ranks = list(ranks)
+        with self._held(ranks, say) as body:
+            last = _by_rank(body["last"])
+            turn = Turn(body["seq"])
+            turn.after = {rank: last.get(rank, 0) for rank in ranks}
+            yield turn
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[dict[int, int]]:
+        with self._held(None, None) as body:
+            yield _by_rank(body["last"])
+
+    def last_cells(self) -> dict[int, int]:
+        """While the host can't be reached: as it was heard last."""
+        if not self._first.lost and self._first.agent.cut_s == 0:
+            with contextlib.suppress(LaunchError):
+                body, _ = self._first.agent.ask("turns", ASK_S, world=self._world)
+                self._last = _by_rank(body["last"])
+        return self._last
+
+    @contextlib.contextmanager
+    def _held(self, ranks: list[int] | None, say: Say | None) -> Iterator[dict[str, Any]]:
+        agent = self._first.agent
+        asked = Asked(agent, "turn")
+        try:  # from before it is sent: the stop button must not leave a turn that nobody gives back
+            asked.send(world=self._world, who=who_we_are(), ranks=ranks)
+            yield self._granted(asked, say)
+        finally:
+            agent.tell("turn_done", turn=asked.id)
+            asked.forget()
+
+    def _granted(self, asked: Asked, say: Say | None) -> dict[str, Any]:
+        """Wait for the turn, however long that takes; the first host's end ends it."""
+        say_at = time.monotonic() + SAY_S
+        was_lost = False
+        try:
+            while (answer := asked.poll(LOOK_S)) is None:
+                if was_lost:  # at the look before: who else is to hear of it has heard
+                    raise LaunchError(self._first.lost)
+                was_lost = bool(self._first.lost)
+                if say is not None and time.monotonic() > say_at:
+                    say(self._who_is_waited_for())
+                    say = None
+        except LaunchError:
+            why = self._first.lost or self._first.agent.why or "its agent does not answer"
+            raise NoCluster(
+                f"Host {self._first.name}, the cluster's first, is lost ({why}), and with it JAX's "
+                "coordinator and the turns of cells.",
+                RESTART_HINT,
+            ) from None
+        return answer[0]
+
+    def _who_is_waited_for(self) -> str:
+        agent = self._first.agent
+        waits = "This cell waits for its turn"
+        if agent.cut_s > 0:
+            name = self._first.name
+            return f"{waits}: host {name} has not been reached for {agent.cut_s:.0f} s.\n"
+        try:
+            found, _ = agent.ask("turns", ASK_S, world=self._world)
+        except LaunchError:
+            return f"{waits}: host {self._first.name} does not answer.\n"
+        if not found["holder"]:
+            return f"{waits}.\n"
+        away = f", and has not been reached for {found['away_s']:.0f} s" if found["away_s"] else ""
+        return (
+            f"{waits}: {found['holder']} has had it for "
+            f"{found['held_s']:.0f} s, to hand out a cell or to mend the ranks{away}.\n"
+        )
+
+
+def who_we_are() -> str:
+    """This process, for those who wait for it."""
+    notebook = Path(os.environ.get("JPY_SESSION_NAME", "")).name
+    process = f"process {os.getpid()} on {socket.gethostname()}"
+    return f"{notebook} ({process})" if notebook else process
+
+
+def _by_rank(last: Mapping[Any, Any]) -> dict[int, int]:
+    return {int(rank): int(seq) for rank, seq in last.items()}

@@ -1,0 +1,289 @@
+"""Clusters of hosts that another machine has started: found, and come to, over the user's own ssh.
+
+    way = way_of({"hosts": "h1", "user": "me"})
+    found = find(way, "main")             a login to the host that was named: what runs there
+    visit = Visit(way, found)             a login to each host of the cluster ...
+    fleet = visit.start(timeout_s=60)     ... and through it the connection to its agent
+
+The visitor makes a pair of keys of its own. On each host the login puts the public one into the
+agent's private folder, which only the agent's user can enter, and the agent lets it in as long as
+that login lasts (``agent.visit``). No secret goes anywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxcluster import wire
+from jaxcluster.agent import visit
+from jaxcluster.agent.transport import new_keys
+from jaxcluster.allocation.fleet import Fleet
+from jaxcluster.errors import LaunchError, NoCluster, UsageError, VersionMismatch
+from jaxcluster.launchers.base import Command, End, LaunchPlan, Tunnel
+from jaxcluster.launchers.commands import Launch, StartedAgent
+from jaxcluster.launchers.hosts import Host
+from jaxcluster.launchers.options import launcher_of
+from jaxcluster.launchers.quoting import join, quote_path
+from jaxcluster.launchers.ssh import SSH
+from jaxcluster.records import claims
+from jaxcluster.records.registry import ClusterRecord, HostRecord
+
+LIST_S = 60.0
+EXAMPLE = "%jaxcluster attach main --hosts h1"
+
+
+@dataclass(frozen=True)
+class Way:
+    """How hosts are logged in to: what was typed.
+
+    Attributes:
+      ssh: with the hosts that were named.
+      python: the hosts' Python.
+      typed: the words, to be typed again.
+    """
+
+    ssh: SSH
+    python: str
+    typed: str
+
+
+def way_of(typed: Mapping[str, str | list[str]]) -> Way:
+    """How to come to hosts, from the options of ``--launcher ssh``.
+
+    Raises:
+      UsageError: one of them is not possible.
+    """
+    if not typed.get("hosts") and not typed.get("hostfile"):
+        raise UsageError("No host of the cluster is named.", f"For example: {EXAMPLE}")
+    ssh, python = launcher_of("ssh", dict(typed))
+    assert isinstance(ssh, SSH)
+    words = [f"--{name.replace('_', '-')} {value}" for name, value in typed.items()]
+    return Way(ssh, python or sys.executable, " ".join(words))
+
+
+# --------------------------------------------------------------------------- what runs there
+
+
+@dataclass(frozen=True)
+class Found:
+    """A cluster, and which of its hosts the one is that said so."""
+
+    record: ClusterRecord
+    number: int
+
+
+def find(way: Way, name: str | None) -> Found:
+    """The cluster that has an agent on the host that was named first.
+
+    Args:
+      name: the cluster's, also ``NAME@HOST`` with the host that it was started on; None takes the
+        only one that there is.
+
+    Raises:
+      NoCluster: there is none.
+      UsageError: there are several.
+      LaunchError: the host can't be logged in to.
+    """
+    first = way.ssh.hosts[0]
+    there = look(dataclasses.replace(way, ssh=dataclasses.replace(way.ssh, hosts=(first,))))
+    wanted, _, started_on = (name or "").partition("@")
+    fit = [
+        found
+        for found in there
+        if wanted in ("", found.record.name) and started_on in ("", found.record.hostname)
+    ]
+    if len(fit) == 1:
+        return fit[0]
+    if fit:
+        raise UsageError(
+            f"Several clusters have an agent on {first.name}: {_names(fit)}.",
+            f"%jaxcluster attach {_name(fit[0])} {way.typed}",
+        )
+    what = f"There is no cluster {name!r} on {first.name}"
+    if name is None:
+        what = f"No cluster of yours has an agent on {first.name}"
+    raise NoCluster(
+        f"{what} (there: {_names(there)})." if there else f"{what}.",
+        f"%jaxcluster attach {_name(there[0])} {way.typed}"
+        if there
+        else "Only clusters that were started with a --launcher can be attached to from elsewhere.",
+    )
+
+
+def _name(found: Found) -> str:
+    return f"{found.record.name}@{found.record.hostname}"
+
+
+def _names(found: Sequence[Found]) -> str:
+    return ", ".join(map(_name, found))
+
+
+def look(way: Way) -> list[Found]:
+    """This user's clusters that have an agent on one of the hosts that were named, oldest first.
+
+    Raises:
+      LaunchError: a host can't be logged in to.
+      VersionMismatch: what runs there is of another version of jaxcluster.
+    """
+    ssh = way.ssh.prepared(os.environ)
+    found: dict[str, Found] = {}
+    for number, host in enumerate(ssh.hosts):
+        for folder, body in _listed(ssh, number, host, way.python):
+            record = _parse(body, host.name)
+            mine = [k for k, each in enumerate(record.hosts) if each.folder == folder]
+            if mine:
+                found.setdefault(record.claim, Found(record, mine[0]))
+    return sorted(found.values(), key=lambda found: found.record.created_ns)
+
+
+def _parse(body: object, host: str) -> ClusterRecord:
+    try:
+        return wire.parse_strictly(ClusterRecord, body)
+    except (ValueError, RecursionError):
+        raise VersionMismatch(
+            f"A cluster on {host} was started by another version of jaxcluster.",
+            "Attach with the version that started it.",
+        ) from None
+
+
+def _listed(ssh: SSH, number: int, host: Host, python: str) -> list[tuple[str, Any]]:
+    """(the agent's folder, the record beside it) of each cluster on a host."""
+    command = ssh.login(number, host, _line(python, ["--list"]), python)
+    try:
+        done = subprocess.run(
+            command.argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env={**os.environ, **dict(command.env)},
+            timeout=LIST_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise LaunchError(
+            f"{host.name} did not say within {LIST_S:g} s which clusters it has.",
+            f"Does its login shell wait for something? Try: ssh {host.name} true",
+        ) from None
+    lines = done.stdout.splitlines()
+    for line in lines:  # a login shell may have printed before it, without a line break
+        if (at := line.find(f'{{"{visit.LINE}"')) >= 0:
+            with contextlib.suppress(ValueError, TypeError):
+                return [(str(folder), body) for folder, body in json.loads(line[at:])[visit.LINE]]
+    end = End(command, done.returncode, tuple(done.stderr.splitlines()), tuple(lines))
+    reason = ssh.explain(end, [host.name])
+    raise LaunchError(reason.message, reason.hint)
+
+
+def _line(python: str, words: Sequence[str]) -> str:
+    """The line for a host's login shell, whichever that is."""
+    return f"exec {quote_path(python)} {join(['-P', '-m', 'jaxcluster.agent.visit', *words])}"
+
+
+# --------------------------------------------------------------------------- the way to the agents
+
+
+class Visit:
+    """The logins to a cluster's hosts, for as long as this process is connected to it.
+
+    Args:
+      way: as it was typed; hosts that were not named have the names that the owner gave them.
+      found: the cluster.
+    """
+
+    def __init__(self, way: Way, found: Found) -> None:
+        self.record = found.record
+        self._python = way.python
+        names = [host.name for host in found.record.hosts]
+        self._hosts = hosts_of(way.ssh.hosts, names, found.number)
+        self._ssh = dataclasses.replace(way.ssh, hosts=self._hosts).prepared(os.environ)
+        self._open = contextlib.ExitStack()
+
+    def start(self, timeout_s: float) -> Fleet:
+        """Log in to all hosts at once, and connect to their agents.
+
+        Raises:
+          LaunchError: one can't be reached; it is as if nothing had been tried.
+        """
+        keys = new_keys()
+        deadline = time.monotonic() + timeout_s
+        fleet = Fleet(keys, owns=False)
+        fleet.on_close = self.end
+        try:
+            folder = self._open.enter_context(claims.private_folder())
+            plan = self._plan(keys.public, folder)
+            launch = Launch(self._ssh, plan, fleet.ended, None, [folder])
+            self._open.callback(launch.stop)
+            started = launch.start(max(1.0, deadline - time.monotonic()))
+            fleet.add(
+                [
+                    (host.name, StartedAgent(agent.host, asdict(there), agent.via))
+                    for host, there, agent in zip(
+                        self._hosts, self.record.hosts, started, strict=True
+                    )
+                ]
+            )
+            fleet.place_ranks(self.record.hosts)
+        except BaseException:
+            fleet.close()
+            raise
+        return fleet
+
+    def end(self) -> None:
+        """Log out; nothing is left here or there."""
+        self._open.close()
+
+    def _plan(self, key: str, folder: Path) -> LaunchPlan:
+        commands = tuple(
+            self._command(number, host, there, key, folder)
+            for number, (host, there) in enumerate(zip(self._hosts, self.record.hosts, strict=True))
+        )
+        names = tuple(host.name for host in self._hosts)
+        return LaunchPlan("ssh", len(names), commands, names)
+
+    def _command(
+        self, number: int, host: Host, there: HostRecord, key: str, folder: Path
+    ) -> Command:
+        tunnel = Tunnel(f"{folder}/ssh-{number}.sock", endpoint_for_ssh(there.endpoint))
+        line = _line(self._python, ["--agent", there.folder, "--key", key])
+        return self._ssh.login(number, host, line, self._python, tunnel)
+
+
+def hosts_of(typed: Sequence[Host], names: Sequence[str], number: int) -> tuple[Host, ...]:
+    """Where to log in to, for each of a cluster's hosts. Pure.
+
+    Where as many were named as there are, they are those, in order. Else each is the one that was
+    named as its owner calls it, or called that, with the first one's user.
+
+    Args:
+      typed: the hosts that were named. The first one is known to be one of them ...
+      number: ... namely this.
+
+    Raises:
+      UsageError: one that was named is not one of the cluster's.
+    """
+    if len(typed) == len(names):
+        return tuple(typed)
+    known = {host.name: host for host in typed[1:]} | {names[number]: typed[0]}
+    if unknown := [name for name in known if name not in names]:
+        raise UsageError(
+            f"{unknown[0]} is not a host of this cluster, whose hosts are {', '.join(names)}.",
+            f"Name one of them, or all of them in that order: --hosts {','.join(names)}",
+        )
+    return tuple(known.get(name) or Host(name, user=typed[0].user) for name in names)
+
+
+def endpoint_for_ssh(endpoint: str) -> str:
+    """Where ssh's ``-L`` is to lead, for where an agent listens. Pure."""
+    kind, _, place = endpoint.partition("://")
+    return place if kind == "ipc" else place.replace("tcp://", "")

@@ -1,0 +1,41 @@
+"""Clusters: started, found, run cells on, given new ranks, and ended.
+
+``handle`` has what a user holds in his hand, ``sessions`` the clusters of this process.
+"""
+
+from __future__ import annotations
+
+from jaxcluster.cluster.handle import Cluster
+from jaxcluster.cluster.names import live_records
+from jaxcluster.cluster.running import RunningCell
+from jaxcluster.cluster.sessions import (
+    attach,
+    connect,
+    connected,
+    current,
+    listed,
+    start,
+    start_spec,
+    stop,
+    stop_owned,
+)
+from jaxcluster.cluster.spec import make_spec
+from jaxcluster.cluster.starting import dry_run, is_starting
+
+__all__ = [
+    "Cluster",
+    "RunningCell",
+    "attach",
+    "connect",
+    "connected",
+    "current",
+    "dry_run",
+    "is_starting",
+    "listed",
+    "live_records",
+    "make_spec",
+    "start",
+    "start_spec",
+    "stop",
+    "stop_owned",
+]

@@ -1,0 +1,356 @@
+"""Asks the ranks about arrays: layouts, statistics, replica checks, meshes and memory.
+
+Nothing here waits for a rank longer than a moment: one that does not answer is named in the
+result, with its last report where there is one.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from jaxcluster import wire
+from jaxcluster.cluster import transfer
+from jaxcluster.cluster.world import World
+from jaxcluster.errors import JaxClusterError, UsageError
+from jaxcluster.model import layout
+from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, TreeLayout
+from jaxcluster.ranks import name_ranks
+from jaxcluster.wire.link import Event
+
+LOOK_S = 2.0  # for what a rank's side thread answers at once, as a rule
+READ_S = 60.0  # for reading every byte of what it holds
+FIRST_LOOK_S = 30.0  # where no last report could be shown instead
+KEPT = 32  # variables whose last reports are remembered
+
+Path = tuple[str, ...]
+Reports = dict[int, wire.ValueReport]
+
+_NAME = re.compile(r"[^\W\d]\w*")
+_STEP = re.compile(
+    r"""\.[^\W\d]\w* | \[\s*(?:-?\d+ | '(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*")\s*\]""", re.X
+)
+
+_last: weakref.WeakKeyDictionary[World, dict[Any, dict[int, tuple[float, wire.ValueReport]]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+# --------------------------------------------------------------------------- layouts
+
+
+def split_name(text: str) -> tuple[str, Path]:
+    """A variable and the way to a part of it: ``p['w'][0].b`` -> ``p``, ``("['w']", '[0]', '.b')``.
+
+    Raises:
+      UsageError: it is not one. Expressions are not evaluated.
+    """
+    text = text.strip()
+    name = _NAME.match(text)
+    steps: list[str] = []
+    at = name.end() if name else 0
+    while name and at < len(text):
+        step = _STEP.match(text, at)
+        if step is None:
+            break
+        part, at = step.group(), step.end()
+        steps.append(part if part[0] == "." else f"[{ast.literal_eval(part[1:-1].strip())!r}]")
+    if name is None or at < len(text):
+        raise UsageError(
+            f"{text!r} is neither a variable nor a part of one.",
+            "For example: %shards x   or   %shards params['layers'][0]",
+        )
+    return name.group(), tuple(steps)
+
+
+def look(world: World, text: str) -> ArrayLayout | TreeLayout:
+    """Where the array or the arrays in ``text`` (``x``, ``params['w']``) lie, on all ranks.
+
+    Args:
+      text: ``""`` is what the last cell ended in.
+
+    Raises:
+      UsageError: no rank has it, or it holds no array.
+    """
+    name, path = split_name(text) if text else ("", ())
+    reports, reasons, stale, age_s = _reports(world, name, path)
+    devices = cluster_devices(world)
+    useful = {rank: r for rank, r in sorted(reports.items()) if r.use}
+    reasons |= {rank: r.note for rank, r in reports.items() if not r.use}
+    if not useful:
+        raise UsageError(_why_nothing(reports, reasons), _hint(reports))
+    first = useful[min(useful)]
+    shown = text or "result"
+    if not any(_is_jax(info) for report in useful.values() for info in report.infos):
+        notes = sorted({info.note for info in first.infos})[:3]
+        raise UsageError(f"{shown} holds no jax.Array, only {', '.join(notes)}.")
+    found: ArrayLayout | TreeLayout
+    if all(r.paths in ([], [list(path)]) and len(r.use) == 1 for r in useful.values()):
+        infos = {rank: report.infos[0] for rank, report in useful.items()}
+        found = layout.array_layout(shown, infos, devices, reasons)
+    else:
+        found = layout.tree_layout(name, useful, devices, reasons)
+        found = replace(found, type="a part") if path else found
+    return replace(found, age_s=age_s, stale=stale)
+
+
+def _is_jax(info: wire.ArrayInfo) -> bool:
+    return bool(info.dtype) and info.note != "numpy array"
+
+
+def _reports(
+    world: World, name: str, path: Path
+) -> tuple[Reports, dict[int, str], tuple[int, ...], float]:
+    """(the ranks' reports, why others gave none, ranks whose report is old, its age)."""
+    ranks = list(range(world.num_processes))
+    # The paths of a tree are equal on all ranks as a rule, so one rank sends them.
+    first = next((r for r in ranks if r not in world.dead), 0)
+    bodies = {r: {"name": name, "path": path, "paths": r == first} for r in ranks}
+    kept = _last.setdefault(world, {})
+    known = kept.pop((name, path), {})
+    # A tree of a million leaves takes seconds; where there is something to show, don't wait for it.
+    timeout_s = LOOK_S if len(known) == len(ranks) else FIRST_LOOK_S
+    answers, reasons = ask_each(world, ranks, "arrays", timeout_s=timeout_s, bodies=bodies)
+    now = time.monotonic()
+    reports = {r: wire.parse(wire.ValueReport, e.body) for r, e in answers.items()}
+    told = next((r for r in reports.values() if r.paths), None)
+    odd = [k for k, r in reports.items() if r.use and (told is None or r.digest != told.digest)]
+    if odd:
+        body = {"name": name, "path": path, "paths": True}
+        for rank, event in ask_each(world, odd, "arrays", body)[0].items():
+            reports[rank] = wire.parse(wire.ValueReport, event.body)
+    stale, age_s = [], 0.0
+    for rank in reasons:
+        if rank in known:
+            at, reports[rank] = known[rank]
+            stale.append(rank)
+            age_s = max(age_s, now - at)
+    if name:  # the last result is another one with every cell
+        known |= {rank: (now, reports[rank]) for rank in answers}
+        kept[name, path] = known
+        while len(kept) > KEPT:
+            kept.pop(next(iter(kept)))
+    return reports, reasons, tuple(stale), age_s
+
+
+def _why_nothing(reports: Reports, reasons: Mapping[int, str]) -> str:
+    by_reason: dict[str, list[int]] = {}
+    for rank, reason in sorted(reasons.items()):
+        by_reason.setdefault(re.sub(r"^rank \d+ ", "", reason), []).append(rank)
+    everyone = len(reasons)
+    lines = []
+    for reason, ranks in by_reason.items():
+        who = "No rank" if len(ranks) == everyone else name_ranks(ranks).capitalize()
+        if reason.startswith("has no "):
+            some = "No rank has" if len(ranks) == everyone else f"{who} has no"
+            lines.append(
+                f"{some} {reason.removeprefix('has no ').replace('variable', 'a variable')}."
+            )
+        elif len(ranks) == everyone and everyone > 1:
+            lines.append(f"{reason}.")
+        else:
+            lines.append(f"{name_ranks(ranks).capitalize()}: {reason}.")
+    return "\n".join(lines)
+
+
+def _hint(reports: Reports) -> str:
+    return next((r.hint for r in reports.values() if r.hint), "")
+
+
+def cluster_devices(world: World) -> dict[int, Device]:
+    """All devices of a cluster, by id."""
+    return layout.known_devices(world.record.devices, world.record.facts)
+
+
+def ask_each(
+    world: World,
+    ranks: Sequence[int],
+    op: str,
+    body: Any = None,
+    timeout_s: float = LOOK_S,
+    bodies: Mapping[int, Any] | None = None,
+) -> tuple[dict[int, Event], dict[int, str]]:
+    """What each rank answered, and of each that did not, why."""
+    answers, silent = world.ask_some(ranks, op, body, timeout_s=timeout_s, bodies=bodies)
+    reasons = dict(silent)
+    found = {}
+    for rank, event in answers.items():
+        if event.op == "reply":
+            found[rank] = event
+        else:
+            reasons[rank] = event.body["message"]
+    return found, reasons
+
+
+# --------------------------------------------------------------------------- values
+
+
+def statistics(
+    world: World, text: str, rank: int, device: int | None = None
+) -> list[wire.ShardCheck]:
+    """Minimum, maximum, mean and the number of NaN and Inf of a rank's shards, made there.
+
+    Raises:
+      JaxClusterError: the rank gave no answer; it says why.
+    """
+    name, path = split_name(text) if text else ("", ())
+    body = {"name": name, "path": path, "device": device}
+    answer = world.ask([rank], "check_shards", body, timeout_s=READ_S)[rank]
+    return [wire.parse(wire.ShardCheck, check) for check in answer.body]
+
+
+def peek(
+    world: World,
+    text: str,
+    rank: int,
+    device: int,
+    start: Sequence[int],
+    stop: Sequence[int],
+) -> np.ndarray[Any, Any]:
+    """A few values of one shard, fetched from its rank alone.
+
+    Args:
+      start, stop: for each axis, counted from the shard's own corner. 4,096 values at most.
+    """
+    name, path = split_name(text) if text else ("", ())
+    body = {
+        "name": name,
+        "path": path,
+        "device": device,
+        "start": list(start),
+        "stop": list(stop),
+    }
+    answer = world.ask([rank], "peek", body, timeout_s=READ_S)[rank]
+    dtype = transfer.numpy_dtype(answer.body["dtype"])
+    flat = np.frombuffer(answer.buffers[0], np.uint8).view(dtype)
+    return flat.reshape(answer.body["shape"])
+
+
+def check(world: World, text: str) -> CheckResult:
+    """Compare all copies of all parts of ``text``, and look for NaN: each rank reads its own.
+
+    It reads every byte, about a second for each GB a rank holds, and moves only hashes.
+    """
+    name, path = split_name(text) if text else ("", ())
+    ranks = list(range(world.num_processes))
+    body = {"name": name, "path": path, "hash": True}
+    answers, reasons = ask_each(world, ranks, "check_shards", body, READ_S)
+    if not answers:
+        raise UsageError(_why_nothing({}, reasons))
+    checks = {
+        rank: [wire.parse(wire.ShardCheck, check) for check in event.body]
+        for rank, event in answers.items()
+    }
+    return layout.compare(text or "result", checks, reasons)
+
+
+# --------------------------------------------------------------------------- meshes, memory
+
+
+@dataclass(frozen=True)
+class Meshes:
+    """The meshes among the ranks' variables; ``reasons`` of ranks that told of none."""
+
+    meshes: tuple[wire.MeshInfo, ...]
+    devices: Mapping[int, Device] = field(repr=False)
+    reasons: Mapping[int, str] = field(default_factory=dict)
+
+
+def meshes(world: World, name: str | None = None) -> Meshes:
+    """The device meshes of the ranks' variables and arrays, or the one that ``name`` leads to.
+
+    Where a rank's mesh of the same name differs it is listed under the rank's own name. Without
+    any mesh there is one axis: all devices in their order.
+
+    Raises:
+      UsageError: there is no mesh of that name.
+    """
+    ranks = list(range(world.num_processes))
+    answers, reasons = ask_each(world, ranks, "meshes")
+    devices = cluster_devices(world)
+    found: dict[str, wire.MeshInfo] = {}
+    for rank, event in sorted(answers.items()):
+        for info in (wire.parse(wire.MeshInfo, mesh) for mesh in event.body):
+            if info.name not in found:
+                found[info.name] = info
+            elif found[info.name] != info:
+                found[f"{info.name} (rank {rank})"] = info
+    if name is not None:
+        chosen = [
+            info
+            for key, info in found.items()
+            if key == name or key.startswith((f"{name}.", f"{name}["))
+        ]
+        if not chosen:
+            known = ", ".join(found) or "there is none yet"
+            raise UsageError(f"The ranks have no mesh {name!r}.", f"Meshes: {known}.")
+        return Meshes(tuple(chosen[:1]), devices, reasons)
+    if not found:
+        flat = wire.MeshInfo("all devices", ["device"], [len(devices)], [], sorted(devices))
+        return Meshes((flat,), devices, reasons)
+    return Meshes(tuple(found.values()), devices, reasons)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What each rank's arrays hold; ``reasons`` of ranks that did not tell."""
+
+    reports: Mapping[int, wire.MemoryReport]
+    devices: Mapping[int, Device] = field(repr=False)
+    reasons: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The variables, those that hold most first."""
+        total: dict[str, int] = {}
+        for report in self.reports.values():
+            for entry in report.names:
+                total[entry.name] = total.get(entry.name, 0) + sum(entry.nbytes)
+        return tuple(sorted(total, key=lambda name: -total[name]))
+
+
+def memory(world: World) -> Memory:
+    """Bytes held on every device, by variable, by other live arrays, and what is free."""
+    ranks = list(range(world.num_processes))
+    answers, reasons = ask_each(world, ranks, "memory", timeout_s=10.0)
+    reports = {r: wire.parse(wire.MemoryReport, e.body) for r, e in sorted(answers.items())}
+    return Memory(reports, cluster_devices(world), reasons)
+
+
+def variables(world: World) -> list[wire.VariableInfo]:
+    """The arrays and pytrees of arrays among the variables of the first rank that lives.
+
+    Raises:
+      JaxClusterError: it gave no answer.
+    """
+    rank = next((r for r in range(world.num_processes) if r not in world.dead), 0)
+    body = world.ask([rank], "variables", timeout_s=10.0)[rank].body
+    return [wire.parse(wire.VariableInfo, variable) for variable in body]
+
+
+def answer(world: World, text: str) -> Callable[[Mapping[str, Any]], Any]:
+    """What a widget asks for on demand: ``{"op": "stats" | "peek" | "check" | "look", ...}``."""
+
+    def handle(question: Mapping[str, Any]) -> Any:
+        op = question["op"]
+        about = question.get("name", text)
+        if op == "stats":
+            found = statistics(world, about, question["rank"], question["device"])
+            return found[0] if found else None
+        if op == "peek":
+            where = (question["rank"], question["device"], question["start"], question["stop"])
+            return peek(world, about, *where)
+        if op == "check":
+            return check(world, about)
+        if op == "look":
+            return look(world, about)
+        raise JaxClusterError(f"There is no {op!r} to ask for.")
+
+    return handle

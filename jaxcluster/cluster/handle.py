@@ -1,0 +1,800 @@
+"""A running cluster: runs cells on it, asks its ranks, supervises and ends it.
+
+Beside ``launchers``, this is the one module that knows ipyparallel's client (law 3).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from jaxcluster import wire
+from jaxcluster.allocation.local import Allocation
+from jaxcluster.allocation.remote import HostAllocation
+from jaxcluster.allocation.turns import Turn
+from jaxcluster.cluster import events, recovery, undoing
+from jaxcluster.cluster.names import clear_away
+from jaxcluster.cluster.respawn import Respawn
+from jaxcluster.cluster.restart import Restored
+from jaxcluster.cluster.running import CellOptions, Listener, RunningCell
+from jaxcluster.cluster.starting import Progress, Starting, one_at_a_time, start_world
+from jaxcluster.cluster.world import World
+from jaxcluster.errors import (
+    RESTART_HINT,
+    CellInterrupted,
+    Divergence,
+    JaxClusterError,
+    NoCluster,
+    RankDied,
+    RankHung,
+    RecoveryError,
+    UsageError,
+)
+from jaxcluster.host.processes import pid_space, process_token
+from jaxcluster.model import findings, rewrite
+from jaxcluster.model.layout import ArrayLayout, TreeLayout
+from jaxcluster.model.life import Life, State
+from jaxcluster.model.outputs import CellRecord
+from jaxcluster.plan.spec import check_seconds
+from jaxcluster.ranks import name_ranks
+from jaxcluster.records import registry
+from jaxcluster.records.kept import Kept
+from jaxcluster.wire.link import Event, Link, Sink
+
+ASK_S = 2.0  # for answers that a control channel gives at once
+TURN_S = 0.05  # between two looks whether a start that waits for another is still wanted
+
+opened: dict[str, Cluster] = {}  # those that are being stopped, too
+
+
+class Cluster:
+    """A running cluster of JAX processes, one rank each.
+
+    Use it as a context manager to have it stopped at the end. ``start`` and ``attach`` make one.
+    Thread-safe: a cell that is submitted during a restart runs after it.
+
+    Attributes:
+      world: its present ranks; a restart makes another one.
+      spec: what was asked for.
+      name: its name, for ``attach``.
+      num_processes: how many ranks it has.
+      life: what it is now (see ``life.State``).
+      last: the record of the last cell.
+      on_push: called, on the link's thread, with what ranks send unasked (widgets).
+      recovery: ``auto``, ``ask`` or ``never``: what follows when ranks have died or hang for good.
+      kept: what its ranks have saved and no new process has yet.
+      restored: what the last restart brought back; None before one, and after a clean one.
+      recovered: what was done about the last finding or death; "" if nothing was yet.
+      undo_nbytes: what ``limit_undo`` was given last.
+    """
+
+    def __init__(self, world: World, allocation: Allocation | HostAllocation | None = None) -> None:
+        self.spec = world.record.spec
+        self.name = world.record.name
+        self.num_processes = world.num_processes
+        self.life = Life()
+        self.last: CellRecord | None = None
+        self.recovery = "auto"
+        self.recovered = ""
+        self.kept: Kept | None = None
+        self.restored: Restored | None = None
+        self.undo_nbytes: int | None = None
+        self.on_push: Callable[[Event], None] | None = None
+        self._respawn: Respawn | None = None
+        self._allocation = allocation  # of the process that started it
+        self._background: list[RunningCell] = []
+        self._changing = threading.RLock()  # held while it gets new processes, or its end
+        self._take(world)
+
+    def _take(self, world: World) -> None:
+        """Have these ranks as its own from now on."""
+        world.check = self._check_not_closed
+        world.on_death = self._forget_recovery
+        world.on_stopping = self._end_with_others
+        world.link.on_push = self._on_push
+        self.world = world
+        self._background = []
+        world.listen()
+
+    # ------------------------------------------------------------------ its ranks
+
+    @property
+    def record(self) -> registry.ClusterRecord:
+        """Who its ranks are, as others find it."""
+        return self.world.record
+
+    @property
+    def link(self) -> Link:
+        """The ranks' own sockets."""
+        return self.world.link
+
+    @property
+    def dead(self) -> dict[int, dict[str, Any]]:
+        """The ranks whose processes have ended, and why."""
+        return self.world.dead
+
+    @property
+    def divergence(self) -> findings.Report | None:
+        """Why no cell may run; None while the ranks are in lockstep."""
+        return self.world.divergence
+
+    @property
+    def coordinator_died(self) -> str:
+        """How JAX's coordination service has ended; "" while it serves."""
+        return self.world.coordinator_died
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether launches are checked before they are issued."""
+        return self.world.is_strict
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether no cell can run before a recovery."""
+        return self.world.is_broken
+
+    @property
+    def client(self) -> Any:
+        """An ``ipyparallel.Client`` on the same engines; engine id is rank.
+
+        For what ipyparallel alone can do. Cells that it runs are not seen by jaxcluster.
+        """
+        return self.world.client
+
+    def status(self) -> list[wire.RankState]:
+        """What each rank is doing now, also during a cell."""
+        return self.world.status()
+
+    def check_ranks(self, ranks: Sequence[int] | None) -> list[int]:
+        """``ranks``, or all of them.
+
+        Raises:
+          UsageError: one of them does not exist.
+        """
+        return self.world.check_ranks(ranks)
+
+    def logs(self, rank: int, lines: int | None = None) -> str:
+        """A rank's log: what C code, subprocesses and the engine itself wrote."""
+        return self.world.logs(rank, lines)
+
+    # ------------------------------------------------------------------ life
+
+    @property
+    def owned(self) -> bool:
+        """Whether it ends with this process."""
+        record = self.record
+        return record.owner == process_token(os.getpid()) and record.pid_space == pid_space()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        if self.down:
+            return f"<jaxcluster {self.name!r}: no processes, %jaxcluster restart starts them>"
+        if self.closed:
+            return f"<jaxcluster {self.name!r}: stopped>"
+        devices = sum(len(r.devices) for r in self.record.devices)
+        return (
+            f"<jaxcluster {self.name!r}: {self.num_processes} processes, {devices} "
+            f"{self.spec.platform} devices>"
+        )
+
+    def summary(self) -> str:
+        """One line: ranks, devices per rank, platform, time."""
+        if self.down:
+            return f"{self.down}\n{self.down_hint}"
+        counts = sorted({len(r.devices) for r in self.record.devices})
+        per_rank = "-".join(str(c) for c in counts)
+        kinds = sorted({d.kind for r in self.record.devices for d in r.devices})
+        started_s = self.world.started_s
+        took = f", ready in {started_s:.1f} s" if started_s else ""
+        total = sum(len(r.devices) for r in self.record.devices)
+        return (
+            f"Cluster {self.name!r}: {name_ranks(range(self.num_processes))}, "
+            f"{per_rank} {self.spec.platform} device{'s' if counts != [1] else ''} per rank "
+            f"({total} in all, {', '.join(kinds)}){took}.{self._unchecked()}"
+            + (f" {self._without_coordinator()}" if self.coordinator_died else "")
+            + (f" {self._without_dead()}" if self.dead else "")
+        )
+
+    def _without_dead(self) -> str:
+        why = "; ".join(sorted({facts["why"] for facts in self.dead.values()}))
+        return f"{name_ranks(self.dead).capitalize()} died ({why})."
+
+    def _without_coordinator(self) -> str:
+        """What the death of JAX's coordinator means."""
+        return (
+            f"JAX's coordinator died ({self.coordinator_died}); no rank can do without it. "
+            "%jaxcluster restart gives the ranks new processes."
+        )
+
+    def _unchecked(self) -> str:
+        """What to say where JAX's launches don't reach the journal."""
+        if all(reply.recording for reply in self.record.devices):
+            return ""
+        return (
+            " This jax can't be watched: divergence is not checked, and a hang is told by stacks "
+            "alone (%jaxcluster stacks)."
+        )
+
+    def stop(self) -> float:
+        """End all its processes; returns after how many seconds. A stopped cluster: nothing.
+
+        Raises:
+          LaunchError: another process has started it, and a host can't be reached. Nothing is done.
+        """
+        if (respawn := self._respawn) is not None:
+            respawn.stop_for_good()
+        with self._changing:
+            self.world.check_reach()
+            self.life.become(State.STOPPED, only=set(State) - {State.LEFT})
+            took = self._end_world()
+            if self.kept is not None:
+                self.kept.remove()
+                self.kept = None
+            if self._allocation is not None:  # it had no processes
+                self._allocation.end()
+                self._allocation = None
+            if opened.get(self.name) is self:
+                del opened[self.name]
+        events.tell()
+        return took
+
+    def _end_world(self) -> float:
+        """End its processes; returns after how many seconds. Where it has none: nothing."""
+        if self.world.is_over:
+            return 0.0
+        started = time.perf_counter()
+        self.world.end()
+        allocation = self._allocation
+        if self.life.state is State.REPLACING and allocation is not None:
+            registry.remove_connection_files(self.record)  # nobody else gets its name meanwhile
+            allocation.clear()
+        else:
+            clear_away(self.record)
+            self._let_go_of_allocation()
+        return time.perf_counter() - started
+
+    def _let_go_of_allocation(self) -> None:
+        if self._allocation is not None:
+            self._allocation.give_back()
+            self._allocation = None
+
+    def close(self) -> None:
+        """Let go of it without stopping it: the end of an ``attach``."""
+        if not self.closed:
+            self.life.become(State.LEFT)
+            opened.pop(self.name, None)
+            self.world.leave()
+            if self._allocation is not None:
+                self._allocation.let_go()
+                self._allocation = None
+            events.tell()
+
+    def restart(
+        self,
+        progress: Progress | None = None,
+        *,
+        clean: bool = False,
+        when: str = "",
+        undo: bool = False,
+    ) -> str:
+        """Give it new processes; returns in a line what was kept and what was lost.
+
+        The variables of all ranks that live are saved first and restored on the new processes; a
+        dead rank's successor takes those that all ranks share from a survivor. It takes the time of
+        a start, plus a copy of all that the ranks hold, out and in. The stop button is heard
+        meanwhile, and what was saved is kept until the new processes have it (see ``respawn``).
+
+        Args:
+          clean: keep nothing.
+          when: when names were lost that are lost, as in "in cell [3]".
+          undo: what the last cell has bound comes back as it was before that cell.
+
+        Raises:
+          RecoveryError: nothing could be saved; the old processes still run then.
+          LaunchError: the new processes did not come up; what was saved is kept.
+          CellInterrupted: it was stopped; the message says what the cluster is now.
+        """
+        with self._changing:
+            if not self.down:
+                self._check_not_closed()
+            if self.world.processes is None:
+                raise RecoveryError(
+                    f"Cluster {self.name!r} was started elsewhere and can't be restarted from "
+                    "here.",
+                    "Restart it in the notebook that started it, or stop it and start another: "
+                    "%jaxcluster stop",
+                )
+            respawn = self._respawn = Respawn(self, clean=clean, when=when, undo=undo)
+            self.life.become(State.RESTARTING, only={State.RUNNING})
+            self.life.become(State.REPLACING, self.life.why, only={State.DOWN})
+            try:
+                respawn.carry_through(progress)
+            finally:
+                self._respawn = None
+                self.life.become(State.RUNNING, only={State.RESTARTING})
+            self.restored = respawn.restored
+        return self.recovered
+
+    @property
+    def is_restarting(self) -> bool:
+        """Whether it is being given new processes, by some thread."""
+        return self._respawn is not None
+
+    def press_stop(self) -> None:
+        """The stop button, where another thread than the pressed one waits for new processes."""
+        if (respawn := self._respawn) is not None:
+            respawn.press()
+
+    def respawn(
+        self,
+        progress: Progress | None = None,
+        watch: Callable[[Starting | None], None] = lambda starting: None,
+    ) -> None:
+        """End all its processes and start new ones, with empty namespaces, in their place.
+
+        Args:
+          watch: is given the start that goes on, and may raise to end it.
+        """
+        self.life.become(State.REPLACING)
+        self._end_world()
+        with events.going_on(progress) as say:
+            while not one_at_a_time.acquire(timeout=TURN_S):
+                watch(None)
+            try:
+                started = start_world(self.spec, say, watch, self._allocation)
+            finally:
+                one_at_a_time.release()
+        world, self._allocation = started
+        self._take(world)
+        self.life.become(State.RESTARTING)
+        opened[self.name] = self
+        if self.undo_nbytes is not None:
+            self.limit_undo(self.undo_nbytes)
+
+    def leave_down(self, why: str) -> None:
+        """After a restart that was not carried through: no processes, and what was saved is kept.
+
+        Args:
+          why: as in "their start was stopped".
+        """
+        self.life.become(State.REPLACING, only={State.RESTARTING, State.ENDING})
+        self._end_world()
+        if self._allocation is not None:
+            self._allocation.rest()
+        self.life.become(State.DOWN, why)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has no processes that this one is connected to."""
+        return not self.life.has_processes
+
+    @property
+    def down(self) -> str:
+        """Why it has no processes, where a restart was not carried through; "" otherwise."""
+        if self.life.state is not State.DOWN:
+            return ""
+        return f"Cluster {self.name!r} has no processes now: {self.life.why}."
+
+    @property
+    def down_hint(self) -> str:
+        """What to type where it has no processes, and what is still there."""
+        if self.kept is None or not self.kept.reports:
+            return (
+                "%jaxcluster restart starts them again, with empty ranks; %jaxcluster stop gives "
+                "the cluster up."
+            )
+        return (
+            f"The variables of {name_ranks(self.kept.reports)} are saved: %jaxcluster restart "
+            "brings them back, %jaxcluster stop gives them up."
+        )
+
+    @property
+    def sent(self) -> list[RunningCell]:
+        """The cells that this process has sent to these ranks, but for older ones that ended."""
+        return list(self._background)
+
+    # ------------------------------------------------------------------ cells
+
+    def run(
+        self,
+        source: str,
+        *,
+        ranks: Sequence[int] | None = None,
+        timeout_s: float | None = None,
+        execution_count: int | None = None,
+        shown_ranks: Sequence[int] | None = None,
+        on_output: Listener | None = None,
+        on_notice: Callable[[str], None] | None = None,
+        show: bool = True,
+    ) -> CellRecord:
+        """Run a cell on all ranks (or ``ranks``) and return when all have ended it.
+
+        Args:
+          source: IPython code.
+          timeout_s: interrupt the ranks that are still in the cell after so many seconds.
+          execution_count: the cell's number, for tracebacks and ``Out``.
+          shown_ranks: whose file descriptors are read too; the first rank by default.
+          on_output: called with each output and reply as it comes, on this thread.
+          on_notice: told of the first error while other ranks still run, and who is waited for.
+          show: without ``on_output``: print what the first rank prints.
+
+        Raises:
+          CellFailed: it raised on some ranks. The first error is shown at once; the other ranks
+            get 2 s to end, and are interrupted then.
+          RankDied: a rank's process ended.
+          RankHung: some ranks did not answer an interrupt.
+        """
+        on_output = on_output or (_print_first if show else None)
+        options = CellOptions(ranks, timeout_s, execution_count, shown_ranks, on_output, on_notice)
+        return self._submit(source, options).wait()
+
+    def submit(
+        self,
+        source: str,
+        *,
+        ranks: Sequence[int] | None = None,
+        timeout_s: float | None = None,
+        execution_count: int | None = None,
+        shown_ranks: Sequence[int] | None = None,
+        on_output: Listener | None = None,
+        on_notice: Callable[[str], None] | None = None,
+        cell_id: str = "",
+    ) -> RunningCell:
+        """Like ``run``, without waiting: ``wait`` on what it returns.
+
+        Another notebook's turn to hand out a cell, or to mend the ranks, is waited for.
+
+        Args:
+          cell_id: Jupyter's, for the panel.
+        """
+        options = CellOptions(
+            ranks, timeout_s, execution_count, shown_ranks, on_output, on_notice, cell_id
+        )
+        return self._submit(source, options)
+
+    def _submit(self, source: str, options: CellOptions) -> RunningCell:
+        with self._changing:
+            cell = self._send(source, options)
+        events.tell(cell)
+        return cell
+
+    def _send(self, source: str, options: CellOptions) -> RunningCell:
+        self._check_open()
+        if options.timeout_s is not None:
+            check_seconds("A cell's time limit", options.timeout_s, "%%spmd --timeout 60")
+        rewrite.check_depth(source)
+        source = rewrite.with_all_lines(source)
+        chosen = self.check_ranks(options.ranks)
+        shown = chosen[:1]
+        if options.shown_ranks is not None:
+            shown = self.check_ranks(options.shown_ranks)
+        number, cell_id = options.execution_count, options.cell_id
+        self._refuse_if_stuck(chosen)
+        self._refuse_if_diverged()
+        self.world.bring_code()
+        sink = Sink()
+        with self._turn(chosen, options.on_notice) as seq:
+            request = wire.CellRequest(
+                seq=seq,
+                source=source,
+                execution_count=seq if number is None else number,
+                ranks=chosen,
+                shown_ranks=shown,
+                cell_id=cell_id,
+            )
+            each = {r: dataclasses.replace(request, after=seq.after[r]) for r in chosen}
+            ids = self.link.request_each(each, "cell", sink=sink)
+        record = CellRecord(seq, request.execution_count, source, chosen, cell_id=cell_id)
+        self.last = record
+        cell = RunningCell(self, record, sink, ids, options.timeout_s, options.on_output)
+        cell.on_notice = options.on_notice
+        self._background = [c for c in self._background if not c.done] + [cell]
+        return cell
+
+    @contextlib.contextmanager
+    def _turn(self, ranks: Sequence[int], say: Callable[[str], None] | None) -> Iterator[Turn]:
+        """The turn to hand out a cell. Where there is none any more: why, as is known by then."""
+        with contextlib.ExitStack() as stack:
+            try:
+                turn = stack.enter_context(self.world.turns.take(ranks, say))
+            except NoCluster:
+                self._check_open()
+                raise
+            yield turn
+
+    @property
+    def cells(self) -> list[RunningCell]:
+        """The cells of this process that have not ended on all their ranks."""
+        return [cell for cell in self._background if not cell.done]
+
+    def _check_open(self) -> None:
+        if self.down:
+            raise NoCluster(self.down, self.down_hint)
+        if self.closed or self._is_ending:
+            raise NoCluster(f"Cluster {self.name!r} is stopped.", "%jaxcluster start -n 4")
+        if unreachable := self.world.unreachable:
+            why = "; ".join(f"{host}: {why}" for host, why in unreachable.items())
+            raise NoCluster(
+                f"Hosts can't be reached from here, so the cell was not run ({why}).", self._again
+            )
+        if self.dead:
+            rank, facts = next(iter(sorted(self.dead.items())))
+            dead = sorted(self.dead)
+            told = (
+                f"{name_ranks(dead).capitalize()} died ({facts['why']}), so the cell was not run."
+            )
+            said = f"The end of rank {rank}'s log: {self.world.log_excerpt(rank)}"
+            when = f"when {name_ranks(dead)} died"
+            raise RankDied(told, self.recover(said, told=told, when=when), dead)
+        if self.coordinator_died:  # this jax's ranks outlive it
+            told = f"JAX's coordinator died ({self.coordinator_died}), so the cell was not run."
+            raise RankDied(told, self.recover(told=told, when="when JAX's coordinator died"), [])
+
+    def _refuse_if_diverged(self) -> None:
+        """No number may be computed by mismatched collectives."""
+        if self.divergence is not None:
+            raise Divergence(
+                f"The ranks have diverged, so no cell can run.\n{self.divergence}",
+                RESTART_HINT,
+                self.divergence,
+            )
+
+    def _refuse_if_stuck(self, ranks: Sequence[int]) -> None:
+        """A rank that did not answer an interrupt must have come back before the next cell."""
+        given_up = {r for c in self._background for r in c.silent if r in ranks}
+        if not given_up:
+            return
+        still = ("running", "silent")
+        busy = [s for s in self.status() if s.rank in given_up and s.state in still]
+        if busy:
+            places = ", ".join(
+                f"rank {s.rank} in cell [{s.cell}] line {s.line}"
+                if s.state == "running"
+                else f"rank {s.rank}, which gives no sign of life"
+                for s in busy
+            )
+            raise RankHung(
+                f"Still running after an interrupt: {places}.",
+                f"%jaxcluster interrupt tries again. {RESTART_HINT}",
+                [s.rank for s in busy],
+            )
+        for cell in self._background:
+            cell.silent = ()
+
+    @property
+    def _again(self) -> str:
+        """What to type where hosts that may live can't be reached."""
+        return (
+            "The cluster is not known to have ended, and nothing of it was cleared away. Once they "
+            f"can be reached: {self._how_to_attach}"
+        )
+
+    @property
+    def _how_to_attach(self) -> str:
+        way = self.world.way
+        return f"%jaxcluster attach {self.name}" + (f" {way.typed}" if way is not None else "")
+
+    @property
+    def can_restart(self) -> bool:
+        """Whether its processes can be replaced from here: by whom it was started."""
+        return self.world.processes is not None and not (self.closed or self._is_ending)
+
+    @property
+    def _is_ending(self) -> bool:
+        return self.life.state is State.ENDING
+
+    def recover(self, said: str = "", *, told: str = "", when: str = "", undo: bool = False) -> str:
+        """After a death or a hang for good: what was done about it, as ``recovery`` has it.
+
+        Args:
+          said: what stands before it.
+          told: what has happened, for whoever stops this: all else that was to be said is not.
+          when, undo: see ``restart``.
+
+        Raises:
+          CellInterrupted: it was stopped.
+        """
+        stopped = self.closed or self._is_ending  # by another thread or process, under the cell
+        hint = "%jaxcluster restart gives it new processes with the variables that live."
+        if self.down:
+            hint = f"{self.down}\n{self.down_hint}"
+        elif stopped:
+            hint = "%jaxcluster start starts another."
+        elif self.world.unreachable:
+            hint = self._again
+        elif self.world.processes is None:
+            hint = (
+                "The notebook that started it can restart it; "
+                f"{self._how_to_attach} connects to its new processes then."
+                if self.record.owner
+                else "%jaxcluster stop ends it; %jaxcluster start starts another."
+            )
+        elif self.recovery == "auto":
+            try:
+                with self._changing:  # another thread may have done it just now
+                    if self.is_broken:
+                        hint = self.restart(when=when, undo=undo)
+                    else:
+                        hint = self.recovered
+            except JaxClusterError as error:
+                hint = f"Recovery failed: {error}"
+            except CellInterrupted as stop:
+                raise CellInterrupted("\n".join(filter(None, [told, str(stop)]))) from None
+        return "\n".join(filter(None, [said, hint]))
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the process that it ends with has given it new processes since."""
+        with contextlib.suppress(NoCluster):
+            return registry.read(self.name).created_ns != self.record.created_ns
+        return False
+
+    def strict(self, on: bool) -> None:
+        """Check every multi-process launch before it is issued (some 2 ms each), or no longer.
+
+        Ranks that are about to launch different programs then raise at the line, with nothing
+        launched.
+        """
+        self._check_open()
+        epoch = f"{time.time_ns():x}" if on else None
+        self.world.ask(range(self.num_processes), "strict", {"epoch": epoch}, timeout_s=10.0)
+        self.world.is_strict = on
+        events.tell()
+
+    def resync(self) -> str:
+        """Bring the ranks back into lockstep, the mildest way that works; returns what was done.
+
+        Raises:
+          RecoveryError: no way works; ``restart(clean=True)`` gives it empty ranks.
+        """
+        with self._changing:
+            if self.down:
+                return self.restart()
+            self._check_not_closed()
+            self.recovered = self._resync()
+        events.tell()
+        return self.recovered
+
+    def _resync(self) -> str:
+        started = time.monotonic()
+        replay = recovery.Replay(self.link)
+        if not self.dead and recovery.bring_back(self.world.turns, self.link, replay):
+            self.world.counts.clear()
+            self.world.divergence = None
+            return replay.told(time.monotonic() - started, "All variables are kept.")
+        return self.restart()
+
+    def undo(self) -> str:
+        """Take back what the last cell did to the ranks' variables; returns what was done.
+
+        Raises:
+          UsageError: it can't be taken back; why is said, and nothing was changed.
+        """
+        self._check_not_closed()
+        if self.last is None:
+            raise UsageError(
+                "No cell of this notebook has run on this cluster.", "%%spmd runs one."
+            )
+        number = self.last.execution_count
+        cell = f"Cell [{number}]"
+        if self.cells:
+            raise UsageError(f"{cell} has not ended.", "%jaxcluster interrupt stops it.")
+        ranks = [rank for rank in self.last.ranks if rank not in self.dead]
+        undone = undoing.undo(self.link, self.world.turns, self.last.seq, number, ranks)
+        if undone.refused:
+            raise UsageError(f"{cell} can't be undone: {undone.refused}.")
+        return undone.told(cell)
+
+    def limit_undo(self, nbytes: int | None) -> int:
+        """How many bytes of a device may be kept for ``undo``; returns the most on any rank.
+
+        Args:
+          nbytes: 0: nothing is kept, and no cell can be undone. None: a quarter of its memory.
+        """
+        self._check_open()
+        answers = self.world.ask(range(self.num_processes), "undo_limit", {"nbytes": nbytes})
+        self.undo_nbytes = nbytes
+        return max(int(event.body["nbytes"]) for event in answers.values())
+
+    def reports(self, launches: int = 256) -> dict[int, wire.RankReport]:
+        """Each rank's stack and last launches, also while it runs or hangs."""
+        self._check_not_closed()
+        return recovery.ask_reports(self.link, launches=launches)
+
+    def interrupt(self, ranks: Sequence[int] | None = None) -> list[int]:
+        """Interrupt whatever the ranks run now; returns those that were running something.
+
+        While it is being given new processes it is a press of the stop button.
+        """
+        if self.is_restarting:
+            self.press_stop()
+            return []
+        self._check_not_closed()
+        answers = self.link.gather(
+            self.check_ranks(ranks), "interrupt", {"seq": None}, timeout_s=ASK_S
+        )
+        return sorted(r for r, event in answers.items() if event.op == "reply" and event.body)
+
+    def _check_not_closed(self) -> None:
+        if self.is_restarting and self.closed:
+            raise NoCluster(
+                f"Cluster {self.name!r} is being given new processes.", "Wait until it has them."
+            )
+        if self.down:
+            raise NoCluster(self.down, self.down_hint)
+        if self.closed:
+            raise NoCluster(f"Cluster {self.name!r} is stopped.", "%jaxcluster start -n 4")
+
+    # ------------------------------------------------------------------ values
+
+    def push(self, values: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
+        """Bind names on the ranks. See ``jaxcluster.cluster.transfer.push``."""
+        from jaxcluster.cluster import transfer  # with numpy, which a shell command has no use for
+
+        if not self.closed:
+            self.world.bring_code()  # of which the values' classes may be
+        transfer.push(self.world, values, ranks)
+        for rank in self.check_ranks(ranks):
+            if rank in self.world.names:
+                self.world.names[rank] |= set(values)
+
+    def pull(self, name: str) -> Any:
+        """A rank-0 name's value, arrays whole, as numpy. See ``transfer.pull``."""
+        from jaxcluster.cluster import transfer  # with numpy, which a shell command has no use for
+
+        return transfer.pull(self.world, name)
+
+    def layout(self, name: str) -> ArrayLayout | TreeLayout:
+        """Which device holds which part of a rank-side array, or of the arrays of a pytree.
+
+        Args:
+          name: a variable, or a part of one: ``"params['w']"``.
+
+        Raises:
+          UsageError: no rank has it, or it holds no array.
+        """
+        from jaxcluster.cluster import (
+            array_queries,  # with numpy, which a shell command has no use for
+        )
+
+        return array_queries.look(self.world, name)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.pull(name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.push({name: value})
+
+    # ------------------------------------------------------------------ supervision
+
+    def _on_push(self, event: Event) -> None:
+        if self.on_push is not None:
+            self.on_push(event)
+
+    def _forget_recovery(self) -> None:
+        """What was done about an earlier death says nothing of this one. Any thread."""
+        self.recovered = ""
+
+    def _end_with_others(self) -> None:
+        """Another process has stopped it: what that leaves is cleared away. Any thread."""
+        self.life.become(State.ENDING, only={State.RUNNING, State.RESTARTING})
+        threading.Thread(target=self.stop, name="jaxcluster-stop", daemon=True).start()
+
+
+def _print_first(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
+    """Show the first rank's text as a script's own."""
+    if isinstance(what, wire.RankOutput) and what.rank == record.ranks[0]:
+        if what.kind == "stream":
+            print(what.content["text"], end="", flush=True)
+        elif what.kind in ("display_data", "execute_result"):
+            print(what.content["data"].get("text/plain", ""), flush=True)

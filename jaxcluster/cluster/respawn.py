@@ -1,0 +1,308 @@
+"""New processes for a cluster, on a thread of its own that no stop button can tear apart.
+
+Python raises a KeyboardInterrupt wherever the main thread happens to be. So all that must not be
+left half done is done on another thread, in this order: save the ranks' variables, end the old
+processes, start new ones, restore. The thread that asked for it waits, passes on how far it has
+come, and hears the stop button:
+
+- while the variables are being saved, a stop gives it up: nothing was ended, nothing is lost;
+- later the first stop is told what goes on, and the second one leaves it. What is there then is a
+  cluster without processes that keeps what was saved, and ``%jaxcluster restart`` goes on from
+  there. The same is left where the new processes don't come up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from jaxcluster.cluster import events, restart
+from jaxcluster.cluster.starting import Starting
+from jaxcluster.errors import CellInterrupted, JaxClusterError, LaunchError, NoCluster, RankDied
+from jaxcluster.records.kept import Kept
+
+if TYPE_CHECKING:
+    from jaxcluster.cluster import Cluster
+
+Say = Callable[[str], None]
+
+GIVEN_UP = (
+    "Stopped while the ranks' variables were being saved. Nothing was ended and nothing is lost: "
+    "the processes that live run on with their variables."
+)
+
+
+class GivenUp(Exception):
+    """It is to end here: stop was pressed, or the cluster is stopped for good."""
+
+
+class Respawn:
+    """One cluster's new processes.
+
+    Args:
+      clean: restore nothing.
+      when: when names were lost that are lost, as in "in cell [3]".
+      undo: names that the last cell has bound are to be what they were before it.
+
+    Attributes:
+      restored: what came back, once it is done; None for a clean one.
+    """
+
+    def __init__(
+        self, cluster: Cluster, *, clean: bool = False, when: str = "", undo: bool = False
+    ) -> None:
+        self.cluster = cluster
+        self.clean = clean
+        self.when = when
+        self.undo = undo
+        self.restored: restart.Restored | None = None
+        self._kept: Kept | None = cluster.kept
+        self._nothing_to_lose = cluster.closed  # as it is now: it has no processes to be ended
+        self._why_down = cluster.life.why
+        self._starting: Starting | None = None
+        self._is_replacing = False  # the old processes are ended, or about to be
+        self._was_told = False
+        self._is_given_up = False
+        self._stopped_for_good = False
+        self._deciding = threading.Lock()  # held while a stop is weighed against the next step
+        self._error: BaseException | None = None
+        self._began = time.perf_counter()
+        self._ended = threading.Event()
+        self._heard = threading.Condition()
+        self._lines_heard = 0
+        # To the thread that waits: a line to pass on, a stop that was pressed, or the end. Its put
+        # is one call of C, so a signal handler may interrupt another in it.
+        self._inbox: queue.SimpleQueue[str | _Sign] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="jaxcluster-respawn", daemon=True)
+
+    def carry_through(self, progress: Say | None = None, notice: Say | None = None) -> None:
+        """Do it, and return when it is done. A stop button that is pressed meanwhile is heard.
+
+        Args:
+          progress: told, on this thread, how far it has come.
+          notice: told what a stop that came too late to give it up has met; stderr by default.
+
+        Raises:
+          CellInterrupted: it was stopped; the message says what the cluster is now.
+          NoCluster: another thread has stopped the cluster.
+          JaxClusterError: it failed. ``cluster.down`` says then whether it has processes.
+        """
+        try:
+            with presses(self.press):
+                self._thread.start()
+                raised = self._listen(progress or _ignore, notice or _to_stderr)
+        finally:
+            if self._thread.ident is not None and not self._ended.is_set():
+                self.give_up()  # it listens no more: a second KeyboardInterrupt in the first one's
+                self._ended.wait()
+        if self._error is not None:
+            raise raised or self._error
+
+    def _listen(self, progress: Say, notice: Say) -> BaseException | None:
+        """Pass on what the other thread says, until it has ended; returns what that raised."""
+        raised: BaseException | None = None
+        while True:
+            try:
+                what = self._inbox.get()
+                if what is _DONE:
+                    return raised
+                if what is _PRESSED:
+                    self._weigh_stop(notice)
+                elif isinstance(what, str):
+                    try:
+                        progress(what)
+                    finally:
+                        self._line_was_heard()
+            except KeyboardInterrupt:  # where SIGINT has a handler that is not Python's own
+                self.press()
+            except BaseException as error:
+                raised = error
+                self.give_up()
+
+    def press(self) -> None:
+        """The stop button. Any thread, and signal handlers."""
+        self._inbox.put(_PRESSED)
+
+    def stop_for_good(self) -> None:
+        """The cluster is being stopped: end it, and wait until it has ended. Any other thread."""
+        self._stopped_for_good = True
+        self.give_up()
+        if threading.current_thread() is not self._thread:
+            self._ended.wait()
+
+    def give_up(self) -> None:
+        """End it at its next step or wait."""
+        with self._deciding:
+            self._is_given_up = True
+            starting = self._starting
+        if starting is not None:
+            starting.cancel()
+        with self._heard:
+            self._heard.notify_all()
+
+    def _weigh_stop(self, notice: Say) -> None:
+        with self._deciding:
+            leave = self._was_told or not self._is_replacing or self._nothing_to_lose
+            self._was_told = True
+        if leave:
+            self.give_up()
+            return
+        their = "" if self.clean else ", and their variables are saved"
+        notice(
+            f"The old processes have ended{their}: new ones are on their way. "
+            "Stop again to leave it at that.\n"
+        )
+
+    # ------------------------------------------------------------------ on its own thread
+
+    def _work(self) -> None:
+        try:
+            with events.going_on(self._say) as say:
+                self._replace(say)
+        except GivenUp:
+            self._error = self._describe_stop()
+        except BaseException as error:
+            self._error = error
+        finally:
+            events.tell()
+            self._ended.set()
+            self._inbox.put(_DONE)
+
+    def _replace(self, say: Say) -> None:
+        cluster = self.cluster
+        if not self.clean and self._kept is None and not self._nothing_to_lose:
+            say("saving the ranks' variables ...")
+            cluster.world.end_hung(self._check)
+            cells = [cell.record for cell in cluster.sent]
+            self._kept = restart.save(cluster.world, cells, self._check, self.undo)
+        with self._deciding:
+            given_up = self._is_given_up
+            self._is_replacing = not given_up
+        if given_up:
+            if self._kept is not None and self._kept is not cluster.kept:
+                self._kept.remove()
+            if self._nothing_to_lose:
+                cluster.leave_down(self._why_down)
+            raise GivenUp
+        if self._kept is not None:
+            cluster.kept = self._kept
+        try:
+            self._try_twice(say)
+        except BaseException as error:
+            if self._is_given_up:
+                cluster.leave_down("their start was stopped")
+                raise GivenUp from None
+            cluster.leave_down("new ones did not come up")
+            if isinstance(error, JaxClusterError):
+                error.hint = f"{error.hint}\n{cluster.down} {cluster.down_hint}".lstrip()
+            raise
+        if cluster.kept is not None:
+            cluster.kept.remove()
+            cluster.kept = None
+        cluster.recovered = "All variables of the ranks are gone."
+        if self.restored is not None:
+            cluster.recovered = str(self.restored)
+
+    def _try_twice(self, say: Say) -> None:
+        """A rank that dies meanwhile costs a second try, and no more."""
+        try:
+            self._start_and_restore(say)
+        except (LaunchError, RankDied) as error:
+            self._check()
+            say(f"{error.message.partition(chr(10))[0]} Once more ...")
+            self._start_and_restore(say)
+
+    def _start_and_restore(self, say: Say) -> None:
+        cluster = self.cluster
+        cluster.respawn(say, self._watch)
+        self._check()
+        if self.clean or self._kept is None:
+            return
+        if self._kept.reports:
+            say("restoring the variables ...")
+        restored = restart.restore(
+            cluster.world, self._kept, self.when or "in a restart", self._check
+        )
+        self.restored = replace(restored, seconds=time.perf_counter() - self._began)
+
+    def _watch(self, starting: Starting | None) -> None:
+        """The start that goes on now; None while it waits for its turn."""
+        with self._deciding:
+            self._starting = starting
+        self._check()
+
+    def _check(self) -> None:
+        if self._is_given_up:
+            raise GivenUp
+
+    def _say(self, line: str) -> None:
+        """Have the waiting thread pass a line on, and go on when it has."""
+        self._inbox.put(line)
+        with self._heard:
+            self._heard.wait_for(lambda: self._lines_heard > 0 or self._is_given_up)
+            self._lines_heard = max(0, self._lines_heard - 1)
+        self._check()
+
+    def _line_was_heard(self) -> None:
+        with self._heard:
+            self._lines_heard += 1
+            self._heard.notify_all()
+
+    # ------------------------------------------------------------------ messages
+
+    def _describe_stop(self) -> BaseException:
+        cluster = self.cluster
+        if self._stopped_for_good:
+            return NoCluster(
+                f"Cluster {cluster.name!r} was stopped meanwhile.", "%jaxcluster start -n 4"
+            )
+        if not cluster.down:
+            hint = "%jaxcluster restart does it again."
+            return CellInterrupted(f"{GIVEN_UP}\n{hint}")
+        return CellInterrupted(f"{cluster.down}\n{cluster.down_hint}")
+
+
+class _Sign:
+    """What is not a line."""
+
+
+_PRESSED, _DONE = _Sign(), _Sign()
+
+
+def _ignore(line: str) -> None:
+    """For who does not want to know how far it has come."""
+
+
+def _to_stderr(line: str) -> None:
+    print(line, end="", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def presses(press: Callable[[], None]) -> Iterator[None]:
+    """While it lasts, SIGINT calls ``press`` in place of raising a KeyboardInterrupt somewhere.
+
+    Only on the main thread, which alone hears it, and where nobody else handles it.
+    """
+    alone = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if not alone:
+        yield
+        return
+
+    def pressed(signum: int, frame: Any) -> None:
+        press()
+
+    signal.signal(signal.SIGINT, pressed)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,0 +1,705 @@
+"""One cell's course: what comes from the ranks is passed on, and what must be done is done.
+
+``health`` says when to interrupt whom and when to ask the ranks where they are, ``diagnose`` what
+their answers mean, and ``recovery`` brings them back into lockstep.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import dataclasses
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from jaxcluster import wire
+from jaxcluster.cluster import events, recovery, selfcheck, silence, undoing
+from jaxcluster.cluster.restart import Restored
+from jaxcluster.cluster.world import World
+from jaxcluster.errors import RESTART_HINT, CellInterrupted
+from jaxcluster.model import (
+    deadlock,
+    diagnose,
+    explain,
+    findings,
+    health,
+    lockstep,
+    notices,
+    paused,
+    verdict,
+)
+from jaxcluster.model.outputs import CellRecord
+from jaxcluster.ranks import begin_ranks, name_ranks
+from jaxcluster.wire.link import Event, Sink
+
+NOTICE_AFTER_S = 0.1
+SUSPECTED_S = 2.0  # before it is said that ranks wait for a launch that may still come
+FOREIGN_S = 4.0  # that another cell's notebook gets to mend what went wrong in it
+AGAIN_S = 0.1  # between looks at ranks that have ended a cell with uneven counts
+STILL_WORKING_S = 5.0  # before it is said who a cell waits for; then ever more rarely
+REPLAY_AFTER_S = 0.2  # that interrupted ranks get to leave by themselves
+Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class CellOptions:
+    """How a cell is to be run: see ``Cluster.run``. ``cell_id`` is Jupyter's, for the panel."""
+
+    ranks: Sequence[int] | None = None
+    timeout_s: float | None = None
+    execution_count: int | None = None
+    shown_ranks: Sequence[int] | None = None
+    on_output: Listener | None = None
+    on_notice: Callable[[str], None] | None = None
+    cell_id: str = ""
+
+
+class Owner(Protocol):
+    """Whose cell it is: a ``Cluster``, as far as a cell knows it."""
+
+    recovered: str
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def world(self) -> World: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def can_restart(self) -> bool: ...
+    @property
+    def recovery(self) -> str: ...
+    @property
+    def restored(self) -> Restored | None: ...
+    def press_stop(self) -> None: ...
+    def recover(self, said: str, *, told: str, when: str, undo: bool) -> str: ...
+
+
+class RunningCell:
+    """A cell on its way. ``wait`` returns its record or raises, as ``Cluster.run`` does.
+
+    Attributes:
+      record: what has come so far.
+      started: when it was sent, by ``time.monotonic``.
+      silent: ranks that did not answer an interrupt.
+      report: the certain finding, if the cell could not end or its numbers are wrong.
+      evidence: what the ranks said when it was found.
+      recovered: what was done about it; "" while nothing was.
+      on_notice: is told of the first error while other ranks still run.
+    """
+
+    def __init__(
+        self,
+        cluster: Owner,
+        record: CellRecord,
+        sink: Sink,
+        ids: Sequence[str],
+        timeout_s: float | None,
+        on_output: Listener | None,
+    ) -> None:
+        self.cluster = cluster
+        self.record = record
+        self.silent: tuple[int, ...] = ()
+        self.done = False
+        self.report: findings.Report | None = None
+        self.evidence: Mapping[int, wire.RankReport] = {}
+        self.on_notice: Callable[[str], None] | None = None
+        self._recovered = ""
+        self._undone: undoing.Undone | None = None  # what became of what it did
+        self._aborted_at: float | None = None  # when it was first interrupted, or found diverged
+        self._stopped: CellInterrupted | None = None  # in the recovery at its end, on a thread
+        self._places: list[str] = []  # where the ranks were when their time was up
+        self._replay: recovery.Replay | None = None
+        self._replay_at: float | None = None
+        self._unsettled = False  # the ranks are being brought back, and not yet found in lockstep
+        self._silences = silence.Silences(cluster.world.look_at, cluster.world.why_unseen)
+        self._interrupts: set[str] = set()
+        self._sink = sink
+        self._ids = ids
+        self._on_output = on_output
+        self.started = time.monotonic()
+        self._watch = health.CellWatch(record.ranks, self.started, timeout_s)
+        self._ended: threading.Event | None = None  # where it is carried through on a thread
+        self._before: Mapping[int, wire.RankReport] = {}  # what the ranks said at the last look
+        self._are_silent: set[int] = set()  # at the last look
+        self._paused: dict[int, str] = {}  # ranks that a person holds: in what
+        self._suspicion: findings.Suspicion | None = None
+        self._circle: list[str] = []  # one that is not certain
+        self._foreign_since: float | None = None  # another cell's finding is in the way
+        self._left_early = False  # the stop button was pressed again: no rank is waited for
+        self._killed: dict[int, str] = {}  # ranks whose processes were ended, and why
+        self._noticed = False
+        self._next_notice_at = STILL_WORKING_S
+        self._notice_at: float | None = None
+        self._listener_error: Exception | None = None
+
+    def wait(self) -> CellRecord:
+        """Carry the cell through: show what comes, interrupt whom the watch says."""
+        if self._ended is None:
+            self._carry()
+        else:
+            self._await(self._ended)
+        if (say := self.on_notice) is not None:
+            for line in notices.faults(self.record):
+                say(line)
+        if self._stopped is not None:
+            raise self._stopped
+        if (error := verdict.verdict(self._end())) is not None:
+            raise error
+        if self._listener_error is not None:
+            raise self._listener_error
+        return self.record
+
+    def run_in_background(self, when_done: Callable[[CellRecord], None]) -> None:
+        """Carry the cell through on a thread; ``when_done`` is called there at its end."""
+
+        ended = self._ended = threading.Event()
+
+        def carry() -> None:
+            try:
+                try:
+                    self._carry()
+                except CellInterrupted as stop:  # while it waited for new processes
+                    self._stopped = stop
+                when_done(self.record)
+            finally:
+                ended.set()
+
+        # A copy of the context keeps displays on the thread under the cell that started it.
+        run = contextvars.copy_context().run
+        threading.Thread(target=run, args=(carry,), daemon=True).start()
+
+    @property
+    def _world(self) -> World:
+        """The ranks as they are now: a recovery at its end replaces them."""
+        return self.cluster.world
+
+    @property
+    def interrupted(self) -> tuple[int, ...]:
+        """The ranks that were interrupted, whether or not they have ended the cell."""
+        return self._watch.interrupted
+
+    @property
+    def paused(self) -> frozenset[int]:
+        """The ranks that a person holds, in a debugger or by a question."""
+        return self._watch.paused
+
+    @property
+    def recovered(self) -> str:
+        return self._recovered
+
+    def stop(self) -> None:
+        """Interrupt the cell's ranks, as the stop button does; ``wait`` then says how it ended."""
+        self.cluster.press_stop()  # it may be at its end already, waiting for new processes
+        self._sink.put(Event(-1, "stop", "", None))
+
+    def _await(self, ended: threading.Event) -> None:
+        # Not Thread.join: after a KeyboardInterrupt in it the thread counts as ended (Python 3.11).
+        while not ended.is_set():
+            try:
+                ended.wait(0.2)
+            except KeyboardInterrupt:
+                self.stop()
+
+    def _carry(self) -> None:
+        if self.done:
+            return
+        try:
+            while not self._watch.finished:
+                # Wherever the stop button hits, the ranks are told, and waited for.
+                try:
+                    self._feed(self._next())
+                except KeyboardInterrupt:
+                    self._feed(health.StopPressed())
+        finally:
+            self.record.seconds = time.monotonic() - self.started
+            self._world.link.forget(self._ids)
+            try:
+                self._settle()
+            except KeyboardInterrupt:
+                self._leave_unsettled()
+                raise
+            finally:
+                self.done = True
+                events.tell()
+
+    def _next(self) -> health.Event:
+        times = (self._watch.deadline(), self._notice_at, self._replay_at)
+        deadlines = [t for t in times if t is not None]
+        timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        try:
+            return self._take(self._sink.get(timeout=timeout))
+        except queue.Empty:
+            return health.Tick()
+
+    def _feed(self, event: health.Event) -> None:
+        now = time.monotonic()
+        self._left_early |= isinstance(event, health.StopPressed) and bool(self.interrupted)
+        for instruction in self._watch.feed(event, now):
+            match instruction:
+                case health.Interrupt(ranks, why):
+                    if why == "timeout":
+                        self._places = self._ask_places(ranks)
+                    if why == "error" and self.report is None:  # the last moment to see why
+                        names = recovery.assigned_names(self.record.source)
+                        self._find(recovery.ask_reports(self._world.link, names, launches=256))
+                    self._silences.look(ranks)
+                    self._interrupt(ranks, spare=why not in ("stop", "timeout"))
+                    if why != "death":
+                        selfcheck.prepare(self._world.link)  # while they leave the cell
+                    events.tell()
+                    self._replay_at = now + REPLAY_AFTER_S
+                case health.Poll():
+                    self._poll()
+                    self._watch.polled(time.monotonic())
+                case health.SayUnanswered(ranks):
+                    self._say_unanswered(ranks)
+                case health.Finish(silent):
+                    self.silent = silent
+        if self.report is not None and self.report.is_hopeless:
+            self._replay_at = None  # to launch more would only make it longer
+        if self._replay_at is not None and now >= self._replay_at:
+            # Ranks that sit in a collective may answer the interrupt only once it completes.
+            self._replay = self._replay or self._new_replay()
+            self._replay.step(silence.ANSWER_S)
+            if self._replay.stuck:  # nothing will release them
+                self._watch.answer_s = min(self._watch.answer_s, health.HOPELESS_ANSWER_S)
+            self._replay_at = time.monotonic() + REPLAY_AFTER_S
+        if self._notice_at is not None and now >= self._notice_at and not self._watch.finished:
+            self._notice_at = None
+            if self.on_notice is not None:
+                self.on_notice(
+                    notices.first_error(
+                        self.record,
+                        self._watch.open_ranks,
+                        self._watch.grace_s,
+                        self._world.hosts,
+                    )
+                )
+
+    def _take(self, event: Event) -> health.Event:
+        if event.id in self._interrupts:
+            left = event.op == "reply" and event.body == "left"
+            return health.Leaving(event.rank) if left else health.Tick()
+        if event.op == "output":
+            output = wire.parse(wire.RankOutput, event.body)
+            self.record.add_output(output)
+            self._tell(output)
+            return health.Tick()
+        if event.op == "stop":
+            return health.StopPressed()
+        if event.op == "paused":
+            self._paused[event.rank] = event.body["kind"]
+            events.tell()
+            return self._held()
+        if event.op == "died":
+            self.record.records[event.rank].died = event.body["why"]
+            events.tell()
+            if self.on_notice is not None:
+                self.on_notice(f"Rank {event.rank} died: {event.body['why']}.\n")
+            return health.Died(event.rank)
+        if event.op in ("error", "mismatch"):
+            body = event.body
+            error = wire.ErrorInfo(body["ename"], body["message"], [])
+            reply = wire.CellReply(event.rank, self.record.seq, "error", 0.0, error)
+        else:
+            reply = wire.parse(wire.CellReply, event.body)
+            if reply.names is not None:
+                self._world.hear_names(event.rank, reply.names)
+        self.record.add_reply(reply)
+        events.tell()
+        self._tell(reply)
+        if reply.status == "error" and not self._noticed:
+            # Equal errors come together; only one that the others don't share is told early.
+            self._noticed, self._notice_at = True, time.monotonic() + NOTICE_AFTER_S
+        return health.Replied(event.rank, reply.status)
+
+    def _tell(self, what: wire.RankOutput | wire.CellReply) -> None:
+        """Show what came. A listener that raises is told nothing more, and raises at the end.
+
+        The ranks run on whatever has befallen it: a closed pipe, an error of the user's own.
+        """
+        if self._on_output is None or self._listener_error is not None:
+            return
+        try:
+            self._on_output(self.record, what)
+        except Exception as error:
+            self._listener_error = error
+
+    def _poll(self) -> None:
+        """Ask all ranks where they are; a certain finding ends the cell."""
+        names = recovery.assigned_names(self.record.source)
+        # No output is shown meanwhile: for those that were silent before it is not waited as long.
+        wait_s = silence.ANSWER_S if self._are_silent else recovery.REPORT_S
+        reports = recovery.ask_reports(self._world.link, names, launches=256, timeout_s=wait_s)
+        self._are_silent = self._silent(reports)
+        self._paused = paused.kinds(report.state for report in reports.values())
+        if self._held().ranks != self._watch.paused:
+            self._watch.polled(time.monotonic())
+            self._feed(self._held())
+        self._find(reports)
+        if self.report is not None:
+            self._feed(health.Diagnosed(self.report.is_releasable))
+            return
+        self._silences.look(self._are_silent)
+        if self._suspicion is not None and self._suspicion.has("moment"):
+            self._feed(health.Suspected())
+        if self.on_notice is not None:
+            self._say_waiting(reports)
+
+    def _held(self) -> health.Paused:
+        return health.Paused(frozenset(rank for rank, kind in self._paused.items() if kind))
+
+    def _silent(self, reports: Mapping[int, wire.RankReport]) -> set[int]:
+        return set(self._watch.open_ranks) - set(reports) - set(self._world.dead)
+
+    def _say_waiting(self, reports: Mapping[int, wire.RankReport]) -> None:
+        """Now and then: who still works while others have ended, and who says nothing at all."""
+        waited = time.monotonic() - self.started
+        suspicion = self._suspicion
+        unsure = self._circle or (suspicion is not None and suspicion.has("background"))
+        first = SUSPECTED_S if unsure else 0.0
+        if self.on_notice is None or waited < min(
+            self._next_notice_at, first or self._next_notice_at
+        ):
+            return
+        held = {r: report.state for r, report in reports.items() if report.state.paused}
+        if any(state.seq == self.record.seq for state in held.values()):
+            return  # who debugs this cell, or is to answer it, knows whom it waits for
+        lines = paused.tell(held, self._world.hosts)
+        for rank, why in self._silences.why(sorted(self._silent(reports))).items():
+            if why.kind != "unknown":
+                lines.append(silence.tell(rank, why))
+        working = {r: reports[r] for r in self._watch.open_ranks if r in reports}
+        if self._circle:
+            lines += self._circle
+        elif suspicion is not None and not suspicion.has("moment"):
+            lines.append(explain.tell_suspicion(suspicion, waited))
+        elif self.record.replies and working:
+            lines += explain.tell_working(working, self.record.replies, waited, self._world.hosts)
+        if lines:
+            self._next_notice_at = 3 * waited
+            self.on_notice("\n".join(lines) + "\n")
+
+    def _find(self, reports: Mapping[int, wire.RankReport]) -> None:
+        """Keep the first certain finding in these reports that concerns this cell."""
+        record = self.record
+        ended = [r for r, report in reports.items() if self._has_ended(report.state)]
+        errors = {r: e for r, e in record.errors.items() if r in ended}
+        self._suspicion = None
+        if self._watch.why in ("stop", "timeout"):
+            return  # whatever is uneven now, the interrupt made it so
+        if self.report is not None:
+            return
+        found = diagnose.diagnose(
+            reports,
+            ended,
+            record.source,
+            record.execution_count,
+            errors,
+            record.ranks,
+            before=self._before,
+            expected=self._expected(),
+        )
+        self._before = reports
+        if isinstance(found, findings.Suspicion):
+            self._suspicion = found
+            found = None
+        if found is None:
+            found, unsure = deadlock.find(reports)
+            self._circle = unsure or self._circle
+        if found is not None and self._concerns(found):
+            self.report, self.evidence = found, reports
+            if found.is_hopeless and self.on_notice is not None:
+                self.on_notice("\n".join(found.lines[:-1]) + "\nThe cell is ended.\n")
+            self.cluster.recovered = ""
+            events.tell()
+
+    def _concerns(self, found: findings.Report) -> bool:
+        """Whether a finding is this cell's, or an earlier one's whose notebook does not mend it."""
+        if found.concerns(self.record.seq):
+            return True
+        now = time.monotonic()
+        self._foreign_since = self._foreign_since or now
+        return found.cell_seq < self.record.seq and now > self._foreign_since + FOREIGN_S
+
+    def _expected(self) -> Mapping[int, int]:
+        return self._world.turns.last_cells()
+
+    def _new_replay(self) -> recovery.Replay:
+        return recovery.Replay(self._world.link, self.record.seq)
+
+    def _look_at_uneven_end(self) -> bool:
+        """The ranks have ended the cell with uneven counts: whether something is wrong with it.
+
+        Uneven alone says nothing: a thread may launch on all of them, or another cell may run. So
+        the ranks are looked at again until it is certain, or even, or a thread's business.
+        """
+        world, record = self._world, self.record
+        names = recovery.assigned_names(record.source)
+        deadline = time.monotonic() + recovery.SETTLE_S
+        while (now := time.monotonic()) < deadline:
+            reports = recovery.ask_reports(world.link, names)
+            self._find(reports)
+            if self.report is not None:
+                return True
+            counts = {rank: report.state.launches for rank, report in reports.items()}
+            if len(reports) == len(world.link.ranks) and lockstep.in_lockstep(counts):
+                world.counts.update(counts)
+                return False
+            if (suspicion := self._suspicion) is not None:
+                if not suspicion.has("moment") and not suspicion.has("cell"):
+                    if suspicion.has("background"):
+                        return False
+                elif suspicion.has("cell"):
+                    deadline = now + recovery.SETTLE_S
+                    self._say_waiting(reports)
+            elif self._foreign_since is not None:
+                return False  # the other cell's notebook sees to it
+            self._rest()
+        return True
+
+    def _rest(self) -> None:
+        """Wait a moment between looks; the stop button ends it."""
+        try:
+            event = self._sink.get(timeout=AGAIN_S)
+        except queue.Empty:
+            return
+        if event.op == "stop":
+            raise KeyboardInterrupt
+
+    def _has_ended(self, state: wire.RankState) -> bool:
+        """Whether a rank will launch nothing more in this cell; its reply may be on its way."""
+        if state.rank in self.record.replies:
+            return True
+        if state.state == "running" or state.queued:
+            return state.seq > self.record.seq
+        return state.rank not in self.record.ranks or state.ended >= self.record.seq
+
+    def _settle(self) -> None:
+        """After the cell: are the ranks in lockstep, and may what it assigned stay?"""
+        world, record = self._world, self.record
+        world.counts.update({r: reply.launches for r, reply in record.replies.items()})
+        waited = self._watch.answer_s >= health.ANSWER_S
+        can_end = bool(self.silent) and waited and not (self.cluster.closed or world.dead)
+        if can_end and self._end_hung() and not world.dead:
+            return
+        if self.cluster.closed:
+            return
+        ended = not (self._replay or self.report or self.silent or self._watch.interrupted)
+        whole = ended and lockstep.in_lockstep(world.counts)
+        if ended and not whole and not world.dead:
+            whole = not self._look_at_uneven_end()
+        if not (world.dead or whole or self._is_left_to_others()):
+            self._bring_back()
+        if self._was_aborted():
+            self._take_back()
+
+    def _is_left_to_others(self) -> bool:
+        """Whether nothing but an interrupt speaks for a check, and other cells run on the ranks."""
+        ran = self._replay is not None and self._replay.ran
+        if self.report or self.silent or ran or not lockstep.in_lockstep(self._world.counts):
+            return False
+        return any(s.state == "running" or s.queued for s in self._world.status())
+
+    def _bring_back(self) -> None:
+        """Say why the ranks have diverged, and bring them back."""
+        cluster, world = self.cluster, self._world
+        aborted_at = time.monotonic() if self._aborted_at is None else self._aborted_at
+        names = recovery.assigned_names(self.record.source)
+        reports = recovery.ask_reports(world.link, names)
+        self._find(reports)
+        replay = self._replay or self._new_replay()
+        replay.is_patient = self.report is not None
+        self._unsettled = True
+        if self.report is not None and self.report.is_hopeless:
+            how, replay.stuck = "", "they wait for each other"
+        else:
+            how = recovery.bring_back(world.turns, world.link, replay)
+        self._unsettled = False
+        if how == "replayed":
+            world.counts.update(replay.counts)
+            if self.report is not None or replay.ran:
+                seconds = time.monotonic() - aborted_at
+                self._recovered = replay.told(seconds, self._say_undone())
+            self.silent = ()
+        elif replay.is_under_way and self.report is None:
+            return  # a thread of the user's launches on: nobody can tell more now
+        elif how == "completed":
+            world.counts.clear()
+            self._recovered = (
+                "All of them have completed, and the ranks are in lockstep again. Don't trust what "
+                f"this cell printed. {self._say_undone()}"
+            )
+        elif not any(self._is_in_another_cell(s) for s in world.status()):
+            # Else that cell's end will settle it.
+            world.divergence = self.report or findings.unexplained(replay.stuck)
+            cluster.recovered = ""
+            self._take_back()
+            if cluster.recovery == "auto":
+                why = f"They could not be brought back in place: {replay.stuck}."
+                self._recovered = self._recover(str(self.report or ""), why)
+                self.silent = ()
+
+    def _was_aborted(self) -> bool:
+        """Whether it ended in a way that nobody can have meant, on some of its ranks."""
+        errors = self.record.errors.values()
+        return (
+            self.report is not None
+            or self._watch.why == "timeout"
+            or any(one.died for one in self.record.records.values())
+            or any(error.heard is not None for error in errors)  # strict mode
+        )
+
+    def _take_back(self) -> undoing.Undone:
+        """Undo the cell on all its ranks, once."""
+        if self._undone is None:
+            record, world = self.record, self._world
+            alive = [rank for rank in record.ranks if rank not in world.dead]
+            self._undone = undoing.undo(
+                world.link, world.turns, record.seq, record.execution_count, alive
+            )
+        return self._undone
+
+    def _say_undone(self, told: Iterable[str] = ()) -> str:
+        """What became of what the cell did. Of names that are ``told`` it was said."""
+        names = recovery.assigned_names(self.record.source)
+        return (
+            self._take_back()
+            .without(told)
+            .told("This cell", [name for name in names if name not in set(told)])
+        )
+
+    def _is_in_another_cell(self, state: wire.RankState) -> bool:
+        """A later one; or one before it, where this one was stopped before its turn."""
+        seq = self.record.seq
+        return state.seq > seq or state.queued > 0 or (state.state == "running" and state.seq < seq)
+
+    def _leave_unsettled(self) -> None:
+        """Stop was pressed before the ranks were known to be in lockstep: no cell may run now."""
+        world = self._world
+        settled = lockstep.in_lockstep(world.counts) and not self._unsettled
+        if not (self.cluster.closed or world.dead or settled):
+            why = "the stop button ended their replay"
+            world.divergence = world.divergence or self.report or findings.unexplained(why)
+
+    def _recover(self, told: str, said: str = "") -> str:
+        """What was done about a death or a hang for good, and about what the cell did."""
+        undone = self._take_back()  # before its values are saved
+        when = f"in cell [{self.record.execution_count}]"
+        line = self.cluster.recover(said, told=told, when=when, undo=not undone.refused)
+        restored = self.cluster.restored
+        if restored is not None and str(restored) in line:
+            return f"{line} {self._say_undone({*restored.older, *restored.lost})}"
+        return f"{line} {self._say_undone()}"
+
+    def _ask_places(self, ranks: Sequence[int]) -> list[str]:
+        names = recovery.assigned_names(self.record.source)
+        reports = recovery.ask_reports(self._world.link, names, launches=1)
+        record = self.record
+        return explain.tell_places(reports, ranks, record.source, record.execution_count)
+
+    def _interrupt(self, ranks: Sequence[int], spare: bool) -> None:
+        self._aborted_at = self._aborted_at or time.monotonic()
+        body = {rank: {"seq": self.record.seq, "spare": spare} for rank in ranks}
+        ids = self._world.link.request_each(body, "interrupt", sink=self._sink)
+        self._interrupts.update(ids)
+
+    def _end(self) -> verdict.Ending:
+        """How the cell has ended, once what can be recovered is."""
+        record, watch = self.record, self._watch
+        death = self._recover_from_death()
+        ending = verdict.Ending(
+            record, watch.why, watch.interrupted, watch.timeout_s, watch.grace_s,
+            self._world.hosts, death,
+        )  # fmt: skip
+        if death is not None:
+            return ending
+        world = self._world
+        return dataclasses.replace(
+            ending,
+            silent=self.silent,
+            unanswered=self._say_silent() if self.silent else (),
+            report=self.report,
+            is_diverged=world.divergence is not None,
+            recovered=self._recovered,
+            undone=self._say_undone() if self._undone is not None and not self._recovered else "",
+            places=self._places,
+            explain_missing=world.explain_missing,
+        )
+
+    def _recover_from_death(self) -> verdict.Death | None:
+        """Where ranks died, or were ended since they hung: what was done about it."""
+        record, hosts = self.record, self._world.hosts
+        died = {r: rec.died for r, rec in record.records.items() if rec.died}
+        if self._killed:
+            told = (
+                f"Cell [{record.execution_count}] was interrupted, and "
+                f"{name_ranks(self._killed, hosts)} did not answer for "
+                f"{self._watch.answer_s:g} s, so it was ended."
+            )
+            whys = [f"Rank {rank} {why}." for rank, why in sorted(self._killed.items())]
+            told = "\n".join([told, *whys])
+            return verdict.Death(told, self._recover(told), sorted(self._killed))
+        if died:
+            rank, why = next(iter(sorted(died.items())))
+            log_end = f"The end of rank {rank}'s log: {self._world.log_excerpt(rank)}"
+            told = f"{begin_ranks(died, hosts)} died in cell [{record.execution_count}]: {why}."
+            return verdict.Death(told, self._recover(told, log_end), sorted(died))
+        return None
+
+    def _say_silent(self) -> list[str]:
+        lines = self._tell_unanswered(self.silent)
+        return [*lines, f"%jaxcluster status shows them. {RESTART_HINT}"]
+
+    def _say_unanswered(self, ranks: Sequence[int]) -> None:
+        """Soon after a stop or a timeout: who is still waited for, and why."""
+        if self.on_notice is None:
+            return
+        if lines := self._tell_unanswered(ranks, with_leaving=False):
+            self.on_notice(
+                f"Interrupted {name_ranks(self._watch.interrupted)}. {' '.join(lines)} "
+                f"{self._watch.answer_s:g} s are given for an answer.\n"
+            )
+
+    def _tell_unanswered(self, ranks: Sequence[int], with_leaving: bool = True) -> list[str]:
+        """A sentence for each of these ranks: where it is, or why it says nothing."""
+        answers = self._world.link.gather(ranks, "state", timeout_s=silence.ANSWER_S)
+        whys = self._silences.why([rank for rank in ranks if rank not in answers])
+        lines = []
+        for rank in ranks:
+            event = answers.get(rank)
+            if event is None:
+                lines.append(f"Rank {rank} {whys[rank].message}.")
+            elif event.op == "reply":
+                state = wire.parse(wire.RankState, event.body)
+                where = f"cell [{state.cell}] line {state.line}" if state.line else state.frame
+                doing = f"it is in {where}" if state.seq == self.record.seq else "it has ended it"
+                if state.has_left:
+                    doing = "it has left the cell's code and is rendering its error"
+                if not with_leaving and (state.has_left or state.seq != self.record.seq):
+                    continue
+                lines.append(f"Rank {rank} has not answered the interrupt: {doing}.")
+        return lines
+
+    def _end_hung(self) -> bool:
+        """Rank processes that will never answer are ended, as dead ones are, where that is wanted.
+
+        On a busy machine it is waited until it is clear which these are. Returns whether there are
+        such ranks: nothing can be settled with them.
+        """
+        cluster, world = self.cluster, self._world
+        while True:
+            silent = silence.silent_ranks(world.link, self.silent)
+            whys = self._silences.why(sorted(silent))
+            if not any(why.may_pass for why in whys.values()):
+                break
+            self._rest()
+        hung = {rank: why.message for rank, why in whys.items() if why.is_hung}
+        if cluster.recovery == "auto" and cluster.can_restart and not self._left_early:
+            for rank, why in hung.items():
+                self.record.records[rank].died = self._killed[rank] = why
+                world.end_rank(rank, f"ended by jaxcluster: it {why}")
+        return bool(hung)

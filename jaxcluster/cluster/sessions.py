@@ -1,0 +1,232 @@
+"""The clusters of this process: started, attached to, found, stopped. The last one is current."""
+
+from __future__ import annotations
+
+import atexit
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jaxcluster import wire
+from jaxcluster.allocation.supervisor import Supervisor
+from jaxcluster.cluster import events, handle, joining
+from jaxcluster.cluster.handle import Cluster
+from jaxcluster.cluster.names import clear_away, live_records
+from jaxcluster.cluster.spec import make_spec
+from jaxcluster.cluster.starting import Progress, one_at_a_time, start_world
+from jaxcluster.cluster.world import World
+from jaxcluster.errors import ClusterExists, LaunchError, NoCluster, UsageError, VersionMismatch
+from jaxcluster.records import claims, registry
+
+
+def start(num_processes: int | None = None, **options: Any) -> Cluster:
+    """Start a cluster and return it when all its ranks are ready.
+
+    Args:
+      num_processes: how many ranks; the GPUs or TPU chips here by default, else 2 on CPU.
+      **options: see ``make_spec``; named as ``jax.distributed.initialize`` names them.
+
+    Raises:
+      LaunchError: it did not come up within ``timeout_s``; nothing is left running.
+    """
+    return start_spec(make_spec(num_processes, **options))
+
+
+def start_spec(spec: wire.ClusterSpec, progress: Progress | None = None) -> Cluster:
+    """Start what ``spec`` describes. ``progress`` is told what is happening, a line at a time."""
+    with one_at_a_time, events.going_on(progress) as say:
+        if (known := handle.opened.get(spec.name)) is not None and known.down:
+            raise ClusterExists(known.down, known.down_hint)
+        started = Cluster(*start_world(spec, say))
+        handle.opened[started.name] = started
+    return started
+
+
+def attach(name: str | None = None, **way: str | list[str]) -> Cluster:
+    """Connect to a cluster that another notebook or a shell has started.
+
+    It is not stopped when this process ends. Cells of all notebooks on it take turns.
+
+    Args:
+      name: which; None takes the only one there is.
+      **way: where another machine has started it: how to log in to its hosts, by the options of
+        the ssh launcher, as ``hosts="h1"``. One of its hosts is enough to find it.
+
+    Raises:
+      NoCluster: there is none (of that name).
+      UsageError: there are several and none was named.
+      LaunchError: a host can't be logged in to.
+    """
+    if way:
+        return _made_current(_visit(name, joining.way_of(way)))
+    living = live_records()
+    if name is None and len(living) > 1:
+        names = ", ".join(record.name for record in living)
+        raise UsageError(f"Several clusters are running: {names}.", "%jaxcluster attach NAME")
+    if name is None:
+        visited = [cluster.name for cluster in connected().values() if cluster.world.way]
+        name = next(iter([*(record.name for record in living), *visited]), "main")
+    found = connected().get(name)
+    if found is not None and found.down:
+        raise NoCluster(found.down, found.down_hint)
+    if found is not None and found.is_broken and found.world.way is not None:
+        return _made_current(_visit(f"{name}@{found.record.hostname}", found.world.way))
+    if found is not None and found.is_broken and (found.is_replaced or found.world.unreachable):
+        found.close()
+        found = None
+    if found is None:
+        _check_is_started(name)
+        found = connect(registry.read(name))
+    return _made_current(found)
+
+
+def listed(
+    **way: str | list[str],
+) -> tuple[list[registry.ClusterRecord], dict[str, list[str]]]:
+    """(this user's running clusters, by name the hosts of theirs that can't be reached).
+
+    Of a cluster whose host can't be reached nothing is taken away: it may live. Takes 2 s for each
+    of them.
+
+    Args:
+      **way: as for ``attach``: what has agents on these hosts, instead of what was started here.
+    """
+    if way:
+        return [found.record for found in joining.look(joining.way_of(way))], {}
+    ours = connected()
+    elsewhere = [cluster.record for cluster in ours.values() if cluster.world.way]
+    records = [*live_records(), *elsewhere]
+    lost = {}
+    for record in records:
+        known = ours.get(record.name)
+        is_known = known is not None and not known.closed
+        lost[record.name] = (
+            known.world.out_of_reach() if known and is_known else joining.unreachable(record)
+        )
+    return records, lost
+
+
+def _made_current(cluster: Cluster) -> Cluster:
+    handle.opened.pop(cluster.name, None)
+    handle.opened[cluster.name] = cluster
+    events.tell()
+    return cluster
+
+
+def _visit(name: str | None, way: joining.Way) -> Cluster:
+    """A connection to a cluster that another machine has started."""
+    found = joining.find(way, name)
+    record = found.record
+    known = connected().get(record.name)
+    if known is not None and known.record.claim != record.claim:
+        raise UsageError(
+            f"This notebook is connected to another cluster {record.name!r} already.",
+            "Attach to this one in another notebook.",
+        )
+    if known is not None:
+        is_old = known.record.created_ns != record.created_ns
+        if known.world.processes is not None or not (known.is_broken or is_old):
+            return known
+        known.close()
+    return connect(record, lambda: joining.visit(way, found))
+
+
+def connect(record: registry.ClusterRecord, join: Callable[[], World] | None = None) -> Cluster:
+    """A connection to a running cluster, which does not become the current one.
+
+    Args:
+      join: how to come to its ranks, where its record does not lie here.
+
+    Raises:
+      VersionMismatch: it was started by another version of jaxcluster.
+      LaunchError: its fork server is gone.
+      NoCluster: no rank answers, or it runs where it can't be reached from here.
+    """
+    if record.protocol != wire.PROTOCOL_VERSION:
+        raise VersionMismatch(
+            f"Cluster {record.name!r} was started by a jaxcluster that speaks protocol "
+            f"{record.protocol}; this one speaks {wire.PROTOCOL_VERSION}.",
+            "Attach with the version that started it, or stop it there and start another.",
+        )
+    cluster = Cluster(join() if join is not None else joining.join(record))
+    try:
+        cluster.world.ask_exits()
+        states = cluster.status()
+    except BaseException:
+        cluster.close()
+        raise
+    if not cluster.dead and not any(state.state in ("idle", "running") for state in states):
+        cluster.close()
+        raise NoCluster(f"No rank of cluster {record.name!r} answers.", "%jaxcluster start -n 4")
+    return cluster
+
+
+def _check_is_started(name: str) -> None:
+    """Raises NoCluster of a cluster that has its name and is not running yet."""
+    if not registry.is_name(name) or any(record.name == name for record in registry.records()):
+        return
+    if claims.lives([name])[name] is claims.Life.ALIVE:
+        raise NoCluster(
+            f"Cluster {name!r} is being started.", f"In a moment: %jaxcluster attach {name}"
+        )
+
+
+def stop(name: str) -> float:
+    """Stop a cluster, whoever has started it; returns after how many seconds.
+
+    Raises:
+      NoCluster: there is none of that name.
+    """
+    if (known := handle.opened.get(name)) is not None:
+        return known.stop()
+    began = time.perf_counter()
+    record = registry.read(name)
+    try:
+        connect(record).stop()
+    except (NoCluster, LaunchError):  # what is left of it
+        joining.check_is_here(record)
+        if record.hosts and claims.lives([name])[name] is not claims.Life.DEAD:
+            raise  # a host that can't be reached is not known to have ended
+        if not record.hosts:
+            Supervisor(Path(record.supervisor)).quit()
+        clear_away(record)
+    events.tell()
+    return time.perf_counter() - began
+
+
+def current() -> Cluster:
+    """The cluster that this process started or attached to last.
+
+    Raises:
+      NoCluster: there is none.
+    """
+    ours = connected()
+    if not ours:
+        others = ", ".join(record.name for record in live_records())
+        raise NoCluster(
+            "No cluster is connected to this notebook.",
+            f"%jaxcluster attach connects to a running one ({others})."
+            if others
+            else "Start one: %jaxcluster start -n 4",
+        )
+    return next(reversed(ours.values()))
+
+
+def connected() -> dict[str, Cluster]:
+    """The clusters that this process started or attached to, by name; the current one is last."""
+    return {
+        name: c
+        for name, c in list(handle.opened.items())
+        if c.is_restarting or c.down or not c.closed
+    }
+
+
+@atexit.register
+def stop_owned() -> None:
+    """Stop the clusters that end with this process, and let go of the others."""
+    for cluster in list(handle.opened.values()):
+        if cluster.owned or cluster.down:
+            cluster.stop()
+        else:
+            cluster.close()

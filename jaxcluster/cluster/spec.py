@@ -1,0 +1,94 @@
+"""What a user asks for, as the spec of a cluster: checked before anything is started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from jaxcluster import wire
+from jaxcluster.cluster.names import free_name
+from jaxcluster.errors import UsageError
+from jaxcluster.host.facts import cuda_plugin_installed, host_gpus, host_tpu_chips
+from jaxcluster.launchers.options import launcher_of
+from jaxcluster.plan import placement
+from jaxcluster.plan.spec import check_seconds, check_spec, check_wishes, is_count, platform_in
+from jaxcluster.records import registry
+
+
+def make_spec(
+    num_processes: int | None = None,
+    *,
+    devices_per_process: int | None = None,
+    platform: str | None = None,
+    launcher: str = "local",
+    name: str | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 60.0,
+    detach: bool = False,
+    local_device_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+    coordinator_address: str | None = None,
+    coordinator_bind_address: str | None = None,
+    initialization_timeout: int | None = None,
+    heartbeat_timeout_seconds: int = 100,
+    **options: str | int | Sequence[str],
+) -> wire.ClusterSpec:
+    """A checked ClusterSpec, with what was left open chosen from what this machine has.
+
+    What other hosts are to decide stays open: ``num_processes`` is 0 and ``platform`` is "" then.
+
+    Args:
+      **options: the launcher's own, as on its command line: ``hosts="h1:2,h2:2"``.
+
+    Raises:
+      UsageError: an argument is out of its range, or there is no such launcher.
+    """
+    for what, value in (("-n", num_processes), ("--devices-per-process", devices_per_process)):
+        if value is not None and not is_count(value):
+            raise UsageError(f"{what} must be at least 1, not {value!r}.", "%jaxcluster start -n 4")
+    typed = {
+        k: v if isinstance(v, str) else [*v] if isinstance(v, Sequence) else str(v)
+        for k, v in options.items()
+    }
+    launcher_of(launcher, dict(typed), num_processes)
+    wanted = platform or platform_in(env or {})
+    if launcher == "local":
+        environ = {**os.environ, **(env or {})}
+        gpus, chips = host_gpus(environ), host_tpu_chips()
+        wanted = placement.choose_platform(wanted, gpus, chips, cuda_plugin_installed())
+        if num_processes is None:
+            num_processes = placement.default_num_processes(
+                gpus if wanted == "cuda" else [], chips if wanted == "tpu" else 0
+            )
+    check_seconds("--timeout", timeout_s, "%jaxcluster start --timeout 120")
+    ids: list[list[int]] | None = None
+    if local_device_ids is not None:
+        nested = [list(i) if isinstance(i, Sequence) else [i] for i in local_device_ids]
+        flat = all(isinstance(i, int) for i in local_device_ids)
+        if num_processes is None:
+            raise UsageError("--local-device-ids needs the number of ranks.", "Add -n 4")
+        ids = [[i[0] for i in nested]] * num_processes if flat else nested
+        if len(ids) != num_processes:
+            raise UsageError(
+                f"local_device_ids names devices for {len(ids)} ranks; there are {num_processes}."
+            )
+    spec = wire.ClusterSpec(
+        name=registry.check_name(name) if name is not None else free_name(),
+        any_name=name is None,
+        num_processes=num_processes or 0,
+        devices_per_process=devices_per_process,
+        platform=wanted or "",
+        launcher=launcher,
+        options=typed,
+        env=dict(env or {}),
+        timeout_s=timeout_s,
+        detach=detach,
+        local_device_ids=ids,
+        coordinator_address=coordinator_address,
+        coordinator_bind_address=coordinator_bind_address,
+        initialization_timeout=initialization_timeout,
+        heartbeat_timeout_seconds=heartbeat_timeout_seconds,
+    )
+    if spec.num_processes and spec.platform:  # else when the hosts have decided
+        check_spec(spec)
+        check_wishes(spec)
+    return spec

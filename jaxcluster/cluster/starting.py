@@ -1,0 +1,435 @@
+"""From a spec to a world: the steps of a start, and its end where one fails.
+
+Beside ``launchers`` and ``cluster``, nothing else knows of ipyparallel's files (law 3).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from jaxcluster import wire
+from jaxcluster.allocation import remote
+from jaxcluster.allocation.local import Allocation, LocalCluster
+from jaxcluster.allocation.remote import HostAllocation, HostProcesses
+from jaxcluster.allocation.supervisor import Supervisor, release_warm, sweep
+from jaxcluster.cluster.names import claim
+from jaxcluster.cluster.world import World
+from jaxcluster.errors import (
+    EnginesMissing,
+    InitializeFailed,
+    LaunchError,
+    PlanError,
+)
+from jaxcluster.host.exits import OomKills, describe_event
+from jaxcluster.host.facts import host_gpus, host_key
+from jaxcluster.host.processes import pid_space, process_token
+from jaxcluster.model import obituary
+from jaxcluster.plan import placement
+from jaxcluster.plan.spec import UNIX
+from jaxcluster.ranks import name_ranks
+from jaxcluster.records import claims, kept, registry
+from jaxcluster.wire.link import Event, Link, Sink, unwrap
+
+LOOPBACK = "127.0.0.1"
+Progress = Callable[[str], None]
+
+one_at_a_time = threading.Lock()  # held by the one start of this process that goes on
+
+
+def allocate(claimed: claims.Claim, spec: wire.ClusterSpec) -> Allocation | HostAllocation:
+    """What the ranks of ``spec`` are to run on: this machine, or hosts that a launcher gives."""
+    return Allocation(claimed) if spec.launcher == "local" else HostAllocation(claimed)
+
+
+class Starting:
+    """The steps from a spec to a running cluster, each within what is left of the time.
+
+    Attributes:
+      local: the cluster's processes, once they are started.
+      link: the ranks' own sockets.
+    """
+
+    def __init__(
+        self,
+        spec: wire.ClusterSpec,
+        say: Progress,
+        deadline: float,
+        allocation: Allocation | HostAllocation,
+    ) -> None:
+        self.spec = spec
+        self.allocation = allocation
+        self.say = say
+        self.deadline = deadline
+        self.exits: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.exited: dict[int, str] = {}
+        self.local: LocalCluster | HostProcesses | None = None
+        self.link: Link | None = None
+        self.coordinator_pid = 0
+        self._oom_kills = OomKills()
+
+    @property
+    def left_s(self) -> float:
+        return max(0.1, self.deadline - time.perf_counter())
+
+    def run(self) -> World:
+        """Take all steps; returns the ranks, whose record is saved."""
+        if self.spec.launcher == "local":
+            self.say(f"starting {self.spec.num_processes} processes ...")
+        self.local = local = self.allocation.prepare(
+            self.spec, self._on_exit, self.say, self.left_s
+        )
+        if self.spec.launcher != "local":
+            self.say(f"starting {local.spec.num_processes} processes ...")
+        spec = self.spec = local.spec
+        pids = local.start()
+        self.link = local.connect()
+        facts = self._facts()
+        plan = self._plan(facts)
+        self.say(f"initializing JAX on {spec.num_processes} processes ...")
+        replies = self._initialize(plan)
+        self.say("connecting engines ...")
+        self._ask("serve", {}, EnginesMissing, "did not become an ipyparallel engine")
+        record = registry.ClusterRecord(
+            name=spec.name,
+            spec=spec,
+            owner="" if spec.detach else process_token(os.getpid()),
+            created_ns=time.time_ns(),
+            host_key=host_key(),
+            hostname=socket.gethostname(),
+            supervisor=str(local.supervisor.path),
+            addresses=list(local.addresses),
+            pids=pids,
+            logs=local.logs,
+            facts=facts,
+            devices=replies,
+            cluster_file=local.cluster_file,
+            notebook=os.environ.get("JPY_SESSION_NAME", ""),
+            coordinator_pid=self.coordinator_pid,
+            claim=self.allocation.claim.id,
+            pid_space=pid_space(),
+            hosts=local.supervisor.records() if isinstance(local, HostProcesses) else [],
+        )
+        registry.write(record)
+        if isinstance(local, HostProcesses):
+            local.publish(record)
+        if spec.detach and isinstance(self.allocation, HostAllocation):
+            self.allocation.detach()
+        elif spec.detach and isinstance(local.supervisor, Supervisor):
+            local.supervisor.command("detach", detached=True)
+            release_warm(local.supervisor)
+        return World(record, self.link, local.supervisor, local, self.exits)
+
+    def _on_exit(self, event: dict[str, Any]) -> None:
+        """On the supervisor's thread: whoever waits for a rank that has died waits no longer."""
+        self.exits.put(event)
+        if self.link is not None and event["event"] == "exit" and event["role"] == "rank":
+            self.link.mark_dead(event["rank"], {"why": describe_event(event)})
+
+    def cancel(self) -> None:
+        """End it at its next wait, which is over now. Another thread."""
+        self.exits.put({"event": "cancelled"})
+        if self.link is not None:
+            for rank in range(self.spec.num_processes):
+                self.link.mark_dead(rank, {"why": "the start was stopped"})
+
+    def _facts(self) -> list[wire.EngineFacts]:
+        n = self.spec.num_processes
+
+        def heard(ranks: int) -> None:
+            self.say(f"engines {ranks}/{n}")
+
+        answers = self._ask("facts", {}, EnginesMissing, "did not come up", heard)
+        return [wire.parse(wire.EngineFacts, unwrap(answers[rank])) for rank in sorted(answers)]
+
+    def _plan(self, facts: list[wire.EngineFacts]) -> placement.RankPlan:
+        """Reserve rank 0's port, probe the way to it from all ranks, and lay out the ranks."""
+        ranks = range(self.spec.num_processes)
+        assert self.link is not None
+        one_host = len({f.host_key for f in facts}) == 1
+        address = LOOPBACK if one_host else facts[0].address
+        reserved = self._reserve({0: address})[0]
+        answers = self._probe(0, address, reserved["probe_port"], ranks)
+        if not one_host:
+            self._probe_all_ways(facts, answers)
+        coordinator = f"{address}:{reserved['port']}"
+        plan = placement.plan_ranks(
+            self.spec,
+            facts,
+            coordinator_address=coordinator,
+            coordinator_bind_address=coordinator,
+            collectives_addresses=[answers[rank] for rank in ranks],
+        )
+        if not reserved["coordinator_process"]:
+            return plan
+        return self._with_coordinator(plan, one_host)
+
+    def _reserve(self, addresses: Mapping[int, str]) -> dict[int, Any]:
+        """Have these ranks listen for probes at these addresses; rank 0 has its port then."""
+        assert self.link is not None
+        bodies = {rank: {"address": address} for rank, address in addresses.items()}
+        answers = self.link.gather(bodies, "reserve", bodies=bodies, timeout_s=self.left_s)
+        self._check_exits()
+        for rank in addresses:
+            if rank not in answers:
+                raise EnginesMissing(
+                    f"Rank {rank} does not answer any more. {self._log_excerpt(rank)}",
+                    f"Try: %jaxcluster start --timeout {2 * self.spec.timeout_s:g}",
+                    [rank],
+                )
+        return {rank: unwrap(answer) for rank, answer in answers.items()}
+
+    def _probe(self, to: int, address: str, port: int, ranks: Collection[int]) -> dict[int, str]:
+        """Each rank's own address on its way to rank ``to``.
+
+        Raises:
+          LaunchError: one of them can't reach it.
+        """
+        assert self.link is not None and self.local is not None
+        where = {"address": address, "port": port}
+        answers = self.link.gather(ranks, "probe", where, timeout_s=min(6.0, self.left_s))
+        self._check_exits()
+        deaf = [r for r in ranks if r not in answers or answers[r].op != "reply"]
+        if deaf and isinstance(self.local, HostProcesses):
+            there = self.local.host_of(to).name
+            hosts = list(dict.fromkeys(self.local.host_of(rank).name for rank in deaf))
+            raise LaunchError(
+                f"Host {there} (rank {to} listens at {address}, port {port}) can't be reached from "
+                f"host{'s' if len(hosts) > 1 else ''} {', '.join(hosts)} ({name_ranks(deaf)}).",
+                "JAX's processes connect to each other by TCP, on any port. Is there a firewall "
+                "between these hosts, or has one of them several networks?",
+            )
+        if deaf:
+            raise LaunchError(
+                f"Rank {to} at {address} can't be reached from {name_ranks(deaf)}.",
+                "%jaxcluster doctor looks at the network of this machine.",
+            )
+        return {rank: unwrap(answer) for rank, answer in answers.items()}
+
+    def _probe_all_ways(
+        self, facts: Sequence[wire.EngineFacts], addresses: Mapping[int, str]
+    ) -> None:
+        """Whether every host reaches every other one: collectives need all ways, both directions.
+
+        Args:
+          addresses: at which each rank's collectives will listen.
+
+        Raises:
+          LaunchError: one does not; else JAX would hang, or abort silently.
+        """
+        firsts = {f.host_key: f.rank for f in reversed(facts)}.values()  # of each host
+        others = {rank: addresses[rank] for rank in sorted(firsts) if rank != 0}
+        for to, reserved in self._reserve(others).items():
+            ranks = [rank for rank in firsts if rank != to]
+            self._probe(to, others[to], reserved["probe_port"], ranks)
+
+    def _with_coordinator(self, plan: placement.RankPlan, one_host: bool) -> placement.RankPlan:
+        """Start the coordination service beside the ranks, so that rank 0 may die as well.
+
+        A coordinator that the user placed stays where JAX puts it: in rank 0.
+        """
+        assert self.local is not None
+        chosen = self.spec.coordinator_address or self.spec.coordinator_bind_address
+        if chosen is not None or os.environ.get("JAXCLUSTER_COORDINATOR") == "rank0":
+            return plan
+        # Whoever reaches the coordinator can end ranks, and it asks nobody who he is: on one host
+        # it listens on a Unix socket in the cluster's folder, which only this user can enter.
+        # Elsewhere rank 0 holds the port with SO_REUSEPORT, so nobody else gets it meanwhile.
+        address = plan.requests[0].coordinator_address
+        if one_host and sys.platform.startswith("linux"):
+            path = self.local.socket_path("jax.sock")
+            address = UNIX + quote(path)  # gRPC reads it as a URI
+        self.coordinator_pid = self.local.start_coordinator(address)
+        requests = tuple(
+            dataclasses.replace(
+                request,
+                coordinator_address=address,
+                coordinator_bind_address=address,
+                coordinator_process=True,
+            )
+            for request in plan.requests
+        )
+        return dataclasses.replace(plan, requests=requests)
+
+    def _initialize(self, plan: placement.RankPlan) -> list[wire.InitializeReply]:
+        bodies = {request.process_id: request for request in plan.requests}
+        answers = self._ask("initialize", bodies, InitializeFailed, "did not initialize JAX")
+        return [wire.parse(wire.InitializeReply, answers[r].body) for r in sorted(answers)]
+
+    def _ask(
+        self,
+        op: str,
+        bodies: Mapping[int, Any],
+        error: type[EnginesMissing | InitializeFailed],
+        what: str,
+        heard: Callable[[int], None] = lambda ranks: None,
+    ) -> dict[int, Event]:
+        """Ask all ranks for one step. The first that fails or dies ends the start.
+
+        Args:
+          what: what a rank did not do, where it fails.
+          heard: told how many ranks have answered.
+        """
+        assert self.link is not None
+        n = self.spec.num_processes
+        sink = Sink()
+        for rank in range(n):
+            self.link.request(rank, op, bodies.get(rank), sink=sink)
+        found: dict[int, Event] = {}
+        while len(found) < n:
+            try:
+                event = sink.get(timeout=min(0.1, self.left_s))
+            except queue.Empty:
+                self._check_exits()
+                if time.perf_counter() >= self.deadline:
+                    missing = sorted(set(range(n)) - set(found))
+                    raise error(
+                        f"{name_ranks(missing).capitalize()} {what} within "
+                        f"{self.spec.timeout_s:g} s. {self._log_excerpt(missing[0])}",
+                        f"Try: %jaxcluster start -n {n} --timeout {2 * self.spec.timeout_s:g}",
+                        missing,
+                    ) from None
+                continue
+            if event.op == "died":
+                self._check_exits()
+            if event.op != "reply":
+                body = event.body
+                raise error(
+                    f"Rank {event.rank} {what}: {body.get('ename', '')} {body.get('message', '')}\n"
+                    + self._log_excerpt(event.rank),
+                    "%jaxcluster doctor checks what JAX needs on this machine.",
+                    [event.rank],
+                )
+            found[event.rank] = event
+            heard(len(found))
+        return found
+
+    def _check_exits(self) -> None:
+        while True:
+            try:
+                event = self.exits.get_nowait()
+            except queue.Empty:
+                break
+            if event["event"] == "exit" and event["role"] == "rank":
+                rank = event["rank"]
+                why = describe_event(event, self._oom_kills)
+                self.exited[rank] = obituary.explain(why, self._log(rank))
+            elif event["event"] == "exit":
+                role = event["role"]
+                what = {"controller": "ipyparallel's controller", "coordinator": "The coordinator"}
+                raise LaunchError(
+                    f"{what.get(role, role)} ended ({describe_event(event)}).\n" + self._tail(role)
+                )
+            elif event["event"] == "cancelled":
+                raise LaunchError("The start was stopped.")
+            elif event["event"] == "lost":
+                raise LaunchError("The fork server ended while the cluster came up.")
+            elif event["event"] == "host_lost":
+                raise LaunchError(
+                    f"Host {event['host']} was lost while the cluster came up: {event['why']}."
+                )
+        if self.exited:
+            rank, why = min(self.exited.items())
+            raise EnginesMissing(
+                f"{name_ranks(self.exited).capitalize()} died while the cluster came up ({why}). "
+                + self._log_excerpt(rank),
+                "%jaxcluster doctor checks what JAX needs on this machine.",
+                sorted(self.exited),
+            )
+
+    def _log_excerpt(self, rank: int) -> str:
+        log = self._log(rank)
+        return f"The end of its log:\n{obituary.excerpt(log)}" if log else "Its log is empty."
+
+    def _log(self, rank: int) -> str:
+        return self.local.read_log(f"rank-{rank}") if self.local is not None else ""
+
+    def _tail(self, role: str, lines: int = 12) -> str:
+        log = self.local.read_log(role) if self.local is not None else ""
+        return "\n".join(log.splitlines()[-lines:])
+
+    def abandon(self, keep_name: bool = False) -> None:
+        """End whatever was started, and give the allocation back unless it is to be kept."""
+        if self.link is not None:
+            self.link.close()
+        if self.local is not None:
+            self.local.stop()
+        if keep_name:
+            self.allocation.clear()
+        else:
+            self.allocation.end()
+
+
+def dry_run(spec: wire.ClusterSpec) -> str:
+    """What ``start`` would do: the processes and, for this host, the plan of the ranks."""
+    if spec.launcher != "local":
+        return remote.dry_run(spec)
+    from jaxcluster.allocation.local import describe_launch, render
+    from jaxcluster.host.facts import engine_facts
+
+    here = dataclasses.replace(engine_facts(0), gpus=host_gpus({**os.environ, **spec.env}))
+    facts = [dataclasses.replace(here, rank=rank) for rank in range(spec.num_processes)]
+    folder = registry.runtime_root() / spec.name
+    launch = render(spec, folder, {}, os.getcwd(), "<security>/ipcontroller-engine.json")
+    try:
+        plan = placement.plan_ranks(
+            spec,
+            facts,
+            coordinator_address=f"{LOOPBACK}:<port>",
+            coordinator_bind_address=f"{LOOPBACK}:<port>",
+            collectives_addresses=[LOOPBACK] * spec.num_processes,
+        )
+    except PlanError as error:
+        return f"{describe_launch(launch)}\n{error}"
+    return f"{describe_launch(launch)}\n{placement.describe_plan(plan)}"
+
+
+def is_starting() -> bool:
+    """Whether a thread of this process starts a cluster, or gives one new processes."""
+    return one_at_a_time.locked()
+
+
+def start_world(
+    spec: wire.ClusterSpec,
+    say: Progress,
+    watch: Callable[[Starting | None], None] = lambda starting: None,
+    allocation: Allocation | HostAllocation | None = None,
+) -> tuple[World, Allocation | HostAllocation]:
+    """Start what ``spec`` describes; returns its ranks, and what they run on.
+
+    Args:
+      watch: is given the start that goes on, and may raise to end it.
+      allocation: what they are to run on, where there is one; it is kept if this fails.
+    """
+    began = time.perf_counter()
+    sweep(registry.runtime_root())
+    kept.sweep()
+    is_kept = allocation is not None
+    if allocation is None:
+        spec, claimed = claim(spec)
+        allocation = allocate(claimed, spec)
+    elif not allocation.is_held:  # its folder is gone
+        spec, claimed = claim(spec)
+        allocation.take(claimed)
+    starting = Starting(spec, say, began + spec.timeout_s, allocation)
+    try:
+        watch(starting)
+        world = starting.run()
+    except BaseException as error:
+        starting.abandon(keep_name=is_kept)
+        if isinstance(error, OSError):  # a full disk, a home directory that can't be written to
+            raise LaunchError(
+                f"The cluster could not be started: {error}.",
+                "%jaxcluster doctor looks at this machine.",
+            ) from None
+        raise
+    world.started_s = time.perf_counter() - began
+    return world, allocation

@@ -1,0 +1,597 @@
+"""Values between the notebook and the ranks.
+
+A pull needs no collective: every rank hands out the shards of which it holds the first copy, and
+the notebook joins them. On one host the notebook makes one shared-memory file of the whole size
+and the ranks write their shards to their places in it, so each byte is copied once. Elsewhere the
+shards come as raw frames.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib.abc
+import keyword
+import math
+import mmap
+import os
+import pickle
+import secrets
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import psutil
+
+from jaxcluster import wire
+from jaxcluster.allocation import bulk
+from jaxcluster.cluster.world import World
+from jaxcluster.errors import (
+    LaunchError,
+    NotAddressable,
+    NotSerialisable,
+    TransferError,
+    UsageError,
+)
+from jaxcluster.host.facts import host_key
+from jaxcluster.ranks import name_ranks
+from jaxcluster.text import format_nbytes
+from jaxcluster.wire.link import Sink, unwrap
+
+VALUE_TIMEOUT_S = 600.0  # a large copy takes its time; the stop button ends it sooner
+SHARED_MEMORY = "/dev/shm"
+SHARED_FROM_NBYTES = 1 << 16  # below this a frame is quicker than a file
+ALIGN = 64
+
+
+# --------------------------------------------------------------------------- pull
+
+
+def pull(world: World, name: str) -> Any:
+    """The value of ``name`` on rank 0, with every jax.Array in it as a whole numpy array.
+
+    Arrays that span processes are assembled from all ranks' shards; nothing is computed on the
+    ranks, so a pull cannot hang on a rank that has diverged. On one host the bytes of an array
+    are copied once, into memory that the result owns.
+
+    Raises:
+      UsageError: ``name`` is not a name.
+      TransferError: no such variable, or it does not fit into this machine's memory.
+      NotAddressable: some part of an array is held by no rank.
+      NotSerialisable: the value can't be pickled.
+    """
+    check_names([name])
+    try:
+        return _pull_once(world, name, plain=False)
+    except _NeedsJax:
+        pass
+    try:
+        return _pull_once(world, name, plain=True)
+    except _NeedsJax as error:
+        raise NotSerialisable(
+            f"{name} is or holds an object of {error}, which the notebook does not import: it "
+            "would take the GPU or TPU from the ranks.",
+            f"Pull its arrays or numbers instead, or look at it there: %spmd print({name})",
+        ) from None
+
+
+def _pull_once(world: World, name: str, plain: bool) -> Any:
+    """Ask, collect, and whatever happens leave nothing behind on the ranks.
+
+    Between the two the ranks hold on to the value, under a token, and its arrays stay in memory as
+    long. Not all that describe it are asked for a part, and a pull may be stopped before all have
+    answered, so all are told to let go. Nobody waits for that.
+    """
+    token = secrets.token_hex(8)
+    holding = True
+    try:
+        described = _describe(world, name, plain, token)
+        holding = bool(described.arrays or described.buffer_sizes)
+        return _collect(world, described)
+    finally:
+        if holding and not world.is_over:
+            bodies = {rank: {"token": token} for rank in range(world.num_processes)}
+            world.link.request_each(bodies, "forget", sink=Sink())
+
+
+@dataclass
+class _Described:
+    """What the ranks say of one value: rank 0's pickle, and every rank's view of the arrays."""
+
+    name: str
+    token: str
+    pickled: bytes
+    buffer_sizes: list[int]
+    arrays: list[dict[int, wire.ArrayInfo]]
+
+
+def _describe(world: World, name: str, plain: bool, token: str) -> _Described:
+    ranks = range(world.num_processes)
+    bodies = {r: {"name": name, "pickle": r == 0, "plain": plain, "token": token} for r in ranks}
+    answers = world.ask(ranks, "describe", bodies=bodies, timeout_s=VALUE_TIMEOUT_S)
+    per_rank = {r: [wire.parse(wire.ArrayInfo, a) for a in e.body["arrays"]]
+                for r, e in answers.items()}  # fmt: skip
+    first = per_rank[0]
+    arrays: list[dict[int, wire.ArrayInfo]] = []
+    for number, info in enumerate(first):
+        if not info.spans:
+            arrays.append({0: info})
+            continue
+        views = {r: infos[number] for r, infos in per_rank.items() if number < len(infos)}
+        like = (info.shape, info.dtype, info.spans)
+        differing = [r for r, v in views.items() if (v.shape, v.dtype, v.spans) != like]
+        missing = [r for r in ranks if r not in views]
+        if differing or missing:
+            raise TransferError(
+                f"{name} is not the same on all ranks: {name_ranks(differing or missing)} "
+                f"{'has another array' if differing else 'has fewer arrays'}.",
+                f"%%spmd --all with the line {name} shows each rank's.",
+            )
+        arrays.append(views)
+    return _Described(
+        name=name,
+        token=token,
+        pickled=bytes(answers[0].buffers[0]),
+        buffer_sizes=answers[0].body["buffers"],
+        arrays=arrays,
+    )
+
+
+def _collect(world: World, described: _Described) -> Any:
+    dtypes = [numpy_dtype(next(iter(views.values())).dtype) for views in described.arrays]
+    shapes = [tuple(next(iter(views.values())).shape) for views in described.arrays]
+    for views, shape in zip(described.arrays, shapes, strict=True):
+        _check_complete(described.name, views, shape)
+    sizes = [math.prod(s) * d.itemsize for s, d in zip(shapes, dtypes, strict=True)]
+    sizes += described.buffer_sizes
+    total = sum(-(-size // ALIGN) * ALIGN for size in sizes)
+    check_memory(described.name, total)
+    memory: mmap.mmap | bytearray | None = None if total else bytearray()
+    if total >= SHARED_FROM_NBYTES and shares_memory(world, total):
+        with contextlib.suppress(NoRoom):
+            memory = _fill_shared(world, described, sizes, total)
+    if memory is None and total >= SHARED_FROM_NBYTES:
+        with contextlib.suppress(NoRoom):
+            memory = _fetch_through_hosts(world, described, shapes, dtypes, total, sizes)
+    if memory is None:
+        memory = _fetch(world, described, shapes, dtypes, sizes, total)
+    offsets = _offsets(sizes)
+    arrays = [
+        np.ndarray(shape, dtype, memory, offset)
+        for shape, dtype, offset in zip(shapes, dtypes, offsets, strict=False)
+    ]
+    view = memoryview(memory)
+    ends = zip(offsets[len(arrays) :], sizes[len(arrays) :], strict=True)
+    return _load(described.pickled, arrays, [view[o : o + n] for o, n in ends])
+
+
+def _offsets(sizes: Sequence[int]) -> list[int]:
+    offsets, at = [], 0
+    for size in sizes:
+        offsets.append(at)
+        at += -(-size // ALIGN) * ALIGN
+    return offsets
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """numpy's dtype of that name; bfloat16 and its like come from ml_dtypes, which is not jax."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return dtype
+
+
+def _check_complete(name: str, views: Mapping[int, wire.ArrayInfo], shape: tuple[int, ...]) -> None:
+    """Every element must be somebody's first copy. Shards don't overlap, so counting will do.
+
+    Raises:
+      NotAddressable: some are nobody's; what is missing is named by its number.
+      TransferError: the array was deleted.
+    """
+    for rank, view in views.items():
+        if view.note:
+            raise TransferError(f"{name} is {view.note} on rank {rank}: it has no values any more.")
+    held = sum(
+        math.prod(stop - start for start, stop in shard.index)
+        for view in views.values()
+        for shard in view.shards
+        if shard.replica_id == 0
+    )
+    if held != math.prod(shape):
+        raise NotAddressable(
+            f"{math.prod(shape) - held} of the {math.prod(shape)} elements of {name} are held by "
+            "no rank of this cluster."
+        )
+
+
+def check_memory(name: str, nbytes: int) -> None:
+    """Refuse what can't fit.
+
+    Raises:
+      TransferError: ``nbytes`` is more than this machine has free.
+    """
+    free = psutil.virtual_memory().available
+    if nbytes > free:
+        raise TransferError(
+            f"{name} holds {format_nbytes(nbytes)}; this machine has {format_nbytes(free)} free.",
+            f"Pull a part: %spmd part = {name}[:100]   then   %pull part",
+        )
+
+
+def shares_memory(world: World, nbytes: int) -> bool:
+    """Whether all ranks are on this host and its shared memory has room (64 MB in containers)."""
+    if any(facts.host_key != host_key() for facts in world.record.facts):
+        return False
+    try:
+        room = os.statvfs(SHARED_MEMORY)
+    except OSError:
+        return False
+    return room.f_bavail * room.f_frsize > nbytes + (16 << 20)
+
+
+class NoRoom(Exception):
+    """Shared memory has no room for a file: its bytes travel as frames."""
+
+
+@contextlib.contextmanager
+def _shared_file(nbytes: int) -> Iterator[tuple[str, mmap.mmap]]:
+    """A mapped file in shared memory. Its name is gone afterwards; the mapping lives on.
+
+    Raises:
+      NoRoom: its pages can't be had. They are all taken now: where a mapped page can't be had at
+        its first use, the kernel ends the process (SIGBUS).
+    """
+    try:
+        descriptor, path = tempfile.mkstemp(prefix=f"jaxcluster-{os.getpid()}-", dir=SHARED_MEMORY)
+    except OSError as error:
+        raise NoRoom from error
+    try:
+        try:
+            os.posix_fallocate(descriptor, 0, nbytes)
+            mapped = mmap.mmap(descriptor, nbytes)
+        except OSError as error:
+            raise NoRoom from error
+        yield path, mapped
+    finally:
+        os.close(descriptor)
+        os.unlink(path)
+
+
+def _fill_shared(
+    world: World, described: _Described, sizes: Sequence[int], total: int
+) -> mmap.mmap:
+    offsets = _offsets(sizes)
+    n = len(described.arrays)
+    wanted: dict[int, list[list[int]]] = {}
+    for number, views in enumerate(described.arrays):
+        for rank in views:
+            wanted.setdefault(rank, []).append([number, offsets[number]])
+    with _shared_file(total) as (path, memory):
+        bodies = {
+            rank: {
+                "token": described.token,
+                "path": path,
+                "arrays": wanted.get(rank, []),
+                "buffers": offsets[n:] if rank == 0 else [],
+            }
+            for rank in {*wanted, 0}
+        }
+        world.ask(list(bodies), "fill", bodies=bodies, timeout_s=VALUE_TIMEOUT_S)
+    return memory
+
+
+def _fetch(
+    world: World,
+    described: _Described,
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[np.dtype[Any]],
+    sizes: Sequence[int],
+    total: int,
+) -> bytearray:
+    memory = bytearray(total)
+    offsets = _offsets(sizes)
+    ranks = sorted({r for views in described.arrays for r in views} | {0})
+    bodies = {
+        r: {
+            "token": described.token,
+            "arrays": [k for k, views in enumerate(described.arrays) if r in views],
+        }
+        for r in ranks
+    }
+    answers = world.ask(ranks, "fetch", bodies=bodies, timeout_s=VALUE_TIMEOUT_S)
+    for rank, answer in answers.items():
+        places = unwrap(answer)["places"]
+        frames = list(answer.buffers)
+        for (number, index, shape), frame in zip(places, frames, strict=False):
+            whole: np.ndarray[Any, Any] = np.ndarray(
+                shapes[number], dtypes[number], memory, offsets[number]
+            )
+            slices = tuple(slice(start, stop) for start, stop in index)
+            whole[slices] = np.frombuffer(frame, np.uint8).view(dtypes[number]).reshape(shape)
+        if rank == 0:
+            start = len(described.arrays)
+            for frame, offset in zip(frames[len(places) :], offsets[start:], strict=True):
+                memory[offset : offset + len(frame)] = frame
+    return memory
+
+
+def _fetch_through_hosts(
+    world: World,
+    described: _Described,
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[np.dtype[Any]],
+    total: int,
+    sizes: Sequence[int],
+) -> bytearray:
+    """Ranks write their shards to files in their hosts' memory, from where they come in parts.
+
+    Raises:
+      NoRoom: a host has none for that, or no agent.
+    """
+    ranks = sorted({r for views in described.arrays for r in views} | {0})
+    places = world.places(ranks)
+    if not places:
+        raise NoRoom
+    memory = bytearray(total)
+    offsets = _offsets(sizes)
+    hosts = list({id(place): place for place in places.values()}.values())
+    with bulk.folders(hosts) as folder:
+        bodies = {
+            r: {
+                "token": described.token,
+                "path": f"{places[r].memory}/{folder}/{r}",
+                "arrays": [k for k, views in enumerate(described.arrays) if r in views],
+            }
+            for r in ranks
+        }
+        answers = world.ask(ranks, "pack", bodies=bodies, timeout_s=VALUE_TIMEOUT_S)
+        packed = {rank: unwrap(answer) for rank, answer in answers.items()}
+        if not all(body["has_room"] for body in packed.values()):
+            raise NoRoom
+        files = []
+        for rank, body in packed.items():
+            targets = [
+                _Target(memory, offsets[number], shapes[number], dtypes[number], index)
+                for number, index, _ in body["places"]
+            ]
+            if rank == 0:
+                targets += [
+                    _Target(memory, offset, (size,), np.dtype(np.uint8), [[0, size]])
+                    for size, offset in zip(
+                        sizes[len(shapes) :], offsets[len(shapes) :], strict=True
+                    )
+                ]
+            joiner = _Joiner(targets, body["sizes"])
+            files.append(
+                bulk.File(places[rank], f"{folder}/{rank}", sum(body["sizes"]), joiner.take)
+            )
+        bulk.get(files)
+    return memory
+
+
+class _Target:
+    """Where one shard's bytes belong in the whole."""
+
+    def __init__(
+        self,
+        memory: bytearray,
+        offset: int,
+        shape: Sequence[int],
+        dtype: np.dtype[Any],
+        index: Sequence[Sequence[int]],
+    ) -> None:
+        whole: np.ndarray[Any, Any] = np.ndarray(tuple(shape), dtype, memory, offset)
+        # With the dots it is a view, also of an array without dimensions.
+        where: tuple[Any, ...] = (*(slice(start, stop) for start, stop in index), ...)
+        self._part = whole[where]
+        self._own = None if self._part.flags.c_contiguous else np.empty(self._part.shape, dtype)
+        straight = self._part if self._own is None else self._own
+        self.bytes = straight.reshape(-1).view(np.uint8)
+
+    def finish(self) -> None:
+        if self._own is not None:
+            self._part[...] = self._own
+
+
+class _Joiner:
+    """Gives the bytes of a file, as they come, to the shards that it is made of."""
+
+    def __init__(self, targets: Sequence[_Target], sizes: Sequence[int]) -> None:
+        self._targets = list(zip(targets, sizes, strict=True))
+        self._begin = self._number = 0
+
+    def take(self, at: int, data: memoryview) -> None:
+        part = np.frombuffer(data, np.uint8)
+        end = at + len(part)
+        while self._number < len(self._targets):
+            target, size = self._targets[self._number]
+            start, stop = max(at, self._begin), min(end, self._begin + size)
+            if stop > start:
+                into = slice(start - self._begin, stop - self._begin)
+                target.bytes[into] = part[start - at : stop - at]
+            if self._begin + size > end:
+                return
+            target.finish()
+            self._begin += size
+            self._number += 1
+
+
+class _NeedsJax(Exception):
+    """Unpickling wanted to import a module of jax (its name), which the notebook must not."""
+
+
+class _NoJax(importlib.abc.MetaPathFinder):
+    """Refuses jax while a value is unpickled (law 1)."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        if fullname.partition(".")[0] in ("jax", "jaxlib"):
+            raise _NeedsJax(fullname)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, data: bytes, arrays: Sequence[Any], buffers: Sequence[Any]) -> None:
+        import io
+
+        super().__init__(io.BytesIO(data), buffers=buffers)
+        self._arrays = arrays
+
+    def persistent_load(self, pid: Any) -> Any:
+        return self._arrays[pid[1]]
+
+
+def _load(data: bytes, arrays: Sequence[Any], buffers: Sequence[Any]) -> Any:
+    guard = None if "jax" in sys.modules else _NoJax()
+    if guard is not None:
+        sys.meta_path.insert(0, guard)
+    try:
+        return _Unpickler(data, arrays, buffers).load()
+    except (_NeedsJax, ModuleNotFoundError) as error:
+        if isinstance(error, _NeedsJax):
+            raise
+        raise NotSerialisable(
+            f"The value needs a module that this notebook does not have: {error.name}.",
+            "Install it here too, or pull a plain dict, list or array instead.",
+        ) from None
+    except (AttributeError, ImportError) as error:
+        raise NotSerialisable(
+            f"The value can't be rebuilt in this notebook: {error}.",
+            "Pull a plain dict, list or array instead.",
+        ) from None
+    finally:
+        if guard is not None:
+            sys.meta_path.remove(guard)
+
+
+# --------------------------------------------------------------------------- push
+
+
+def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
+    """Bind names on all ranks (or ``ranks``) to these values.
+
+    numpy arrays travel without being copied into the pickle; on one host all ranks map the same
+    shared memory, and a rank gets pages of its own only where it writes. It waits its turn behind
+    cells that are running.
+
+    Raises:
+      UsageError: a key is not a name.
+      NotSerialisable: a value can't be pickled; it names which.
+    """
+    check_names(values)
+    chosen = world.check_ranks(ranks)
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        pickled = cloudpickle.dumps(dict(values), protocol=5, buffer_callback=buffers.append)
+    except Exception:
+        for name, value in values.items():
+            try:
+                cloudpickle.dumps(value, protocol=5)
+            except Exception as error:
+                raise NotSerialisable(
+                    f"{name} can't be pickled: {type(error).__name__}: {error}",
+                    "Push what it is made of, and make it again on the ranks in an %%spmd cell.",
+                ) from None
+        raise
+    raws = [b.raw() for b in buffers]
+    sizes = [raw.nbytes for raw in raws]
+    total = sum(-(-size // ALIGN) * ALIGN for size in sizes)
+    if total >= SHARED_FROM_NBYTES and shares_memory(world, total):
+        offsets = _offsets(sizes)
+        with contextlib.suppress(NoRoom), _shared_file(total) as (path, memory):
+            for raw, offset in zip(raws, offsets, strict=True):
+                memory[offset : offset + raw.nbytes] = raw
+            body = {
+                "path": path,
+                "buffers": [[o, o + n] for o, n in zip(offsets, sizes, strict=True)],
+            }
+            world.ask(chosen, "assign", body, buffers=[pickled], timeout_s=VALUE_TIMEOUT_S)
+            return
+    if total >= SHARED_FROM_NBYTES and _push_through_hosts(world, chosen, pickled, raws, sizes):
+        return
+    if total:
+        check_memory(" and ".join(values), total * len(chosen))
+    world.ask(chosen, "assign", {}, buffers=[pickled, *raws], timeout_s=VALUE_TIMEOUT_S)
+
+
+def _push_through_hosts(
+    world: World,
+    ranks: Sequence[int],
+    pickled: bytes,
+    raws: Sequence[memoryview],
+    sizes: Sequence[int],
+) -> bool:
+    """Once to each host, where its ranks map the same memory. Whether that could be done."""
+    places = world.places(ranks)
+    hosts = list({id(place): place for place in places.values()}.values())
+    if not hosts:
+        return False
+    offsets = _offsets(sizes)
+    with bulk.folders(hosts) as folder:
+        try:
+            bulk.put(hosts, f"{folder}/value", dict(zip(offsets, raws, strict=True)))
+        except LaunchError as error:
+            if os.strerror(errno.ENOSPC) in error.message:
+                return False
+            raise
+        at = [[o, o + n] for o, n in zip(offsets, sizes, strict=True)]
+        bodies = {r: {"path": f"{places[r].memory}/{folder}/value", "buffers": at} for r in ranks}
+        world.ask(ranks, "assign", bodies=bodies, buffers=[pickled], timeout_s=VALUE_TIMEOUT_S)
+    return True
+
+
+def check_names(names: Iterator[str] | Sequence[str] | Mapping[str, Any]) -> None:
+    """Raises UsageError for what can't be a variable."""
+    for name in names:
+        if not str(name).isidentifier() or keyword.iskeyword(str(name)):
+            raise UsageError(
+                f"{name!r} is not a variable name.", "For example: %pull x   or   %push a b"
+            )
+
+
+# --------------------------------------------------------------------------- looking
+
+
+def sample(
+    world: World, name: str, ranks: Sequence[int], edge: int = 3
+) -> tuple[np.ndarray[Any, Any], bool]:
+    """Enough of an array that spans processes to print it as numpy would.
+
+    Returns:
+      (the values, whether positions were left out): of an axis longer than ``2 * edge + 1`` only
+      the first and last ``edge`` are there, and one between.
+
+    Raises:
+      NotAddressable: ``ranks`` do not hold all of them.
+    """
+    answers = world.ask(ranks, "sample", {"name": name, "edge": edge}, timeout_s=10.0)
+    first = unwrap(answers[min(answers)])
+    shape = first["shape"]
+    kept = [min(size, 2 * edge + 1) for size in shape]
+    dtype = np.dtype(object)
+    values: np.ndarray[Any, Any] | None = None
+    held = 0
+    for answer in answers.values():
+        body = unwrap(answer)
+        for (where, part_shape, dtype_name), frame in zip(
+            body["places"], answer.buffers, strict=True
+        ):
+            dtype = numpy_dtype(dtype_name)
+            if values is None:
+                values = np.zeros(kept, dtype)
+            part = np.frombuffer(frame, np.uint8).view(dtype).reshape(part_shape)
+            values[np.ix_(*where) if where else ()] = part
+            held += part.size
+    if held != math.prod(kept):
+        raise NotAddressable(
+            f"{name_ranks(answers).capitalize()} hold only a part of this array.",
+            "Run the cell on all ranks to see it whole.",
+        )
+    if values is None:
+        values = np.zeros(kept, dtype)
+    return values, list(values.shape) != list(shape)

@@ -1,0 +1,438 @@
+"""One generation of a cluster's ranks: their processes, their sockets, and what is known of them.
+
+A restart ends one world and makes the next, for the same cluster. What works on ranks takes a
+world, and knows nothing of the cluster that has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxcluster import wire
+from jaxcluster.allocation.fleet import Fleet, Place
+from jaxcluster.allocation.local import LocalCluster, read_end
+from jaxcluster.allocation.remote import HostProcesses
+from jaxcluster.allocation.supervisor import Supervisor
+from jaxcluster.allocation.turns import LocalTurns, Turns
+from jaxcluster.allocation.visits import Way
+from jaxcluster.cluster import events, silence
+from jaxcluster.errors import LaunchError, NoCluster, RankHung, UsageError
+from jaxcluster.host import procfs
+from jaxcluster.host.exits import OomKills, describe_event
+from jaxcluster.host.facts import host_key
+from jaxcluster.host.procfs import ProcessLook, Silence
+from jaxcluster.model import findings, lockstep, obituary
+from jaxcluster.ranks import name_ranks, several_hosts
+from jaxcluster.records import kept, registry
+from jaxcluster.wire.link import Event, Link, unwrap
+
+LOG_END_NBYTES = 1 << 18  # of a log that are read for the end of a rank's
+ASK_S = 2.0  # for answers that a control channel gives at once
+# How jaxlib ends a process that has lost the coordinator: it aborts, and a thread that is just in a
+# collective may crash of that first.
+BY_JAX = (signal.SIGABRT, signal.SIGSEGV)
+
+
+class World:
+    """The ranks of one cluster, from their start to their end.
+
+    Args:
+      record: who they are.
+      link: their own sockets.
+      supervisor: the connection to the fork server whose children they are.
+      processes: the processes themselves; None where another process has started them.
+      missed: what their parent has told before somebody listens.
+      remote: the ranks of other hosts, whoever has started them; None for this machine's.
+      way: how they are come to where another machine has started them.
+
+    Attributes:
+      dead: the ranks whose processes have ended, and why.
+      counts: each rank's launches, as last heard (see ``diagnose``).
+      divergence: why no cell may run; None while the ranks are in lockstep.
+      unreachable: the hosts that can't be reached from here and may live, and why.
+      coordinator_died: how JAX's coordination service has ended; "" while it serves.
+      is_strict: whether launches are checked before they are issued.
+      names: the names that each rank has, as last heard; a rank that was not heard is missing.
+      hosts: of the ranks, where there are several; for messages.
+      started_s: how long the start took; 0 where another process has started them.
+      is_over: whether it has ended, or was let go of.
+      turns: whose turn it is to hand out a cell to them.
+      check: called before ranks are asked anything; raises where they can't be.
+      on_death: called when a rank, or the coordinator, has died. Any thread.
+      on_stopping: called when another process stops the cluster. Any thread.
+    """
+
+    def __init__(
+        self,
+        record: registry.ClusterRecord,
+        link: Link,
+        supervisor: Supervisor | Fleet,
+        processes: LocalCluster | HostProcesses | None = None,
+        missed: queue.SimpleQueue[dict[str, Any]] | None = None,
+        remote: HostProcesses | None = None,
+        way: Way | None = None,
+    ) -> None:
+        self.way = way
+        self.record = record
+        self.link = link
+        self.supervisor = supervisor
+        self.processes = processes
+        self._remote = processes if isinstance(processes, HostProcesses) else remote
+        self.num_processes = record.spec.num_processes
+        self.hosts = several_hosts({f.rank: f.hostname for f in record.facts})
+        self.dead: dict[int, dict[str, Any]] = {}
+        self.counts: dict[int, lockstep.Counts] = {}
+        self.divergence: findings.Report | None = None
+        self.coordinator_died = ""
+        self.unreachable: dict[str, str] = {}
+        self.is_strict = False
+        self.names: dict[int, set[str]] = {}
+        self.started_s = 0.0
+        self.is_over = False
+        self.check: Callable[[], None] = self._check_not_over
+        self.on_death: Callable[[], None] = _nothing
+        self.on_stopping: Callable[[], None] = _nothing
+        self._oom_kills = OomKills()
+        self._client: Any = None
+        self._is_ending = False
+        self._missed: queue.SimpleQueue[dict[str, Any]] = missed or queue.SimpleQueue()
+        self.turns: Turns = self._remote.turns if self._remote else LocalTurns(record.name)
+        self._let_go = _nothing if way else registry.hold(record.name)
+
+    def _check_not_over(self) -> None:
+        if self.is_over:
+            raise NoCluster(f"Cluster {self.record.name!r} is stopped.", "%jaxcluster start -n 4")
+
+    # ------------------------------------------------------------------ its end
+
+    def end(self) -> None:
+        """End its processes; returns when they are reaped. One that is over: nothing."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self.close_client()
+        if self.processes is not None:
+            self.processes.stop()
+        else:
+            # Not ours: its fork server has no other cluster, and ends with it.
+            with contextlib.suppress(LaunchError):
+                self.supervisor.command("stop", timeout_s=10)
+                if not self.record.owner:
+                    self.supervisor.quit()
+            self.supervisor.close()
+        for rank in range(self.num_processes):  # no other thread goes on waiting for them
+            self.link.mark_dead(rank, {"why": "the cluster was stopped"})
+        self.link.close()
+        self._let_go()
+
+    def check_reach(self) -> None:
+        """Refuse to end what is not ours and can't be reached: it would go on, and nobody see it.
+
+        Raises:
+          LaunchError: a host can't be reached and may live.
+        """
+        if self.is_over or self.processes is not None:
+            return
+        if hosts := self.out_of_reach():
+            raise LaunchError(
+                f"Cluster {self.record.name!r} can't be stopped from here now, and was not: no way "
+                f"to {', '.join(hosts)}.",
+                "Its ranks may live there. Try again when there is, or stop it where it was "
+                f"started, on {self.record.hostname}.",
+            )
+
+    def out_of_reach(self) -> list[str]:
+        """The other hosts that can't be reached now and are not known to have ended."""
+        return self.supervisor.out_of_reach() if isinstance(self.supervisor, Fleet) else []
+
+    def leave(self) -> None:
+        """Let go of it; its processes run on."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self.close_client()
+        self.link.close()
+        if self.processes is None:
+            self.supervisor.close()
+        elif self.record.spec.detach:
+            self.supervisor.leave()
+        self._let_go()
+
+    def listen(self) -> None:
+        """Take in what its processes' parent tells, and has told meanwhile."""
+        self.supervisor.on_event = self._on_event
+        while not self._missed.empty():
+            self._on_event(self._missed.get())
+
+    def ask_exits(self) -> None:
+        """Take in which of its processes had ended before this one was connected."""
+        for event in self.supervisor.command("exits", timeout_s=5.0).get("exits", []):
+            self._on_event(event)
+
+    def _on_event(self, event: dict[str, Any]) -> None:
+        """On the supervisor's thread."""
+        if self.is_over or self._is_ending:
+            return
+        if event["event"] == "stopping" and self.processes is not None:
+            # By another notebook or a shell: what it leaves is cleared away, and nothing replaced.
+            self._is_ending = True
+            self.on_stopping()
+        elif event["event"] == "lost":
+            for rank in range(self.num_processes):
+                self.mark_dead(rank, "the fork server has ended, and its ranks with it")
+        elif event["event"] == "host_lost":
+            why = f"host {event['host']} is lost: {event['why']}"
+            if not event["gone"]:
+                self.unreachable[event["host"]] = event["why"]
+                why = f"host {event['host']} can't be reached from here: {event['why']}"
+            if event["number"] == 0 and self.record.coordinator_pid and event["gone"]:
+                self.coordinator_died = why
+            for rank in event["ranks"]:
+                self.mark_dead(rank, why)
+        elif event["event"] == "exit" and event["role"] == "rank":
+            why = describe_event(event, self._oom_kills)
+            if self.coordinator_died and -event["code"] in BY_JAX:
+                why = f"ended by JAX, whose coordinator had died: {self.coordinator_died}"
+            self.mark_dead(event["rank"], obituary.explain(why, self._log_end(event["rank"])))
+        elif event["event"] == "exit" and event["role"] == "coordinator":
+            self.coordinator_died = describe_event(event, self._oom_kills)
+            self.on_death()
+            events.tell()
+
+    # ------------------------------------------------------------------ deaths
+
+    def mark_dead(self, rank: int, why: str) -> None:
+        """From now on a rank is a dead one; the first reason stays."""
+        self.dead.setdefault(rank, {"why": why})
+        self.on_death()
+        self.link.mark_dead(rank, {"why": why})
+        events.tell()
+
+    def end_rank(self, rank: int, why: str) -> None:
+        """Kill a rank's process, which will never answer again; from then on it is a dead one."""
+        self.mark_dead(rank, why)
+        with contextlib.suppress(LaunchError):
+            if self._remote is not None:
+                self._remote.kill(rank)
+            elif self.processes is not None:
+                self.processes.kill(rank)
+            else:
+                self.supervisor.command("kill", timeout_s=5.0, pids=[self.record.pids[rank]])
+
+    def end_hung(self, check: Callable[[], None] = lambda: None) -> list[int]:
+        """Kill the ranks that can't even be asked to save their variables; returns which.
+
+        Takes 5 s where there is one that may still answer.
+
+        Args:
+          check: called now and then; it may raise to end this before any is killed.
+        """
+        alive = [r for r in range(self.num_processes) if r not in self.dead]
+        hung = silence.hung_ranks(self.link, self.look_at, self.why_unseen, alive, check)
+        for rank, why in hung.items():
+            self.end_rank(rank, f"ended by jaxcluster: it {why.message}")
+        return list(hung)
+
+    def look_at(self, ranks: Iterable[int]) -> dict[int, ProcessLook | None]:
+        """What the kernels say of the processes of ranks; of those that can't be seen, nothing."""
+        if self._remote is not None:
+            return self._remote.look_at(ranks)
+        here = host_key()
+        facts = [self.record.facts[rank] for rank in ranks]
+        return {f.rank: procfs.look_at(f.pid) for f in facts if f.host_key == here}
+
+    def why_unseen(self, rank: int) -> Silence:
+        """Why nothing can be said of the process of a rank that gives no sign of life."""
+        where = self._remote.host_of(rank) if self._remote is not None else None
+        if where is not None and where.agent.cut_s > 0:
+            return Silence(
+                "cut",
+                f"gives no sign of life: host {where.name} has not been reached for "
+                f"{where.agent.cut_s:.0f} s, and it is waited for",
+            )
+        return Silence("unknown", "gives no sign of life, and its host can't be asked why")
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether no cell can run before a recovery."""
+        return bool(self.dead or self.coordinator_died or self.divergence is not None)
+
+    def log_excerpt(self, rank: int) -> str:
+        """The end of a rank's log, without the transport's own lines; a crash's stack is folded."""
+        return obituary.excerpt(self._log_end(rank))
+
+    def _log_end(self, rank: int) -> str:
+        return self._read_log(rank, LOG_END_NBYTES)
+
+    def _read_log(self, rank: int, nbytes: int | None = None) -> str:
+        if self._remote is not None:
+            return self._remote.read_log(f"rank-{rank}", *filter(None, [nbytes]))
+        if rank >= len(self.record.logs):
+            return ""
+        return read_end(Path(self.record.logs[rank]), nbytes)
+
+    def logs(self, rank: int, lines: int | None = None) -> str:
+        """A rank's log: what C code, subprocesses and the engine itself wrote."""
+        self.check_ranks([rank])
+        text = self._read_log(rank)
+        return "\n".join(text.splitlines()[-lines:]) if lines else text
+
+    def bring_code(self) -> None:
+        """Bring what has changed of the user's own code to ranks on other hosts.
+
+        Raises:
+          UsageError: it is too large, or can't be read.
+          LaunchError: a host does not answer.
+        """
+        if self._remote is not None and self._remote is self.processes:
+            self._remote.bring_code()
+
+    def explain_missing(self, error: str, ranks: Sequence[int]) -> list[str]:
+        """What to add to a ModuleNotFoundError of these ranks."""
+        if self._remote is not None:
+            return self._remote.explain_missing(error, ranks)
+        return []
+
+    def places(self, ranks: Sequence[int]) -> dict[int, Place]:
+        """The hosts of these ranks, where their agents can be reached; else nothing."""
+        if self._remote is None:
+            return {}
+        return {rank: self._remote.host_of(rank) for rank in ranks}
+
+    def state_folder(self) -> kept.StateFolder:
+        """A place for what its ranks save."""
+        return self._remote.state_folder() if self._remote is not None else kept.Folder()
+
+    # ------------------------------------------------------------------ asking
+
+    def check_ranks(self, ranks: Sequence[int] | None) -> list[int]:
+        """``ranks``, or all of them.
+
+        Raises:
+          UsageError: one of them does not exist.
+        """
+        if ranks is None:
+            return list(range(self.num_processes))
+        wrong = [r for r in ranks if not 0 <= r < self.num_processes]
+        if wrong or not ranks:
+            raise UsageError(
+                f"There is no {name_ranks(wrong)}: this cluster has ranks "
+                f"0-{self.num_processes - 1}."
+                if wrong
+                else "No rank was named.",
+                "For example: %%spmd --ranks 0,2-3",
+            )
+        return sorted(set(ranks))
+
+    def status(self) -> list[wire.RankState]:
+        """What each rank is doing now; its control channel answers during a cell too."""
+        self.check()
+        answers = self.link.gather(range(self.num_processes), "state", timeout_s=ASK_S)
+        states = []
+        for rank in range(self.num_processes):
+            event, facts = answers.get(rank), self.record.facts[rank]
+            if event is not None and event.op == "reply":
+                states.append(wire.parse(wire.RankState, event.body))
+            else:
+                dead = rank in self.dead or (event is not None and event.op == "died")
+                state = "dead" if dead else "silent"
+                states.append(wire.RankState(rank, facts.pid, facts.hostname, state))
+        return states
+
+    def ask(
+        self,
+        ranks: Sequence[int],
+        op: str,
+        body: Any = None,
+        *,
+        timeout_s: float = ASK_S,
+        buffers: Sequence[bytes | memoryview] = (),
+        bodies: Mapping[int, Any] | None = None,
+    ) -> dict[int, Event]:
+        """The replies of all ``ranks`` to one request.
+
+        Raises:
+          RankDied, RankError, TransferError: what a rank answered instead.
+          RankHung: a rank did not answer in time; where it is, is said.
+        """
+        self.check()
+        answers = self.link.gather(
+            ranks, op, body, timeout_s=timeout_s, buffers=buffers, bodies=bodies
+        )
+        for _, event in sorted(answers.items()):
+            unwrap(event)
+        missing = sorted(set(ranks) - set(answers))
+        if missing:
+            busy = [s for s in self.status() if s.rank in missing and s.state == "running"]
+            where = "".join(f" Rank {s.rank} is in cell [{s.cell}] line {s.line}." for s in busy)
+            raise RankHung(
+                f"{name_ranks(missing).capitalize()} did not answer within {timeout_s:g} s.{where}",
+                "%jaxcluster status shows where each rank is; %jaxcluster interrupt stops them.",
+                missing,
+            )
+        return answers
+
+    def ask_some(
+        self,
+        ranks: Sequence[int],
+        op: str,
+        body: Any = None,
+        *,
+        timeout_s: float = ASK_S,
+        bodies: Mapping[int, Any] | None = None,
+    ) -> tuple[dict[int, Event], dict[int, str]]:
+        """The answers that came, errors among them, and of each rank without one, why."""
+        self.check()
+        answers = self.link.gather(ranks, op, body, timeout_s=timeout_s, bodies=bodies)
+        reasons = {r: f"dead ({e.body['why']})" for r, e in answers.items() if e.op == "died"}
+        reasons |= {r: e.body["message"] for r, e in answers.items() if e.op == "mismatch"}
+        missing = [r for r in ranks if r not in answers]
+        states = {s.rank: s for s in self.status()} if missing else {}
+        for rank in missing:
+            state = states[rank]
+            where = f": it is in cell [{state.cell}] line {state.line}" if state.line else ""
+            reasons[rank] = f"gave no answer within {timeout_s:g} s{where}"
+        return {r: e for r, e in answers.items() if r not in reasons}, reasons
+
+    def spanning_names(self, names: Sequence[str], rank: int) -> list[str]:
+        """Which of these names hold arrays that span processes, as ``rank`` sees them."""
+        answer = self.ask([rank], "spanning", {"names": list(names)})
+        return list(answer[rank].body)
+
+    def hear_names(self, rank: int, changes: wire.NameChanges) -> None:
+        """Take in which names a rank has bound and unbound."""
+        known = set() if changes.is_first else self.names.get(rank, set())
+        self.names[rank] = (known - set(changes.gone)) | set(changes.bound)
+
+    # ------------------------------------------------------------------ ipyparallel
+
+    @property
+    def client(self) -> Any:
+        """An ``ipyparallel.Client`` on the same engines; engine id is rank."""
+        if self.way:
+            raise UsageError(
+                "ipyparallel's client is for the machine on which the cluster was started "
+                f"({self.record.hostname})."
+            )
+        if self._client is None:
+            import ipyparallel
+
+            security = registry.connection_files(self.record)[2]
+            self._client = ipyparallel.Client(str(security))
+            self._client.wait_for_engines(self.num_processes, timeout=30)
+        return self._client
+
+    def close_client(self) -> None:
+        if self._client is not None:
+            with contextlib.suppress(Exception):
+                self._client.close()
+            self._client = None
+
+
+def _nothing() -> None:
+    """For who does not want to know."""

@@ -1,0 +1,344 @@
+"""What ``%jaxcluster doctor`` finds: versions, ports, names, devices, and how to mend them.
+
+Every check is a function from what was found to one ``Check``; ``run_checks`` does the finding.
+jax is never imported here: its version comes from the package metadata, and a process of its own
+looks for its private names.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import ipaddress
+import json
+import os
+import re
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaxcluster.host.facts import cuda_plugin_installed, host_gpus, host_tpu_chips
+
+MIN_SHM_NBYTES = 64 * 2**20
+
+# Package, oldest version that works, and whether a cluster needs it at all.
+PACKAGES = (
+    ("jax", "0.6", True),
+    ("jaxlib", "0.6", True),
+    ("numpy", "", True),
+    ("ipyparallel", "9", True),
+    ("ipykernel", "6.29", True),
+    ("jupyterlab", "4.2", False),
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at; ``ok`` is ``None`` for a warning, and ``fix`` says what to do."""
+
+    name: str
+    ok: bool | None
+    detail: str
+    fix: str = ""
+
+
+def run_checks(runtime_dir: Path, environ: Mapping[str, str] | None = None) -> list[Check]:
+    """All checks on this machine, in the order to show them; about as long as jax's import.
+
+    Args:
+      runtime_dir: where clusters keep their connection files; it need not exist yet.
+      environ: the environment that a cluster would inherit; this process's own by default.
+    """
+    environ = os.environ if environ is None else environ
+    return [
+        check_python(sys.version_info[:3]),
+        *(check_package(*package, installed_version) for package in PACKAGES),
+        check_jaxlib_match(installed_version("jax"), installed_version("jaxlib")),
+        check_private_names(*ask_private_names(environ)),
+        check_loopback(_bind_loopback),
+        check_hostname(socket.gethostname(), _resolve),
+        check_proxies(environ),
+        check_devices(host_gpus(environ), host_tpu_chips(), _cpus(), cuda_plugin_installed()),
+        check_runtime_dir(runtime_dir),
+        check_shared_memory(_free_nbytes(Path("/dev/shm"))),
+        check_fork(sys.platform == "linux" and hasattr(os, "fork")),
+    ]
+
+
+def render(checks: Sequence[Check]) -> str:
+    """The checks as plain text: ✓ good, ! a warning, ✗ to be mended, with the fix below."""
+    width = max((len(check.name) for check in checks), default=0)
+    lines = []
+    for check in checks:
+        mark = {True: "✓", None: "!", False: "✗"}[check.ok]
+        lines.append(f"{mark} {check.name.ljust(width)}  {check.detail}")
+        if check.fix and check.ok is not True:
+            lines.append(f"  {' ' * width}  fix: {check.fix}")
+    return "\n".join(lines)
+
+
+# --------------------------------------------------------------------------- versions
+
+
+def check_python(version: tuple[int, ...]) -> Check:
+    """Python 3.11 to 3.13; a newer one is a warning, since it may work."""
+    text = ".".join(map(str, version))
+    if version < (3, 11):
+        return Check("Python", False, f"{text} is too old", "install Python 3.11, 3.12 or 3.13")
+    if version >= (3, 14):
+        return Check("Python", None, f"{text} is newer than what was tried", "use Python 3.13")
+    return Check("Python", True, text)
+
+
+def check_package(
+    name: str, minimum: str, needed: bool, version_of: Callable[[str], str | None]
+) -> Check:
+    """Whether a package is installed and not older than ``minimum`` (``""``: any version)."""
+    version = version_of(name)
+    wanted = f"{name}>={minimum}" if minimum else name
+    fix = f'pip install "{wanted}"'
+    if version is None:
+        if needed:
+            return Check(name, False, "is not installed", fix)
+        return Check(name, None, "is not installed; needed only for its own interface", fix)
+    if minimum and _release(version) < _release(minimum):
+        return Check(name, False if needed else None, f"{version} is older than {minimum}", fix)
+    return Check(name, True, version)
+
+
+def check_jaxlib_match(jax: str | None, jaxlib: str | None) -> Check:
+    """Whether jax will take this jaxlib.
+
+    jax refuses to import a jaxlib that is newer than itself, and one that is older than a minimum
+    which moves with nearly every release (``jax/_src/lib/__init__.py``).
+    """
+    name = "jax and jaxlib"
+    if jax is None or jaxlib is None:
+        return Check(name, False, "are not both installed", "pip install -U jax jaxlib")
+    pair, fix = f"jax {jax}, jaxlib {jaxlib}", f'pip install "jax=={jax}" -U jaxlib'
+    if _release(jaxlib) > _release(jax):
+        return Check(name, False, f"{pair}: jax refuses a newer jaxlib", fix)
+    if _release(jaxlib)[:2] != _release(jax)[:2]:
+        return Check(name, None, f"{pair}: jax may refuse a jaxlib that old", fix)
+    return Check(name, True, "match")
+
+
+def check_private_names(missing: Mapping[str, str] | str, seconds: float = 0.0) -> Check:
+    """What no longer works because this jax keeps a private name elsewhere.
+
+    Args:
+      missing: what ``engine.private`` did not find, each with what happens without it; or why
+        it could not be asked.
+      seconds: how long that took.
+    """
+    name = "jax's inner names"
+    if isinstance(missing, str):
+        return Check(name, False, f"could not be looked for: {missing}")
+    asked = f"a process that imported jax took {seconds:.1f} s to look"
+    if not missing:
+        return Check(name, True, f"are where they are expected ({asked})")
+    return Check(
+        name,
+        None,
+        "moved in this jax: "
+        + "; ".join(f"{what} ({cost})" for what, cost in missing.items())
+        + f" ({asked})",
+        "the rest works; a jax that was tried: 0.10.2 or 0.12",
+    )
+
+
+def ask_private_names(
+    environ: Mapping[str, str], timeout_s: float = 60.0
+) -> tuple[Mapping[str, str] | str, float]:
+    """Which of jax's private names a process of its own does not find, and its seconds."""
+    started = time.perf_counter()
+    argv = [sys.executable, "-m", "jaxcluster.engine.private.self_test"]
+    try:
+        done = subprocess.run(
+            argv,
+            check=False,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{type(error).__name__}: {error}", time.perf_counter() - started
+    seconds = time.perf_counter() - started
+    try:
+        missing: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        return last[0], seconds
+    return missing, seconds
+
+
+def installed_version(name: str) -> str | None:
+    """The version of an installed package from its metadata, or ``None``. Imports nothing."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version: ``0.7.0.dev2025`` is (0, 7, 0)."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, found.group().split("."))) if found else ()
+
+
+# --------------------------------------------------------------------------- network
+
+
+def check_loopback(bind: Callable[[], int]) -> Check:
+    """Whether a port on 127.0.0.1 can be had; ``bind`` takes one and returns its number."""
+    try:
+        port = bind()
+    except OSError as error:
+        return Check(
+            "loopback",
+            False,
+            f"no port on 127.0.0.1 can be bound: {error}",
+            "bring the loopback interface up (ip link set lo up), or allow local sockets",
+        )
+    return Check("loopback", True, f"127.0.0.1 gave port {port}")
+
+
+def check_hostname(hostname: str, resolve: Callable[[str], Sequence[str]]) -> Check:
+    """Where this host's own name leads.
+
+    gloo listens on what the host name resolves to, so a name that leads nowhere, or to Debian's
+    127.0.1.1, breaks plain multi-process JAX. jaxcluster gives each rank its address, so here it
+    is a warning and nothing needs mending.
+    """
+    aside = "jaxcluster assigns addresses itself, plain JAX scripts here would fail"
+    fix = f"nothing for jaxcluster; for plain JAX map {hostname} to a real address in /etc/hosts"
+    try:
+        addresses = list(dict.fromkeys(resolve(hostname)))
+    except OSError as error:
+        return Check("hostname", None, f"{hostname} does not resolve ({error}): {aside}", fix)
+    shown = f"{hostname} is {', '.join(addresses)}"
+    if "127.0.1.1" in addresses:
+        return Check("hostname", None, f"{shown}: {aside}", fix)
+    return Check("hostname", True, shown)
+
+
+def check_proxies(environ: Mapping[str, str]) -> Check:
+    """Whether gRPC would send the coordinator's loopback traffic to an HTTP proxy.
+
+    Tried with jaxlib 0.10.2: with ``http_proxy``, ``https_proxy`` or ``grpc_proxy`` set,
+    ``jax.distributed.initialize`` asks the proxy for 127.0.0.1 and hangs. It reads the lower-case
+    names only, ``no_grpc_proxy`` before ``no_proxy``, and there addresses and networks, but not
+    ``localhost`` or ``*`` for 127.0.0.1.
+    """
+    names = [name for name in ("grpc_proxy", "https_proxy", "http_proxy") if environ.get(name)]
+    if not names:
+        return Check("proxies", True, "none that gRPC uses")
+    exempt = "no_grpc_proxy" if environ.get("no_grpc_proxy") else "no_proxy"
+    entries = [entry.strip() for entry in environ.get(exempt, "").split(",") if entry.strip()]
+    if any(_covers_loopback(entry) for entry in entries):
+        return Check("proxies", True, f"{', '.join(names)} set, {exempt} exempts 127.0.0.1")
+    return Check(
+        "proxies",
+        False,
+        f"{', '.join(names)} set and {exempt} does not exempt 127.0.0.1: "
+        "jax.distributed.initialize would ask the proxy and hang",
+        f"%env {exempt}={','.join([*entries, '127.0.0.1'])}",
+    )
+
+
+def _covers_loopback(entry: str) -> bool:
+    try:
+        return ipaddress.ip_address("127.0.0.1") in ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        return False
+
+
+def _bind_loopback() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _resolve(hostname: str) -> list[str]:
+    return [str(info[4][0]) for info in socket.getaddrinfo(hostname, None)]
+
+
+# --------------------------------------------------------------------------- machine
+
+
+def check_devices(gpus: Sequence[str], tpu_chips: int, cpus: int, cuda_plugin: bool) -> Check:
+    """What JAX will find here; GPUs without JAX's CUDA plugin are a warning."""
+    found = [f"{tpu_chips} TPU chips"] if tpu_chips else []
+    found += [f"{len(gpus)} GPUs ({','.join(gpus)})"] if gpus else []
+    found += [f"{cpus} CPU cores"]
+    detail = ", ".join(found)
+    if gpus and not cuda_plugin:
+        return Check(
+            "devices",
+            None,
+            f"{detail}; jax has no CUDA plugin, so the GPUs stay unused",
+            'pip install "jax[cuda12]"   (or cuda13, with a driver that supports it)',
+        )
+    return Check("devices", True, detail)
+
+
+def check_runtime_dir(path: Path) -> Check:
+    """Whether connection files, which hold keys, can be written where only this user reads them."""
+    name = "runtime directory"
+    if not path.exists():
+        parent = next(parent for parent in path.absolute().parents if parent.exists())
+        if os.access(parent, os.W_OK | os.X_OK):
+            return Check(name, True, f"{path} will be made by the first start")
+        return Check(name, False, f"{path} can't be made: {parent} is not writable")
+    found = path.stat()
+    if not path.is_dir():
+        return Check(name, False, f"{path} is not a directory", f"rm {path}")
+    if found.st_uid != os.getuid():
+        owner = f"{path} belongs to user id {found.st_uid}"
+        return Check(name, False, owner, f"let its owner remove it: rm -r {path}")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        mode = f"{path} is open to other users ({stat.filemode(found.st_mode)})"
+        return Check(name, False, mode, f"chmod 700 {path}")
+    if not os.access(path, os.W_OK | os.X_OK):
+        return Check(name, False, f"{path} is not writable", f"chmod 700 {path}")
+    return Check(name, True, f"{path} is writable and private")
+
+
+def check_shared_memory(free_nbytes: int | None) -> Check:
+    """Whether /dev/shm has room for arrays on their way; ``None`` means that there is none."""
+    name = "shared memory"
+    if free_nbytes is None:
+        return Check(name, None, "there is no /dev/shm, so pushes and pulls of arrays are slower")
+    detail = f"{free_nbytes / 2**20:,.0f} MB free in /dev/shm"
+    if free_nbytes < MIN_SHM_NBYTES:
+        fix = "in a container: docker run --shm-size=1g; else remove old files from /dev/shm"
+        return Check(name, None, f"{detail}: too little for large arrays", fix)
+    return Check(name, True, detail)
+
+
+def check_fork(available: bool) -> Check:
+    """Whether ranks can be forked from a process that has imported jax already (Linux)."""
+    if available:
+        return Check("fast start", True, "ranks are forked")
+    return Check("fast start", None, "no fork here: ranks start as plain processes, slower")
+
+
+def _cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _free_nbytes(path: Path) -> int | None:
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize

@@ -1,0 +1,242 @@
+"""What was saved of a rank's variables, brought back on a new process.
+
+On the main thread of a rank whose backend is up.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxcluster.engine.arrays import bounds
+from jaxcluster.engine.private.arrays import uncommitted
+from jaxcluster.engine.state import memory
+from jaxcluster.engine.state.saved import CannotRestore, Saved, SavedArray, SavedPickle
+from jaxcluster.engine.state.settings import Settings
+
+
+def load(
+    saved: Saved,
+    namespace: dict[str, Any],
+    names: Iterable[str] | None = None,
+    before: Iterable[str] = (),
+    settings: Settings | None = None,
+    skip: Iterable[str] = (),
+) -> tuple[list[str], dict[str, str], dict[str, str]]:
+    """Bind what was saved in ``namespace``.
+
+    Returns (names that are back, those lost: why, settings that could not be set: why).
+
+    ``saved`` may be another rank's: then arrays that were on that process alone are put on this
+    one's devices, and an array that spans processes comes back if this rank's parts of it are among
+    the saved ones (replicated arrays are).
+
+    Args:
+      names: those that get what they were bound to when they were saved; all by default.
+      before: those that get what they were bound to before the cell.
+      settings: those of this process, which are set too.
+      skip: settings that are left as they are.
+    """
+    before = set(before)
+    loader = _Loader(saved, namespace)
+    left = loader.set_settings(settings, set(skip)) if settings is not None else {}
+    now = {n: p for n, p in saved.now.names.items() if names is None or n in set(names)}
+    then = {n: p for n, p in saved.before.names.items() if n in before}
+    for name in {*then, *(n for n in before if n in saved.absent)}:
+        now.pop(name, None)
+    wanted = now | then
+    lost = {}
+    for name, one in wanted.items():
+        try:
+            loader.check(one)
+        except CannotRestore as error:
+            lost[name] = str(error)
+    values = loader.together(now, then, lost) if saved.together is not None else None
+    if values is None:  # name by name, which keeps what can be kept, and tells which can't
+        values = {}
+        for name in wanted.keys() - lost.keys():
+            try:
+                values[name] = loader.unpickle(wanted[name])
+            except Exception as error:
+                text = str(error).partition("\n")[0][:200]
+                plain = isinstance(error, CannotRestore)
+                lost[name] = text if plain else f"{type(error).__name__}: {text}"
+    namespace.update(values)
+    return sorted(values), lost, left
+
+
+class _Loader:
+    def __init__(self, saved: Saved, namespace: dict[str, Any]) -> None:
+        import jax
+
+        self.saved = saved
+        self.namespace = namespace
+        self.devices = {d.id: d for d in jax.devices()}
+        self.local = jax.local_devices()
+        self._arrays: dict[int, Any] = {}
+        self._shardings: dict[int, Any] = {}
+        self._table: list[memory.View] = pickle.loads(saved.sections[saved.views])
+        self._owners = {view.memory: n for n, view in enumerate(self._table) if view.is_owner}
+        self._views: dict[int, Any] = {}
+        self._missing: dict[int, CannotRestore] = {}  # arrays that can't be made here
+
+    def unpickle(self, one: SavedPickle) -> Any:
+        sections = self.saved.sections
+        buffers = [sections[n] for n in one.buffers]
+        return _Unpickler(bytes(sections[one.section]), buffers, one, self).load()
+
+    def view(self, number: int) -> Any:
+        """One of numpy's arrays, the same whichever name it is for."""
+        if number not in self._views:
+            view = self._table[number]
+            owner = None
+            if (of := self._owners.get(view.memory)) is not None and of != number:
+                owner = self.view(of)
+            section = self.saved.sections[self.saved.memories[view.memory]]
+            self._views[number] = memory.make(view, section, owner)
+        return self._views[number]
+
+    def set_settings(self, settings: Settings, skip: set[str]) -> dict[str, str]:
+        """Set what cells had changed; returns what could not be, and why."""
+        left = {}
+        for name, one in self.saved.settings.items():
+            if name not in skip:
+                try:
+                    settings.restore(name, self.unpickle(one))
+                except Exception as error:
+                    text = str(error).partition("\n")[0][:200]
+                    left[name] = f"{type(error).__name__}: {text}"
+        return left
+
+    def together(
+        self, now: Iterable[str], then: Iterable[str], lost: Iterable[str]
+    ) -> dict[str, Any] | None:
+        """The values of all names at once, aliased as they were; None where that can't be done.
+
+        What belongs to a name that is ``lost`` is left out. It is in no other: that would be lost
+        for the same array.
+        """
+        assert self.saved.together is not None
+        try:
+            newest, older = self.unpickle(self.saved.together)
+            values = {n: newest[n] for n in now} | {n: older[n] for n in then}
+        except Exception:
+            return None
+        return {name: value for name, value in values.items() if name not in set(lost)}
+
+    def check(self, one: SavedPickle) -> None:
+        """Make the arrays of a name.
+
+        Raises:
+          CannotRestore: one of them can't be made here.
+        """
+        for number in one.arrays:
+            if number not in self._arrays and number not in self._missing:
+                try:
+                    self._arrays[number] = self._make_array(self.saved.arrays[number])
+                except CannotRestore as error:
+                    self._missing[number] = error
+            if number in self._missing:
+                raise self._missing[number]
+
+    def array(self, number: int) -> Any:
+        """An array; None for one that can't be made: the names that have it were checked."""
+        if number not in self._arrays and number not in self._missing:
+            try:
+                self._arrays[number] = self._make_array(self.saved.arrays[number])
+            except CannotRestore as error:
+                self._missing[number] = error
+        return self._arrays.get(number)
+
+    def _make_array(self, saved: SavedArray) -> Any:
+        import jax
+
+        dtype = jax.numpy.dtype(saved.dtype)
+        shape = tuple(saved.shape)
+        if saved.sharding not in self._shardings:
+            one = SavedPickle(saved.sharding, [], [])
+            self._shardings[saved.sharding] = self.unpickle(one)
+        sharding = self._shardings[saved.sharding]
+        parts = {str(where): number for where, number in saved.shards}
+        ready: dict[str, np.ndarray[Any, Any]] = {}
+
+        def part(index: Sequence[slice]) -> np.ndarray[Any, Any]:
+            where = bounds(index, shape)
+            key = str(where)
+            if key not in parts:
+                places = ", ".join(f"{start}:{stop}" for start, stop in where)
+                raise CannotRestore(
+                    f"this rank's part [{places}] of an array of shape {shape} was not saved by "
+                    f"rank {self.saved.rank}"
+                )
+            if key not in ready:
+                flat = np.frombuffer(self.saved.sections[parts[key]], np.uint8).view(dtype)
+                ready[key] = flat.reshape([stop - start for start, stop in where])
+            return ready[key]
+
+        devices = sharding.addressable_devices_indices_map(shape)
+        if not saved.committed and len(sharding.device_set) == 1:
+            values = part(next(iter(devices.values())))
+            array = uncommitted(values, saved.weak_type)
+        else:
+            kind = sharding.memory_kind
+            pieces = [
+                jax.device_put(part(index), jax.sharding.SingleDeviceSharding(d, memory_kind=kind))
+                for d, index in devices.items()
+            ]
+            array = jax.make_array_from_single_device_arrays(shape, sharding, pieces, dtype=dtype)
+        if saved.key_impl is not None:
+            array = jax.random.wrap_key_data(array, impl=saved.key_impl)
+        return array
+
+    def device(self, id: int) -> Any:
+        if id not in self.devices:
+            raise CannotRestore(f"it names device {id}, and this cluster has {len(self.devices)}")
+        return self.devices[id]
+
+    def local_device(self, position: int) -> Any:
+        if position >= len(self.local):
+            raise CannotRestore(f"this rank has {len(self.local)} devices, and it names one more")
+        return self.local[position]
+
+    def persistent(self, pid: Any, one: SavedPickle) -> Any:
+        import jax
+
+        match pid:
+            case ("namespace",):
+                return self.namespace
+            case ("stream", name):
+                return getattr(sys, name)
+            case ("array", place):
+                return self.array(one.arrays[place])
+            case ("view", place):
+                return self.view(one.views[place])
+            case ("device", id):
+                return self.device(id)
+            case ("single", position, memory_kind):
+                device = self.local_device(position)
+                return jax.sharding.SingleDeviceSharding(device, memory_kind=memory_kind)
+            case ("mesh", local, places, shape, axis_names, types):
+                find: Callable[[int], Any] = self.local_device if local else self.device
+                devices = np.empty(len(places), object)
+                devices[:] = [find(place) for place in places]
+                kwargs = {"axis_types": types} if types is not None else {}
+                return jax.sharding.Mesh(devices.reshape(shape), axis_names, **kwargs)
+        raise pickle.UnpicklingError(f"unknown reference {pid!r}")
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(
+        self, data: bytes, buffers: Sequence[Any], one: SavedPickle, loader: _Loader
+    ) -> None:
+        super().__init__(io.BytesIO(data), buffers=buffers)
+        self._one = one
+        self._loader = loader
+
+    def persistent_load(self, pid: Any) -> Any:
+        return self._loader.persistent(pid, self._one)

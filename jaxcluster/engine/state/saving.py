@@ -1,0 +1,442 @@
+"""A rank's variables, saved while its main thread may be stuck for good.
+
+``save`` works from a side thread: it needs no collective and no main thread, so a deadlocked rank
+can be saved, killed, started again and given its variables again. Each name is pickled by itself
+first, so that one that can't be (a generator, an open file, an array whose computation will never
+end) costs only itself; then all that can be are pickled together, which keeps the aliasing between
+them.
+
+What a plain pickle can't do is done here:
+
+- a ``jax.Array`` becomes its addressable shards (equal ones once) and its sharding. It is rebuilt
+  from them on the same places: no rank needs another one's shards;
+- a ``Device`` or ``Mesh`` becomes device ids, and comes back as the devices of the backend that is
+  there then. One that lies on this process alone becomes local positions, so that another rank
+  can take the value over;
+- functions and classes that were defined in cells go by value, and the functions' globals are the
+  namespace itself: redefining a global changes what they see, as before.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import io
+import pickle
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pickle import PickleBuffer
+from types import FunctionType, ModuleType
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from jaxcluster.engine.arrays import base_array, bounds, is_array, is_ready, is_tracer
+from jaxcluster.engine.private.arrays import pytree_functions
+from jaxcluster.engine.state import memory, randomness
+from jaxcluster.engine.state.saved import CannotSave, Generation, Saved, SavedArray, SavedPickle
+from jaxcluster.engine.state.settings import Settings
+
+PROTOCOL = 5
+IN_BAND_NBYTES = 512  # a buffer below this stays inside its pickle
+
+# What IPython, the engine and Python keep in a namespace; it comes with the process.
+_SYSTEM_NAME = re.compile(r"_+|_i{1,3}|_i?\d+|_[iod]h|__\w+__|In|Out")
+_SYSTEM_MODULES = ("IPython", "ipykernel", "ipyparallel", "jaxcluster.engine", "io", "_io")
+
+
+def save(
+    namespace: dict[str, Any],
+    rank: int,
+    *,
+    copy: bool = False,
+    digests: bool = False,
+    before: Mapping[str, Any] | None = None,
+    settings: Settings | None = None,
+) -> Saved:
+    """The variables of ``namespace``, as far as they can be saved.
+
+    Runs on any thread; waits for no computation. Costs one pickling of the Python objects for each
+    name and one for all; the numbers of arrays are not copied on CPU (devices with memory of their
+    own: one copy to the host).
+
+    Args:
+      copy: copy the numbers too: the backend that holds them is about to go.
+      digests: hash each name's value, so that ranks can be compared (about 1 s per GB).
+      before: what the names were bound to when the cell that runs now, or went wrong, began.
+      settings: those of the process, which are saved too.
+    """
+    saver = _Saver(namespace, rank, copy)
+    saved = saver.saved
+    now = _users(namespace)
+    then = _users(before) if before is not None else now
+    older = {name: value for name, value in then.items() if now.get(name, then) is not value}
+    saved.absent = sorted(now.keys() - then.keys())
+    values = saver.generation(saved.now, now)
+    older_values = saver.generation(saved.before, older)
+    try:
+        saved.together = saver.pickle((values, older_values))
+    except Exception:
+        # The main thread changes something at this moment: what is alone must do.
+        saved.together = None
+    saved.random = randomness.digests()
+    if settings is not None:
+        changed = Generation()
+        saver.generation(changed, settings.changed())
+        saved.settings, saved.left = changed.names, changed.lost
+    saved.memories = [saver.section(memory.take()) for memory in saver.views.memories]
+    saved.alive = list(saver.views.arrays)
+    saved.views = saver.section(pickle.dumps(saver.views.table(), PROTOCOL))
+    if digests:
+        for generation, found in ((saved.now, values), (saved.before, older_values)):
+            generation.digests = {k: saver.digest(one) for k, one in generation.names.items()}
+            generation.common = sorted(k for k in generation.names if is_common(found[k]))
+    return saved
+
+
+def _users(namespace: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in list(namespace.items()) if is_users(k, v)}
+
+
+def is_users(name: str, value: Any) -> bool:
+    """Whether a user has bound it: all else in a namespace comes with the process."""
+    if _SYSTEM_NAME.fullmatch(name):
+        return False
+    if name in ("get_ipython", "exit", "quit", "open", "input"):
+        return not str(getattr(value, "__module__", "")).startswith(_SYSTEM_MODULES)
+    return True
+
+
+def is_common(value: Any, depth: int = 4) -> bool:
+    """Whether a value says nothing of the rank that holds it.
+
+    So modules, whatever is imported from them, meshes and shardings of all processes, and functions
+    and classes that hold nothing else. They shape programs: were they another rank's own after all,
+    it would show as a divergence, which a number of its own would not.
+    """
+    import jax
+
+    if depth < 0:
+        return False
+    held: list[Any]
+    if value is None or isinstance(value, (ModuleType, jax.sharding.PartitionSpec)):
+        return True
+    if isinstance(value, jax.sharding.Mesh):
+        return _on_all_processes(value.devices.flat)
+    if isinstance(value, jax.sharding.Sharding):
+        return _on_all_processes(value.device_set)
+    if callable(value) and _is_imported(value):
+        return True
+    if isinstance(value, FunctionType):
+        cells = value.__closure__ or ()
+        held = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        try:
+            held += [cell.cell_contents for cell in cells]
+        except ValueError:  # one that is still empty
+            return False
+    elif isinstance(value, (staticmethod, classmethod)):
+        held = [value.__func__]
+    elif isinstance(value, property):
+        held = [value.fget, value.fset, value.fdel]
+    elif isinstance(value, type):
+        held = [v for name, v in vars(value).items() if not name.startswith("__")]
+        held += [b for b in value.__bases__ if b is not object]
+    elif type(value).__module__.startswith("jaxlib") and hasattr(value, "__wrapped__"):
+        held = [value.__wrapped__]  # a jitted function
+    else:
+        return False
+    return all(is_common(one, depth - 1) for one in held)
+
+
+def _on_all_processes(devices: Iterable[Any]) -> bool:
+    import jax
+
+    return bool(len({device.process_index for device in devices}) == jax.process_count())
+
+
+def _is_imported(value: Any) -> bool:
+    """Whether a value is what its module has under its name."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":
+        return False
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return bool(found is value)
+
+
+class _Saver:
+    def __init__(self, namespace: dict[str, Any], rank: int, copy: bool) -> None:
+        import jax
+
+        self.namespace = namespace
+        self.copy = copy
+        self.device_type: Any = jax.Device
+        self.mesh_type = jax.sharding.Mesh
+        self.custom_types = (jax.custom_vjp, jax.custom_jvp)
+        self.jitted_type: Any = type(jax.jit(abs))
+        self.single_type = jax.sharding.SingleDeviceSharding
+        self.saved = Saved(rank, jax.process_count(), versions())
+        self.process = jax.process_index()
+        self.local_positions = {d.id: i for i, d in enumerate(jax.local_devices())}
+        self.array_numbers: dict[int, int] = {}
+        self.buffer_sections: dict[tuple[int, int], int] = {}
+        self.shardings: dict[Any, int] = {}
+        self.views = memory.Views()
+        self.keep: list[Any] = []  # keeps ids and addresses from being reused meanwhile
+
+    def section(self, data: Any) -> int:
+        self.saved.sections.append(data)
+        return len(self.saved.sections) - 1
+
+    def pickle(self, value: Any) -> SavedPickle:
+        file = io.BytesIO()
+        pickler = _Pickler(file, self)
+        pickler.dump(value)
+        section = self.section(file.getvalue())
+        return SavedPickle(section, pickler.arrays, pickler.buffers, pickler.views)
+
+    def digest(self, one: SavedPickle) -> str:
+        """What is equal on ranks where a name has equal values."""
+        saved = self.saved
+        text = bytes(saved.sections[one.section])
+        # cloudpickle marks each class that goes by value with a random number of this process.
+        marks = getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", {})
+        for mark in list(marks.values()):
+            text = text.replace(mark.encode(), b"")
+        digest = hashlib.blake2b(text, digest_size=12)
+        for number in one.buffers:
+            digest.update(saved.sections[number])
+        for view in (self.views.arrays[n] for n in one.views):
+            digest.update(f"{view.shape} {view.dtype}".encode())
+            digest.update(np.ascontiguousarray(view).tobytes())
+        for array in (saved.arrays[n] for n in one.arrays):
+            digest.update(f"{array.shape} {array.dtype} {array.key_impl}".encode())
+            if array.local:
+                for where, number in array.shards:
+                    digest.update(str(where).encode())
+                    digest.update(saved.sections[number])
+            else:
+                digest.update(array.text.encode())
+        return digest.hexdigest()
+
+    def generation(self, into: Generation, values: dict[str, Any]) -> dict[str, Any]:
+        """Pickle each of ``values`` by itself; returns those that could be."""
+        done = {}
+        for name, value in values.items():
+            try:
+                into.names[name] = self.pickle(value)
+            except Exception as error:
+                into.lost[name] = reason(error)
+            else:
+                done[name] = value
+        return done
+
+    def buffer(self, buffer: PickleBuffer) -> int:
+        """The section of an out-of-band buffer; one that two pickles share is kept once."""
+        raw = buffer.raw()
+        address = np.frombuffer(raw, np.uint8).__array_interface__["data"][0] if raw.nbytes else 0
+        key = (address, raw.nbytes)
+        if key not in self.buffer_sections:
+            self.keep.append(buffer)
+            self.buffer_sections[key] = self.section(raw)
+        return self.buffer_sections[key]
+
+    def array(self, array: Any) -> int:
+        """The number of an array, which is saved when it is first met.
+
+        Raises:
+          CannotSave: it has no values that could be read now.
+        """
+        if id(array) not in self.array_numbers:
+            saved = self._save_array(array)
+            self.keep.append(array)
+            self.saved.arrays.append(saved)
+            self.array_numbers[id(array)] = len(self.saved.arrays) - 1
+        return self.array_numbers[id(array)]
+
+    def _save_array(self, array: Any) -> SavedArray:
+        import jax
+
+        if is_tracer(array):
+            raise CannotSave("a tracer: it stood for an array while jit or grad ran")
+        key_impl = None
+        base = base_array(array)
+        if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+            key_impl = str(jax.random.key_impl(array))
+        if base.is_deleted():
+            raise CannotSave("deleted or donated")
+        if not is_ready(base):
+            raise CannotSave("still being computed")
+        shards: dict[str, tuple[list[list[int]], int]] = {}
+        try:
+            for shard in base.addressable_shards:
+                where = bounds(shard.index, base.shape)
+                if str(where) not in shards:
+                    values = np.asarray(shard.data)
+                    raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+                    shards[str(where)] = where, self.section(raw.copy() if self.copy else raw)
+        except CannotSave:
+            raise
+        except Exception as error:
+            first = str(error).partition("\n")[0]
+            raise CannotSave(f"its computation failed: {first[:200]}") from None
+        sharding = base.sharding
+        if sharding not in self.shardings:
+            self.shardings[sharding] = self.pickle(sharding).section
+        return SavedArray(
+            shape=list(base.shape),
+            dtype=str(base.dtype),
+            sharding=self.shardings[sharding],
+            local=base.is_fully_addressable,
+            committed=bool(getattr(base, "committed", True)),
+            shards=list(shards.values()),
+            weak_type=bool(getattr(base, "weak_type", False)),
+            key_impl=key_impl,
+            text=str(sharding)[:400],
+        )
+
+
+class _Pickler(cloudpickle.Pickler):
+    def __init__(self, file: io.BytesIO, saver: _Saver) -> None:
+        super().__init__(file, protocol=PROTOCOL, buffer_callback=self._out_of_band)
+        self.saver = saver
+        self.arrays: list[int] = []
+        self.buffers: list[int] = []
+        self.views: list[int] = []
+        self._array_places: dict[int, int] = {}
+        self._view_places: dict[int, int] = {}
+        # Functions of the namespace keep it as their globals: cloudpickle would give them a dict of
+        # their own (cloudpickle 3.1; where these names move, it does that again).
+        if isinstance(getattr(self, "globals_ref", None), dict):
+            self.globals_ref[id(saver.namespace)] = saver.namespace
+
+    def _out_of_band(self, buffer: PickleBuffer) -> bool:
+        if memoryview(buffer).nbytes < IN_BAND_NBYTES:
+            return True
+        self.buffers.append(self.saver.buffer(buffer))
+        return False
+
+    def _dynamic_function_reduce(self, func: Any) -> Any:
+        reduced = super()._dynamic_function_reduce(func)
+        if func.__globals__ is self.saver.namespace:
+            # Its globals are saved as names of their own, or are lost by themselves.
+            reduced[2][1]["__globals__"] = {}
+        return reduced
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, np.ndarray) and (how := memory.reduce(obj)) is not None:
+            return how
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == 6:
+            functions = pytree_functions(obj)
+            if functions is not None:
+                # A class that a cell defined and registered as a pytree node: register it again.
+                state = (reduced[5], reduced[2], functions)
+                return (*reduced[:2], state, None, None, _set_registered_class)
+        if type(obj) is self.saver.jitted_type:
+            if _is_imported(obj):
+                return _find_imported, (obj.__module__, obj.__qualname__)
+            # Its own state lacks its attributes, without which it has no lower() and no name.
+            own: Any = obj.__reduce_ex__(PROTOCOL)
+            make, arguments, state, *_ = own
+            return make, arguments, (state, vars(obj)), None, None, _set_jitted
+        if isinstance(obj, self.saver.custom_types):
+            # jax 0.10.2: their __new__ takes the function, and pickle gives it nothing.
+            return (_make_bare, (type(obj),), vars(obj))
+        return reduced
+
+    def persistent_id(self, obj: Any) -> Any:
+        saver = self.saver
+        if isinstance(obj, io.IOBase) and not isinstance(obj, io.StringIO | io.BytesIO):
+            if obj is sys.stdout or obj is sys.stderr:
+                return ("stream", "stdout" if obj is sys.stdout else "stderr")
+            raise CannotSave("an open file can't be saved")  # cloudpickle would save its text
+        if obj is saver.namespace:
+            return ("namespace",)
+        if is_array(obj):
+            number = saver.array(obj)
+            if number not in self._array_places:
+                self._array_places[number] = len(self.arrays)
+                self.arrays.append(number)
+            return ("array", self._array_places[number])
+        if memory.is_view(obj) and memory.reduce(obj) is None:
+            number = saver.views.number(obj)
+            if number not in self._view_places:
+                self._view_places[number] = len(self.views)
+                self.views.append(number)
+            return ("view", self._view_places[number])
+        if isinstance(obj, saver.device_type):
+            return ("device", obj.id)
+        if isinstance(obj, saver.single_type):
+            device: Any = next(iter(obj.device_set))
+            if device.id in saver.local_positions:
+                return ("single", saver.local_positions[device.id], obj.memory_kind)
+        if isinstance(obj, saver.mesh_type):
+            devices = np.asarray(obj.devices)
+            ids = [int(d.id) for d in devices.flat]
+            local = bool(ids) and all(i in saver.local_positions for i in ids)
+            places = [saver.local_positions[i] for i in ids] if local else ids
+            types = getattr(obj, "axis_types", None)
+            return ("mesh", local, places, devices.shape, obj.axis_names, types)
+        return None
+
+
+def _find_imported(module: str, name: str) -> Any:
+    return functools.reduce(getattr, name.split("."), importlib.import_module(module))
+
+
+def _set_jitted(function: Any, state: Any) -> None:
+    own, attributes = state
+    function.__setstate__(own)
+    vars(function).update(attributes)
+
+
+def _make_bare(cls: type) -> Any:
+    return object.__new__(cls)
+
+
+def _set_registered_class(cls: Any, state: Any) -> None:
+    import jax
+
+    set_state, class_state, functions = state
+    set_state(cls, class_state)
+    if pytree_functions(cls) is None:
+        jax.tree_util.register_pytree_node(cls, *functions)
+
+
+def reason(error: BaseException) -> str:
+    """Why a name could not be saved, briefly."""
+    if isinstance(error, CannotSave):
+        return str(error)
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    text = str(error).partition("\n")[0]
+    if found := re.search(r"cannot pickle '?([\w.]+)'? object", text):
+        kind = found[1].rpartition(".")[2]
+        kinds = {
+            "generator": "a generator",
+            "TextIOWrapper": "an open file",
+            "BufferedReader": "an open file",
+            "BufferedWriter": "an open file",
+            "async_generator": "a generator",
+            "coroutine": "a coroutine",
+            "lock": "a lock",
+            "RLock": "a lock",
+            "socket": "a socket",
+            "Ref": "a mutable array reference",
+        }
+        return f"{kinds.get(kind, f'a {kind} object')} can't be saved"
+    if "file" in text and "pickle" in text:
+        return "an open file can't be saved"
+    return f"{type(error).__name__}: {text[:200]}"
+
+
+def versions() -> dict[str, str]:
+    """What must be equal where a state is saved and where it is restored."""
+    import jax
+
+    return {"python": "{}.{}".format(*sys.version_info), "jax": jax.__version__}

@@ -1,0 +1,409 @@
+"""What cells set up besides names: settings of the process, which new processes must have too.
+
+Each setting is read once when the rank is ready, and again when its variables are saved. What a
+cell has changed in between is saved and set on the new process; what can't be is named. Settings
+inside of other libraries' modules are not known here: matplotlib's alone is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import decimal
+import gc
+import importlib
+import locale
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jaxcluster.engine.state import randomness
+
+# Where jax.config does not tell its values: those that change what a user's programs compute.
+SETTINGS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion",
+    "jax_debug_nans",
+    "jax_debug_infs",
+    "jax_disable_jit",
+    "jax_random_seed_offset",
+)
+# They belong to the process and its place in the cluster, whatever a cell has tried.
+OF_THE_PROCESS = ("jax_platforms", "jax_num_cpu_devices", "jax_enable_preemption_service")
+OF_THE_CLUSTER = ("JAXCLUSTER_", "IPP_", "JPY_")
+CODE = "jaxcluster:code"  # stands on a saved ``sys.path`` for where brought modules lie
+
+_code = ""  # where they lie here
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting: how to read it, and how to set it to what was read."""
+
+    read: Callable[[], Any]
+    write: Callable[[Any], None]
+
+
+class Settings:
+    """The settings of one rank.
+
+    Attributes:
+      context: what all cells run in. numpy and decimal keep their settings in the context of who
+        sets them, and each cell is a task, whose own context ends with it.
+      shell: IPython's.
+    """
+
+    def __init__(self) -> None:
+        self.context = contextvars.copy_context()
+        self.shell: Any = None
+        self._mesh: Any = None
+        self._settings: dict[str, Setting] = {}
+        self._at_start: dict[str, Any] = {}
+
+    def begin(self, shell: Any) -> None:
+        """Read all settings. On the main thread, when all has been set up but by cells."""
+        self.shell = shell
+        self.context = contextvars.copy_context()
+        self.note()
+        self._settings = self._all_settings()
+        self._at_start = self._read()
+
+    def note(self) -> None:
+        """After each cell: what only its own thread can read."""
+        self._mesh = _context_mesh()
+
+    def changed(self) -> dict[str, Any]:
+        """The settings that cells have changed. Any thread."""
+        now = self._read()
+        gone = [n for n in self._at_start if n not in now and n.startswith(("os.", "logging l"))]
+        now |= dict.fromkeys(gone)
+        return {name: now[name] for name in now if not _equal(now[name], self._at_start.get(name))}
+
+    def _read(self) -> dict[str, Any]:
+        def read() -> dict[str, Any]:
+            found = {}
+            for name, setting in self._settings.items():
+                with contextlib.suppress(Exception):  # what can't be read was not set by a cell
+                    found[name] = setting.read()
+            return found
+
+        found: dict[str, Any] = self.context.copy().run(read)
+        return _parted(found)
+
+    def restore(self, name: str, value: Any) -> None:
+        """Set what ``changed`` had read. On the main thread.
+
+        Raises:
+          Exception: why it can't be.
+        """
+        group, _, part = name.partition(" ")
+        if group in _PARTED:
+            self.context.run(self._settings[group].write, {part: value})
+        else:
+            self.context.run(self._settings[name].write, value)
+
+    def _all_settings(self) -> dict[str, Setting]:
+        return {
+            "os.environ": Setting(_read_environ, _write_environ),
+            "jax.config": Setting(_read_config, _write_config),
+            "jax.set_mesh": Setting(lambda: self._mesh, _set_context_mesh),
+            "the current folder": Setting(os.getcwd, _change_folder),
+            "sys.path": Setting(_read_path, _write_path),
+            # Before numpy's: %precision sets numpy's precision, and resets its formatter.
+            "IPython": Setting(self._read_ipython, self._write_ipython),
+            randomness.PYTHON: Setting(random.getstate, random.setstate),
+            randomness.NUMPY: Setting(randomness.numpy_state, randomness.set_numpy_state),
+            "np.seterr": Setting(np.geterr, lambda value: _ignore(np.seterr(**value))),
+            "np.seterrcall": Setting(np.geterrcall, lambda value: _ignore(np.seterrcall(value))),
+            "np.setbufsize": Setting(np.getbufsize, lambda value: _ignore(np.setbufsize(value))),
+            "np.set_printoptions": Setting(np.get_printoptions, _write_printoptions),
+            "decimal's context": Setting(lambda: decimal.getcontext().copy(), decimal.setcontext),
+            "the locale": Setting(
+                lambda: locale.setlocale(locale.LC_ALL),
+                lambda value: _ignore(locale.setlocale(locale.LC_ALL, value)),
+            ),
+            "warnings.filters": Setting(lambda: list(warnings.filters), _write_filters),
+            "logging": Setting(_read_logging, _write_logging),
+            "signal": Setting(_read_signals, _write_signals),
+            "sys.setrecursionlimit": Setting(sys.getrecursionlimit, sys.setrecursionlimit),
+            "gc": Setting(lambda: (gc.isenabled(), gc.get_threshold()), _write_gc),
+            "socket.setdefaulttimeout": Setting(socket.getdefaulttimeout, socket.setdefaulttimeout),
+            "matplotlib": Setting(_read_matplotlib, _write_matplotlib),
+        }
+
+    # ------------------------------------------------------------------ IPython
+
+    def _read_ipython(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if self.shell is None:
+            return found
+        loaded = [name for name in self.shell.extension_manager.loaded if name != "storemagic"]
+        for name in loaded:
+            found[f"%load_ext {name}"] = True
+        for name, command in self.shell.alias_manager.aliases:
+            found[f"%alias {name}"] = command
+        if (reloader := self._reloader()) is not None:
+            found["%autoreload"] = {
+                name: getattr(reloader, name, None) for name in ("enabled", "check_all")
+            }
+        found["%xmode"] = self.shell.InteractiveTB.mode
+        for part, trait in self._traits():
+            with contextlib.suppress(Exception):
+                found[f"%config {type(part).__name__}.{trait}"] = part._trait_values.get(trait)
+        return found
+
+    def _reloader(self) -> Any:
+        magics = self.shell.magics_manager.registry.get("AutoreloadMagics")
+        return getattr(magics, "_reloader", None)
+
+    def _traits(self) -> Iterator[tuple[Any, str]]:
+        formatters = self.shell.display_formatter.formatters.values()
+        for part in [*self.shell.configurables, *formatters]:
+            for name in part.trait_names(config=True):
+                if isinstance(part._trait_values.get(name), bool | int | float | str | None):
+                    yield part, name
+
+    def _write_ipython(self, settings: Mapping[str, Any]) -> None:
+        for name, value in settings.items():
+            kind, _, rest = name.partition(" ")
+            if kind == "%load_ext":
+                self.shell.extension_manager.load_extension(rest)
+            elif kind == "%alias":
+                self.shell.alias_manager.define_alias(rest, value)
+            elif kind == "%autoreload":
+                vars(self._reloader()).update(value)
+            elif kind == "%xmode":
+                self.shell.InteractiveTB.set_mode(mode=value)
+            else:
+                owner, _, trait = rest.partition(".")
+                for part, known in self._traits():
+                    if type(part).__name__ == owner and known == trait:
+                        setattr(part, trait, value)
+
+
+# Of these each part is a setting of its own, as in "os.environ PATH".
+_PARTED = ("os.environ", "jax.config", "logging", "signal", "IPython", "matplotlib")
+
+
+def _parted(found: Mapping[str, Any]) -> dict[str, Any]:
+    parts: dict[str, Any] = {}
+    for name, value in found.items():
+        if name in _PARTED:
+            parts |= {f"{name} {part}": one for part, one in value.items()}
+        else:
+            parts[name] = value
+    return parts
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        if isinstance(one, tuple) and isinstance(other, tuple):
+            return len(one) == len(other) and all(map(_equal, one, other))
+        if isinstance(one, dict) and isinstance(other, dict):
+            return one.keys() == other.keys() and all(_equal(one[k], other[k]) for k in one)
+        if isinstance(one, np.ndarray):
+            return bool(np.array_equal(one, other))
+        if isinstance(one, decimal.Context):
+            return repr(one) == repr(other)
+        return bool(one == other)
+    except Exception:
+        return one is other
+
+
+def _ignore(value: Any) -> None:
+    """For what returns what was set before."""
+
+
+# --------------------------------------------------------------------------- reading and setting
+
+
+def _read_environ() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if not k.startswith(OF_THE_CLUSTER)}
+
+
+def _write_environ(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    time.tzset()
+
+
+def _read_config() -> dict[str, Any]:
+    import jax
+
+    values = getattr(jax.config, "values", None)
+    if not isinstance(values, Mapping):
+        values = {name: getattr(jax.config, name, None) for name in SETTINGS}
+    return {k: v for k, v in values.items() if k not in OF_THE_PROCESS}
+
+
+def _write_config(values: Mapping[str, Any]) -> None:
+    import jax
+
+    for name, value in values.items():
+        jax.config.update(name, value)
+
+
+def _context_mesh() -> Any:
+    """What ``jax.set_mesh`` has set on this thread; some microseconds."""
+    import jax
+
+    try:
+        return jax.sharding.get_mesh()
+    except (AttributeError, ValueError):  # an older jax; a cell that has ended inside of a trace
+        return None
+
+
+def _set_context_mesh(mesh: Any) -> None:
+    import jax
+
+    if mesh is not None:
+        jax.set_mesh(mesh)
+
+
+def _change_folder(path: str) -> None:
+    with contextlib.suppress(OSError):  # another host, or it was removed: what uses it will say so
+        os.chdir(path)
+
+
+def use_code(folder: str) -> None:
+    """Let this rank find modules that were brought to ``folder`` before all others."""
+    global _code
+    _code = folder
+    sys.path[:] = [folder, *(path for path in sys.path if path != folder)]
+
+
+def _read_path() -> list[str]:
+    return [CODE if path == _code else path for path in sys.path]
+
+
+def _write_path(paths: list[str]) -> None:
+    """In the order that cells have made; what this process has besides comes last."""
+    # Brought modules lie elsewhere on another host, and with another agent.
+    paths = [_code or path if path == CODE else path for path in paths]
+    sys.path[:] = [*paths, *(p for p in sys.path if p not in paths)]
+    importlib.invalidate_caches()
+
+
+def _write_printoptions(options: dict[str, Any]) -> None:
+    known = np.get_printoptions()
+    np.set_printoptions(**{k: v for k, v in options.items() if k in known})
+
+
+def _write_filters(filters: list[Any]) -> None:
+    warnings.filters[:] = filters  # type: ignore[index]
+    getattr(warnings, "_filters_mutated", lambda: None)()
+
+
+def _write_gc(value: tuple[bool, tuple[int, int, int]]) -> None:
+    gc.set_threshold(*value[1])
+    (gc.enable if value[0] else gc.disable)()
+
+
+def _read_signals() -> dict[str, Any]:
+    """All but SIGINT, which is how a cell is stopped."""
+    found = {}
+    for number in signal.valid_signals() - {signal.SIGINT}:
+        name = signal.Signals(number).name if number in list(signal.Signals) else str(number)
+        found[name] = signal.getsignal(number)
+    return found
+
+
+def _write_signals(handlers: Mapping[str, Any]) -> None:
+    for name, handler in handlers.items():
+        number = int(name) if name.isdecimal() else getattr(signal, name)
+        signal.signal(number, handler)
+
+
+def _read_logging() -> dict[str, Any]:
+    """Levels of loggers, and the handlers that cells have added."""
+    loggers = {"root": logging.getLogger()}
+    for name, one in list(logging.Logger.manager.loggerDict.items()):
+        if isinstance(one, logging.Logger):
+            loggers[name] = one
+    found: dict[str, Any] = {"logging.disable": logging.root.manager.disable}
+    for name, logger in loggers.items():
+        if (logger.level, logger.propagate, logger.disabled) != (logging.NOTSET, True, False):
+            found[f"level of {name}"] = (logger.level, logger.propagate, logger.disabled)
+        for number, handler in enumerate(logger.handlers):
+            found[f"handler {number} of {name}"] = _Handler.of(handler)
+    return found
+
+
+@dataclass(frozen=True)
+class _Handler:
+    """A log handler that goes to a standard stream or a file; any other is kept as it is."""
+
+    kind: str
+    level: int
+    formatter: Any
+    target: Any
+
+    @classmethod
+    def of(cls, handler: logging.Handler) -> Any:
+        if type(handler) is logging.FileHandler:
+            return cls("file", handler.level, handler.formatter, handler.baseFilename)
+        if type(handler) is logging.StreamHandler:
+            for name in ("stdout", "stderr"):
+                if handler.stream in (getattr(sys, name), getattr(sys, f"__{name}__")):
+                    return cls("stream", handler.level, handler.formatter, name)
+        return handler
+
+    def make(self) -> logging.Handler:
+        made: logging.Handler
+        if self.kind == "file":
+            made = logging.FileHandler(self.target)
+        else:
+            made = logging.StreamHandler(getattr(sys, self.target))
+        made.setLevel(self.level)
+        made.setFormatter(self.formatter)
+        return made
+
+
+def _write_logging(values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        what, _, of = name.partition(" of ")
+        logger = logging.getLogger(None if of == "root" else of)
+        if name == "logging.disable":
+            logging.disable(value)
+        elif what == "level":
+            level, logger.propagate, logger.disabled = value or (logging.NOTSET, True, False)
+            logger.setLevel(level)
+        elif value is not None:
+            logger.addHandler(value.make() if isinstance(value, _Handler) else value)
+
+
+def _read_matplotlib() -> dict[str, Any]:
+    if "matplotlib" not in sys.modules:
+        return {}
+    matplotlib = sys.modules["matplotlib"]
+    now, default = matplotlib.rcParams, matplotlib.rcParamsDefault
+    # As a plain dict: it warns of each old name that is looked at.
+    return {
+        name: dict.__getitem__(now, name)
+        for name in list(dict.keys(now))
+        if name != "backend" and dict.__getitem__(now, name) != dict.get(default, name)
+    }
+
+
+def _write_matplotlib(values: Mapping[str, Any]) -> None:
+    import matplotlib
+
+    parameters: Any = matplotlib.rcParams
+    parameters.update(values)

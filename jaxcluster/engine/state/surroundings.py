@@ -1,0 +1,128 @@
+"""What cells set up besides names: random states, JAX's settings, the environment, the folder."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import operator
+import os
+import random
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from jaxcluster.engine.state.settings import SETTINGS
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """How they are at one moment."""
+
+    random: Any = None
+    numpy: Any = None
+    settings: tuple[Any, ...] = ()
+    environment: dict[Any, Any] = field(default_factory=dict)
+    path: list[str] = field(default_factory=list)
+    folder: str = ""
+
+    @classmethod
+    def now(cls) -> Surroundings:
+        """Some 20 us, most of it Python's random state."""
+        return cls(
+            random.getstate(),
+            _numpy_state.now(),
+            _settings(),
+            dict(_raw_environment()),
+            list(sys.path),
+            _folder(),
+        )
+
+    def put_back(self) -> None:
+        """Make them what they were, each for itself."""
+        for one in (self._random, self._numpy, self._jax, self._environment, self._folder):
+            with contextlib.suppress(Exception):
+                one()
+
+    def _random(self) -> None:
+        random.setstate(self.random)
+
+    def _numpy(self) -> None:
+        np.random.set_state(self.numpy)
+
+    def _jax(self) -> None:
+        import jax
+
+        for name, then, now in zip(SETTINGS, self.settings, _settings(), strict=True):
+            if then != now:
+                jax.config.update(name, then)
+
+    def _environment(self) -> None:
+        now = dict(_raw_environment())
+        for name in now.keys() - self.environment.keys():
+            os.environ.pop(os.fsdecode(name), None)
+        for name, value in self.environment.items():
+            if now.get(name) != value:
+                os.environ[os.fsdecode(name)] = os.fsdecode(value)
+
+    def _folder(self) -> None:
+        sys.path[:] = self.path
+        if self.folder and self.folder != _folder():
+            os.chdir(self.folder)  # it may be removed
+
+
+class NumpyState:
+    """The state of ``np.random``, taken again only when it has changed: that takes 20 us.
+
+    Whether it has is seen from the generator's memory, but for the second number of a pair of
+    normal ones: while there is one, the state is taken each time.
+    """
+
+    def __init__(self) -> None:
+        self._generator: Any = None
+        self._address = 0
+        self._raw = b""
+        self._state: dict[str, Any] = {}
+
+    def now(self) -> Any:
+        generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
+        if type(generator) is not np.random.MT19937:  # the user has set another
+            return np.random.get_state(legacy=False)
+        if generator is not self._generator:
+            self._generator, self._raw = generator, b""
+            self._address = generator.ctypes.state_address
+        raw = ctypes.string_at(self._address, _MT19937_NBYTES)
+        if raw != self._raw or self._state["has_gauss"]:
+            state: Any = np.random.get_state(legacy=False)
+            self._raw, self._state = raw, state
+        return self._state
+
+
+_MT19937_NBYTES = 4 * (624 + 1)  # its words, and the place among them
+_numpy_state = NumpyState()
+
+
+def _settings() -> tuple[Any, ...]:
+    import jax
+
+    try:
+        return _all_settings(jax.config)  # half the time
+    except AttributeError:  # this jax has fewer
+        return tuple(getattr(jax.config, name, None) for name in SETTINGS)
+
+
+_all_settings = operator.attrgetter(*SETTINGS)
+
+
+def _raw_environment() -> dict[Any, Any]:
+    """The environment as it is kept: to decode it would take longer than all else here."""
+    raw: dict[Any, Any] | None = getattr(os.environ, "_data", None)
+    return dict(os.environ) if raw is None else raw
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""

@@ -1,0 +1,1 @@
+"""What one machine can say of its processes and devices (standard library only)."""

@@ -1,0 +1,145 @@
+"""Ranks that wait for each other in a circle, over all sets of processes. Pure.
+
+Each device makes its collectives in the order in which its process launched them, and a program is
+done when all its processes have come to it. So a rank's launches, over all the sets that it belongs
+to, are a queue: what it launches later comes later. A program at the head of one rank's queue waits
+for each other rank that has something else at its head, whether that rank has launched it already
+or not. Where this goes round in a circle, nothing ever completes: rank 0 launched a program
+of all ranks and then one of ranks 0 and 1, rank 1 the other way round. No count need be uneven.
+
+Two looks are not needed: a queue only gets longer, so a circle of heads is one for ever. Ranks that
+merely come late have made what is at their head with the others, and are in no circle.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from jaxcluster import wire
+from jaxcluster.model import lockstep
+from jaxcluster.model.findings import Report
+from jaxcluster.ranks import name_ranks
+
+Counts = Mapping[str, Sequence[int]]
+_Key = tuple[str, int]
+
+
+def circle(
+    counts: Mapping[int, Counts], launches: Mapping[int, Sequence[wire.Launch]]
+) -> dict[int, wire.Launch]:
+    """The ranks that wait for each other, in the order of the circle, with what each waits in.
+
+    Args:
+      counts: how many launches each rank has made, for each set of processes.
+      launches: each rank's last launches, oldest first. What is older is done, or this looks for
+        nothing: a rank whose own part does not reach back as far as others' is taken at its word.
+
+    Returns:
+      Empty where there is no circle. Each rank waits for the next one, the last for the first.
+    """
+    queues = {r: deque(e for e in entries if e.collective) for r, entries in launches.items()}
+    known = {r: {_key(e) for e in entries} for r, entries in launches.items()}
+
+    def is_past(rank: int, entry: wire.Launch) -> bool:
+        """Whether a rank has made it before the part of its journal that is known."""
+        made = counts.get(rank, {}).get(entry.processes, (0, 0))[0]
+        return rank in queues and entry.seq < made and _key(entry) not in known[rank]
+
+    _complete(queues, is_past)
+    heads = {rank: queue[0] for rank, queue in queues.items() if queue}
+    waits_for = {
+        rank: [
+            m
+            for m in _members(head)
+            if m in heads and _key(heads[m]) != _key(head) and not is_past(m, head)
+        ]
+        for rank, head in heads.items()
+    }
+    return {rank: heads[rank] for rank in _cycle(waits_for)}
+
+
+def _complete(
+    queues: dict[int, deque[wire.Launch]], is_past: Callable[[int, wire.Launch], bool]
+) -> None:
+    """Take from the queues all that can complete."""
+    ready = deque(queues)
+    while ready:
+        queue = queues[ready.popleft()]
+        if not queue:
+            continue
+        head = queue[0]
+        members = _members(head)
+        come = [m for m in members if queues.get(m) and _key(queues[m][0]) == _key(head)]
+        if all(m in come or is_past(m, head) for m in members):
+            for m in come:
+                queues[m].popleft()
+            ready.extend(come)
+
+
+def _cycle(edges: Mapping[int, Sequence[int]]) -> list[int]:
+    """A circle in a graph, its smallest rank first; empty where there is none."""
+    for start in sorted(edges):
+        before: dict[int, int] = {}
+        todo = deque([start])
+        while todo:
+            rank = todo.popleft()
+            for other in edges[rank]:
+                if other == start:
+                    path = [rank]
+                    while path[-1] != start:
+                        path.append(before[path[-1]])
+                    return path[::-1]
+                if other not in before and other in edges:
+                    before[other] = rank
+                    todo.append(other)
+    return []
+
+
+def _key(entry: wire.Launch) -> _Key:
+    return entry.processes, entry.seq
+
+
+def _members(entry: wire.Launch) -> list[int]:
+    return [int(rank) for rank in entry.processes.split(",")]
+
+
+def tell(found: Mapping[int, wire.Launch]) -> list[str]:
+    """Who waits for whom in which program, a line for each rank, and what to do."""
+    ranks = list(found)
+    lines = [
+        "The ranks wait for each other in a circle, since they launched programs in different "
+        "orders:"
+    ]
+    for rank, other in zip(ranks, [*ranks[1:], ranks[0]], strict=True):
+        entry = found[rank]
+        place = f" at cell [{entry.cell}] line {entry.line}" if entry.cell is not None else ""
+        whole = f"a program of {name_ranks(_members(entry))}"
+        lines.append(f"  Rank {rank} waits in {entry.name}{place}, {whole}, for rank {other}.")
+    lines.append(
+        "Hint: ranks that share several programs must launch them in one order, also where a "
+        "program is of some of them only."
+    )
+    return lines
+
+
+def find(reports: Mapping[int, wire.RankReport]) -> tuple[Report | None, list[str]]:
+    """(ranks that wait for each other for certain, what to say where that is not certain)."""
+    reports = {rank: lockstep.with_announced(report) for rank, report in reports.items()}
+    counts = {rank: report.state.launches for rank, report in reports.items()}
+    found = circle(counts, {r: report.launches for r, report in reports.items()})
+    if not found:
+        return None, []
+    states = [reports[rank].state for rank in found]
+    # Another thread may launch what is missing, and other devices than CPUs may run programs side
+    # by side that are on different devices of a process.
+    if any(s.background or any(not d.startswith("cpu") for d in s.devices) for s in states):
+        return None, tell(found)
+    announced = any(reports[rank].announced is not None for rank in found)
+    processes = next(iter(found.values())).processes
+    others = tuple(sorted(set(reports) - set(found)))
+    told = tuple(tell(found))
+    # In strict mode nothing was launched.
+    return Report(
+        "circle", processes, None, tuple(found), others, told, is_hopeless=not announced
+    ), []

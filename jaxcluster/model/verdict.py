@@ -1,0 +1,187 @@
+"""How a cell has ended, as the exception that says so. Pure.
+
+What is to be recovered is recovered before: the verdict only reads what became of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from jaxcluster import wire
+from jaxcluster.errors import (
+    RESTART_HINT,
+    CellFailed,
+    CellInterrupted,
+    Divergence,
+    RankDied,
+    RankHung,
+)
+from jaxcluster.model import findings, hints
+from jaxcluster.model.outputs import CellRecord, traceback_lines
+from jaxcluster.ranks import begin_ranks, name_ranks
+
+
+@dataclass(frozen=True)
+class Death:
+    """Ranks whose processes ended in the cell: what happened, and what was done about it."""
+
+    message: str
+    done: str
+    ranks: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """A cell that is over.
+
+    Attributes:
+      record: what came from its ranks.
+      why: why ranks were interrupted, as ``health.CellWatch`` has it; "" where none was.
+      interrupted: the ranks that were.
+      timeout_s: the cell's time limit.
+      grace_s: how long ranks may go on after another one failed.
+      hosts: of the ranks, where there are several.
+      death: where ranks died; all else is of no interest then.
+      silent: ranks that did not answer an interrupt.
+      unanswered: where these are, a line each.
+      report: the certain finding.
+      is_diverged: the ranks are not in lockstep now, so no cell may run.
+      recovered: what was done about the finding; "" while nothing was.
+      undone: what became of what the cell did, where it was taken back.
+      places: where the ranks were when their time was up.
+      explain_missing: says more of a ModuleNotFoundError, by its message and the ranks.
+    """
+
+    record: CellRecord
+    why: str = ""
+    interrupted: tuple[int, ...] = ()
+    timeout_s: float | None = None
+    grace_s: float = 0.0
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    death: Death | None = None
+    silent: tuple[int, ...] = ()
+    unanswered: Sequence[str] = ()
+    report: findings.Report | None = None
+    is_diverged: bool = False
+    recovered: str = ""
+    undone: str = ""
+    places: Sequence[str] = ()
+    explain_missing: Callable[[str, Sequence[int]], Sequence[str]] = lambda message, ranks: ()
+
+    @property
+    def name(self) -> str:
+        return f"Cell [{self.record.execution_count}]"
+
+    @property
+    def errors(self) -> dict[int, wire.ErrorInfo]:
+        """What ranks raised, but for those that were interrupted."""
+        replies = self.record.replies
+        errors = self.record.errors.items()
+        return {rank: error for rank, error in errors if replies[rank].status != "interrupted"}
+
+    @property
+    def broken_off(self) -> list[int]:
+        """The ranks whose cell an interrupt ended."""
+        return [r for r, reply in self.record.replies.items() if reply.status == "interrupted"]
+
+
+def verdict(ending: Ending) -> Exception | CellInterrupted | None:
+    """What waiting for the cell is to raise; None where it has ended as it should."""
+    if ending.death is not None:
+        death = ending.death
+        return RankDied(death.message, death.done, death.ranks)
+    return (
+        _strict_divergence(ending)
+        or _failure(ending)
+        or _hang(ending)
+        or _divergence(ending)
+        or _timeout(ending)
+        or _stop(ending)
+    )
+
+
+def _hints(ending: Ending, more: Sequence[str] = (), with_report: bool = True) -> str:
+    """What is said below the message: who is silent, why, and what was done about it."""
+    hints = list(ending.unanswered)
+    if ending.report is not None and with_report:
+        hints.append(str(ending.report))
+    if ending.recovered:
+        hints.append(ending.recovered)
+    elif ending.is_diverged:
+        hints.append(f"The ranks have diverged. {RESTART_HINT}")
+    if ending.undone and not ending.recovered:
+        hints.append(ending.undone)
+    return "\n".join([*hints, *more])
+
+
+def _strict_divergence(ending: Ending) -> Divergence | None:
+    """Strict mode: nothing was launched, and JAX's frames say nothing more."""
+    heard = {error.heard: error.evalue for error in reversed(ending.errors.values())}
+    if not heard or None in heard:
+        return None
+    said = heard[max(n for n in heard if n is not None)]  # who raised last has heard most
+    return Divergence(f"{ending.name}: {said}.", _hints(ending))
+
+
+def _failure(ending: Ending) -> CellFailed | None:
+    failed, hosts = ending.errors, ending.hosts
+    if not failed:
+        return None
+    more: list[str] = []
+    if ending.broken_off and ending.report is None:
+        were = "was" if len(ending.broken_off) == 1 else "were"
+        more.append(
+            f"{begin_ranks(ending.broken_off, hosts)} had not ended the cell "
+            f"{ending.grace_s:g} s later and {were} interrupted."
+        )
+    first = failed[min(failed)]
+    more += hints.kind_hints(first.evalue)
+    if first.ename == "ModuleNotFoundError":
+        more += ending.explain_missing(first.evalue, sorted(failed))
+    return CellFailed(
+        f"{first.ename} on {name_ranks(failed, hosts)}: {first.evalue}",
+        _hints(ending, more),
+        sorted(failed),
+        first.ename,
+        traceback_lines(ending.record, hosts),
+    )
+
+
+def _hang(ending: Ending) -> RankHung | None:
+    if not ending.silent:
+        return None
+    message = f"{ending.name} did not end on {name_ranks(ending.silent, ending.hosts)}."
+    return RankHung(message, _hints(ending), ending.silent)
+
+
+def _divergence(ending: Ending) -> Divergence | None:
+    if ending.report is None:
+        return None
+    return Divergence(str(ending.report), _hints(ending, with_report=False), ending.report)
+
+
+def _timeout(ending: Ending) -> CellFailed | None:
+    if ending.why != "timeout":
+        return None
+    message = (
+        f"{ending.name} took more than {ending.timeout_s:g} s and was interrupted on "
+        f"{name_ranks(ending.interrupted, ending.hosts)}."
+    )
+    more = ["Give it longer with %%spmd --timeout, or leave out the limit."]
+    return CellFailed(
+        "\n".join([message, *ending.places]),
+        _hints(ending, more),
+        ending.interrupted,
+        "TimeoutError",
+    )
+
+
+def _stop(ending: Ending) -> CellInterrupted | None:
+    if not (ending.broken_off or (ending.why == "stop" and not ending.record.ok)):
+        return None
+    stopped = ending.broken_off or ending.interrupted
+    where = name_ranks(stopped, ending.hosts)
+    message = f"cell [{ending.record.execution_count}] was stopped on {where}."
+    hints = _hints(ending)
+    return CellInterrupted(f"{message}\n{hints}" if hints else message, stopped)

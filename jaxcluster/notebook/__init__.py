@@ -1,0 +1,1 @@
+"""What a notebook loads: the magics, completion, and hints at names that live elsewhere."""

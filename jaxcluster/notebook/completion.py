@@ -1,0 +1,119 @@
+"""Tab, Shift-Tab and ``name?`` in ``%%spmd`` cells, answered from rank 0's namespace."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from IPython.core.completer import SimpleCompletion, context_matcher
+from IPython.utils.tokenutil import token_at_cursor
+
+from jaxcluster import cluster
+from jaxcluster.errors import JaxClusterError
+from jaxcluster.model.rewrite import stays_in_notebook
+
+ANSWER_S = 0.7  # rank 0 has so long; then the notebook's own answer must do
+
+
+def is_spmd(code: str, auto: bool) -> bool:
+    """Whether a cell's names are the ranks'."""
+    first = code.lstrip()
+    if first.startswith(("%%spmd", "%spmd")):
+        return True
+    return auto and not stays_in_notebook(code.splitlines())
+
+
+class Completion:
+    """Hooks a shell's completer and, in a notebook, its kernel's inspection."""
+
+    def __init__(self, shell: Any, auto: Callable[[], bool]) -> None:
+        self.shell = shell
+        self.auto = auto
+        self._matcher: Any = None
+        self._do_inspect: Any = None
+
+    def install(self) -> None:
+        @context_matcher()  # type: ignore[untyped-decorator]
+        def jaxcluster_matcher(context: Any) -> Any:
+            return self.complete(context)
+
+        self._matcher = jaxcluster_matcher
+        self.shell.Completer.custom_matchers.insert(0, jaxcluster_matcher)
+        kernel = getattr(self.shell, "kernel", None)
+        if kernel is not None:
+            self._do_inspect = kernel.do_inspect
+            kernel.do_inspect = self._inspect
+
+    def uninstall(self) -> None:
+        self.shell.Completer.custom_matchers.remove(self._matcher)
+        if self._do_inspect is not None:
+            self.shell.kernel.do_inspect = self._do_inspect
+
+    def complete(self, context: Any) -> Any:
+        """IPython's matcher protocol: what rank 0 offers, instead of the notebook's names."""
+        code = context.full_text
+        nothing = {"completions": [], "suppress": False}
+        if not is_spmd(code, self.auto()):
+            return nothing
+        lines = code.split("\n")[: context.cursor_line]
+        cursor = sum(len(line) + 1 for line in lines) + context.cursor_position
+        code, cursor = without_magic_line(code, cursor)
+        answer = self._ask("complete", {"code": code, "cursor": cursor})
+        if answer is None or not answer["matches"]:
+            return nothing
+        # IPython replaces the token that it has found itself; rank 0 may have found another one.
+        typed = code[answer["start"] : cursor]
+        extra = len(typed) - len(context.token)
+        before = context.token[:-extra] if extra < 0 else ""
+        completions = [
+            SimpleCompletion(text=before + word[max(0, extra) :], type=kind)
+            for word, kind in answer["matches"]
+        ]
+        return {"completions": completions, "suppress": True, "ordered": True}
+
+    def _inspect(
+        self, code: str, cursor_pos: int, detail_level: int = 0, omit_sections: Any = ()
+    ) -> Any:
+        if is_spmd(code, self.auto()):
+            source, cursor = without_magic_line(code, cursor_pos)
+            body = {
+                "name": token_at_cursor(source, cursor),
+                "code": source,
+                "cursor": cursor,
+                "detail": detail_level,
+            }
+            answer = self._ask("inspect", body)
+            if answer is not None and answer["found"]:
+                reply = {"status": "ok", "found": True, "data": answer["data"], "metadata": {}}
+                return _as(self._do_inspect, reply)
+        return self._do_inspect(code, cursor_pos, detail_level, omit_sections)
+
+    @staticmethod
+    def _ask(op: str, body: dict[str, Any]) -> Any:
+        try:
+            return cluster.current().world.ask([0], op, body, timeout_s=ANSWER_S)[0].body
+        except JaxClusterError:
+            return None
+
+
+def without_magic_line(code: str, cursor: int) -> tuple[str, int]:
+    """The cell's body, and the cursor in it."""
+    if code.lstrip().startswith("%%spmd") and "\n" in code:
+        first, _, body = code.partition("\n")
+        return body, max(0, cursor - len(first) - 1)
+    if code.lstrip().startswith("%spmd "):
+        start = code.index("%spmd ") + len("%spmd ")
+        return code[start:], max(0, cursor - start)
+    return code, cursor
+
+
+def _as(function: Any, value: Any) -> Any:
+    """``value`` in the form in which ``function`` returns it: ipykernel has had both."""
+    if not inspect.iscoroutinefunction(function):
+        return value
+
+    async def later() -> Any:
+        return value
+
+    return later()

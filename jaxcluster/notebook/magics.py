@@ -1,0 +1,602 @@
+"""The magics: each reads its line, makes one call, and shows what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+from IPython.core.extensions import ExtensionManager
+from IPython.core.magic import (
+    Magics,
+    line_cell_magic,
+    line_magic,
+    magics_class,
+    no_var_expand,
+)
+
+from jaxcluster import arguments, cluster, doctor
+from jaxcluster.allocation.supervisor import quit_warm
+from jaxcluster.cluster import checkpoints, events, transfer, undoing
+from jaxcluster.doctor import hosts as hostchecks
+from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError, UsageError
+from jaxcluster.launchers import options
+from jaxcluster.model import rewrite
+from jaxcluster.model.outputs import CellRecord
+from jaxcluster.notebook.completion import Completion
+from jaxcluster.notebook.elsewhere import Elsewhere, point_to_push
+from jaxcluster.panel import Panel
+from jaxcluster.plan.spec import check_seconds
+from jaxcluster.ranks import name_ranks, parse_ranks
+from jaxcluster.records import registry
+from jaxcluster.text import format_nbytes
+from jaxcluster.views import lost, status, text
+from jaxcluster.views import shards as array_views
+from jaxcluster.views.comms import CommRelay
+from jaxcluster.views.live import CellDisplay, StartDisplay, show_hosts
+
+COMMANDS = {
+    "start": "start a cluster: -n 4, or --launcher ssh --hosts h1:2,h2:2",
+    "status": "what every rank does, its host, pid and devices; --live updates itself",
+    "list": "the running clusters of this user",
+    "attach": "connect to a running one: attach NAME",
+    "stop": "end all processes; --all ends every cluster of this notebook",
+    "restart": "give it new processes, with the variables kept; --clean keeps nothing",
+    "resync": "bring ranks that have diverged back into lockstep",
+    "interrupt": "stop the cell that runs, on every rank",
+    "undo": "take the last cell back; undo SIZE|on|off bounds or switches it",
+    "stacks": "on which line each rank is",
+    "journal": "what each rank has launched",
+    "logs": "what the processes wrote outside of cells: logs 2",
+    "outputs": "what each rank printed in the last cell: outputs 1-3",
+    "mesh": "which rank holds which device of a mesh",
+    "memory": "what each device holds",
+    "checkpoint": "save the ranks' variables to disk: checkpoint NAME",
+    "restore": "bring them back: restore NAME",
+    "auto": "make every cell an %%spmd cell: auto on|off",
+    "strict": "check every launch on all ranks before it is made: strict on|off",
+    "recovery": "recover by itself, ask, or never: recovery auto|ask|never",
+    "doctor": "check this machine, or hosts, and say what to mend",
+}
+
+
+def list_commands() -> str:
+    """Every command, with a line."""
+    lines = [f"  {name:<12}{what}" for name, what in COMMANDS.items()]
+    return "\n".join(
+        ["%jaxcluster COMMAND", *lines, "", "%jaxcluster COMMAND --help says what it takes."]
+    )
+
+
+def shows_help(magic: Callable[..., Any]) -> Callable[..., Any]:
+    """A magic that prints what it takes where its line says ``--help``."""
+
+    @functools.wraps(magic)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return magic(*args, **kwargs)
+        except arguments.Help as help:
+            print(help)
+            return None
+
+    return call
+
+
+def tells_plainly(magic: Callable[..., Any]) -> Callable[..., Any]:
+    """A magic that shows no frames of ours where stop was pressed, and folds a long list."""
+
+    @functools.wraps(magic)
+    def call(self: JaxClusterMagics, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return magic(self, *args, **kwargs)
+        except CellInterrupted:
+            raise
+        except KeyboardInterrupt:
+            raise CellInterrupted("stopped.") from None
+        except JaxClusterError as error:
+            error.hint = self.fold_lost(error.hint)
+            raise
+
+    return call
+
+
+@magics_class
+class JaxClusterMagics(Magics):
+    """``%jaxcluster``, ``%%spmd``, ``%spmd``, ``%push`` and ``%pull``."""
+
+    shell: Any
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self.auto = rewrite.AutoMode()
+
+    @property
+    def rich(self) -> bool:
+        """Whether this is a notebook, whose displays can be updated."""
+        return hasattr(self.shell, "kernel")
+
+    # ------------------------------------------------------------------ %jaxcluster
+
+    def fold_lost(self, told: str) -> str:
+        """``told``, where its long list of lost names is shown folded instead, if that can be."""
+        for one in cluster.connected().values() if self.rich else ():
+            restored = one.restored
+            if (
+                restored is not None
+                and lost.is_long(restored.lost_names)
+                and restored.lost_text in told
+            ):
+                self.shell.display_pub.publish(lost.bundle(restored.lost_names))
+                return told.replace(restored.lost_text, lost.headline(restored.lost_names))
+        return told
+
+    @line_magic
+    @shows_help
+    @tells_plainly
+    def jaxcluster(self, line: str) -> None:
+        """Start, look at and control clusters: ``%jaxcluster`` alone lists what there is.
+
+        ``%jaxcluster start -n 4`` starts one, ``%jaxcluster start --help`` says what that takes.
+        """
+        command, _, rest = line.strip().partition(" ")
+        if command in ("", "-h", "--help", "help"):
+            raise arguments.Help(list_commands())
+        if command not in COMMANDS:
+            close = difflib.get_close_matches(command, COMMANDS, n=1)
+            raise UsageError(
+                f"There is no %jaxcluster {command}"
+                + (f": did you mean %jaxcluster {close[0]}?" if close else "."),
+                "%jaxcluster alone lists what there is.",
+            )
+        getattr(self, f"_{command}")(rest)
+
+    def _start(self, line: str) -> None:
+        parsed = arguments.start_parser("%jaxcluster start").read(line)
+        spec = cluster.make_spec(**arguments.start_options(parsed))
+        if parsed.dry_run:
+            print(cluster.dry_run(spec))
+            return
+        display = StartDisplay(self.rich)
+        try:
+            started = cluster.start_spec(spec, display.progress)
+        except BaseException:
+            display.clear()
+            raise
+        display.done(started.summary())
+
+    def _status(self, line: str) -> None:
+        parser = arguments.command_parser("%jaxcluster status")
+        parser.add_argument("--live", action="store_true")
+        live = parser.read(line).live
+        running = cluster.current()
+        if live and self.rich:
+            self.shell.display_pub.publish(*status.live(running)._repr_mimebundle_())
+            return
+        print(running.summary())
+        print(text.status(running.status(), running.dead))
+
+    def _list(self, line: str) -> None:
+        way = options.taken_from(arguments.way_parser("%jaxcluster list").read(line))
+        records, unreachable = cluster.listed(**way)
+        here = list(cluster.connected())
+        print(text.clusters(records, here, time.time_ns(), unreachable, socket.gethostname()))
+
+    def _attach(self, line: str) -> None:
+        parsed = arguments.way_parser("%jaxcluster attach", "name").read(line)
+        print(cluster.attach(parsed.name, **options.taken_from(parsed)).summary())
+
+    def _stop(self, line: str) -> None:
+        parser = arguments.command_parser("%jaxcluster stop")
+        parser.add_argument("--all", action="store_true", dest="everything")
+        if not parser.read(line).everything:
+            running = cluster.current()
+            took = running.stop()
+            print(f"Stopped {name_ranks(range(running.num_processes))} in {took:.1f} s.")
+            return
+        stopped = list(cluster.connected().values())
+        for running in stopped:
+            took = running.stop()
+            ranks = name_ranks(range(running.num_processes))
+            print(f"Stopped {ranks} of {running.name!r} in {took:.1f} s.")
+        if quit_warm():
+            print("The preloaded fork server is ended too.")
+        elif not stopped:
+            cluster.current()  # says that there is none, and what there is elsewhere
+
+    def _restart(self, line: str) -> None:
+        parser = arguments.command_parser("%jaxcluster restart")
+        parser.add_argument("--clean", action="store_true")
+        clean = parser.read(line).clean
+        display = StartDisplay(self.rich, "The restart was not carried through.")
+        display.progress("restarting ...")
+        try:
+            running = cluster.current()
+            kept = running.restart(display.progress, clean=clean)
+        except BaseException:
+            display.clear()
+            raise
+        display.done(f"{running.summary()}\n{self.fold_lost(kept)}")
+
+    def _interrupt(self, line: str) -> None:
+        arguments.command_parser("%jaxcluster interrupt").read(line)
+        hit = cluster.current().interrupt()
+        print(f"Interrupted {name_ranks(hit)}." if hit else "No rank was running a cell.")
+
+    def _logs(self, line: str) -> None:
+        word = arguments.command_parser("%jaxcluster logs", "rank").read(line).rank
+        running = cluster.current()
+        if word is not None and not word.isdecimal():
+            raise UsageError(f"{word!r} is not a rank.", "For example: %jaxcluster logs 2")
+        ranks = range(running.num_processes) if word is None else [int(word)]
+        for rank in running.check_ranks(list(ranks)):
+            print(f"── rank {rank} ──\n{running.logs(rank, 200) or '(empty)'}")
+
+    def _outputs(self, line: str) -> None:
+        word = arguments.command_parser("%jaxcluster outputs", "ranks").read(line).ranks
+        running = cluster.current()
+        if running.last is None:
+            raise UsageError("No cell has run on this cluster yet.", "%%spmd runs one.")
+        record = running.last
+        chosen = self._parse_ranks(word, running) if word else list(record.ranks)
+        kept = {r: record.records[r] for r in chosen if r in record.records}
+        print(f"Cell [{record.execution_count}]")
+        print(text.outputs(CellRecord(0, 0, "", [], kept)))
+
+    def _doctor(self, line: str) -> None:
+        if (parsed := arguments.read_doctor("%jaxcluster doctor", line)) is not None:
+            show_hosts(cluster.make_spec(**arguments.start_options(parsed)), self.rich)
+            return
+        print(doctor.render(doctor.run_checks(registry.runtime_root())))
+        for one in cluster.connected().values():
+            ranks = [] if one.closed else range(one.num_processes)
+            places = {id(place): place for place in one.world.places(ranks).values()}
+            if places:
+                print(f"\nhosts of cluster {one.name!r}:")
+                print(hostchecks.look(list(places.values())))
+
+    def _resync(self, line: str) -> None:
+        arguments.command_parser("%jaxcluster resync").read(line)
+        print(self.fold_lost(cluster.current().resync()))
+
+    def _undo(self, line: str) -> None:
+        word = arguments.command_parser("%jaxcluster undo", "size").read(line).size
+        running = cluster.current()
+        if word is None:
+            print(running.undo())
+            return
+        most = running.limit_undo(undoing.parse_limit(word))
+        print(
+            f"At most {format_nbytes(most)} of a device's memory are kept for %jaxcluster undo."
+            if most
+            else "Nothing is kept: a cell that goes wrong is not undone."
+        )
+
+    def _stacks(self, line: str) -> None:
+        arguments.command_parser("%jaxcluster stacks").read(line)
+        print(text.stacks(cluster.current().reports(launches=1)))
+
+    def _journal(self, line: str) -> None:
+        word = arguments.command_parser("%jaxcluster journal", "count").read(line).count
+        if word is not None and not word.isdecimal():
+            raise UsageError(f"{word!r} is not a number of launches.", "%jaxcluster journal 30")
+        print(text.journal(cluster.current().reports(), int(word or 20)))
+
+    @staticmethod
+    def _is_choice(word: str | None, choices: Sequence[str], state: str, prog: str) -> bool:
+        """Whether a setting is to be changed; without a word its state is shown.
+
+        Raises:
+          UsageError: there is no such choice.
+        """
+        hint = f"{prog} {'|'.join(choices)} sets it."
+        if word is None:
+            print(f"{state} {hint}")
+        elif word not in choices:
+            raise UsageError(state, hint)
+        return word is not None
+
+    def _strict(self, line: str) -> None:
+        word = arguments.command_parser("%jaxcluster strict", "switch").read(line).switch
+        running = cluster.current()
+        state = f"Strict mode is {'on' if running.is_strict else 'off'}."
+        if not self._is_choice(word, ("on", "off"), state, "%jaxcluster strict"):
+            return
+        running.strict(word == "on")
+        print(
+            "Every program that spans processes is now checked on all of them before it runs."
+            if running.is_strict
+            else "Programs run without being checked first; the journals are compared as before."
+        )
+
+    def _checkpoint(self, line: str) -> None:
+        name = arguments.command_parser("%jaxcluster checkpoint", "name").read(line).name
+        if name is None:
+            raise UsageError("A checkpoint needs a name.", "%jaxcluster checkpoint NAME")
+        print(checkpoints.save(cluster.current().world, name))
+
+    def _restore(self, line: str) -> None:
+        name = arguments.command_parser("%jaxcluster restore", "name").read(line).name
+        if name is None:
+            raise UsageError("Which checkpoint?", "%jaxcluster restore NAME")
+        print(checkpoints.restore(cluster.current().world, name))
+
+    def _recovery(self, line: str) -> None:
+        word = arguments.command_parser("%jaxcluster recovery", "mode").read(line).mode
+        running = cluster.current()
+        state = f"Recovery is set to {running.recovery}."
+        if not self._is_choice(word, ("auto", "ask", "never"), state, "%jaxcluster recovery"):
+            return
+        running.recovery = word
+        events.tell()
+        print(f"Recovery is set to {word}.")
+
+    def _auto(self, line: str) -> None:
+        word = arguments.command_parser("%jaxcluster auto", "switch").read(line).switch
+        state = f"Auto mode is {'on' if self.auto.on else 'off'}."
+        if not self._is_choice(word, ("on", "off"), state, "%jaxcluster auto"):
+            return
+        self.auto.on = word == "on"
+        events.tell()
+        print(
+            "Every cell is now an %%spmd cell; cells of magics alone still run in the notebook."
+            if self.auto.on
+            else "Cells run in the notebook again."
+        )
+
+    def _mesh(self, line: str) -> None:
+        name = arguments.command_parser("%jaxcluster mesh", "name").read(line).name
+        with say_usage():
+            array_views.show(array_views.mesh(cluster.current(), name), self.rich)
+
+    def _memory(self, line: str) -> None:
+        arguments.command_parser("%jaxcluster memory").read(line)
+        array_views.show(array_views.memory(cluster.current()), self.rich)
+
+    @line_magic
+    @shows_help
+    def shards(self, line: str) -> None:
+        """%shards NAME [--check] [--widget]: which rank and device holds which part of an array.
+
+        NAME may be a pytree, or a part of one: ``params['w']``. ``--check`` compares all copies and
+        looks for NaN; ``--widget`` also gives statistics and values of single shards.
+        """
+        name, options = arguments.shards_line(line)
+        running = cluster.current()
+        color = not self.rich and array_views.color_terminal()
+        with say_usage():
+            view = array_views.shards(running, name, check="--check" in options, color=color)
+            if "--widget" in options and self.rich:
+                self.shell.display_pub.publish(*view.widget()._repr_mimebundle_())
+            else:
+                array_views.show(view, self.rich)
+
+    # ------------------------------------------------------------------ cells
+
+    @no_var_expand
+    @line_cell_magic
+    @shows_help
+    @tells_plainly
+    def spmd(self, line: str, cell: str | None = None) -> None:
+        """%%spmd [--ranks 0,2-3] [--all] [--out NAME] [--timeout S] [--strict] [--async]
+
+        Run the cell on every rank; process 0's output is shown as it comes. ``%spmd EXPRESSION``
+        does one line.
+        """
+        if cell is None:
+            if not line.strip():
+                raise UsageError("%spmd needs an expression.", "For example: %spmd x.sharding")
+            options, source = arguments.spmd_parser().read(""), line
+        else:
+            options = arguments.spmd_parser().read(line)
+            source = cell if options.no_magic_line else rewrite.with_magic_line(line, cell)
+        if options.out is not None:
+            transfer.check_names([options.out])
+        running = cluster.current()
+        given = options.ranks is not None
+        ranks = self._parse_ranks(options.ranks, running) if given else None
+        if options.timeout_s is not None:
+            check_seconds("--timeout", options.timeout_s, "%%spmd --timeout 60")
+        rewrite.check_syntax(self.shell, source)
+        if rewrite.loose_timeit(source):
+            print(
+                "Note: %timeit without -n may choose another number of loops on each rank, which "
+                "breaks collectives. For example: %timeit -n 100 -r 3 ...",
+                file=sys.stderr,
+            )
+        if ranks is not None:
+            self._warn_partial(running, ranks, source)
+        if options.strict and not running.is_strict:
+            running.strict(True)
+            try:
+                self._run_cell(running, source, ranks, options)
+            finally:
+                if not running.closed and not running.dead:
+                    running.strict(False)
+        else:
+            self._run_cell(running, source, ranks, options)
+
+    def _run_cell(
+        self, running: cluster.Cluster, source: str, ranks: list[int] | None, options: Any
+    ) -> None:
+        if running.on_push is None and self.rich:
+            running.on_push = CommRelay(running).handle
+        display = CellDisplay(self.shell, running, options.all_ranks)
+        submitted = running.submit(
+            source,
+            ranks=ranks,
+            timeout_s=options.timeout_s,
+            execution_count=self.shell.displayhook.prompt_count,
+            on_output=None if options.background else display.on_output,
+            on_notice=display.on_notice,
+            cell_id=self._cell_id(),
+        )
+        if options.background:
+            submitted.on_notice = None
+            self._run_in_background(submitted, options.out)
+            return
+        if options.out is not None:
+            self.shell.user_ns[options.out] = submitted.record
+        try:
+            record = submitted.wait()
+        except CellFailed as error:
+            display.finish(submitted.record)
+            point_to_push(error, self.shell.user_ns)
+            raise
+        display.finish(record)
+
+    def _cell_id(self) -> str:
+        """The id of the notebook's cell that runs, where the frontend has said it."""
+        if not self.rich:
+            return ""
+        parent = self.shell.kernel.get_parent("shell")
+        return str((parent.get("metadata") or {}).get("cellId") or "")
+
+    @staticmethod
+    def _parse_ranks(word: str, running: cluster.Cluster) -> list[int]:
+        try:
+            return parse_ranks(word, running.num_processes)
+        except ValueError as error:
+            raise UsageError(f"{error}.", "For example: %%spmd --ranks 0,2-3") from None
+
+    def _warn_partial(self, running: cluster.Cluster, ranks: list[int], source: str) -> None:
+        print(f"Only on {name_ranks(ranks)}:")
+        if len(ranks) == running.num_processes:
+            return
+        names = rewrite.names_in(self.shell, source)
+        found = running.world.spanning_names(names, ranks[0])
+        if found:
+            print(
+                f"Warning: {', '.join(found)} spans processes. A computation on it waits for the "
+                "ranks that don't run this cell; its .addressable_shards are safe.",
+                flush=True,
+            )
+
+    def _run_in_background(self, submitted: cluster.RunningCell, out: str | None) -> None:
+        from IPython.display import display
+
+        number = submitted.record.execution_count
+        if out is not None:
+            self.shell.user_ns[out] = submitted
+        hint = f"{out}.wait() waits for it" if out else "%jaxcluster outputs shows what it prints"
+        started = {"text/plain": f"Cell [{number}] runs in the background; {hint}."}
+        handle = display(started, raw=True, display_id=True) if self.rich else None
+        if handle is None:
+            print(started["text/plain"])
+
+        def done(record: CellRecord) -> None:
+            if handle is not None:
+                state = "is done" if record.ok else "has failed (%jaxcluster outputs)"
+                line = f"Cell [{number}] {state}, {record.seconds:.1f} s."
+                shown = record.stdout().rstrip("\n")
+                bundle = {"text/plain": f"{line}\n{shown}" if shown else line}
+                handle.update(bundle, raw=True)
+
+        submitted.run_in_background(done)
+
+    # ------------------------------------------------------------------ values
+
+    @line_magic
+    @shows_help
+    def push(self, line: str) -> None:
+        """%push NAME...: bind notebook variables on every rank."""
+        parser = arguments.Parser("%push", example="%push a b")
+        parser.add_argument("names", nargs="*")
+        names = parser.read(line.replace(",", " ")).names
+        if not names:
+            raise UsageError("%push needs the name of a variable.", "For example: %push a b")
+        transfer.check_names(names)
+        missing = [n for n in names if n not in self.shell.user_ns]
+        if missing:
+            raise UsageError(
+                f"The notebook has no variable {', '.join(missing)}.",
+                "A rank's variable comes the other way: %pull NAME",
+            )
+        cluster.current().push({n: self.shell.user_ns[n] for n in names})
+
+    @line_magic
+    @shows_help
+    def pull(self, line: str) -> None:
+        """%pull NAME... [--as NAME]: bind rank 0's variables here, arrays whole, as numpy."""
+        parser = arguments.Parser("%pull", example="%pull x --as y")
+        parser.add_argument("names", nargs="*")
+        parser.add_argument("--as", dest="new_name")
+        parsed = parser.read(line.replace(",", " "))
+        if not parsed.names:
+            raise UsageError("%pull needs the name of a variable.", "For example: %pull x")
+        if parsed.new_name is not None and len(parsed.names) > 1:
+            raise UsageError("--as names one variable, and several are pulled.", "%pull x --as y")
+        transfer.check_names([*parsed.names, *filter(None, [parsed.new_name])])
+        running = cluster.current()
+        values = {n: running.pull(n) for n in parsed.names}
+        if parsed.new_name is not None:
+            values = {parsed.new_name: values[parsed.names[0]]}
+        self.shell.user_ns.update(values)
+
+
+@contextlib.contextmanager
+def say_usage() -> Iterator[None]:
+    """Print what is wrong with a name: nothing to look at is no reason to stop a notebook."""
+    try:
+        yield
+    except UsageError as error:
+        print(error)
+
+
+_loaded: dict[int, tuple[JaxClusterMagics, Completion, Elsewhere, Panel | None]] = {}
+
+
+def load(ipython: Any) -> None:
+    """Register the magics, auto mode, completion and the panel; a second time does nothing."""
+    if id(ipython) in _loaded:
+        return
+    magics = JaxClusterMagics(ipython)
+    ipython.register_magics(magics)
+    # First of all transformers: it must see the cell as it was typed.
+    ipython.input_transformers_cleanup[:0] = [magics.auto.transform, rewrite.ask_for_help]
+    completion = Completion(ipython, lambda: magics.auto.on)
+    completion.install()
+    elsewhere = Elsewhere(ipython)
+    elsewhere.install()
+    panel = Panel(ipython, magics.auto) if magics.rich else None
+    if panel is not None:
+        panel.install()
+    _loaded[id(ipython)] = (magics, completion, elsewhere, panel)
+
+
+def _is_reloading() -> bool:
+    """Whether it is ``%reload_ext`` that unloads the extension: IPython says so to nobody."""
+    reload_extension = ExtensionManager.reload_extension.__code__
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not reload_extension:
+        frame = frame.f_back
+    return frame is not None
+
+
+def unload(ipython: Any) -> None:
+    """Stop this notebook's clusters, and leave nothing registered; ``%reload_ext`` keeps all."""
+    if _is_reloading():
+        return
+    if id(ipython) not in _loaded:
+        return
+    magics, completion, elsewhere, panel = _loaded.pop(id(ipython))
+    elsewhere.uninstall()
+    for transform in (magics.auto.transform, rewrite.ask_for_help):
+        ipython.input_transformers_cleanup.remove(transform)
+    completion.uninstall()
+    for names in magics.magics.values():
+        for name in list(names):
+            for registered in ipython.magics_manager.magics.values():
+                registered.pop(name, None)
+    cluster.stop_owned()
+    quit_warm()
+    if panel is not None:
+        panel.uninstall()  # when it has told of the clusters' end
+
+
+__all__ = ["JaxClusterMagics", "load", "unload"]

@@ -1,0 +1,1 @@
+"""What was asked for, and which rank gets what. Pure."""

@@ -1,0 +1,423 @@
+"""Which devices each rank gets, and with which environment and arguments it initializes.
+
+Everything here is a function of what the user asked for (``ClusterSpec``, checked in ``spec``) and
+of what the engines said about themselves (``EngineFacts``): no files, no environment, no sockets.
+That is why ``--dry-run`` can print a plan without starting a process.
+
+    ClusterSpec + EngineFacts of every rank  ->  plan_ranks  ->  RankPlan  ->  describe_plan
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from jaxcluster.errors import PlanError
+from jaxcluster.plan.spec import UNIX, check_platform, check_spec, is_loopback
+from jaxcluster.ranks import name_ranks
+from jaxcluster.text import format_table, plural
+from jaxcluster.wire import ClusterSpec, EngineFacts, InitializeRequest
+
+# XLA's CPU client sizes its thread pool by NPROC, else by the number of cores. On few cores a
+# correct program of many collectives in a row then deadlocks: 4 processes with 2 devices each hung
+# on 2 cores with jax 0.10 for NPROC < 4, and not for 4..128. Removable when jax >= 0.12 is the
+# oldest version supported: there it does not hang.
+CPU_NPROC = "16"
+
+
+# (chips on the host, processes on the host) -> (TPU_PROCESS_BOUNDS, TPU_CHIPS_PER_PROCESS_BOUNDS).
+# The values of jax/_src/test_multiprocess.py, which is how JAX tests itself on TPUs: a table, since
+# they follow the wiring of each kind of host and can't be computed. (8, 2) is v6e's 2x4 host.
+TPU_TOPOLOGY: Mapping[tuple[int, int], tuple[str, str]] = {
+    (4, 2): ("2,1,1", "1,2,1"),
+    (4, 4): ("2,2,1", "1,1,1"),
+    (8, 2): ("1,2,1", "2,2,1"),
+    (8, 8): ("4,2,1", "1,1,1"),
+}
+
+# Where libtpu's processes of one host meet: this port plus the local index, as in
+# test_multiprocess.py. Fixed ports are enough, since one host's chips serve one cluster at a time.
+TPU_FIRST_PORT = 10000
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """What every rank is told before it initializes JAX; all tuples are indexed by rank.
+
+    ``hosts`` are host names and ``devices`` says what a rank gets (``"GPU 2,3"``), both
+    for people. ``notes`` are remarks on the whole plan, such as GPUs that no rank uses.
+    """
+
+    spec: ClusterSpec
+    requests: tuple[InitializeRequest, ...]
+    hosts: tuple[str, ...]
+    devices: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Share:
+    """One rank's devices by name, and the environment that gives it these and no others."""
+
+    devices: str
+    env: dict[str, str] = field(default_factory=dict)
+
+
+def default_num_processes(gpus: Sequence[str], tpu_chips: int) -> int:
+    """How many processes to start where the user gave no ``-n``: one per GPU or TPU chip, else 2.
+
+    Pass the devices of the platform that was chosen (``[]`` and 0 for ``cpu``). A TPU host that
+    can't be split into one process per chip (see ``TPU_TOPOLOGY``) gets one process.
+    """
+    if gpus:
+        return len(gpus)
+    if tpu_chips:
+        return tpu_chips if (tpu_chips, tpu_chips) in TPU_TOPOLOGY else 1
+    return 2
+
+
+def choose_platform(
+    requested: str | None, gpus: Sequence[str], tpu_chips: int, cuda_plugin: bool
+) -> str:
+    """``"cpu"``, ``"cuda"`` or ``"tpu"``: what was asked for, else the best that is usable here.
+
+    GPUs count only where JAX's CUDA plugin is installed: without it JAX can't use them.
+
+    Raises:
+      UsageError: there is no platform of the requested name.
+    """
+    if requested is not None:
+        check_platform(requested)
+        return requested
+    if tpu_chips:
+        return "tpu"
+    if gpus and cuda_plugin:
+        return "cuda"
+    return "cpu"
+
+
+def plan_ranks(
+    spec: ClusterSpec,
+    facts: Sequence[EngineFacts],
+    *,
+    coordinator_address: str,
+    coordinator_bind_address: str | None,
+    collectives_addresses: Sequence[str],
+) -> RankPlan:
+    """Every rank's devices, environment and arguments of ``jax.distributed.initialize``.
+
+    What the user set in ``spec`` wins over what is assigned here. The engines are expected to have
+    gathered their facts with ``spec.env`` applied, so a CUDA_VISIBLE_DEVICES given there counts.
+
+    Args:
+      spec: what the user asked for.
+      facts: one per rank, in any order.
+      coordinator_address: ``host:port`` that was reserved for the coordination service.
+      coordinator_bind_address: what the service listens on; ``None`` leaves it to JAX (``[::]``).
+      collectives_addresses: each rank's own address, by rank, for gloo to listen on (CPU only).
+
+    Raises:
+      PlanError: the ranks can't be laid out on the devices that the facts name.
+      UsageError: an argument in ``spec`` makes no sense for this number of processes.
+    """
+    check_spec(spec)
+    ranked = _by_rank(spec, facts)
+    notes: list[str] = []
+    if spec.platform == "cuda":
+        shares, notes = _cuda_shares(spec, ranked)
+    elif spec.platform == "tpu":
+        shares = _tpu_shares(spec, ranked)
+    else:
+        shares = _cpu_shares(spec)
+    on_cpu = spec.platform == "cpu"
+    address, bind_address = _coordinator(spec, coordinator_address, coordinator_bind_address)
+    requests = tuple(
+        InitializeRequest(
+            process_id=rank,
+            num_processes=spec.num_processes,
+            coordinator_address=address,
+            coordinator_bind_address=bind_address,
+            local_device_ids=spec.local_device_ids[rank] if spec.local_device_ids else None,
+            initialization_timeout=(
+                max(1, int(spec.timeout_s))
+                if spec.initialization_timeout is None
+                else spec.initialization_timeout
+            ),
+            heartbeat_timeout_seconds=spec.heartbeat_timeout_seconds,
+            platforms=spec.platform,
+            num_cpu_devices=(spec.devices_per_process or 1) if on_cpu else None,
+            collectives_address=collectives_addresses[rank] if on_cpu else None,
+            env=share.env,
+        )
+        for rank, share in enumerate(shares)
+    )
+    return RankPlan(
+        spec=spec,
+        requests=requests,
+        hosts=tuple(fact.hostname for fact in ranked),
+        devices=tuple(share.devices for share in shares),
+        notes=tuple(notes),
+    )
+
+
+def describe_plan(plan: RankPlan) -> str:
+    """The plan as plain text for ``--dry-run``: a table of the ranks, then what they share."""
+    requests = plan.requests
+    common = {
+        key: value
+        for key, value in requests[0].env.items()
+        if all(request.env.get(key) == value for request in requests)
+    }
+    rows = [("rank", "host", "devices", "environment")]
+    for request, host, devices in zip(requests, plan.hosts, plan.devices, strict=True):
+        own = {k: v for k, v in request.env.items() if k not in common}
+        rows.append((str(request.process_id), host, devices, _assignments(own)))
+    n = plan.spec.num_processes
+    hosts = plural(len(set(plan.hosts)), "host")
+    lines = [
+        f"cluster {plan.spec.name!r}: {plural(n, 'process', 'processes')} on {hosts}, "
+        f"platform {plan.spec.platform}, launcher {plan.spec.launcher}",
+        "",
+        *format_table(rows),
+        "",
+    ]
+    if common:
+        lines += ["environment of every rank:", f"  {_assignments(common)}", ""]
+    first, ids = requests[0], plan.spec.local_device_ids
+    arguments = {
+        "num_processes": n,
+        "process_id": "<rank>",
+        "coordinator_address": first.coordinator_address,
+        "coordinator_bind_address": first.coordinator_bind_address,
+        "local_device_ids": ids and f"{ids}[<rank>]",
+        "initialization_timeout": first.initialization_timeout,
+        "heartbeat_timeout_seconds": first.heartbeat_timeout_seconds,
+        "cluster_detection_method": "deactivate",
+    }
+    lines.append("jax.distributed.initialize on every rank:")
+    lines += [f"  {key}={value}" for key, value in arguments.items() if value is not None]
+    lines += ["", *(f"note: {note}" for note in plan.notes)] if plan.notes else []
+    return "\n".join(lines)
+
+
+def _by_rank(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> list[EngineFacts]:
+    """The facts ordered by rank, which are exactly 0 .. num_processes - 1."""
+    ranks = sorted(fact.rank for fact in facts)
+    expected = range(spec.num_processes)
+    if ranks == list(expected):
+        return sorted(facts, key=lambda fact: fact.rank)
+    faults = {
+        "missing": [rank for rank in expected if rank not in ranks],
+        "given twice": sorted({rank for rank in ranks if ranks.count(rank) > 1}),
+        "not expected": sorted({rank for rank in ranks if rank not in expected}),
+    }
+    text = "; ".join(f"{name_ranks(found)} {fault}" for fault, found in faults.items() if found)
+    processes = plural(spec.num_processes, "process", "processes")
+    raise PlanError(
+        f"{processes} need the facts of ranks 0 to {spec.num_processes - 1}: {text}.",
+        "Try: %jaxcluster logs",
+    )
+
+
+def _coordinator(
+    spec: ClusterSpec, address: str, bind_address: str | None
+) -> tuple[str, str | None]:
+    """Where ranks find the coordinator and what it listens on, after the user's own wishes."""
+    if spec.coordinator_address is not None:
+        # The assigned bind address has another port, so it can't serve a given address. JAX's own
+        # default listens on all interfaces with no authentication: stay on loopback where we can.
+        own = spec.coordinator_address if is_loopback(spec.coordinator_address) else None
+        return spec.coordinator_address, spec.coordinator_bind_address or own
+    if (bind := spec.coordinator_bind_address) is not None and bind.startswith(UNIX):
+        return bind, bind
+    if spec.coordinator_bind_address is not None:
+        host, port = address.rpartition(":")[0], spec.coordinator_bind_address.rpartition(":")[2]
+        return f"{host}:{port}", spec.coordinator_bind_address
+    return address, bind_address
+
+
+# --------------------------------------------------------------------------- devices
+
+
+def _cpu_shares(spec: ClusterSpec) -> list[_Share]:
+    devices = f"{spec.devices_per_process or 1} x cpu"
+    env = {"NPROC": CPU_NPROC, **spec.env}
+    return [_Share(devices, dict(env)) for _ in range(spec.num_processes)]
+
+
+def _cuda_shares(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> tuple[list[_Share], list[str]]:
+    """Each rank's slice of the GPUs that it may see, and a note on each GPU that nobody uses."""
+    if spec.local_device_ids is not None:
+        chosen = zip(facts, spec.local_device_ids, strict=True)
+        return [_chosen_gpus(spec, fact, ids) for fact, ids in chosen], []
+    pools = _gpu_pools(facts)
+    per_rank = spec.devices_per_process or _even_share(pools)
+    if any(per_rank * len(ranks) > len(gpus) for (_, gpus), ranks in pools.items()):
+        raise _too_few_gpus(spec, facts, pools, per_rank)
+    shares: dict[int, _Share] = {}
+    notes: list[str] = []
+    for (_, gpus), ranks in pools.items():
+        for local_index, rank in enumerate(ranks):
+            own = ",".join(gpus[local_index * per_rank : (local_index + 1) * per_rank])
+            shares[rank] = _Share(f"GPU {own}", {**spec.env, "CUDA_VISIBLE_DEVICES": own})
+        if unused := gpus[len(ranks) * per_rank :]:
+            notes.append(f"no rank uses GPU {','.join(unused)} of {facts[ranks[0]].hostname}")
+    return [shares[rank] for rank in range(len(facts))], notes
+
+
+_Pools = dict[tuple[str, tuple[str, ...]], list[int]]
+
+
+def _gpu_pools(facts: Sequence[EngineFacts]) -> _Pools:
+    """(host key, GPUs) -> the ranks that see exactly these GPUs and share them.
+
+    Usually one pool per host. A scheduler that gave each process GPUs of its own, as Slurm's
+    ``--gpus-per-task`` does, makes a pool for each: those must not be divided again.
+    """
+    pools: _Pools = {}
+    for fact in facts:
+        pools.setdefault((fact.host_key, tuple(fact.gpus)), []).append(fact.rank)
+    owner: dict[tuple[str, str], int] = {}
+    for (host_key, gpus), ranks in pools.items():
+        for gpu in gpus:
+            first = owner.setdefault((host_key, gpu), ranks[0])
+            if first != ranks[0]:
+                raise PlanError(
+                    f"Ranks {first} and {ranks[0]} on {facts[first].hostname} both see GPU {gpu}, "
+                    "but not the same list of GPUs, so there is no fair way to divide them: "
+                    f"{','.join(facts[first].gpus)} and {','.join(gpus)}.",
+                    "Give all processes of a host the same CUDA_VISIBLE_DEVICES, or none.",
+                )
+    return pools
+
+
+def _even_share(pools: _Pools) -> int:
+    """GPUs per rank, the same for all ranks: all of them where they divide evenly, else one."""
+    return min(
+        max(1, len(gpus) // len(ranks)) if len(gpus) % len(ranks) == 0 else 1
+        for (_, gpus), ranks in pools.items()
+    )
+
+
+def _chosen_gpus(spec: ClusterSpec, fact: EngineFacts, ids: Sequence[int]) -> _Share:
+    """A rank whose GPUs JAX itself selects: ``local_device_ids`` counts in what it may see."""
+    if bad := [i for i in ids if not 0 <= i < len(fact.gpus)]:
+        raise PlanError(
+            f"local_device_ids gives rank {fact.rank} device {bad[0]}, but it sees "
+            f"{plural(len(fact.gpus), 'GPU')} on {fact.hostname}.",
+            f"The ids of rank {fact.rank} count from 0 to {len(fact.gpus) - 1}."
+            if fact.gpus
+            else "Try: %jaxcluster doctor",
+        )
+    return _Share(f"GPU {','.join(fact.gpus[i] for i in ids)}", dict(spec.env))
+
+
+def _too_few_gpus(
+    spec: ClusterSpec, facts: Sequence[EngineFacts], pools: _Pools, per_rank: int
+) -> PlanError:
+    n, hosts = spec.num_processes, len({fact.host_key for fact in facts})
+    total = sum(len(gpus) for _, gpus in pools)
+    wanted = f"{plural(n, 'process', 'processes')} on {plural(hosts, 'host')}"
+    on_cpu = f"%jaxcluster start -n {n} --platform cpu"
+    if total == 0:
+        return PlanError(
+            f"{wanted} asked for GPUs, but no GPU is visible there.",
+            f"Try: {on_cpu}   or, if there is one: %jaxcluster start -n 1 --platform cuda "
+            "--env CUDA_VISIBLE_DEVICES=0",
+        )
+    have = ", ".join(
+        f"{facts[ranks[0]].hostname} has {plural(len(gpus), 'GPU')} "
+        f"({','.join(gpus) or 'none visible'}) for {name_ranks(ranks)}"
+        for (_, gpus), ranks in pools.items()
+        if per_rank * len(ranks) > len(gpus)
+    )
+    each = f" with {per_rank} GPUs each" if per_rank > 1 else ""
+    shape = f" --devices-per-process {per_rank}" if per_rank > 1 else ""
+    fits = sum(min(len(ranks), len(gpus) // per_rank) for (_, gpus), ranks in pools.items())
+    # A single GPU can't serve two ranks: NCCL ends with "Duplicate GPU detected".
+    other = f"%jaxcluster start -n {fits}{shape}" if fits else "%jaxcluster start -n 1"
+    return PlanError(
+        f"{wanted}{each} need {plural(n * per_rank, 'GPU')}, one GPU can't be shared: {have}.",
+        f"Try: {other}   or   {on_cpu}",
+    )
+
+
+def _tpu_shares(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> list[_Share]:
+    """One process per host as it comes, or one host split as ``TPU_TOPOLOGY`` says."""
+    by_host: dict[str, list[EngineFacts]] = {}
+    for fact in facts:
+        by_host.setdefault(fact.host_key, []).append(fact)
+    processes = max(len(members) for members in by_host.values())
+    for fact in facts:
+        chips, per_rank = fact.tpu_chips, fact.tpu_chips // processes
+        if chips == 0:
+            raise PlanError(
+                f"Rank {fact.rank} asked for a TPU, but {fact.hostname} has no TPU chips.",
+                f"Try: %jaxcluster start -n {spec.num_processes} --platform cpu",
+            )
+        split = processes == 1 or (len(by_host) == 1 and (chips, processes) in TPU_TOPOLOGY)
+        if not split or spec.devices_per_process not in (None, per_rank):
+            raise _unsupported_tpu_split(spec, by_host)
+    if processes == 1:
+        for fact in facts:
+            _check_tpu_worker_id(fact, len(by_host))
+        return [_Share(_chips(range(fact.tpu_chips)), dict(spec.env)) for fact in facts]
+    chips, per_rank = facts[0].tpu_chips, facts[0].tpu_chips // processes
+    process_bounds, chips_per_process_bounds = TPU_TOPOLOGY[chips, processes]
+    ports = [TPU_FIRST_PORT + rank for rank in range(processes)]
+    shares = []
+    for rank, port in enumerate(ports):
+        own = range(rank * per_rank, (rank + 1) * per_rank)
+        env = {
+            **spec.env,
+            "CLOUD_TPU_TASK_ID": str(rank),
+            "TPU_PROCESS_BOUNDS": process_bounds,
+            "TPU_CHIPS_PER_PROCESS_BOUNDS": chips_per_process_bounds,
+            "TPU_PROCESS_ADDRESSES": ",".join(f"localhost:{p}" for p in ports),
+            "TPU_PROCESS_PORT": str(port),
+            "TPU_VISIBLE_CHIPS": ",".join(map(str, own)),
+            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        }
+        shares.append(_Share(_chips(own), env))
+    return shares
+
+
+def _unsupported_tpu_split(
+    spec: ClusterSpec, by_host: Mapping[str, Sequence[EngineFacts]]
+) -> PlanError:
+    hosts = len(by_host)
+    chips = sorted({fact.tpu_chips for members in by_host.values() for fact in members})
+    each = f", {plural(spec.devices_per_process, 'chip')} each" if spec.devices_per_process else ""
+    table = "; ".join(
+        f"{chips} chips as {processes} processes of {chips // processes}"
+        for chips, processes in TPU_TOPOLOGY
+    )
+    return PlanError(
+        f"{plural(spec.num_processes, 'process', 'processes')}{each} on "
+        f"{plural(hosts, 'TPU host')} with {' or '.join(map(str, chips))} chips is not a layout "
+        "that TPUs support. Supported: one process per host with all its chips, on any number of "
+        f"hosts; on a single host also {table}.",
+        f"Try: %jaxcluster start -n {hosts}",
+    )
+
+
+def _check_tpu_worker_id(fact: EngineFacts, hosts: int) -> None:
+    """On several hosts the TPU runtime numbers the processes itself, by TPU_WORKER_ID."""
+    if hosts > 1 and fact.tpu_worker_id not in (None, fact.rank):
+        raise PlanError(
+            f"Rank {fact.rank} runs on {fact.hostname}, which is worker {fact.tpu_worker_id} of "
+            "the TPU slice: JAX would number it so, and not as its rank.",
+            "List the hosts in the order of their TPU_WORKER_ID.",
+        )
+
+
+# ------------------------------------------------------------------------- messages
+
+
+def _chips(ids: Sequence[int]) -> str:
+    return f"TPU {'chip' if len(ids) == 1 else 'chips'} {','.join(map(str, ids))}"
+
+
+def _assignments(env: Mapping[str, str]) -> str:
+    return " ".join(f"{key}={shlex.quote(value)}" for key, value in env.items())

@@ -1,0 +1,203 @@
+"""What was asked for: is it possible at all, whatever the hosts have? Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from collections.abc import Mapping, Sequence
+
+from jaxcluster.errors import UsageError
+from jaxcluster.text import plural
+from jaxcluster.wire import ClusterSpec
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+
+
+# gRPC, and so jax.distributed.initialize, takes a Unix socket for an address too (jax 0.10.2
+# and 0.12): who may use it is a matter of the folder that it lies in.
+UNIX = "unix:"
+
+
+# What a start decides for every process: set in the environment, it would be ignored in silence.
+ASSIGNED_ENV: Mapping[str, str] = {
+    "JAX_COORDINATOR_ADDRESS": "--coordinator-address",
+    "JAX_COORDINATOR_BIND_ADDRESS": "--coordinator-bind-address",
+    "JAX_LOCAL_DEVICE_IDS": "--local-device-ids",
+    "JAX_NUM_CPU_DEVICES": "--devices-per-process",
+    "JAX_NUM_PROCESSES": "-n",
+    "JAX_PROCESS_ID": "",
+}
+
+
+def check_platform(platform: str) -> None:
+    """Refuse a platform that there is not.
+
+    Raises:
+      UsageError: it is not one of ``PLATFORMS``.
+    """
+    if platform not in PLATFORMS:
+        raise UsageError(
+            f"There is no platform {platform!r}: it is cpu, cuda or tpu.",
+            "Try: %jaxcluster start --platform cpu",
+        )
+
+
+def check_spec(spec: ClusterSpec) -> None:
+    """Refuse what makes no sense, whatever the devices.
+
+    Raises:
+      UsageError: an argument of ``spec`` is out of its range.
+    """
+    check_platform(spec.platform)
+    n = spec.num_processes
+    if n < 1:
+        raise UsageError(
+            f"num_processes is {n}: a cluster has at least one process.",
+            "Try: %jaxcluster start -n 2",
+        )
+    if spec.devices_per_process is not None and spec.devices_per_process < 1:
+        raise UsageError(
+            f"devices_per_process is {spec.devices_per_process}: every process needs a device.",
+            f"Try: %jaxcluster start -n {n} --devices-per-process 1",
+        )
+    if spec.local_device_ids is not None and len(spec.local_device_ids) != n:
+        lists = plural(len(spec.local_device_ids), "list")
+        raise UsageError(
+            f"local_device_ids has {lists} for {plural(n, 'process', 'processes')}: "
+            "give one list per rank.",
+            f"Try: jaxcluster.start(num_processes={n}, local_device_ids={[[r] for r in range(n)]})",
+        )
+    for name in ("coordinator_address", "coordinator_bind_address"):
+        if (address := getattr(spec, name)) is not None and (why := _wrong_address(address)):
+            raise UsageError(
+                f"{name} is {address!r}, {why}: write host:port or {UNIX}/PATH.",
+                f"Try: %jaxcluster start -n {n} --{name.replace('_', '-')} 127.0.0.1:41234",
+            )
+    for name in ("initialization_timeout", "heartbeat_timeout_seconds"):
+        seconds = getattr(spec, name)
+        if seconds is not None and not is_count(seconds):
+            raise UsageError(
+                f"{name} is {seconds!r}: it takes whole seconds, at least 1.",
+                f"Try: %jaxcluster start -n {n} --{name.replace('_', '-')} 100",
+            )
+
+
+def check_wishes(spec: ClusterSpec) -> None:
+    """Refuse what would be ignored in silence.
+
+    Raises:
+      UsageError: the environment or the devices asked for are jaxcluster's or the platform's to
+        choose.
+    """
+    n = spec.num_processes
+    _check_env(spec)
+    if spec.platform == "cpu" and spec.local_device_ids is not None:
+        mine = list(range(spec.devices_per_process or 1))
+        if any(ids != mine for ids in spec.local_device_ids):
+            raise UsageError(
+                "local_device_ids chooses among GPUs or TPU chips; on CPU each process has devices "
+                f"of its own, here {_assigned(mine)}.",
+                f"Try: %jaxcluster start -n {n} --devices-per-process 4   or   --platform cuda",
+            )
+
+
+def check_reach(spec: ClusterSpec, first: str, others: Sequence[str]) -> None:
+    """Refuse a coordinator that the ranks of other hosts than the first can't reach.
+
+    Args:
+      first: the first host's address.
+      others: the other hosts' names.
+
+    Raises:
+      UsageError: it was placed on a Unix socket or on a loopback address, and there are others.
+    """
+    for name in ("coordinator_address", "coordinator_bind_address"):
+        address = getattr(spec, name)
+        if others and address is not None and is_loopback(address):
+            raise UsageError(
+                f"{name} is {address!r}: the ranks on {', '.join(others)} can't reach that on the "
+                "first host.",
+                f"Leave it out, or: --{name.replace('_', '-')} {first}:41234",
+            )
+
+
+def is_count(value: object) -> bool:
+    """Whether it is a whole number from 1 on."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def platform_in(env: Mapping[str, str]) -> str | None:
+    """The platform that JAX_PLATFORMS asks for, the first where it names several; None if none."""
+    for name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"):
+        if first := env.get(name, "").split(",")[0].strip():
+            return {"gpu": "cuda"}.get(first, first)
+    return None
+
+
+def _check_env(spec: ClusterSpec) -> None:
+    n = spec.num_processes
+    for name, value in spec.env.items():
+        if not _is_text(name) or not _is_text(value) or "=" in name or not name:
+            raise UsageError(
+                f"env has {name!r}: {value!r}, which is not an environment variable.",
+                f"Try: %jaxcluster start -n {n} --env NAME=VALUE",
+            )
+        if "\0" in name + value:
+            raise UsageError(f"env has a null character in {name!r}.", "Leave it out.")
+        if (option := ASSIGNED_ENV.get(name)) is not None:
+            raise UsageError(
+                f"{name} is assigned by jaxcluster, so --env {name}={value} would do nothing.",
+                f"Try: %jaxcluster start -n {n} {option} {value}" if option else "Leave it out.",
+            )
+    wanted = platform_in(spec.env)
+    if wanted is not None and wanted != spec.platform:
+        raise UsageError(
+            f"--env asks for the platform {wanted!r}, and --platform for {spec.platform!r}.",
+            f"Try: %jaxcluster start -n {n} --platform {spec.platform}",
+        )
+
+
+def _wrong_address(address: str) -> str:
+    """What is wrong with a coordinator's address; "" if nothing is."""
+    if address.startswith(UNIX):
+        path = address.removeprefix(UNIX)
+        if not path.startswith("/"):
+            return "whose path does not begin with /"
+        return "whose path has more than 107 bytes" if len(path.encode()) > 107 else ""
+    host, _, port = address.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()):
+        return "which has no port" if host or not port.isdigit() else "which has no host"
+    if not 1 <= int(port) <= 65535:
+        return "whose port is not one of 1 to 65535"
+    return ""
+
+
+def is_loopback(address: str) -> bool:
+    """Whether a coordinator's address can be reached on its own host alone."""
+    if address.startswith(UNIX):
+        return True
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_seconds(what: str, seconds: object, example: str) -> None:
+    """Refuse what is not a length of time.
+
+    Raises:
+      UsageError: it is not a finite number of seconds above 0.
+    """
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not 0 < seconds < math.inf:  # type: ignore[operator]
+        shown = f"{seconds:g}" if isinstance(seconds, float) else repr(seconds)
+        raise UsageError(f"{what} must be more than 0 seconds, not {shown}.", f"Try: {example}")
+
+
+def _assigned(ids: Sequence[int]) -> str:
+    return "device 0" if len(ids) == 1 else f"devices 0 to {len(ids) - 1}"

@@ -1,0 +1,212 @@
+"""The clusters of this user on this machine: a folder each, with a record that others can read.
+
+    <runtime>/<name>/alive            who has claimed the name; locked while it lives (see claims)
+                     cluster.json     the record (ClusterRecord)
+                     rank-0.sock      the ranks' own sockets
+                     rank-0.log       what they wrote to file descriptors 1 and 2
+                     jax.sock         JAX's coordinator
+                     lock             held while a cell is handed out; holds their seqs (turns)
+                     held             locked by all processes that are connected to it
+              fork-812-4711.sock      a fork server's socket, and its log
+
+The folder belongs to the user alone (0700): whoever can't enter it can't talk to the ranks. What
+stands in a record is believed as far as it goes: one of another shape or version, or whose name is
+not its folder's, belongs to no cluster, and is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jaxcluster import wire
+from jaxcluster.errors import NoCluster, UsageError
+from jaxcluster.records import runtimefolder
+from jaxcluster.records.runtimefolder import inside
+
+runtime_root = runtimefolder.runtime_root
+ALIVE, HELD = "alive", "held"
+
+
+@dataclass(frozen=True)
+class HostRecord:
+    """One host of a cluster of several: its agent, and the ranks there.
+
+    ``endpoint`` and ``key`` are how its agent is reached from this machine; ``folder`` and
+    ``memory`` are the agent's own folders there, ``address`` is where other hosts reach it.
+    """
+
+    name: str
+    endpoint: str
+    key: str
+    folder: str
+    memory: str
+    address: str
+    ranks: list[int]
+
+
+@dataclass(frozen=True)
+class ClusterRecord:
+    """What it takes to find a running cluster again.
+
+    ``owner`` is the token (pid:start) of the process that the cluster ends with; "" if detached.
+    ``addresses``, ``pids`` and ``logs`` are indexed by rank. ``coordinator_pid`` is the one that
+    hosts JAX's coordination service; 0: rank 0 does, and all others end with it. ``claim`` is the
+    id of the claim on its name, ``pid_space`` where its pids mean something, and ``protocol`` what
+    its ranks speak. ``hosts`` is empty for ranks of this machine; others' pids are their own.
+    """
+
+    name: str
+    spec: wire.ClusterSpec
+    owner: str
+    created_ns: int
+    host_key: str
+    hostname: str
+    supervisor: str
+    addresses: list[str] = field(default_factory=list)
+    pids: list[int] = field(default_factory=list)
+    logs: list[str] = field(default_factory=list)
+    facts: list[wire.EngineFacts] = field(default_factory=list)
+    devices: list[wire.InitializeReply] = field(default_factory=list)
+    cluster_file: str = ""
+    notebook: str = ""
+    coordinator_pid: int = 0
+    claim: str = ""
+    pid_space: str = ""
+    protocol: int = wire.PROTOCOL_VERSION
+    hosts: list[HostRecord] = field(default_factory=list)
+
+
+def check_name(
+    name: str,
+    what: str = "a cluster's name",
+    example: str = "%jaxcluster start --name exp1",
+) -> str:
+    """``name``, if a cluster (or ``what``) may be called so.
+
+    Raises:
+      UsageError: it may not.
+    """
+    if not is_name(name):
+        raise UsageError(
+            f"{name!r} can't be {what}: it takes letters, digits, '-', '_' and '.', 31 at most.",
+            f"For example: {example}",
+        )
+    return name
+
+
+def is_name(name: str) -> bool:
+    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,30}", name) is not None
+
+
+def folder(name: str) -> Path:
+    """A cluster's folder, for sockets, other processes and people."""
+    return runtime_root() / check_name(name)
+
+
+def write(record: ClusterRecord) -> None:
+    """Save the record, so that no reader ever sees half of it."""
+    path = inside() / check_name(record.name) / "cluster.json"
+    draft = path.with_suffix(".tmp")
+    draft.write_text(json.dumps(dataclasses.asdict(record), indent=1))
+    draft.replace(path)
+
+
+def read(name: str) -> ClusterRecord:
+    """The record of a cluster.
+
+    Raises:
+      NoCluster: there is none of that name.
+    """
+    found = parse(inside() / name) if is_name(name) else None
+    if found is None:
+        others = ", ".join(r.name for r in records())
+        raise NoCluster(
+            f"There is no cluster {name!r} here"
+            + (f" (running: {others})." if others else "; none is running."),
+            f"Type %jaxcluster attach {others.split(',')[0]}"
+            if others
+            else "Start one: %jaxcluster start -n 4",
+        )
+    return found
+
+
+def records() -> list[ClusterRecord]:
+    """All clusters that have a record, oldest first."""
+    folders = [path for path in inside().iterdir() if is_name(path.name)]
+    found = filter(None, map(parse, folders))
+    return sorted(found, key=lambda record: record.created_ns)
+
+
+def parse(folder: Path) -> ClusterRecord | None:
+    """The record in a folder, if it is that folder's, and one that this version can read."""
+    try:
+        body = json.loads((folder / "cluster.json").read_bytes())
+        record = wire.parse_strictly(ClusterRecord, body)
+    except (OSError, ValueError, RecursionError):
+        return None
+    n = record.spec.num_processes
+    per_rank = (record.addresses, record.pids, record.logs, record.facts, record.devices)
+    whole = all(len(each) == n for each in per_rank)
+    return record if whole and record.name == record.spec.name == folder.name else None
+
+
+def connection_files(record: ClusterRecord) -> list[Path]:
+    """ipyparallel's files of a cluster: its record of it, and how engines and clients connect.
+
+    Empty where the record names something else.
+    """
+    path = Path(record.cluster_file)
+    ours = rf"cluster-jaxcluster-{re.escape(record.name)}-[0-9a-f]{{8}}\.json"
+    if not re.fullmatch(ours, path.name):
+        return []
+    cluster_id = path.stem.removeprefix("cluster-")
+    kinds = ("engine", "client")
+    return [path, *(path.with_name(f"ipcontroller-{cluster_id}-{kind}.json") for kind in kinds)]
+
+
+def remove_connection_files(record: ClusterRecord) -> None:
+    for path in connection_files(record):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def hold(name: str) -> Callable[[], None]:
+    """Show that somebody is connected, until what it returns is called or this process ends."""
+    try:
+        held = os.open(inside() / name / HELD, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:  # its folder is gone
+        return lambda: None
+    with contextlib.suppress(OSError):  # a file system without locks
+        fcntl.flock(held, fcntl.LOCK_SH)
+
+    def let_go() -> None:
+        nonlocal held
+        if held >= 0:
+            os.close(held)
+            held = -1
+
+    return let_go
+
+
+def is_held(name: str) -> bool:
+    """Whether any process is connected to a cluster."""
+    try:
+        held = os.open(inside() / name / HELD, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(held)
