@@ -533,7 +533,7 @@ class Cluster:
             told = (
                 f"{name_ranks(dead).capitalize()} died ({facts['why']}), so the cell was not run."
             )
-            said = f"The end of rank {rank}'s log: {self.world.log_excerpt(rank)}"
+            said = self.world.say_log_end(rank)
             when = f"when {name_ranks(dead)} died"
             raise RankDied(told, self.recover(said, told=told, when=when), dead)
         if self.coordinator_died:  # this jax's ranks outlive it

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
+import math
 import queue
 import threading
 import time
@@ -35,6 +36,7 @@ from jaxcluster.ranks import begin_ranks, name_ranks
 from jaxcluster.wire.link import Event, Sink
 
 NOTICE_AFTER_S = 0.1
+DEATH_NOTICE_AFTER_S = 2.0
 SUSPECTED_S = 2.0  # before it is said that ranks wait for a launch that may still come
 FOREIGN_S = 4.0  # that another cell's notebook gets to mend what went wrong in it
 AGAIN_S = 0.1  # between looks at ranks that have ended a cell with uneven counts
@@ -133,6 +135,7 @@ class RunningCell:
         self._noticed = False
         self._next_notice_at = STILL_WORKING_S
         self._notice_at: float | None = None
+        self._death_notice_at: float | None = None
         self._listener_error: Exception | None = None
 
     def wait(self) -> CellRecord:
@@ -226,7 +229,12 @@ class RunningCell:
                 events.tell()
 
     def _next(self) -> health.Event:
-        times = (self._watch.deadline(), self._notice_at, self._replay_at)
+        times = (
+            self._watch.deadline(),
+            self._notice_at,
+            self._death_notice_at,
+            self._replay_at,
+        )
         deadlines = [t for t in times if t is not None]
         timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
         try:
@@ -267,6 +275,11 @@ class RunningCell:
             if self._replay.stuck:  # nothing will release them
                 self._watch.answer_s = min(self._watch.answer_s, health.HOPELESS_ANSWER_S)
             self._replay_at = time.monotonic() + REPLAY_AFTER_S
+        if self._death_notice_at is not None and now >= self._death_notice_at:
+            self._death_notice_at = math.inf  # once
+            if self.on_notice is not None and not self._watch.finished:
+                died = {r: one.died for r, one in self.record.records.items() if one.died}
+                self.on_notice(notices.deaths(died, self._watch.open_ranks, self._world.hosts))
         if self._notice_at is not None and now >= self._notice_at and not self._watch.finished:
             self._notice_at = None
             if self.on_notice is not None:
@@ -297,8 +310,9 @@ class RunningCell:
         if event.op == "died":
             self.record.records[event.rank].died = event.body["why"]
             events.tell()
-            if self.on_notice is not None:
-                self.on_notice(f"Rank {event.rank} died: {event.body['why']}.\n")
+            # Most cells are over in a moment, with an error that says it: then it is said once.
+            at = time.monotonic() + DEATH_NOTICE_AFTER_S
+            self._death_notice_at = self._death_notice_at or at
             return health.Died(event.rank)
         if event.op in ("error", "mismatch"):
             body = event.body
@@ -645,7 +659,7 @@ class RunningCell:
             return verdict.Death(told, self._recover(told), sorted(self._killed))
         if died:
             rank, why = next(iter(sorted(died.items())))
-            log_end = f"The end of rank {rank}'s log: {self._world.log_excerpt(rank)}"
+            log_end = self._world.say_log_end(rank)
             told = f"{begin_ranks(died, hosts)} died in cell [{record.execution_count}]: {why}."
             return verdict.Death(told, self._recover(told, log_end), sorted(died))
         return None

@@ -266,6 +266,11 @@ class World:
         """The end of a rank's log, without the transport's own lines; a crash's stack is folded."""
         return obituary.excerpt(self._log_end(rank))
 
+    def say_log_end(self, rank: int) -> str:
+        """The end of a rank's log, as part of a message; "" where nothing stands in it."""
+        said = self.log_excerpt(rank)
+        return "" if said == obituary.EMPTY else f"The end of rank {rank}'s log: {said}"
+
     def _log_end(self, rank: int) -> str:
         return self._read_log(rank, LOG_END_NBYTES)
 

@@ -104,18 +104,19 @@ def _members(entry: wire.Launch) -> list[int]:
     return [int(rank) for rank in entry.processes.split(",")]
 
 
-def tell(found: Mapping[int, wire.Launch]) -> list[str]:
-    """Who waits for whom in which program, a line for each rank, and what to do."""
+def tell(found: Mapping[int, wire.Launch], is_over: bool = False) -> list[str]:
+    """Who waits, or waited, for whom in which program, a line for each rank, and what to do."""
     ranks = list(found)
+    wait, waits = ("waited", "waited") if is_over else ("wait", "waits")
     lines = [
-        "The ranks wait for each other in a circle, since they launched programs in different "
+        f"The ranks {wait} for each other in a circle, since they launched programs in different "
         "orders:"
     ]
     for rank, other in zip(ranks, [*ranks[1:], ranks[0]], strict=True):
         entry = found[rank]
         place = f" at cell [{entry.cell}] line {entry.line}" if entry.cell is not None else ""
         whole = f"a program of {name_ranks(_members(entry))}"
-        lines.append(f"  Rank {rank} waits in {entry.name}{place}, {whole}, for rank {other}.")
+        lines.append(f"  Rank {rank} {waits} in {entry.name}{place}, {whole}, for rank {other}.")
     lines.append(
         "Hint: ranks that share several programs must launch them in one order, also where a "
         "program is of some of them only."
@@ -138,7 +139,7 @@ def find(reports: Mapping[int, wire.RankReport]) -> tuple[Report | None, list[st
     announced = any(reports[rank].announced is not None for rank in found)
     processes = next(iter(found.values())).processes
     others = tuple(sorted(set(reports) - set(found)))
-    told = tuple(tell(found))
+    told = tuple(tell(found, is_over=True))
     # In strict mode nothing was launched.
     return Report(
         "circle", processes, None, tuple(found), others, told, is_hopeless=not announced

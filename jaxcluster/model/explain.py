@@ -165,13 +165,12 @@ def _tell_waiting(ranks: Sequence[int], found: Missing, scene: Scene) -> str:
         line = f" at cell [{wanted.cell}] line {wanted.line}" if wanted and wanted.line else ""
         call = _call_at(source, wanted.line) if wanted and own else ""
         return f"{who} launched {call or 'a program'}{line}{launch}."
-    verb = "waits" if len(ranks) == 1 else "wait"
     where = f"cell [{state.cell}] line {state.line}" if state.line else f"cell [{scene.cell}]"
     if wanted is not None and own and wanted.line != state.line:
         call = _call_at(source, wanted.line) or "the program"
-        return f"{who} {verb} at {where} for {call} of line {wanted.line}{launch}."
+        return f"{who} waited at {where} for {call} of line {wanted.line}{launch}."
     call = _call_at(source, state.line) or state.frame.partition(" ")[0]
-    return f"{who} {verb} in {call} at {where}{launch}."
+    return f"{who} waited in {call} at {where}{launch}."
 
 
 def _tell_skipped(rank: int, scene: Scene) -> tuple[str, str]:

@@ -35,6 +35,21 @@ def first_error(
     return said + place + rest
 
 
+def deaths(died: Mapping[int, str], open_ranks: Sequence[int], hosts: Mapping[int, str]) -> str:
+    """That ranks have died, where others are still waited for; of what is told at the end.
+
+    Args:
+      died: how each has ended.
+      open_ranks: the others, which have been interrupted.
+      hosts: of the ranks, where there are several.
+    """
+    verb = "has" if len(open_ranks) == 1 else "have"
+    return (
+        f"{begin_ranks(died, hosts)} died. {begin_ranks(open_ranks, hosts)} {verb} been "
+        "interrupted, and not left the cell yet.\n"
+    )
+
+
 def faults(record: CellRecord) -> list[str]:
     """Errors of ours after the cell's own code: told as such, equal ones once."""
     found: dict[str, list[int]] = {}

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jaxcluster import wire
 from jaxcluster.cluster import Cluster, RunningCell, recovery
 from jaxcluster.cluster.running import Owner
-from jaxcluster.panel import protocol
+from jaxcluster.model import explain, obituary
+from jaxcluster.panel import evidence, protocol
+from jaxcluster.panel.poller import RankPoller
 from jaxcluster.views import text
+
+TIMELINE = 64  # launches that the survivors of a death are asked for
 
 
 @dataclass(frozen=True)
@@ -33,56 +38,109 @@ class Incidents:
         self._last: Incident | None = None
 
     def of_cell(self, cell: RunningCell, now: int) -> None:
-        """Take in a cell's finding, with the stacks of the moment when it was found."""
+        """Take in a cell's finding, with what the ranks said at the moment when it was found."""
         found = cell.report
         if found is None or (self._last is not None and self._last.about is found):
             return
-        shown = text.stacks(cell.evidence)
-        culprits, others = list(found.culprits), list(found.others)
-        self._keep(found, cell.cluster, cell, found.kind, now, found.lines, others, culprits, shown)
+        said, record = cell.evidence, cell.record
+        at = (found.processes, found.seq) if found.seq is not None else None
+        errors = {
+            rank: (record.execution_count, error.lineno)
+            for rank, error in record.errors.items()
+            if error.lineno
+        }
+        self._keep(
+            found,
+            cell.cluster,
+            cell,
+            found.kind,
+            now,
+            lines=list(found.lines),
+            waiting=list(found.others),
+            culprits=list(found.culprits),
+            stacks=text.stacks(said),
+            places=evidence.places(said, found.kind, found.culprits, at, errors),
+            timelines=evidence.timelines(said, found.processes, found.seq),
+        )
 
-    def of_cluster(self, current: Cluster, now: int) -> None:
-        """Take in what has befallen a cluster: the death of ranks, or of its coordinator."""
+    def of_cluster(self, current: Cluster, now: int, poller: RankPoller | None = None) -> None:
+        """Take in what has befallen a cluster: the death of ranks, or of its coordinator.
+
+        Args:
+          poller: knows what its ranks did last.
+        """
         last = self._last
         dead = sorted(current.dead)
         about = (current.record.created_ns, *dead)
         if current.closed or not current.is_broken or (last is not None and last.about == about):
             return
-        stacks = text.stacks(recovery.ask_reports(current.link, launches=1))
         if dead or current.coordinator_died:
-            cell = next((c for c in current.cells if set(c.record.ranks) & set(dead)), None)
-            waiting = []
-            if cell is not None:
-                waiting = sorted(set(cell.record.ranks) - set(dead) - set(cell.record.replies))
-            lines = _obituary(current, dead, cell)
-            self._keep(about, current, cell, "dead", now, lines, waiting, dead, stacks)
+            self._keep_death(about, current, dead, now, poller)
         elif (why := current.divergence) is not None and (last is None or last.about is not why):
             # No cell has a finding, and yet they could not be brought back into lockstep.
-            self._keep(why, current, None, "step", now, why.lines, why.others, why.culprits, stacks)
+            said = recovery.ask_reports(current.link)
+            self._keep(
+                why,
+                current,
+                None,
+                "step",
+                now,
+                lines=list(why.lines),
+                waiting=list(why.others),
+                culprits=list(why.culprits),
+                stacks=text.stacks(said),
+                timelines=evidence.timelines(said),
+            )
 
-    def _keep(
+    def _keep_death(
         self,
         about: Any,
-        of: Owner,
-        cell: RunningCell | None,
-        kind: str,
+        current: Cluster,
+        dead: list[int],
         now: int,
-        lines: Sequence[str],
-        waiting: Sequence[int],
-        culprits: Sequence[int],
-        stacks: str,
+        poller: RankPoller | None,
+    ) -> None:
+        """Who died, of what, and what the others did then: most of them wait for nobody."""
+        said = recovery.ask_reports(current.link, launches=TIMELINE)
+        cell = next((c for c in current.cells if set(c.record.ranks) & set(dead)), None)
+        waiting: list[int] = []
+        last_seen: dict[int, tuple[int, int]] = {}
+        if poller is not None:
+            waiting = sorted(poller.waiting - set(dead))
+            last_seen = {
+                rank: (state.cell, state.line)
+                for rank in dead
+                if (state := poller.states.get(rank)) is not None
+                and state.state == "running"
+                and state.cell is not None
+                and state.line
+            }
+        self._keep(
+            about,
+            current,
+            cell,
+            "dead",
+            now,
+            lines=_obituary(current, dead, cell, said),
+            waiting=waiting,
+            culprits=dead,
+            stacks=text.stacks(said),
+            places=evidence.places(said, "dead", dead, last_seen=last_seen),
+            timelines=evidence.timelines(said),
+        )
+
+    def _keep(
+        self, about: Any, of: Owner, cell: RunningCell | None, kind: str, now: int, **told: Any
     ) -> None:
         record = cell.record if cell is not None else None
         report = protocol.Report(
             id=f"{of.name}:{kind}:{now}",
+            kind=kind,
             cluster=of.name,
             cell_id=record.cell_id if record is not None else "",
             cell=record.execution_count if record is not None else 0,
             at=now,
-            lines=list(lines),
-            waiting=list(waiting),
-            culprits=list(culprits),
-            stacks=stacks,
+            **told,
         )
         self._last = Incident(about, report, of, of.world.record.created_ns, cell)
 
@@ -101,13 +159,22 @@ class Incidents:
         )
 
 
-def _obituary(current: Cluster, dead: Sequence[int], cell: RunningCell | None) -> list[str]:
+def _obituary(
+    current: Cluster,
+    dead: Sequence[int],
+    cell: RunningCell | None,
+    said: Mapping[int, wire.RankReport],
+) -> list[str]:
+    """What has died, and of what; where the others were; the end of the first one's log."""
     where = f" in cell [{cell.record.execution_count}]" if cell is not None else ""
-    lines = [f"Rank {rank} died{where}: {current.dead[rank]['why']}." for rank in dead]
     if not dead:
         return [f"JAX's coordinator died: {current.coordinator_died}."]
-    return [
-        *lines,
-        f"The end of rank {dead[0]}'s log:",
-        *current.world.log_excerpt(dead[0]).splitlines(),
-    ]
+    lines = [f"Rank {rank} died{where}: {current.dead[rank]['why']}." for rank in dead]
+    if cell is not None and said:
+        record = cell.record
+        others = [rank for rank in record.ranks if rank in said]
+        lines += explain.tell_places(said, others, record.source, record.execution_count)
+    log = current.world.log_excerpt(dead[0])
+    if log == obituary.EMPTY:
+        return lines
+    return [*lines, f"The end of rank {dead[0]}'s log:", *log.splitlines()]

@@ -84,7 +84,7 @@ class Model:
         for followed in going_on:
             self._take_in(followed, now)
         if current is not None:
-            self._incidents.of_cluster(current, now)
+            self._incidents.of_cluster(current, now, self._poller)
         ranks = self._ranks(current, now) if current is not None else []
         self.is_busy = any(r.status in ("running", "waiting", "interrupted") for r in ranks)
         state = protocol.State(

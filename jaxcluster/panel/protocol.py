@@ -81,13 +81,61 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Report:
-    """A certain finding, or the death of ranks: who waits where, and who is to blame.
+class Place:
+    """A line of a cell at which ranks were.
 
-    ``recovered`` is what was done about it; ``open`` says that the ranks are still not in lockstep.
+    ``what`` they did there: ``waited``, ``launched``, ``differs`` (of those to blame), ``died`` (of
+    those last seen there) or ``was``.
+    """
+
+    cell: int
+    line: int
+    ranks: list[int]
+    what: str
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a lane. ``program`` is equal on all lanes for the same program."""
+
+    name: str
+    program: int
+    cell: int | None
+    line: int | None
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Ranks that have made the same launches; None where they have made none."""
+
+    ranks: list[int]
+    launches: list[Launch | None]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The last launches that a set of processes should have made together.
+
+    ``first`` is the number of the first that is shown, from 1 on; ``hidden`` are ranks that are
+    left out, where there are too many lanes.
+    """
+
+    processes: list[int]
+    first: int
+    lanes: list[Lane]
+    hidden: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A certain finding, or the death of ranks: who was where, and who is to blame.
+
+    ``kind``: missing, mismatch, circle, dead or step. ``recovered`` is what was done about it;
+    ``open`` says that the ranks are still not in lockstep.
     """
 
     id: str
+    kind: str
     cluster: str
     cell_id: str
     cell: int
@@ -98,6 +146,8 @@ class Report:
     stacks: str = ""
     recovered: str = ""
     open: bool = False
+    places: list[Place] = field(default_factory=list)
+    timelines: list[Timeline] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -65,10 +65,54 @@ export interface ICluster {
   orphaned: boolean;
 }
 
-/** A certain finding: who waits where, who does not. */
+/** What was found of a cell that went wrong. */
+export type ReportKind =
+  | 'missing' // a launch that some ranks skipped
+  | 'mismatch' // different programs
+  | 'circle' // ranks waited for each other
+  | 'dead' // processes have ended
+  | 'step'; // not in lockstep, and nobody in particular is to blame
+
+/** A line of a cell at which ranks were. */
+export interface IPlace {
+  /** The cell's number. */
+  cell: number;
+  line: number;
+  ranks: number[];
+  /** What they did there: `differs` is said of those to blame, `died` of those last seen there. */
+  what: 'waited' | 'launched' | 'differs' | 'died' | 'was';
+}
+
+/** One launch of a lane; null where its ranks have not made it. */
+export interface ILaunch {
+  name: string;
+  /** Equal on all lanes for the same program. */
+  program: number;
+  cell: number | null;
+  line: number | null;
+}
+
+/** Ranks that have made the same launches, from the timeline's first one on. */
+export interface ILane {
+  ranks: number[];
+  launches: (ILaunch | null)[];
+}
+
+/** The last launches that a set of processes should have made together. */
+export interface ITimeline {
+  processes: number[];
+  /** The number of the first launch that is shown, from 1 on. */
+  first: number;
+  lanes: ILane[];
+  /** Ranks that are left out, where there are too many lanes. */
+  hidden: number[];
+}
+
+/** A certain finding, or the death of ranks: who was where, and who is to blame. */
 export interface IReport {
   /** Changes with every new finding. */
   id: string;
+  kind: ReportKind;
   cluster: string;
   /** The Jupyter cell's id, and its number. */
   cell_id: string;
@@ -84,6 +128,8 @@ export interface IReport {
   recovered: string;
   /** Whether the ranks are still not in lockstep: recovery is the user's to choose. */
   open: boolean;
+  places: IPlace[];
+  timelines: ITimeline[];
 }
 
 /** Everything but cells. */

@@ -5,7 +5,7 @@ import { flushSync } from 'react-dom';
 import { createRoot, type Root } from 'react-dom/client';
 import golden from '../../tests/golden/panel.json';
 import shards from '../../tests/golden/shards-array.json';
-import type { ICell, ICellRank, IRank, IReport, IState, IVariable, RankStatus } from '../src/protocol';
+import type { ICell, ICellRank, ILaunch, IRank, IReport, IState, ITimeline, IVariable, RankStatus } from '../src/protocol';
 import { Badges, OutputHead } from '../src/widgets/badges';
 import { Ticker } from '../src/widgets/clock';
 import { Inspector, type Shown } from '../src/widgets/inspector';
@@ -94,8 +94,36 @@ function FakeInspector(): JSX.Element {
 }
 
 const report = (part: Partial<IReport>) => (
-  <ReportView report={{ ...state.report!, ...part }} trans={trans} execute={execute} onCell={() => execute('cell')} />
+  <ReportView report={{ ...state.report!, ...part }} trans={trans} execute={execute} has={() => true} onPlace={(cell, line) => execute('place', { cell, line })} />
 );
+const died: Partial<IReport> = {
+  kind: 'dead',
+  culprits: [2],
+  waiting: [],
+  lines: [
+    'Rank 2 died in cell [7]: killed by SIGKILL.',
+    'Ranks 0, 1, 3 were in time.sleep at cell [7] line 4.'
+  ],
+  places: [
+    { cell: 7, line: 3, ranks: [2], what: 'died' },
+    { cell: 7, line: 4, ranks: [0, 1, 3], what: 'was' }
+  ],
+  recovered: 'New processes after 0.5 s, rank 2 replaced: 3 variables kept.'
+};
+/** Sixteen launches of which the last three differ, on four lanes. */
+const long: ITimeline = {
+  processes: [0, 1, 2, 3],
+  first: 31,
+  lanes: [[0], [1], [2], [3]].map(([rank]) => ({
+    ranks: [rank],
+    launches: Array.from({ length: 12 }, (_, at): ILaunch | null =>
+      rank === 3 && at > 9
+        ? null
+        : { name: at % 3 ? 'jit(train_step)' : 'jit(_reduce_sum)', program: rank === 1 && at > 8 ? 7 : at % 3, cell: 7, line: at + 2 }
+    )
+  })),
+  hidden: []
+};
 const noRanks = golden.state_without_cluster as unknown as IState;
 const idle = (n: number): IState => ({
   ...state,
@@ -140,7 +168,9 @@ const widgets: { [name: string]: () => JSX.Element } = {
   ),
   'report': () => report({}),
   'report-open': () => report({ open: true, recovered: '', waiting: [0, 2, 3] }),
-  'report-none': () => <ReportView report={null} trans={trans} execute={execute} onCell={null} />,
+  'report-death': () => report(died),
+  'report-timeline': () => report({ timelines: [long, ...state.report!.timelines] }),
+  'report-none': () => <ReportView report={null} trans={trans} execute={execute} has={() => false} onPlace={() => undefined} />,
   'inspector': () => <FakeInspector />,
   'form': () => (
     <StartFields initial={{ ...NO_OPTIONS, numProcesses: '4', env: 'XLA_FLAGS=--a b' }} trans={trans} onChange={options => execute('options', options)} />

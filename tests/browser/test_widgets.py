@@ -34,7 +34,9 @@ def gallery(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def widgets(page: Any, gallery: str) -> Any:
     page.evaluate("() => { document.getElementById('view').style.overflow = 'auto'; }")
-    page.add_style_tag(content=(EXTENSION / "style/base.css").read_text())
+    for style in sorted((EXTENSION / "style").glob("*.css")):
+        if style.name != "index.css":
+            page.add_style_tag(content=style.read_text())
     page.add_script_tag(content=gallery)
     return page
 
@@ -117,7 +119,7 @@ def test_arrow_keys_go_from_log_to_log_and_tab_leaves_them(widgets: Any) -> None
         ("sidebar-not-loaded", "%load_ext jaxcluster", "Insert this cell and run it"),
         ("sidebar-no-cluster", "This notebook has no cluster.", "Start a cluster …"),
         ("sidebar-starting", "starting: engines 3/4", None),
-        ("sidebar-hang", "Rank 0 waits in jnp.sum", "Show who waits where"),
+        ("sidebar-hang", "Rank 0 waited in jnp.sum", "Show who waits where"),
     ],
 )
 def test_it_says_what_there_is_and_what_to_do(
@@ -232,23 +234,55 @@ def test_variables_are_sorted_and_filtered_and_one_is_looked_at_by_keyboard(widg
 # ------------------------------------------------------------------------------- report, form
 
 
-def test_a_report_says_who_waits_and_what_was_done(widgets: Any) -> None:
-    text = show(widgets, "report").inner_text()
-    for part in ("rank 0 waits", "rank 1 does not", "Hint: line 2", "Back in lockstep after 0.3 s"):
+def test_a_report_says_who_waited_and_what_was_done(widgets: Any) -> None:
+    view = show(widgets, "report")
+    text = view.inner_text()
+    for part in ("rank 0 waited", "rank 1 did not", "Hint: line 2", "Back in lockstep after 0.3 s"):
         assert part in text
+    assert view.get_by_role("heading").inner_text().startswith("Hang")
     assert widgets.get_by_role("button", name="Resync").count() == 0
     view = show(widgets, "report-open")
-    assert "ranks 0, 2, 3 wait" in view.inner_text()
-    for name in ("Resync", "Interrupt", "Restart …"):
+    assert "ranks 0, 2, 3 waited" in view.inner_text()
+    for name in ("Resync", "Restart …"):
         view.get_by_role("button", name=name).click()
-    assert asked(widgets) == [
-        ["jaxcluster:resync"],
-        ["jaxcluster:interrupt"],
-        ["jaxcluster:restart"],
-    ]
+    assert asked(widgets) == [["jaxcluster:resync"], ["jaxcluster:restart"]]
     assert not view.locator(".jxl-stacks").is_visible()
     view.locator("summary").press("Enter")
     assert "total = jnp.sum(x)" in view.locator(".jxl-stacks").inner_text()
+
+
+def test_a_death_is_told_as_a_death(widgets: Any) -> None:
+    view = show(widgets, "report-death")
+    assert view.get_by_role("heading").inner_text().startswith("Rank 2 died")
+    assert view.locator(".jxl-sides li").all_inner_texts() == ["✖rank 2 died"]
+    assert "wait" not in view.locator(".jxl-sides, .jxl-lines").first.inner_text()
+
+
+def test_each_place_in_a_report_is_a_way_there(widgets: Any) -> None:
+    view = show(widgets, "report")
+    lines = view.locator(".jxl-lines")
+    lines.get_by_role("button", name="cell [7] line 3").click()
+    lines.get_by_role("button", name="cell [6] line 2").click()
+    lines.get_by_role("button", name="line 2", exact=True).click()  # of the report's own cell
+    assert asked(widgets) == [
+        ["place", {"cell": 7, "line": 3}],
+        ["place", {"cell": 6, "line": 2}],
+        ["place", {"cell": 7, "line": 2}],
+    ]
+
+
+def test_the_last_launches_stand_side_by_side(widgets: Any) -> None:
+    view = show(widgets, "report-timeline")
+    table = view.get_by_role("table", name="Last launches of ranks 0-3")
+    assert table.locator("thead th").all_inner_texts()[-3:] == ["40", "41", "42"]
+    assert table.locator("thead th[data-first]").inner_text() == "40"
+    row = table.get_by_role("row", name="rank 3")
+    assert row.locator(".jxl-launch.jxl-mod-none").count() == 2
+    assert table.get_by_role("row", name="rank 1").locator("[data-odd]").count() >= 1
+    # The newest are in view, however narrow it is.
+    assert view.locator(".jxl-timeline").first.evaluate("box => box.scrollLeft") > 0
+    row.get_by_role("button", name="[7] line 2", exact=True).click()
+    assert asked(widgets) == [["place", {"cell": 7, "line": 2}]]
 
 
 def test_the_form_shows_its_line_and_what_is_wrong(widgets: Any) -> None:

@@ -257,14 +257,29 @@ HANG = "%%spmd\nif rank != 1:\n    print(float(jnp.sum(x)))"
 def test_a_hang_is_reported_with_its_stacks(page: LabPage) -> None:
     page.open("hang.ipynb", START, SETUP, HANG, "%%spmd\nprint(float(jnp.sum(x)))")
     page.do(0, 1)
-    assert "waits in jnp.sum at cell" in page.do(2)
+    assert "waited in jnp.sum at cell" in page.do(2)
     report = page.page.locator(".jxl-report")
     report.wait_for()
-    assert "rank 0 waits" in report.inner_text().lower()
+    assert "rank 0 waited" in report.inner_text().lower()
     page.wait(lambda: "Back in lockstep" in report.inner_text(), "what was done about it")
     report.locator("summary").click()
     assert "jnp.sum" in report.locator(".jxl-stacks").inner_text()
+    assert report.locator(".jxl-launch.jxl-mod-none").count() == 1
+    # The line in the cell carries the rank, and the report leads to it.
+    line = page.page.locator(".jxl-markedLine")
+    line.wait_for()
+    assert "jnp.sum(x)" in line.inner_text()
+    assert line.locator(".jxl-rankChip").all_inner_texts() == ["0"]
+    assert "rank 0 waited here" in line.locator(".jxl-lineMark").get_attribute("title")
+    report.get_by_role("button", name="line 3").first.click()
+    page.until(
+        "window.jaxcluster.currentPanel.content.activeCell.editor.getCursorPosition().line === 2",
+        "the cursor is in that line",
+    )
     assert page.do(3) == "28.0\n"
+    page.run(2)  # with the cell's next run the marks of the last one are gone, and new ones come
+    page.finish(2)
+    page.wait(lambda: line.count() == 1, "the new finding's mark")
 
 
 def test_a_death_is_shown(page: LabPage) -> None:
@@ -279,13 +294,20 @@ def test_a_death_is_shown(page: LabPage) -> None:
     )
     page.do(0, 1, 2)
     show_sidebar(page)
-    assert "died" in page.do(3)
+    said = page.do(3)
+    assert said.count("killed by SIGKILL") <= 2  # the error's name and text, and nothing before it
     page.until_state("s.ranks[1].status === 'dead'", "rank 1 is dead")
     page.wait(
         lambda: page.page.locator(".jxl-rank[data-rank='1'][data-status=dead]").count(),
         "the sidebar says so",
     )
     assert "1 dead" in page.page.locator(".jxl-chip").inner_text()
+    report = page.page.locator(".jxl-report")
+    report.wait_for()
+    assert report.get_by_role("heading").inner_text().startswith("Rank 1 died")
+    assert "rank 1 died" in report.locator(".jxl-sides").inner_text()
+    assert "wait" not in report.locator(".jxl-sides").inner_text()
+    assert report.get_by_role("button", name="Restart …").count() == 1
     page.do(4)
     until_ranks(page, ["idle", "idle"])
     page.do(5)

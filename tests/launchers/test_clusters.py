@@ -239,7 +239,7 @@ def test_a_sum_over_the_ranks_of_both_hosts_is_right_on_all(notebook: HostNotebo
 def test_a_skipped_collective_is_named_and_made_up_for(notebook: HostNotebook) -> None:
     cell = notebook.run("%%spmd\nmine = 77\nif jax.process_index() != 2: total(x)")
     assert cell.ename == "Divergence", cell.text
-    assert "Ranks 0, 1 (h1), 3 (h2) wait in" in cell.text
+    assert "Ranks 0, 1 (h1), 3 (h2) waited in" in cell.text
     assert "Rank 2 (h2) finished the cell without it" in cell.text
     assert "Back in lockstep" in cell.text and "This cell is undone" in cell.text
     notebook.ok("%%spmd\nprint(mine, float(total(x)))")

@@ -41,11 +41,11 @@ def test_two_sets_in_another_order_are_a_circle() -> None:
     journals = Journals("A012 B01", "B01 A012", "A012")
     found = circle(journals.counts, journals.launches)
     assert {rank: entry.name for rank, entry in found.items()} == {0: "jit(A)", 1: "jit(B)"}
-    assert tell(found) == [
-        "The ranks wait for each other in a circle, since they launched programs in different "
+    assert tell(found, is_over=True) == [
+        "The ranks waited for each other in a circle, since they launched programs in different "
         "orders:",
-        "  Rank 0 waits in jit(A) at cell [7] line 1, a program of ranks 0-2, for rank 1.",
-        "  Rank 1 waits in jit(B) at cell [7] line 2, a program of ranks 0, 1, for rank 0.",
+        "  Rank 0 waited in jit(A) at cell [7] line 1, a program of ranks 0-2, for rank 1.",
+        "  Rank 1 waited in jit(B) at cell [7] line 2, a program of ranks 0, 1, for rank 0.",
         "Hint: ranks that share several programs must launch them in one order, also where a "
         "program is of some of them only.",
     ]
@@ -178,7 +178,7 @@ def test_a_circle_on_cpu_devices_is_certain_and_no_replay_helps() -> None:
     assert found is not None
     assert (found.kind, found.culprits, found.others) == ("circle", (0, 1), (2,))
     assert found.is_hopeless
-    assert found.lines[0].startswith("The ranks wait for each other in a circle")
+    assert found.lines[0].startswith("The ranks waited for each other in a circle")
     assert unsure == []
 
 

@@ -85,7 +85,7 @@ def test_a_rank_that_ended_without_a_launch_is_named_with_the_line_and_the_branc
     assert found.others == (0, 2, 3)
     assert found.seq == 1
     assert str(found) == (
-        "Ranks 0, 2, 3 wait in jnp.sum at cell [7] line 3 (launch 2: jit(_reduce_sum)).\n"
+        "Ranks 0, 2, 3 waited in jnp.sum at cell [7] line 3 (launch 2: jit(_reduce_sum)).\n"
         "Rank 1 finished the cell without it (its last launch: 1, jit(multiply), cell [7] line 2"
         "  float32[16]).\n"
         "Hint: line 2 runs jnp.sum only `if jax.process_index() != 1`."
@@ -98,7 +98,8 @@ def test_a_wait_on_another_line_than_the_launch_names_both():
     reports[1] = report(1, [], running=False)
     found = look(reports, ended=[1], source=source)
     assert found.lines[0] == (
-        "Ranks 0, 2, 3 wait at cell [7] line 3 for jnp.sum of line 2 (launch 1: jit(_reduce_sum))."
+        "Ranks 0, 2, 3 waited at cell [7] line 3 for jnp.sum of line 2 "
+        "(launch 1: jit(_reduce_sum))."
     )
 
 
@@ -339,7 +340,7 @@ def test_a_finding_names_the_hosts_where_there_are_several():
     reports = {r: report(r, [MUL, SUM], line=3, lines=[2, 3]) for r in (0, 2, 3)}
     reports[1] = report(1, [MUL], running=False, lines=[2])
     lines = look(on_hosts(reports), ended=[1], source=source).lines
-    assert lines[0].startswith("Ranks 0 (h1), 2, 3 (h2) wait in jnp.sum at cell [7] line 3 ")
+    assert lines[0].startswith("Ranks 0 (h1), 2, 3 (h2) waited in jnp.sum at cell [7] line 3 ")
     assert lines[1].startswith("Rank 1 (h1) finished the cell without it ")
 
     reports = {r: report(r, [MAX if r == 3 else SUM]) for r in range(4)}

@@ -39,6 +39,12 @@ def test_a_strict_divergence_is_told_without_its_parts() -> None:
     )
 
 
+def test_a_death_is_told_early_without_its_cause_which_the_end_tells() -> None:
+    assert notices.deaths({2: "killed by SIGKILL"}, [0, 1, 3], {}) == (
+        "Rank 2 died. Ranks 0, 1, 3 have been interrupted, and not left the cell yet.\n"
+    )
+
+
 def test_equal_faults_of_ours_are_told_once() -> None:
     made = CellRecord(seq=1, execution_count=7, source="pass", ranks=[0, 1, 2])
     for rank, fault in enumerate(["KeyError: 1", "", "KeyError: 1"]):

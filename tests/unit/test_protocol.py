@@ -15,7 +15,19 @@ from typing import Any
 import pytest
 
 from jaxcluster.panel import protocol
-from jaxcluster.panel.protocol import Cell, CellRank, Cluster, Rank, Report, State, plain
+from jaxcluster.panel.protocol import (
+    Cell,
+    CellRank,
+    Cluster,
+    Lane,
+    Launch,
+    Place,
+    Rank,
+    Report,
+    State,
+    Timeline,
+    plain,
+)
 from jaxcluster.wire import VariableInfo
 
 ROOT = Path(__file__).parents[2]
@@ -27,12 +39,13 @@ DEVICES = [["cpu:0", "cpu:1"], ["cpu:2", "cpu:3"], ["cpu:4", "cpu:5"], ["cpu:6",
 
 REPORT = Report(
     id="main:7:missing",
+    kind="missing",
     cluster="main",
     cell_id="8a1f2c9e",
     cell=7,
     at=NOW - 300,
     lines=[
-        "Rank 0 waits in jnp.sum at cell [7] line 3 (launch 5: jit(_reduce_sum)).",
+        "Rank 0 waited in jnp.sum at cell [7] line 3 (launch 5: jit(_reduce_sum)).",
         "Rank 1 finished the cell without it (its last launch: 4, jit(f), cell [6] line 2).",
         "Hint: line 2 runs jnp.sum only `if rank != 1`.",
     ],
@@ -41,6 +54,17 @@ REPORT = Report(
     stacks="── rank 0 ──\n  cell [7] line 3, in <module>\n    total = jnp.sum(x)",
     recovered="Back in lockstep after 0.3 s (rank 1 ran 1 skipped program with zeros).",
     open=False,
+    places=[Place(7, 3, [0], "waited")],
+    timelines=[
+        Timeline(
+            [0, 1],
+            3,
+            [
+                Lane([0], [Launch("jit(f)", 0, 6, 2), Launch("jit(_reduce_sum)", 1, 7, 3)]),
+                Lane([1], [Launch("jit(f)", 0, 6, 2), None]),
+            ],
+        )
+    ],
 )
 
 STATE = State(
@@ -191,7 +215,10 @@ def interface(name: str) -> list[str]:
     return re.findall(r"^  (\w+)\??:", found.group(1), re.M)
 
 
-@pytest.mark.parametrize("message", [Rank, Cluster, Report, State, CellRank, Cell, VariableInfo])
+@pytest.mark.parametrize(
+    "message",
+    [Rank, Cluster, Place, Launch, Lane, Timeline, Report, State, CellRank, Cell, VariableInfo],
+)
 def test_the_fields_are_those_of_typescript(message: type) -> None:
     name = f"I{message.__name__.removesuffix('Info')}"
     assert {f.name for f in dataclasses.fields(message)} == set(interface(name))

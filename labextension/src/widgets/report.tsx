@@ -1,61 +1,131 @@
-/** The hang report: who waits where, who does not, what was done, and what can be done. */
+/** What was found of a cell that went wrong: who was where, what was done, and what can be done. */
 
 import * as React from 'react';
 import { ranksText } from '../draw/shardview';
 import type { IReport } from '../protocol';
 import { CommandIDs } from '../tokens';
 import { Button } from './parts';
-import type { Trans } from './labels';
+import { Places } from './places';
+import { Timeline } from './timeline';
+import type { Tone, Trans } from './labels';
 
 interface IReportView {
   report: IReport | null;
   trans: Trans;
   execute: (command: string) => void;
-  /** Show the cell that hung; null if it is not in this notebook any more. */
-  onCell: (() => void) | null;
+  /** Show the cell of this number, and one of its lines. */
+  onPlace: (cell: number, line: number) => void;
+  /** Whether the cell of this number is in the notebook, as it was then. */
+  has: (cell: number) => boolean;
 }
 
-export function ReportView({ report, trans, execute, onCell }: IReportView): JSX.Element {
+/** What a report is called: a death is none of a hang's. */
+export function headingOf(report: IReport, trans: Trans): string {
+  switch (report.kind) {
+    case 'dead':
+      return report.culprits.length
+        ? trans._n(
+            'Rank %2 died',
+            'Ranks %2 died',
+            report.culprits.length,
+            ranksText(report.culprits)
+          )
+        : trans.__("JAX's coordinator died");
+    case 'mismatch':
+      return trans.__('Different programs');
+    case 'missing':
+    case 'circle':
+      return trans.__('Hang');
+    default:
+      return trans.__('Not in lockstep');
+  }
+}
+
+/** Who did what, the ranks as a whole: nobody is said to have waited where somebody died. */
+export function sidesOf(report: IReport, trans: Trans): [glyph: string, tone: Tone, text: string][] {
+  const sides: [string, Tone, string][] = [];
+  const { waiting, culprits } = report;
+  const ranks = (one: string, many: string, some: number[]) =>
+    trans._n(one, many, some.length, ranksText(some));
+  if (report.kind === 'dead') {
+    if (culprits.length) {
+      sides.push(['✖', 'bad', ranks('rank %2 died', 'ranks %2 died', culprits)]);
+    }
+    if (waiting.length) {
+      sides.push(['◐', 'waiting', ranks('rank %2 waited for it', 'ranks %2 waited for it', waiting)]);
+    }
+    return sides;
+  }
+  if (report.kind === 'circle') {
+    return [['◐', 'bad', ranks('rank %2 waited', 'ranks %2 waited for each other', culprits)]];
+  }
+  if (report.kind === 'mismatch') {
+    if (waiting.length) {
+      sides.push(['◐', 'waiting', ranks('rank %2 launched one program', 'ranks %2 launched one program', waiting)]);
+    }
+    if (culprits.length) {
+      sides.push(['≠', 'bad', ranks('rank %2 another', 'ranks %2 another', culprits)]);
+    }
+    return sides;
+  }
+  if (waiting.length) {
+    sides.push(['◐', 'waiting', ranks('rank %2 waited', 'ranks %2 waited', waiting)]);
+  }
+  if (culprits.length) {
+    sides.push(['≠', 'bad', ranks('rank %2 did not', 'ranks %2 did not', culprits)]);
+  }
+  return sides;
+}
+
+export function ReportView(props: IReportView): JSX.Element {
+  const { report, trans, execute, onPlace, has } = props;
   if (!report) {
     return (
       <article className="jxl-report">
-        <p className="jxl-empty">{trans.__('No hang was found in this notebook.')}</p>
+        <p className="jxl-empty">{trans.__('Nothing went wrong on the ranks of this notebook.')}</p>
       </article>
     );
   }
+  const ways = { cell: report.cell, trans, onPlace, has };
   return (
-    <article className="jxl-report">
+    <article className="jxl-report" data-kind={report.kind}>
       <header>
         <h2>
-          {trans.__('Cell [%1] on %2', report.cell, report.cluster)}
-          {onCell && <Button label={trans.__('Show the cell')} onClick={onCell} />}
+          {headingOf(report, trans)}
+          {report.cell > 0 && has(report.cell) && (
+            <Button
+              label={trans.__('Show cell [%1]', report.cell)}
+              onClick={() => onPlace(report.cell, report.places[0]?.line ?? 1)}
+            />
+          )}
         </h2>
-        <p className="jxl-dim">{new Date(report.at).toLocaleString()}</p>
+        <p className="jxl-dim">
+          {[
+            report.cell > 0 && trans.__('cell [%1]', report.cell),
+            report.cluster,
+            new Date(report.at).toLocaleString()
+          ]
+            .filter(Boolean)
+            .join(' · ')}
+        </p>
       </header>
       <ul className="jxl-sides">
-        {report.waiting.length > 0 && (
-          <li data-tone="waiting">
+        {sidesOf(report, trans).map(([glyph, tone, text]) => (
+          <li key={text} data-tone={tone}>
             <span className="jxl-glyph" aria-hidden="true">
-              ◐
+              {glyph}
             </span>
-            {trans._n('rank %2 waits', 'ranks %2 wait', report.waiting.length, ranksText(report.waiting))}
+            {text}
           </li>
-        )}
-        {report.culprits.length > 0 && (
-          <li data-tone="bad">
-            <span className="jxl-glyph" aria-hidden="true">
-              ≠
-            </span>
-            {trans._n(
-              'rank %2 does not',
-              'ranks %2 do not',
-              report.culprits.length,
-              ranksText(report.culprits)
-            )}
-          </li>
-        )}
+        ))}
       </ul>
-      <pre className="jxl-lines">{report.lines.join('\n')}</pre>
+      <div className="jxl-lines">
+        {report.lines.map((line, i) => (
+          <div key={i}>
+            <Places {...ways} text={line} />
+          </div>
+        ))}
+      </div>
       {report.recovered && (
         <p className="jxl-recovered">
           <span className="jxl-glyph" aria-hidden="true">
@@ -66,32 +136,42 @@ export function ReportView({ report, trans, execute, onCell }: IReportView): JSX
       )}
       {report.open && (
         <div className="jxl-alarm">
-          <p>{trans.__('The ranks are still not in lockstep. What shall be done?')}</p>
+          <p>
+            {report.kind === 'dead'
+              ? trans.__('No cell can run before the ranks have new processes.')
+              : trans.__('The ranks are still not in lockstep. What shall be done?')}
+          </p>
           <div className="jxl-buttons" role="group" aria-label={trans.__('Recovery')}>
-            <Button
-              label={trans.__('Resync')}
-              title={trans.__('Bring the ranks back into lockstep; variables are kept')}
-              onClick={() => execute(CommandIDs.resync)}
-            />
-            <Button
-              label={trans.__('Interrupt')}
-              title={trans.__('Stop what runs on all ranks; variables are kept')}
-              onClick={() => execute(CommandIDs.interrupt)}
-            />
+            {report.kind !== 'dead' && (
+              <Button
+                label={trans.__('Resync')}
+                title={trans.__('Bring the ranks back into lockstep; variables are kept')}
+                onClick={() => execute(CommandIDs.resync)}
+              />
+            )}
             <Button
               label={trans.__('Restart …')}
               title={trans.__('New processes, with the variables or without')}
-              danger
+              danger={report.kind !== 'dead'}
               onClick={() => execute(CommandIDs.restart)}
             />
           </div>
         </div>
       )}
+      {report.timelines.map(timeline => (
+        <Timeline
+          key={timeline.processes.join()}
+          timeline={timeline}
+          trans={trans}
+          onPlace={onPlace}
+          has={has}
+        />
+      ))}
       {report.stacks && (
         <details>
           <summary>{trans.__('Stacks of all ranks as they were then')}</summary>
           <pre className="jxl-stacks" tabIndex={0} aria-label={trans.__('Stacks')} role="group">
-            {report.stacks}
+            <Places {...ways} text={report.stacks} />
           </pre>
         </details>
       )}
