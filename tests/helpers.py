@@ -249,12 +249,18 @@ class Notebook:
 
     # ------------------------------------------------------------------ cells
 
-    def begin(self, source: str, cell_id: str = "") -> Cell:
-        """Send a cell, and do not wait for it. ``cell_id`` goes with it as JupyterLab sends it."""
+    def begin(
+        self, source: str, cell_id: str = "", metadata: Mapping[str, Any] | None = None
+    ) -> Cell:
+        """Send a cell, and do not wait for it.
+
+        Its id and its metadata go with it as JupyterLab sends them.
+        """
         cell = Cell("", source)
+        sent = dict(metadata or {}) | ({"cellId": cell_id} if cell_id else {})
         content = {"code": source, "silent": False, "store_history": True, "stop_on_error": False}
         content |= {"user_expressions": {}, "allow_stdin": False}
-        cell.msg_id = self.send("execute_request", content, {"cellId": cell_id} if cell_id else {})
+        cell.msg_id = self.send("execute_request", content, sent)
         self.cells[cell.msg_id] = cell
         return cell
 

@@ -15,9 +15,12 @@ from jaxcluster.cluster.sessions import (
     current,
     listed,
     start,
+    start_once,
     start_spec,
     stop,
+    stop_by_name,
     stop_owned,
+    use,
 )
 from jaxcluster.cluster.spec import make_spec
 from jaxcluster.cluster.starting import dry_run, is_starting
@@ -35,7 +38,10 @@ __all__ = [
     "live_records",
     "make_spec",
     "start",
+    "start_once",
     "start_spec",
     "stop",
+    "stop_by_name",
     "stop_owned",
+    "use",
 ]

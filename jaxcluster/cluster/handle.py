@@ -71,10 +71,11 @@ class Cluster:
       restored: what the last restart brought back; None before one, and after a clean one.
       recovered: what was done about the last finding or death; "" if nothing was yet.
       undo_nbytes: what ``limit_undo`` was given last.
+      asked: what it was started with, before the hosts decided what was left open.
     """
 
     def __init__(self, world: World, allocation: Allocation | HostAllocation | None = None) -> None:
-        self.spec = world.record.spec
+        self.spec = self.asked = world.record.spec
         self.name = world.record.name
         self.num_processes = world.num_processes
         self.life = Life()
@@ -201,15 +202,15 @@ class Cluster:
             f"Cluster {self.name!r}: {name_ranks(range(self.num_processes))}, "
             f"{per_rank} {self.spec.platform} device{'s' if counts != [1] else ''} per rank "
             f"({total} in all, {', '.join(kinds)}){took}.{self._unchecked()}"
-            + (f" {self._without_coordinator()}" if self.coordinator_died else "")
-            + (f" {self._without_dead()}" if self.dead else "")
+            + (f" {self.without_coordinator()}" if self.coordinator_died else "")
+            + (f" {self.without_dead()}" if self.dead else "")
         )
 
-    def _without_dead(self) -> str:
+    def without_dead(self) -> str:
         why = "; ".join(sorted({facts["why"] for facts in self.dead.values()}))
         return f"{name_ranks(self.dead).capitalize()} died ({why})."
 
-    def _without_coordinator(self) -> str:
+    def without_coordinator(self) -> str:
         """What the death of JAX's coordinator means."""
         return (
             f"JAX's coordinator died ({self.coordinator_died}); no rank can do without it. "

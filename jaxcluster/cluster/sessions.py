@@ -17,6 +17,8 @@ from jaxcluster.cluster.spec import make_spec
 from jaxcluster.cluster.starting import Progress, one_at_a_time, start_world
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import ClusterExists, LaunchError, NoCluster, UsageError, VersionMismatch
+from jaxcluster.plan import again
+from jaxcluster.ranks import name_ranks
 from jaxcluster.records import claims, registry
 
 
@@ -35,12 +37,66 @@ def start(num_processes: int | None = None, **options: Any) -> Cluster:
 
 def start_spec(spec: wire.ClusterSpec, progress: Progress | None = None) -> Cluster:
     """Start what ``spec`` describes. ``progress`` is told what is happening, a line at a time."""
-    with one_at_a_time, events.going_on(progress) as say:
+    with one_at_a_time:
+        return _start(spec, progress)
+
+
+def _start(spec: wire.ClusterSpec, progress: Progress | None) -> Cluster:
+    with events.going_on(progress) as say:
         if (known := handle.opened.get(spec.name)) is not None and known.down:
             raise ClusterExists(known.down, known.down_hint)
         started = Cluster(*start_world(spec, say))
+        started.asked = spec
         handle.opened[started.name] = started
     return started
+
+
+def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
+    """What a start cell does, which may be run again: a cluster that is there stays as it is.
+
+    One that this process is connected to counts, by its name, or where none is given whichever
+    there is. Returns in a line what was started, or what is there.
+
+    Raises:
+      ClusterExists: there is one, with other options.
+    """
+    with one_at_a_time:
+        if (known := _meant(spec)) is None:
+            return _start(spec, progress).summary()
+    if known.down:
+        raise ClusterExists(known.down, known.down_hint)
+    if found := again.differences(known.asked, spec):
+        raise ClusterExists(
+            f"Cluster {known.name!r} is running already, with other options "
+            f"({'; '.join(found)}). It was left as it is.",
+            "%jaxcluster stop ends it, and this start then makes the other one. %jaxcluster "
+            "restart gives it new processes with its own options. %jaxcluster start --name NAME "
+            "starts another one beside it.",
+        )
+    return _tell_again(known)
+
+
+def _meant(spec: wire.ClusterSpec) -> Cluster | None:
+    """This process's cluster that a start means."""
+    ours = connected()
+    if not spec.any_name:
+        return ours.get(spec.name)
+    unnamed = [one for one in ours.values() if one.asked.any_name]
+    return next(iter([*reversed(unnamed), *reversed(ours.values())]), None)
+
+
+def _tell_again(known: Cluster) -> str:
+    ranks = f"{known.num_processes} rank{'s' if known.num_processes > 1 else ''}"
+    if known.is_restarting:
+        return f"Cluster {known.name!r} is being given new processes ({ranks})."
+    said = f"Cluster {known.name!r} is running already ({ranks}, variables kept)."
+    if known.coordinator_died:
+        said += f" {known.without_coordinator()}"
+    if known.dead:
+        said += f" {known.without_dead()} %jaxcluster restart gives it new processes."
+    if (used := current().name) != known.name:
+        said += f" Cells of this notebook run on {used!r}: %jaxcluster use {known.name}"
+    return said
 
 
 def attach(name: str | None = None, **way: str | list[str]) -> Cluster:
@@ -79,6 +135,16 @@ def attach(name: str | None = None, **way: str | list[str]) -> Cluster:
         _check_is_started(name)
         found = connect(registry.read(name))
     return _made_current(found)
+
+
+def use(name: str) -> Cluster:
+    """Have this process's cells run on a cluster, connected to already or running here.
+
+    Raises:
+      NoCluster: there is none of that name.
+    """
+    known = connected().get(name)
+    return _made_current(known) if known is not None and known.down else attach(name)
 
 
 def listed(
@@ -193,6 +259,22 @@ def stop(name: str) -> float:
         clear_away(record)
     events.tell()
     return time.perf_counter() - began
+
+
+def stop_by_name(name: str, say_next: bool = True) -> str:
+    """Stop a cluster, whoever has started it; returns in a line what ended, and what is used now.
+
+    Raises:
+      NoCluster: there is none of that name.
+    """
+    known = connected().get(name)  # one without processes has no record
+    spec = known.spec if known is not None else registry.read(name).spec
+    was_used = known is not None and known is current()
+    took = known.stop() if known is not None else stop(name)
+    said = f"Stopped {name_ranks(range(spec.num_processes))} of {name!r} in {took:.1f} s."
+    if say_next and was_used and (others := connected()):
+        said += f" Cells of this notebook now run on {next(reversed(others))!r}."
+    return said
 
 
 def current() -> Cluster:

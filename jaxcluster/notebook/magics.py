@@ -46,7 +46,8 @@ COMMANDS = {
     "status": "what every rank does, its host, pid and devices; --live updates itself",
     "list": "the running clusters of this user",
     "attach": "connect to a running one: attach NAME",
-    "stop": "end all processes; --all ends every cluster of this notebook",
+    "use": "run this notebook's cells on another one: use NAME",
+    "stop": "end all processes: stop, stop NAME; --all ends every cluster of this notebook",
     "restart": "give it new processes, with the variables kept; --clean keeps nothing",
     "resync": "bring ranks that have diverged back into lockstep",
     "interrupt": "stop the cell that runs, on every rank",
@@ -114,7 +115,9 @@ class JaxClusterMagics(Magics):
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
-        self.auto = rewrite.AutoMode()
+        self.auto = rewrite.AutoMode(
+            self._is_kept, lambda: bool(cluster.connected()), lambda: events.tell()
+        )
 
     @property
     def rich(self) -> bool:
@@ -164,11 +167,11 @@ class JaxClusterMagics(Magics):
             return
         display = StartDisplay(self.rich)
         try:
-            started = cluster.start_spec(spec, display.progress)
+            said = cluster.start_once(spec, display.progress)
         except BaseException:
             display.clear()
             raise
-        display.done(started.summary())
+        display.done(said)
 
     def _status(self, line: str) -> None:
         parser = arguments.command_parser("%jaxcluster status")
@@ -184,26 +187,34 @@ class JaxClusterMagics(Magics):
     def _list(self, line: str) -> None:
         way = options.taken_from(arguments.way_parser("%jaxcluster list").read(line))
         records, unreachable = cluster.listed(**way)
-        here = list(cluster.connected())
+        here = list(cluster.connected())  # the one that cells run on is last
         print(text.clusters(records, here, time.time_ns(), unreachable, socket.gethostname()))
 
     def _attach(self, line: str) -> None:
         parsed = arguments.way_parser("%jaxcluster attach", "name").read(line)
         print(cluster.attach(parsed.name, **options.taken_from(parsed)).summary())
 
+    def _use(self, line: str) -> None:
+        name = arguments.command_parser("%jaxcluster use", "name").read(line).name
+        if name is None:
+            names = ", ".join(record.name for record in cluster.live_records())
+            raise UsageError("Which cluster?", f"%jaxcluster use NAME. Running: {names or 'none'}.")
+        used = cluster.use(name)
+        print(f"Cells of this notebook now run on {used.name!r}. {used.summary()}")
+
     def _stop(self, line: str) -> None:
-        parser = arguments.command_parser("%jaxcluster stop")
+        parser = arguments.command_parser("%jaxcluster stop", "name")
         parser.add_argument("--all", action="store_true", dest="everything")
-        if not parser.read(line).everything:
-            running = cluster.current()
-            took = running.stop()
-            print(f"Stopped {name_ranks(range(running.num_processes))} in {took:.1f} s.")
+        parsed = parser.read(line)
+        if parsed.everything and parsed.name:
+            raise UsageError("Name a cluster or say --all, not both.", "%jaxcluster stop --all")
+        if not parsed.everything:
+            name = parsed.name or cluster.current().name
+            print(cluster.stop_by_name(name))
             return
-        stopped = list(cluster.connected().values())
-        for running in stopped:
-            took = running.stop()
-            ranks = name_ranks(range(running.num_processes))
-            print(f"Stopped {ranks} of {running.name!r} in {took:.1f} s.")
+        stopped = list(cluster.connected())
+        for name in stopped:
+            print(cluster.stop_by_name(name, say_next=False))
         if quit_warm():
             print("The preloaded fork server is ended too.")
         elif not stopped:
@@ -452,10 +463,17 @@ class JaxClusterMagics(Magics):
 
     def _cell_id(self) -> str:
         """The id of the notebook's cell that runs, where the frontend has said it."""
-        if not self.rich:
-            return ""
-        parent = self.shell.kernel.get_parent("shell")
-        return str((parent.get("metadata") or {}).get("cellId") or "")
+        return str(self._metadata().get("cellId") or "")
+
+    def _metadata(self) -> dict[str, Any]:
+        """What the frontend has sent with the cell that runs: the cell's own, and its id."""
+        parent = self.shell.kernel.get_parent("shell") if self.rich else {}
+        return parent.get("metadata") or {}
+
+    def _is_kept(self) -> bool:
+        """Whether the notebook of the cell that runs has auto mode on in its metadata."""
+        ours = self._metadata().get("jaxcluster")
+        return isinstance(ours, dict) and ours.get("spmd") is True
 
     @staticmethod
     def _parse_ranks(word: str, running: cluster.Cluster) -> list[int]:
@@ -559,7 +577,7 @@ def load(ipython: Any) -> None:
     ipython.register_magics(magics)
     # First of all transformers: it must see the cell as it was typed.
     ipython.input_transformers_cleanup[:0] = [magics.auto.transform, rewrite.ask_for_help]
-    completion = Completion(ipython, lambda: magics.auto.on)
+    completion = Completion(ipython, lambda: magics.auto.applies)
     completion.install()
     elsewhere = Elsewhere(ipython)
     elsewhere.install()

@@ -90,7 +90,7 @@ class Model:
         state = protocol.State(
             version=_version(),
             now=now,
-            spmd=self.auto.on,
+            spmd=self.auto.told,
             clusters=self._clusters(),
             current=current.name if current is not None else None,
             progress=events.progress,

@@ -19,7 +19,6 @@ from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.panel import protocol
 from jaxcluster.panel.model import Model
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records import registry
 from jaxcluster.views import document, shards, text
 
 HEARD_S = 0.25  # that a cell's own thread has to pass an interrupt on
@@ -63,17 +62,16 @@ class Operations:
             spec = cluster.make_spec(**arguments.start_options(parsed))
             if parsed.dry_run:
                 return cluster.dry_run(spec)
-            return cluster.start_spec(spec).summary()
+            return cluster.start_once(spec)
 
     def _attach(self, name: str) -> str:
         return cluster.attach(name).summary()
 
+    def _use(self, name: str) -> str:
+        return f"Cells of this notebook now run on {cluster.use(name).name!r}."
+
     def _stop(self, name: str) -> str:
-        known = cluster.connected().get(name)  # one without processes has no record
-        spec = known.spec if known is not None else registry.read(name).spec
-        ranks = range(spec.num_processes)
-        took = cluster.stop(name)
-        return f"Stopped {name_ranks(ranks)} in {took:.1f} s."
+        return cluster.stop_by_name(name)
 
     def _restart(self, clean: bool) -> str:
         running = cluster.current()
@@ -124,8 +122,11 @@ class Operations:
 
     # ------------------------------------------------------------------ switches
 
-    def _auto(self, on: bool) -> None:
-        self._mode.on = bool(on)
+    def _auto(self, on: bool, restore: bool = False) -> None:
+        if restore:
+            self._mode.restore()
+        else:
+            self._mode.on = bool(on)
 
     def _strict(self, on: bool) -> None:
         running = cluster.current()

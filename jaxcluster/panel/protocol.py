@@ -21,6 +21,7 @@ OPERATIONS = (
     "auto",
     "start",
     "attach",
+    "use",
     "stop",
     "restart",
     "resync",
@@ -152,11 +153,11 @@ class Report:
 
 @dataclass(frozen=True)
 class State:
-    """Everything but cells."""
+    """Everything but cells. ``spmd`` is None while auto mode is off and nobody has switched."""
 
     version: str
     now: int
-    spmd: bool = False
+    spmd: bool | None = None
     clusters: list[Cluster] = field(default_factory=list)
     current: str | None = None
     progress: str = ""

@@ -50,9 +50,10 @@ def clusters(
     unreachable: Mapping[str, Sequence[str]] | None = None,
     hostname: str = "",
 ) -> str:
-    """One row a running cluster; those that this notebook is connected to are marked.
+    """One row a running cluster; ``*`` marks the one that this notebook's cells run on.
 
     Args:
+      here: those that this notebook is connected to, marked ``+``; the last one is in use.
       unreachable: of clusters, by their names, the hosts that can't be reached from here now.
       hostname: of this machine: pids of another one's are called so.
     """
@@ -68,7 +69,7 @@ def clusters(
             owner += f" on {r.hostname}" if r.owner else f" from {r.hostname}"
         rows.append(
             [
-                "*" if r.name in here else "",
+                "" if r.name not in here else "*" if r.name == here[-1] else "+",
                 r.name,
                 str(r.spec.num_processes),
                 r.spec.platform,
@@ -80,7 +81,10 @@ def clusters(
             ]
         )
     header = ["", "name", "ranks", "platform", "launcher", "host", "age", "owner", "notebook"]
-    return "\n".join(format_table([header, *rows]))
+    lines = format_table([header, *rows])
+    if len(here) > 1:
+        lines += ["", "* cells of this notebook run on it; + connected: %jaxcluster use NAME"]
+    return "\n".join(lines)
 
 
 def _lost_sight_of(unreachable: Mapping[str, Sequence[str]], name: str) -> str:

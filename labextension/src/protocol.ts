@@ -139,8 +139,8 @@ export interface IState {
   now: number;
   /** Version of the Python package. */
   version: string;
-  /** Auto mode: every following cell is an %%spmd cell. */
-  spmd: boolean;
+  /** Auto mode: every following cell is an %%spmd cell. Null: it is off, and nobody has switched. */
+  spmd: boolean | null;
   /** Every cluster that runs here, this kernel's first. */
   clusters: ICluster[];
   /** The one that %%spmd uses; null while there is none. */
@@ -193,10 +193,13 @@ export interface ICell {
 export interface IOperations {
   /** Everything, also when nothing has changed. `client` is this page's; an older one of it is dropped. */
   hello: { args: { client: string }; result: { state: IState; cells: ICell[] } };
-  auto: { args: { on: boolean }; result: null };
+  /** `restore`: the notebook says that it was on; that counts only if nobody has switched since. */
+  auto: { args: { on: boolean; restore?: boolean }; result: null };
   /** `line` is what would follow `%jaxcluster start`. The result is the one line that it ends in. */
   start: { args: { line: string }; result: string };
   attach: { args: { name: string }; result: string };
+  /** Run this notebook's cells on another cluster, connected to already or not. */
+  use: { args: { name: string }; result: string };
   /** Stops a cluster, also one that this kernel is not connected to. */
   stop: { args: { name: string }; result: string };
   restart: { args: { clean: boolean }; result: string };

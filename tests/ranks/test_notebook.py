@@ -59,10 +59,30 @@ def test_the_first_cell_of_the_readme_shows_process_0s_line(notebook: Notebook) 
     assert float(value) == pytest.approx(-0.1239873, abs=1e-5)
 
 
-def test_a_second_start_says_what_to_type(notebook: Notebook) -> None:
-    cell = notebook.run("%jaxcluster start -n 2 --name main")
+def test_the_start_cell_run_again_changes_nothing(notebook: Notebook) -> None:
+    notebook.ok("%%spmd\nprecious = rank")
+    before = notebook.processes()
+    for again in (START, f"{START} --name main", f"{START} --timeout 300"):
+        cell = notebook.ok(again)
+        assert cell.text == "Cluster 'main' is running already (4 ranks, variables kept).\n"
+    assert notebook.processes() == before
+    assert notebook.ok("%spmd precious").result == "0"
+
+
+@pytest.mark.parametrize("name", ["", " --name main"])
+def test_a_start_with_other_options_is_refused_and_says_what_to_type(
+    notebook: Notebook, name: str
+) -> None:
+    before = notebook.processes()
+    cell = notebook.run(f"%jaxcluster start -n 2{name}")
     assert cell.ename == "ClusterExists"
-    assert "%jaxcluster attach main connects to it" in cell.error
+    assert (
+        "Cluster 'main' is running already, with other options (-n 4, not -n 2; "
+        "--devices-per-process 2). It was left as it is." in cell.error
+    )
+    for command in ("stop", "restart", "start --name NAME"):
+        assert f"%jaxcluster {command} " in cell.error
+    assert notebook.processes() == before
 
 
 @pytest.mark.one_machine("it shows the plan of one machine")
@@ -607,6 +627,27 @@ def test_auto_mode_keeps_line_numbers_and_finds_syntax_errors(auto: Notebook) ->
     assert f"Cell In[{wrong.reply['execution_count']}], line 2" in wrong.error  # type: ignore[index]
 
 
+def test_a_notebook_that_had_auto_mode_on_brings_it_back(
+    open_notebook: Callable[..., Notebook],
+) -> None:
+    """As after "Restart kernel and run all": all cells are sent before the first one has run."""
+    page = open_notebook()
+    kept = {"jaxcluster": {"spmd": True}}
+    sources = (
+        "where = 'notebook'",
+        "%jaxcluster start -n 2",
+        "where = __import__('jax').process_index()",
+        "where + 40",
+        "%jaxcluster auto off",
+        "where",
+    )
+    cells = [page.begin(source, metadata=kept) for source in sources]
+    page.wait(cells[-1])
+    assert [cell.error for cell in cells] == [""] * 6
+    assert [cells[3].result, cells[5].result] == ["40", "'notebook'"]
+    page.ok("%jaxcluster stop")
+
+
 def test_auto_mode_off_runs_cells_in_the_notebook_again(notebook: Notebook) -> None:
     notebook.ok("here = 'notebook'\n")
     notebook.ok("%jaxcluster auto on")
@@ -628,7 +669,7 @@ def test_a_clean_restart_forgets_all_variables(notebook: Notebook) -> None:
 def test_stop_says_how_long_it_took_and_then_there_is_no_cluster(notebook: Notebook) -> None:
     began = time.monotonic()
     cell = notebook.ok("%jaxcluster stop")
-    assert re.fullmatch(r"Stopped ranks 0-3 in \d\.\d s\.\n", cell.stdout)
+    assert re.fullmatch(r"Stopped ranks 0-3 of 'main' in \d\.\d s\.\n", cell.stdout)
     assert time.monotonic() - began < 20  # the issue: 3 s
     gone = notebook.run("%spmd 1")
     assert gone.ename == "NoCluster"
@@ -641,10 +682,28 @@ def test_stop_all_stops_every_cluster_of_the_notebook_and_the_fork_server(
 ) -> None:
     notebook.ok("%jaxcluster start -n 1 --name one")
     notebook.ok("%jaxcluster start -n 2 --name two --detach")
+    listed = notebook.ok("%jaxcluster list").text
+    assert [row.split()[:2] for row in listed.splitlines()[1:3]] == [["+", "one"], ["*", "two"]]
+    again = notebook.ok("%jaxcluster start -n 1 --name one").text
+    assert "Cells of this notebook run on 'two': %jaxcluster use one" in again
+    used = notebook.ok("%jaxcluster use one").text
+    assert used.startswith("Cells of this notebook now run on 'one'. Cluster 'one': rank 0,")
+    assert notebook.ok("%spmd __import__('jax').process_count()").result == "1"
+    refused = notebook.run("%jaxcluster start -n 1")  # a second cell without a name
+    assert "Cluster 'one' is running already" in refused.text
+    assert "There is no cluster 'none' here" in notebook.run("%jaxcluster use none").error
+    assert "Running: one, two." in notebook.run("%jaxcluster use").error
+    third = notebook.ok("%jaxcluster start -n 1 --name three").text
+    assert third.startswith("Cluster 'three'")
+    stopped = notebook.ok("%jaxcluster stop").stdout
+    assert re.fullmatch(
+        r"Stopped rank 0 of 'three' in \d+\.\d s\. Cells of this notebook now run on 'one'\.\n",
+        stopped,
+    )
     said = notebook.ok("%jaxcluster stop --all").stdout
     assert re.fullmatch(
-        r"Stopped rank 0 of 'one' in \d+\.\d s\.\n"
         r"Stopped ranks 0, 1 of 'two' in \d+\.\d s\.\n"
+        r"Stopped rank 0 of 'one' in \d+\.\d s\.\n"
         r"(The preloaded fork server is ended too\.\n)?",
         said,
     )

@@ -396,7 +396,7 @@ def test_a_second_start_is_refused_while_one_goes_on(page: Page) -> None:
     assert page.answer(first)["result"].startswith("Cluster 'one'")
     state = page.until(lambda s: s["current"] == "one", "the new one is current")
     assert [c["name"] for c in state["clusters"][:2]] == ["panel", "one"]
-    assert page.call("stop", name="one").startswith("Stopped ranks 0, 1 in")
+    assert page.call("stop", name="one").startswith("Stopped ranks 0, 1 of")
     page.until(lambda s: s["current"] == "panel", "the other one is current again")
 
 
@@ -476,7 +476,7 @@ def test_another_notebook_sees_attaches_and_stops_it(open_notebook: Open) -> Non
     guest.until(lambda state: statuses(state) == ["running", "running"], "it sees the cell")
     assert guest.call("interrupt") == [0, 1]
     first.wait(cell)
-    assert guest.call("stop", name="theirs").startswith("Stopped ranks 0, 1 in")
+    assert guest.call("stop", name="theirs").startswith("Stopped ranks 0, 1 of")
     guest.until(lambda state: "theirs" not in [c["name"] for c in state["clusters"]], "it is gone")
 
 
@@ -498,7 +498,7 @@ def test_an_orphaned_cluster_is_told_and_stopped(open_notebook: Open, ranks_live
             os.kill(pid, signal.SIGKILL)
     first.kill()
     second.until(lambda: row()["orphaned"], "nobody holds it")
-    assert page.call("stop", name="orphan").startswith("Stopped ranks 0, 1 in")
+    assert page.call("stop", name="orphan").startswith("Stopped ranks 0, 1 of")
     second.until(lambda: row() is None, "it is gone")
 
 

@@ -119,7 +119,7 @@ def test_ipython_in_a_terminal_runs_cells_on_the_ranks(
     assert "<IPython.core.display.HTML object>" in text
     assert re.search(r"Out\[\d+\]: 6\n", text)
     assert re.search(r"^0 +\d+ .* idle", text, re.MULTILINE)
-    assert re.search(r"Stopped ranks 0, 1 in \d\.\d s\.", text)
+    assert re.search(r"Stopped ranks 0, 1 of 'main' in \d\.\d s\.", text)
     assert "jaxcluster/" not in text
 
 

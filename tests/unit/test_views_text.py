@@ -92,6 +92,16 @@ def test_clusters_are_listed_with_their_owners_and_ages() -> None:
     ]
 
 
+def test_of_several_clusters_the_one_in_use_is_marked() -> None:
+    shown = text.clusters([record("a"), record("b"), record("c")], ["b", "a"], int(1e18))
+    assert [line.split()[:2] for line in shown.splitlines()[1:4]] == [
+        ["*", "a"],
+        ["+", "b"],
+        ["c", "4"],
+    ]
+    assert shown.endswith("* cells of this notebook run on it; + connected: %jaxcluster use NAME")
+
+
 def test_a_cluster_of_other_hosts_is_listed_with_them() -> None:
     facts = [wire.EngineFacts(rank, 1, f"h{rank // 2}", "", "", "", "") for rank in range(4)]
     spec = wire.ClusterSpec("a", 4, launcher="ssh")
