@@ -15,6 +15,7 @@ import type { JSONObject, ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { complain, say } from './messages';
 import type { IState } from './protocol';
 import { withSpmd } from './spmd';
+import { runStart } from './startCell';
 import {
   CommandIDs,
   type IClusters,
@@ -70,6 +71,10 @@ export function addCommands(parts: IParts): void {
       line: {
         type: 'string',
         description: trans.__('What follows %jaxcluster start. Without it a form asks.')
+      },
+      cell: {
+        type: 'boolean',
+        description: trans.__('Write the line into a cell of the notebook, and run that.')
       }
     },
     isEnabled: () => clusters.current !== null && !hasCluster(),
@@ -80,9 +85,14 @@ export function addCommands(parts: IParts): void {
         numProcesses: String(numProcesses),
         devicesPerProcess: devicesPerProcess > 1 ? String(devicesPerProcess) : ''
       };
-      const line = (args.line as string | undefined) ?? (await askStart(defaults, trans));
-      if (line !== null) {
-        say(await link.call('start', { line }));
+      const line = args.line as string | undefined;
+      const wanted =
+        line === undefined ? await askStart(defaults, trans) : { line, inCell: args.cell === true };
+      const panel = clusters.currentPanel;
+      if (wanted?.inCell && panel && panel.content.model?.readOnly === false) {
+        await runStart(panel, wanted.line);
+      } else if (wanted) {
+        say(await link.call('start', { line: wanted.line }));
       }
     }
   });
@@ -183,6 +193,28 @@ export function addCommands(parts: IParts): void {
         ).value;
       if (name) {
         say(await link.call('attach', { name }));
+      }
+    }
+  });
+
+  add(CommandIDs.use, {
+    label: trans.__('Use JAX Cluster…'),
+    caption: trans.__('Run the cells of this notebook on another cluster'),
+    args: { name: { type: 'string', description: trans.__('Asked for when left out.') } },
+    isEnabled: () => unused(state()).length > 0,
+    execute: async args => {
+      const link = linkOf(clusters);
+      const name =
+        (args.name as string | undefined) ??
+        (
+          await InputDialog.getItem({
+            title: trans.__('Use JAX cluster'),
+            label: trans.__('Cluster'),
+            items: unused(link.state)
+          })
+        ).value;
+      if (name) {
+        say(await link.call('use', { name }));
       }
     }
   });
@@ -294,6 +326,11 @@ function linkOf(clusters: IClusters): ILink {
 /** The clusters that this notebook could be attached to. */
 function others(state: IState | null): string[] {
   return (state?.clusters ?? []).filter(c => !c.connected).map(c => c.name);
+}
+
+/** The clusters that this notebook's cells don't run on. */
+function unused(state: IState | null): string[] {
+  return (state?.clusters ?? []).filter(c => c.name !== state?.current).map(c => c.name);
 }
 
 async function askRank(link: ILink, trans: TranslationBundle): Promise<number | null> {

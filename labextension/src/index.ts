@@ -4,6 +4,7 @@ import { commands } from './plugins/commands';
 import { inspector } from './plugins/inspector';
 import { launcher } from './plugins/launcher';
 import { links } from './plugins/links';
+import { mode } from './plugins/mode';
 import { renderer } from './plugins/renderer';
 import { report } from './plugins/report';
 import { server } from './plugins/server';
@@ -23,6 +24,7 @@ const plugins: JupyterFrontEndPlugin<any>[] = [
   sidebar,
   toolbar,
   badges,
+  mode,
   inspector,
   report,
   status

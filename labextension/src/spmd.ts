@@ -30,3 +30,16 @@ export function staysInNotebook(source: string): boolean {
 export function withSpmd(source: string): string {
   return staysInNotebook(source) ? source : `%%spmd\n${source}`;
 }
+
+/**
+ * Which ranks a cell will run on: null for none, '' for all of them, else as `--ranks` names them.
+ *
+ * @param on - Whether auto mode is on.
+ */
+export function whereOf(source: string, on: boolean): string | null {
+  const magic = /^\s*%%spmd(?=\s|$)([^\n]*)/.exec(source);
+  if (magic) {
+    return /(?:^|\s)--ranks(?:\s+|=)(\S+)/.exec(magic[1])?.[1] ?? '';
+  }
+  return on && !staysInNotebook(source) ? '' : null;
+}

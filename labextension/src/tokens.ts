@@ -58,7 +58,8 @@ export interface ISettings {
  * The ids of all commands. commands.ts adds them, except those that open a panel: showClusters, inspect
  * and showReport are added by the plugins of these panels (sidebar, inspector, report).
  *
- * Arguments: start {line?}, without which a form asks; attach {name}; stop {name?, id?}, where an id is
+ * Arguments: start {line?, cell?}, without a line a form asks, with `cell` a cell of the notebook starts it;
+ * attach {name}; use {name}; stop {name?, id?}, where an id is
  * that of a cluster which only the server knows; logs {rank?}.
  */
 export namespace CommandIDs {
@@ -68,6 +69,7 @@ export namespace CommandIDs {
   export const resync = 'jaxcluster:resync';
   export const interrupt = 'jaxcluster:interrupt';
   export const attach = 'jaxcluster:attach';
+  export const use = 'jaxcluster:use';
   export const logs = 'jaxcluster:logs';
   export const stacks = 'jaxcluster:stacks';
   export const journal = 'jaxcluster:journal';

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { staysInNotebook, withSpmd } from '../src/spmd';
+import { staysInNotebook, whereOf, withSpmd } from '../src/spmd';
+import { placeStart } from '../src/startLine';
 import { read } from './golden';
 
 for (const [source, place] of read('auto.json') as [string, string][]) {
@@ -13,4 +14,51 @@ test('%%spmd is written once, above the first line', () => {
   assert.equal(withSpmd('# sum\nx.sum()'), '%%spmd\n# sum\nx.sum()');
   assert.equal(withSpmd(withSpmd('x')), '%%spmd\nx');
   assert.equal(withSpmd('!ls'), '!ls');
+});
+
+test('a cell says on which ranks it will run', () => {
+  for (const [source, off, on] of [
+    ['%%spmd\nx', '', ''],
+    ['\n  %%spmd --ranks 1,3 --all\nx', '1,3', '1,3'],
+    ['%%spmd --ranks=0,2-3\nx', '0,2-3', '0,2-3'],
+    ['%%spmds\nx', null, null],
+    ['%%time\nx', null, null],
+    ['x', null, ''],
+    ['# %%spmd\nx', null, ''],
+    ['%jaxcluster start', null, null],
+    ['', null, null]
+  ] as [string, string | null, string | null][]) {
+    assert.equal(whereOf(source, false), off, source);
+    assert.equal(whereOf(source, true), on, source);
+  }
+});
+
+test('a start has one place in a notebook', () => {
+  const place = (cells: (string | null)[], line: string) => {
+    const { index, source, isNew } = placeStart(cells, line);
+    return [index, source, isNew];
+  };
+  const load = '%load_ext jaxcluster';
+  assert.deepEqual(place([], '-n 4'), [0, `${load}\n%jaxcluster start -n 4`, true]);
+  assert.deepEqual(place([null, 'x = 1'], '-n 4'), [1, `${load}\n%jaxcluster start -n 4`, true]);
+  assert.deepEqual(place([null, load, 'x'], ''), [2, '%jaxcluster start', true]);
+  // What starts the same cluster is replaced, where it stands, and what starts another one is not.
+  const both = `${load}\n%jaxcluster start -n 2  # two\nx = 1`;
+  assert.deepEqual(place([both], '-n 4'), [0, `${load}\n%jaxcluster start -n 4\nx = 1`, false]);
+  assert.deepEqual(place([load, '%jaxcluster start -n 2 --name a'], '-n 4'), [
+    1,
+    '%jaxcluster start -n 4',
+    true
+  ]);
+  assert.deepEqual(place([load, '%jaxcluster start --name=a -n 2'], '-n 4 --name a'), [
+    1,
+    '%jaxcluster start -n 4 --name a',
+    false
+  ]);
+  assert.deepEqual(place([load, '%%writefile x\n%jaxcluster start'], '')[2], true);
+  assert.deepEqual(place(['%jaxcluster start', load], "--env 'A=$&'"), [
+    0,
+    "%jaxcluster start --env 'A=$&'",
+    false
+  ]);
 });

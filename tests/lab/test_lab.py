@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import psutil
 import pytest
 from helpers import python, until
@@ -46,6 +47,29 @@ def until_ranks(page: LabPage, statuses: list[str], deadline_s: float = 60) -> N
     )
 
 
+def sources(page: LabPage) -> list[str]:
+    found: list[str] = page.page.evaluate(
+        "() => window.jaxcluster.currentPanel.content.widgets.map("
+        "c => c.model.sharedModel.getSource())"
+    )
+    return found
+
+
+def marks(page: LabPage) -> list[str | None]:
+    """What stands beside each cell's number."""
+    found: list[str | None] = page.page.evaluate(
+        "() => window.jaxcluster.currentPanel.content.widgets.map("
+        "c => c.inputArea.promptNode.dataset.jxlWhere ?? null)"
+    )
+    return found
+
+
+def stop(page: LabPage) -> None:
+    page.page.locator(".jxl-sidebar").get_by_role("button", name="Stop …").click()
+    confirm(page, "Stop")
+    page.until_state("s.current === null", "the cluster is stopped")
+
+
 def confirm(page: LabPage, button: str) -> None:
     page.page.locator(".jp-Dialog").get_by_role("button", name=button, exact=True).click()
 
@@ -69,14 +93,49 @@ def test_the_form_starts_a_cluster_and_the_sidebar_shows_its_ranks(page: LabPage
     dialog.get_by_role("button", name="Start").click()
     until_ranks(page, ["idle", "idle"])
     assert "2/2 idle" in page.page.locator(".jxl-chip").inner_text()
-    assert page.do(1) == ""  # it is this notebook's cluster now
+    # It stands in the notebook, which is as good from its top.
+    assert sources(page) == ["%load_ext jaxcluster", "%jaxcluster start -n 2", SETUP]
+    assert page.finish(1).startswith("Cluster 'main': ranks 0, 1")
+    assert page.do(2) == ""  # it is this notebook's cluster now
+    assert page.do(1) == "Cluster 'main' is running already (2 ranks, variables kept).\n"
     # It is remembered.
-    sidebar.get_by_role("button", name="Stop …").click()
-    confirm(page, "Stop")
-    page.until_state("s.current === null", "the cluster is stopped")
+    stop(page)
     sidebar.get_by_role("button", name="Start a cluster").click()
-    assert page.page.locator(".jp-Dialog").get_by_label("Ranks").input_value() == "2"
-    page.page.keyboard.press("Escape")
+    assert dialog.get_by_label("Ranks").input_value() == "2"
+    dialog.get_by_label("Ranks").fill("1")
+    dialog.get_by_role("button", name="Start").click()
+    until_ranks(page, ["idle"])
+    assert sources(page)[1:] == ["%jaxcluster start -n 1", SETUP]
+    page.finish(1)
+    stop(page)
+    # At once, with nothing written.
+    sidebar.get_by_role("button", name="Start a cluster").click()
+    dialog.get_by_label("Ranks").fill("2")
+    dialog.get_by_label("Write the line into a cell").uncheck()
+    dialog.get_by_role("button", name="Start").click()
+    until_ranks(page, ["idle", "idle"])
+    assert sources(page)[1:] == ["%jaxcluster start -n 1", SETUP]
+
+
+def test_a_notebook_with_two_clusters_chooses_between_them(page: LabPage) -> None:
+    page.open(
+        "two.ipynb",
+        "%load_ext jaxcluster\n%jaxcluster start -n 1 --name one",
+        "%jaxcluster start -n 1 --name two",
+        "%%spmd\nname = 'two'",
+        "%%spmd\n'name' in globals()",
+    )
+    page.do(0, 1, 2)
+    sidebar = show_sidebar(page)
+    rows = sidebar.locator("[data-cluster]")
+    page.wait(lambda: rows.count() == 2, "both are listed")
+    assert not sidebar.get_by_role("button", name="Use two").count()
+    sidebar.get_by_role("button", name="Use one").click()
+    page.until_state("s.current === 'one'", "the other one is used")
+    assert page.do(3) == "False\n"
+    sidebar.get_by_role("button", name="Use two").click()
+    page.until_state("s.current === 'two'", "the first one is used again")
+    assert page.do(3) == "True\n"
 
 
 def test_the_form_offers_the_launchers_and_an_unknown_host_is_told(page: LabPage) -> None:
@@ -195,12 +254,53 @@ def test_the_switch_runs_plain_cells_on_the_ranks(page: LabPage) -> None:
     page.do(3)
     page.wait(lambda: switch.get_attribute("aria-checked") == "false", "it is off")
     assert page.do(4) == "hello from the notebook\n"
-    switch.click()
-    page.wait(lambda: switch.get_attribute("aria-checked") == "true", "it is on again")
-    page.page.evaluate(
-        "() => { void window.jaxcluster.currentPanel.sessionContext.session.kernel.restart(); }"
+    page.until_state("s.spmd === false", "the page knows")
+    assert marks(page) == [None, "2 ranks", None, None, None]
+
+
+def test_the_mode_comes_back_with_restart_and_run_all(page: LabPage) -> None:
+    page.open(
+        "mode.ipynb",
+        "where = 'notebook'",
+        START,
+        "import jax\nwhere = jax.process_index()",
+        "print('ran on', where)",
+        "%%spmd --ranks 1\nprint('ran on', where)",
     )
-    page.wait(lambda: switch.get_attribute("aria-checked") == "false", "the restart clears it")
+    page.do(0, 1)
+    switch = page.page.get_by_role("switch", name="SPMD")
+    page.wait(lambda: switch.get_attribute("aria-disabled") == "false", "it can be used")
+    page.wait(lambda: marks(page)[4] == "ranks 1", "the last cell says where")
+    assert marks(page)[:4] == [None] * 4
+    switch.click()
+    page.wait(lambda: marks(page) == ["2 ranks", None, "2 ranks", "2 ranks", "ranks 1"], "marks")
+    assert page.do(2, 3) == "ran on 0\n"
+    page.page.evaluate("() => window.jaxcluster.currentPanel.context.save()")
+    saved = page.wait(lambda: read_if_kept(page, "mode.ipynb"), "the mode is in the file")
+    assert saved.metadata["jaxcluster"] == {"spmd": True}
+    page.command("notebook:restart-run-all")
+    page.page.locator(".jp-Dialog .jp-mod-accept").click()
+    page.until(
+        "window.jaxcluster.currentPanel.content.widgets[4].model.executionCount === 5"
+        " && s()?.spmd === true".replace("s()", "window.jaxcluster.current.state"),
+        "all cells have run again",
+    )
+    assert page.finish(3) == "ran on 0\n"
+    assert "ran on 1\n" in page.finish(4)
+    assert switch.get_attribute("aria-checked") == "true"
+    # The cell above the start ran in the notebook, as it did at first.
+    assert [cell.metadata.get("jaxcluster") for cell in saved.cells[2:4]] == [{"spmd": True}] * 2
+    switch.click()
+    page.wait(lambda: marks(page) == [None, None, None, None, "ranks 1"], "the marks go")
+    page.until(
+        "window.jaxcluster.currentPanel.content.model.getMetadata('jaxcluster') === undefined",
+        "it is not kept any more",
+    )
+
+
+def read_if_kept(page: LabPage, name: str) -> Any:
+    saved = nbformat.read(page.lab.root / name, 4)
+    return saved if "jaxcluster" in saved.metadata else None
 
 
 def test_spmd_can_be_written_into_the_cells(page: LabPage) -> None:
@@ -215,13 +315,10 @@ def test_spmd_can_be_written_into_the_cells(page: LabPage) -> None:
         ".startsWith('%%spmd')",
         "it is written",
     )
-    sources = page.page.evaluate(
-        "() => window.jaxcluster.currentPanel.content.widgets.map("
-        "c => c.model.sharedModel.getSource())"
-    )
-    assert sources[0] == START
-    assert sources[1] == "%%spmd\nx = 1"
-    assert sources[3:] == ["!true", "%%spmd\nz = 3"]
+    written = sources(page)
+    assert written[0] == START
+    assert written[1] == "%%spmd\nx = 1"
+    assert written[3:] == ["!true", "%%spmd\nz = 3"]
     page.until_state("!s.spmd", "auto mode is off")
 
 

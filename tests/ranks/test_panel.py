@@ -149,7 +149,7 @@ def test_loading_pushes_the_state_once_and_shows_nothing(open_notebook: Open) ->
     assert (push.kind, push.comm_id) == ("comm_msg", EVENTS_ID)
     assert push.data["type"] == "state"
     assert push.data["current"] is None
-    assert push.data["spmd"] is False
+    assert push.data["spmd"] is None
 
 
 def test_a_page_finds_the_marker_and_is_told_everything(notebook: Notebook, page: Page) -> None:

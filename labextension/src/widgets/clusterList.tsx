@@ -47,6 +47,7 @@ interface IClusterList {
   clockOffset: number;
   trans: Trans;
   onAttach: (name: string) => void;
+  onUse: (name: string) => void;
   onStop: (listed: Listed) => void;
 }
 
@@ -75,6 +76,14 @@ export function ClusterList(props: IClusterList): JSX.Element {
                   name={trans.__('Attach this notebook to %1', listed.name)}
                   title={trans.__('Connect this notebook to it')}
                   onClick={() => props.onAttach(listed.name)}
+                />
+              )}
+              {listed.kind === 'here' && listed.cluster.connected && !listed.current && (
+                <Button
+                  label={trans.__('Use this cluster')}
+                  name={trans.__('Use %1 for the cells of this notebook', listed.name)}
+                  title={trans.__('Cells of this notebook run on it from now on')}
+                  onClick={() => props.onUse(listed.name)}
                 />
               )}
               <Button

@@ -50,6 +50,7 @@ export function Sidebar(props: ISidebar): JSX.Element {
             clockOffset={props.clockOffset}
             trans={trans}
             onAttach={name => execute(CommandIDs.attach, { name })}
+            onUse={name => execute(CommandIDs.use, { name })}
             onStop={stop}
           />
         </section>

@@ -33,7 +33,7 @@ export function StartFields(props: IStartFields): JSX.Element {
     props.onChange(next);
   };
 
-  type Text = Exclude<keyof IStartOptions, 'detach'>;
+  type Text = Exclude<keyof IStartOptions, 'detach' | 'inCell'>;
   /** What every field has: its name, its value, what is wrong with it. */
   const field = (key: Text, label: string, help: string, control: (own: object) => JSX.Element) => {
     const own = {
@@ -161,6 +161,17 @@ export function StartFields(props: IStartFields): JSX.Element {
             onChange={event => change({ detach: event.target.checked })}
           />
           {trans.__('Keep it running when the kernel ends')}
+        </label>
+      </div>
+      <div className="jxl-field">
+        <label className="jxl-check">
+          <input
+            type="checkbox"
+            name="inCell"
+            checked={options.inCell}
+            onChange={event => change({ inCell: event.target.checked })}
+          />
+          {trans.__('Write the line into a cell of the notebook')}
         </label>
       </div>
       <div className="jxl-field">

@@ -8,11 +8,18 @@ import type { Trans } from './labels';
 
 const REMEMBERED = 'jaxcluster:start';
 
-/** What follows `%jaxcluster start`, as the user wants it; null if the user wants none. */
+export interface IStart {
+  /** What follows `%jaxcluster start`. */
+  line: string;
+  /** Whether a cell of the notebook is to start it. */
+  inCell: boolean;
+}
+
+/** A cluster as the user wants it; null if the user wants none. */
 export async function askStart(
   defaults: Partial<IStartOptions>,
   trans: Trans
-): Promise<string | null> {
+): Promise<IStart | null> {
   const body = new StartForm({ ...NO_OPTIONS, ...defaults, ...recall() }, trans);
   const dialog = new FormDialog({
     title: trans.__('Start a JAX cluster'),
@@ -28,7 +35,7 @@ export async function askStart(
     return null;
   }
   remember(value);
-  return startLine(value);
+  return { line: startLine(value), inCell: value.inCell };
 }
 
 class StartForm extends ReactWidget implements Dialog.IBodyWidget<IStartOptions> {

@@ -27,6 +27,8 @@ export interface IStartOptions {
   env: string;
   timeout: string;
   detach: boolean;
+  /** Whether a cell of the notebook is to have the line, and to run it. */
+  inCell: boolean;
   /** More words for the line, as they would be typed. */
   more: string;
 }
@@ -49,6 +51,7 @@ export const NO_OPTIONS: IStartOptions = {
   env: '',
   timeout: '',
   detach: false,
+  inCell: true,
   more: ''
 };
 
