@@ -115,9 +115,7 @@ class JaxClusterMagics(Magics):
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
-        self.auto = rewrite.AutoMode(
-            self._is_kept, lambda: bool(cluster.connected()), lambda: events.tell()
-        )
+        self.auto = rewrite.AutoMode(self._is_kept, lambda: bool(cluster.connected()), events.tell)
 
     @property
     def rich(self) -> bool:
