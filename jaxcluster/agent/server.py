@@ -36,14 +36,11 @@ import argparse
 import contextlib
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-import traceback
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,13 +50,12 @@ import zmq
 
 from jaxcluster.agent import folder as folders
 from jaxcluster.agent import report, requests, transport
-from jaxcluster.agent.messages import LIMIT, Session, new_name, sender_of
+from jaxcluster.agent.forklines import ForkLines
+from jaxcluster.agent.messages import Session, new_name, sender_of
 from jaxcluster.agent.turns import AWAY_S, Asked, Turns
 from jaxcluster.agent.visit import is_guest
-from jaxcluster.errors import JaxClusterError
 from jaxcluster.host.processes import (
     adopt_orphans,
-    allow_files,
     children,
     end_children,
     findable,
@@ -86,47 +82,6 @@ JOB_PREFIXES = (
     "SLURM_",
     "SRUN_",
 )
-
-
-class ForkLines:
-    """A client's connection to the fork server. Never waits: what can't be sent yet is kept."""
-
-    def __init__(self, path: Path) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        try:
-            self.sock.connect(str(path))
-        except OSError:
-            self.sock.close()
-            raise
-        self.sock.setblocking(False)
-        self._inbox = b""
-        self._outbox = bytearray()
-
-    @property
-    def has_more(self) -> bool:
-        return bool(self._outbox)
-
-    def send(self, line: bytes) -> None:
-        self._outbox += line + b"\n"
-        self.flush()
-
-    def flush(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self._outbox:
-                del self._outbox[: self.sock.send(self._outbox)]
-
-    def receive(self) -> list[bytes] | None:
-        """The lines that have come; None if the fork server has ended."""
-        try:
-            data = self.sock.recv(1 << 16)
-        except BlockingIOError:
-            return []
-        except OSError:
-            data = b""
-        if not data:
-            return None
-        *lines, self._inbox = (self._inbox + data).split(b"\n")
-        return lines
 
 
 @dataclass
@@ -594,65 +549,3 @@ def _in_url(address: str) -> str:
 def _swallow(descriptor: int) -> None:
     with contextlib.suppress(BlockingIOError):
         os.read(descriptor, 4096)
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Run an agent. Words that it does not know are left: ipyparallel's launchers add some."""
-    parser = argparse.ArgumentParser(prog="python -m jaxcluster.agent")
-    parser.add_argument("--owner-key", required=True, help="the public key that is let in")
-    parser.add_argument("--bind", default="tcp://0.0.0.0:*")
-    parser.add_argument("--notebook", default="", help="an address on the notebook's side")
-    parser.add_argument("--lease", type=float, default=LEASE_S, help="seconds without a client")
-    parser.add_argument("--owner-stdin", action="store_true", help="end with standard input")
-    parser.add_argument("--announce", default="", help="a folder to write the line to instead")
-    parser.add_argument("--id", default="", help="the cluster's name for this host's agent")
-    parser.add_argument("--fence", action="store_true", help="end an older agent of this id first")
-    parser.add_argument("--env", action="append", default=[], help="K=V for all its processes")
-    parser.add_argument("--limit", type=int, default=LIMIT, help="bytes kept for a client")
-    parser.add_argument("--io-threads", type=int, default=2)
-    options = parser.parse_known_args(argv)[0]
-    if not re.fullmatch("[0-9a-f]{64}", options.owner_key):
-        parser.error("--owner-key is a public key: 64 hexadecimal digits")
-    options.umask = os.umask(0o077)
-    allow_files()
-    try:
-        place = folders.root()
-        folders.sweep(place)
-        if options.fence:
-            folders.fence(place, options.id)
-        folder = folders.make(place)
-    except JaxClusterError as error:
-        _announce({"error": error.message, "hint": error.hint}, options.announce)
-        sys.exit(1)
-    agent = Agent(options, folder)
-    try:
-        _announce(agent.start(), options.announce)
-        agent.run()
-    except BaseException as error:
-        agent.has_failed = True
-        agent.end_for(_reason(error))
-        if isinstance(error, OSError):
-            _announce({"error": agent.why, "hint": ""}, options.announce)
-        else:
-            traceback.print_exc()
-    finally:
-        agent.end()
-
-
-def _reason(error: BaseException) -> str:
-    """What went wrong, without the error's number."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
-    return str(error) or type(error).__name__
-
-
-def _announce(line: Mapping[str, Any], shared: str = "") -> None:
-    """Print the agent's one line, or write it into a folder that notebook and hosts share."""
-    text = json.dumps({"jaxcluster-agent": 1, "host": socket.gethostname(), **line})
-    if not shared:
-        print(text, flush=True)
-        return
-    name = f"agent-{zlib.crc32(text.encode()):08x}-{os.getpid()}.json"
-    draft = Path(shared) / f"{name}.part"
-    draft.write_text(text)
-    draft.rename(draft.with_suffix(""))

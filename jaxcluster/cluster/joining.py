@@ -10,8 +10,8 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from jaxcluster.allocation import remote, visits
-from jaxcluster.allocation.remote import HostProcesses
+from jaxcluster.allocation import keys, visits
+from jaxcluster.allocation.processes import HostProcesses
 from jaxcluster.allocation.supervisor import Supervisor
 from jaxcluster.allocation.visits import Found, Visit, Way
 from jaxcluster.cluster.world import World
@@ -91,4 +91,4 @@ def unreachable(record: ClusterRecord, timeout_s: float = 2.0) -> list[str]:
 
     Takes ``timeout_s`` where there is one.
     """
-    return remote.unreachable(record, timeout_s) if record.hosts else []
+    return keys.unreachable(record, timeout_s) if record.hosts else []

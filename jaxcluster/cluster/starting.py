@@ -19,7 +19,8 @@ from urllib.parse import quote
 from jaxcluster import wire
 from jaxcluster.allocation import remote
 from jaxcluster.allocation.local import Allocation, LocalCluster
-from jaxcluster.allocation.remote import HostAllocation, HostProcesses
+from jaxcluster.allocation.processes import HostProcesses
+from jaxcluster.allocation.remote import HostAllocation
 from jaxcluster.allocation.supervisor import Supervisor, release_warm, sweep
 from jaxcluster.cluster.names import claim
 from jaxcluster.cluster.world import World

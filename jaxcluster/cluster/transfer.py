@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import importlib.abc
 import keyword
 import math
 import mmap
 import os
 import pickle
 import secrets
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +27,7 @@ import psutil
 
 from jaxcluster import wire
 from jaxcluster.allocation import bulk
+from jaxcluster.cluster.unpickling import NeedsJax, load
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import (
     LaunchError,
@@ -67,11 +66,11 @@ def pull(world: World, name: str) -> Any:
     check_names([name])
     try:
         return _pull_once(world, name, plain=False)
-    except _NeedsJax:
+    except NeedsJax:
         pass
     try:
         return _pull_once(world, name, plain=True)
-    except _NeedsJax as error:
+    except NeedsJax as error:
         raise NotSerialisable(
             f"{name} is or holds an object of {error}, which the notebook does not import: it "
             "would take the GPU or TPU from the ranks.",
@@ -166,7 +165,7 @@ def _collect(world: World, described: _Described) -> Any:
     ]
     view = memoryview(memory)
     ends = zip(offsets[len(arrays) :], sizes[len(arrays) :], strict=True)
-    return _load(described.pickled, arrays, [view[o : o + n] for o, n in ends])
+    return load(described.pickled, arrays, [view[o : o + n] for o, n in ends])
 
 
 def _offsets(sizes: Sequence[int]) -> list[int]:
@@ -421,52 +420,6 @@ class _Joiner:
             target.finish()
             self._begin += size
             self._number += 1
-
-
-class _NeedsJax(Exception):
-    """Unpickling wanted to import a module of jax (its name), which the notebook must not."""
-
-
-class _NoJax(importlib.abc.MetaPathFinder):
-    """Refuses jax while a value is unpickled (law 1)."""
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
-        if fullname.partition(".")[0] in ("jax", "jaxlib"):
-            raise _NeedsJax(fullname)
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, data: bytes, arrays: Sequence[Any], buffers: Sequence[Any]) -> None:
-        import io
-
-        super().__init__(io.BytesIO(data), buffers=buffers)
-        self._arrays = arrays
-
-    def persistent_load(self, pid: Any) -> Any:
-        return self._arrays[pid[1]]
-
-
-def _load(data: bytes, arrays: Sequence[Any], buffers: Sequence[Any]) -> Any:
-    guard = None if "jax" in sys.modules else _NoJax()
-    if guard is not None:
-        sys.meta_path.insert(0, guard)
-    try:
-        return _Unpickler(data, arrays, buffers).load()
-    except (_NeedsJax, ModuleNotFoundError) as error:
-        if isinstance(error, _NeedsJax):
-            raise
-        raise NotSerialisable(
-            f"The value needs a module that this notebook does not have: {error.name}.",
-            "Install it here too, or pull a plain dict, list or array instead.",
-        ) from None
-    except (AttributeError, ImportError) as error:
-        raise NotSerialisable(
-            f"The value can't be rebuilt in this notebook: {error}.",
-            "Pull a plain dict, list or array instead.",
-        ) from None
-    finally:
-        if guard is not None:
-            sys.meta_path.remove(guard)
 
 
 # --------------------------------------------------------------------------- push

@@ -16,7 +16,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.allocation.fleet import Fleet, Place
 from jaxcluster.allocation.local import LocalCluster, read_end
-from jaxcluster.allocation.remote import HostProcesses
+from jaxcluster.allocation.processes import HostProcesses
 from jaxcluster.allocation.supervisor import Supervisor
 from jaxcluster.allocation.turns import LocalTurns, Turns
 from jaxcluster.allocation.visits import Way

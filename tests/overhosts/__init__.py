@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import jaxcluster
     from jaxcluster.allocation.local import LocalCluster
-    from jaxcluster.allocation.remote import HostProcesses
+    from jaxcluster.allocation.processes import HostProcesses
 
 HOSTS = "JAXCLUSTER_TEST_HOSTS"
 SHARED = "JAXCLUSTER_SHARED_DIR"  # set by the rig

@@ -28,7 +28,7 @@ from overhosts import (
 
 import jaxcluster
 from jaxcluster.allocation.local import LocalCluster
-from jaxcluster.allocation.remote import HostProcesses
+from jaxcluster.allocation.processes import HostProcesses
 from jaxcluster.cluster import handle
 from jaxcluster.errors import Divergence, EnginesMissing, JaxClusterError, NoCluster, RankDied
 

@@ -20,7 +20,7 @@ from overhosts import Process
 
 import jaxcluster
 from jaxcluster.allocation.local import LocalCluster
-from jaxcluster.allocation.remote import HostProcesses
+from jaxcluster.allocation.processes import HostProcesses
 from jaxcluster.cluster import make_spec, start_spec
 from jaxcluster.errors import (
     ClusterExists,

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from helpers import Home
 
-from jaxcluster.allocation.remote import SHARED_DIR, HostAllocation, in_order
+from jaxcluster.allocation.placing import in_order
+from jaxcluster.allocation.remote import SHARED_DIR, HostAllocation
 from jaxcluster.cluster import make_spec
 from jaxcluster.cluster.starting import dry_run
 from jaxcluster.errors import LaunchError

@@ -1,0 +1,51 @@
+"""The owner's keys of a cluster of hosts, in its folder here, and what they can reach."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from jaxcluster.agent.client import Agents, State
+from jaxcluster.agent.transport import Keys
+from jaxcluster.errors import NoCluster
+from jaxcluster.records import registry
+
+LAUNCH = "launch"
+KEYS = "keys.json"
+
+
+def launch_folder(claim: str) -> str:
+    """In a cluster's folder: what its launcher needs. The next cluster of the name has another."""
+    return f"{LAUNCH}-{claim[:6]}"
+
+
+def keys_of(record: registry.ClusterRecord, folder: Path) -> Keys:
+    """The owner's keys, from the cluster's folder.
+
+    Raises:
+      NoCluster: they are not there.
+    """
+    try:
+        return Keys(**json.loads((folder / launch_folder(record.claim) / KEYS).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        raise NoCluster(
+            f"The key of cluster {record.name!r} is not in {folder}.",
+            "%jaxcluster start starts another.",
+        ) from None
+
+
+def unreachable(record: registry.ClusterRecord, timeout_s: float) -> list[str]:
+    """The hosts of a cluster, by the record in its folder here, that don't answer within that."""
+    try:
+        agents = Agents(keys_of(record, registry.folder(record.name)))
+    except NoCluster:
+        return [host.name for host in record.hosts]
+    try:
+        hosts = [agents.connect(h.endpoint, h.key, name=h.name) for h in record.hosts]
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and any(h.state is State.CONNECTING for h in hosts):
+            time.sleep(0.01)
+        return [host.name for host in hosts if host.state is not State.CONNECTED]
+    finally:
+        agents.close()

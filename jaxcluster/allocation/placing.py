@@ -1,0 +1,100 @@
+"""Which hosts get which ranks, from what their agents say. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxcluster import wire
+from jaxcluster.allocation.fleet import Place
+from jaxcluster.errors import LaunchError, UsageError
+from jaxcluster.launchers.commands import StartedAgent
+from jaxcluster.launchers.hosts import ranks_by_host
+from jaxcluster.plan import placement
+from jaxcluster.plan.spec import check_reach, check_spec, check_wishes, platform_in
+
+
+def in_order(
+    started: Sequence[StartedAgent], names: Sequence[str]
+) -> list[tuple[str, StartedAgent]]:
+    """(name, agent) in the order of ranks: the user's, else the launcher's."""
+    if names and all(agent.host is not None for agent in started):
+        return [(names[agent.host or 0], agent) for agent in started]
+    numbered = sorted(
+        started,
+        key=lambda a: (a.facts.get("number") is None, a.facts.get("number") or 0, a.facts["host"]),
+    )
+    return [(str(agent.facts["host"]), agent) for agent in numbered]
+
+
+def check_versions(started: Sequence[tuple[str, StartedAgent]]) -> None:
+    """Refuse hosts that differ in what must be equal, before a rank is started.
+
+    Raises:
+      LaunchError: they do, or this process has another jaxcluster; with a table.
+    """
+    # Not imported by name: the package's own module names the notebook's side.
+    rows = {"here": {"jaxcluster": sys.modules["jaxcluster"].__version__}}
+    rows |= {name: dict(agent.facts["versions"]) for name, agent in started}
+    for versions in rows.values():
+        if "python" in versions:  # whose patch level may differ
+            versions["python"] = ".".join(versions["python"].split(".")[:2])
+    names = list(dict.fromkeys(name for versions in rows.values() for name in versions))
+    odd = [n for n in names if len({v[n] for v in rows.values() if n in v}) > 1]
+    if not odd:
+        return
+    table = [["", *odd]]
+    table += [[host, *(v.get(n, "") for n in odd)] for host, v in rows.items() if {*odd} & {*v}]
+    widths = [max(len(row[column]) for row in table) for column in range(len(odd) + 1)]
+    lines = ["  ".join(w.ljust(n) for w, n in zip(row, widths, strict=True)) for row in table]
+    raise LaunchError(
+        f"The hosts have different versions of {', '.join(odd)}:\n"
+        + "\n".join(line.rstrip() for line in lines),
+        "Install the same on all of them, or name another Python there: --python PATH",
+    )
+
+
+def place(
+    spec: wire.ClusterSpec, places: Sequence[Place], counts: Sequence[int] | None
+) -> wire.ClusterSpec:
+    """The spec with what the hosts' devices decide; each place gets its ranks.
+
+    Raises:
+      UsageError: what was asked for does not fit the hosts.
+    """
+    facts = [place.facts for place in places]
+    platform = spec.platform
+    if not platform:
+        chosen = {
+            placement.choose_platform(
+                platform_in(spec.env), f["gpus"], f["tpu_chips"], f["cuda_plugin"]
+            )
+            for f in facts
+        }
+        if len(chosen) > 1:
+            raise UsageError(
+                f"The hosts have different devices: {', '.join(sorted(chosen))}.",
+                "Choose one platform: --platform cpu",
+            )
+        (platform,) = chosen
+    if counts is None:
+        counts = [_default_ranks(platform, f, len(places)) for f in facts]
+    for one, ranks in zip(places, ranks_by_host(counts), strict=True):
+        one.ranks = ranks
+    placed = dataclasses.replace(spec, num_processes=sum(counts), platform=platform)
+    check_spec(placed)
+    check_wishes(placed)
+    check_reach(placed, places[0].address, [one.name for one in places[1:]])
+    return placed
+
+
+def _default_ranks(platform: str, facts: Mapping[str, Any], num_hosts: int) -> int:
+    """One for each GPU or TPU chip; on CPU one for each host."""
+    if platform == "cpu":
+        return 1 if num_hosts > 1 else placement.default_num_processes([], 0)
+    on_gpu = platform == "cuda"
+    return placement.default_num_processes(
+        facts["gpus"] if on_gpu else [], 0 if on_gpu else facts["tpu_chips"]
+    )

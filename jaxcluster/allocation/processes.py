@@ -1,0 +1,320 @@
+"""The processes of one generation of ranks on several hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxcluster import wire
+from jaxcluster.agent.visit import RECORD
+from jaxcluster.allocation.fleet import Event, Fleet, Place
+from jaxcluster.allocation.keys import keys_of
+from jaxcluster.allocation.local import Process
+from jaxcluster.allocation.states import HostStates
+from jaxcluster.allocation.sync import Sync
+from jaxcluster.allocation.turns import HostTurns
+from jaxcluster.errors import LaunchError
+from jaxcluster.host.procfs import ProcessLook, look_from
+from jaxcluster.launchers.wishes import Wish
+from jaxcluster.records import registry
+from jaxcluster.wire.link import ChannelLink
+
+ASK_S = 10.0
+LOOK_S = 1.0
+REASON_S = 3.0
+FILE_S = 30.0  # for the controller to say how engines reach it
+LOG_NBYTES = 4 << 20
+KINDS = ("engine", "client")  # of ipyparallel's connection files
+
+
+class HostProcesses:
+    """The processes of one generation of ranks on several hosts.
+
+    Attributes:
+      spec: with what the hosts' devices have decided.
+      supervisor: stands for all hosts' fork servers.
+    """
+
+    def __init__(
+        self,
+        spec: wire.ClusterSpec,
+        fleet: Fleet,
+        folder: Path,
+        sync: Sync,
+    ) -> None:
+        self.spec = spec
+        self.supervisor = fleet
+        self._sync = sync
+        self.folder = folder  # the notebook's own
+        self._cluster_id = f"jaxcluster-{spec.name}-{secrets.token_hex(4)}"
+        self._pids: list[int] = []
+        self._handed_out: threading.Thread | None = None
+
+    @classmethod
+    def joined(cls, record: registry.ClusterRecord, fleet: Fleet | None = None) -> HostProcesses:
+        """Those of a cluster that another process of this user has started.
+
+        Args:
+          fleet: its hosts, where they are connected already; else they are by what lies here.
+
+        Raises:
+          LaunchError: a host does not answer.
+          NoCluster: this user has no key to it.
+        """
+        folder = registry.folder(record.name)
+        fleet = fleet or Fleet.joined(keys_of(record, folder), record.hosts)
+        self = cls(record.spec, fleet, folder, Sync(Wish(None)))  # its owner sends the code
+        self._cluster_id = Path(record.cluster_file).stem.removeprefix("cluster-")
+        self._pids = record.pids
+        return self
+
+    def publish(self, record: registry.ClusterRecord) -> None:
+        """Put the cluster's record beside each agent, for the user's notebooks on other machines.
+
+        It holds no key but the agents' public ones, and nothing of the ranks' environment. A host
+        that does not answer has none: it can't be visited.
+        """
+        spec = dataclasses.replace(record.spec, env={}, options={})
+        hosts = self.supervisor.records(there=True)
+        told = dataclasses.replace(record, spec=spec, hosts=hosts, supervisor="")
+        data = json.dumps(dataclasses.asdict(told)).encode()
+        asked = [p.agent.begin("put", data, path=RECORD) for p in self._places]
+        for one in asked:
+            with contextlib.suppress(LaunchError):
+                one.wait(ASK_S)
+
+    @property
+    def _places(self) -> Sequence[Place]:
+        return self.supervisor.places
+
+    def start(self) -> list[int]:
+        """Start controller and ranks; returns the ranks' pids, each on its own host.
+
+        Raises:
+          LaunchError: a fork server did not start them in time.
+        """
+        first = self._places[0]
+        profile = f"{first.folder}/ranks/profile"
+        first.agent.ask("mkdir", ASK_S, path="ranks/profile/security")
+        from jaxcluster.allocation.ipp import CONTROLLER_ARGS
+
+        argv = (
+            f"--profile-dir={profile}",
+            f"--cluster-id={self._cluster_id}",
+            f"--ip={first.address}",
+            f"--location={first.address}",
+            *CONTROLLER_ARGS,
+        )
+        controller = self._process("controller", first, argv=argv)
+        asked = []
+        for where in self._places:
+            procs = [controller] if where is first else []
+            procs += [self._rank(rank, where) for rank in where.ranks]
+            asked.append((where, where.agent.fork.begin("spawn", procs=procs)))
+        self._pids = []
+        deadline = time.monotonic() + self.spec.timeout_s
+        for where, (_, answer) in asked:
+            reply = _answer(where, answer, deadline)
+            self._pids += reply["pids"][1 if where is first else 0 :]
+        self._handed_out = threading.Thread(
+            target=self._hand_out, name="jaxcluster-controller", daemon=True
+        )
+        self._handed_out.start()
+        return self._pids
+
+    def _process(
+        self,
+        role: str,
+        where: Place,
+        argv: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        rank: int | None = None,
+    ) -> dict[str, Any]:
+        name = role if rank is None else f"rank-{rank}"
+        process = Process(
+            role,
+            {**self.spec.env, **(env or {})},
+            os.getcwd(),
+            f"{where.folder}/ranks/{name}.log",
+            tuple(argv),
+            rank,
+        )
+        return {**process.request(), "inherit": True}
+
+    def _rank(self, rank: int, where: Place) -> dict[str, Any]:
+        address = f"ipc://{where.folder}/ranks/{rank}.sock"
+        engine = {
+            "rank": rank,
+            "address": address,
+            "connection_file": f"{where.folder}/ranks/engine.json",
+            "log_path": f"{where.folder}/ranks/rank-{rank}.log",
+            "host_address": where.address,
+            "code": self._sync.path_on(where),
+        }
+        env = {"JAXCLUSTER_ENGINE": json.dumps(engine)}
+        return {**self._process("rank", where, env=env, rank=rank), "address": address}
+
+    def _hand_out(self) -> None:
+        """Bring the controller's connection file to the hosts, and its client's to the notebook."""
+        first, *others = self._places
+        security = f"ranks/profile/security/ipcontroller-{self._cluster_id}"
+        deadline = time.monotonic() + FILE_S
+        while time.monotonic() < deadline:
+            try:
+                found = {kind: first.agent.get(f"{security}-{kind}.json") for kind in KINDS}
+                for text in found.values():
+                    json.loads(text)
+            except (LaunchError, ValueError):  # it is not there yet, or not whole
+                time.sleep(0.02)
+                continue
+            with contextlib.suppress(LaunchError, OSError):
+                for where in (first, *others):
+                    where.agent.put("ranks/engine.part", found["engine"])
+                    where.agent.ask("move", ASK_S, path="ranks/engine.part", to="ranks/engine.json")
+                path = Path(self.cluster_file).with_name(
+                    f"ipcontroller-{self._cluster_id}-client.json"
+                )
+                with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+                    file.write(found["client"])
+            return
+
+    def connect(self) -> ChannelLink:
+        """The way to the ranks."""
+        ranks = range(self.spec.num_processes)
+        return ChannelLink(ranks, lambda rank, on: self.host_of(rank).agent.rank(rank, on))
+
+    def bring_code(self) -> None:
+        """Bring what has changed of the user's own code to the hosts.
+
+        Raises:
+          UsageError: it is too large, or can't be read.
+          LaunchError: a host does not answer.
+        """
+        self._sync.bring(self._places)
+
+    def explain_missing(self, error: str, ranks: Sequence[int]) -> list[str]:
+        """What to add to a ModuleNotFoundError of these ranks."""
+        return self._sync.explain(error, [self.host_of(rank) for rank in ranks])
+
+    @property
+    def turns(self) -> HostTurns:
+        """The turns of cells for these ranks."""
+        return HostTurns(self._places[0], self._cluster_id)
+
+    def host_of(self, rank: int) -> Place:
+        """The host that a rank is on."""
+        return self.supervisor.place_of(rank)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Each rank's own socket, on its host."""
+        ranks = range(self.spec.num_processes)
+        return tuple(
+            f"{self.host_of(r).name}:{self.host_of(r).folder}/ranks/{r}.sock" for r in ranks
+        )
+
+    @property
+    def logs(self) -> list[str]:
+        """Each rank's log, on its host."""
+        ranks = range(self.spec.num_processes)
+        return [
+            f"{self.host_of(r).name}:{self.host_of(r).folder}/ranks/rank-{r}.log" for r in ranks
+        ]
+
+    @property
+    def cluster_file(self) -> str:
+        """Beside it lies how ipyparallel's clients reach the controller."""
+        return str(self.folder / f"cluster-{self._cluster_id}.json")
+
+    def start_coordinator(self, address: str) -> int:
+        """Start JAX's coordination service at ``address`` on the first host; returns its pid.
+
+        Raises:
+          LaunchError: the fork server did not start it in time.
+        """
+        argv = (
+            f"--address={address}",
+            f"--num-processes={self.spec.num_processes}",
+            f"--heartbeat-timeout={self.spec.heartbeat_timeout_seconds}",
+        )
+        first = self._places[0]
+        process = self._process("coordinator", first, argv=argv)
+        (pid,) = self.supervisor.spawn(first, [process], self.spec.timeout_s)
+        return pid
+
+    def socket_path(self, name: str) -> str:
+        """Where a Unix socket of the first host's may lie."""
+        return f"{self._places[0].folder}/ranks/{name}"
+
+    def kill(self, rank: int) -> None:
+        """End a rank's process, and return when it is reaped.
+
+        Raises:
+          LaunchError: its host is lost, or does not answer.
+        """
+        self.host_of(rank).agent.fork.command("kill", 5.0, pids=[self._pids[rank]])
+
+    def look_at(self, ranks: Iterable[int]) -> dict[int, ProcessLook | None]:
+        """What their hosts' kernels say of the processes of ranks, of those that answer."""
+        wanted: dict[int, list[int]] = {}
+        for rank in ranks:
+            wanted.setdefault(self.host_of(rank).number, []).append(rank)
+        found: dict[int, ProcessLook | None] = {}
+        for number, there in wanted.items():
+            where = self._places[number]
+            if where.lost or where.agent.cut_s > 0:
+                continue
+            with contextlib.suppress(LaunchError):
+                pids = {self._pids[rank]: rank for rank in there}
+                body, _ = where.agent.ask("look", LOOK_S, pids=list(pids))
+                found |= {pids[int(pid)]: look_from(told) for pid, told in body["looks"].items()}
+        return found
+
+    def read_log(self, name: str, nbytes: int = LOG_NBYTES) -> str:
+        """The end of a log: ``rank-0``, ``controller`` or ``coordinator``. "" where it is lost."""
+        rank = name.partition("-")[2]
+        where = self.host_of(int(rank)) if rank else self._places[0]
+        if where.lost:
+            return ""
+        try:
+            _, data = where.agent.ask("tail", ASK_S, path=f"ranks/{name}.log", nbytes=nbytes)
+        except LaunchError:
+            return ""
+        return bytes(data).decode(errors="replace")
+
+    def state_folder(self) -> HostStates:
+        """A place for what the ranks save, on each host."""
+        return HostStates(self.supervisor)
+
+    def stop(self) -> None:
+        """End every process of the cluster; returns when all are reaped."""
+        with contextlib.suppress(LaunchError):
+            self.supervisor.command("stop", timeout_s=10)
+        path = Path(self.cluster_file)
+        path.with_name(f"ipcontroller-{self._cluster_id}-client.json").unlink(missing_ok=True)
+
+
+def _answer(where: Place, answer: queue.SimpleQueue[Event], deadline: float) -> Event:
+    try:
+        reply: Event = answer.get(timeout=max(0.1, deadline - time.monotonic()))
+    except queue.Empty:
+        raise LaunchError(
+            f"Host {where.name} did not start its ranks in time{where.agent.condition}.",
+            "On busy hosts: %jaxcluster start --timeout 120",
+        ) from None
+    if reply["event"] == "lost":
+        deadline = time.monotonic() + REASON_S  # its agent says why with its next message
+        while not where.agent.why and time.monotonic() < deadline:
+            time.sleep(0.01)
+        why = where.agent.why or "its fork server has ended"
+        raise LaunchError(f"Host {where.name} is lost: {why}.")
+    return reply
