@@ -427,7 +427,8 @@ class RunningCell:
         if found is not None and self._concerns(found):
             self.report, self.evidence = found, reports
             if found.is_hopeless and self.on_notice is not None:
-                self.on_notice("\n".join(found.lines[:-1]) + "\nThe cell is ended.\n")
+                told = "\n".join(found.lines[:-1])
+                self.on_notice(notices.Alarm(f"{told}\nThe cell is ended.\n"))
             self.cluster.recovered = ""
             events.tell()
 

@@ -1,7 +1,11 @@
-"""What is said under a cell while it runs, besides what its ranks put out. Pure."""
+"""What is said under a cell besides what its ranks put out. Pure.
+
+A notice is no error, and is not shown as one, unless it is an ``Alarm``.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from jaxcluster.model.outputs import CellRecord
@@ -10,9 +14,13 @@ from jaxcluster.ranks import begin_ranks, name_ranks
 MOST_CHARS = 200  # of the line that tells of an error while other ranks still run
 
 
+class Alarm(str):
+    """A notice of something that went wrong."""
+
+
 def first_error(
     record: CellRecord, open_ranks: Sequence[int], grace_s: float, hosts: Mapping[int, str]
-) -> str:
+) -> Alarm:
     """That ranks have failed, and how long the others get to end the cell.
 
     Args:
@@ -24,7 +32,7 @@ def first_error(
     rest = f"{begin_ranks(open_ranks, hosts)} {verb} {grace_s:g} s to end the cell.\n"
     if error.heard is not None:  # strict mode: all that is known is told at the end
         who = begin_ranks(record.errors, hosts)
-        return f"{who} diverged in strict mode, with nothing launched. {rest}"
+        return Alarm(f"{who} diverged in strict mode, with nothing launched. {rest}")
     line = f", line {error.lineno}" if error.lineno else ""
     place = f" (cell [{record.execution_count}]{line}). "
     who = begin_ranks([rank], hosts)
@@ -32,10 +40,10 @@ def first_error(
     room = max(40, MOST_CHARS - len(place) - len(rest))
     if len(said) > room:
         said = said[: room - 1] + "…"
-    return said + place + rest
+    return Alarm(said + place + rest)
 
 
-def deaths(died: Mapping[int, str], open_ranks: Sequence[int], hosts: Mapping[int, str]) -> str:
+def deaths(died: Mapping[int, str], open_ranks: Sequence[int], hosts: Mapping[int, str]) -> Alarm:
     """That ranks have died, where others are still waited for; of what is told at the end.
 
     Args:
@@ -44,21 +52,37 @@ def deaths(died: Mapping[int, str], open_ranks: Sequence[int], hosts: Mapping[in
       hosts: of the ranks, where there are several.
     """
     verb = "has" if len(open_ranks) == 1 else "have"
-    return (
+    return Alarm(
         f"{begin_ranks(died, hosts)} died. {begin_ranks(open_ranks, hosts)} {verb} been "
         "interrupted, and not left the cell yet.\n"
     )
 
 
-def faults(record: CellRecord) -> list[str]:
+def faults(record: CellRecord) -> list[Alarm]:
     """Errors of ours after the cell's own code: told as such, equal ones once."""
     found: dict[str, list[int]] = {}
     for rank, reply in sorted(record.replies.items()):
         if reply.fault:
             found.setdefault(reply.fault, []).append(rank)
     return [
-        f"jaxcluster itself failed on {name_ranks(ranks)} after the cell's own code, which is not "
-        f"affected: {fault}. %jaxcluster logs {ranks[0]} has the whole traceback: please report "
-        "it.\n"
+        Alarm(
+            f"jaxcluster itself failed on {name_ranks(ranks)} after the cell's own code, which is "
+            f"not affected: {fault}. %jaxcluster logs {ranks[0]} has the whole traceback: please "
+            "report it.\n"
+        )
         for fault, ranks in found.items()
     ]
+
+
+def tell_behind(behind: Mapping[int, float], hosts: Mapping[int, str] | None = None) -> str:
+    """Who was slower than the fastest rank, in a sentence; "" if nobody was.
+
+    Args:
+      behind: by how many seconds (see ``CellRecord.behind``).
+    """
+    if not behind:
+        return ""
+    times = sorted(math.floor(10 * seconds + 0.5) / 10 for seconds in behind.values())
+    least, most = f"{times[0]:.1f}", f"{times[-1]:.1f}"
+    by = most if least == most else f"{least} to {most}"
+    return f"{begin_ranks(behind, hosts)} {'was' if len(behind) == 1 else 'were'} {by} s behind."

@@ -6,7 +6,6 @@ Pure: outputs and replies go in, in the order of their arrival; groups of equal 
 from __future__ import annotations
 
 import re
-import statistics
 import threading
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.ranks import format_ranks, name_ranks
 
+NOTABLE_S = 0.1  # that one rank takes longer than another
 KEPT_CHARS = 10_000_000  # of one rank's printed text in one cell; the rest is counted only
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -161,20 +161,22 @@ class CellRecord:
     def errors(self) -> dict[int, wire.ErrorInfo]:
         return {r: reply.error for r, reply in self.replies.items() if reply.error is not None}
 
-    def straggler(self) -> tuple[int, float] | None:
-        """The slowest rank and how much longer than the median it took, where that matters.
+    def behind(self) -> dict[int, float]:
+        """By how many seconds some ranks took notably longer than the fastest one.
 
-        It does from 1 s and a tenth of the cell's time on. Ranks that wait for each other in
-        collectives end together and show no straggler.
+        That is a tenth of a second, and of the rank's own time. Ranks that wait for each other in
+        collectives end together; where one has failed or was stopped, the others were not slow.
+        The strip below a cell says the same (``behindOf`` in labextension/src/widgets/behind.ts).
         """
+        if not self.ok:
+            return {}
         times = {r: reply.seconds for r, reply in self.replies.items()}
-        if len(times) < 2:
-            return None
-        slowest = max(times, key=lambda r: times[r])
-        behind = times[slowest] - statistics.median_low(times.values())
-        if behind < 1.0 or behind < 0.1 * times[slowest]:
-            return None
-        return slowest, behind
+        first = min(times.values())
+        return {
+            rank: took - first
+            for rank, took in times.items()
+            if took - first >= NOTABLE_S and took - first > 0.1 * took
+        }
 
     @property
     def ok(self) -> bool:

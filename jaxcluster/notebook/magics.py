@@ -40,6 +40,7 @@ from jaxcluster.views import lost, status, text
 from jaxcluster.views import shards as array_views
 from jaxcluster.views.comms import CommRelay
 from jaxcluster.views.live import CellDisplay, StartDisplay, show_hosts
+from jaxcluster.views.message import show_message
 
 COMMANDS = {
     "start": "start a cluster: -n 4, or --launcher ssh --hosts h1:2,h2:2",
@@ -413,10 +414,10 @@ class JaxClusterMagics(Magics):
             check_seconds("--timeout", options.timeout_s, "%%spmd --timeout 60")
         rewrite.check_syntax(self.shell, source)
         if rewrite.loose_timeit(source):
-            print(
+            show_message(
+                self.shell,
                 "Note: %timeit without -n may choose another number of loops on each rank, which "
                 "breaks collectives. For example: %timeit -n 100 -r 3 ...",
-                file=sys.stderr,
             )
         if ranks is not None:
             self._warn_partial(running, ranks, source)
@@ -487,10 +488,10 @@ class JaxClusterMagics(Magics):
         names = rewrite.names_in(self.shell, source)
         found = running.world.spanning_names(names, ranks[0])
         if found:
-            print(
+            show_message(
+                self.shell,
                 f"Warning: {', '.join(found)} spans processes. A computation on it waits for the "
                 "ranks that don't run this cell; its .addressable_shards are safe.",
-                flush=True,
             )
 
     def _run_in_background(self, submitted: cluster.RunningCell, out: str | None) -> None:

@@ -12,13 +12,16 @@ from jaxcluster.cluster import array_queries
 from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model.layout import TreeLayout
+from jaxcluster.model.notices import tell_behind
 from jaxcluster.model.outputs import CellRecord, group_outputs
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import document, shards, text
+from jaxcluster.views.message import show_message
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
 
+BEHIND_S = 1.0  # from which on slow ranks are worth a line under the cell
 SMALL_ARRAY = 1000  # elements that numpy prints in full
 
 
@@ -49,7 +52,7 @@ class CellDisplay:
             self.show(what)
 
     def on_notice(self, message: str) -> None:
-        print(message, end="", file=sys.stderr, flush=True)
+        show_message(self.shell, message)
 
     def show(self, output: wire.RankOutput) -> None:
         """One output, as if this process had made it."""
@@ -85,9 +88,9 @@ class CellDisplay:
             self._show_array(record, self._deferred)
         if self.all_ranks:
             self._show_others(record)
-        if (straggler := record.straggler()) is not None:
-            rank, behind = straggler
-            self.on_notice(f"Rank {rank} was {behind:.1f} s behind.\n")
+        behind = record.behind()
+        if max(behind.values(), default=0.0) >= BEHIND_S:
+            self.on_notice(tell_behind(behind, self.cluster.world.hosts))
 
     def _show_array(self, record: CellRecord, output: wire.RankOutput) -> None:
         from jaxcluster.cluster import transfer
@@ -102,7 +105,7 @@ class CellDisplay:
                 edge = max(info.shape, default=0) if size <= SMALL_ARRAY else 3
                 values, cut = transfer.sample(self.cluster.world, "", list(record.ranks), edge)
             except JaxClusterError as error:
-                print(error, file=sys.stderr)
+                self.on_notice(str(error))
         shown = text.spanning_array(info, values, cut)
         self.show_result({**self._pictures(record, shown), "text/plain": shown}, {})
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.model import outputs
+from jaxcluster.model import notices, outputs
 from jaxcluster.model.outputs import (
     CellRecord,
     RankRecord,
@@ -266,23 +268,24 @@ def test_an_error_without_a_traceback_is_named_all_the_same() -> None:
     assert traceback_lines(record) == ["ValueError: no"]
 
 
-class TestStragglers:
-    @staticmethod
-    def record(*seconds: float) -> outputs.CellRecord:
-        record = outputs.CellRecord(1, 1, "", range(len(seconds)))
-        for rank, took in enumerate(seconds):
-            record.add_reply(wire.CellReply(rank, 1, "ok", took))
-        return record
+# Also read by the tests of the Lab extension, whose strips say the same.
+BEHIND = json.loads((Path(__file__).parents[1] / "golden" / "behind.json").read_text())
 
-    def test_a_rank_that_took_much_longer_is_named(self) -> None:
-        assert self.record(1.0, 1.1, 5.3, 1.0).straggler() == (2, pytest.approx(4.3))
 
-    def test_small_differences_do_not_matter(self) -> None:
-        assert self.record(1.0, 1.1, 1.9, 1.0).straggler() is None
-        assert self.record(100.0, 101.0, 105.0, 100.0).straggler() is None
+def timed(*seconds: float, status: str = "ok") -> outputs.CellRecord:
+    record = outputs.CellRecord(1, 1, "", range(len(seconds)))
+    for rank, took in enumerate(seconds):
+        record.add_reply(wire.CellReply(rank, 1, status, took))
+    return record
 
-    def test_one_rank_alone_is_never_behind(self) -> None:
-        assert self.record(9.0).straggler() is None
+
+@pytest.mark.parametrize(("seconds", "told"), BEHIND)
+def test_all_ranks_that_were_behind_are_named(seconds: list[float], told: str) -> None:
+    assert notices.tell_behind(timed(*seconds).behind()) == told
+
+
+def test_where_a_rank_has_failed_the_others_were_not_slow() -> None:
+    assert timed(0.0, 5.0, status="error").behind() == {}
 
 
 class Pieces(list[Any]):

@@ -3,6 +3,7 @@
 import * as React from 'react';
 import { ranksText } from '../draw/shardview';
 import type { CellRankStatus, ICell, ICellRank } from '../protocol';
+import { behindOf, behindText } from './behind';
 import { Elapsed } from './clock';
 import { Counts } from './parts';
 import { countStatuses, glyphOf, statusLabel, toneOf, took, type Trans } from './labels';
@@ -22,13 +23,17 @@ interface IBadges {
 
 export function Badges(props: IBadges): JSX.Element {
   const { cell, trans } = props;
-  const spread = skewOf(cell.ranks);
+  const behind = React.useMemo(() => behindOf(cell.ranks), [cell.ranks]);
+  const told = behindText(behind, trans);
+  const longest = cell.ranks.every(({ seconds }) => seconds !== null)
+    ? Math.max(...cell.ranks.map(({ seconds }) => seconds!))
+    : null;
   const button = (one: ICellRank) => (
     <RankBadge
       key={one.rank}
       one={one}
       pressed={props.shown === one.rank}
-      slowest={spread?.slowest === one.rank ? spread.skew : null}
+      behind={behind.get(one.rank) ?? null}
       trans={trans}
       onShow={props.onShow}
     />
@@ -38,7 +43,7 @@ export function Badges(props: IBadges): JSX.Element {
       className="jxl-badges"
       role="group"
       aria-label={trans.__('Ranks of cell [%1]', cell.number)}
-      title={spread ? skewText(spread, trans) : undefined}
+      title={told || undefined}
     >
       {cell.ranks.length < FOLD_FROM ? (
         cell.ranks.map(button)
@@ -49,11 +54,9 @@ export function Badges(props: IBadges): JSX.Element {
         {cell.ended === null ? (
           <Elapsed since={cell.started} offset={props.clockOffset} trans={trans} />
         ) : (
-          took(spread?.longest ?? (cell.ended - cell.started) / 1000, trans)
+          took(longest ?? (cell.ended - cell.started) / 1000, trans)
         )}
-        {spread && isNotable(spread) && (
-          <>{` · ${trans.__('rank %1 slowest by %2', spread.slowest, took(spread.skew, trans))}`}</>
-        )}
+        {told && ` · ${told}`}
       </span>
     </div>
   );
@@ -90,15 +93,15 @@ function Folded(props: IBadges & { button: (one: ICellRank) => JSX.Element }): J
 interface IRankBadge {
   one: ICellRank;
   pressed: boolean;
-  /** By how much it is the slowest; null if it is not. */
-  slowest: number | null;
+  /** How much longer than the fastest it took; null if that is nothing. */
+  behind: number | null;
   trans: Trans;
   onShow: (rank: number) => void;
 }
 
 const RankBadge = React.memo(
-  function RankBadge({ one, pressed, slowest, trans, onShow }: IRankBadge): JSX.Element {
-    const words = rankText(one, slowest, trans);
+  function RankBadge({ one, pressed, behind, trans, onShow }: IRankBadge): JSX.Element {
+    const words = rankText(one, behind, trans);
     return (
       <button
         type="button"
@@ -123,51 +126,20 @@ const RankBadge = React.memo(
     a.one.status === b.one.status &&
     a.one.seconds === b.one.seconds &&
     a.pressed === b.pressed &&
-    a.slowest === b.slowest &&
+    a.behind === b.behind &&
     a.onShow === b.onShow
 );
 
-function rankText(one: ICellRank, slowest: number | null, trans: Trans): string {
+function rankText(one: ICellRank, behind: number | null, trans: Trans): string {
   const word = statusLabel(one.status as CellRankStatus, trans);
   let text =
     one.seconds === null
       ? trans.__('rank %1: %2', one.rank, word)
       : trans.__('rank %1: %2 after %3', one.rank, word, took(one.seconds, trans));
-  if (slowest !== null) {
-    text += trans.__(', slowest by %1', took(slowest, trans));
+  if (behind !== null) {
+    text += trans.__(', %1 behind', took(behind, trans));
   }
   return text;
-}
-
-export interface ISkew {
-  longest: number;
-  slowest: number;
-  /** Between the fastest and the slowest rank, in seconds. */
-  skew: number;
-}
-
-/** Who took longest, and by how much longer than the fastest; null unless all have done the cell. */
-export function skewOf(ranks: readonly ICellRank[]): ISkew | null {
-  // Where one was stopped or has failed, the others were not slow.
-  if (ranks.length < 2 || ranks.some(one => one.status !== 'done' || one.seconds === null)) {
-    return null;
-  }
-  const by = ranks.map(({ rank, seconds }) => ({ rank, seconds: seconds! }));
-  by.sort((a, b) => a.seconds - b.seconds);
-  const last = by[by.length - 1];
-  return { longest: last.seconds, slowest: last.rank, skew: last.seconds - by[0].seconds };
-}
-
-/** Not worth a word in the strip if nobody would feel it. */
-const isNotable = ({ skew, longest }: ISkew): boolean => skew >= 0.1 && skew > 0.1 * longest;
-
-function skewText({ slowest, skew, longest }: ISkew, trans: Trans): string {
-  return trans.__(
-    'slowest: rank %1, %2; %3 after the fastest',
-    slowest,
-    took(longest, trans),
-    took(skew, trans)
-  );
 }
 
 interface IOutputHead {
