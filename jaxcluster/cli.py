@@ -1,4 +1,4 @@
-"""``jaxcluster start|list|stop|doctor`` in a shell."""
+"""``jaxcluster start|list|stop|doctor|mcp`` in a shell."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ jaxcluster stop [NAME]    end one; --all ends all
     both with --hosts HOST: clusters that another machine has started on that host, over ssh
 jaxcluster doctor         check versions, ports, devices, and say what to mend; with a start's
                           --launcher and its options: of those hosts
+jaxcluster mcp            serve an assistant in your editor, which sees your clusters (Model Context
+                          Protocol, on standard input); --allow-run: which may run cells, too
 jaxcluster COMMAND --help what a command takes; jaxcluster --version
 
 In a notebook: %load_ext jaxcluster, then %jaxcluster attach NAME connects to a running one."""
@@ -51,7 +53,7 @@ def start(words: list[str]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         print("Ctrl-C stops it.", flush=True)
-        while not (started.dead or started.closed):
+        while not (started.dead or started.closed) or started.is_restarting:
             time.sleep(0.5)
         if started.closed:
             print("It was stopped from elsewhere.")
@@ -95,12 +97,24 @@ def check(words: list[str]) -> None:
         raise SystemExit(1)
 
 
+def serve_assistant(words: list[str]) -> None:
+    from jaxcluster import mcp
+
+    mcp.main(words)
+
+
 def for_shell(error: JaxClusterError) -> str:
     """What the error says to type next, as it is typed here."""
     return re.sub(rf"%(jaxcluster (?:{'|'.join(COMMANDS)})\b)", r"\1", str(error))
 
 
-COMMANDS = {"start": start, "list": list_clusters, "stop": stop, "doctor": check}
+COMMANDS = {
+    "start": start,
+    "list": list_clusters,
+    "stop": stop,
+    "doctor": check,
+    "mcp": serve_assistant,
+}
 
 
 def main(argv: list[str] | None = None) -> int:

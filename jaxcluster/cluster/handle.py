@@ -17,7 +17,7 @@ from jaxcluster import wire
 from jaxcluster.allocation.local import Allocation
 from jaxcluster.allocation.remote import HostAllocation
 from jaxcluster.allocation.turns import Turn
-from jaxcluster.cluster import events, recovery, undoing
+from jaxcluster.cluster import delegation, events, recovery, undoing
 from jaxcluster.cluster.names import clear_away
 from jaxcluster.cluster.respawn import Respawn
 from jaxcluster.cluster.restart import Restored
@@ -89,6 +89,7 @@ class Cluster:
         self._respawn: Respawn | None = None
         self._allocation = allocation  # of the process that started it
         self._background: list[RunningCell] = []
+        self._delegate = delegation.Delegate(self)
         self._changing = threading.RLock()  # held while it gets new processes, or its end
         self._take(world)
 
@@ -97,6 +98,7 @@ class Cluster:
         world.check = self._check_not_closed
         world.on_death = self._forget_recovery
         world.on_stopping = self._end_with_others
+        world.on_message = self._delegate.on_message
         world.link.on_push = self._on_push
         self.world = world
         self._background = []
@@ -325,6 +327,17 @@ class Cluster:
                 self.life.become(State.RUNNING, only={State.RESTARTING})
             self.restored = respawn.restored
         return self.recovered
+
+    def ask_restart(self, *, clean: bool = False) -> str:
+        """Have the process that has started it restart it; returns what was kept.
+
+        This connection is of no use then: ``attach`` makes another.
+
+        Raises:
+          RecoveryError: there is no such process any more, or it could not do it.
+        """
+        self._check_not_closed()
+        return delegation.ask_restart(self.world, clean, lambda: self.is_replaced)
 
     @property
     def is_restarting(self) -> bool:

@@ -33,6 +33,7 @@ from jaxcluster.model import (
 )
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import begin_ranks, name_ranks
+from jaxcluster.records import lastreport
 from jaxcluster.wire.link import Event, Sink
 
 NOTICE_AFTER_S = 0.1
@@ -150,10 +151,18 @@ class RunningCell:
         if self._stopped is not None:
             raise self._stopped
         if (error := verdict.verdict(self._end())) is not None:
+            self._keep_for_others(error)
             raise error
         if self._listener_error is not None:
             raise self._listener_error
         return self.record
+
+    def _keep_for_others(self, error: BaseException) -> None:
+        if self._world.way is None:  # else the cluster's folder is on another machine
+            record = self.record
+            lastreport.keep(
+                self.cluster.name, record.execution_count, record.source, error, self.evidence
+            )
 
     def run_in_background(self, when_done: Callable[[CellRecord], None]) -> None:
         """Carry the cell through on a thread; ``when_done`` is called there at its end."""

@@ -65,6 +65,7 @@ class World:
       check: called before ranks are asked anything; raises where they can't be.
       on_death: called when a rank, or the coordinator, has died. Any thread.
       on_stopping: called when another process stops the cluster. Any thread.
+      on_message: given what another process says to all that are connected (see ``delegation``).
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class World:
         self.check: Callable[[], None] = self._check_not_over
         self.on_death: Callable[[], None] = _nothing
         self.on_stopping: Callable[[], None] = _nothing
+        self.on_message: Callable[[Mapping[str, Any]], None] = lambda message: None
         self._oom_kills = OomKills()
         self._client: Any = None
         self._is_ending = False
@@ -182,6 +184,8 @@ class World:
             # By another notebook or a shell: what it leaves is cleared away, and nothing replaced.
             self._is_ending = True
             self.on_stopping()
+        elif event["event"] == "relayed":
+            self.on_message(event["message"])
         elif event["event"] == "lost":
             for rank in range(self.num_processes):
                 self.mark_dead(rank, "the fork server has ended, and its ranks with it")

@@ -114,6 +114,7 @@ class Rank:
         check = SelfCheck(self.journal)
         handle("prepare_check", "side", check.on_prepare)
         handle("self_check", "main", check.on_check)
+        handle("recent", "side", self._recent)
         handle("busy", "side", lambda request: busy_s())
         handle("complete", "side", lambda request: inspection.complete(self.runner, request))
         handle("inspect", "side", lambda request: inspection.inspect(self.runner, request))
@@ -150,6 +151,9 @@ class Rank:
 
     def _interrupt(self, request: Request) -> Any:
         return self.runner.interrupt(request.body["seq"], request.body.get("spare", False))
+
+    def _recent(self, request: Request) -> Any:
+        return self.runner.recent.cells(request.body.get("last", 1), request.body.get("cell"))
 
     def _poll(self, request: Request) -> Any:
         names, count = request.body["names"], request.body["launches"]

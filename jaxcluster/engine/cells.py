@@ -28,6 +28,7 @@ from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.mending import mend, mend_builtins
 from jaxcluster.engine.names import Names
 from jaxcluster.engine.paused import Paused
+from jaxcluster.engine.recent import Recent
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.undo import Undo
 
@@ -82,6 +83,7 @@ class CellRunner:
       last_result: the value of the last cell's last expression.
       undo: takes the last cell back.
       paused: whether a person holds the rank, in a debugger or by a question.
+      recent: the last cells, for those who have not sent them.
     """
 
     def __init__(self, rank: int, control: ControlChannel, journal: Journal, log_path: str) -> None:
@@ -94,6 +96,7 @@ class CellRunner:
         self.undo = Undo()
         self.shell: Any = None
         self.names = Names()
+        self.recent = Recent(rank)
         self.background = Background()
         self.settings = Settings()
         self.paused = Paused(self._tell_paused)
@@ -226,6 +229,7 @@ class CellRunner:
                 self.current, self.ended = None, cell.seq
                 told = self._outside(error)
                 reply = wire.CellReply(self.rank, cell.seq, "error", 0.0, told)
+            self.recent.end(reply)
             request.reply(reply)
 
     async def _run(self, running: Running) -> wire.CellReply:
@@ -238,6 +242,7 @@ class CellRunner:
         self.last_result = None
         attempt(self._log.reset)
         attempt(lambda: mend(self._sigint_handler))
+        self.recent.begin(cell)
         self.journal.enter(cell.seq, cell.execution_count)
         self.journal.interrupted = False
         attempt(lambda: self.undo.begin(cell.seq, cell.source))
@@ -518,6 +523,7 @@ class CellRunner:
         if kind == "execute_result" and spans_processes(self.last_result):
             with contextlib.suppress(Exception):  # its text alone is shown
                 content["array"] = asdict(replace(describe(self.last_result), shards=[]))
+        self.recent.add(kind, content)
         output = wire.RankOutput(self.rank, running.cell.seq, kind, content)
         running.request.send("output", output)
 
@@ -525,6 +531,7 @@ class CellRunner:
         running = self.current
         if running is None:
             return False
+        self.recent.text(name, text)
         self.control.stream(running.request, self.rank, running.cell.seq, name, text)
         return True
 

@@ -30,6 +30,8 @@ Commands and events are JSON lines on a Unix socket in a directory that only thi
     {"cmd": "exits", "id": 4}                    whose exits there were since the cluster's start:
     {"event": "exits", "id": 4, "exits": [...]}  for those who were not connected then
     {"cmd": "detach", "id": 5, "detached": true}
+    {"cmd": "relay", "id": 6, "message": {...}}  to the other connections, which hear
+    {"event": "relayed", "message": {...}}       ... this
     {"cmd": "quit"}                              ends all children, and then itself
 """
 
@@ -263,6 +265,10 @@ class ForkServer:
         elif command == "detach":
             self.detached = bool(message["detached"])
             self._send(connection, event="detached", id=id)
+        elif command == "relay":
+            for other in [c for c in self.connections.values() if c is not connection]:
+                self._send(other, event="relayed", message=message["message"])
+            self._send(connection, event="relayed", id=id)
         elif command == "quit":
             self._quit()
         else:

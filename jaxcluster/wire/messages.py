@@ -190,6 +190,24 @@ class CellReply:
     fault: str = ""
 
 
+@dataclass(frozen=True)
+class RecentCell:
+    """One of a rank's last cells and what it has put out there (see ``engine.recent``).
+
+    ``cell`` is its number in its notebook; ``status`` is ``running`` until it has ended. The oldest
+    ``dropped_chars`` of its outputs are not kept.
+    """
+
+    seq: int
+    cell: int
+    source: str
+    status: str = "running"
+    seconds: float = 0.0
+    error: ErrorInfo | None = None
+    outputs: list[RankOutput] = field(default_factory=list)
+    dropped_chars: int = 0
+
+
 BROKEN_OFF = ", broken off"  # in the name of a launch whose program did not run to its end
 
 

@@ -1,0 +1,277 @@
+"""What an assistant is told of a cluster: the texts that the user sees, of every rank, bounded."""
+
+from __future__ import annotations
+
+import socket
+import textwrap
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from jaxcluster import cluster, wire
+from jaxcluster.cluster import Cluster, array_queries, recovery
+from jaxcluster.errors import UsageError
+from jaxcluster.model import deadlock, diagnose, explain, lockstep
+from jaxcluster.model.findings import Suspicion
+from jaxcluster.model.outputs import ANSI, RankRecord, group_outputs
+from jaxcluster.ranks import begin_ranks, name_ranks, parse_ranks
+from jaxcluster.records import lastreport, registry
+from jaxcluster.records.lastreport import LastReport
+from jaxcluster.text import format_nbytes, format_table
+from jaxcluster.views import shards, text
+
+MOST_CHARS = 20_000  # of one answer; its end is kept
+MOST_IMAGES = 4
+LOOK_S = 0.3  # between two looks that must agree
+ASK_S = 5.0
+KEPT_CELLS = 16
+
+Recent = dict[int, wire.RecentCell]
+
+
+def clip(shown: str, most: int = MOST_CHARS) -> str:
+    """A text without colours and no longer than that: of a longer one the end."""
+    shown = ANSI.sub("", shown)
+    if len(shown) <= most:
+        return shown
+    return f"[{len(shown) - most} characters before this are left out]\n{shown[-most:]}"
+
+
+# --------------------------------------------------------------------------- clusters
+
+
+def clusters(way: Mapping[str, str | list[str]]) -> str:
+    """All clusters of this user that can be attached to."""
+    records, unreachable = cluster.listed(**way)
+    shown = text.clusters(records, [], time.time_ns(), unreachable, socket.gethostname())
+    if records:
+        return textwrap.dedent(shown)
+    return f"{shown}\nLooked in {registry.runtime_root()}, where this user's clusters are recorded."
+
+
+def status(running: Cluster) -> str:
+    """What each rank does, and whether the ranks are in lockstep."""
+    states = running.status()
+    lines = [running.summary(), text.status(states, running.dead)]
+    counts = {s.rank: s.launches for s in states if s.state in ("idle", "running")}
+    if lockstep.in_lockstep(counts):
+        lines.append("The ranks are in lockstep.")
+    elif all(s.state == "idle" for s in states):
+        lines.append("The ranks are NOT in lockstep: the tool `report` says why.")
+    else:
+        lines.append("Some ranks are ahead of others, as is usual within a cell.")
+    return "\n".join(lines)
+
+
+# --------------------------------------------------------------------------- what went wrong
+
+
+def report(running: Cluster) -> str:
+    """What is wrong now, and what was last, with the ranks' stacks of that moment."""
+    parts = [f"NOW\n{_now(running)}"]
+    last = lastreport.read(running.name) if running.world.way is None else None
+    if last is None:
+        parts.append("BEFORE\nNo divergence, hang or death has been reported on this cluster.")
+    else:
+        parts.append(_tell_last(last, time.time_ns()))
+    return "\n\n".join(parts)
+
+
+def _now(running: Cluster) -> str:
+    world = running.world
+    if running.dead:
+        rank = min(running.dead)
+        lines = [f"Rank {r} died: {facts['why']}." for r, facts in sorted(running.dead.items())]
+        return "\n".join([*lines, f"The end of rank {rank}'s log:", world.log_excerpt(rank)])
+    before = recovery.ask_reports(world.link, launches=256)
+    time.sleep(LOOK_S)
+    reports = recovery.ask_reports(world.link, launches=256)
+    lines = []
+    if silent := sorted(set(world.link.ranks) - set(reports)):
+        lines.append(f"{begin_ranks(silent)} gave no answer.")
+    cells = recent(running, sorted(reports))
+    seq = max((cell.seq for cell in cells.values()), default=0)
+    own = {rank: cell for rank, cell in cells.items() if cell.seq == seq}
+    cell = next(iter(own.values()), wire.RecentCell(0, 0, ""))
+    ended = [r for r, rep in reports.items() if rep.state.state == "idle" and not rep.state.queued]
+    errors = {r: c.error for r, c in own.items() if c.error is not None}
+    found = diagnose.diagnose(
+        reports, ended, cell.source, cell.cell, errors, list(own),
+        before=before, expected=world.turns.last_cells(),
+    )  # fmt: skip
+    working = {r: reports[r] for r in reports if r not in ended}
+    waited = max((rep.state.seconds for rep in working.values()), default=0.0)
+    if isinstance(found, Suspicion):
+        lines.append(explain.tell_suspicion(found, waited))
+    elif found is not None:
+        lines.append(str(found))
+    else:
+        certain, unsure = deadlock.find(reports)
+        lines += [str(certain)] if certain is not None else unsure
+    if working:
+        lines += explain.tell_working(working, ended, waited, world.hosts)
+    return "\n".join(lines) or "All ranks are idle, and in lockstep."
+
+
+def _tell_last(last: LastReport, now_ns: int) -> str:
+    ago_s = max(0.0, (now_ns - last.at_ns) / 1e9)
+    ago = f"{ago_s:.0f} s" if ago_s < 120 else f"{ago_s / 60:.0f} min"
+    parts = [
+        f"BEFORE ({last.kind} in cell [{last.cell}], {ago} ago)",
+        last.message,
+        last.hint,
+        f"The cell:\n{_numbered(last.source)}",
+    ]
+    reports = {rep.state.rank: rep for rep in last.reports}
+    if reports:
+        parts.append(f"Where the ranks were then:\n{text.stacks(reports)}")
+        parts.append(f"What they had launched by then:\n{text.journal(reports, 10)}")
+    return "\n".join(filter(None, parts))
+
+
+def _numbered(source: str) -> str:
+    return "\n".join(f"{n:4}  {line}" for n, line in enumerate(source.splitlines(), 1))
+
+
+def stacks(running: Cluster) -> str:
+    """Where each rank is, equal stacks once."""
+    return text.stacks(running.reports(launches=1))
+
+
+def journal(running: Cluster, count: int) -> str:
+    """The last launches of each set of processes, side by side."""
+    return text.journal(running.reports(), count)
+
+
+def logs(running: Cluster, ranks: str, lines: int, search: str) -> str:
+    """The ends of ranks' logs, or their lines that hold a text."""
+    parts = []
+    for rank in chosen(running, ranks):
+        found = running.logs(rank).splitlines()
+        if search:
+            found = [line for line in found if search.lower() in line.lower()]
+        shown = "\n".join(found[-lines:])
+        parts.append(f"── rank {rank} ──\n{shown or '(nothing)'}")
+    return "\n".join(parts)
+
+
+def chosen(running: Cluster, ranks: str) -> list[int]:
+    """The ranks that ``0,2-3`` names; all where it is empty.
+
+    Raises:
+      UsageError: it is not a list of ranks of this cluster.
+    """
+    if not ranks.strip():
+        return list(range(running.num_processes))
+    try:
+        return parse_ranks(ranks, running.num_processes)
+    except ValueError as error:
+        raise UsageError(f"{error}.", "For example: 0,2-3") from None
+
+
+# --------------------------------------------------------------------------- outputs
+
+
+def recent(running: Cluster, ranks: Iterable[int], cell: int | None = None) -> Recent:
+    """Each rank's last cell, whoever has sent it; or the last that had this number."""
+    answers = running.link.gather(ranks, "recent", {"last": 1, "cell": cell}, timeout_s=ASK_S)
+    found = {}
+    for rank, event in answers.items():
+        if event.op == "reply" and event.body:
+            found[rank] = wire.parse(wire.RecentCell, event.body[-1])
+    return found
+
+
+def outputs(running: Cluster, ranks: str, cell: int | None) -> tuple[str, list[tuple[str, str]]]:
+    """(what the ranks have put out in a cell, its images as (MIME type, base64)).
+
+    Raises:
+      UsageError: no rank has kept such a cell.
+    """
+    wanted = chosen(running, ranks)
+    found = recent(running, wanted, cell)
+    if not found:
+        which = "any cell yet" if cell is None else f"a cell [{cell}]"
+        raise UsageError(
+            f"{begin_ranks(wanted)} {'has' if len(wanted) == 1 else 'have'} not run {which}.",
+            f"A rank keeps its last {KEPT_CELLS} cells; a restart of the ranks forgets them.",
+        )
+    last = max(one.seq for one in found.values())
+    others = sorted(rank for rank, one in found.items() if one.seq != last)
+    own = {rank: one for rank, one in found.items() if one.seq == last}
+    first = next(iter(own.values()))
+    lines = [f"Cell [{first.cell}]:", _numbered(first.source), how_ended(own)]
+    if others:
+        lines.append(f"{begin_ranks(others)} did not run this cell.")
+    records = {rank: fold(rank, one) for rank, one in own.items()}
+    failed = {r: one for r, one in own.items() if one.status == "error"}
+    lines += told(records, {r: one.error for r, one in failed.items() if one.error is not None})
+    return "\n".join(lines), images(records)
+
+
+def how_ended(cells: Recent) -> str:
+    """``rank 1: error after 0.2 s; ranks 0, 2: ok ...``."""
+    ranks: dict[str, list[int]] = {}
+    for rank, one in cells.items():
+        ranks.setdefault(one.status, []).append(rank)
+    parts = []
+    for state, members in ranks.items():
+        slowest = max(cells[rank].seconds for rank in members)
+        parts.append(f"{name_ranks(members)}: {state}" + (f" ({slowest:.2f} s)" if slowest else ""))
+    return "; ".join(parts)
+
+
+def fold(rank: int, cell: wire.RecentCell) -> RankRecord:
+    """What a rank has put out as a frontend shows it: displays that were changed, as they are."""
+    record = RankRecord(rank)
+    for output in cell.outputs:
+        record.add(output)
+    record.dropped_chars += cell.dropped_chars
+    return record
+
+
+def told(records: Mapping[int, RankRecord], errors: Mapping[int, wire.ErrorInfo]) -> Sequence[str]:
+    """The outputs and errors of all ranks, equal ones once."""
+    lines = []
+    for group in group_outputs(records):
+        shown = "".join(text.plain_output(output) for output in group.outputs).rstrip("\n")
+        lines.append(f"── {name_ranks(group.ranks)} ──\n{shown or '(no output)'}")
+    shown_errors: dict[str, list[int]] = {}
+    for rank, error in sorted(errors.items()):
+        shown = "\n".join(error.traceback) or f"{error.ename}: {error.evalue}"
+        shown_errors.setdefault(shown, []).append(rank)
+    for shown, ranks in shown_errors.items():
+        lines.append(f"── error on {name_ranks(ranks)} ──\n{shown}")
+    return lines
+
+
+def images(records: Mapping[int, RankRecord]) -> list[tuple[str, str]]:
+    """The figures of the first ranks that have made any: (MIME type, base64)."""
+    found: list[tuple[str, str]] = []
+    for group in group_outputs(records):
+        for output in group.outputs:
+            data = output.content.get("data") or {}
+            mime = next((m for m in ("image/png", "image/jpeg") if m in data), None)
+            if mime is not None and (mime, data[mime]) not in found:
+                found.append((mime, str(data[mime])))
+    return found[:MOST_IMAGES]
+
+
+# --------------------------------------------------------------------------- arrays
+
+
+def variables(running: Cluster) -> str:
+    """The ranks' arrays and trees of arrays."""
+    found = array_queries.variables(running.world)
+    if not found:
+        return "No variable of the ranks is an array, or a tree of arrays."
+    rows = [["name", "type", "shape", "dtype", "sharding", "bytes", "on a device"]]
+    for one in found:
+        shape = "" if one.shape is None else str(tuple(one.shape))
+        nbytes, most = format_nbytes(one.nbytes), format_nbytes(one.nbytes_per_device)
+        rows.append([one.name, one.type, shape, one.dtype, one.sharding, nbytes, most])
+    return "\n".join(format_table(rows))
+
+
+def array(running: Cluster, name: str, check: bool) -> str:
+    """Who holds which part of an array."""
+    return shards.shards(running, name, check=check).text
