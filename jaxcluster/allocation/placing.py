@@ -83,7 +83,12 @@ def place(
         counts = [_default_ranks(platform, f, len(places)) for f in facts]
     for one, ranks in zip(places, ranks_by_host(counts), strict=True):
         one.ranks = ranks
-    placed = dataclasses.replace(spec, num_processes=sum(counts), platform=platform)
+    ids = spec.local_device_ids
+    if ids is not None and len(ids) == 1:  # the same for each
+        ids = ids * sum(counts)
+    placed = dataclasses.replace(
+        spec, num_processes=sum(counts), platform=platform, local_device_ids=ids
+    )
     check_spec(placed)
     check_wishes(placed)
     check_reach(placed, places[0].address, [one.name for one in places[1:]])

@@ -89,6 +89,7 @@ class Replay:
     _course: Any = None
     _course_since: float = 0.0
     _looks: list[tuple[float, dict[int, wire.RankReport]]] = field(default_factory=list)
+    _replayed: Mapping[int, lockstep.Counts] = field(default_factory=dict)
 
     def step(self, answer_s: float = REPORT_S) -> bool:
         """One look and what follows from it. True once all ranks are idle and in lockstep.
@@ -199,6 +200,7 @@ class Replay:
         """Step until all ranks are in lockstep, it is stuck, or the time is up.
 
         Args:
+          timeout_s: without progress: a rank that runs one skipped program after another gets more.
           handed_out: the seq of the last cell of each rank: it may not have got it yet.
         """
         started = time.monotonic()
@@ -212,7 +214,7 @@ class Replay:
                 return False
             if self._has_stalled(now):
                 return False
-            if self.others_run and self.is_patient:
+            if (self.others_run and self.is_patient) or self._has_progressed():
                 deadline = now + timeout_s
             elif self.is_under_way:
                 deadline = min(deadline, now + UNDER_WAY_S)
@@ -220,6 +222,15 @@ class Replay:
         if not self.is_under_way:
             self.stuck = self.stuck or f"not in lockstep after {timeout_s:g} s"
         return False
+
+    def _has_progressed(self) -> bool:
+        """Whether a rank that replays has run another program since the last look."""
+        _, reports = self._looks[-1]
+        replayed: dict[int, lockstep.Counts] = {
+            r: reports[r].state.launches for r in self._asked if r in reports
+        }
+        before, self._replayed = self._replayed, replayed
+        return any(before.get(rank, counts) != counts for rank, counts in replayed.items())
 
     def _has_stalled(self, now: float) -> bool:
         """Whether a rank is in the cell yet, and nothing that is done here gets it out."""

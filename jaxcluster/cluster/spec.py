@@ -64,10 +64,9 @@ def make_spec(
     if local_device_ids is not None:
         nested = [list(i) if isinstance(i, Sequence) else [i] for i in local_device_ids]
         flat = all(isinstance(i, int) for i in local_device_ids)
-        if num_processes is None:
-            raise UsageError("--local-device-ids needs the number of ranks.", "Add -n 4")
-        ids = [[i[0] for i in nested]] * num_processes if flat else nested
-        if len(ids) != num_processes:
+        # Without a number of ranks the hosts decide how many there are: see ``placing.place``.
+        ids = [[i[0] for i in nested]] * (num_processes or 1) if flat else nested
+        if num_processes is not None and len(ids) != num_processes:
             raise UsageError(
                 f"local_device_ids names devices for {len(ids)} ranks; there are {num_processes}."
             )

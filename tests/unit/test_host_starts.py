@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from helpers import Home
 
-from jaxcluster.allocation.placing import in_order
+from jaxcluster.allocation.fleet import Place
+from jaxcluster.allocation.placing import in_order, place
 from jaxcluster.allocation.remote import SHARED_DIR, HostAllocation
 from jaxcluster.cluster import make_spec
 from jaxcluster.cluster.starting import dry_run
-from jaxcluster.errors import LaunchError
+from jaxcluster.errors import LaunchError, UsageError
 from jaxcluster.launchers.base import Command, End
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.slurm import Slurm
@@ -102,3 +103,15 @@ def test_a_shared_folder_that_others_could_exchange_is_refused(
         allocation._launch_folder(Slurm())
     assert told.value.hint.startswith(f"Name one that can be: {SHARED_DIR}=/path")
     allocation.end()
+
+
+def test_device_ids_are_for_as_many_ranks_as_the_hosts_decide() -> None:
+    facts = {"gpus": ["0", "1"], "tpu_chips": 0, "cuda_plugin": True, "address": "10.0.0.1"}
+    hosts = [Place(i, f"h{i}", None, facts) for i in (1, 2)]  # type: ignore[arg-type]
+    wanted = {"launcher": "ssh", "hosts": "h1:2,h2:1", "platform": "cuda"}
+    spec = make_spec(local_device_ids=[1], **wanted)
+    assert place(spec, hosts, [2, 1]).local_device_ids == [[1], [1], [1]]
+    spec = make_spec(local_device_ids=[[0], [1], [0]], **wanted)
+    assert place(spec, hosts, [2, 1]).local_device_ids == [[0], [1], [0]]
+    with pytest.raises(UsageError, match="2 lists for 3 processes"):
+        place(make_spec(local_device_ids=[[0], [1]], **wanted), hosts, [2, 1])
