@@ -19,6 +19,7 @@ from jaxcluster.allocation.remote import HostAllocation
 from jaxcluster.allocation.turns import Turn
 from jaxcluster.cluster import delegation, events, recovery, undoing
 from jaxcluster.cluster.names import clear_away
+from jaxcluster.cluster.resources import Meter, Sample
 from jaxcluster.cluster.respawn import Respawn
 from jaxcluster.cluster.restart import Restored
 from jaxcluster.cluster.running import CellOptions, Listener, RunningCell
@@ -152,6 +153,18 @@ class Cluster:
     def status(self) -> list[wire.RankState]:
         """What each rank is doing now, also during a cell."""
         return self.world.status()
+
+    def resources(self, seconds: float = 0.5) -> dict[int, Sample]:
+        """What each rank uses, by rank: of a processor over so many seconds, memory, GPUs.
+
+        Answered during a cell too. A rank that gives no answer is missing. GPUs are told where
+        ``nvidia-ml-py`` is installed beside the ranks.
+        """
+        self._check_not_closed()
+        meter = Meter(self.link)
+        meter.look(ASK_S)
+        time.sleep(seconds)
+        return meter.look(ASK_S)
 
     def check_ranks(self, ranks: Sequence[int] | None) -> list[int]:
         """``ranks``, or all of them.

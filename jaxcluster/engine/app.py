@@ -28,6 +28,7 @@ from jaxcluster.engine.clientcode import ClientCode, RankKernel
 from jaxcluster.engine.control import ControlChannel, Request, StopJobs
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.private import coordination
+from jaxcluster.engine.resources import own_gpus, resources
 from jaxcluster.engine.selfcheck import SelfCheck
 from jaxcluster.engine.shards import ArrayViews
 from jaxcluster.engine.state import settings
@@ -97,6 +98,7 @@ class Rank:
         self.facts = engine_facts(rank, host_address)
         self.reservation: bootstrap.Reservation | None = None
         self.devices: list[str] = []
+        self.gpus: list[str] = []  # as CUDA_VISIBLE_DEVICES has them
         self.attached = False
         self._serve_request: Request | None = None
         handle = self.control.handle
@@ -134,6 +136,7 @@ class Rank:
         handle("peek", "side", views.peek)
         handle("meshes", "side", views.meshes)
         handle("memory", "side", views.memory)
+        handle("resources", "side", lambda request: resources(self.rank, self.gpus))
         handle("variables", "side", lambda request: variables(dict(self.values.namespace)))
         handle("courses", "side", lambda request: replay.on_courses(self.journal, request))
         handle("export", "side", lambda request: replay.on_export(self.journal, request))
@@ -207,6 +210,7 @@ class Rank:
             self.reservation.release()
             self.reservation = None
         self.devices = [f"{d.platform}:{d.id}" for d in reply.devices]
+        self.gpus = own_gpus(reply.devices)
         return reply
 
     def _serve(self, request: Request) -> Any:

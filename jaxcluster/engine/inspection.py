@@ -39,7 +39,7 @@ def rank_state(
         ended=runner.ended,
         taken=runner.taken,
         launches=runner.journal.launches(),
-        rss_nbytes=_rss_nbytes(),
+        rss_nbytes=rss_nbytes(),
         has_left=running is not None and running.has_left,
         background=runner.background.look(),
         probes=runner.background.probes,
@@ -66,7 +66,8 @@ def _in_a_cell(stack: Sequence[Place], cells: Mapping[str, int]) -> Place | None
     return next((place for place in stack if place[0].co_filename in cells), None)
 
 
-def _rss_nbytes() -> int:
+def rss_nbytes() -> int:
+    """This process's memory; 0 where that can't be told."""
     try:
         with open("/proc/self/statm") as statm:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

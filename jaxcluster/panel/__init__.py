@@ -26,6 +26,7 @@ from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.panel import protocol
 from jaxcluster.panel.model import Model
 from jaxcluster.panel.operations import Operations
+from jaxcluster.panel.resources import ResourceFeed
 
 TOGETHER_S = 0.02  # changes that come together are sent together
 BETWEEN_S = 0.1  # two pushes
@@ -60,6 +61,7 @@ class Panel:
         self._closed = False
         self._turn_at = 0.0  # the earliest time of the next push
         self._look_at = math.inf
+        self._resources = ResourceFeed(shell.kernel)
         # Without subshells (ipykernel 6) a cell keeps the kernel from hearing.
         self._deaf = "kernel subshells" not in shell.kernel.kernel_info.get(
             "supported_features", ()
@@ -127,7 +129,11 @@ class Panel:
                 self._hellos.append(id)
                 self._wake.set()
                 return
-            answer["result"] = self._operations.run(op, args)
+            if op == "watch":
+                self._resources.watch(opened.comm_id, bool(args["on"]))
+                answer["result"] = None
+            else:
+                answer["result"] = self._operations.run(op, args)
         except JaxClusterError as error:
             answer["error"] = str(error)
         except Exception as error:
@@ -154,7 +160,10 @@ class Panel:
     def _run(self) -> None:
         while True:
             turn_at = self._turn_at if self._news else math.inf
-            left = min(turn_at, self._look_at, self._repeat_at) - time.monotonic()
+            times = [turn_at, self._look_at, self._repeat_at]
+            if self._pages:
+                times.append(self._resources.due)
+            left = min(times) - time.monotonic()
             self._wake.wait(None if left == math.inf else max(0.0, left))
             self._wake.clear()
             try:
@@ -165,6 +174,7 @@ class Panel:
             except Exception:
                 self._log.exception("jaxcluster's panel")
                 self._turn_at = self._look_at = time.monotonic() + IDLE_S
+                self._resources.due = self._look_at
                 self._repeat_at = math.inf
             if self._closed:
                 return
@@ -195,6 +205,8 @@ class Panel:
             self._look_at = last + (BUSY_S if self._model.is_busy else IDLE_S)
         else:
             self._look_at = math.inf
+        if self._pages and time.monotonic() >= self._resources.due:
+            self._resources.step(self._model.current, self._pages)
 
     def _send(self, answer: dict[str, Any]) -> None:
         try:

@@ -63,6 +63,11 @@ class Model:
     _records_at: float = 0.0
     _records_of: list[int] = field(default_factory=list)
 
+    @property
+    def current(self) -> Cluster | None:
+        """The cluster that this kernel uses now."""
+        return _current()
+
     def look(self, timeout_s: float) -> None:
         """Ask the ranks of the current cluster what they do, for so long at most."""
         current = _current()

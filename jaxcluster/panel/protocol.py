@@ -15,9 +15,12 @@ PROTOCOL = 1
 EVENTS = "jaxcluster.events"
 EVENTS_ID = "jaxcluster-events"
 RPC = "jaxcluster.rpc"
+RESOURCES_ID = "jaxcluster-resources"  # of a display that no notebook has
+RESOURCES_MIME = "application/vnd.jaxcluster.resources+json"
 
 OPERATIONS = (
     "hello",
+    "watch",
     "auto",
     "start",
     "attach",
@@ -194,6 +197,33 @@ class Cell:
     ended: int | None = None
     now: int = 0
     type: str = "cell"
+
+
+# --------------------------------------------------------------------------- resources
+
+
+@dataclass(frozen=True)
+class Series:
+    """One rank's samples, oldest first: percents of a processor and of its GPUs, and bytes."""
+
+    rank: int
+    cpu: list[int | None]
+    rss: list[int]
+    gpu: list[int | None]
+    gpu_used: list[int]
+    gpu_total: int = 0
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the ranks of a cluster use. ``whole``: it takes the place of all that was known."""
+
+    now: int
+    cluster: str
+    ranks: list[Series]
+    whole: bool
+    every: int
+    type: str = "resources"
 
 
 def plain(message: Any) -> Any:

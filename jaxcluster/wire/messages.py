@@ -305,6 +305,34 @@ class RankState:
     paused: str = ""
 
 
+@dataclass(frozen=True)
+class GpuUse:
+    """One GPU: its name as in CUDA_VISIBLE_DEVICES, and what all processes on it use of it.
+
+    ``percent`` of the time it computed; None where that is not told.
+    """
+
+    name: str
+    percent: float | None
+    used_nbytes: int
+    total_nbytes: int
+
+
+@dataclass(frozen=True)
+class RankResources:
+    """What a rank's process has used so far, and uses now.
+
+    ``at_s`` is a clock of its own, ``cpu_s`` the time on processors of all its threads since it
+    began. ``gpus`` is empty where there is none, or no ``nvidia-ml-py``.
+    """
+
+    rank: int
+    at_s: float
+    cpu_s: float
+    rss_nbytes: int
+    gpus: list[GpuUse] = field(default_factory=list)
+
+
 # --------------------------------------------------------------------------- values
 
 

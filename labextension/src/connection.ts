@@ -9,17 +9,22 @@
 import type { ISessionContext } from '@jupyterlab/apputils';
 import { KernelMessage, type Kernel } from '@jupyterlab/services';
 import { UUID } from '@lumino/coreutils';
+import { DisposableDelegate, type IDisposable } from '@lumino/disposable';
 import { Signal } from '@lumino/signaling';
 import * as model from './model';
 import {
   EVENTS,
   EVENTS_ID,
   PROTOCOL,
+  RESOURCES_ID,
+  RESOURCES_MIME,
   RPC,
   type IAnswer,
   type ICell,
   type IOperations,
   type IRequest,
+  type IResources,
+  type ISeries,
   type IState,
   type Message,
   type Operation
@@ -57,6 +62,11 @@ export class Link implements ILink {
   private line: Line | null = null;
   readonly stateChanged = new Signal<this, void>(this);
   readonly cellChanged = new Signal<this, string>(this);
+  readonly resourcesChanged = new Signal<this, void>(this);
+  /** How many show what the ranks use. */
+  private watchers = 0;
+  /** What the kernel's side was told of that. */
+  private watched = false;
   isDisposed = false;
 
   constructor(private readonly context: ISessionContext) {
@@ -79,6 +89,28 @@ export class Link implements ILink {
 
   get clockOffset(): number {
     return this.known.clockOffset ?? 0;
+  }
+
+  get resources(): ReadonlyMap<number, ISeries> {
+    return this.known.resources;
+  }
+
+  watchResources(): IDisposable {
+    this.watchers += 1;
+    this.tellWatching();
+    return new DisposableDelegate(() => {
+      this.watchers -= 1;
+      this.tellWatching();
+    });
+  }
+
+  /** Tell the kernel's side, once it is met, whether anybody looks. */
+  private tellWatching(): void {
+    const on = this.watchers > 0;
+    if (on !== this.watched && this.line?.open && this.known.state) {
+      this.watched = on;
+      this.call('watch', { on }).catch(() => (this.watched = false));
+    }
   }
 
   async call<O extends Operation>(
@@ -189,6 +221,7 @@ export class Link implements ILink {
 
   /** The kernel is out of reach, or has ended and all that it kept for us too. */
   private drop(): void {
+    this.watched = false;
     this.line?.dispose();
     this.line = null;
   }
@@ -224,11 +257,19 @@ export class Link implements ILink {
         );
       }
       this.become(model.greeted(this.known, answer, Date.now()));
+      this.tellWatching();
     }
   }
 
   /** Every message of the kernel; those on the events comm are ours. */
   private hear(_: ISessionContext, message: KernelMessage.IMessage): void {
+    if (KernelMessage.isUpdateDisplayDataMsg(message)) {
+      if (message.content.transient.display_id === RESOURCES_ID) {
+        const used = message.content.data[RESOURCES_MIME] as unknown as IResources;
+        this.become(model.reduce(this.known, used, Date.now()));
+      }
+      return;
+    }
     if (!KernelMessage.isCommMsgMsg(message) || message.content.comm_id !== EVENTS_ID) {
       return;
     }
@@ -249,6 +290,9 @@ export class Link implements ILink {
     this.known = after;
     if (before.state !== after.state) {
       this.stateChanged.emit();
+    }
+    if (before.resources !== after.resources) {
+      this.resourcesChanged.emit();
     }
     for (const id of model.changedCells(before, after)) {
       this.cellChanged.emit(id);

@@ -15,6 +15,9 @@ export const PROTOCOL = 1;
 export const EVENTS = 'jaxcluster.events';
 export const EVENTS_ID = 'jaxcluster-events';
 export const RPC = 'jaxcluster.rpc';
+/** What the ranks use comes as an update of a display that no notebook has: see panel/resources.py. */
+export const RESOURCES_ID = 'jaxcluster-resources';
+export const RESOURCES_MIME = 'application/vnd.jaxcluster.resources+json';
 export const SHARDS_MIME = 'application/vnd.jaxcluster.shards+json';
 
 // ------------------------------------------------------------------------------------- the state
@@ -187,12 +190,39 @@ export interface ICell {
   ranks: ICellRank[];
 }
 
+// --------------------------------------------------------------------------------------- resources
+
+/** One rank's samples, oldest first: percents of a processor and of its GPUs' time, and bytes. */
+export interface ISeries {
+  rank: number;
+  cpu: (number | null)[];
+  rss: number[];
+  gpu: (number | null)[];
+  gpu_used: number[];
+  /** 0 where there is no GPU, or nothing is known of it. */
+  gpu_total: number;
+}
+
+/** What the ranks of a cluster use. */
+export interface IResources {
+  type: 'resources';
+  now: number;
+  cluster: string;
+  ranks: ISeries[];
+  /** Whether it takes the place of all that was known; else it comes after that. */
+  whole: boolean;
+  /** Milliseconds between two samples. */
+  every: number;
+}
+
 // ------------------------------------------------------------------------- requests and answers
 
 /** What is asked, with what comes back. Errors come back as texts that say what to do next. */
 export interface IOperations {
   /** Everything, also when nothing has changed. `client` is this page's; an older one of it is dropped. */
   hello: { args: { client: string }; result: { state: IState; cells: ICell[] } };
+  /** Whether this page shows what the ranks use. Then it is sent, every 2 s. */
+  watch: { args: { on: boolean }; result: null };
   /** `restore`: the notebook says that it was on; that counts only if nobody has switched since. */
   auto: { args: { on: boolean; restore?: boolean }; result: null };
   /** `line` is what would follow `%jaxcluster start`. The result is the one line that it ends in. */
@@ -256,4 +286,4 @@ export interface IAnswer {
   error?: string;
 }
 
-export type Message = IState | ICell | IAnswer;
+export type Message = IState | ICell | IAnswer | IResources;

@@ -4,7 +4,7 @@ import { Token } from '@lumino/coreutils';
 import type { IDisposable } from '@lumino/disposable';
 import type { ISignal } from '@lumino/signaling';
 import type { NotebookPanel } from '@jupyterlab/notebook';
-import type { ICell, IOperations, IState, Operation } from './protocol';
+import type { ICell, IOperations, ISeries, IState, Operation } from './protocol';
 
 /** One notebook's kernel as this extension sees it. Made by connection.ts, one for each notebook panel. */
 export interface ILink extends IDisposable {
@@ -16,6 +16,11 @@ export interface ILink extends IDisposable {
   readonly stateChanged: ISignal<ILink, void>;
   /** One cell has changed: its id. '' when all have (after a reload or a kernel restart). */
   readonly cellChanged: ISignal<ILink, string>;
+  /** What each rank used in the last minutes, while somebody watches it. */
+  readonly resources: ReadonlyMap<number, ISeries>;
+  readonly resourcesChanged: ISignal<ILink, void>;
+  /** Have `resources` kept fresh until what is returned is disposed of. */
+  watchResources(): IDisposable;
   /** What to add to Date.now() to get the kernel's clock, in milliseconds. */
   readonly clockOffset: number;
   /**

@@ -17,6 +17,7 @@ from helpers import until
 
 from jaxcluster import cluster, panel, wire
 from jaxcluster.cluster import events, handle
+from jaxcluster.cluster.resources import Meter, sample_of
 from jaxcluster.errors import ClusterExists
 from jaxcluster.model import findings
 from jaxcluster.model.outputs import CellRecord, RankRecord
@@ -25,6 +26,7 @@ from jaxcluster.panel import Panel, protocol
 from jaxcluster.panel.model import KEPT_CELLS, KEPT_RECORDS, Model
 from jaxcluster.panel.operations import MOST_CHARS, Operations, notebook_outputs
 from jaxcluster.panel.poller import RSS_STEP, RankPoller, waiting
+from jaxcluster.panel.resources import ResourceFeed
 from jaxcluster.records.registry import ClusterRecord
 
 # ------------------------------------------------------------------------------ clusters and cells
@@ -35,8 +37,14 @@ class Link:
 
     def __init__(self, states: dict[int, wire.RankState], n: int) -> None:
         self.states, self.ranks = states, list(range(n))
+        self.uses: dict[int, wire.RankResources] = {}
 
     def request_each(self, bodies: dict[int, Any], op: str, sink: Any) -> list[str]:
+        if op == "resources":
+            for rank in self.uses:
+                body = dataclasses.asdict(self.uses[rank])
+                sink.put(types.SimpleNamespace(rank=rank, op="reply", body=body))
+            return []
         assert op == "state"
         for rank in bodies:
             if rank in self.states:
@@ -375,6 +383,103 @@ def test_outputs_are_those_of_a_notebook() -> None:
     assert died["evalue"] == "rank 1 died: killed by SIGKILL"
 
 
+# --------------------------------------------------------------------------------------- resources
+
+
+def uses(at_s: float, cpu_s: float, *gpus: wire.GpuUse) -> wire.RankResources:
+    return wire.RankResources(0, at_s, cpu_s, 100 << 20, list(gpus))
+
+
+def test_a_share_of_a_processor_takes_two_readings() -> None:
+    gpus = (wire.GpuUse("0", 80.0, 3, 10), wire.GpuUse("1", 40.0, 4, 10))
+    first = sample_of(None, uses(10.0, 5.0), 1)
+    assert (first.cpu, first.gpu, first.gpu_total_nbytes) == (None, None, 0)
+    second = sample_of(uses(10.0, 5.0), uses(12.0, 8.0, *gpus), 2)
+    assert (second.cpu, second.gpu) == (150.0, 60.0)
+    assert (second.gpu_used_nbytes, second.gpu_total_nbytes) == (7, 20)
+    part = sample_of(None, uses(1.0, 1.0, wire.GpuUse("MIG-1", None, 3, 10)), 3)
+    assert (part.gpu, part.gpu_used_nbytes) == (None, 3)
+
+
+def test_an_answer_that_is_late_is_in_the_next_look(running: Running) -> None:
+    meter = Meter(running.link)  # type: ignore[arg-type]
+    running.link.uses = {}
+    assert meter.look(0) == {}
+    running.link.uses = {0: uses(1.0, 1.0)}
+    assert list(meter.look(0)) == [0]
+    running.link.uses = {0: uses(2.0, 1.25)}
+    assert meter.look(0)[0].cpu == 25.0
+    assert [one.cpu for one in meter.history[0]] == [None, 25.0]
+
+
+class FakeKernel:
+    """Stands for ipykernel's, and keeps what is sent."""
+
+    ident, iopub_socket = "k", None
+
+    def __init__(self) -> None:
+        self.session = self
+        self.sent: list[dict[str, Any]] = []
+
+    def msg_header(self, msg_type: str) -> dict[str, Any]:
+        return {"msg_type": msg_type}
+
+    def send(self, socket: Any, msg_type: str, content: Any, parent: Any, ident: bytes) -> None:
+        data = content["data"][protocol.RESOURCES_MIME]
+        self.sent.append({"type": msg_type, "parent": parent["header"]["msg_type"], "data": data})
+
+
+def test_resources_are_sent_while_a_page_shows_them_and_the_first_time_whole(
+    running: Running,
+) -> None:
+    kernel = FakeKernel()
+    feed = ResourceFeed(kernel)
+    for second in range(3):
+        running.link.uses = {0: uses(second, 0.5 * second)}
+        feed.step(running, ["p"])  # type: ignore[arg-type]
+    assert kernel.sent == []
+    feed.watch("p", True)
+    assert feed.due == 0.0  # at once
+    for second in (3, 4):
+        running.link.uses = {0: uses(second, 0.5 * second)}
+        feed.step(running, ["p"])  # type: ignore[arg-type]
+    first, second = (sent["data"] for sent in kernel.sent)
+    assert (first["whole"], second["whole"]) == (True, False)
+    assert first["ranks"][0]["cpu"] == [None, 50, 50, 50]
+    assert second["ranks"][0]["cpu"] == [50]
+    feed.step(running, [])  # type: ignore[arg-type]  # the page is gone, and said nothing
+    feed.watch("q", True)
+    feed.watch("q", False)
+    feed.step(running, ["q"])  # type: ignore[arg-type]
+    assert len(kernel.sent) == 2
+
+
+def test_new_ranks_begin_anew(running: Running) -> None:
+    kernel = FakeKernel()
+    feed = ResourceFeed(kernel)
+    feed.watch("p", True)
+    running.link.uses = {0: uses(1.0, 1.0)}
+    feed.step(running, ["p"])  # type: ignore[arg-type]
+    running.link = Link({}, 4)
+    running.link.uses = {0: uses(9.0, 0.1)}
+    feed.step(running, ["p"])  # type: ignore[arg-type]
+    feed.step(None, ["p"])
+    assert [sent["data"]["whole"] for sent in kernel.sent] == [True, True]
+    assert kernel.sent[1]["data"]["ranks"][0]["cpu"] == [None]
+
+
+def test_jupyters_server_does_not_take_them_for_activity(running: Running) -> None:
+    services = pytest.importorskip("jupyter_server.services.kernels.kernelmanager")
+    untracked = services.MappingKernelManager.class_traits()["untracked_message_types"].default()
+    kernel = FakeKernel()
+    feed = ResourceFeed(kernel)
+    feed.watch("p", True)
+    running.link.uses = {0: uses(1.0, 1.0)}
+    feed.step(running, ["p"])  # type: ignore[arg-type]
+    (sent,) = kernel.sent
+    assert {sent["type"], sent["parent"]} <= set(untracked)
+
+
 # --------------------------------------------------------------------------------------- incidents
 
 
@@ -607,7 +712,7 @@ def test_an_interrupt_that_no_cell_hears_goes_to_the_ranks(running: Running) -> 
 
 def test_every_operation_has_a_handler() -> None:
     missing = [op for op in protocol.OPERATIONS if not hasattr(Operations, f"_{op}")]
-    assert missing == ["hello"]  # the panel's own
+    assert missing == ["hello", "watch"]  # the panel's own
 
 
 def test_of_two_starts_that_pages_ask_for_at_once_one_is_refused() -> None:

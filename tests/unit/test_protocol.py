@@ -24,6 +24,8 @@ from jaxcluster.panel.protocol import (
     Place,
     Rank,
     Report,
+    Resources,
+    Series,
     State,
     Timeline,
     plain,
@@ -104,8 +106,20 @@ CELL = Cell(
     now=NOW,
 )
 
+RESOURCES = Resources(
+    now=NOW,
+    cluster="main",
+    ranks=[
+        Series(0, [None, 12], [512 << 20, 512 << 20], [None, None], [0, 0]),
+        Series(1, [None, 104], [496 << 20, 496 << 20], [80, 85], [2 << 30, 2 << 30], 80 << 30),
+    ],
+    whole=True,
+    every=2000,
+)
+
 REQUESTS: dict[str, dict[str, Any]] = {
     "hello": {"client": "3f2a"},
+    "watch": {"on": True},
     "auto": {"on": True},
     "start": {"line": "-n 4 --devices-per-process 2"},
     "attach": {"name": "exp1"},
@@ -128,6 +142,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 RESULTS: dict[str, Any] = {
     "hello": {"state": STATE, "cells": [CELL]},
+    "watch": None,
     "auto": None,
     "start": "Cluster 'main': ranks 0-3, 2 cpu devices per rank (8 in all, cpu), ready in 2.1 s.",
     "attach": "Cluster 'exp1': ranks 0, 1, 1 cuda device per rank (2 in all, H200).",
@@ -176,6 +191,7 @@ EXAMPLES = {
     "state": plain(STATE),
     "state_without_cluster": plain(State("0.1.0", NOW)),
     "cell": plain(CELL),
+    "resources": plain(RESOURCES),
     "requests": [
         {"id": f"3f2a:{number}", "op": op, "args": args}
         for number, (op, args) in enumerate(REQUESTS.items(), 1)
@@ -219,7 +235,21 @@ def interface(name: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "message",
-    [Rank, Cluster, Place, Launch, Lane, Timeline, Report, State, CellRank, Cell, VariableInfo],
+    [
+        Rank,
+        Cluster,
+        Place,
+        Launch,
+        Lane,
+        Timeline,
+        Report,
+        Resources,
+        Series,
+        State,
+        CellRank,
+        Cell,
+        VariableInfo,
+    ],
 )
 def test_the_fields_are_those_of_typescript(message: type) -> None:
     name = f"I{message.__name__.removesuffix('Info')}"
@@ -230,7 +260,9 @@ def test_the_operations_are_those_of_typescript() -> None:
     assert tuple(interface("IOperations")) == protocol.OPERATIONS
 
 
-@pytest.mark.parametrize("name", ["PROTOCOL", "EVENTS", "EVENTS_ID", "RPC"])
+@pytest.mark.parametrize(
+    "name", ["PROTOCOL", "EVENTS", "EVENTS_ID", "RPC", "RESOURCES_ID", "RESOURCES_MIME"]
+)
 def test_the_names_are_those_of_typescript(name: str) -> None:
     found = re.search(rf"export const {name} = '?([^';]+)'?;", TYPESCRIPT.read_text())
     assert found is not None

@@ -155,6 +155,54 @@ export function placeOf(rank: Pick<IRank, 'cell' | 'line'>, trans: Trans): strin
   return rank.line === null ? `[${rank.cell}]` : trans.__('[%1] line %2', rank.cell, rank.line);
 }
 
+/** Devices in short, as JAX numbers them: ["cpu:0", "cpu:1", "cpu:4"] is "cpu 0-1,4". */
+export function devicesText(devices: readonly string[]): string {
+  const platforms = new Map<string, number[]>();
+  for (const device of devices) {
+    const [platform, id] = device.split(':');
+    platforms.set(platform, [...(platforms.get(platform) ?? []), Number(id)]);
+  }
+  return [...platforms].map(([platform, ids]) => `${platform} ${rangesText(ids)}`).join(', ');
+}
+
+/** [0, 1, 2, 5] is "0-2,5". */
+export function rangesText(numbers: readonly number[]): string {
+  const runs: [number, number][] = [];
+  for (const n of [...numbers].sort((a, b) => a - b)) {
+    const run = runs[runs.length - 1];
+    if (run && n === run[1] + 1) {
+      run[1] = n;
+    } else {
+      runs.push([n, n]);
+    }
+  }
+  return runs.map(([a, b]) => (a === b ? `${a}` : `${a}-${b}`)).join(',');
+}
+
+/** Ranks in another state than most, first the ones to look at; then the others. */
+export function oddFirst<R extends { rank: number; status: Status }>(ranks: readonly R[]): R[] {
+  const counts = countStatuses(ranks);
+  const usual = [...counts].sort(([, a], [, b]) => b - a)[0]?.[0];
+  const order = new Map(counts.map(([status], at) => [status, at]));
+  const key = ({ status }: R) => (status === usual ? counts.length : order.get(status)!);
+  return [...ranks].sort((a, b) => key(a) - key(b) || a.rank - b.rank);
+}
+
+/** The one thing to do now; null where nothing is called for. */
+export function primaryOf(state: IState): 'start' | 'interrupt' | 'resync' | 'restart' | null {
+  if (state.current === null || !state.ranks.length) {
+    return 'start';
+  }
+  const any = (...wanted: RankStatus[]) => state.ranks.some(({ status }) => wanted.includes(status));
+  if (any('running', 'waiting', 'interrupted')) {
+    return 'interrupt';
+  }
+  if (any('dead', 'silent')) {
+    return 'restart';
+  }
+  return any('diverged') || state.report?.open ? 'resync' : null;
+}
+
 /** The current cluster of a state; null while there is none. */
 export function currentCluster(state: IState): ICluster | null {
   return state.clusters.find(cluster => cluster.name === state.current) ?? null;

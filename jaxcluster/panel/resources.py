@@ -1,0 +1,102 @@
+"""What the ranks use, over time, for the pages that show it.
+
+A page that shows it wants it fresh, and a kernel whose ranks are idle must look idle to whatever
+culls those. Jupyter's server takes any message of a kernel for a sign that somebody uses it, but
+those of types that it does not track, in answer to others that it does not track either
+(``MappingKernelManager.untracked_message_types``). So this is no comm's message but one of
+``update_display_data``, for a display that nobody has, in answer to a ``kernel_info_request``.
+Frontends pass it by; the extension hears it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jaxcluster.cluster import Cluster
+from jaxcluster.cluster.resources import Meter, Sample
+from jaxcluster.panel import protocol
+
+EVERY_S = 2.0  # between two samples
+WAIT_S = 0.3  # for the ranks' answers; later ones are not lost
+
+
+class ResourceFeed:
+    """Measures while there is a page, and sends what it has measured while one shows it.
+
+    Used by the panel's thread alone, except ``watch`` and ``forget``.
+
+    Attributes:
+      due: when it wants to be stepped next, by ``time.monotonic``.
+    """
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+        self._meter: Meter | None = None
+        self._watching: set[str] = set()
+        self._whole = False  # some page knows nothing of what was before
+        self.due = 0.0
+
+    def watch(self, page: str, on: bool) -> None:
+        """A page shows it from now on, or does not any more. Any thread."""
+        if on:
+            self._watching.add(page)
+            self._whole, self.due = True, 0.0
+        else:
+            self._watching.discard(page)
+
+    def step(self, current: Cluster | None, pages: Iterable[str]) -> None:
+        """Measure, and send it to whoever looks."""
+        self.due = time.monotonic() + EVERY_S
+        self._watching &= set(pages)
+        if current is None or current.closed:
+            self._meter = None
+            return
+        if self._meter is None or self._meter.link is not current.link:
+            self._meter, self._whole = Meter(current.link), True
+            # A share of a processor takes two readings: the second comes soon.
+            self.due = time.monotonic() + EVERY_S / 4
+        new = self._meter.look(WAIT_S)
+        if not self._watching:
+            return
+        whole, self._whole = self._whole, False
+        shown = self._meter.history if whole else {rank: [one] for rank, one in new.items()}
+        self._send(message(current.name, shown, whole))
+
+    def _send(self, resources: protocol.Resources) -> None:
+        session, kernel = self._kernel.session, self._kernel
+        session.send(
+            kernel.iopub_socket,
+            "update_display_data",
+            {
+                "data": {protocol.RESOURCES_MIME: protocol.plain(resources)},
+                "metadata": {},
+                "transient": {"display_id": protocol.RESOURCES_ID},
+            },
+            parent={"header": session.msg_header("kernel_info_request")},
+            ident=f"kernel.{kernel.ident}.update_display_data".encode(),
+        )
+
+
+def message(name: str, samples: Mapping[int, Iterable[Sample]], whole: bool) -> protocol.Resources:
+    """These samples as a page gets them: whole percents, and a list for each quantity."""
+    series = []
+    for rank, found in sorted(samples.items()):
+        own = list(found)
+        series.append(
+            protocol.Series(
+                rank,
+                [_percent(one.cpu) for one in own],
+                [one.rss_nbytes for one in own],
+                [_percent(one.gpu) for one in own],
+                [one.gpu_used_nbytes for one in own],
+                own[-1].gpu_total_nbytes if own else 0,
+            )
+        )
+    now = time.time_ns() // 1_000_000
+    return protocol.Resources(now, name, series, whole, int(EVERY_S * 1000))
+
+
+def _percent(value: float | None) -> int | None:
+    return None if value is None else round(value)

@@ -1,0 +1,87 @@
+"""What NVML says, by a library that stands for it."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from jaxcluster import wire
+from jaxcluster.engine.resources import own_gpus
+from jaxcluster.host import gpus
+from jaxcluster.wire import GpuUse
+
+
+class NVMLError(Exception):
+    """As pynvml has it."""
+
+
+def fake(**more: Any) -> types.SimpleNamespace:
+    def handle(index: int) -> str:
+        if index > 1:
+            raise NVMLError("not found")
+        return f"card {index}"
+
+    def rates(card: str) -> Any:
+        if card.startswith("MIG"):
+            raise NVMLError("not supported")
+        return types.SimpleNamespace(gpu=37)
+
+    found = {
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetHandleByIndex": handle,
+        "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
+        "nvmlDeviceGetMemoryInfo": lambda card: types.SimpleNamespace(used=3, total=8),
+        "nvmlDeviceGetUtilizationRates": rates,
+    }
+    return types.SimpleNamespace(**{**found, **more})
+
+
+@pytest.fixture(autouse=True)
+def unopened(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(gpus, "_nvml", [])
+    yield
+
+
+def test_each_visible_card_is_read_and_one_that_is_lost_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", fake())
+    assert gpus.gpu_uses(["1", "MIG-a", "7"]) == [
+        GpuUse("1", 37.0, 3, 8),
+        GpuUse("MIG-a", None, 3, 8),
+    ]
+
+
+def test_without_the_library_or_a_driver_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert gpus.gpu_uses(["0"]) == []
+
+    tried = []
+
+    def no_driver() -> None:
+        tried.append(1)
+        raise NVMLError("driver not loaded")
+
+    monkeypatch.setattr(gpus, "_nvml", [])
+    monkeypatch.setitem(sys.modules, "pynvml", fake(nvmlInit=no_driver))
+    assert gpus.gpu_uses(["0"]) == gpus.gpu_uses(["0"]) == []
+    assert len(tried) == 1  # and is asked once
+
+
+def test_where_there_are_no_gpus_the_library_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", fake(nvmlInit=lambda: pytest.fail("opened")))
+    assert gpus.gpu_uses([]) == []
+
+
+def test_a_ranks_gpus_are_those_of_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-b,6")
+    devices = [
+        wire.DeviceInfo(8, "H200", "gpu", 1, local_hardware_id=1),
+        wire.DeviceInfo(9, "H200", "cuda", 1, local_hardware_id=2),
+    ]
+    assert own_gpus(devices) == ["GPU-b", "6"]
+    assert own_gpus([wire.DeviceInfo(0, "cpu", "cpu", 0, local_hardware_id=0)]) == []
