@@ -5,9 +5,13 @@ import { Dialog, InputDialog, showDialog } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import {
   fastForwardIcon,
+  historyIcon,
+  linkIcon,
+  listIcon,
   refreshIcon,
   runIcon,
   stopIcon,
+  textEditorIcon,
   type LabIcon
 } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
@@ -163,7 +167,7 @@ export function addCommands(parts: IParts): void {
     label: trans.__('Resync Ranks'),
     caption: trans.__('Bring the ranks back into lockstep, with their variables'),
     icon: fastForwardIcon,
-    isEnabled: hasCluster,
+    isEnabled: () => hasCluster() && isOutOfStep(state()),
     execute: async () => say(await linkOf(clusters).call('resync', {}))
   });
 
@@ -171,11 +175,12 @@ export function addCommands(parts: IParts): void {
     label: trans.__('Interrupt All Ranks'),
     caption: trans.__('Stop the running cell on every rank'),
     icon: stopIcon,
-    isEnabled: hasCluster,
+    isEnabled: () => hasCluster() && isBusy(state()),
     execute: () => linkOf(clusters).interrupt()
   });
 
   add(CommandIDs.attach, {
+    icon: linkIcon,
     label: trans.__('Attach to JAX Cluster…'),
     caption: trans.__('Use a cluster that runs already'),
     args: { name: { type: 'string', description: trans.__('Asked for when left out.') } },
@@ -274,6 +279,7 @@ export function addCommands(parts: IParts): void {
   };
 
   add(CommandIDs.logs, {
+    icon: textEditorIcon,
     label: trans.__('Show Log of a Rank…'),
     caption: trans.__('The last lines that a rank has logged'),
     args: { rank: { type: 'number', description: trans.__('Asked for when left out.') } },
@@ -290,6 +296,7 @@ export function addCommands(parts: IParts): void {
   });
 
   add(CommandIDs.stacks, {
+    icon: listIcon,
     label: trans.__('Show Stacks'),
     caption: trans.__('Where every rank is just now'),
     isEnabled: hasCluster,
@@ -300,6 +307,7 @@ export function addCommands(parts: IParts): void {
   });
 
   add(CommandIDs.journal, {
+    icon: historyIcon,
     label: trans.__('Show Journal'),
     caption: trans.__('What every rank has launched'),
     isEnabled: hasCluster,
@@ -321,6 +329,16 @@ function linkOf(clusters: IClusters): ILink {
     throw new Error('No notebook is open.');
   }
   return clusters.current;
+}
+
+/** Whether some rank runs something: else there is nothing to interrupt. */
+function isBusy(state: IState | null): boolean {
+  return (state?.ranks ?? []).some(({ status }) => status !== 'idle' && status !== 'dead');
+}
+
+/** Whether something speaks against all ranks being in lockstep. */
+function isOutOfStep(state: IState | null): boolean {
+  return !!state?.report?.open || (state?.ranks ?? []).some(({ status }) => status !== 'idle');
 }
 
 /** The clusters that this notebook could be attached to. */

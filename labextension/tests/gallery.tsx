@@ -5,7 +5,7 @@ import { flushSync } from 'react-dom';
 import { createRoot, type Root } from 'react-dom/client';
 import golden from '../../tests/golden/panel.json';
 import shards from '../../tests/golden/shards-array.json';
-import type { ICell, ICellRank, ILaunch, IRank, IReport, IState, ITimeline, IVariable, RankStatus } from '../src/protocol';
+import type { ICell, ICellRank, ILaunch, IRank, IReport, ISeries, IState, ITimeline, IVariable, RankStatus } from '../src/protocol';
 import { Badges, OutputHead } from '../src/widgets/badges';
 import { Ticker } from '../src/widgets/clock';
 import { Inspector, type Shown } from '../src/widgets/inspector';
@@ -13,6 +13,7 @@ import { ReportView } from '../src/widgets/report';
 import { Sidebar } from '../src/widgets/sidebar';
 import { StartFields } from '../src/widgets/startFields';
 import { NO_OPTIONS } from '../src/widgets/startOptions';
+import type { ISamples } from '../src/widgets/resources';
 import { SpmdSwitch, StateChip, StatusItem } from '../src/widgets/toolbar';
 
 /** As a translator without a language does it. */
@@ -47,10 +48,50 @@ function many(n: number): IState {
   return { ...state, ranks, clusters: [{ ...state.clusters[0], num_processes: n }] };
 }
 
-function sidebar(shown: IState | null, notebook: string | null = 'train.ipynb'): JSX.Element {
+/** The same ranks on one host, of a long name. */
+const one = (shown: IState): IState => ({
+  ...shown,
+  ranks: shown.ranks.map(rank => ({ ...rank, host: 'a-node-with-a-long-name-0017.cluster.example' }))
+});
+
+/** What the ranks use, as if it had come over three minutes. */
+function samplesOf(n: number, gpus = false): ISamples & { push: () => void } {
+  const listeners = new Set<() => void>();
+  let all: ISeries[] = [];
+  let count = 0;
+  const push = () => {
+    count += 1;
+    all = Array.from({ length: n }, (_, rank): ISeries => {
+      const at = Array.from({ length: 60 }, (_, i) => i + count);
+      return {
+        rank,
+        cpu: at.map(i => (i < 2 + count ? null : Math.round(50 + 45 * Math.sin((i + rank) / 7)))),
+        rss: at.map(i => (400 + 2 * i) * 2 ** 20),
+        gpu: at.map(() => (gpus ? 80 : null)),
+        gpu_used: at.map(() => (gpus ? 60 * 2 ** 30 : 0)),
+        gpu_total: gpus ? 80 * 2 ** 30 : 0
+      };
+    });
+    listeners.forEach(listener => listener());
+  };
+  push();
+  return {
+    get: rank => all[rank],
+    all: () => all,
+    listen: listener => {
+      listeners.add(listener);
+      return () => listeners.delete(listener);
+    },
+    push
+  };
+}
+const noSamples = samplesOf(0);
+
+function sidebar(shown: IState | null, notebook: string | null = 'train.ipynb', samples: ISamples = noSamples): JSX.Element {
   const server = [{ id: 'x', name: 'left-behind', num_processes: 8, running: true }];
+  const openMenu = () => execute('menu');
   return (
-    <Sidebar {...{ notebook, state: shown, clockOffset, server, ticker, trans, execute }} load={() => execute('load')} />
+    <Sidebar {...{ notebook, state: shown, clockOffset, server, ticker, trans, execute, samples, openMenu }} load={() => execute('load')} />
   );
 }
 
@@ -140,7 +181,11 @@ const bar = (shown: IState | null) => (
 
 const widgets: { [name: string]: () => JSX.Element } = {
   'sidebar': () => sidebar(state),
-  'sidebar-16': () => sidebar(many(16)),
+  'sidebar-used': () => sidebar({ ...idle(3), spmd: true }, 'train.ipynb', samplesOf(3, true)),
+  'sidebar-idle': () => sidebar({ ...idle(2), report: null }, 'train.ipynb', samplesOf(2)),
+  'sidebar-diverged': () => sidebar({ ...idle(2), ranks: idle(2).ranks.map((rank, i) => ({ ...rank, status: i ? 'diverged' : 'idle' })) }),
+  'sidebar-16': () => sidebar(many(16), 'train.ipynb', samplesOf(16)),
+  'sidebar-64': () => sidebar(one(many(64)), 'train.ipynb', samplesOf(64)),
   'sidebar-256': () => sidebar(many(256)),
   'sidebar-no-notebook': () => sidebar(null, null),
   'sidebar-not-loaded': () => sidebar(null),
@@ -205,7 +250,7 @@ let root: Root | null = null;
     const folded = this.change(shown, clock, 'interrupted');
     const began = performance.now();
     view.querySelectorAll('details').forEach(host => (host.open = true));
-    while (view.querySelectorAll('.jxl-rank').length < n) {
+    while (view.querySelectorAll('.jxl-tile').length < n) {
       await new Promise(resolve => setTimeout(resolve));
     }
     document.body.getBoundingClientRect();

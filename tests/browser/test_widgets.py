@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -61,7 +62,7 @@ def asked(page: Any) -> list[Any]:
 
 def test_a_rank_is_a_row_that_says_where_it_is(widgets: Any) -> None:
     text = show(widgets, "sidebar").locator(".jxl-rank").first.inner_text()
-    for part in ("0", "waiting", "[7] line 3", "host-a · cpu:0, cpu:1", "512.0 MiB"):
+    for part in ("0", "waiting", "[7] line 3", "host-a", "cpu 0-1", "512.0 MiB"):
         assert part in text
     assert "killed by SIGKILL" in widgets.locator(".jxl-rank[data-status=dead]").inner_text()
 
@@ -74,14 +75,42 @@ def test_time_goes_on_by_itself(widgets: Any) -> None:
     )
 
 
-def test_what_a_button_does_is_a_command(widgets: Any) -> None:
-    view = show(widgets, "sidebar")
-    for name in ("Interrupt", "Resync", "Stacks", "Journal", "Arrays", "Restart …", "Stop …"):
-        view.get_by_role("button", name=name, exact=True).click()
-    assert [command for command, *_ in asked(widgets)] == [
-        f"jaxcluster:{name}"
-        for name in ("interrupt", "resync", "stacks", "journal", "inspect", "restart", "stop")
-    ]
+@pytest.mark.parametrize(
+    ("name", "primary", "command"),
+    [
+        ("sidebar", "Interrupt", "interrupt"),
+        ("sidebar-diverged", "Resync", "resync"),
+        ("sidebar-no-cluster", "Start a cluster …", "start"),
+        ("sidebar-idle", None, None),
+    ],
+)
+def test_there_is_one_thing_to_do_and_the_rest_is_in_a_menu(
+    widgets: Any, name: str, primary: str | None, command: str | None
+) -> None:
+    view = show(widgets, name)
+    found = view.locator(".jxl-mod-primary")
+    assert found.all_inner_texts() == ([primary] if primary else [])
+    if primary:
+        found.click()
+        assert asked(widgets) == [[f"jaxcluster:{command}"]]
+    if command != "start":
+        view.get_by_role("button", name="More actions").click()
+        assert asked(widgets)[-1] == ["menu"]
+    # A cluster is stopped in the list of clusters, and nowhere else.
+    assert view.get_by_role("button", name="Stop main").count() <= 1
+    assert view.get_by_role("button", name="Stop …").count() == 0
+
+
+def test_what_ranks_use_is_drawn_and_said(widgets: Any) -> None:
+    view = show(widgets, "sidebar-used")
+    row = view.locator(".jxl-rank").nth(1)
+    assert re.search(r"\d+ % CPU", row.inner_text())
+    assert "80 % GPU" in row.inner_text()
+    assert "60.0 GiB of 80.0 GiB" in row.inner_text()
+    paths = [p.get_attribute("d") for p in row.locator(".jxl-spark path").all()]
+    assert len(paths) == 4
+    assert all(path.startswith("M") and "NaN" not in path for path in paths)
+    assert re.search(r"[\d.]+ CPUs|\d+ % CPU", view.locator(".jxl-total").inner_text())
 
 
 def test_a_cluster_is_attached_and_stopped_by_its_name(widgets: Any) -> None:
@@ -101,7 +130,7 @@ def test_a_cluster_is_attached_and_stopped_by_its_name(widgets: Any) -> None:
 
 def test_arrow_keys_go_from_log_to_log_and_tab_leaves_them(widgets: Any) -> None:
     view = show(widgets, "sidebar")
-    view.get_by_role("button", name="Stop …", exact=True).focus()
+    view.get_by_role("button", name="More actions").focus()
     widgets.keyboard.press("Tab")
     for key in ("ArrowDown", "ArrowDown", "End", "ArrowUp", "Enter"):
         widgets.keyboard.press(key)
@@ -119,7 +148,7 @@ def test_arrow_keys_go_from_log_to_log_and_tab_leaves_them(widgets: Any) -> None
         ("sidebar-not-loaded", "%load_ext jaxcluster", "Insert this cell and run it"),
         ("sidebar-no-cluster", "This notebook has no cluster.", "Start a cluster …"),
         ("sidebar-starting", "starting: engines 3/4", None),
-        ("sidebar-hang", "Rank 0 waited in jnp.sum", "Show who waits where"),
+        ("sidebar-hang", "Rank 0 waited in jnp.sum", "Show who was where"),
     ],
 )
 def test_it_says_what_there_is_and_what_to_do(
@@ -132,14 +161,64 @@ def test_it_says_what_there_is_and_what_to_do(
         assert len(asked(widgets)) == 1
 
 
-def test_from_16_ranks_on_they_are_grouped_by_host(widgets: Any) -> None:
+def test_from_8_ranks_on_each_has_a_tile_the_odd_ones_first(widgets: Any) -> None:
+    view = show(widgets, "sidebar-64")
+    tiles = view.locator(".jxl-tile")
+    assert tiles.count() == 64
+    assert tiles.first.get_attribute("aria-label") == "rank 17: dead, killed by SIGKILL"
+    # Then those that wait, and then all that run.
+    assert tiles.nth(1).get_attribute("data-status") == "waiting"
+    assert tiles.last.get_attribute("data-rank") == "63"
+    detail = view.locator(".jxl-gridDetail")
+    assert "killed by SIGKILL" in detail.inner_text()  # of the first, while none is looked at
+    view.locator(".jxl-tile[data-rank='30']").hover()
+    assert detail.locator(".jxl-rank").get_attribute("data-rank") == "30"
+    assert "[7] line 3" in detail.inner_text()
+    view.locator(".jxl-tile[data-rank='40']").focus()
+    assert detail.locator(".jxl-rank").get_attribute("data-rank") == "40"
+    widgets.keyboard.press("Enter")
+    widgets.keyboard.press("Tab")
+    widgets.keyboard.press("Enter")
+    assert asked(widgets) == [["jaxcluster:logs", {"rank": 40}]]
+
+
+def test_64_ranks_leave_room_for_the_clusters_at_250_pixels(widgets: Any) -> None:
+    widgets.set_viewport_size({"width": 1000, "height": 700})
+    view = show(widgets, "sidebar-64")
+    widgets.evaluate("() => { document.getElementById('view').style.width = '250px'; }")
+    top = view.bounding_box()["y"]
+    clusters = view.locator(".jxl-clusters").bounding_box()
+    assert clusters["y"] + clusters["height"] - top < 700
+    assert view.locator(".jxl-sidebar").evaluate("s => s.scrollWidth <= s.clientWidth")
+    # A long name is cut in its middle.
+    name = view.locator(".jxl-gridDetail .jxl-middle")
+    assert name.get_attribute("title") == "a-node-with-a-long-name-0017.cluster.example"
+    assert name.locator(".jxl-tail").inner_text() == ".example"
+
+
+def test_arrow_keys_go_among_the_tiles_as_they_lie(widgets: Any) -> None:
+    view = show(widgets, "sidebar-64")
+    tiles = view.locator(".jxl-tile")
+    tiles.first.focus()
+    columns = widgets.evaluate(
+        "() => { const tiles = [...document.querySelectorAll('.jxl-tile')];"
+        " const top = tiles[0].getBoundingClientRect().top;"
+        " return tiles.filter(t => t.getBoundingClientRect().top === top).length; }"
+    )
+    for key, at in [("ArrowRight", 1), ("ArrowDown", 1 + columns), ("ArrowUp", 1), ("End", 63)]:
+        widgets.keyboard.press(key)
+        assert tiles.nth(at).evaluate("tile => tile === document.activeElement"), key
+    assert view.locator(".jxl-tile[tabindex='0']").count() == 1
+
+
+def test_several_hosts_have_tiles_of_their_own(widgets: Any) -> None:
     view = show(widgets, "sidebar-16")
     hosts = view.locator(".jxl-host")
     assert hosts.count() == 2
-    assert view.locator(".jxl-rank").count() == 16
+    assert view.locator(".jxl-tile").count() == 16
     assert "ranks 8-15" in hosts.nth(1).inner_text()
     hosts.nth(0).locator("summary").press("Enter")
-    widgets.wait_for_function("() => document.querySelectorAll('.jxl-rank').length === 8")
+    widgets.wait_for_function("() => document.querySelectorAll('.jxl-tile').length === 8")
     assert "7 running" in hosts.nth(0).locator("summary").inner_text()
 
 
@@ -150,8 +229,8 @@ def test_256_ranks_are_quick(widgets: Any) -> None:
     took = [widgets.evaluate("() => gallery.time(256)") for _ in range(5)]
     for what, limit in {"first": 50, "again": 50, "unfold": 150}.items():
         assert min(t[what] for t in took) < limit, took
-    # Few nodes: one rank's glyph, word, tone and tooltip, and what its host's summary counts.
-    assert 0 < took[0]["changed"] < 20, took
+    # Few nodes: one tile's glyph, words and tone, its place, and what its host's summary counts.
+    assert 0 < took[0]["changed"] < 30, took
 
 
 # ------------------------------------------------------------------------------- toolbar

@@ -65,7 +65,8 @@ def marks(page: LabPage) -> list[str | None]:
 
 
 def stop(page: LabPage) -> None:
-    page.page.locator(".jxl-sidebar").get_by_role("button", name="Stop …").click()
+    own = page.page.locator(".jxl-sidebar .jxl-clusters li", has_text="this notebook's")
+    own.get_by_role("button", name="Stop").click()
     confirm(page, "Stop")
     page.until_state("s.current === null", "the cluster is stopped")
 
@@ -468,6 +469,44 @@ def test_a_killed_kernel_has_no_cluster(page: LabPage) -> None:
     # The server sees it within some seconds and starts another one.
     page.until("window.jaxcluster.current.state === null", "the state is gone", 15 + BUSY_S)
     page.ready()
+
+
+# ------------------------------------------------------------------------------- resources, menu
+
+
+def test_what_ranks_use_is_shown_and_an_idle_kernel_looks_idle(page: LabPage) -> None:
+    page.open("used.ipynb", START)
+    page.do(0)
+    sidebar = show_sidebar(page)
+    until_ranks(page, ["idle", "idle"])
+    row = sidebar.locator(".jxl-rank").first
+    page.wait(lambda: "% CPU" in row.inner_text(), "its share of a processor")
+    assert row.locator(".jxl-spark").count() == 2
+    count = "window.jaxcluster.current.resources.get(0).cpu.length"
+    # More samples come, and the server does not take them for a use of the kernel.
+    page.wait(lambda: page.lab.api("kernels")[0]["execution_state"] == "idle", "it is idle")
+    (before,) = [k["last_activity"] for k in page.lab.api("kernels")]
+    many = int(page.page.evaluate(count)) + 3
+    page.until(f"{count} >= {many}", "three more samples")
+    (after,) = [k["last_activity"] for k in page.lab.api("kernels")]
+    assert after == before
+    # What nobody looks at is not sent.
+    page.command("application:toggle-right-area")
+    sidebar.wait_for(state="hidden")
+    page.page.wait_for_timeout(500)
+    few = page.page.evaluate(count)
+    page.page.wait_for_timeout(5000)
+    assert page.page.evaluate(count) <= few + 1
+    # The menu has what can be done now.
+    show_sidebar(page)
+    sidebar.get_by_role("button", name="More actions").click()
+    items = page.page.locator(".jxl-menu .lm-Menu-itemLabel")
+    items.first.wait_for()
+    named = [text for text in items.all_inner_texts() if text]
+    assert "Show Stacks" in named
+    assert "Restart Ranks…" in named
+    assert not {"Interrupt All Ranks", "Resync Ranks"} & set(named)
+    page.page.keyboard.press("Escape")
 
 
 # ------------------------------------------------------------------------------- arrays

@@ -54,6 +54,6 @@ def test_cells_switch_and_sidebar_work(page_7: LabPage) -> None:
     at(".jxl-sidebar .jxl-rank[data-status=idle]").nth(1).wait_for()
     page.do(3)
     at(".jp-OutputArea .jxc-tile").first.wait_for()
-    at(".jxl-sidebar").get_by_role("button", name="Stop …").click()
+    at(".jxl-sidebar").get_by_role("button", name="Stop main").click()
     at(".jp-Dialog").get_by_role("button", name="Stop", exact=True).click()
     page.until_state("s.current === null", "the cluster is stopped")

@@ -7,10 +7,33 @@ import { NotebookActions, type NotebookPanel } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import type { IDisposable } from '@lumino/disposable';
 import * as React from 'react';
-import { CommandIDs, IClusters, IServerClusters } from '../tokens';
+import { Menu } from '@lumino/widgets';
+import type { ISeries } from '../protocol';
+import { CommandIDs, IClusters, IServerClusters, type ILink } from '../tokens';
+import type { ISamples } from '../widgets/resources';
 import { icon } from '../icon';
 import { Sidebar } from '../widgets/sidebar';
 import { View } from '../widgets/view';
+
+/** What the menu has, of which it shows what can be done now. */
+const MENU = [
+  [CommandIDs.showReport, CommandIDs.stacks, CommandIDs.journal, CommandIDs.logs, CommandIDs.inspect],
+  [CommandIDs.interrupt, CommandIDs.resync, CommandIDs.restart]
+];
+
+/** The values of a map as a list that is a new one only if the map is. */
+function memo(get: () => ReadonlyMap<number, ISeries> | undefined): () => readonly ISeries[] {
+  let map: ReadonlyMap<number, ISeries> | undefined;
+  let list: readonly ISeries[] = [];
+  return () => {
+    const now = get();
+    if (now !== map) {
+      map = now;
+      list = [...(now?.values() ?? [])];
+    }
+    return list;
+  };
+}
 
 /** The sidebar "JAX clusters". */
 export const sidebar: JupyterFrontEndPlugin<void> = {
@@ -36,6 +59,34 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
       void NotebookActions.run(panel.content, panel.sessionContext);
     };
 
+    /** The link of the notebook that is shown. */
+    const samples: ISamples = {
+      get: rank => clusters.current?.resources.get(rank),
+      all: memo(() => clusters.current?.resources),
+      listen: listener => {
+        listeners.add(listener);
+        return () => listeners.delete(listener);
+      }
+    };
+    const listeners = new Set<() => void>();
+    const used = () => listeners.forEach(listener => listener());
+
+    const openMenu = (anchor: HTMLElement): void => {
+      const menu = new Menu({ commands: app.commands });
+      menu.addClass('jxl-menu');
+      // What can't be done now is not offered.
+      for (const group of MENU) {
+        const enabled = group.filter(command => app.commands.isEnabled(command));
+        if (enabled.length && menu.items.length) {
+          menu.addItem({ type: 'separator' });
+        }
+        enabled.forEach(command => menu.addItem({ command }));
+      }
+      const { left, bottom } = anchor.getBoundingClientRect();
+      menu.aboutToClose.connect(() => anchor.focus());
+      menu.open(left, bottom);
+    };
+
     const view = new View(ticker => {
       const panel = clusters.currentPanel;
       return React.createElement(Sidebar, {
@@ -46,6 +97,8 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
         ticker,
         trans,
         execute,
+        samples,
+        openMenu,
         load: panel ? load(panel) : null
       });
     });
@@ -57,12 +110,32 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
     view.node.setAttribute('aria-label', trans.__('JAX clusters'));
 
     clusters.changed.connect(() => view.update());
+    // What the ranks use is wanted of the notebook that is shown, while it can be seen.
+    let watched: ILink | null = null;
+    let watching: IDisposable | null = null;
+    let isVisible = false;
+    const watch = (): void => {
+      const seen = isVisible && document.visibilityState === 'visible';
+      const link = seen ? clusters.current : null;
+      if (link !== watched) {
+        watching?.dispose();
+        watched?.resourcesChanged.disconnect(used);
+        watched = link;
+        link?.resourcesChanged.connect(used);
+        watching = link?.watchResources() ?? null;
+        used();
+      }
+    };
+    clusters.changed.connect(watch);
+    document.addEventListener('visibilitychange', watch);
     server?.changed.connect(() => view.update());
     // The server is asked only while somebody looks.
-    let watching: IDisposable | null = null;
+    let asking: IDisposable | null = null;
     view.visibilityChanged.connect((_, visible) => {
-      watching?.dispose();
-      watching = visible ? (server?.watch() ?? null) : null;
+      asking?.dispose();
+      asking = visible ? (server?.watch() ?? null) : null;
+      isVisible = visible;
+      watch();
     });
 
     app.shell.add(view, 'right', { rank: 900, type: 'JAX clusters' });

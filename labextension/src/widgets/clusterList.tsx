@@ -5,6 +5,7 @@ import type { ICluster, IState } from '../protocol';
 import type { IServerCluster } from '../tokens';
 import { Button } from './parts';
 import { age, type Trans } from './labels';
+import { Middle } from './middle';
 
 /** A row: a cluster of the kernel's machine, or one of the server's that the kernel does not know. */
 export type Listed = { name: string; num_processes: number } & (
@@ -61,9 +62,7 @@ export function ClusterList(props: IClusterList): JSX.Element {
       {clusters.map(listed => (
         <li key={listed.name} data-cluster={listed.name}>
           <div className="jxl-line">
-            <span className="jxl-name" title={listed.name}>
-              {listed.name}
-            </span>
+            <Middle className="jxl-name" text={listed.name} />
             {marksOf(listed, trans).map(([word, meaning, tone]) => (
               <span key={word} className="jxl-mark" data-tone={tone} title={meaning}>
                 {word}

@@ -38,6 +38,8 @@ interface IButton {
   /** Its name for those who don't see what stands around it. */
   name?: string;
   danger?: boolean;
+  /** The one thing to do now. */
+  primary?: boolean;
   disabled?: boolean;
   onClick: () => void;
 }
@@ -46,7 +48,13 @@ export function Button(props: IButton): JSX.Element {
   return (
     <button
       type="button"
-      className={props.danger ? 'jxl-button jxl-mod-danger' : 'jxl-button'}
+      className={
+        props.primary
+          ? 'jxl-button jxl-mod-primary'
+          : props.danger
+            ? 'jxl-button jxl-mod-danger'
+            : 'jxl-button'
+      }
       title={props.title}
       aria-label={props.name}
       disabled={props.disabled}
@@ -75,6 +83,16 @@ export function Failure(props: { text: string }): JSX.Element {
   );
 }
 
+/** Of these, Tab stops at the wanted one alone. */
+export function stopAt(stops: readonly HTMLElement[], wanted: HTMLElement): void {
+  for (const stop of stops) {
+    const index = stop === wanted ? 0 : -1;
+    if (stop.tabIndex !== index) {
+      stop.tabIndex = index;
+    }
+  }
+}
+
 /**
  * A list with one stop for Tab, among whose elements that match `stops` the arrow keys, Home and End go.
  * The tabindex is kept in the page alone, so that a step redraws nothing.
@@ -85,20 +103,12 @@ export function Roving(
   const { stops, children, ...rest } = props;
   const box = React.useRef<HTMLDivElement>(null);
   const all = () => [...(box.current?.querySelectorAll<HTMLElement>(stops) ?? [])];
-  const stopAt = (wanted: HTMLElement) => {
-    for (const stop of all()) {
-      const index = stop === wanted ? 0 : -1;
-      if (stop.tabIndex !== index) {
-        stop.tabIndex = index;
-      }
-    }
-  };
   // Whatever comes and goes in it, one of them can be reached.
   React.useEffect(() => {
     const check = () => {
       const found = all();
       if (found.length && found.filter(stop => stop.tabIndex === 0).length !== 1) {
-        stopAt(found[0]);
+        stopAt(found, found[0]);
       }
     };
     check();
@@ -114,14 +124,14 @@ export function Roving(
       return;
     }
     const next = found[Math.max(0, Math.min(found.length - 1, to))];
-    stopAt(next);
+    stopAt(found, next);
     next.focus();
     event.preventDefault();
     event.stopPropagation();
   };
   const onFocus = (event: React.FocusEvent) => {
     if ((event.target as HTMLElement).matches(stops)) {
-      stopAt(event.target as HTMLElement);
+      stopAt(all(), event.target as HTMLElement);
     }
   };
   return (

@@ -1,15 +1,16 @@
-/** A cluster's ranks, a row each: what it does, where, since when, and what it holds. */
+/** A cluster's ranks: a row each, and from eight on a tile each. */
 
 import * as React from 'react';
-import { bytes, ranksText } from '../draw/shardview';
 import type { IRank } from '../protocol';
 import { Elapsed } from './clock';
-import { Counts, Roving, StatusMark } from './parts';
-import { countStatuses, placeOf, type Trans } from './labels';
+import { devicesText, placeOf, type Trans } from './labels';
+import { Middle } from './middle';
+import { Roving, StatusMark } from './parts';
+import { RankGrid } from './rankGrid';
+import { Resources } from './resources';
 
-/** From so many ranks on they are grouped by host; from so many on the groups start folded. */
-const GROUP_FROM = 16;
-const FOLD_FROM = 65;
+/** From so many ranks on each has a tile. */
+export const TILES_FROM = 8;
 
 interface IRankTable {
   ranks: readonly IRank[];
@@ -20,102 +21,47 @@ interface IRankTable {
 
 export function RankTable(props: IRankTable): JSX.Element {
   const { ranks, trans } = props;
-  const row = (rank: IRank, grouped: boolean) => (
-    <Row
-      key={rank.rank}
-      rank={rank}
-      grouped={grouped}
-      clockOffset={props.clockOffset}
-      trans={trans}
-      onLogs={props.onLogs}
-    />
-  );
+  if (ranks.length >= TILES_FROM) {
+    return <RankGrid {...props} />;
+  }
   return (
     <Roving stops=".jxl-log" className="jxl-ranks">
-      {ranks.length < GROUP_FROM ? (
-        <ul aria-label={trans.__('Ranks')}>{ranks.map(rank => row(rank, false))}</ul>
-      ) : (
-        byHost(ranks).map(([host, own]) => (
-          <Host key={host} host={host} ranks={own} open={ranks.length < FOLD_FROM} trans={trans}>
-            {() => own.map(rank => row(rank, true))}
-          </Host>
-        ))
-      )}
+      <ul aria-label={trans.__('Ranks')}>
+        {ranks.map(rank => (
+          <RankRow
+            key={rank.rank}
+            rank={rank}
+            clockOffset={props.clockOffset}
+            trans={trans}
+            onLogs={props.onLogs}
+          />
+        ))}
+      </ul>
     </Roving>
-  );
-}
-
-function byHost(ranks: readonly IRank[]): [string, IRank[]][] {
-  const hosts = new Map<string, IRank[]>();
-  for (const rank of ranks) {
-    const own = hosts.get(rank.host);
-    if (own) {
-      own.push(rank);
-    } else {
-      hosts.set(rank.host, [rank]);
-    }
-  }
-  return [...hosts];
-}
-
-interface IHost {
-  host: string;
-  ranks: IRank[];
-  open: boolean;
-  trans: Trans;
-  /** Its rows; not made while it is folded. */
-  children: () => JSX.Element[];
-}
-
-function Host(props: IHost): JSX.Element {
-  const { host, ranks, trans } = props;
-  const [open, setOpen] = React.useState(props.open);
-  const counts = countStatuses(ranks);
-  return (
-    <details
-      className="jxl-host"
-      open={open}
-      onToggle={event => setOpen(event.currentTarget.open)}
-    >
-      <summary>
-        <span className="jxl-name">{host || trans.__('host unknown')}</span>
-        <span className="jxl-dim">
-          {trans._n('rank %2', 'ranks %2', ranks.length, ranksText(ranks.map(({ rank }) => rank)))}
-        </span>
-        <span className="jxl-counts">
-          <Counts counts={counts} trans={trans} />
-        </span>
-      </summary>
-      {open && (
-        <ul aria-label={trans.__('Ranks of %1', host)}>{props.children()}</ul>
-      )}
-    </details>
   );
 }
 
 interface IRow {
   rank: IRank;
-  grouped: boolean;
+  /** Whether Tab stops at its log, which is no part of a list of logs then. */
+  alone?: boolean;
   clockOffset: number;
   trans: Trans;
   onLogs: (rank: number) => void;
 }
 
 /** Each state comes with new objects; a row is drawn again only if something in it is different. */
-const Row = React.memo(RankRow, (a, b) => {
+export const RankRow = React.memo(Row, (a, b) => {
   return (
     JSON.stringify(a.rank) === JSON.stringify(b.rank) &&
-    a.grouped === b.grouped &&
     a.onLogs === b.onLogs &&
     a.trans === b.trans &&
     (a.rank.since === null || a.clockOffset === b.clockOffset)
   );
 });
 
-function RankRow(props: IRow): JSX.Element {
-  const { rank, grouped, trans } = props;
-  const devices = rank.devices.join(', ');
-  const where = [grouped ? '' : rank.host, devices].filter(Boolean).join(' · ');
+function Row(props: IRow): JSX.Element {
+  const { rank, trans } = props;
   const name = trans.__('rank %1', rank.rank);
   return (
     <li className="jxl-rank" data-rank={rank.rank} data-status={rank.status}>
@@ -135,20 +81,21 @@ function RankRow(props: IRow): JSX.Element {
         )}
       </span>
       <span className="jxl-second">
-        <span className="jxl-where" title={where}>
-          {where}
+        <Middle className="jxl-where" text={rank.host} />
+        <span className="jxl-devices" title={trans.__('its devices, as JAX numbers them')}>
+          {devicesText(rank.devices)}
         </span>
-        <span title={trans.__('memory of its process')}>{rank.rss > 0 && bytes(rank.rss)}</span>
         <button
           type="button"
           className="jxl-button jxl-mod-quiet jxl-log"
-          tabIndex={-1}
+          tabIndex={props.alone ? 0 : -1}
           aria-label={trans.__('Log of rank %1', rank.rank)}
           onClick={() => props.onLogs(rank.rank)}
         >
           {trans.__('log')}
         </button>
       </span>
+      {rank.status !== 'dead' && <Resources rank={rank.rank} rss={rank.rss} trans={trans} />}
       {rank.note && <span className="jxl-note">{rank.note}</span>}
     </li>
   );

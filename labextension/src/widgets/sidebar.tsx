@@ -7,7 +7,9 @@ import { ClusterList, mergeClusters, type Listed } from './clusterList';
 import { TickerContext, type Ticker } from './clock';
 import { Busy, Button } from './parts';
 import { RankTable } from './rankTable';
-import { chipText, currentCluster, type Trans } from './labels';
+import { chipText, currentCluster, primaryOf, type Trans } from './labels';
+import { Middle } from './middle';
+import { SamplesContext, Total, type ISamples } from './resources';
 
 export interface ISidebar {
   /** The current notebook's name; null without a notebook. */
@@ -20,6 +22,10 @@ export interface ISidebar {
   trans: Trans;
   /** Everything that can be done is a command. */
   execute: (command: string, args?: { [key: string]: string | number }) => void;
+  /** What the ranks use. */
+  samples: ISamples;
+  /** Open the menu of all that can be done now, at a button. */
+  openMenu: (anchor: HTMLElement) => void;
   /** Insert a cell that loads jaxcluster, and run it; null where there is no notebook for it. */
   load: (() => void) | null;
 }
@@ -37,6 +43,7 @@ export function Sidebar(props: ISidebar): JSX.Element {
     );
   return (
     <TickerContext.Provider value={props.ticker}>
+      <SamplesContext.Provider value={props.samples}>
       <div className="jxl-sidebar">
         <section aria-label={trans.__('This notebook')}>
           <h2 title={props.notebook ?? ''}>{props.notebook ?? trans.__('This notebook')}</h2>
@@ -55,6 +62,7 @@ export function Sidebar(props: ISidebar): JSX.Element {
           />
         </section>
       </div>
+      </SamplesContext.Provider>
     </TickerContext.Provider>
   );
 }
@@ -93,6 +101,7 @@ function Notebook(props: ISidebar): JSX.Element {
       <div className="jxl-empty">
         <p>{trans.__('This notebook has no cluster.')}</p>
         <Button
+          primary
           label={trans.__('Start a cluster …')}
           onClick={() => execute(CommandIDs.start)}
         />
@@ -101,26 +110,27 @@ function Notebook(props: ISidebar): JSX.Element {
   }
   return (
     <>
-      <div className="jxl-line">
-        <span className="jxl-name">{cluster.name}</span>
+      <div className="jxl-line jxl-head">
+        <Middle className="jxl-name" text={cluster.name} />
         <span className="jxl-summary">{chipText({ ...state, progress: '' }, trans)}</span>
         {state.strict && (
           <span className="jxl-mark" title={trans.__('Each launch is checked on all ranks first')}>
             {trans.__('strict')}
           </span>
         )}
+        <Actions {...props} state={state} />
       </div>
       {state.progress && <Busy text={state.progress} />}
       {state.report?.open && (
         <div className="jxl-alarm">
           <p>{state.report.lines[0]}</p>
           <Button
-            label={trans.__('Show who waits where')}
+            label={trans.__('Show who was where')}
             onClick={() => execute(CommandIDs.showReport)}
           />
         </div>
       )}
-      <Actions {...props} />
+      {state.ranks.length > 1 && <Total trans={trans} />}
       <RankTable
         ranks={state.ranks}
         clockOffset={props.clockOffset}
@@ -131,46 +141,41 @@ function Notebook(props: ISidebar): JSX.Element {
   );
 }
 
-function Actions({ execute, trans }: ISidebar): JSX.Element {
+/** The one thing to do now, and a menu of all others: nothing in it does nothing. */
+function Actions(props: ISidebar & { state: IState }): JSX.Element {
+  const { execute, trans } = props;
+  const primary = primaryOf(props.state);
+  const words: Record<string, [label: string, title: string, command: string]> = {
+    interrupt: [
+      trans.__('Interrupt'),
+      trans.__('Stop what runs on all ranks; variables are kept'),
+      CommandIDs.interrupt
+    ],
+    resync: [
+      trans.__('Resync'),
+      trans.__('Bring the ranks back into lockstep'),
+      CommandIDs.resync
+    ],
+    restart: [
+      trans.__('Restart …'),
+      trans.__('New processes, with the variables or without'),
+      CommandIDs.restart
+    ]
+  };
+  const [label, title, command] = words[primary ?? ''] ?? [];
   return (
     <div className="jxl-buttons" role="group" aria-label={trans.__('Actions')}>
-      <Button
-        label={trans.__('Interrupt')}
-        title={trans.__('Stop what runs on all ranks; variables are kept')}
-        onClick={() => execute(CommandIDs.interrupt)}
-      />
-      <Button
-        label={trans.__('Resync')}
-        title={trans.__('Bring the ranks back into lockstep')}
-        onClick={() => execute(CommandIDs.resync)}
-      />
-      <Button
-        label={trans.__('Stacks')}
-        title={trans.__('Where every rank is now')}
-        onClick={() => execute(CommandIDs.stacks)}
-      />
-      <Button
-        label={trans.__('Journal')}
-        title={trans.__('The last launches, ranks side by side')}
-        onClick={() => execute(CommandIDs.journal)}
-      />
-      <Button
-        label={trans.__('Arrays')}
-        title={trans.__('Which device holds which part of which variable')}
-        onClick={() => execute(CommandIDs.inspect)}
-      />
-      <Button
-        label={trans.__('Restart …')}
-        title={trans.__('New processes, with the variables or without')}
-        danger
-        onClick={() => execute(CommandIDs.restart)}
-      />
-      <Button
-        label={trans.__('Stop …')}
-        title={trans.__('End all processes of this cluster')}
-        danger
-        onClick={() => execute(CommandIDs.stop)}
-      />
+      {label && <Button primary label={label} title={title} onClick={() => execute(command)} />}
+      <button
+        type="button"
+        className="jxl-button jxl-more"
+        aria-haspopup="menu"
+        aria-label={trans.__('More actions')}
+        title={trans.__('Stacks, launches, logs, arrays, restart')}
+        onClick={event => props.openMenu(event.currentTarget)}
+      >
+        <span aria-hidden="true">⋯</span>
+      </button>
     </div>
   );
 }

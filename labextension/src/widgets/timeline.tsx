@@ -49,9 +49,10 @@ export function Timeline({ timeline, trans, onPlace, has }: ITimelineView): JSX.
   const parts = firstDifference(timeline);
   const label = trans.__('Last launches of %1', name(processes, trans));
   return (
+    <div className="jxl-timelineBox">
+    <h3>{label}</h3>
     <div className="jxl-timeline" ref={box} tabIndex={0} role="group" aria-label={label}>
-      <table>
-        <caption>{label}</caption>
+      <table aria-label={label}>
         <thead>
           <tr>
             <th scope="col">{trans.__('launch')}</th>
@@ -84,6 +85,7 @@ export function Timeline({ timeline, trans, onPlace, has }: ITimelineView): JSX.
           ))}
         </tbody>
       </table>
+      </div>
       {hidden.length > 0 && (
         <p className="jxl-dim">
           {trans.__('Not shown, each with launches of its own: %1', name(hidden, trans))}
