@@ -489,6 +489,27 @@ class Cluster:
         )
         return self._submit(source, options)
 
+    def send_message(
+        self,
+        message: wire.CommMessage,
+        buffers: Sequence[bytes],
+        *,
+        source: str,
+        execution_count: int,
+        ranks: Sequence[int],
+        on_output: Listener | None = None,
+        on_notice: Callable[[str], None] | None = None,
+    ) -> RunningCell:
+        """Pass on what a page has said on a comm of the ranks, as a cell: ``wait`` for its end.
+
+        Args:
+          source, execution_count, ranks: of the cell that has opened the comm.
+        """
+        options = CellOptions(
+            ranks, None, execution_count, [message.rank], on_output, on_notice, "", message, buffers
+        )
+        return self._submit(source, options)
+
     def _submit(self, source: str, options: CellOptions) -> RunningCell:
         with self._changing:
             cell = self._send(source, options)
@@ -508,7 +529,9 @@ class Cluster:
         number, cell_id = options.execution_count, options.cell_id
         self._refuse_if_stuck(chosen)
         self._refuse_if_diverged()
-        self.world.bring_code()
+        message = options.message
+        if message is None:
+            self.world.bring_code()
         sink = Sink()
         with self._turn(chosen, options.on_notice) as seq:
             request = wire.CellRequest(
@@ -518,11 +541,14 @@ class Cluster:
                 ranks=chosen,
                 shown_ranks=shown,
                 cell_id=cell_id,
+                message=message,
             )
             each = {r: dataclasses.replace(request, after=seq.after[r]) for r in chosen}
-            ids = self.link.request_each(each, "cell", sink=sink)
+            op = "cell" if message is None else "message"
+            ids = self.link.request_each(each, op, options.buffers, sink=sink)
         record = CellRecord(seq, request.execution_count, source, chosen, cell_id=cell_id)
-        self.last = record
+        if message is None:
+            self.last = record
         cell = RunningCell(self, record, sink, ids, options.timeout_s, options.on_output)
         cell.on_notice = options.on_notice
         self._background = [c for c in self._background if not c.done] + [cell]

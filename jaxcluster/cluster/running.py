@@ -48,7 +48,10 @@ Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
 
 @dataclasses.dataclass(frozen=True)
 class CellOptions:
-    """How a cell is to be run: see ``Cluster.run``. ``cell_id`` is Jupyter's, for the panel."""
+    """How a cell is to be run: see ``Cluster.run``. ``cell_id`` is Jupyter's, for the panel.
+
+    With a ``message`` its code is not run again: what a user did to a widget of it is passed on.
+    """
 
     ranks: Sequence[int] | None = None
     timeout_s: float | None = None
@@ -57,6 +60,8 @@ class CellOptions:
     on_output: Listener | None = None
     on_notice: Callable[[str], None] | None = None
     cell_id: str = ""
+    message: wire.CommMessage | None = None
+    buffers: Sequence[bytes] = ()
 
 
 class Owner(Protocol):

@@ -22,9 +22,10 @@ from ipyparallel.engine.app import IPEngine
 from traitlets import default
 
 from jaxcluster import wire
-from jaxcluster.engine import bootstrap, comms, guards, inspection, log, replay, state, strict, undo
+from jaxcluster.engine import bootstrap, guards, inspection, log, replay, state, strict, undo
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.clientcode import ClientCode, RankKernel
+from jaxcluster.engine.comms import Comms
 from jaxcluster.engine.control import ControlChannel, Request, StopJobs
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.private import coordination
@@ -128,7 +129,9 @@ class Rank:
         handle("sample", "side", self.values.sample)
         handle("assign", "main", self.runner.in_turn(self._assign))
         handle("spanning", "side", self.values.spanning_names)
-        handle("comm", "main", comms.on_comm)
+        self.comms: Comms | None = None
+        handle("message", "now", self.runner.on_cell)
+        handle("reveal", "side", self._reveal)
         handle("unbind", "main", self.values.unbind)
         views = ArrayViews(self.values)
         handle("arrays", "side", views.report)
@@ -161,6 +164,9 @@ class Rank:
     def _poll(self, request: Request) -> Any:
         names, count = request.body["names"], request.body["launches"]
         return inspection.report(self.runner, self._state(), names, count)
+
+    def _reveal(self, request: Request) -> Any:
+        return self.comms.reveal(request) if self.comms is not None else {"open": []}
 
     def _assign(self, request: Request) -> Any:
         names = self.values.assign(request)
@@ -225,8 +231,10 @@ class Rank:
         guards.guard(kernel.shell)
         self.values.lost.install(kernel.shell)
         self.runner.attach(kernel.shell)
-        comms.relay_comms(self.runner)
-        ClientCode(self.runner).attach(kernel)
+        client = ClientCode(self.runner)
+        client.attach(kernel)
+        self.comms = Comms(self.runner, client.is_running)
+        self.comms.attach()
         self.attached = True
         if self._serve_request is not None:
             self._serve_request.reply(self._state())

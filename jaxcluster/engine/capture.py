@@ -33,6 +33,7 @@ SCRAPS = re.compile(r"[\d\s]*")
 READ_NBYTES = 1 << 20  # at a time while the cell runs; the last read takes all that there is
 
 Emit = Callable[[str, dict[str, Any]], None]
+Tell = Callable[[BaseException, list[str]], None]
 
 
 class RankStream(io.TextIOBase):
@@ -146,8 +147,10 @@ class LogTail:
         return CHATTER.match(line) is not None
 
 
-def capture_displays(shell: Any, emit: Emit, active: Callable[[], bool]) -> None:
+def capture_displays(shell: Any, emit: Emit, tell: Tell, active: Callable[[], bool]) -> None:
     """Send what ``shell`` displays to ``emit(message_type, content)`` while ``active()``.
+
+    And its tracebacks to ``tell(error, lines)``.
 
     Otherwise (a plain ipyparallel client runs code) it goes to ipyparallel's own sockets as ever.
     """
@@ -194,7 +197,7 @@ def capture_displays(shell: Any, emit: Emit, active: Callable[[], bool]) -> None
 
     def captured_traceback(etype: type, evalue: BaseException, stb: list[str]) -> None:
         if active():
-            shell._last_traceback = stb
+            tell(evalue, stb)
         else:
             show_traceback(etype, evalue, stb)
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from types import FrameType
 from typing import Any
@@ -40,6 +40,16 @@ CELL_DIRECTORY = "/tmp/ipykernel_jaxcluster"
 
 HOLD_S = 2.0  # that a cell waits for the one before it, which another notebook has sent
 HOLD_NEW_S = 0.1  # on a rank that has run no cell: it may have taken the place of one that had
+
+
+@dataclass(frozen=True)
+class Home:
+    """A cell to which comms belong: its notebook, its seq, its number, and whether it is shown."""
+
+    ident: bytes
+    seq: int
+    number: int
+    shown: bool
 
 
 @dataclass
@@ -84,6 +94,9 @@ class CellRunner:
       undo: takes the last cell back.
       paused: whether a person holds the rank, in a debugger or by a question.
       recent: the last cells, for those who have not sent them.
+      diverts: whether what this thread puts out is not the cell's, but an ``ipywidgets.Output``'s.
+      divert: takes such an output, or says False.
+      deliver: does what a page has said on a comm.
     """
 
     def __init__(self, rank: int, control: ControlChannel, journal: Journal, log_path: str) -> None:
@@ -113,6 +126,10 @@ class CellRunner:
         self._loop: asyncio.AbstractEventLoop | None = None
         # Its put is one call of C, so that a signal handler may interrupt another in it.
         self._retries: queue.SimpleQueue[Callable[[], bool]] = queue.SimpleQueue()
+        self._home: Home | None = None  # of the last cell, or of the comm that has a message now
+        self.diverts: Callable[[], bool] = lambda: False
+        self.divert: Callable[[str, dict[str, Any]], bool] = lambda kind, content: False
+        self.deliver: Callable[[Request, wire.CommMessage], None] = lambda request, message: None
         self.on_idle_sigint: Callable[[FrameType | None], None] = lambda frame: None
         self.on_idle_unraisable: Callable[[], None] = lambda: None
 
@@ -122,7 +139,7 @@ class CellRunner:
         self.undo.attach(shell)
         self._lock = asyncio.Lock()
         self._loop = loop = asyncio.get_running_loop()
-        capture_displays(shell, self._emit, lambda: self.current is not None)
+        capture_displays(shell, self._emit, self._take_traceback, self._is_heard)
         fill_exec_result = shell.displayhook.fill_exec_result
 
         def remember(result: Any) -> None:
@@ -239,10 +256,13 @@ class CellRunner:
         def attempt(step: Callable[[], Any]) -> None:
             failures.attempt(step, running.faults, log.write)
 
-        self.last_result = None
+        if cell.message is None:
+            self.last_result = None
+        self._home = Home(running.request.ident, cell.seq, cell.execution_count, running.shown)
         attempt(self._log.reset)
         attempt(lambda: mend(self._sigint_handler))
-        self.recent.begin(cell)
+        if cell.message is None:  # else it belongs to the cell before it
+            self.recent.begin(cell)
         self.journal.enter(cell.seq, cell.execution_count)
         self.journal.interrupted = False
         attempt(lambda: self.undo.begin(cell.seq, cell.source))
@@ -315,6 +335,9 @@ class CellRunner:
         if running.interrupted:  # before it began
             raise KeyboardInterrupt
         shell, cell = self.shell, running.cell
+        if cell.message is not None:
+            self._deliver(running, cell.message)
+            return None
         shell.execution_count = cell.execution_count
         shell._last_traceback = None
         source = cell.source
@@ -331,6 +354,27 @@ class CellRunner:
         result = self.settings.context.run(shell.run_cell, source, store_history=True)
         self._take_result(running, result)
         return None
+
+    def _deliver(self, running: Running, message: wire.CommMessage) -> None:
+        """What a page has said on a comm; an error in that is the cell's."""
+        try:
+            self.deliver(running.request, message)
+        except Exception as error:
+            lines = failures.plain_lines(error, self.cell_numbers)
+            running.error = failures.error_info(error, lines, self.cell_numbers)
+
+    def home(self) -> Home | None:
+        """The cell to which a comm belongs that is opened now; of a thread's, the last one."""
+        return self._home
+
+    @contextlib.contextmanager
+    def at_home(self, home: Home) -> Iterator[None]:
+        """Inside it what is opened belongs to this cell, whose widget has a message."""
+        before, self._home = self._home, home
+        try:
+            yield
+        finally:
+            self._home = before
 
     async def _run_async_code(self, running: Running, transformed: str, problem: Any) -> None:
         """It raises nothing: SystemExit or KeyboardInterrupt from a task would end the loop."""
@@ -513,7 +557,13 @@ class CellRunner:
 
     # ------------------------------------------------------------------ output
 
+    def _is_heard(self) -> bool:
+        """Whether what is displayed now goes to a notebook of ours."""
+        return self.current is not None or self.diverts()
+
     def _emit(self, kind: str, content: dict[str, Any]) -> None:
+        if self.divert(kind, content):
+            return
         running = self.current
         if running is None:
             return
@@ -527,7 +577,36 @@ class CellRunner:
         output = wire.RankOutput(self.rank, running.cell.seq, kind, content)
         running.request.send("output", output)
 
+    def _take_traceback(self, error: BaseException, lines: list[str]) -> None:
+        """IPython renders an error: the cell's own, or one that the cell itself has shown."""
+        running = self.current
+        if running is not None:
+            self.shell._last_traceback = lines
+            if running.cell.message is None and not self.in_a_cell(sys._getframe(1)):
+                return
+        told = {"ename": wire.type_name(type(error)), "evalue": failures.message_of(error)}
+        if self.divert("error", {**told, "traceback": lines}) or running is None:
+            return
+        if running.cell.message is not None:  # of what observes a widget
+            info = failures.error_info(error, self._own_lines(error, lines), self.cell_numbers)
+            running.error = running.error or info
+        else:
+            self._print("stderr", "\n".join([*lines, ""]))
+
+    def _own_lines(self, error: BaseException, lines: list[str]) -> list[str]:
+        """A traceback from the cell's own line on, without the library that has called it."""
+        at = failures.in_a_cell(failures.traceback_of(error), self.cell_numbers)
+        try:
+            made = self.shell.InteractiveTB.structured_traceback(
+                type(error), error, at, tb_offset=0
+            )
+            return list(made)
+        except Exception:
+            return lines
+
     def _print(self, name: str, text: str) -> bool:
+        if self.diverts() and self.divert("stream", {"name": name, "text": text}):
+            return True
         running = self.current
         if running is None:
             return False

@@ -73,6 +73,10 @@ class ClientCode:
         self.runner.on_idle_sigint = self._on_sigint
         self.runner.on_idle_unraisable = self._on_unraisable
 
+    def is_running(self) -> bool:
+        """Whether this thread handles a client's request."""
+        return self._depth > 0 and threading.current_thread() is threading.main_thread()
+
     def _enter(self) -> None:
         self._depth += 1
         self._request += 1

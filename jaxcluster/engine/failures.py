@@ -108,14 +108,14 @@ def plain_lines(error: BaseException, cells: Container[str], *, ask: bool = True
     """
     if ask and issubclass(type(error), BaseExceptionGroup):
         try:
-            at = _in_a_cell(traceback_of(error), cells)
+            at = in_a_cell(traceback_of(error), cells)
             shown = traceback.TracebackException(type(error), error, at)
             return [wire.clean(wire.shorten("".join(shown.format()), MESSAGE_CHARS))]
         except KeyboardInterrupt:
             raise
         except BaseException:  # of one of its parts
             pass
-    frames = traceback.format_tb(_in_a_cell(traceback_of(error), cells))
+    frames = traceback.format_tb(in_a_cell(traceback_of(error), cells))
     message = message_of(error) if ask else NO_MESSAGE
     name = wire.type_name(type(error))
     return [
@@ -125,7 +125,7 @@ def plain_lines(error: BaseException, cells: Container[str], *, ask: bool = True
     ]
 
 
-def _in_a_cell(at: TracebackType | None, cells: Container[str]) -> TracebackType | None:
+def in_a_cell(at: TracebackType | None, cells: Container[str]) -> TracebackType | None:
     """A traceback from its first frame in a cell on; all of it where there is none."""
     own = at
     while own is not None and own.tb_frame.f_code.co_filename not in cells:

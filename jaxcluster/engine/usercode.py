@@ -49,7 +49,8 @@ def is_inside(frame: FrameType | None) -> bool | None:
     return False
 
 
-# What executes a cell's lines, displays what they end in, and renders what they raise.
+# What executes a cell's lines, displays what they end in, and renders what they raise. ``comms``
+# adds what passes on to a widget what was done to it.
 RUNS: set[CodeType] = {InteractiveShell.run_code.__code__}
 _WAYS_IN: set[CodeType] = {call.__code__, wait_for.__code__}
 _WHOLE: set[CodeType] = {

@@ -38,7 +38,7 @@ from jaxcluster.records import registry
 from jaxcluster.text import format_nbytes
 from jaxcluster.views import lost, status, text
 from jaxcluster.views import shards as array_views
-from jaxcluster.views.comms import CommRelay
+from jaxcluster.views.comms import relay_of
 from jaxcluster.views.live import CellDisplay, StartDisplay, show_hosts
 from jaxcluster.views.message import show_message
 
@@ -434,8 +434,9 @@ class JaxClusterMagics(Magics):
     def _run_cell(
         self, running: cluster.Cluster, source: str, ranks: list[int] | None, options: Any
     ) -> None:
-        if running.on_push is None and self.rich:
-            running.on_push = CommRelay(running).handle
+        relay = relay_of(running, self.shell)
+        if relay is not None:
+            relay.expect()
         display = CellDisplay(self.shell, running, options.all_ranks)
         submitted = running.submit(
             source,
@@ -446,6 +447,8 @@ class JaxClusterMagics(Magics):
             on_notice=display.on_notice,
             cell_id=self._cell_id(),
         )
+        if relay is not None:
+            relay.begin(submitted.record)
         if options.background:
             submitted.on_notice = None
             self._run_in_background(submitted, options.out)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from jaxcluster import arguments, cluster
+from jaxcluster import arguments, cluster, wire
 from jaxcluster.cluster import Cluster, array_queries, events
 from jaxcluster.errors import ClusterExists, JaxClusterError, RankHung, UsageError
 from jaxcluster.model import outputs
@@ -19,7 +19,7 @@ from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.panel import protocol
 from jaxcluster.panel.model import Model
 from jaxcluster.ranks import name_ranks
-from jaxcluster.views import document, shards, text
+from jaxcluster.views import comms, document, shards, text
 
 HEARD_S = 0.25  # that a cell's own thread has to pass an interrupt on
 END_S = 15.0  # that interrupted cells get to end before a restart
@@ -171,7 +171,9 @@ class Operations:
             raise UsageError(
                 f"Rank {rank} did not run that cell.", f"It ran on {name_ranks(record.ranks)}."
             )
-        return notebook_outputs(record.records[rank], record.execution_count)
+        one = record.records[rank]
+        shown = comms.shown_by(cluster.current(), one.outputs()) if cluster.connected() else None
+        return notebook_outputs(one, record.execution_count, shown)
 
     # ------------------------------------------------------------------ arrays
 
@@ -192,18 +194,26 @@ class Operations:
         return document.memory(array_queries.memory(cluster.current().world))
 
 
-def notebook_outputs(record: outputs.RankRecord, execution_count: int) -> list[dict[str, Any]]:
-    """What one rank put out in a cell, in the form of nbformat 4."""
+def notebook_outputs(
+    record: outputs.RankRecord,
+    execution_count: int,
+    shown: Sequence[wire.RankOutput] | None = None,
+) -> list[dict[str, Any]]:
+    """What one rank put out in a cell, in the form of nbformat 4.
+
+    Args:
+      shown: its outputs as the page can show them, where they are others.
+    """
     found: list[dict[str, Any]] = []
     left = MOST_CHARS
-    for piece in record.outputs():
+    for piece in record.outputs() if shown is None else shown:
         content = piece.content
         if piece.kind == "stream":
-            shown = content["text"][:left]
-            left -= len(shown)
-            if len(shown) < len(content["text"]):
-                shown += f"\n[{len(content['text']) - len(shown)} more characters]\n"
-            found.append({"output_type": "stream", "name": content["name"], "text": shown})
+            printed = content["text"][:left]
+            left -= len(printed)
+            if len(printed) < len(content["text"]):
+                printed += f"\n[{len(content['text']) - len(printed)} more characters]\n"
+            found.append({"output_type": "stream", "name": content["name"], "text": printed})
         elif piece.kind in ("display_data", "update_display_data", "execute_result"):
             kind = "execute_result" if piece.kind == "execute_result" else "display_data"
             bundle = {"data": content["data"], "metadata": content.get("metadata") or {}}

@@ -1,53 +1,569 @@
-"""The notebook's side of widgets that were made on a rank (see ``jaxcluster.engine.comms``)."""
+"""The notebook's side of comms that were opened on a rank (see ``jaxcluster.engine.comms``).
+
+Each has one of the same id with the page, and what it has come to is known here: so a page that is
+loaded again gets the models of ranks too, and a widget whose rank is gone can say so. What a user
+does to a widget is a cell on the ranks that ran the widget's cell, and what that puts out stands
+below the widget.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import atexit
+import dataclasses
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import comm
+from comm.base_comm import BaseComm
 
-from jaxcluster.wire.link import Event, Sink
+from jaxcluster import wire
+from jaxcluster.cluster import Cluster, events
+from jaxcluster.cluster.running import RunningCell
+from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError
+from jaxcluster.model.outputs import CellRecord
+from jaxcluster.ranks import name_ranks
+from jaxcluster.wire import VIEW_MIME, CommState
+from jaxcluster.wire.link import Event
 
-if TYPE_CHECKING:
-    from jaxcluster.cluster import Cluster
+REVEAL_S = 5.0  # for the comms of a rank that was not shown
+HEARD_S = 2.0  # that the page waits for what it has said: meanwhile it gathers what comes next
+MOST_MESSAGES = 8  # on their way to ranks at once, for all widgets of a notebook
+CONTROL = "jupyter.widget.control"
+OF_IPYWIDGETS = ("@jupyter-widgets/base", "@jupyter-widgets/controls", "@jupyter-widgets/output")
+
+
+@dataclass
+class Home:
+    """The cell in which comms were opened, and where what they put out is shown."""
+
+    seq: int
+    parent: dict[str, Any]
+    number: int = 0
+    source: str = ""
+    ranks: Sequence[int] = ()
+    told_dead: bool = False
+
+
+@dataclass
+class Said:
+    """What the page has said on a comm, on its way to the ranks."""
+
+    kind: str
+    data: Any
+    metadata: dict[str, Any]
+    buffers: list[bytes]
+    target_name: str = ""
+    heard: list[threading.Event] = field(default_factory=list)
+    running: RunningCell | None = None
+
+    def joins(self, later: Said) -> bool:
+        """Whether one message can say both: two updates of a widget's state."""
+        both = (self, later)
+        return all(
+            s.kind == "comm_msg"
+            and isinstance(s.data, dict)
+            and s.data.get("method") == "update"
+            and not s.buffers
+            for s in both
+        )
+
+    def join(self, later: Said) -> None:
+        self.data = self.data | {"state": self.data["state"] | later.data["state"]}
+        self.heard += later.heard
+
+
+@dataclass(eq=False)
+class Relayed:
+    """One comm of a rank; ``dead`` is why its rank will say nothing more."""
+
+    rank: int
+    twin: str
+    home: Home
+    state: CommState
+    world: Any
+    comm: FrontendComm | None = None
+    dead: str = ""
+    is_under_way: bool = False
+    waiting: deque[Said] = field(default_factory=deque)
+
+    @property
+    def is_two_way(self) -> bool:
+        """Whether a user may have something to do to it: a bar or a text has nothing."""
+        state = self.state.state
+        module = state.get("_model_module")
+        return not self.state.is_widget or "disabled" in state or module not in OF_IPYWIDGETS
+
+
+class FrontendComm(BaseComm):
+    """A comm with the page, whose messages stand under a cell of their own.
+
+    Not ipykernel's: that gives the page's messages to the shell that sent last on the comm.
+    """
+
+    def __init__(self, kernel: Any, parent: dict[str, Any], hear: Hear, **keys: Any) -> None:
+        self._kernel = kernel
+        self.parent = parent
+        self._hear = hear
+        super().__init__(**keys)
+
+    def publish_msg(
+        self,
+        msg_type: str,
+        data: Any = None,
+        metadata: Any = None,
+        buffers: Any = None,
+        **keys: Any,
+    ) -> None:
+        content = {"data": data or {}, "comm_id": self.comm_id, **keys}
+        self._kernel.session.send(
+            self._kernel.iopub_socket,
+            msg_type,
+            content,
+            metadata=metadata or {},
+            parent=self.parent,
+            ident=self.topic,
+            buffers=buffers,
+        )
+
+    # Around those of the base class IPython's pre_execute and post_execute are triggered, which
+    # would show the half-made figures of a cell that runs.
+    def handle_msg(self, msg: dict[str, Any]) -> None:
+        self._hear("comm_msg", msg)
+
+    def handle_close(self, msg: dict[str, Any]) -> None:
+        self._hear("comm_close", msg)
+
+
+Hear = Callable[[str, dict[str, Any]], None]
 
 
 class CommRelay:
-    """Gives each rank-side comm one of the same id with the notebook's frontend."""
+    """Gives each comm of a cluster's ranks one of the same id with the page.
 
-    def __init__(self, cluster: Cluster) -> None:
+    Args:
+      shell: IPython's, of a notebook's kernel.
+    """
+
+    def __init__(self, cluster: Cluster, shell: Any) -> None:
         self.cluster = cluster
-        self._comms: dict[str, Any] = {}
+        self._kernel = shell.kernel
+        self._comms: dict[str, Relayed] = {}
+        self._homes: dict[int, Home] = {}
+        self._homes_of: Any = None  # the world whose cells these are
+        self._targets: dict[str, tuple[int, Home]] = {}
+        self._parent: dict[str, Any] = {}
+        self._waiting: list[Relayed] = []
+        self._under_way = 0
+        self._seen: tuple[Any, ...] = self._look()
+        self._lock = threading.RLock()
+        self._has_control = False
+        cluster.on_push = self.handle
+        events.watchers.append(self._on_change)
+
+    # ------------------------------------------------------------------ from the ranks
+
+    def expect(self) -> None:
+        """A cell is going to be sent by the cell that runs in the notebook now."""
+        self._parent = self._kernel.get_parent("shell")
+
+    def begin(self, record: CellRecord) -> None:
+        """It was sent: what it opens stands under the notebook's cell."""
+        with self._lock:
+            home = self._home(record.seq)
+            home.number, home.source = record.execution_count, record.source
+            home.ranks = list(record.ranks)
+
+    def _home(self, seq: int) -> Home:
+        if self._homes_of is not self.cluster.world:  # whose cells are counted from one again
+            self._homes_of = self.cluster.world
+            self._homes.clear()
+        if seq not in self._homes:
+            self._homes[seq] = Home(seq, self._parent)
+        return self._homes[seq]
 
     def handle(self, event: Event) -> None:
         """Pass on what a rank sends. On the link's thread."""
         body, buffers = event.body, [bytes(b) for b in event.buffers]
-        id, kind = body["comm_id"], body["kind"]
-        if kind == "comm_open":
-            opened = comm.create_comm(
-                target_name=body["target_name"],
-                target_module=body.get("target_module"),
-                data=body["data"],
-                metadata=body["metadata"],
-                buffers=buffers,
-                comm_id=id,
-            )
-            opened.on_msg(lambda message: self._send_back("comm_msg", event.rank, id, message))
-            opened.on_close(lambda message: self._send_back("comm_close", event.rank, id, message))
-            self._comms[id] = opened
-        elif id in self._comms and kind == "comm_msg":
-            self._comms[id].send(body["data"], body["metadata"], buffers)
-        elif id in self._comms:
-            self._comms.pop(id).close(body["data"], body["metadata"], buffers)
+        kind = body["kind"]
+        if kind == "target":
+            self._register(event.rank, body["seq"], body["target_name"])
+        elif kind == "comm_open":
+            self._open(event.rank, body, buffers)
+        elif (relayed := self._comms.get(body.get("comm_id", ""))) is not None:
+            assert relayed.comm is not None
+            data, metadata = body["data"], body["metadata"]
+            with self._lock:
+                relayed.comm.parent = self._home(body["under"]).parent
+            if kind == "comm_close":
+                del self._comms[body["comm_id"]]
+                relayed.comm.close(data, metadata, buffers)
+            else:
+                relayed.state.take(wire.plain(data), metadata, buffers)
+                relayed.comm.send(data, metadata, buffers)
 
-    def _send_back(self, kind: str, rank: int, id: str, message: dict[str, Any]) -> None:
+    def _open(self, rank: int, body: dict[str, Any], buffers: list[bytes]) -> None:
+        with self._lock:
+            home = self._home(body["seq"])
+        state = CommState.opened(wire.plain(body), buffers)
+        relayed = Relayed(rank, body["twin"], home, state, self.cluster.world)
+        if state.is_widget and not self._has_control:
+            self._join_control()
+        self._comms[body["comm_id"]] = relayed
+        relayed.comm = FrontendComm(
+            self._kernel,
+            home.parent,
+            lambda kind, message: self._hear(relayed, kind, message),
+            target_name=body["target_name"],
+            target_module=body.get("target_module"),
+            data=body["data"],
+            metadata=body["metadata"],
+            buffers=buffers,
+            comm_id=body["comm_id"],
+        )
+
+    def _register(self, rank: int, seq: int, name: str) -> None:
+        """A rank's code waits for pages that open comms of this name."""
+        manager: Any = comm.get_comm_manager()
+        with self._lock:
+            home = self._home(seq)
+        if name in self._targets or name not in manager.targets:
+            self._targets[name] = rank, home
+            manager.register_target(
+                name, lambda opened, message: self._accept(name, opened, message)
+            )
+
+    def _accept(self, name: str, opened: Any, message: dict[str, Any]) -> None:
+        rank, home = self._targets[name]
+        id, content = opened.comm_id, message["content"]
+        state = CommState(name, None, {}, {})
+        relayed = Relayed(rank, f"opened-{id}", home, state, self.cluster.world)
+        opened._closed = True  # ours takes its place
+        relayed.comm = FrontendComm(
+            self._kernel,
+            home.parent,
+            lambda kind, message: self._hear(relayed, kind, message),
+            target_name=name,
+            comm_id=id,
+            primary=False,
+        )
+        comm.get_comm_manager().register_comm(relayed.comm)
+        self._comms[id] = relayed
+        metadata = message.get("metadata") or {}
+        said = Said("comm_open", content.get("data") or {}, metadata, _buffers(message), name)
+        self._say(relayed, said)
+
+    # ------------------------------------------------------------------ ranks that were not shown
+
+    def as_shown(self, output: wire.RankOutput) -> dict[str, Any]:
+        """An output's content, when its widget is open with the page; else without the widget."""
+        content = output.content
+        view = (content.get("data") or {}).get(VIEW_MIME)
+        if not isinstance(view, dict):
+            return content
+        if self._is_open(output.rank, str(view.get("model_id"))):
+            return content
+        data = {mime: value for mime, value in content["data"].items() if mime != VIEW_MIME}
+        return {**content, "data": data}
+
+    def _is_open(self, rank: int, id: str) -> bool:
+        if id in self._comms:
+            return True
         if self.cluster.closed:
+            return False
+        asked = self.cluster.link.gather([rank], "reveal", {"ids": [id]}, timeout_s=REVEAL_S)
+        event = asked.get(rank)  # what it opens has come before its answer
+        return event is not None and event.op == "reply" and id in event.body["open"]
+
+    # ------------------------------------------------------------------ from the page
+
+    def _hear(self, relayed: Relayed, kind: str, message: dict[str, Any]) -> None:
+        """What the page says on a comm. On the main thread, or on a subshell's."""
+        assert relayed.comm is not None
+        data = message["content"].get("data") or {}
+        buffers = _buffers(message)
+        method = data.get("method") if isinstance(data, dict) and relayed.state.is_widget else ""
+        if method == "request_state":
+            opening, frames = relayed.state.opening()
+            told = {key: opening[key] for key in ("state", "buffer_paths")}
+            relayed.comm.send({"method": "update", **told}, buffers=_raw(frames))
             return
-        body = {
-            "kind": kind,
-            "comm_id": id,
-            "data": message["content"].get("data", {}),
-            "metadata": message.get("metadata", {}),
-        }
-        buffers = [bytes(b) for b in message.get("buffers") or ()]
-        self.cluster.link.request(rank, "comm", body, buffers, sink=Sink())
+        if kind == "comm_close":
+            self._comms.pop(relayed.comm.comm_id, None)
+        else:
+            relayed.state.take(wire.plain(data), {}, buffers)
+        if relayed.dead:
+            if kind != "comm_close":
+                self._tell_dead(relayed.home, relayed.dead, again=True)
+            return
+        said = Said(kind, data, message.get("metadata") or {}, buffers)
+        self._say(relayed, said)
+
+    def _say(self, relayed: Relayed, said: Said) -> None:
+        """Pass it on, and let the page wait for a while, as it does for a kernel that is busy."""
+        heard = threading.Event()
+        said.heard.append(heard)
+        with self._lock:
+            relayed.waiting.append(said)
+            if relayed not in self._waiting:
+                self._waiting.append(relayed)
+        self._send_waiting()
+        try:
+            if not heard.wait(HEARD_S):
+                self._tell_busy(relayed, said)
+        except KeyboardInterrupt:
+            if said.running is not None:
+                said.running.stop()
+
+    def _send_waiting(self) -> None:
+        """Send what can be: of one comm a message at a time, so that updates become one."""
+        with self._lock:
+            for relayed in list(self._waiting):
+                if self._under_way >= MOST_MESSAGES:
+                    return
+                if relayed.is_under_way:
+                    continue
+                said = relayed.waiting.popleft()
+                while relayed.waiting and said.joins(relayed.waiting[0]):
+                    said.join(relayed.waiting.popleft())
+                if not relayed.waiting:
+                    self._waiting.remove(relayed)
+                relayed.is_under_way = True
+                self._under_way += 1
+                threading.Thread(
+                    target=self._carry, args=(relayed, said), name="jaxcluster-widget", daemon=True
+                ).start()
+
+    def _carry(self, relayed: Relayed, said: Said) -> None:
+        """One message to the ranks, to the end of what it does there. On a thread of its own."""
+        home, is_headed = relayed.home, [not home_is_shared(relayed)]
+
+        def listen(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
+            if what.rank != relayed.rank:
+                return
+            if isinstance(what, wire.CellReply):
+                self._is_through(relayed, said)
+                return
+            if not is_headed[0]:
+                is_headed[0] = True
+                self._print(home, "stdout", f"── {name_ranks([relayed.rank])} ──\n")
+            self._show(home, what)
+
+        assert relayed.comm is not None
+        message = wire.CommMessage(
+            said.kind,
+            relayed.rank,
+            relayed.comm.comm_id,
+            relayed.twin,
+            said.data,
+            said.metadata,
+            said.target_name,
+        )
+        try:
+            said.running = self.cluster.send_message(
+                message,
+                said.buffers,
+                source=home.source,
+                execution_count=home.number,
+                ranks=list(home.ranks) or [relayed.rank],
+                on_output=listen,
+                on_notice=lambda text: self._print(home, "stderr", text),
+            )
+            said.running.wait()
+        except CellFailed as error:
+            self._print(home, "stderr", "\n".join([*error._render_traceback_(), ""]))
+        except (JaxClusterError, CellInterrupted) as error:
+            self._print(home, "stderr", f"{error}\n")
+        except Exception:
+            self._kernel.log.exception("jaxcluster: a message of a widget")
+        finally:
+            self._is_through(relayed, said)
+            with self._lock:
+                self._under_way -= 1
+            self._send_waiting()
+
+    def _is_through(self, relayed: Relayed, said: Said) -> None:
+        """The widget's own rank has done it; the others may still have to."""
+        with self._lock:
+            if not said.heard:
+                return
+            for heard in said.heard:
+                heard.set()
+            said.heard = []
+            relayed.is_under_way = False
+        self._send_waiting()
+
+    def _tell_busy(self, relayed: Relayed, said: Said) -> None:
+        """Where a rank is in something else, the page does not wait, and the user hears why."""
+        try:
+            states = {state.rank: state for state in self.cluster.status()}
+        except JaxClusterError:
+            return
+        state, running = states.get(relayed.rank), said.running
+        if state is None or state.state != "running" or not said.heard:
+            return
+        if running is None or state.seq != running.record.seq:
+            where = f"cell [{state.cell}]" + (f" line {state.line}" if state.line else "")
+            name = name_ranks([relayed.rank]).capitalize()
+            self._print(
+                relayed.home,
+                "stdout",
+                f"{name} is in {where}: what was done to this widget follows after that.\n",
+            )
+
+    # ------------------------------------------------------------------ below the widget
+
+    def _show(self, home: Home, output: wire.RankOutput) -> None:
+        content = dict(output.content)
+        if output.kind == "stream":
+            self._print(home, content["name"], content["text"])
+        elif output.kind in ("display_data", "execute_result", "update_display_data"):
+            kind = "display_data" if output.kind == "execute_result" else output.kind
+            content.pop("array", None)
+            self._send(home, kind, {"transient": {}, **content})
+
+    def _print(self, home: Home, name: str, text: str) -> None:
+        self._send(home, "stream", {"name": name, "text": text})
+
+    def _send(self, home: Home, kind: str, content: dict[str, Any]) -> None:
+        kernel = self._kernel
+        kernel.session.send(
+            kernel.iopub_socket, kind, content, parent=home.parent, ident=kind.encode()
+        )
+
+    # ------------------------------------------------------------------ their end
+
+    def _look(self) -> tuple[Any, ...]:
+        cluster = self.cluster
+        return cluster.world, cluster.closed, tuple(cluster.dead)
+
+    def _on_change(self, cell: Any = None) -> None:
+        """In the way of every cell: microseconds."""
+        if (seen := self._look()) != self._seen:
+            self._seen = seen
+            if self._comms and not _exiting:
+                threading.Thread(
+                    target=self._bury, name="jaxcluster-widgets-end", daemon=True
+                ).start()
+
+    def _why_dead(self, relayed: Relayed) -> str:
+        cluster = self.cluster
+        if cluster.world is not relayed.world or cluster.is_restarting:
+            return "the ranks have new processes"
+        if relayed.rank in cluster.dead:
+            return f"{name_ranks([relayed.rank])} has died"
+        return f"cluster {cluster.name!r} was stopped" if cluster.closed else ""
+
+    def _bury(self) -> None:
+        """Say which widgets nobody answers any more, and take their controls out of use."""
+        two_way: dict[int, tuple[Home, str]] = {}
+        for relayed in list(self._comms.values()):
+            if relayed.dead or not (why := self._why_dead(relayed)):
+                continue
+            relayed.dead = why
+            with self._lock:
+                for said in relayed.waiting:
+                    for heard in said.heard:
+                        heard.set()
+                relayed.waiting.clear()
+                if relayed in self._waiting:
+                    self._waiting.remove(relayed)
+            if relayed.is_two_way:
+                two_way[relayed.home.seq] = relayed.home, why
+            if relayed.state.state.get("disabled") is False and relayed.comm is not None:
+                data = {"method": "update", "state": {"disabled": True}, "buffer_paths": []}
+                relayed.state.take(wire.plain(data), {}, ())
+                relayed.comm.send(data)
+        for home, why in two_way.values():
+            self._tell_dead(home, why)
+
+    def _tell_dead(self, home: Home, why: str, again: bool = False) -> None:
+        if home.told_dead and not again:
+            return
+        home.told_dead = True
+        cell = f"cell [{home.number}]" if home.number else "the cell"
+        self._print(
+            home,
+            "stdout",
+            f"The widgets of {cell} are no longer live: {why}. Run the cell again to have them "
+            "back.\n",
+        )
+
+    # ------------------------------------------------------------------ a page that is loaded again
+
+    def _join_control(self) -> None:
+        """Answer for the ranks' models too, when a page asks for all that the kernel has.
+
+        ipywidgets answers for its own alone, and a page takes the first answer.
+        """
+        self._has_control = True
+        import ipywidgets  # it registers the target that is taken over here
+
+        manager: Any = comm.get_comm_manager()
+        known = manager.targets.get(CONTROL) or ipywidgets.Widget.handle_control_comm_opened
+
+        def opened(this: Any, message: dict[str, Any]) -> None:
+            send = this.send
+
+            def send_all(data: Any = None, metadata: Any = None, buffers: Any = None) -> None:
+                if isinstance(data, dict) and data.get("method") == "update_states":
+                    data, buffers = self._with_ours(data, list(buffers or ()))
+                send(data, metadata, buffers)
+
+            this.send = send_all
+            known(this, message)
+
+        manager.register_target(CONTROL, opened)
+
+    def _with_ours(self, data: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], Any]:
+        states, paths = dict(data["states"]), list(data.get("buffer_paths") or ())
+        for id, relayed in list(self._comms.items()):
+            if not relayed.state.is_widget:
+                continue
+            opening, frames = relayed.state.opening()
+            state = opening["state"]
+            states[id] = {
+                "model_name": state.get("_model_name"),
+                "model_module": state.get("_model_module"),
+                "model_module_version": state.get("_model_module_version"),
+                "state": state,
+            }
+            paths += [[id, "state", *path] for path in opening["buffer_paths"]]
+            buffers += frames
+        return {**data, "states": states, "buffer_paths": paths}, buffers
+
+
+def home_is_shared(relayed: Relayed) -> bool:
+    """Whether it must be said which rank puts something out below a widget."""
+    ranks = relayed.home.ranks
+    return bool(ranks) and relayed.rank != ranks[0]
+
+
+def _buffers(message: dict[str, Any]) -> list[bytes]:
+    return _raw(message.get("buffers") or ())
+
+
+def _raw(buffers: Iterable[Any]) -> list[bytes]:
+    return [bytes(buffer) for buffer in buffers]
+
+
+_exiting: list[bool] = []
+atexit.register(_exiting.append, True)  # after the cluster's own, so before it
+
+
+def relay_of(cluster: Cluster, shell: Any = None) -> CommRelay | None:
+    """The relay of a cluster's comms; with a notebook's ``shell`` it is made if there is none."""
+    found = getattr(cluster.on_push, "__self__", None)
+    if not isinstance(found, CommRelay):
+        found = CommRelay(cluster, shell) if hasattr(shell, "kernel") else None
+    return found
+
+
+def shown_by(cluster: Cluster, outputs: Iterable[wire.RankOutput]) -> list[wire.RankOutput]:
+    """Outputs of ranks as a page can show them: their widgets are open with it."""
+    relay = relay_of(cluster)
+    if relay is None:
+        return list(outputs)
+    return [dataclasses.replace(output, content=relay.as_shown(output)) for output in outputs]

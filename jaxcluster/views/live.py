@@ -16,6 +16,7 @@ from jaxcluster.model.notices import tell_behind
 from jaxcluster.model.outputs import CellRecord, group_outputs
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import document, shards, text
+from jaxcluster.views.comms import relay_of, shown_by
 from jaxcluster.views.message import show_message
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ class CellDisplay:
 
     def show(self, output: wire.RankOutput) -> None:
         """One output, as if this process had made it."""
-        content = output.content
+        relay = relay_of(self.cluster)
+        content = output.content if relay is None else relay.as_shown(output)
         if output.kind == "stream":
             stream = sys.stderr if content["name"] == "stderr" else sys.stdout
             stream.write(content["text"])
@@ -138,7 +140,7 @@ class CellDisplay:
             print(f"── {name_ranks(others)} ──")
             for output in group.outputs:
                 if output.kind == "execute_result":  # a cell has one Out: the first rank's
-                    content = output.content
+                    content = shown_by(self.cluster, [output])[0].content
                     self.shell.display_pub.publish(content["data"], content["metadata"])
                 else:
                     self.show(output)

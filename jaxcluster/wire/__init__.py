@@ -24,6 +24,7 @@ from jaxcluster.wire.codec import (
     told,
     type_name,
 )
+from jaxcluster.wire.comms import VIEW_MIME, WIDGET, CommState, opening_order
 from jaxcluster.wire.messages import (
     BROKEN_OFF,
     CROSSING,
@@ -33,6 +34,7 @@ from jaxcluster.wire.messages import (
     CellReply,
     CellRequest,
     ClusterSpec,
+    CommMessage,
     DeviceInfo,
     EngineFacts,
     ErrorInfo,
@@ -63,10 +65,14 @@ __all__ = [
     "HASH_FACTOR",
     "HASH_MODULUS",
     "PROTOCOL_VERSION",
+    "VIEW_MIME",
+    "WIDGET",
     "ArrayInfo",
     "CellReply",
     "CellRequest",
     "ClusterSpec",
+    "CommMessage",
+    "CommState",
     "DeviceInfo",
     "EngineFacts",
     "ErrorInfo",
@@ -93,6 +99,7 @@ __all__ = [
     "decode",
     "encode",
     "next_hash",
+    "opening_order",
     "parse",
     "parse_strictly",
     "plain",

@@ -109,12 +109,30 @@ class InitializeReply:
 
 
 @dataclass(frozen=True)
+class CommMessage:
+    """What a page has said on a comm that was opened on a rank; its buffers are the request's.
+
+    ``kind`` is ``comm_msg``, ``comm_close``, or ``comm_open`` for a target that the user's code has
+    registered. ``twin`` is what the same comm is called on the other ranks.
+    """
+
+    kind: str
+    rank: int
+    comm_id: str
+    twin: str
+    data: dict[str, Any]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    target_name: str = ""
+
+
+@dataclass(frozen=True)
 class CellRequest:
     """A cell to run on a rank.
 
     ``source`` has the notebook's own line numbers (the ``%%spmd`` line is line 1, a comment).
     ``execution_count`` is the notebook's, so tracebacks and ``Out`` carry the cell's number.
     ``after`` is the seq of the cell before it on this rank, which another notebook may have sent.
+    With a ``message`` it is not run: the message is for a comm that it has opened.
     """
 
     seq: int
@@ -124,6 +142,7 @@ class CellRequest:
     shown_ranks: list[int]
     cell_id: str = ""
     after: int = 0
+    message: CommMessage | None = None
 
 
 @dataclass(frozen=True)

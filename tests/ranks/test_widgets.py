@@ -1,30 +1,320 @@
-"""ipywidgets that are made on rank 0: shown by the notebook, and alive in both directions."""
+"""Widgets that are made on ranks: shown by the notebook, and alive in both directions.
+
+What the page does is done here by messages, as a frontend sends them; in a real page:
+``tests/lab/test_widgets_of_ranks.py``.
+"""
 
 from __future__ import annotations
 
 import queue
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from helpers import Notebook, until
+from helpers import DEADLINE_S, Cell, Notebook
 
 pytestmark = pytest.mark.any_jax
 
-MAKE = """%%spmd
-import ipywidgets
-slider = ipywidgets.IntSlider()
-seen = []
-slider.observe(lambda change: seen.append(change["new"]), "value")
-slider
+SETUP = """%%spmd
+import ipywidgets as W, jax, jax.numpy as jnp, numpy as np, threading, time
+from IPython.display import clear_output, display
+from jax.sharding import NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((2,), ("i",))
+x = jax.make_array_from_callback((8,), NamedSharding(mesh, P("i")), lambda i: np.arange(8.0)[i])
+rank = jax.process_index()
 """
+
+
+class Page:
+    """What a page knows of a kernel's models, by the messages that it has had."""
+
+    def __init__(self, notebook: Notebook) -> None:
+        self.notebook = notebook
+
+    @property
+    def models(self) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        for message in self.notebook.comm_messages:
+            if message.kind == "comm_open" and "state" in message.data:
+                missing = set(_references(message.data["state"])) - set(found)
+                assert not missing, "a model was opened before one that it names"
+                found[message.comm_id] = dict(message.data["state"])
+            elif message.kind == "comm_close":
+                found.pop(message.comm_id, None)
+            elif message.comm_id in found and message.data.get("method") in UPDATES:
+                found[message.comm_id].update(message.data["state"])
+        return found
+
+    def find(self, name: str, **state: Any) -> str:
+        """The model made last of this name and state."""
+        found = [
+            id
+            for id, model in self.models.items()
+            if model["_model_name"] == name and state.items() <= model.items()
+        ]
+        assert found, f"no {name} with {state}"
+        return found[-1]
+
+    def shown(self, cell: Cell) -> list[str]:
+        """The ids of the models that a cell shows."""
+        views = [bundle.get("application/vnd.jupyter.widget-view+json") for bundle in cell.bundles]
+        return [view["model_id"] for view in views if view]
+
+    def text(self, model: str) -> str:
+        """What an Output shows."""
+        parts = []
+        for output in self.models[model]["outputs"]:
+            data = output.get("data", {}).get("text/plain", "")
+            parts.append(output.get("text") or output.get("evalue") or data)
+        return "|".join(parts)
+
+    def set(self, model: str, **state: Any) -> None:
+        self.say(model, {"method": "update", "state": state, "buffer_paths": []})
+
+    def click(self, model: str) -> None:
+        self.say(model, {"method": "custom", "content": {"event": "click"}})
+
+    def say(self, model: str, data: dict[str, Any]) -> None:
+        self.notebook.send("comm_msg", {"comm_id": model, "data": data})
+
+
+UPDATES = ("update", "echo_update")
+
+
+def _references(value: Any) -> Iterator[str]:
+    if isinstance(value, str) and value.startswith("IPY_MODEL_"):
+        yield value.removeprefix("IPY_MODEL_")
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _references(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _references(item)
+
+
+@pytest.fixture(scope="module")
+def page(notebook: Notebook) -> Iterator[Page]:
+    """A page of a notebook with a cluster of two ranks."""
+    notebook.ok("%jaxcluster start -n 2 --name widgets")
+    notebook.ok(SETUP)
+    yield Page(notebook)
+    notebook.ok("%jaxcluster stop")
+
+
+def test_what_a_user_does_is_done_on_all_ranks_that_made_the_widget(page: Page) -> None:
+    made = page.notebook.ok(
+        "%%spmd\n"
+        "slider, seen = W.IntSlider(), []\n"
+        "slider.observe(lambda change: seen.append(change['new']), 'value')\n"
+        "W.VBox([slider, W.Label('below')])"
+    )
+    (box,) = page.shown(made)  # one widget is shown, not one for each rank
+    assert len(page.models[box]["children"]) == 2
+    slider = page.find("IntSliderModel")
+    page.set(slider, value=42)
+    page.notebook.until(lambda: page.models[slider]["value"] == 42, "the echo of the new value")
+    text = page.notebook.ok("%%spmd --all\nprint(slider.value, seen)").text
+    assert "42 [42]" in text
+    assert "rank 1: same as rank 0" in text
+    page.notebook.ok("%%spmd\nslider.value = 7")
+    assert page.models[slider]["value"] == 7
+
+
+def test_interact_computes_in_lockstep_and_shows_it_in_its_place(page: Page) -> None:
+    made = page.notebook.ok(
+        "%%spmd\n@W.interact(k=(0, 9))\ndef total(k=2):\n"
+        "    print('total', float(jnp.sum(x * k)))\n    return k"
+    )
+    assert "total" not in made.stdout
+    slider, output = page.find("IntSliderModel", max=9), page.find("OutputModel")
+    assert page.text(output) == "total 56.0\n|2"
+    for k in (3, 5):
+        page.set(slider, value=k)
+        wanted = f"total {28.0 * k}\n|{k}"
+        page.notebook.until(lambda w=wanted: page.text(output) == w, f"sum for {k}")  # type: ignore[misc]
+    text = page.notebook.ok("%%spmd --all\nprint(float(jnp.sum(x)), total.widget.result)").text
+    assert "28.0 5" in text
+    assert "rank 1: same as rank 0" in text
+
+
+def test_an_output_has_what_is_put_out_inside_of_it(page: Page) -> None:
+    made = page.notebook.ok(
+        "%%spmd\n"
+        "out, inner = W.Output(), W.Output()\n"
+        "display(out, inner)\n"
+        "with out:\n"
+        "    print('old')\n"
+        "    clear_output(wait=True)\n"
+        "    print('one\\rtwo')\n"
+        "    with inner:\n"
+        "        print('inner')\n"
+        "    display({'text/plain': 'shown'}, raw=True)\n"
+        "with out:\n"
+        "    raise ValueError('inside')\n"
+        "def late():\n"
+        "    with inner:\n"
+        "        print('of a thread')\n"
+        "threading.Timer(0.5, late).start()\n"
+        "print('outside')"
+    )
+    assert made.stdout == "outside\n"
+    out, inner = page.shown(made)
+    assert page.text(out) == "two\n|shown|inside"
+    wanted = "inner\nof a thread\n"
+    page.notebook.until(lambda: page.text(inner) == wanted, "the thread's line in its Output")
+    told = "%%spmd --all\nprint([o.get('text') for o in out.outputs], len(inner.outputs))"
+    text = page.notebook.ok(told).text
+    assert "['two\\n', None, None] 1" in text
+    assert "rank 1: same as rank 0" in text
+
+
+def test_what_observes_a_widget_shows_and_fails_below_it(page: Page) -> None:
+    made = page.notebook.ok(
+        "%%spmd\n"
+        "button = W.Button(description='go')\n"
+        "@button.on_click\n"
+        "def go(_):\n"
+        "    print('gone')\n"
+        "    display({'text/plain': 'shown'}, raw=True)\n"
+        "    if rank == 1:\n"
+        "        raise ValueError('rank 1 alone')\n"
+        "button"
+    )
+    page.click(page.shown(made)[0])
+    page.notebook.until(lambda: "ValueError: rank 1 alone" in made.text, "the error of rank 1")
+    assert "gone\nshown\n" in made.text
+    assert "On rank 1" in made.text
+    assert "line 8" in made.text
+    assert "ipywidgets" not in made.text.partition("On rank 1")[2]
+    assert "28.0" in page.notebook.ok("%%spmd\nprint(float(jnp.sum(x)))").stdout
+
+
+def test_an_observer_that_launches_on_one_rank_alone_is_told(page: Page) -> None:
+    """It is a cell: found by the same look, ended by the same replay, told below the widget."""
+    made = page.notebook.ok(
+        "%%spmd\n"
+        "button = W.Button(description='go')\n"
+        "@button.on_click\n"
+        "def go(_):\n"
+        "    if rank == 0:\n"
+        "        print(float(jnp.sum(x)))\n"
+        "button"
+    )
+    page.click(page.shown(made)[0])
+    page.notebook.until(lambda: "Back in lockstep" in made.text, "the report of the divergence")
+    assert "line 6" in made.text
+    again = page.notebook.ok("%%spmd --all\nprint(float(jnp.sum(x * 3)))").text
+    assert "84.0" in again
+    assert "rank 1: same as rank 0" in again
+
+
+def test_a_widget_of_one_rank_is_that_ranks_alone(page: Page) -> None:
+    """Also while the other ranks run."""
+    made = page.notebook.ok("%%spmd --ranks 1\nown = W.IntSlider(max=50)\nown")
+    (slider,) = page.shown(made)
+    page.notebook.ok("%%spmd --ranks 0 --async --out waits\nwhile not globals().get('go_on'):\n"
+                     "    time.sleep(0.01)")  # fmt: skip
+    page.set(slider, value=9)
+    page.notebook.until(lambda: page.models[slider]["value"] == 9, "rank 1's slider")
+    assert "9" in page.notebook.ok("%%spmd --ranks 1\nprint(own.value)").stdout
+    page.notebook.ok("import jaxcluster\njaxcluster.current().interrupt()")
+    page.notebook.run("waits.wait()")
+
+
+def test_a_widget_of_another_rank_is_opened_where_it_is_shown(page: Page) -> None:
+    made = page.notebook.ok(
+        "%%spmd --all\n"
+        "from tqdm.auto import tqdm\n"
+        "for _ in tqdm(range(3), desc=f'rank-{rank}'):\n"
+        "    pass"
+    )
+    boxes = page.shown(made)
+    assert len(boxes) == 2
+    told = [page.models[child.removeprefix("IPY_MODEL_")]
+            for box in boxes for child in page.models[box]["children"]]  # fmt: skip
+    assert [m["value"] for m in told if m["_model_name"] == "FloatProgressModel"] == [3.0, 3.0]
+    assert any("rank-1" in str(m.get("value")) for m in told)
+
+
+def test_comms_of_other_libraries_go_both_ways(page: Page) -> None:
+    """Those that a rank opens, by whichever class, and those that it waits for."""
+    made = page.notebook.ok(
+        "%%spmd\n"
+        "import warnings\n"
+        "warnings.simplefilter('ignore')\n"
+        "from ipykernel.comm import Comm\n"
+        "mine = Comm(target_name='mine', data={'hello': 1})\n"
+        "@mine.on_msg\n"
+        "def heard(message):\n"
+        "    mine.send({'back': message['content']['data']['n'] + 1})\n"
+        "def opened(comm, message):\n"
+        "    print('opened', message['content']['data'])\n"
+        "    comm.on_msg(lambda message: comm.send({'answer': message['content']['data']}))\n"
+        "get_ipython().kernel.comm_manager.register_target('theirs', opened)"
+    )
+    heard = page.notebook.comm_messages
+    (mine,) = [m.comm_id for m in heard if m.kind == "comm_open" and m.data == {"hello": 1}]
+    page.say(mine, {"n": 1})
+    page.notebook.until(lambda: any(m.data == {"back": 2} for m in heard), "the answer of a rank")
+    content = {"comm_id": "c1", "target_name": "theirs", "data": {"a": 1}}
+    page.notebook.send("comm_open", content)
+    page.notebook.until(lambda: "opened {'a': 1}" in made.stdout, "the comm that the page opens")
+    page.say("c1", {"b": 2})
+    page.notebook.until(lambda: any(m.data == {"answer": {"b": 2}} for m in heard), "its answer")
+
+
+def test_a_page_that_is_loaded_again_gets_the_models_of_ranks(page: Page) -> None:
+    page.notebook.ok("%%spmd\nimage = W.Image(value=b'\\x00\\x01binary', format='png')\nimage")
+    image = page.find("ImageModel")
+    content = {"comm_id": "control", "target_name": "jupyter.widget.control"}
+    page.notebook.send("comm_open", content | {"data": {}}, {"version": "1.0.0"})
+    page.say("control", {"method": "request_states"})
+
+    def states() -> dict[str, Any] | None:
+        told = [m for m in page.notebook.comm_messages if m.comm_id == "control"]
+        return told[-1].data if told else None
+
+    answer = page.notebook.until(states, "all models of the kernel")
+    assert answer["states"][image]["model_name"] == "ImageModel"
+    assert [image, "state", "value"] in answer["buffer_paths"]
+
+
+def test_stop_ends_an_observer(page: Page) -> None:
+    made = page.notebook.ok(
+        "%%spmd\nbutton = W.Button()\nbutton.on_click(lambda b: (print('in'), time.sleep(600)))\n"
+        "button"
+    )
+    page.click(page.shown(made)[0])
+    page.notebook.until(lambda: "in\n" in made.stdout, "the observer to begin")
+    stopped = page.notebook.ok("%jaxcluster interrupt")
+    assert "Interrupted ranks 0, 1" in stopped.text
+    page.notebook.until(lambda: "was stopped" in made.text, "that it was stopped")
+    assert "28.0" in page.notebook.ok("%%spmd\nprint(float(jnp.sum(x)))").stdout
+
+
+def test_a_dead_widget_says_so(page: Page) -> None:
+    made = page.notebook.ok("%%spmd\nslider = W.IntSlider(max=77)\nslider")
+    (slider,) = page.shown(made)
+    told = "The widgets of cell"
+    page.notebook.ok("%jaxcluster restart")
+    page.notebook.until(lambda: told in made.stdout, "that its ranks are gone")
+    assert "the ranks have new processes" in made.stdout
+    page.notebook.until(lambda: page.models[slider]["disabled"], "the control out of use")
+    page.set(slider, value=1)
+    page.notebook.until(lambda: made.stdout.count(told) == 2, "the same, at what is done to it")
+    page.notebook.ok(SETUP)
+    again = page.notebook.ok("%%spmd\nslider = W.IntSlider(max=78)\nslider")
+    page.set(page.shown(again)[0], value=3)
+    text = page.notebook.ok("%%spmd\nprint(slider.value)").stdout
+    assert text == "3\n"
 
 
 def messages(notebook: Notebook, source: str) -> list[dict[str, Any]]:
     """All that the frontend is sent while a cell runs."""
     id = notebook.client.execute(source)
     found: list[dict[str, Any]] = []
-    ends = time.monotonic() + 60
+    ends = time.monotonic() + DEADLINE_S
     while time.monotonic() < ends:
         try:
             message = notebook.client.get_iopub_msg(timeout=1)
@@ -39,41 +329,11 @@ def messages(notebook: Notebook, source: str) -> list[dict[str, Any]]:
     raise AssertionError(f"no end of {source!r}")
 
 
-def test_a_widget_of_rank_0_is_alive_in_both_directions(notebook: Notebook) -> None:
-    notebook.ok("%jaxcluster start -n 2 --name widgets")
-    try:
-        made = messages(notebook, MAKE)
-        opened = [m["content"] for m in made if m["msg_type"] == "comm_open"]
-        (model,) = [
-            o["comm_id"] for o in opened if o["data"]["state"]["_model_name"] == "IntSliderModel"
-        ]
-        update = {"method": "update", "state": {"value": 42}, "buffer_paths": []}
-        session = notebook.client.session
-        notebook.client.shell_channel.send(
-            session.msg("comm_msg", {"comm_id": model, "data": update})
-        )
-        until(
-            lambda: "42 [42]" in notebook.ok("%%spmd\nprint(slider.value, seen)").text,
-            "the slider's new value on rank 0",
-        )
-        moved = messages(notebook, "%%spmd\nslider.value = 7")
-        states = [m["content"]["data"]["state"] for m in moved if m["msg_type"] == "comm_msg"]
-        assert {"value": 7} in states
-        # One widget is shown, not one for each rank.
-        assert len([o for o in opened if o["comm_id"] == model]) == 1
-        assert len(opened) == 3
-    finally:
-        notebook.ok("%jaxcluster stop")
-
-
-def test_a_progress_bar_of_tqdm_auto_is_a_widget(notebook: Notebook) -> None:
-    notebook.ok("%jaxcluster start -n 2 --name bars")
-    try:
-        made = messages(
-            notebook, "%%spmd\nfrom tqdm.auto import tqdm\nfor _ in tqdm(range(3)): pass"
-        )
-        kinds = [m["msg_type"] for m in made]
-        assert "comm_open" in kinds
-        assert "error" not in kinds
-    finally:
-        notebook.ok("%jaxcluster stop")
+def test_what_a_widget_is_told_comes_under_the_cell_that_tells_it(page: Page) -> None:
+    """By that nbclient knows it, and keeps the models that nbconvert then shows."""
+    made = messages(page.notebook, "%%spmd\nslider = W.IntSlider()\nslider")
+    opened = [m["content"] for m in made if m["msg_type"] == "comm_open"]
+    assert len(opened) == 3, made
+    moved = messages(page.notebook, "%%spmd\nslider.value = 7")
+    states = [m["content"]["data"]["state"] for m in moved if m["msg_type"] == "comm_msg"]
+    assert {"value": 7} in [state for state in states if isinstance(state, dict)]
