@@ -69,6 +69,7 @@ def test_the_start_cell_run_again_changes_nothing(notebook: Notebook) -> None:
     assert notebook.ok("%spmd precious").result == "0"
 
 
+@pytest.mark.one_machine("on hosts the options differ by the hosts, too")
 @pytest.mark.parametrize("name", ["", " --name main"])
 def test_a_start_with_other_options_is_refused_and_says_what_to_type(
     notebook: Notebook, name: str
