@@ -74,6 +74,7 @@ def list_clusters(words: list[str]) -> None:
 def stop(words: list[str]) -> None:
     parser = arguments.way_parser("jaxcluster stop", "name")
     parser.add_argument("--all", action="store_true", dest="everything")
+    parser.add_argument("--force", action="store_true", help="forget hosts out of reach")
     parsed = parser.read(words)
     way = options.taken_from(parsed)
     if parsed.everything and (parsed.name or way):
@@ -81,7 +82,7 @@ def stop(words: list[str]) -> None:
     names = [r.name for r in cluster.live_records()] if parsed.everything else [parsed.name]
     for name in names:
         running = cluster.attach(name, **way)
-        took = running.stop()
+        took = running.stop(parsed.force)
         print(
             f"Stopped {running.name!r}: {name_ranks(range(running.num_processes))}, {took:.1f} s."
         )

@@ -30,6 +30,7 @@ LOOK_S = 0.5
 REASON_S = 12.0  # for a launcher to say why an agent was ended: sbatch looks now and then
 ENDED_BY_OTHERS = re.compile("SIGTERM|SIGHUP|standard input")
 CONNECT_S = 20.0
+JOIN_S = 5.0  # for an agent that is there already
 REFUSAL_S = 0.3  # for the answer
 REFUSED_S = (
     2.0  # that a host refuses connections to its agent's port before the agent is known gone
@@ -120,33 +121,50 @@ class Fleet:
         Raises:
           LaunchError: one of them does not answer.
         """
+        self._place(started)
+        for place in self.places:
+            place.agent.ask("mkdir", CONNECT_S, path="ranks")
+
+    def _place(self, started: Sequence[tuple[str, StartedAgent]]) -> None:
         for number, (name, agent) in enumerate(started):
             place = Place(number, name, self._connect(name, agent), agent.facts)
             self._watch(place)
             self.places.append(place)
-        for place in self.places:
-            place.agent.ask("mkdir", CONNECT_S, path="ranks")
 
     @classmethod
     def joined(cls, keys: Keys, hosts: Sequence[HostRecord]) -> Fleet:
-        """The hosts of a cluster that another process has started.
+        """The hosts of a cluster that another process has started. Those that are silent are lost.
+
+        Takes ``JOIN_S`` where there is one.
 
         Raises:
-          LaunchError: one of them does not answer.
+          LaunchError: none of them answers.
         """
         self = cls(keys, owns=False)
-        try:
-            self.add([(h.name, StartedAgent(None, asdict(h))) for h in hosts])
-        except BaseException:
-            self.close()
-            raise
+        self._place([(h.name, StartedAgent(None, asdict(h))) for h in hosts])
         self.place_ranks(hosts)
+        deadline = time.monotonic() + JOIN_S
+        connecting = [p for p in self.places if p.agent.state is State.CONNECTING]
+        while connecting and time.monotonic() < deadline:
+            time.sleep(0.01)
+            connecting = [p for p in connecting if p.agent.state is State.CONNECTING]
+        for place in self.places:
+            if place.agent.state is not State.CONNECTED:
+                self._lose(place, place.agent.condition.removeprefix(": "), False)
+        if not self.alive:
+            self.close()
+            why = "; ".join(f"{place.name}: {place.lost}" for place in self.places)
+            raise LaunchError(f"None of the cluster's hosts can be reached ({why}).")
         return self
 
     def place_ranks(self, hosts: Sequence[HostRecord]) -> None:
         """Take in which ranks are on which host."""
         for place, host in zip(self.places, hosts, strict=True):
             place.ranks = range(host.ranks[0], host.ranks[-1] + 1)
+
+    def losses(self) -> list[Event]:
+        """What there is to tell of hosts that were lost before anybody listened."""
+        return [_host_lost(place) for place in self.places if place.lost]
 
     def out_of_reach(self) -> list[str]:
         """The names of the hosts that can't be reached now and are not known to have ended."""
@@ -319,16 +337,18 @@ class Fleet:
             return
         place.lost, place.gone = why, gone
         if self.on_event is not None:
-            self.on_event(
-                {
-                    "event": "host_lost",
-                    "host": place.name,
-                    "number": place.number,
-                    "ranks": list(place.ranks),
-                    "why": why,
-                    "gone": gone,
-                }
-            )
+            self.on_event(_host_lost(place))
+
+
+def _host_lost(place: Place) -> Event:
+    return {
+        "event": "host_lost",
+        "host": place.name,
+        "number": place.number,
+        "ranks": list(place.ranks),
+        "why": place.lost,
+        "gone": place.gone,
+    }
 
 
 def _refuses(endpoint: str) -> bool:

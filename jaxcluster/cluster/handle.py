@@ -223,6 +223,8 @@ class Cluster:
 
     def without_dead(self) -> str:
         why = "; ".join(sorted({facts["why"] for facts in self.dead.values()}))
+        if self.world.unreachable:  # they may live
+            return f"{name_ranks(self.dead).capitalize()} can't be asked ({why})."
         return f"{name_ranks(self.dead).capitalize()} died ({why})."
 
     def without_coordinator(self) -> str:
@@ -241,8 +243,12 @@ class Cluster:
             "alone (%jaxcluster stacks)."
         )
 
-    def stop(self) -> float:
+    def stop(self, force: bool = False) -> float:
         """End all its processes; returns after how many seconds. A stopped cluster: nothing.
+
+        Args:
+          force: where hosts can't be reached, end what can be and forget the rest. What lives
+            there ends when nobody is connected to it: after 20 s, or, detached, with its login.
 
         Raises:
           LaunchError: another process has started it, and a host can't be reached. Nothing is done.
@@ -250,7 +256,8 @@ class Cluster:
         if (respawn := self._respawn) is not None:
             respawn.stop_for_good()
         with self._changing:
-            self.world.check_reach()
+            if not force:
+                self.world.check_reach()
             self.life.become(State.STOPPED, only=set(State) - {State.LEFT})
             took = self._end_world()
             if self.kept is not None:

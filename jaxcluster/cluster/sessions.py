@@ -238,21 +238,25 @@ def _check_is_started(name: str) -> None:
         )
 
 
-def stop(name: str) -> float:
+def stop(name: str, force: bool = False) -> float:
     """Stop a cluster, whoever has started it; returns after how many seconds.
+
+    Args:
+      force: see ``Cluster.stop``.
 
     Raises:
       NoCluster: there is none of that name.
     """
     if (known := handle.opened.get(name)) is not None:
-        return known.stop()
+        return known.stop(force)
     began = time.perf_counter()
     record = registry.read(name)
     try:
-        connect(record).stop()
+        connect(record).stop(force)
     except (NoCluster, LaunchError):  # what is left of it
         joining.check_is_here(record)
-        if record.hosts and claims.lives([name])[name] is not claims.Life.DEAD:
+        may_live = claims.lives([name])[name] is not claims.Life.DEAD
+        if record.hosts and may_live and not force:
             raise  # a host that can't be reached is not known to have ended
         if not record.hosts:
             Supervisor(Path(record.supervisor)).quit()
@@ -261,7 +265,7 @@ def stop(name: str) -> float:
     return time.perf_counter() - began
 
 
-def stop_by_name(name: str, say_next: bool = True) -> str:
+def stop_by_name(name: str, say_next: bool = True, force: bool = False) -> str:
     """Stop a cluster, whoever has started it; returns in a line what ended, and what is used now.
 
     Raises:
@@ -270,7 +274,7 @@ def stop_by_name(name: str, say_next: bool = True) -> str:
     known = connected().get(name)  # one without processes has no record
     spec = known.spec if known is not None else registry.read(name).spec
     was_used = known is not None and known is current()
-    took = known.stop() if known is not None else stop(name)
+    took = known.stop(force) if known is not None else stop(name, force)
     said = f"Stopped {name_ranks(range(spec.num_processes))} of {name!r} in {took:.1f} s."
     if say_next and was_used and (others := connected()):
         said += f" Cells of this notebook now run on {next(reversed(others))!r}."

@@ -145,7 +145,8 @@ class World:
                 f"Cluster {self.record.name!r} can't be stopped from here now, and was not: no way "
                 f"to {', '.join(hosts)}.",
                 "Its ranks may live there. Try again when there is, or stop it where it was "
-                f"started, on {self.record.hostname}.",
+                f"started, on {self.record.hostname}. %jaxcluster stop {self.record.name} --force "
+                "ends what can be reached, and forgets the rest.",
             )
 
     def out_of_reach(self) -> list[str]:
@@ -170,6 +171,9 @@ class World:
         self.supervisor.on_event = self._on_event
         while not self._missed.empty():
             self._on_event(self._missed.get())
+        if isinstance(self.supervisor, Fleet):
+            for event in self.supervisor.losses():
+                self._on_event(event)
 
     def ask_exits(self) -> None:
         """Take in which of its processes had ended before this one was connected."""

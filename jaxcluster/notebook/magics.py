@@ -204,16 +204,17 @@ class JaxClusterMagics(Magics):
     def _stop(self, line: str) -> None:
         parser = arguments.command_parser("%jaxcluster stop", "name")
         parser.add_argument("--all", action="store_true", dest="everything")
+        parser.add_argument("--force", action="store_true", help="forget hosts out of reach")
         parsed = parser.read(line)
         if parsed.everything and parsed.name:
             raise UsageError("Name a cluster or say --all, not both.", "%jaxcluster stop --all")
         if not parsed.everything:
             name = parsed.name or cluster.current().name
-            print(cluster.stop_by_name(name))
+            print(cluster.stop_by_name(name, force=parsed.force))
             return
         stopped = list(cluster.connected())
         for name in stopped:
-            print(cluster.stop_by_name(name, say_next=False))
+            print(cluster.stop_by_name(name, say_next=False, force=parsed.force))
         if quit_warm():
             print("The preloaded fork server is ended too.")
         elif not stopped:

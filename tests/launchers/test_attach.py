@@ -218,3 +218,32 @@ def test_a_detached_cluster_is_stopped_from_another_machine(
     assert is_whole(elsewhere)
     elsewhere.ok("%jaxcluster stop")
     until(lambda: "detached" not in second.ok("%jaxcluster list").text, "its record is gone")
+
+
+def test_of_a_detached_cluster_with_a_host_out_of_reach_the_rest_is_found_and_can_be_ended(
+    ssh: Rig, first: HostNotebook, second: HostNotebook
+) -> None:
+    first.ok(f"{START} --detach")
+    remember(first)
+    first.kill()
+    with ssh["h2"].cut_off():
+        until(lambda: "(h2 unreachable)" in second.ok("%jaxcluster list").text, "it is told", 60)
+        told = second.ok("%jaxcluster attach main", 60).text
+        assert "Rank 1 can't be asked (host h2 can't be reached from here: " in told
+        assert "idle" in second.ok("%jaxcluster status").text
+        assert "%jaxcluster attach main" in second.run(WHERE).text
+    until(
+        lambda: "can't be asked" not in second.ok("%jaxcluster attach main", 60).text, "it is back"
+    )
+    assert is_whole(second)
+    with ssh["h2"].cut_off():
+        until(lambda: "unreachable" in second.ok("%jaxcluster list").text, "the cut is seen", 60)
+        refused = second.run("%jaxcluster stop").text
+        assert "and was not: no way to h2." in refused and "stop main --force" in refused
+        assert "Stopped ranks 0, 1" in second.ok("%jaxcluster stop --force").text
+        assert "No cluster is running" in second.ok("%jaxcluster list").text
+        until(lambda: not jaxclusters(ssh, "h1"), "the end of all on the host in reach", 30)
+
+
+def jaxclusters(rig: Rig, host: str) -> list[str]:
+    return [line for line in rig[host].processes().values() if "jaxcluster" in line]
