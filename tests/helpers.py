@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import re
@@ -237,6 +238,7 @@ class Notebook:
         self.closed = False
         self.cells: dict[str, Cell] = {}
         self.comm_messages: list[CommMessage] = []
+        self.questions: list[dict[str, Any]] = []  # what the kernel asks, and has no answer yet
         self.manager = self.start_kernel(directory, {NOTEBOOK: self.mark} | dict(env or {}))
         self.client: BlockingKernelClient = self.manager.blocking_client()
         self.client.start_channels()
@@ -250,16 +252,21 @@ class Notebook:
     # ------------------------------------------------------------------ cells
 
     def begin(
-        self, source: str, cell_id: str = "", metadata: Mapping[str, Any] | None = None
+        self,
+        source: str,
+        cell_id: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        allow_stdin: bool = False,
     ) -> Cell:
         """Send a cell, and do not wait for it.
 
-        Its id and its metadata go with it as JupyterLab sends them.
+        Its id and its metadata go with it as JupyterLab sends them. With ``allow_stdin`` it may
+        ask; ``answer`` answers.
         """
         cell = Cell("", source)
         sent = dict(metadata or {}) | ({"cellId": cell_id} if cell_id else {})
         content = {"code": source, "silent": False, "store_history": True, "stop_on_error": False}
-        content |= {"user_expressions": {}, "allow_stdin": False}
+        content |= {"user_expressions": {}, "allow_stdin": allow_stdin}
         cell.msg_id = self.send("execute_request", content, sent)
         self.cells[cell.msg_id] = cell
         return cell
@@ -306,7 +313,32 @@ class Notebook:
             self._take_in(0.02)
         return found
 
+    def answer(self, answers: list[tuple[str, str]]) -> None:
+        """Wait for the kernel's next question, and answer it by the first that fits its prompt.
+
+        That is taken from ``answers``.
+        """
+        self.until(lambda: self.questions, f"a question to answer by one of {answers}")
+        question = self.questions.pop(0)
+        prompt = question["content"]["prompt"]
+        found = [answer for answer in answers if prompt.startswith(answer[0])]
+        assert found, f"{prompt!r}, and the answers are {answers}"
+        answers.remove(found[0])
+        content = {"value": found[0][1]}
+        reply = self.client.session.msg("input_reply", content, parent=question["header"])
+        self.client.stdin_channel.send(reply)
+
+    def talk(self, source: str, *answers: tuple[str, str]) -> Cell:
+        """Run a cell that asks: (how its prompt begins, the answer) for each question."""
+        cell = self.begin(source, allow_stdin=True)
+        left = list(answers)
+        while left:
+            self.answer(left)
+        return self.wait(cell)
+
     def _take_in(self, timeout_s: float) -> None:
+        with contextlib.suppress(queue.Empty):
+            self.questions.append(self.client.get_stdin_msg(timeout=0))
         try:
             message = self.client.get_iopub_msg(timeout=timeout_s)
         except queue.Empty:

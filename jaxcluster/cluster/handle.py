@@ -19,6 +19,7 @@ from jaxcluster.allocation.remote import HostAllocation
 from jaxcluster.allocation.turns import Turn
 from jaxcluster.cluster import delegation, events, recovery, undoing
 from jaxcluster.cluster.names import clear_away
+from jaxcluster.cluster.prompts import Labelled, here
 from jaxcluster.cluster.resources import Meter, Sample
 from jaxcluster.cluster.respawn import Respawn
 from jaxcluster.cluster.restart import Restored
@@ -81,6 +82,7 @@ class Cluster:
         self.num_processes = world.num_processes
         self.life = Life()
         self.last: CellRecord | None = None
+        self._failed: CellRecord | None = None
         self.recovery = "auto"
         self.recovered = ""
         self.kept: Kept | None = None
@@ -469,7 +471,11 @@ class Cluster:
           RankHung: some ranks did not answer an interrupt.
         """
         on_output = on_output or (_print_first if show else None)
-        options = CellOptions(ranks, timeout_s, execution_count, shown_ranks, on_output, on_notice)
+        prompt = here()
+        talk = Labelled(prompt, _print_output) if prompt is not None else None
+        options = CellOptions(
+            ranks, timeout_s, execution_count, shown_ranks, on_output, on_notice, prompt=talk
+        )
         return self._submit(source, options).wait()
 
     def submit(
@@ -483,6 +489,8 @@ class Cluster:
         on_output: Listener | None = None,
         on_notice: Callable[[str], None] | None = None,
         cell_id: str = "",
+        prompt: Labelled | None = None,
+        post_mortem: bool = False,
     ) -> RunningCell:
         """Like ``run``, without waiting: ``wait`` on what it returns.
 
@@ -490,10 +498,13 @@ class Cluster:
 
         Args:
           cell_id: Jupyter's, for the panel.
+          prompt: where questions of its ranks are put; None: they are refused.
+          post_mortem: instead of running ``source`` look at the ranks' last errors.
         """
         options = CellOptions(
-            ranks, timeout_s, execution_count, shown_ranks, on_output, on_notice, cell_id
-        )
+            ranks, timeout_s, execution_count, shown_ranks, on_output, on_notice, cell_id,
+            prompt=prompt, post_mortem=post_mortem,
+        )  # fmt: skip
         return self._submit(source, options)
 
     def send_message(
@@ -549,15 +560,16 @@ class Cluster:
                 shown_ranks=shown,
                 cell_id=cell_id,
                 message=message,
+                post_mortem=options.post_mortem,
             )
             each = {r: dataclasses.replace(request, after=seq.after[r]) for r in chosen}
             op = "cell" if message is None else "message"
             ids = self.link.request_each(each, op, options.buffers, sink=sink)
         record = CellRecord(seq, request.execution_count, source, chosen, cell_id=cell_id)
-        if message is None:
-            self.last = record
+        if message is None and not options.post_mortem:
+            self._failed, self.last = self.last_failed, record
         cell = RunningCell(self, record, sink, ids, options.timeout_s, options.on_output)
-        cell.on_notice = options.on_notice
+        cell.on_notice, cell.prompt = options.on_notice, options.prompt
         self._background = [c for c in self._background if not c.done] + [cell]
         return cell
 
@@ -571,6 +583,11 @@ class Cluster:
                 self._check_open()
                 raise
             yield turn
+
+    @property
+    def last_failed(self) -> CellRecord | None:
+        """The last cell of this process that has failed on one of these ranks."""
+        return self.last if self.last is not None and self.last.errors else self._failed
 
     @property
     def cells(self) -> list[RunningCell]:
@@ -854,7 +871,11 @@ class Cluster:
 def _print_first(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
     """Show the first rank's text as a script's own."""
     if isinstance(what, wire.RankOutput) and what.rank == record.ranks[0]:
-        if what.kind == "stream":
-            print(what.content["text"], end="", flush=True)
-        elif what.kind in ("display_data", "execute_result"):
-            print(what.content["data"].get("text/plain", ""), flush=True)
+        _print_output(what)
+
+
+def _print_output(output: wire.RankOutput) -> None:
+    if output.kind == "stream":
+        print(output.content["text"], end="", flush=True)
+    elif output.kind in ("display_data", "execute_result"):
+        print(output.content["data"].get("text/plain", ""), flush=True)

@@ -17,6 +17,8 @@ from typing import Protocol
 
 from jaxcluster import wire
 from jaxcluster.cluster import events, recovery, selfcheck, silence, undoing
+from jaxcluster.cluster.asking import Conversation
+from jaxcluster.cluster.prompts import Labelled
 from jaxcluster.cluster.restart import Restored
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import RESTART_HINT, CellInterrupted
@@ -48,7 +50,7 @@ Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
 
 @dataclasses.dataclass(frozen=True)
 class CellOptions:
-    """How a cell is to be run: see ``Cluster.run``. ``cell_id`` is Jupyter's, for the panel.
+    """How a cell is to be run: see ``Cluster.run`` and ``submit``.
 
     With a ``message`` its code is not run again: what a user did to a widget of it is passed on.
     """
@@ -62,6 +64,8 @@ class CellOptions:
     cell_id: str = ""
     message: wire.CommMessage | None = None
     buffers: Sequence[bytes] = ()
+    prompt: Labelled | None = None
+    post_mortem: bool = False
 
 
 class Owner(Protocol):
@@ -138,6 +142,7 @@ class RunningCell:
         self._foreign_since: float | None = None  # another cell's finding is in the way
         self._left_early = False  # the stop button was pressed again: no rank is waited for
         self._killed: dict[int, str] = {}  # ranks whose processes were ended, and why
+        self._talk = Conversation(cluster.world.link)
         self._noticed = False
         self._next_notice_at = STILL_WORKING_S
         self._notice_at: float | None = None
@@ -194,6 +199,15 @@ class RunningCell:
         return self.cluster.world
 
     @property
+    def prompt(self) -> Labelled | None:
+        """Where its ranks' questions are put; None: nobody can be asked."""
+        return self._talk.prompt
+
+    @prompt.setter
+    def prompt(self, prompt: Labelled | None) -> None:
+        self._talk.prompt = prompt
+
+    @property
     def interrupted(self) -> tuple[int, ...]:
         """The ranks that were interrupted, whether or not they have ended the cell."""
         return self._watch.interrupted
@@ -228,9 +242,11 @@ class RunningCell:
                 # Wherever the stop button hits, the ranks are told, and waited for.
                 try:
                     self._feed(self._next())
+                    self._talk.step(time.monotonic(), self._watch.open_ranks)
                 except KeyboardInterrupt:
                     self._feed(health.StopPressed())
         finally:
+            self._talk.end()
             self.record.seconds = time.monotonic() - self.started
             self._world.link.forget(self._ids)
             try:
@@ -251,6 +267,8 @@ class RunningCell:
         )
         deadlines = [t for t in times if t is not None]
         timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        if (look_s := self._talk.look_s) is not None:
+            timeout = look_s if timeout is None else min(timeout, look_s)
         try:
             return self._take(self._sink.get(timeout=timeout))
         except queue.Empty:
@@ -268,6 +286,7 @@ class RunningCell:
                         names = recovery.assigned_names(self.record.source)
                         self._find(recovery.ask_reports(self._world.link, names, launches=256))
                     self._silences.look(ranks)
+                    self._talk.end()
                     self._interrupt(ranks, spare=why not in ("stop", "timeout"))
                     if why != "death":
                         selfcheck.prepare(self._world.link)  # while they leave the cell
@@ -313,15 +332,22 @@ class RunningCell:
         if event.op == "output":
             output = wire.parse(wire.RankOutput, event.body)
             self.record.add_output(output)
+            if output.rank != self.record.ranks[0]:
+                self._talk.hear(output)
             self._tell(output)
             return health.Tick()
         if event.op == "stop":
             return health.StopPressed()
         if event.op == "paused":
             self._paused[event.rank] = event.body["kind"]
+            self._talk.paused(event.rank, event.body["kind"])
             events.tell()
             return self._held()
+        if event.op == "ask":
+            self._talk.add(wire.parse(wire.Question, event.body), time.monotonic())
+            return health.Tick()
         if event.op == "died":
+            self._talk.withdraw(event.rank)
             self.record.records[event.rank].died = event.body["why"]
             events.tell()
             # Most cells are over in a moment, with an error that says it: then it is said once.
@@ -337,6 +363,9 @@ class RunningCell:
             if reply.names is not None:
                 self._world.hear_names(event.rank, reply.names)
         self.record.add_reply(reply)
+        self._talk.withdraw(reply.rank)
+        if reply.error is not None and reply.error.ename == verdict.QUIT:
+            self._sink.put(Event(-1, "stop", "", None))  # a debugger is left for the whole cell
         events.tell()
         self._tell(reply)
         if reply.status == "error" and not self._noticed:

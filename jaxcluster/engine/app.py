@@ -110,6 +110,7 @@ class Rank:
         handle("serve", "main", self._serve)
         handle("cell", "now", self.runner.on_cell)
         handle("interrupt", "now", self._interrupt)
+        handle("answer", "now", self.runner.asking.on_answer)
         handle("state", "now", lambda request: self._state())
         handle("poll", "now", self._poll)
         handle("resume", "now", self._resume)
@@ -228,7 +229,7 @@ class Rank:
         find_modules_here(self.code)
         apply_warnings()
         self.values.namespace = kernel.shell.user_ns
-        guards.guard(kernel.shell)
+        guards.guard(kernel.shell, self.runner.asking)
         self.values.lost.install(kernel.shell)
         self.runner.attach(kernel.shell)
         client = ClientCode(self.runner)

@@ -19,8 +19,9 @@ from types import FrameType
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.engine import failures, log, usercode
+from jaxcluster.engine import debugging, failures, log, tracebacks, usercode
 from jaxcluster.engine.arrays import describe, spans_processes
+from jaxcluster.engine.asking import Asking
 from jaxcluster.engine.background import Background
 from jaxcluster.engine.capture import LogTail, RankStream, capture_displays, mime_bundle
 from jaxcluster.engine.control import DEFERRED, ControlChannel, Handler, Request
@@ -97,6 +98,8 @@ class CellRunner:
       diverts: whether what this thread puts out is not the cell's, but an ``ipywidgets.Output``'s.
       divert: takes such an output, or says False.
       deliver: does what a page has said on a comm.
+      asking: what its cells ask the user.
+      last_error: what the last cell that failed has raised, for a post-mortem.
     """
 
     def __init__(self, rank: int, control: ControlChannel, journal: Journal, log_path: str) -> None:
@@ -113,6 +116,8 @@ class CellRunner:
         self.background = Background()
         self.settings = Settings()
         self.paused = Paused(self._tell_paused)
+        self.asking = Asking(self)
+        self.last_error: BaseException | None = None
         self.cell_numbers = journal.cell_numbers
         self.main_thread_id = threading.main_thread().ident or 0
         self._pid = os.getpid()
@@ -157,6 +162,8 @@ class CellRunner:
         sys.stderr = RankStream("stderr", 2, sys.stderr, self._print)
         self._show_unraisable, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
         mend(self._sigint_handler)
+        debugging.install(self)
+        tracebacks.install(shell)
         threading.Thread(target=self._signal_again, name="jaxcluster-again", daemon=True).start()
         self.settings.begin(shell)
         self.control.on_tick = self._tick
@@ -265,18 +272,22 @@ class CellRunner:
             self.recent.begin(cell)
         self.journal.enter(cell.seq, cell.execution_count)
         self.journal.interrupted = False
-        attempt(lambda: self.undo.begin(cell.seq, cell.source))
+        if not cell.post_mortem:  # else the cell that failed can be undone after it
+            attempt(lambda: self.undo.begin(cell.seq, cell.source))
         self.control.ticking = running.shown
         await self._execute(running)
         running.has_left = running.over = True
+        self.asking.end()
         self.paused.end_all()
-        if self._is_child():
+        debugging.end()
+        if self.is_child():
             self._end_child(running)
         self.control.ticking = False
         attempt(lambda: mend(self._sigint_handler))
         attempt(lambda: self._show_log(last=True))
         attempt(self._show_pages)
-        attempt(self.undo.end)
+        if not cell.post_mortem:
+            attempt(self.undo.end)
         attempt(self.settings.note)
         self.current = None
         self.ended = cell.seq
@@ -323,6 +334,8 @@ class CellRunner:
             running.status = running.status or "ok"
         elif running.error.ename in ("KeyboardInterrupt", "CancelledError") and running.interrupted:
             running.status = "interrupted"
+        elif running.error.ename == debugging.QUIT:
+            running.status = "interrupted"  # by the user, in the debugger
         else:
             running.status = "error"
 
@@ -337,6 +350,9 @@ class CellRunner:
         shell, cell = self.shell, running.cell
         if cell.message is not None:
             self._deliver(running, cell.message)
+            return None
+        if cell.post_mortem:
+            debugging.post_mortem(self.last_error)
             return None
         shell.execution_count = cell.execution_count
         shell._last_traceback = None
@@ -394,6 +410,8 @@ class CellRunner:
     def _take_result(self, running: Running, result: Any) -> None:
         running.result = result
         if (error := _error_of(result)) is not None:
+            if wire.type_name(type(error)) != debugging.QUIT:
+                self.last_error = error
             running.error = self._info(error, ask=not running.is_mute)
 
     def _info(self, error: BaseException, *, ask: bool = True) -> wire.ErrorInfo:
@@ -451,7 +469,7 @@ class CellRunner:
         except Exception:
             return {}
 
-    def _is_child(self) -> bool:
+    def is_child(self) -> bool:
         """Whether this is a process that the cell has forked."""
         return os.getpid() != self._pid
 
@@ -483,6 +501,7 @@ class CellRunner:
         if spare and running.has_left:
             return "left"
         running.interrupted = True
+        self.asking.stop()
         if running.task is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(running.task.cancel)
         signal.pthread_kill(self.main_thread_id, signal.SIGINT)
@@ -567,7 +586,7 @@ class CellRunner:
         running = self.current
         if running is None:
             return
-        if self._is_child():  # its text goes to the log
+        if self.is_child():  # its text goes to the log
             print(content.get("data", {}).get("text/plain", ""))
             return
         if kind == "execute_result" and spans_processes(self.last_result):
@@ -616,7 +635,7 @@ class CellRunner:
 
     def _tell_paused(self, kind: str) -> None:
         """The notebook whose cell this is stops its clocks, and says who waits for whom."""
-        if (running := self.current) is not None and not self._is_child():
+        if (running := self.current) is not None and not self.is_child():
             running.request.send("paused", {"kind": kind})
 
     def _show_pages(self) -> None:

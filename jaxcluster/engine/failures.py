@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from jaxcluster import wire
+from jaxcluster.engine import tracebacks
 
 MESSAGE_CHARS = 20_000  # of an error's message
 TRACEBACK_CHARS = 200_000  # of all its lines
@@ -109,13 +110,13 @@ def plain_lines(error: BaseException, cells: Container[str], *, ask: bool = True
     if ask and issubclass(type(error), BaseExceptionGroup):
         try:
             at = in_a_cell(traceback_of(error), cells)
-            shown = traceback.TracebackException(type(error), error, at)
+            shown = tracebacks.fold(traceback.TracebackException(type(error), error, at))
             return [wire.clean(wire.shorten("".join(shown.format()), MESSAGE_CHARS))]
         except KeyboardInterrupt:
             raise
         except BaseException:  # of one of its parts
             pass
-    frames = traceback.format_tb(in_a_cell(traceback_of(error), cells))
+    frames = tracebacks.format_frames(in_a_cell(traceback_of(error), cells))
     message = message_of(error) if ask else NO_MESSAGE
     name = wire.type_name(type(error))
     return [

@@ -1,7 +1,7 @@
 """Calls that a rank answers instead of obeying: they belong to a session of its own.
 
-``exit`` and ``quit`` would end the process under the other ranks, ``input`` has nobody to ask. What
-JAX has of the kind (``jax.distributed.shutdown``) is refused by ``private.coordination``.
+``exit`` and ``quit`` would end the process under the other ranks; ``input`` asks in the notebook.
+What JAX has of the kind (``jax.distributed.shutdown``) is refused by ``private.coordination``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import builtins
 import getpass
 from typing import Any
 
+from jaxcluster.engine.asking import Asking
+
 
 def say_how_to_stop() -> None:
     print(
@@ -17,15 +19,9 @@ def say_how_to_stop() -> None:
     )
 
 
-def no_input(prompt: object = "", *args: Any, **kwargs: Any) -> str:
-    raise RuntimeError(
-        "input() can't be answered on a rank: ask in a notebook cell, then %push the answer"
-    )
-
-
-def guard(shell: Any) -> None:
+def guard(shell: Any, asking: Asking) -> None:
     """Put the answers in place; they stay there after ``%reset`` too."""
     shell.ask_exit = say_how_to_stop  # which IPython's exit and quit call
     # ipykernel puts its own there while ipyparallel's clients run code.
-    builtins.input = no_input
-    getpass.getpass = no_input
+    builtins.input = asking.input
+    getpass.getpass = asking.getpass

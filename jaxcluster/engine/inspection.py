@@ -12,6 +12,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.control import Request
+from jaxcluster.engine.foreign import is_folded
 from jaxcluster.engine.interlude import ask_main_thread
 from jaxcluster.engine.stacks import Place, stack_of
 
@@ -76,14 +77,14 @@ def rss_nbytes() -> int:
 
 
 def told_stack(stack: Sequence[Place], cells: Mapping[str, int]) -> list[list[Any]]:
-    """A stack, outermost first: [file, line, function, source line, cell or None]."""
+    """A stack, outermost first: [file, line, function, source line, cell or None, is folded]."""
     told = []
     for file in {code.co_filename for code, _ in stack}:
         linecache.checkcache(file)
     for code, line in reversed(stack):
         file = code.co_filename
         source = linecache.getline(file, line).strip() if line else ""
-        told.append([file, line, code.co_name, source, cells.get(file)])
+        told.append([file, line, code.co_name, source, cells.get(file), is_folded(code)])
     return told
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from jaxcluster import wire
 from jaxcluster.ranks import begin_ranks
 
+DEBUGGER = "debugger"  # in which a rank may be held; the other is "input"
+
 
 def kinds(states: Iterable[wire.RankState]) -> dict[int, str]:
     """The ranks that are held, and in what: ``debugger`` or ``input``."""
@@ -27,7 +29,7 @@ def message(state: wire.RankState) -> str:
 
 def note(state: wire.RankState) -> str:
     """What the panel says of it."""
-    return "In the debugger." if state.paused == "debugger" else "Waits for an answer to input()."
+    return "In the debugger." if state.paused == DEBUGGER else "Waits for an answer to input()."
 
 
 def tell(held: Mapping[int, wire.RankState], hosts: Mapping[int, str] | None = None) -> list[str]:

@@ -21,6 +21,8 @@ from jaxcluster.model import findings, hints
 from jaxcluster.model.outputs import CellRecord, traceback_lines
 from jaxcluster.ranks import begin_ranks, name_ranks
 
+QUIT = "BdbQuit"  # what a rank raises whose debugger was left by ``q``
+
 
 @dataclass(frozen=True)
 class Death:
@@ -183,5 +185,7 @@ def _stop(ending: Ending) -> CellInterrupted | None:
     stopped = ending.broken_off or ending.interrupted
     where = name_ranks(stopped, ending.hosts)
     message = f"cell [{ending.record.execution_count}] was stopped on {where}."
+    if quit := [r for r, error in ending.record.errors.items() if error.ename == QUIT]:
+        message = f"The debugger of {name_ranks(quit, ending.hosts)} was quit, so {message}"
     hints = _hints(ending)
     return CellInterrupted(f"{message}\n{hints}" if hints else message, stopped)

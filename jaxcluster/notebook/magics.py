@@ -29,6 +29,7 @@ from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError, Usag
 from jaxcluster.launchers import options
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import CellRecord
+from jaxcluster.notebook import debugging
 from jaxcluster.notebook.completion import Completion
 from jaxcluster.notebook.elsewhere import Elsewhere, point_to_push
 from jaxcluster.panel import Panel
@@ -55,6 +56,7 @@ COMMANDS = {
     "undo": "take the last cell back; undo SIZE|on|off bounds or switches it",
     "stacks": "on which line each rank is",
     "journal": "what each rank has launched",
+    "debug": "look at a rank's last error in the debugger: debug 2",
     "logs": "what the processes wrote outside of cells: logs 2",
     "outputs": "what each rank printed in the last cell: outputs 1-3",
     "mesh": "which rank holds which device of a mesh",
@@ -312,6 +314,25 @@ class JaxClusterMagics(Magics):
             raise UsageError(state, hint)
         return word is not None
 
+    def _debug(self, line: str) -> None:
+        word = arguments.command_parser("%jaxcluster debug", "rank").read(line).rank
+        running = cluster.current()
+        rank, lines = debugging.choose(running.last_failed, word, running.num_processes)
+        for line in lines:
+            print(line)
+        display = CellDisplay(self.shell, running)
+        if display.prompt is None:
+            raise UsageError("A debugger asks, and on a thread nobody can be asked.")
+        running.submit(
+            f"%jaxcluster debug {rank}",
+            ranks=[rank],
+            execution_count=self.shell.displayhook.prompt_count,
+            on_output=display.on_output,
+            on_notice=display.on_notice,
+            prompt=display.prompt,
+            post_mortem=True,
+        ).wait()
+
     def _strict(self, line: str) -> None:
         word = arguments.command_parser("%jaxcluster strict", "switch").read(line).switch
         running = cluster.current()
@@ -447,6 +468,7 @@ class JaxClusterMagics(Magics):
             on_output=None if options.background else display.on_output,
             on_notice=display.on_notice,
             cell_id=self._cell_id(),
+            prompt=None if options.background else display.prompt,
         )
         if relay is not None:
             relay.begin(submitted.record)
@@ -569,7 +591,8 @@ def say_usage() -> Iterator[None]:
         print(error)
 
 
-_loaded: dict[int, tuple[JaxClusterMagics, Completion, Elsewhere, Panel | None]] = {}
+_Parts = tuple[JaxClusterMagics, Completion, Elsewhere, debugging.DebugMagic, Panel | None]
+_loaded: dict[int, _Parts] = {}
 
 
 def load(ipython: Any) -> None:
@@ -584,10 +607,12 @@ def load(ipython: Any) -> None:
     completion.install()
     elsewhere = Elsewhere(ipython)
     elsewhere.install()
+    debug = debugging.DebugMagic(ipython, lambda: ipython.run_line_magic("jaxcluster", "debug"))
+    debug.install()
     panel = Panel(ipython, magics.auto) if magics.rich else None
     if panel is not None:
         panel.install()
-    _loaded[id(ipython)] = (magics, completion, elsewhere, panel)
+    _loaded[id(ipython)] = (magics, completion, elsewhere, debug, panel)
 
 
 def _is_reloading() -> bool:
@@ -605,8 +630,9 @@ def unload(ipython: Any) -> None:
         return
     if id(ipython) not in _loaded:
         return
-    magics, completion, elsewhere, panel = _loaded.pop(id(ipython))
+    magics, completion, elsewhere, debug, panel = _loaded.pop(id(ipython))
     elsewhere.uninstall()
+    debug.uninstall()
     for transform in (magics.auto.transform, rewrite.ask_for_help):
         ipython.input_transformers_cleanup.remove(transform)
     completion.uninstall()

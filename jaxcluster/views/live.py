@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
 from jaxcluster.cluster import array_queries
+from jaxcluster.cluster.prompts import Labelled, here
 from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model.layout import TreeLayout
@@ -32,6 +33,9 @@ class CellDisplay:
     Args:
       shell: IPython's, of the notebook or the terminal.
       all_ranks: show every rank, equal outputs once.
+
+    Attributes:
+      prompt: where the ranks' questions are put; None on a thread that may not ask.
     """
 
     def __init__(self, shell: Any, cluster: Cluster, all_ranks: bool = False) -> None:
@@ -40,6 +44,8 @@ class CellDisplay:
         self.all_ranks = all_ranks
         self._deferred: wire.RankOutput | None = None
         self._headed = False
+        prompt = here()
+        self.prompt = Labelled(prompt, self.show) if prompt is not None else None
 
     def on_output(self, record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
         if isinstance(what, wire.CellReply) or what.rank != record.ranks[0]:

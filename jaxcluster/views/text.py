@@ -121,10 +121,24 @@ def _stack(report: wire.RankReport) -> str:
     frames = report.stack
     first = next((i for i, frame in enumerate(frames) if frame[4] is not None), len(frames) - 1)
     shown = []
-    for file, line, function, source, cell in frames[first:]:
+    folded: list[str] = []
+    for file, line, function, source, cell, is_folded in frames[first:]:
+        if is_folded:
+            folded.append(function)
+            continue
+        shown += _fold(folded)
+        folded = []
         place = f"cell [{cell}] line {line}" if cell is not None else f"{file}:{line}"
         shown.append(f"  {place}, in {function}\n    {source or ''}".rstrip())
-    return "\n".join(shown)
+    return "\n".join([*shown, *_fold(folded)])
+
+
+def _fold(functions: Sequence[str]) -> list[str]:
+    """Frames of JAX's own, in a line: the innermost says what is waited for."""
+    if not functions:
+        return []
+    frames = "frame" if len(functions) == 1 else "frames"
+    return [f"  [... {len(functions)} {frames} of JAX, the innermost in {functions[-1]}]"]
 
 
 def journal(reports: Mapping[int, wire.RankReport], count: int) -> str:

@@ -133,6 +133,7 @@ class CellRequest:
     ``execution_count`` is the notebook's, so tracebacks and ``Out`` carry the cell's number.
     ``after`` is the seq of the cell before it on this rank, which another notebook may have sent.
     With a ``message`` it is not run: the message is for a comm that it has opened.
+    ``post_mortem``: it has no source; the rank's last error is looked at in the debugger.
     """
 
     seq: int
@@ -143,6 +144,7 @@ class CellRequest:
     cell_id: str = ""
     after: int = 0
     message: CommMessage | None = None
+    post_mortem: bool = False
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,21 @@ class RankOutput:
     seq: int
     kind: str
     content: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a rank asks the notebook whose cell it runs (``ask``); ``answer`` with its id follows.
+
+    ``secret``: what is typed is not shown. ``debugger``: a debugger asks for its next command.
+    """
+
+    rank: int
+    seq: int
+    id: int
+    prompt: str
+    secret: bool = False
+    debugger: bool = False
 
 
 @dataclass(frozen=True)
@@ -254,7 +271,8 @@ class Launch:
 class RankReport:
     """What a rank's control channel says when it is asked why a cell does not end.
 
-    ``stack`` is the main thread's, outermost first: [file, line, function, source, cell or None].
+    ``stack`` is the main thread's, outermost first: [file, line, function, source, cell or None,
+    whether it is JAX's own or jaxcluster's].
     ``locals`` are small values of the innermost frame of the cell. ``announced`` is, in strict
     mode, the launch that waits for the other ranks.
     """

@@ -489,7 +489,7 @@ FOUND = findings.Report("missing", "0,1", 3, (1,), (0,), ("Rank 0 waits.", "Rank
 def test_a_finding_is_told_with_what_becomes_of_it(running: Running) -> None:
     model = Model(AutoMode())
     model.submitted.append(cell := running.submit(7, "a"))
-    report = wire.RankReport(state(0, "running"), [["cell.py", 3, "f", "wait()", 7]], [])
+    report = wire.RankReport(state(0, "running"), [["cell.py", 3, "f", "wait()", 7, False]], [])
     cell.report, cell.evidence = FOUND, {0: report}
     first = model.take_in()[0].report
     assert first is not None

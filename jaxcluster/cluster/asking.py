@@ -1,0 +1,110 @@
+"""What the ranks of one cell ask, put to the user one after another, and what he answers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from jaxcluster import wire
+from jaxcluster.cluster.prompts import CannotAsk, Labelled
+from jaxcluster.model.questions import Questions
+from jaxcluster.wire.link import Link, Sink
+
+LOOK_S = 0.02  # between two looks whether there is an answer
+WAIT_S = 0.05  # ... whether it is another rank's turn
+IN_BACKGROUND = (
+    "nobody waits for this cell (--async, or a thread's), so nobody can be asked. Run it without "
+    "--async, or set what is asked for in a cell before"
+)
+
+
+class Conversation:
+    """The questions of one cell.
+
+    Attributes:
+      prompt: where they are put; None where nobody can be asked.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self.prompt: Labelled | None = None
+        self._link = link
+        self._questions = Questions()
+        self._is_over = False
+
+    @property
+    def look_s(self) -> float | None:
+        """How soon ``step`` is due; None while nobody asks."""
+        if self._questions.open is not None:
+            return LOOK_S
+        return WAIT_S if self._questions else None
+
+    def add(self, question: wire.Question, now: float) -> None:
+        """A rank asks."""
+        if self.prompt is None:
+            self._refuse(question, IN_BACKGROUND)
+        elif not self._is_over:
+            self._questions.add(question, now)
+
+    def paused(self, rank: int, kind: str) -> None:
+        """A rank is held by a person from now on, in ``kind``; "" if it is not any more."""
+        if self.prompt is not None:
+            self.prompt.paused(rank, kind)
+
+    def hear(self, output: wire.RankOutput) -> None:
+        """What a rank puts out whose output is not shown else."""
+        if self.prompt is not None:
+            self.prompt.hear(output)
+
+    def step(self, now: float, running: Collection[int]) -> None:
+        """Ask what is to be asked, and pass on what was answered.
+
+        Raises:
+          KeyboardInterrupt: the stop button was pressed in place of an answer.
+        """
+        questions, prompt = self._questions, self.prompt
+        if prompt is None or not questions:
+            return
+        if (question := questions.next(now, running)) is not None:
+            try:
+                prompt.open(question, [r for r in questions.ranks if r != question.rank])
+            except CannotAsk as why:
+                self._give_up(question, why, now)
+                return
+        if (question := questions.open) is None:
+            return
+        try:
+            text = prompt.poll()
+        except EOFError:
+            self._answer(question, {"eof": True}, now)
+        except Exception as why:  # this process has no terminal, nor anything in its place
+            self._give_up(question, why, now)
+        else:
+            if text is not None:
+                self._answer(question, {"text": text}, now)
+
+    def _answer(self, question: wire.Question, answer: dict[str, Any], now: float) -> None:
+        self._questions.answered(now)
+        self._send(question, answer)
+
+    def _give_up(self, question: wire.Question, why: Exception, now: float) -> None:
+        self._questions.answered(now)
+        self._refuse(question, str(why))
+
+    def _refuse(self, question: wire.Question, why: str) -> None:
+        what = "a debugger" if question.debugger else "input()"
+        self._send(question, {"refused": f"{what} on rank {question.rank}: {why}"})
+
+    def _send(self, question: wire.Question, answer: dict[str, Any]) -> None:
+        self._link.request(question.rank, "answer", {"id": question.id, **answer}, sink=Sink())
+
+    def withdraw(self, rank: int) -> None:
+        """A rank asks no longer: it has ended the cell, or died."""
+        if self._questions.withdraw(rank) and self.prompt is not None:
+            self.prompt.close()
+
+    def end(self) -> None:
+        """The cell is over, or interrupted: what is asked now is not answered."""
+        self._is_over = True
+        self._questions.withdraw_all()
+        if self.prompt is not None:
+            self.prompt.close()

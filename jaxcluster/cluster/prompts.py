@@ -1,0 +1,185 @@
+"""Where a question of a rank is put: the notebook's own prompt, or a terminal's."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from jaxcluster import wire
+from jaxcluster.model.paused import DEBUGGER
+from jaxcluster.ranks import name_ranks
+
+NOBODY = (
+    "nobody can answer here: this notebook runs without a prompt (nbconvert, papermill and their "
+    "kind). Set what is asked for in a cell instead"
+)
+END_OF_FILE = "\x04"  # what a frontend sends for it
+
+
+class CannotAsk(Exception):
+    """Why nobody can be asked."""
+
+
+class Prompt(Protocol):
+    """Asks one question at a time. On the main thread."""
+
+    def open(self, question: wire.Question, others: Sequence[int]) -> None:
+        """Ask it.
+
+        Args:
+          others: ranks that wait for their turn to ask.
+
+        Raises:
+          CannotAsk: nobody can be asked.
+        """
+
+    def poll(self) -> str | None:
+        """The answer; None while there is none.
+
+        Raises:
+          EOFError: there will be none.
+        """
+
+    def close(self) -> None:
+        """The question is taken back."""
+
+
+def text_of(question: wire.Question) -> str:
+    """The prompt as it is shown: ``rank 0> name? ``."""
+    return f"rank {question.rank}> {question.prompt}"
+
+
+class KernelPrompt:
+    """A notebook's: the frontend shows a field below the cell that runs.
+
+    ipykernel's own ``input`` would wait for the answer alone, and nothing else that ranks say would
+    be heard meanwhile; so this sends what it sends, and looks for the answer now and then.
+    """
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+        self._asked = ""
+
+    def open(self, question: wire.Question, others: Sequence[int]) -> None:
+        import zmq
+
+        kernel = self._kernel
+        if not kernel._allow_stdin:
+            raise CannotAsk(NOBODY)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        with contextlib.suppress(zmq.ZMQError):  # answers that came too late
+            while True:
+                kernel.stdin_socket.recv_multipart(zmq.NOBLOCK)
+        content = {"prompt": text_of(question), "password": question.secret}
+        sent = kernel.session.send(
+            kernel.stdin_socket,
+            "input_request",
+            content,
+            kernel.get_parent("shell"),
+            ident=kernel._parent_ident["shell"],
+        )
+        self._asked = sent["header"]["msg_id"]
+
+    def poll(self) -> str | None:
+        import zmq
+
+        _, reply = self._kernel.session.recv(self._kernel.stdin_socket, zmq.NOBLOCK)
+        if reply is None:
+            return None
+        asked = (reply.get("parent_header") or {}).get("msg_id", self._asked)
+        if asked != self._asked:  # the answer to a question that was taken back
+            return None
+        answer = str(reply["content"]["value"])
+        if answer == END_OF_FILE:
+            raise EOFError
+        return answer
+
+    def close(self) -> None:
+        self._asked = ""
+
+
+class ConsolePrompt:
+    """A terminal's, or whatever this process reads its input from. It waits for the answer."""
+
+    def __init__(self) -> None:
+        self._question: wire.Question | None = None
+
+    def open(self, question: wire.Question, others: Sequence[int]) -> None:
+        self._question = question
+
+    def poll(self) -> str | None:
+        question, self._question = self._question, None
+        if question is None:
+            return None
+        ask = getpass.getpass if question.secret else input
+        return ask(text_of(question))
+
+    def close(self) -> None:
+        self._question = None
+
+
+class Labelled:
+    """Asks for several ranks in turn: who asks stands above, with what its debugger has put out.
+
+    What the first rank puts out is shown as it comes, what others put out is not; of those that are
+    in a debugger it is shown when it is their turn.
+
+    Args:
+      prompt: where they ask.
+      show: shows an output.
+    """
+
+    def __init__(self, prompt: Prompt, show: Callable[[wire.RankOutput], None]) -> None:
+        self._prompt, self._show = prompt, show
+        self._speaker: int | None = None
+        self._heard: dict[int, list[wire.RankOutput]] = {}
+
+    def open(self, question: wire.Question, others: Sequence[int]) -> None:
+        rank = question.rank
+        is_new, self._speaker = rank != self._speaker, rank
+        heard = self._heard.get(rank, [])
+        if is_new and (others or heard):
+            print(head_of(rank, others))
+        for output in heard:
+            self._show(output)
+        heard.clear()
+        self._prompt.open(question, others)
+
+    def poll(self) -> str | None:
+        return self._prompt.poll()
+
+    def close(self) -> None:
+        self._prompt.close()
+
+    def paused(self, rank: int, kind: str) -> None:
+        """A rank is held by a person from now on, in ``kind``; "" if it is not any more."""
+        if kind == DEBUGGER:
+            self._heard.setdefault(rank, [])
+        else:
+            self._heard.pop(rank, None)
+
+    def hear(self, output: wire.RankOutput) -> None:
+        """What a rank puts out whose output is not shown else."""
+        if output.rank in self._heard:
+            self._heard[output.rank].append(output)
+
+
+def head_of(rank: int, others: Sequence[int]) -> str:
+    """The line above the questions of a rank, where several ask."""
+    also = f" ({name_ranks(others)} too, in turn)" if others else ""
+    return f"── rank {rank} asks{also} ──"
+
+
+def here() -> Prompt | None:
+    """This process's prompt; None on a thread that may not ask."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    kernel = None
+    if (ipython := sys.modules.get("IPython")) is not None:
+        kernel = getattr(ipython.get_ipython(), "kernel", None)
+    return KernelPrompt(kernel) if kernel is not None else ConsolePrompt()

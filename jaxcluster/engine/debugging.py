@@ -1,0 +1,148 @@
+"""Debuggers on a rank: ``breakpoint()``, ``pdb``, ``%debug`` and the post-mortem of a cell.
+
+IPython's debugger, with three differences. Where the stop button leaves it the cell is left too, as
+the other ranks leave it. It stops in the user's code alone: neither in JAX's frames nor in those
+around the cell. And it never takes SIGINT's handler, which is the runner's.
+"""
+
+from __future__ import annotations
+
+import bdb
+import os
+import pdb  # noqa: T100
+import sys
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from IPython.core import debugger
+
+from jaxcluster.engine import usercode
+from jaxcluster.engine.foreign import is_folded, is_library_file
+from jaxcluster.engine.paused import DEBUGGER
+
+if TYPE_CHECKING:
+    from jaxcluster.engine.cells import CellRunner
+
+QUIT = bdb.BdbQuit.__name__  # what leaving the debugger by ``q`` raises in the cell
+
+_runner: CellRunner | None = None
+
+
+class RankPdb(debugger.InterruptiblePdb):
+    """The debugger of a rank."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "nosigint": True})
+
+    def interaction(self, frame: FrameType | None, tb_or_exc: Any) -> None:
+        """Talk to the user, however long that takes."""
+        assert _runner is not None
+        with _runner.paused.by(DEBUGGER):
+            super().interaction(frame, tb_or_exc)  # type: ignore[no-untyped-call]
+        running = _runner.current
+        if running is not None and running.interrupted:  # IPython leaves the debugger alone
+            sys.settrace(None)
+            raise KeyboardInterrupt
+
+    def get_stack(self, f: Any, t: Any) -> Any:
+        """The frames, and where to begin: after an error in the innermost that is not JAX's."""
+        stack, at = super().get_stack(f, t)  # type: ignore[no-untyped-call]
+        if t is not None:
+            own = [i for i, (frame, _) in enumerate(stack) if not is_folded(frame.f_code)]
+            at = own[-1] if own else at
+        return stack, at
+
+    def _hidden_predicate(self, frame: FrameType) -> Any:
+        if is_folded(frame.f_code) and frame is not self.curframe:
+            return True
+        return super()._hidden_predicate(frame)  # type: ignore[no-untyped-call]
+
+    def stop_here(self, frame: FrameType) -> bool:
+        """In a cell and what it calls: neither in JAX nor in libraries that JAX calls.
+
+        A step past the end of a statement goes to the cell's next one.
+        """
+        if not _is_steppable(frame):
+            return False
+        return bool(super().stop_here(frame))  # type: ignore[no-untyped-call]
+
+    def user_call(self, frame: FrameType, argument_list: Any) -> None:
+        if not _is_statement(frame):
+            super().user_call(frame, argument_list)
+
+    def user_return(self, frame: FrameType, return_value: Any) -> None:
+        """A statement of a cell is a frame of its own: its end is no place to stop at."""
+        if _is_statement(frame):
+            self.set_step()
+        else:
+            super().user_return(frame, return_value)
+
+
+def install(runner: CellRunner) -> None:
+    """Have all that starts a debugger on this rank start this one."""
+    global _runner
+    _runner = runner
+    module: Any = debugger
+    module.Pdb = module.InterruptiblePdb = RankPdb
+    library: Any = pdb
+    library.Pdb, library.set_trace = RankPdb, debugger.set_trace
+    runner.shell.InteractiveTB.debugger_cls = RankPdb  # %debug and %pdb
+    sys.breakpointhook = _on_breakpoint
+
+
+def end() -> None:
+    """After a cell: none of its debuggers follows what comes now."""
+    trace = getattr(sys.gettrace(), "__self__", None)
+    if isinstance(trace, bdb.Bdb):
+        sys.settrace(None)
+
+
+def post_mortem(error: BaseException | None) -> None:
+    """Look at an error in the user's frames."""
+    if error is None or error.__traceback__ is None:
+        print("This rank's process has raised no error so far.")
+        return
+    session = RankPdb()
+    session.reset()
+    session.interaction(None, error)
+
+
+usercode.RUNS.add(post_mortem.__code__)
+
+
+def _is_steppable(frame: FrameType) -> bool:
+    """Whether a frame is a cell's statement or was called by one, and not for JAX's own sake.
+
+    What JAX calls of the user's, as it traces a function, is.
+    """
+    is_library = is_library_file(frame.f_code.co_filename)
+    at: FrameType | None = frame
+    while at is not None:
+        if is_folded(at.f_code) and (is_library or at is frame):
+            return False
+        if _is_statement(at):
+            return True
+        at = at.f_back
+    return False
+
+
+def _is_statement(frame: FrameType) -> bool:
+    """Whether it is a statement of a cell at its top level."""
+    assert _runner is not None
+    caller = frame.f_back
+    is_run = caller is not None and caller.f_code in usercode.RUNS
+    return is_run and frame.f_code.co_filename in _runner.cell_numbers
+
+
+def _on_breakpoint(*args: Any, **kwargs: Any) -> Any:
+    """``breakpoint()``: of a debugger that is connected, of PYTHONBREAKPOINT, else ours.
+
+    ipykernel's debugpy has its own in the place of Python's, which passes over it in silence.
+    """
+    debugpy = sys.modules.get("debugpy")
+    if debugpy is not None and debugpy.is_client_connected():
+        return debugpy.breakpoint()
+    if os.environ.get("PYTHONBREAKPOINT"):
+        return sys.__breakpointhook__(*args, **kwargs)  # noqa: T100
+    RankPdb().set_trace(sys._getframe(1))  # type: ignore[no-untyped-call]
+    return None

@@ -1,0 +1,66 @@
+"""Which code is not the user's: its frames are folded where the user's lines are to be seen."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import sysconfig
+from types import CodeType
+
+JAX = ("jax", "jaxlib")
+DEBUGGERS = ("bdb", "cmd", "pdb")
+LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")
+OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+@functools.cache
+def _jax_folders() -> tuple[str, ...]:
+    """Where JAX lies. Nothing is imported for it."""
+    found = []
+    for name in JAX:
+        spec = importlib.util.find_spec(name)
+        found += (spec.submodule_search_locations or []) if spec is not None else []
+    return tuple(map(_as_folder, found))
+
+
+@functools.cache
+def _debugger_files() -> tuple[str, ...]:
+    found = map(importlib.util.find_spec, DEBUGGERS)
+    return tuple(spec.origin for spec in found if spec is not None and spec.origin is not None)
+
+
+@functools.cache
+def _library_folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    return tuple(_as_folder(paths[name]) for name in LIBRARIES)
+
+
+def _as_folder(path: str) -> str:
+    return os.path.join(os.path.abspath(path), "")
+
+
+@functools.lru_cache(4096)
+def is_jax_file(file: str) -> bool:
+    """Whether a file is one of JAX's own modules."""
+    return file.startswith(_jax_folders())
+
+
+def is_folded(code: CodeType) -> bool:
+    """Whether code is folded in a traceback: JAX's, a debugger's, or ours."""
+    return is_folded_file(code.co_filename)
+
+
+@functools.lru_cache(4096)
+def is_folded_file(file: str) -> bool:
+    """The same of a file."""
+    return file.startswith((*_jax_folders(), _as_folder(OURS))) or file in _debugger_files()
+
+
+@functools.lru_cache(4096)
+def is_library_file(file: str) -> bool:
+    """Whether a file is installed, or code was made at run time, and not of the user's own making.
+
+    Of a cell it does not know.
+    """
+    return not os.path.isabs(file) or file.startswith(_library_folders())

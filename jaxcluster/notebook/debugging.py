@@ -1,0 +1,105 @@
+"""``%jaxcluster debug``, and IPython's ``%debug`` after a cell that has failed on the ranks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jaxcluster import wire
+from jaxcluster.errors import CellInterrupted, JaxClusterError, UsageError
+from jaxcluster.model.outputs import CellRecord, Group, group_errors
+from jaxcluster.ranks import begin_ranks, name_ranks
+
+MESSAGE_CHARS = 100
+
+
+def choose(
+    record: CellRecord | None, word: str | None, num_processes: int
+) -> tuple[int, list[str]]:
+    """The rank whose last error is to be looked at, and what is said of the choice.
+
+    Args:
+      record: the last cell that has failed, if one has.
+      word: the rank that was typed; None: the one that differs from the others.
+
+    Raises:
+      UsageError: there is no such rank, or nothing to look at.
+    """
+    if word is not None:
+        if not word.isdecimal() or int(word) >= num_processes:
+            raise UsageError(
+                f"There is no rank {word}: this cluster has {name_ranks(range(num_processes))}.",
+                "For example: %jaxcluster debug 0",
+            )
+        return int(word), []
+    if record is None:
+        raise UsageError(
+            "No cell of this notebook has failed on the ranks.",
+            "%jaxcluster debug RANK looks at the last error of a rank, whoever ran its cell.",
+        )
+    replies, errors = record.replies, record.errors
+    own = {r: e for r, e in errors.items() if replies[r].status != "interrupted"}
+    groups = group_errors(own or errors)  # else where the ranks were when they were stopped
+    chosen = min(groups, key=lambda group: (len(group.ranks), -group.ranks[0]))
+    rank = chosen.ranks[0]
+    number = record.execution_count
+    if len(groups) == 1:
+        also = f" It is equal on {name_ranks(chosen.ranks)}." if len(chosen.ranks) > 1 else ""
+        return rank, [f"Cell [{number}], rank {rank}: {_told(chosen)}.{also}"]
+    lines = [f"Cell [{number}]: {_begins(chosen)} differs:"]
+    for group in [chosen, *(g for g in groups if g is not chosen)]:
+        lines.append(f"  {name_ranks(group.ranks)}: {_told(group)}")
+    others = next(g for g in groups if g is not chosen)
+    lines.append(f"Rank {rank} is looked at; another one: %jaxcluster debug {others.ranks[0]}")
+    return rank, lines
+
+
+def _begins(group: Group) -> str:
+    """``Rank 2`` differs; of several the first is looked at."""
+    return begin_ranks(group.ranks[:1])
+
+
+def _told(group: Group) -> str:
+    error = group.error
+    assert error is not None
+    message = " ".join(error.evalue.split())
+    place = f" in line {error.lineno}" if error.lineno else ""
+    return f"{wire.shorten(f'{error.ename}: {message}'.rstrip(': '), MESSAGE_CHARS)}{place}"
+
+
+class DebugMagic:
+    """IPython's ``%debug``: after a cell that has failed on the ranks it looks at them.
+
+    In the notebook's own frames there is nothing of the user's to see then.
+
+    Args:
+      on_ranks: looks at the ranks' errors.
+    """
+
+    def __init__(self, shell: Any, on_ranks: Callable[[], None]) -> None:
+        self._shell = shell
+        self._on_ranks = on_ranks
+        self._own: dict[str, Any] = {}
+
+    def install(self) -> None:
+        """Take the place of IPython's."""
+        magics: Mapping[str, dict[str, Any]] = self._shell.magics_manager.magics
+        self._own = {kind: magics[kind]["debug"] for kind in ("line", "cell")}
+        self._shell.register_magic_function(self._debug, "line_cell", "debug")
+
+    def uninstall(self) -> None:
+        for kind, magic in self._own.items():
+            self._shell.magics_manager.magics[kind]["debug"] = magic
+        self._own = {}
+
+    def _debug(self, line: str, cell: str | None = None) -> Any:
+        """IPython's %debug; after an %%spmd cell that has failed, ``%jaxcluster debug``."""
+        last = getattr(sys, "last_value", None)
+        if (
+            not line.strip()
+            and cell is None
+            and isinstance(last, JaxClusterError | CellInterrupted)
+        ):
+            return self._on_ranks()
+        return self._own["line"](line) if cell is None else self._own["cell"](line, cell)

@@ -1,0 +1,342 @@
+"""``input()`` and debuggers on the ranks, answered in the notebook's own prompt."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from helpers import Notebook, plain, until
+
+import jaxcluster
+from jaxcluster import wire
+from jaxcluster.cluster.prompts import Labelled
+from jaxcluster.cluster.running import RunningCell
+from jaxcluster.errors import CellFailed, CellInterrupted, RankDied
+
+pytestmark = pytest.mark.any_jax
+
+SUM = "total = float(jnp.sum(jnp.arange(8.0) * 1) + jax.jit(lambda v: v.sum())(x))\n"
+STOPS_ON_1 = f"if rank == 1:\n    here = 5\n    breakpoint()\n{SUM}"
+
+
+@dataclass
+class Person:
+    """Who answers: by (the rank that asks, how its prompt begins, what is answered).
+
+    A rank's answers are given in their order, whichever rank asks first. What it asks after the
+    last one stays without.
+    """
+
+    answers: list[tuple[int, str, str]]
+    asked: list[wire.Question] = field(default_factory=list)
+    closed: int = 0
+    _open: bool = False
+
+    def open(self, question: wire.Question, others: Sequence[int]) -> None:
+        self.asked.append(question)
+        self._open = True
+
+    def poll(self) -> str | None:
+        question = self.asked[-1]
+        own = [answer for answer in self.answers if answer[0] == question.rank]
+        if not self._open or not own:
+            return None
+        self.answers.remove(own[0])
+        _, prompt, text = own[0]
+        assert question.prompt.startswith(prompt)
+        self._open = False
+        return text
+
+    def close(self) -> None:
+        self.closed += 1
+        self._open = False
+
+
+class Talk:
+    """A cell that asks, and who answers; what is shown meanwhile is in ``shown``."""
+
+    def __init__(
+        self, cluster: jaxcluster.Cluster, source: str, *answers: tuple[int, str, str], **more: Any
+    ) -> None:
+        self.person = Person(list(answers))
+        self.shown: list[wire.RankOutput] = []
+        self.notices: list[str] = []
+        self.cell: RunningCell = cluster.submit(
+            source,
+            prompt=Labelled(self.person, self.shown.append),
+            on_notice=self.notices.append,
+            **more,
+        )
+
+    def wait(self) -> Talk:
+        self.cell.wait()
+        return self
+
+    def begin(self) -> Talk:
+        """Carry it through on a thread."""
+        self.cell.run_in_background(lambda record: None)
+        return self
+
+    @property
+    def asking(self) -> list[tuple[int, str]]:
+        return [(question.rank, question.prompt) for question in self.person.asked]
+
+    def text(self, rank: int) -> str:
+        return plain("".join(o.content["text"] for o in self.shown if o.rank == rank))
+
+
+@pytest.fixture
+def talk(cluster: jaxcluster.Cluster) -> Callable[..., Talk]:
+    def talk(source: str, *answers: tuple[int, str, str], **more: Any) -> Talk:
+        return Talk(cluster, source, *answers, **more)
+
+    return talk
+
+
+def check_in_lockstep(cluster: jaxcluster.Cluster) -> None:
+    cluster.run(f"{SUM}assert total == 28 + 496", show=False)
+    assert cluster.divergence is None
+
+
+# ------------------------------------------------------------------------------------ questions
+
+
+def test_ranks_that_ask_are_answered_in_turn(
+    cluster: jaxcluster.Cluster, talk: Callable[..., Talk]
+) -> None:
+    answers = [(rank, "name? ", f"n{rank}") for rank in range(4)]
+    made = talk("name = input('name? ') + str(rank)\nprint(name)", *answers).wait()
+    assert sorted(made.asking) == [(rank, "name? ") for rank in range(4)]
+    assert [made.cell.record.stdout(rank) for rank in range(4)] == [
+        f"n{rank}{rank}\n" for rank in range(4)
+    ]
+
+
+def test_a_rank_may_ask_several_times(talk: Callable[..., Talk]) -> None:
+    source = "if rank in (0, 2):\n    a = input('a')\n    b = input('b')"
+    answers = [(0, "a", "1"), (0, "b", "2"), (2, "a", "3"), (2, "b", "4")]
+    asked = talk(source, *answers).wait().asking
+    assert sorted(asked) == [(0, "a"), (0, "b"), (2, "a"), (2, "b")]
+
+
+def test_a_password_is_asked_as_one(talk: Callable[..., Talk]) -> None:
+    source = "import getpass\nsecret = getpass.getpass() if rank == 3 else ''\nprint(len(secret))"
+    made = talk(source, (3, "Password: ", "12345")).wait()
+    assert [question.secret for question in made.person.asked] == [True]
+    assert made.cell.record.stdout(3) == "5\n"
+
+
+def test_a_thread_may_ask(talk: Callable[..., Talk]) -> None:
+    source = (
+        "import threading\nsaid = []\n"
+        "if rank == 2:\n"
+        "    t = threading.Thread(target=lambda: said.append(input('in a thread? ')))\n"
+        "    t.start(); t.join()\nprint(said)"
+    )
+    assert talk(source, (2, "in a thread? ", "y")).wait().cell.record.stdout(2) == "['y']\n"
+
+
+def test_a_thread_whose_cell_has_ended_is_told_so(
+    cluster: jaxcluster.Cluster, talk: Callable[..., Talk]
+) -> None:
+    source = (
+        "import threading\nwhy = []\n"
+        "def ask():\n"
+        "    try: input('late? ')\n"
+        "    except Exception as error: why.append(str(error))\n"
+        "if rank == 0:\n"
+        "    t = threading.Thread(target=ask); t.start(); time.sleep(1)"
+    )
+    made = talk(source).wait()
+    assert made.asking == [(0, "late? ")]
+    assert made.person.closed
+    cluster.run("if rank == 0: t.join(30); assert 'has ended' in why[0], why", show=False)
+
+
+def test_where_nobody_can_be_asked_the_error_says_why(cluster: jaxcluster.Cluster) -> None:
+    for source in ("input('?')", "breakpoint()\npass"):
+        with pytest.raises(CellFailed) as raised:
+            cluster.submit(source).wait()
+        assert raised.value.ename == "StdinNotImplementedError"
+        assert "Run it without --async" in str(raised.value)
+    check_in_lockstep(cluster)
+
+
+# ------------------------------------------------------------------------------------- debuggers
+
+
+@pytest.mark.parametrize("starts", ["breakpoint()", "import pdb; pdb.set_trace()"])
+def test_others_wait_for_a_rank_in_the_debugger_as_long_as_they_must(
+    cluster: jaxcluster.Cluster, talk: Callable[..., Talk], starts: str
+) -> None:
+    made = talk(STOPS_ON_1.replace("breakpoint()", starts), timeout_s=2.0).begin()
+    until(lambda: made.person.asked, "the debugger's prompt")
+    until(lambda: made.cell.paused == {1}, "rank 1 to be paused")
+    state = cluster.status()[1]
+    assert (state.state, state.paused, state.line) == ("running", "debugger", 4)
+    time_up = made.cell.started + 5  # longer than its time limit, and several polls
+    until(lambda: time.monotonic() > time_up, "some polls", 20)
+    assert not made.cell.interrupted
+    assert made.cell.report is None
+    assert made.notices == []
+    made.person.answers += [(1, "ipdb> ", "p here + 1"), (1, "ipdb> ", "c")]
+    record = made.cell.wait()
+    assert record.ok
+    assert "----> 4 total = " in made.text(1)  # though rank 0's output alone is shown
+    assert "6\n" in made.text(1)
+    check_in_lockstep(cluster)
+
+
+def test_steps_go_from_statement_to_statement_and_into_functions(talk: Callable[..., Talk]) -> None:
+    source = (
+        "def f(a):\n    b = a + 1\n    return b\n"
+        "if rank == 0:\n    breakpoint()\nc = f(2)\nd = jnp.ones(2).sum()\ne = 3"
+    )
+    commands = ["s", "n", "n", "p b", "r", "s", "s", "n", "p 'e' in globals()", "c"]
+    made = talk(source, *((0, "ipdb> ", command) for command in commands)).wait()
+    text = plain(made.cell.record.stdout(0))
+    print(text)
+    places = [line.partition("py(")[2] for line in text.splitlines() if line.startswith("> ")]
+    assert places[:4] == ["6)<module>()", "1)f()", "2)f()", "3)f()"]
+    assert places[-2:] == ["7)<module>()", "8)<module>()"]  # not into jnp.ones
+    assert "site-packages" not in text
+
+
+def test_after_the_stop_button_all_ranks_have_left_the_debugger_and_are_in_lockstep(
+    cluster: jaxcluster.Cluster, talk: Callable[..., Talk]
+) -> None:
+    for source in (STOPS_ON_1, f"breakpoint()\n{SUM}", f"input('?')\n{SUM}"):
+        made = talk(source).begin()
+        until(lambda made=made: made.person.asked, "a prompt")
+        made.cell.stop()
+        with pytest.raises(CellInterrupted):
+            made.cell.wait()
+        assert {state.state for state in cluster.status()} == {"idle"}
+        assert {state.paused for state in cluster.status()} == {""}
+        check_in_lockstep(cluster)
+
+
+def test_to_quit_the_debugger_ends_the_cell_on_all_ranks(
+    cluster: jaxcluster.Cluster, talk: Callable[..., Talk]
+) -> None:
+    with pytest.raises(CellInterrupted, match=r"The debugger of rank 1 was quit"):
+        talk(STOPS_ON_1, (1, "ipdb> ", "q")).wait()
+    check_in_lockstep(cluster)
+
+
+def test_an_error_of_another_rank_does_not_end_a_debugger(
+    cluster: jaxcluster.Cluster, talk: Callable[..., Talk]
+) -> None:
+    made = talk("if rank == 1: breakpoint()\nassert rank != 2\nok = 1").begin()
+    until(lambda: made.person.asked and 2 in made.cell.record.errors, "the error and the prompt")
+    end = made.cell.started + 4  # longer than the others get after an error
+    until(lambda: time.monotonic() > end, "the grace period", 20)
+    assert not made.cell.interrupted
+    made.person.answers += [(1, "ipdb> ", "c")]
+    with pytest.raises(CellFailed) as raised:
+        made.cell.wait()
+    assert raised.value.ranks == (2,)
+
+
+def test_a_rank_that_dies_while_it_asks_ends_the_cell(start: Callable[..., Any]) -> None:
+    pair = start(2, devices_per_process=1)
+    pair.run("import jax, os, signal\nrank = jax.process_index()", show=False)
+    made = Talk(pair, "import threading\nif rank == 1: input('?')\nelse: breakpoint()").begin()
+    until(lambda: len(made.person.asked) == 1, "a question")
+    os.kill(pair.status()[1].pid, 9)
+    with pytest.raises(RankDied):
+        made.cell.wait()
+    assert made.person.closed
+    assert Talk(pair, "v = input('again? ')", (0, "again", "1"), (1, "again", "2")).wait()
+
+
+def test_new_processes_take_the_place_of_ranks_that_ask(start: Callable[..., Any]) -> None:
+    pair = start(2, devices_per_process=1)
+    pair.run("kept = 7", show=False)
+    made = Talk(pair, "input('?')").begin()
+    until(lambda: made.person.asked, "a question")
+    pair.restart()
+    with pytest.raises(RankDied):
+        made.cell.wait()
+    pair.run("assert kept == 7", show=False)
+
+
+# ---------------------------------------------------------------------------------- in a notebook
+
+
+@pytest.fixture(scope="module")
+def ranks(notebook: Notebook) -> Notebook:
+    notebook.ok("%jaxcluster start -n 3 --devices-per-process 1")
+    notebook.ok(
+        "%%spmd\nimport jax, jax.numpy as jnp, numpy as np\n"
+        "from jax.sharding import NamedSharding, PartitionSpec as P\n"
+        "rank = jax.process_index()\nmesh = jax.make_mesh((3,), ('i',))\n"
+        "x = jax.device_put(np.arange(3.), NamedSharding(mesh, P('i')))"
+    )
+    return notebook
+
+
+def test_the_notebooks_own_prompt_says_which_rank_asks(ranks: Notebook) -> None:
+    cell = ranks.talk(
+        "%%spmd\nname = input('name? ')\nprint('hello', name)",
+        ("rank 0> name? ", "a"),
+        ("rank 1> name? ", "b"),
+        ("rank 2> name? ", "c"),
+    )
+    assert "hello a" in cell.stdout
+
+
+def test_in_auto_mode_and_by_line_magic_too(ranks: Notebook) -> None:
+    ranks.ok("%jaxcluster auto on")
+    try:
+        cell = ranks.talk("if rank == 2: v = input('v? ')", ("rank 2> v? ", "4"))
+        assert not cell.error
+    finally:
+        ranks.ok("%jaxcluster auto off")
+    assert "'5'" in ranks.talk("%spmd input() if rank == 0 else 0", ("rank 0> ", "5")).result
+
+
+def test_a_notebook_without_a_prompt_gets_a_clear_error(ranks: Notebook) -> None:
+    for source in ("input('name? ')", "breakpoint()\npass"):
+        cell = ranks.run(f"%%spmd\n{source}")
+        assert cell.ename == "CellFailed"
+        assert "nbconvert" in cell.text
+        assert "interrupted" not in cell.text
+
+
+def test_a_post_mortem_opens_where_the_rank_that_differs_has_failed(ranks: Notebook) -> None:
+    failing = (
+        "%%spmd\ndef f(a):\n    inner = a * 2\n    return jnp.ones(3) @ jnp.ones(inner)\n"
+        "if rank == 2: 1 / 0\nf(2)"
+    )
+    assert ranks.run(failing).ename == "CellFailed"
+    cell = ranks.talk("%debug", ("rank 2> ipdb> ", "p rank"), ("rank 2> ipdb> ", "q"))
+    assert not cell.error
+    assert "rank 2 differs:" in cell.text.lower()
+    assert "ZeroDivisionError" in cell.text
+    cell = ranks.talk("%jaxcluster debug 0", ("rank 0> ipdb> ", "p inner"), ("rank 0> ipdb> ", "q"))
+    text = plain(cell.stdout)
+    assert "return jnp.ones(3) @ jnp.ones(inner)" in text
+    assert "jax/_src" not in text
+    assert "4\n" in text
+    assert ranks.ok("%%spmd\nfloat(jax.jit(jnp.sum)(x))").result == "3.0"
+
+
+def test_debug_without_an_error_says_so(ranks: Notebook) -> None:
+    assert "There is no rank 7" in ranks.run("%jaxcluster debug 7").error
+
+
+def test_the_stop_button_leaves_the_prompt(ranks: Notebook) -> None:
+    cell = ranks.begin(
+        "%%spmd\nif rank == 1: breakpoint()\nfloat(jax.jit(jnp.sum)(x))", allow_stdin=True
+    )
+    ranks.until(lambda: ranks.questions, "the prompt")
+    ranks.questions.clear()
+    ranks.press_stop()
+    ranks.wait(cell)
+    assert "was stopped" in cell.error
+    assert ranks.ok("%%spmd\nfloat(jax.jit(jnp.sum)(x))").result == "3.0"

@@ -1,0 +1,88 @@
+"""Which rank ``%jaxcluster debug`` looks at, and IPython's ``%debug``."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from jaxcluster import wire
+from jaxcluster.errors import CellFailed, UsageError
+from jaxcluster.model.outputs import CellRecord
+from jaxcluster.notebook.debugging import DebugMagic, choose
+
+
+def failed(errors: dict[int, str], interrupted: tuple[int, ...] = ()) -> CellRecord:
+    record = CellRecord(1, 7, "", range(4))
+    for rank in record.ranks:
+        error = wire.ErrorInfo(errors[rank], "why", [], 3) if rank in errors else None
+        status = "interrupted" if rank in interrupted else "error" if error else "ok"
+        record.add_reply(wire.CellReply(rank, 1, status, 0.1, error))
+    return record
+
+
+def test_the_rank_that_differs_is_chosen_and_it_is_said_how_to_see_others() -> None:
+    record = failed({0: "KeyError", 1: "KeyError", 2: "ValueError", 3: "KeyError"})
+    rank, lines = choose(record, None, 4)
+    assert rank == 2
+    assert lines == [
+        "Cell [7]: Rank 2 differs:",
+        "  rank 2: ValueError: why in line 3",
+        "  ranks 0, 1, 3: KeyError: why in line 3",
+        "Rank 2 is looked at; another one: %jaxcluster debug 0",
+    ]
+
+
+def test_of_equal_errors_the_first_rank_is_looked_at() -> None:
+    rank, lines = choose(failed(dict.fromkeys(range(4), "KeyError")), None, 4)
+    assert rank == 0
+    assert lines == ["Cell [7], rank 0: KeyError: why in line 3. It is equal on ranks 0-3."]
+    assert choose(failed({3: "KeyError"}), None, 4) == (
+        3,
+        ["Cell [7], rank 3: KeyError: why in line 3."],
+    )
+
+
+def test_a_rank_that_was_only_interrupted_is_not_the_one_that_differs() -> None:
+    errors = {0: "KeyboardInterrupt", 1: "KeyError", 2: "KeyError"}
+    assert choose(failed(errors, (0,)), None, 4)[0] == 1
+    assert choose(failed({0: "KeyboardInterrupt"}, (0,)), None, 4)[0] == 0
+
+
+def test_any_rank_can_be_named_and_others_are_refused() -> None:
+    assert choose(None, "3", 4) == (3, [])
+    for word in ("4", "x", "-1"):
+        with pytest.raises(UsageError, match=f"no rank {word}"):
+            choose(None, word, 4)
+    with pytest.raises(UsageError, match="has failed"):
+        choose(None, None, 4)
+
+
+def test_ipythons_debug_leads_to_the_ranks_only_after_a_cell_that_failed_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[Any] = []
+    magics: dict[str, dict[str, Any]] = {
+        "line": {"debug": lambda line: said.append(("own", line))},
+        "cell": {"debug": lambda line, cell: said.append(("own", line, cell))},
+    }
+    before = {kind: dict(functions) for kind, functions in magics.items()}
+
+    def register(function: Any, kind: str, name: str) -> None:
+        magics["line"][name] = magics["cell"][name] = function
+
+    manager = types.SimpleNamespace(magics=magics)
+    shell = types.SimpleNamespace(magics_manager=manager, register_magic_function=register)
+    magic = DebugMagic(shell, lambda: said.append("ranks"))
+    magic.install()
+    monkeypatch.setattr(sys, "last_value", ValueError("here"), raising=False)
+    magics["line"]["debug"]("")
+    monkeypatch.setattr(sys, "last_value", CellFailed("there"), raising=False)
+    magics["line"]["debug"]("")
+    magics["line"]["debug"]("f(3)")
+    magics["cell"]["debug"]("", "f(3)")
+    assert said == [("own", ""), "ranks", ("own", "f(3)"), ("own", "", "f(3)")]
+    magic.uninstall()
+    assert magics == before

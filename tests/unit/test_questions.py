@@ -1,0 +1,231 @@
+"""Whose turn it is, where several ranks ask, and how a question looks."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from jaxcluster import wire
+from jaxcluster.cluster.asking import Conversation
+from jaxcluster.cluster.prompts import NOBODY, CannotAsk, KernelPrompt, Labelled, text_of
+from jaxcluster.model.questions import AGAIN_S, GATHER_S, Questions
+
+T0 = 100.0
+
+
+def question(rank: int, id: int = 1, prompt: str = "? ", **more: Any) -> wire.Question:
+    return wire.Question(rank, 1, id, prompt, **more)
+
+
+def test_the_lowest_rank_is_first_where_ranks_ask_at_about_the_same_time() -> None:
+    asked = Questions()
+    asked.add(question(2), T0)
+    assert asked.next(T0 + GATHER_S / 2, [0, 1, 2]) is None
+    asked.add(question(0), T0 + GATHER_S / 2)
+    assert asked.next(T0 + GATHER_S / 2, [0, 1, 2]) == question(0)
+    asked.answered(T0 + 10)
+    assert asked.next(T0 + 10 + AGAIN_S, [0, 1, 2]) == question(2)
+
+
+def test_a_rank_alone_does_not_wait_for_others_for_long() -> None:
+    asked = Questions()
+    asked.add(question(2), T0)
+    assert asked.next(T0 + GATHER_S, [0, 1, 2]) == question(2)
+    asked = Questions()
+    asked.add(question(2), T0)
+    assert asked.next(T0, [2, 3]) == question(2)  # those before it have ended the cell
+
+
+def test_a_rank_that_asks_again_soon_keeps_its_turn() -> None:
+    asked = Questions()
+    for rank in (0, 1):
+        asked.add(question(rank), T0)
+    assert asked.next(T0, [0, 1]) == question(0)
+    assert asked.next(T0, [0, 1]) is None  # one at a time
+    asked.answered(T0 + 5)
+    assert asked.next(T0 + 5, [0, 1]) is None
+    asked.add(question(0, 2), T0 + 5.1)
+    assert asked.next(T0 + 5.1, [0, 1]) == question(0, 2)
+    asked.answered(T0 + 6)
+    assert asked.next(T0 + 6 + AGAIN_S, [0, 1]) == question(1)
+    asked.add(question(0, 3), T0 + 7)
+    asked.answered(T0 + 8)
+    asked.add(question(1, 2), T0 + 8)
+    assert asked.next(T0 + 8, [0, 1]) == question(1, 2)
+
+
+def test_who_has_ended_the_cell_asks_no_longer_and_holds_up_nobody() -> None:
+    asked = Questions()
+    for rank in (0, 1):
+        asked.add(question(rank), T0)
+    asked.next(T0, [0, 1])
+    assert asked.withdraw(0)
+    assert not asked.withdraw(3)
+    assert asked.next(T0, [1]) == question(1)
+    asked.answered(T0)
+    assert not asked
+    asked.withdraw_all()
+    assert asked.ranks == []
+
+
+# ----------------------------------------------------------------------------------- conversation
+
+
+class Link:
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, Any]] = []
+
+    def request(self, rank: int, op: str, body: Any, sink: Any) -> None:
+        assert op == "answer"
+        self.sent.append((rank, body))
+
+
+class Person:
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+        self.closed = 0
+
+    def open(self, question: wire.Question, others: Sequence[int]) -> None:
+        if self.answers[0] is CannotAsk:
+            raise CannotAsk("nobody is here")
+        self.asked.append(text_of(question))
+
+    def poll(self) -> Any:
+        answer = self.answers.pop(0)
+        if answer is EOFError:
+            raise EOFError
+        return answer
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def conversation(*answers: Any) -> tuple[Conversation, Person, Link]:
+    person, link = Person(*answers), Link()
+    talk = Conversation(link)  # type: ignore[arg-type]
+    talk.prompt = Labelled(person, lambda output: None)
+    return talk, person, link
+
+
+def test_an_answer_goes_to_the_rank_that_has_asked() -> None:
+    talk, person, link = conversation(None, "yes", EOFError)
+    assert talk.look_s is None
+    talk.add(question(1, 7), T0)
+    for _ in range(2):
+        talk.step(T0, [1])
+    assert person.asked == ["rank 1> ? "]
+    assert link.sent == [(1, {"id": 7, "text": "yes"})]
+    talk.add(question(1, 8), T0)
+    talk.step(T0, [1])
+    assert link.sent[1:] == [(1, {"id": 8, "eof": True})]
+
+
+def test_what_can_not_be_asked_is_refused_with_the_reason() -> None:
+    talk, _, link = conversation(CannotAsk)
+    talk.add(question(0, debugger=True), T0)
+    talk.step(T0, [0])
+    assert link.sent == [(0, {"id": 1, "refused": "a debugger on rank 0: nobody is here"})]
+    talk.prompt = None
+    talk.add(question(0, 2), T0)
+    assert "Run it without --async" in link.sent[1][1]["refused"]
+
+
+def test_after_an_interrupt_nothing_is_asked() -> None:
+    talk, person, link = conversation(None, None)
+    talk.add(question(0), T0)
+    talk.step(T0, [0])
+    talk.end()
+    talk.add(question(0, 2), T0)
+    talk.step(T0, [0])
+    assert (person.closed, link.sent, talk.look_s) == (1, [], None)
+
+
+def test_who_asks_stands_above_with_what_its_debugger_has_put_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown: list[int] = []
+    prompt = Labelled(Person("", ""), lambda output: shown.append(output.rank))
+    said = wire.RankOutput(2, 1, "stream", {"name": "stdout", "text": "> cell"})
+    prompt.hear(said)  # before it was in the debugger
+    prompt.paused(2, "debugger")
+    prompt.hear(said)
+    prompt.open(question(0), [2])
+    assert capsys.readouterr().out == "── rank 0 asks (rank 2 too, in turn) ──\n"
+    assert shown == []
+    prompt.open(question(2), [])
+    assert capsys.readouterr().out == "── rank 2 asks ──\n"
+    assert shown == [2]
+    prompt.paused(2, "")
+    prompt.hear(said)
+    prompt.open(question(2), [])
+    assert (shown, capsys.readouterr().out) == ([2], "")
+
+
+# ------------------------------------------------------------------------------------- the kernel
+
+
+class Kernel:
+    """The parts of ipykernel's kernel that a prompt uses."""
+
+    def __init__(self, allow_stdin: bool = True) -> None:
+        self._allow_stdin = allow_stdin
+        self._parent_ident = {"shell": b"page"}
+        self.stdin_socket = self
+        self.session = self
+        self.sent: list[Any] = []
+        self.replies: list[Any] = []
+
+    def get_parent(self, channel: str) -> str:
+        return "the cell"
+
+    def recv_multipart(self, flags: int) -> Any:
+        import zmq
+
+        raise zmq.Again
+
+    def send(self, socket: Any, kind: str, content: Any, parent: Any, ident: Any) -> Any:
+        self.sent.append((kind, content, parent, ident))
+        return {"header": {"msg_id": f"q{len(self.sent)}"}}
+
+    def recv(self, socket: Any, mode: int) -> Any:
+        return (b"page", self.replies.pop(0)) if self.replies else (None, None)
+
+
+def reply(value: str, to: str | None = None) -> dict[str, Any]:
+    header = {"parent_header": {"msg_id": to}} if to else {}
+    return {"content": {"value": value}, **header}
+
+
+def test_a_kernel_asks_its_frontend_as_input_does() -> None:
+    kernel = Kernel()
+    prompt = KernelPrompt(kernel)
+    prompt.open(question(3, prompt="name? ", secret=True), [])
+    content = {"prompt": "rank 3> name? ", "password": True}
+    assert kernel.sent == [("input_request", content, "the cell", b"page")]
+    assert prompt.poll() is None
+    kernel.replies = [reply("late", "q0"), reply("bob", "q1")]
+    assert prompt.poll() is None  # the answer to a question that was taken back
+    assert prompt.poll() == "bob"
+    kernel.replies = [reply("\x04")]
+    with pytest.raises(EOFError):
+        prompt.poll()
+
+
+def test_a_kernel_whose_frontend_can_not_ask_says_what_to_do() -> None:
+    with pytest.raises(CannotAsk, match="nbconvert"):
+        KernelPrompt(Kernel(allow_stdin=False)).open(question(0), [])
+    assert "Set what is asked for" in NOBODY
+
+
+def test_a_kernel_has_what_its_prompt_needs() -> None:
+    from ipykernel.kernelbase import Kernel as Real
+
+    assert hasattr(Real, "get_parent")
+    assert all(hasattr(Real, name) for name in ("_allow_stdin", "stdin_socket", "session"))
+    made = types.SimpleNamespace()
+    assert made is not None
+    assert "_parent_ident" in vars(Real) or "_parent_ident" in Real.__annotations__

@@ -1,0 +1,81 @@
+"""Which frames are folded in tracebacks and stacks. JAX is not imported by this process (law 1)."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+from helpers import python
+
+from jaxcluster import wire
+from jaxcluster.engine import asking, foreign
+from jaxcluster.views import text
+
+SCRIPT = """
+import json, os, sys, traceback
+import jax, jax.numpy as jnp
+from jaxcluster.engine import failures, tracebacks
+said = {}
+jax.config.update("jax_traceback_filtering", "tracebackhide")
+cell = compile("def f(x):\\n    return x.foo\\njax.jit(f)(1.0)", "/tmp/cell.py", "exec")
+try:
+    exec(cell, {"jax": jax})
+except Exception as caught:
+    error = caught
+frames = lambda lines: [l for l in "\\n".join(lines).splitlines() if 'File "' in l]
+said["odd"] = frames(failures.plain_lines(error, {"/tmp/cell.py": 1}))
+group = ExceptionGroup("g", [error])
+said["group"] = frames(failures.plain_lines(group, {"/tmp/cell.py": 1}))
+jax.config.update("jax_traceback_filtering", "off")
+said["off"] = len(frames(failures.plain_lines(error, {"/tmp/cell.py": 1})))
+print(json.dumps(said))
+"""
+
+
+def test_jax_its_debugger_and_ours_are_folded_and_no_library_else() -> None:
+    spec = importlib.util.find_spec("jax")
+    assert spec is not None
+    assert spec.origin is not None
+    assert foreign.is_jax_file(spec.origin)
+    assert foreign.is_folded_file(asking.__file__)
+    assert foreign.is_folded_file(importlib.util.find_spec("pdb").origin)  # type: ignore[union-attr,arg-type]
+    numpy = importlib.util.find_spec("numpy")
+    assert numpy is not None
+    assert not foreign.is_folded_file(str(numpy.origin))
+    assert foreign.is_library_file(str(numpy.origin))
+    assert foreign.is_library_file("<string>")
+    beside = str(Path(spec.origin).parent.parent / "jaxopt" / "x.py")
+    assert not foreign.is_jax_file(beside)
+    assert not foreign.is_library_file("/home/me/project/train.py")
+
+
+def test_errors_that_ipython_can_not_show_have_the_users_lines_alone() -> None:
+    done = python("-c", SCRIPT)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    for lines in (said["odd"], said["group"]):
+        assert sum("/tmp/cell.py" in line for line in lines) == 2
+        assert not any("/jax/" in line for line in lines)
+    assert said["off"] > len(said["odd"])
+
+
+def test_stacks_fold_what_is_jaxs_and_say_where_it_waits() -> None:
+    stack = [
+        ["/app.py", 1, "main", "run()", None, True],
+        ["/tmp/3.py", 2, "<module>", "f(x)", 3, False],
+        ["/jax/api.py", 7, "jit", "", None, True],
+        ["/jax/array.py", 9, "_value", "", None, True],
+        ["/mine.py", 4, "callback", "wait()", None, False],
+        ["/jax/array.py", 5, "block", "", None, True],
+    ]
+    state = wire.RankState(0, 1, "h", "running")
+    assert text.stacks({0: wire.RankReport(state, stack, [])}).splitlines() == [
+        "── rank 0 ──",
+        "  cell [3] line 2, in <module>",
+        "    f(x)",
+        "  [... 2 frames of JAX, the innermost in _value]",
+        "  /mine.py:4, in callback",
+        "    wait()",
+        "  [... 1 frame of JAX, the innermost in block]",
+    ]
