@@ -704,7 +704,9 @@ class RunningCell:
         if died:
             rank, why = next(iter(sorted(died.items())))
             log_end = self._world.say_log_end(rank)
-            told = f"{begin_ranks(died, hosts)} died in cell [{record.execution_count}]: {why}."
+            # Behind a cut they may live, and go on with the cell.
+            what = "died" if not self._world.unreachable else "could not be reached any more"
+            told = f"{begin_ranks(died, hosts)} {what} in cell [{record.execution_count}]: {why}."
             return verdict.Death(told, self._recover(told, log_end), sorted(died))
         return None
 

@@ -201,7 +201,7 @@ class World:
             if event["number"] == 0 and self.record.coordinator_pid and event["gone"]:
                 self.coordinator_died = why
             for rank in event["ranks"]:
-                self.mark_dead(rank, why)
+                self.mark_dead(rank, why, may_live=not event["gone"])
         elif event["event"] == "exit" and event["role"] == "rank":
             why = describe_event(event, self._oom_kills)
             if self.coordinator_died and -event["code"] in BY_JAX:
@@ -214,11 +214,12 @@ class World:
 
     # ------------------------------------------------------------------ deaths
 
-    def mark_dead(self, rank: int, why: str) -> None:
+    def mark_dead(self, rank: int, why: str, may_live: bool = False) -> None:
         """From now on a rank is a dead one; the first reason stays."""
-        self.dead.setdefault(rank, {"why": why})
+        facts = {"why": why, **({"may_live": True} if may_live else {})}
+        self.dead.setdefault(rank, facts)
         self.on_death()
-        self.link.mark_dead(rank, {"why": why})
+        self.link.mark_dead(rank, facts)
         events.tell()
 
     def end_rank(self, rank: int, why: str) -> None:

@@ -315,6 +315,12 @@ def unwrap(event: Event) -> Any:
     """
     if event.op == "reply":
         return event.body
+    if event.op == "died" and event.body.get("may_live"):
+        raise errors.RankDied(
+            f"Rank {event.rank} can't be asked: {event.body['why']}.",
+            "It may live. %jaxcluster attach connects again once it can be reached.",
+            [event.rank],
+        )
     if event.op == "died":
         raise errors.RankDied(
             f"Rank {event.rank} has died ({event.body.get('why', 'unknown reason')}).",

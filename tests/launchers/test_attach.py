@@ -192,6 +192,7 @@ def test_what_another_machine_can_not_reach_is_not_taken_for_dead(
     with ssh["h3"].cut_off():
         cell = elsewhere.run(WHERE, 90)
         assert "can't be reached from here" in cell.text
+        assert "died" not in cell.text
         assert "%jaxcluster attach main --hosts h1" in cell.text
         assert "unreachable" in elsewhere.ok("%jaxcluster list").text
         refused = elsewhere.run("%jaxcluster stop").text
@@ -231,6 +232,9 @@ def test_of_a_detached_cluster_with_a_host_out_of_reach_the_rest_is_found_and_ca
         told = second.ok("%jaxcluster attach main", 60).text
         assert "Rank 1 can't be asked (host h2 can't be reached from here: " in told
         assert "idle" in second.ok("%jaxcluster status").text
+        refused = second.run("%pull kept").text
+        assert "Rank 1 can't be asked: host h2 can't be reached from here: " in refused
+        assert "died" not in refused
         assert "%jaxcluster attach main" in second.run(WHERE).text
     until(
         lambda: "can't be asked" not in second.ok("%jaxcluster attach main", 60).text, "it is back"
