@@ -27,7 +27,8 @@ class Recent:
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self._cells: deque[_Kept] = deque(maxlen=KEPT_CELLS)
-        self._lock = threading.Lock()
+        # A finalizer or a signal's handler may print while this thread holds it.
+        self._lock = threading.RLock()
 
     def begin(self, cell: wire.CellRequest) -> None:
         """A cell is run from now on, and what comes is its own."""
