@@ -459,12 +459,15 @@ class JaxClusterMagics(Magics):
         relay = relay_of(running, self.shell)
         if relay is not None:
             relay.expect()
-        display = CellDisplay(self.shell, running, options.all_ranks)
+        # Ranks that are named are shown.
+        together = options.all_ranks or (ranks is not None and len(ranks) > 1)
+        display = CellDisplay(self.shell, running, together)
         submitted = running.submit(
             source,
             ranks=ranks,
             timeout_s=options.timeout_s,
             execution_count=self.shell.displayhook.prompt_count,
+            shown_ranks=(ranks or range(running.num_processes)) if together else None,
             on_output=None if options.background else display.on_output,
             on_notice=display.on_notice,
             cell_id=self._cell_id(),
@@ -479,7 +482,10 @@ class JaxClusterMagics(Magics):
         if options.out is not None:
             self.shell.user_ns[options.out] = submitted.record
         try:
-            record = submitted.wait()
+            try:
+                record = submitted.wait()
+            finally:
+                display.close()
         except CellFailed as error:
             display.finish(submitted.record)
             point_to_push(error, self.shell.user_ns)

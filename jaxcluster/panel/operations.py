@@ -8,23 +8,22 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from jaxcluster import arguments, cluster, wire
+from jaxcluster import arguments, cluster
 from jaxcluster.cluster import Cluster, array_queries, events
 from jaxcluster.errors import ClusterExists, JaxClusterError, RankHung, UsageError
-from jaxcluster.model import outputs
 from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.panel import protocol
 from jaxcluster.panel.model import Model
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import comms, document, shards, text
+from jaxcluster.views.cell_outputs import MOST_CHARS, notebook_outputs
 
 HEARD_S = 0.25  # that a cell's own thread has to pass an interrupt on
 END_S = 15.0  # that interrupted cells get to end before a restart
 JOURNAL_ROWS = 20
-MOST_CHARS = 1_000_000  # of a rank's output, and of a log
 
 
 class Operations:
@@ -192,40 +191,3 @@ class Operations:
 
     def _memory(self) -> Any:
         return document.memory(array_queries.memory(cluster.current().world))
-
-
-def notebook_outputs(
-    record: outputs.RankRecord,
-    execution_count: int,
-    shown: Sequence[wire.RankOutput] | None = None,
-) -> list[dict[str, Any]]:
-    """What one rank put out in a cell, in the form of nbformat 4.
-
-    Args:
-      shown: its outputs as the page can show them, where they are others.
-    """
-    found: list[dict[str, Any]] = []
-    left = MOST_CHARS
-    for piece in record.outputs() if shown is None else shown:
-        content = piece.content
-        if piece.kind == "stream":
-            printed = content["text"][:left]
-            left -= len(printed)
-            if len(printed) < len(content["text"]):
-                printed += f"\n[{len(content['text']) - len(printed)} more characters]\n"
-            found.append({"output_type": "stream", "name": content["name"], "text": printed})
-        elif piece.kind in ("display_data", "update_display_data", "execute_result"):
-            kind = "execute_result" if piece.kind == "execute_result" else "display_data"
-            bundle = {"data": content["data"], "metadata": content.get("metadata") or {}}
-            number = {"execution_count": execution_count} if kind == "execute_result" else {}
-            found.append({"output_type": kind, **bundle, **number})
-    if record.died:
-        found.append(_error("RankDied", f"rank {record.rank} died: {record.died}", []))
-    elif record.reply is not None and (error := record.reply.error) is not None:
-        found.append(_error(error.ename, error.evalue, error.traceback))
-    return found
-
-
-def _error(ename: str, evalue: str, traceback: list[str]) -> dict[str, Any]:
-    lines = traceback or [f"{ename}: {evalue}"]
-    return {"output_type": "error", "ename": ename, "evalue": evalue, "traceback": lines}

@@ -19,6 +19,7 @@ from jaxcluster.ranks import name_ranks
 from jaxcluster.views import document, shards, text
 from jaxcluster.views.comms import relay_of, shown_by
 from jaxcluster.views.message import show_message
+from jaxcluster.views.together import Together
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
@@ -30,9 +31,12 @@ SMALL_ARRAY = 1000  # elements that numpy prints in full
 class CellDisplay:
     """Shows a cell's first rank as a local cell would be shown, and at the end what else is due.
 
+    Of several ranks a notebook shows all together, as they go on; a terminal, which can't be
+    written to in several places, the first one as it goes on and the others at the end.
+
     Args:
       shell: IPython's, of the notebook or the terminal.
-      all_ranks: show every rank, equal outputs once.
+      all_ranks: show every rank that runs the cell, equal outputs once.
 
     Attributes:
       prompt: where the ranks' questions are put; None on a thread that may not ask.
@@ -42,20 +46,29 @@ class CellDisplay:
         self.shell = shell
         self.cluster = cluster
         self.all_ranks = all_ranks
+        self._rich = hasattr(shell, "kernel")
+        self._together: Together | None = None
         self._deferred: wire.RankOutput | None = None
         self._headed = False
         prompt = here()
         self.prompt = Labelled(prompt, self.show) if prompt is not None else None
 
     def on_output(self, record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
-        if isinstance(what, wire.CellReply) or what.rank != record.ranks[0]:
+        if isinstance(what, wire.CellReply):
             return
-        if self.all_ranks and not self._headed:
-            self._headed = True
-            print(f"── {name_ranks([what.rank])} ──")
-        if what.kind == "execute_result" and "array" in what.content:
+        is_first = what.rank == record.ranks[0]
+        if is_first and what.kind == "execute_result" and "array" in what.content:
             self._deferred = what  # its values come from the other ranks, when they have ended
-        else:
+        elif self.all_ranks and self._rich:
+            if self._together is None:
+                self._together = Together(self.shell, self.cluster, record)
+            self._together.more()
+            if is_first and what.kind == "update_display_data":  # an earlier cell's, perhaps
+                self.show(what)
+        elif is_first:
+            if self.all_ranks and not self._headed:
+                self._headed = True
+                print(f"── {name_ranks([what.rank])} ──")
             self.show(what)
 
     def on_notice(self, message: str) -> None:
@@ -68,7 +81,7 @@ class CellDisplay:
         if output.kind == "stream":
             stream = sys.stderr if content["name"] == "stderr" else sys.stdout
             stream.write(content["text"])
-            if not hasattr(self.shell, "kernel"):  # a notebook flushes by itself, 5 times a second
+            if not self._rich:  # a notebook flushes by itself, 5 times a second
                 stream.flush()
         elif output.kind in ("display_data", "update_display_data"):
             self.shell.display_pub.publish(
@@ -90,11 +103,16 @@ class CellDisplay:
         hook.write_format_data(data, metadata)
         hook.finish_displayhook()
 
+    def close(self) -> None:
+        """Show what is not shown yet; nothing more comes."""
+        if self._together is not None:
+            self._together.finish()
+
     def finish(self, record: CellRecord) -> None:
-        """After all ranks have ended the cell."""
+        """After all ranks have ended the cell, and ``close``."""
         if self._deferred is not None:
             self._show_array(record, self._deferred)
-        if self.all_ranks:
+        if self.all_ranks and not self._rich:
             self._show_others(record)
         behind = record.behind()
         if max(behind.values(), default=0.0) >= BEHIND_S:
@@ -119,7 +137,7 @@ class CellDisplay:
 
     def _pictures(self, record: CellRecord, shown: str) -> dict[str, Any]:
         """What a notebook draws of the array that a cell ended in."""
-        if not hasattr(self.shell, "kernel"):
+        if not self._rich:
             return {}
         last = record.source.strip().rpartition("\n")[2].strip()
         try:

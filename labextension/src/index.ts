@@ -5,6 +5,7 @@ import { inspector } from './plugins/inspector';
 import { launcher } from './plugins/launcher';
 import { links } from './plugins/links';
 import { mode } from './plugins/mode';
+import { outputs } from './plugins/outputs';
 import { renderer } from './plugins/renderer';
 import { report } from './plugins/report';
 import { server } from './plugins/server';
@@ -21,6 +22,7 @@ const plugins: JupyterFrontEndPlugin<any>[] = [
   commands,
   launcher,
   renderer,
+  outputs,
   sidebar,
   toolbar,
   badges,

@@ -225,6 +225,85 @@ def test_badges_follow_a_cell_from_busy_to_done(page: LabPage) -> None:
     page.finish(2)
 
 
+def test_all_ranks_are_shown_as_groups_tabs_and_grid_and_kept(page: LabPage) -> None:
+    page.open(
+        "all.ipynb",
+        START.replace("-n 2", "-n 3"),
+        "%%spmd\nimport jax, os, time\nrank = jax.process_index()",
+        "%%spmd --all\nfor step in range(3):\n    print('step', step, 'of', rank // 2)\n"
+        "print('the end')",
+        "%%spmd\nprint('only', rank)",
+        "%%spmd --ranks 1,2\nfrom IPython.display import HTML, display\n"
+        "display(HTML(f'<b class=ours>bold {rank}</b>'))\nprint('go', flush=True)\n"
+        "while not os.path.exists('enough'): time.sleep(0.05)",
+    )
+    page.do(0, 1)
+    assert page.do(2).count("the end") == 2  # in both groups' text
+    at = page.page.locator
+    view = at(".jxl-ranksOutputs")
+    heads = view.locator(".jxl-groupHead")
+    assert heads.all_inner_texts() == ["ranks 0, 1", "rank 2"]
+    heads.nth(0).locator("button").click()
+    assert heads.nth(0).locator("button").get_attribute("aria-expanded") == "false"
+    assert not view.get_by_text("step 0 of 0").is_visible()
+    heads.nth(0).locator("button").click()
+    view.get_by_role("button", name="Tabs").click()
+    view.get_by_role("tab", name="rank 2").click()
+    view.get_by_text("step 0 of 1").wait_for()
+    assert not view.get_by_text("step 0 of 0").is_visible()
+    page.page.keyboard.press("ArrowLeft")
+    view.get_by_text("step 0 of 0").wait_for()
+    view.get_by_role("button", name="Grid").click()
+    assert view.get_by_text("step 0 of 0").is_visible()
+    assert view.get_by_text("step 0 of 1").is_visible()
+    view.get_by_role("button", name="Differences from rank 0").click()
+    changes = view.locator(".jxl-changes:visible")
+    assert changes.count() == 1
+    assert changes.locator("[data-sign='+']").count() == 3
+    assert changes.locator("[data-sign=' ']").all_inner_texts() == ["  the end\n"]
+    page.do(3)
+    # Live: they are shown while the cell goes on, with their HTML.
+    page.run(4)
+    at(".jxl-ranksOutputs b.ours", has_text="bold 2").wait_for()
+    at(".jxl-ranksOutputs b.ours", has_text="bold 1").wait_for()
+    page.wait(lambda: "running" in statuses(page, 4), "it runs")
+    (page.lab.root / "enough").touch()
+    page.finish(4)
+    page.wait(lambda: statuses(page, 4) == ["done", "done"], "it is done")
+    page.until(f"{META.format(3)}?.run?.done === '0-2'", "how it went is kept with the cell")
+    page.until(f"{META.format(4)}?.run?.done === '1, 2'", "how it went is kept with the cell")
+    page.page.evaluate("() => window.jaxcluster.currentPanel.context.save()")
+    page.wait(lambda: "'1, 2'" in str(saved(page, "all.ipynb").cells[4].metadata), "it is saved")
+    # Reopened, with another kernel: what was shown is there, and of the rest it is said.
+    page.end_kernels()
+    page.open("all.ipynb")
+    page.wait(lambda: statuses(page, 2) == ["done"] * 3, "the strips are back")
+    view.nth(0).locator(".jxl-group").nth(1).wait_for()
+    badges(page, 2).nth(2).click()
+    at(".jxl-rankOutput").get_by_text("step 2 of 1").wait_for()
+    page.page.keyboard.press("Escape")
+    badges(page, 3).nth(0).click()
+    at(".jxl-rankOutput").get_by_text("only 0").wait_for()
+    badges(page, 3).nth(1).click()
+    at(".jxl-rankOutput").get_by_text("What rank 1 put out was not kept").wait_for()
+    if SHOTS:
+        page.shot(SHOTS / "all.png")
+    # Run again, not on ranks, it has none.
+    page.page.evaluate(
+        "() => window.jaxcluster.currentPanel.content.widgets[3].model.sharedModel.setSource('1')"
+    )
+    page.do(3)
+    page.wait(lambda: statuses(page, 3) == [], "the strip goes")
+
+
+META = "window.jaxcluster.currentPanel.content.widgets[{}].model.getMetadata('jaxcluster')"
+SHOTS = Path(os.environ["SCREENSHOTS"]) if "SCREENSHOTS" in os.environ else None
+
+
+def saved(page: LabPage, name: str) -> Any:
+    return nbformat.read(page.lab.root / name, 4)
+
+
 def test_badges_come_back_when_a_cell_is_scrolled_away_and_back(page: LabPage) -> None:
     page.open("scroll.ipynb", START, SETUP, *[f"print({i})\n" + "# \n" * 30 for i in range(40)])
     page.do(0, 1)
@@ -281,8 +360,8 @@ def test_the_mode_comes_back_with_restart_and_run_all(page: LabPage) -> None:
     page.wait(lambda: marks(page) == ["2 ranks", None, "2 ranks", "2 ranks", "ranks 1"], "marks")
     assert page.do(2, 3) == "ran on 0\n"
     page.page.evaluate("() => window.jaxcluster.currentPanel.context.save()")
-    saved = page.wait(lambda: read_if_kept(page, "mode.ipynb"), "the mode is in the file")
-    assert saved.metadata["jaxcluster"] == {"spmd": True}
+    kept = page.wait(lambda: read_if_kept(page, "mode.ipynb"), "the mode is in the file")
+    assert kept.metadata["jaxcluster"] == {"spmd": True}
     page.command("notebook:restart-run-all")
     page.page.locator(".jp-Dialog .jp-mod-accept").click()
     page.until(
@@ -294,7 +373,7 @@ def test_the_mode_comes_back_with_restart_and_run_all(page: LabPage) -> None:
     assert "ran on 1\n" in page.finish(4)
     assert switch.get_attribute("aria-checked") == "true"
     # The cell above the start ran in the notebook, as it did at first.
-    assert [cell.metadata.get("jaxcluster") for cell in saved.cells[2:4]] == [{"spmd": True}] * 2
+    assert [cell.metadata["jaxcluster"].get("spmd") for cell in kept.cells[2:4]] == [True] * 2
     switch.click()
     page.wait(lambda: marks(page) == [None, None, None, None, "ranks 1"], "the marks go")
     page.until(
@@ -304,8 +383,8 @@ def test_the_mode_comes_back_with_restart_and_run_all(page: LabPage) -> None:
 
 
 def read_if_kept(page: LabPage, name: str) -> Any:
-    saved = nbformat.read(page.lab.root / name, 4)
-    return saved if "jaxcluster" in saved.metadata else None
+    found = saved(page, name)
+    return found if "jaxcluster" in found.metadata else None
 
 
 def test_spmd_can_be_written_into_the_cells(page: LabPage) -> None:

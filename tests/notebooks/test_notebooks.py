@@ -205,9 +205,8 @@ def test_each_break_is_told(executed: Any, part_of_source: str, told: str) -> No
 @pytest.mark.timeout(240)
 def test_after_all_breaks_results_are_right(executed: Any) -> None:
     assert text_under(executed(BREAKS).cell("--all")).splitlines() == [
-        "── rank 0 ──",
+        "── ranks 0-3 ──",
         "120.0 15.0",
-        "── ranks 1-3: same as rank 0 ──",
     ]
 
 

@@ -362,49 +362,72 @@ def test_a_figure_of_100_000_lines(notebook: Notebook) -> None:
 
 def test_all_shows_every_rank_and_equal_outputs_once(notebook: Notebook) -> None:
     cell = notebook.ok("%%spmd --all\nprint('group', rank // 2)")
+    assert cell.kinds == ["display_data"]
     assert cell.text.splitlines() == [
-        "── rank 0 ──",
+        "── ranks 0, 1 ──",
         "group 0",
-        "── rank 1: same as rank 0 ──",
         "── ranks 2, 3 ──",
         "group 1",
     ]
+    [bundle] = cell.bundles
+    assert bundle["text/html"].count("<details open><summary><b>ranks") == 2
+    groups = bundle["application/vnd.jaxcluster.outputs+json"]["groups"]
+    assert [group["ranks"] for group in groups] == [[0, 1], [2, 3]]
+
+
+def test_all_shows_every_rank_while_the_cell_goes_on(notebook: Notebook) -> None:
+    cell = notebook.begin(
+        "%%spmd --all\nfor step in range(1000):\n    print('rank', rank, 'step', step)\n"
+        "    time.sleep(0.05)"
+    )
+    notebook.until(
+        lambda: all(f"rank {r} step 5\n" in cell.text for r in range(4)), "all are shown"
+    )
+    assert not cell.done
+    notebook.manager.interrupt_kernel()
+    notebook.wait(cell)
+    assert cell.kinds == ["display_data", "error"]
+    lines = cell.text.splitlines()
+    shown = [int(line.split()[-1]) for line in lines if re.match("rank 3 step", line)]
+    assert shown == list(range(len(shown)))  # in order, and none twice
 
 
 def test_all_says_once_what_all_say(notebook: Notebook) -> None:
     cell = notebook.ok("%%spmd --all\nprint('same')\nhandle = display(HTML('x'), display_id=True)")
-    assert cell.text.splitlines()[0] == "── rank 0 ──"
-    assert "── ranks 1-3: same as rank 0 ──" in cell.text
-    assert cell.stdout.count("same\n") == 1
+    assert cell.text.splitlines()[:2] == ["── ranks 0-3 ──", "same"]
+    assert cell.text.count("same\n") == 1
+    assert notebook.ok("%%spmd --all\npass").outputs == []
+    # The display is still the first rank's, for a later cell to update.
+    later = notebook.ok("%%spmd --all\nhandle.update(HTML('y'))\nprint('done')")
+    assert later.text.splitlines() == ["── ranks 0-3 ──", "done"]
 
 
 def test_all_shows_results_and_figures_of_other_ranks(notebook: Notebook) -> None:
-    cell = notebook.ok("%%spmd --all\nHTML(f'rank {rank}')")
-    assert [b["text/html"] for b in cell.bundles] == [f"rank {r}" for r in range(4)]
-    assert cell.kinds.count("execute_result") == 1
+    cell = notebook.ok("%%spmd --all\nos.system(f'echo C code of {rank}')\nHTML(f'rank {rank}')")
+    [bundle] = cell.bundles
+    for rank in range(4):
+        assert f"<div>rank {rank}</div>" in bundle["text/html"]
+        assert f"C code of {rank}\n" in cell.text
 
 
-def test_some_ranks_are_said_to_be_alone(notebook: Notebook) -> None:
+def test_ranks_that_are_named_are_shown(notebook: Notebook) -> None:
+    one = notebook.ok("%%spmd --ranks 3\nprint(rank)")
+    assert one.text == "Only on rank 3:\n3\n"
     cell = notebook.ok("%%spmd --ranks 1,3\nprint(rank)")
-    assert cell.text == "Only on ranks 1, 3:\n1\n"
-    every = notebook.ok("%%spmd --ranks 2-3 --all\nprint(rank)")
-    assert every.text.splitlines() == [
-        "Only on ranks 2, 3:",
-        "── rank 2 ──",
-        "2",
-        "── rank 3 ──",
-        "3",
-    ]
+    shown = ["── rank 1 ──", "1", "── rank 3 ──", "3"]
+    assert cell.text.splitlines() == ["Only on ranks 1, 3:", *shown]
+    same = notebook.ok("%%spmd --ranks 2-3 --all\nprint('same')")
+    assert same.text.splitlines() == ["Only on ranks 2, 3:", "── ranks 2, 3 ──", "same"]
 
 
 def test_some_ranks_are_warned_of_arrays_that_span_processes(notebook: Notebook) -> None:
     notebook.ok("%%spmd\npytree = {'w': x}\nlocal = jnp.ones(3)")
     cell = notebook.ok("%%spmd --ranks 1\nprint(x.shape, pytree['w'].shape, local.shape)")
     assert re.search(r"Warning: .*\bpytree\b.*\bx\b.* spans? processes", cell.text)
-    assert "local" not in cell.stdout.partition("Warning")[2].partition("\n")[0]
+    assert "local" not in cell.text.partition("Warning")[2].partition("\n")[0]
     assert cell.stdout.endswith("(4, 8) (4, 8) (3,)\n")
-    assert "Warning" not in notebook.ok("%%spmd --ranks 1\nprint(local)").stdout
-    assert "Warning" not in notebook.ok("%%spmd --ranks 0-3\nprint(x.shape)").stdout
+    assert "Warning" not in notebook.ok("%%spmd --ranks 1\nprint(local)").text
+    assert "Warning" not in notebook.ok("%%spmd --ranks 0-3\nprint(x.shape)").text
 
 
 # --------------------------------------------------------------------------- arrays
@@ -512,7 +535,7 @@ def test_output_before_an_error_is_kept(notebook: Notebook) -> None:
 
 def test_all_shows_the_other_ranks_output_of_a_failed_cell_too(notebook: Notebook) -> None:
     cell = notebook.run("%%spmd --all\nprint('I am', rank)\nif rank == 1: raise ValueError('one')")
-    assert all(f"I am {r}" in cell.stdout for r in range(4))
+    assert all(f"I am {r}" in cell.text for r in range(4))
     assert "On rank 1:" in cell.error
 
 

@@ -4,9 +4,13 @@ import { INotebookTracker, NotebookActions, type NotebookPanel } from '@jupyterl
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import type { PanelLayout } from '@lumino/widgets';
 import type { ICell } from '../protocol';
+import { readRun, saveRun, type ISavedRun } from '../savedRun';
 import { IClusters, IPreferences, type ILink } from '../tokens';
 import { CellBadges } from '../widgets/cellBadges';
 import type { Trans } from '../widgets/labels';
+
+/** Our part of a cell's metadata. */
+const KEY = 'jaxcluster';
 
 /** Strips of ranks below the %%spmd cells of every notebook. */
 export const badges: JupyterFrontEndPlugin<void> = {
@@ -55,10 +59,13 @@ class Strips {
     notebook.cellInViewportChanged.connect((_, cell) => this.update(cell));
     notebook.modelContentChanged.connect(() => this.updateNew());
     NotebookActions.executed.connect(executed);
+    NotebookActions.executionScheduled.connect(this.onScheduled, this);
+    void panel.context.ready.then(() => panel.isDisposed || this.updateAll());
     panel.disposed.connect(() => {
       link.cellChanged.disconnect(this.onCell, this);
       preferences.changed.disconnect(all);
       NotebookActions.executed.disconnect(executed);
+      NotebookActions.executionScheduled.disconnect(this.onScheduled, this);
     });
     this.updateAll();
   }
@@ -70,6 +77,33 @@ class Strips {
     } else if (!id) {
       this.updateAll();
     }
+  }
+
+  /** How it went before is no longer so. */
+  private onScheduled(_: unknown, { notebook, cell }: { notebook: unknown; cell: Cell }): void {
+    if (notebook === this.panel.content && !this.isReadOnly) {
+      putRun(cell.model, null);
+    }
+  }
+
+  private get isReadOnly(): boolean {
+    return this.panel.content.model?.readOnly !== false;
+  }
+
+  /** The newest run of a cell: the kernel's, else the one that is saved with it. */
+  private runOf(cell: Cell): { run: ICell; isSaved: boolean } | null {
+    const { model } = cell;
+    const live = this.link.cells.get(model.id);
+    if (live && !isOutdated(live, cell)) {
+      const saved = saveRun(live);
+      if (saved && !this.isReadOnly) {
+        putRun(model, saved);
+      }
+      return { run: live, isSaved: false };
+    }
+    const run = live ? null : readRun(model.getMetadata(KEY)?.run, model.id);
+    const isOfThese = run && cell instanceof CodeCell && cell.model.executionCount === run.number;
+    return isOfThese ? { run, isSaved: true } : null;
   }
 
   private updateAll(): void {
@@ -88,17 +122,18 @@ class Strips {
   }
 
   private update(cell: Cell): void {
-    const run = this.preferences.values.badges ? this.link.cells.get(cell.model.id) : undefined;
+    const found = this.runOf(cell);
     const strip = this.strips.get(cell);
-    if (!run || isOutdated(run, cell)) {
+    if (!found || !this.preferences.values.badges) {
       strip?.dispose();
       this.strips.delete(cell);
     } else if (strip) {
-      strip.setRun(run);
+      strip.setRun(found.run, found.isSaved);
     } else {
       const added = new CellBadges(
         { link: this.link, cell, rendermime: this.panel.content.rendermime, trans: this.trans },
-        run
+        found.run,
+        found.isSaved
       );
       this.strips.set(cell, added);
       // Before it is ready a cell has no input and output that the strip could stand below.
@@ -110,6 +145,21 @@ class Strips {
         }
       });
     }
+  }
+}
+
+/** Keep with a cell how it went; null: no longer. */
+function putRun(model: Cell['model'], run: ISavedRun | null): void {
+  const { run: before, ...others } = model.getMetadata(KEY) ?? {};
+  if (JSON.stringify(before ?? null) === JSON.stringify(run)) {
+    return;
+  }
+  if (run) {
+    model.setMetadata(KEY, { ...others, run });
+  } else if (Object.keys(others).length) {
+    model.setMetadata(KEY, others);
+  } else {
+    model.deleteMetadata(KEY);
   }
 }
 

@@ -1,12 +1,13 @@
 /** What stands below a cell: the strip of its ranks and, on demand, one rank's own output. */
 
-import type { Cell } from '@jupyterlab/cells';
+import { CodeCell, type Cell } from '@jupyterlab/cells';
 import type { IOutput } from '@jupyterlab/nbformat';
 import { OutputAreaModel, SimplifiedOutputArea } from '@jupyterlab/outputarea';
 import type { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { Panel } from '@lumino/widgets';
 import * as React from 'react';
-import type { ICell } from '../protocol';
+import type { ICell, INotebookOutput } from '../protocol';
+import { keptOutputs } from '../ranksOutputs';
 import type { ILink } from '../tokens';
 import { Badges, OutputHead } from './badges';
 import { TickerContext } from './clock';
@@ -30,7 +31,8 @@ export class CellBadges extends Panel {
 
   constructor(
     private readonly services: IServices,
-    private run: ICell
+    private run: ICell,
+    private isSaved = false
   ) {
     super();
     this.addClass('jxl-cell');
@@ -58,10 +60,12 @@ export class CellBadges extends Panel {
     this.addWidget(this.strip);
   }
 
-  setRun(run: ICell): void {
+  /** @param isSaved - It was read from the notebook: no kernel knows of it. */
+  setRun(run: ICell, isSaved = false): void {
     const again = run.seq !== this.run.seq;
     const ended = run.ended !== null && this.run.ended === null;
     this.run = run;
+    this.isSaved = isSaved;
     if (again) {
       this.closeOutput();
     } else if (ended && this.shown !== null) {
@@ -94,7 +98,7 @@ export class CellBadges extends Panel {
   }
 
   private async openOutput(rank: number): Promise<void> {
-    const { link, cell, rendermime, trans } = this.services;
+    const { cell, rendermime, trans } = this.services;
     const asked = ++this.asked;
     this.shown = rank;
     this.strip.update();
@@ -120,7 +124,7 @@ export class CellBadges extends Panel {
       this.output.widgets[0].update();
     }
     try {
-      const values = (await link.call('outputs', { cell_id: this.run.cell_id, rank })) as IOutput[];
+      const values = await this.outputsOf(rank);
       if (asked === this.asked) {
         const model = new OutputAreaModel({ values, trusted: cell.model.trusted });
         this.setBody(
@@ -137,6 +141,37 @@ export class CellBadges extends Panel {
         this.setBody(new View(() => React.createElement(Failure, { text })));
       }
     }
+  }
+
+  /** As the kernel has it, else what the notebook has kept. */
+  private async outputsOf(rank: number): Promise<IOutput[]> {
+    const { link, cell, trans } = this.services;
+    let error: unknown = null;
+    if (!this.isSaved) {
+      try {
+        return (await link.call('outputs', { cell_id: this.run.cell_id, rank })) as IOutput[];
+      } catch (failed) {
+        error = failed;
+      }
+    }
+    const kept = cell instanceof CodeCell ? cell.model.outputs.toJSON() : [];
+    const shown = keptOutputs(kept as INotebookOutput[], rank);
+    if (shown) {
+      return shown as IOutput[];
+    }
+    if (rank === this.run.ranks[0].rank && kept.length) {
+      return kept;
+    }
+    throw (
+      error ??
+      new Error(
+        trans.__(
+          'What rank %1 put out was not kept: a notebook keeps what its cells show. With %2 this cell would show all its ranks.',
+          rank,
+          '%%spmd --all'
+        )
+      )
+    );
   }
 
   private setBody(body: Panel['widgets'][number]): void {

@@ -1,0 +1,161 @@
+"""What ranks put out in a cell, as a notebook keeps it: nbformat's outputs, in groups, as HTML."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+from jaxcluster import wire
+from jaxcluster.model.outputs import ANSI, CellRecord, Group, RankRecord, group_outputs
+from jaxcluster.ranks import name_ranks
+
+VERSION = 1
+MIME = "application/vnd.jaxcluster.outputs+json"
+MOST_CHARS = 1_000_000  # of a rank's printed text where it is asked for
+MOST_SHOWN = 200_000  # of a group's, in a notebook that shows several ranks
+IMAGES = ("image/png", "image/jpeg", "image/gif", "image/svg+xml")
+
+Output = dict[str, Any]
+Document = dict[str, Any]
+
+
+def notebook_outputs(
+    record: RankRecord, execution_count: int, shown: Sequence[wire.RankOutput] | None = None
+) -> list[Output]:
+    """What one rank put out in a cell, and how it failed, in the form of nbformat 4.
+
+    Args:
+      shown: its outputs as the page can show them, where they are others.
+    """
+    pieces = record.outputs() if shown is None else shown
+    found = _pieces(pieces, execution_count, MOST_CHARS)
+    if record.died:
+        found.append(_error("RankDied", f"rank {record.rank} died: {record.died}", []))
+    elif record.reply is not None and (error := record.reply.error) is not None:
+        found.append(_error(error.ename, error.evalue, error.traceback))
+    return found
+
+
+def _pieces(pieces: Sequence[wire.RankOutput], execution_count: int, most: int) -> list[Output]:
+    found: list[Output] = []
+    left = most
+    for piece in pieces:
+        content = piece.content
+        if piece.kind == "stream":
+            shown, left = _cut(content["text"], left)
+            found.append({"output_type": "stream", "name": content["name"], "text": shown})
+        elif piece.kind in ("display_data", "update_display_data", "execute_result"):
+            kind = "execute_result" if piece.kind == "execute_result" else "display_data"
+            bundle = {"data": content["data"], "metadata": content.get("metadata") or {}}
+            number = {"execution_count": execution_count} if kind == "execute_result" else {}
+            found.append({"output_type": kind, **bundle, **number})
+    return found
+
+
+def _cut(text: str, most: int) -> tuple[str, int]:
+    """(the text without its middle where it is too long, how much more may be shown)."""
+    if len(text) <= most:
+        return text, most - len(text)
+    head, tail = text[: most - most // 2], text[len(text) - most // 2 :]
+    return f"{head}\n[{len(text) - most} more characters]\n{tail}", 0
+
+
+def _error(ename: str, evalue: str, traceback: list[str]) -> Output:
+    lines = traceback or [f"{ename}: {evalue}"]
+    return {"output_type": "error", "ename": ename, "evalue": evalue, "traceback": lines}
+
+
+# --------------------------------------------------------------------------- several ranks
+
+
+def _own(group: Group) -> list[wire.RankOutput]:
+    """What is shown of a group.
+
+    An array that spans processes is shown once for all of them, and what updates the display of an
+    earlier cell is shown there.
+    """
+    return [
+        piece
+        for piece in group.outputs
+        if "array" not in piece.content and piece.kind != "update_display_data"
+    ]
+
+
+def document(
+    record: CellRecord,
+    ranks: Sequence[int],
+    as_shown: Callable[[list[wire.RankOutput]], list[wire.RankOutput]] = list,
+) -> Document | None:
+    """Groups of ranks that put out the same, in the order of their first ranks; None for nothing.
+
+    The Lab extension draws it, and finds there what a rank put out when the cluster is long gone.
+
+    Args:
+      as_shown: outputs as the page can show them.
+    """
+    groups = [
+        (group, _pieces(as_shown(_own(group)), record.execution_count, MOST_SHOWN))
+        for group in group_outputs({rank: record.records[rank] for rank in ranks})
+    ]
+    if not any(outputs for _, outputs in groups):
+        return None
+    return {
+        "v": VERSION,
+        "cell": record.execution_count,
+        "groups": [{"ranks": list(group.ranks), "outputs": outputs} for group, outputs in groups],
+    }
+
+
+def bundle(shown: Document) -> dict[str, Any]:
+    """The document for the Lab extension, as HTML for all others, and as text."""
+    return {MIME: shown, "text/html": html(shown), "text/plain": text(shown)}
+
+
+def text(shown: Document) -> str:
+    """Each group's text under its ranks."""
+    parts = []
+    for group in shown["groups"]:
+        said = "".join(_plain(output) for output in group["outputs"]).rstrip("\n")
+        parts.append(f"── {name_ranks(group['ranks'])} ──\n{said or '(no output)'}")
+    return "\n".join(parts)
+
+
+def _plain(output: Output) -> str:
+    if output["output_type"] == "stream":
+        return ANSI.sub("", output["text"])
+    return _line(output["data"].get("text/plain", ""))
+
+
+def _line(said: str) -> str:
+    return f"{said}\n" if said else ""
+
+
+def html(shown: Document) -> str:
+    """Groups that fold, for frontends without the extension, and for nbconvert."""
+    parts = []
+    for group in shown["groups"]:
+        name = escape(name_ranks(group["ranks"]))
+        inner = "".join(map(_html, group["outputs"])) or "<em>(no output)</em>"
+        parts.append(f"<details open><summary><b>{name}</b></summary>{inner}</details>")
+    return "\n".join(parts)
+
+
+def _html(output: Output) -> str:
+    if output["output_type"] == "stream":
+        return f"<pre>{escape(ANSI.sub('', output['text']))}</pre>"
+    data = output["data"]
+    for kind in IMAGES:
+        if kind in data:
+            return _image(kind, data[kind])
+    if "text/html" in data:
+        return f"<div>{data['text/html']}</div>"
+    return f"<pre>{escape(data.get('text/plain', ''))}</pre>"
+
+
+def _image(kind: str, data: str) -> str:
+    if kind == "image/svg+xml":
+        data = base64.b64encode(data.encode()).decode()
+    return f'<img src="data:{kind};base64,{re.sub(r"[^A-Za-z0-9+/=]", "", data)}"/>'
