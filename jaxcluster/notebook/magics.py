@@ -180,7 +180,7 @@ class JaxClusterMagics(Magics):
         live = parser.read(line).live
         running = cluster.current()
         if live and self.rich:
-            self.shell.display_pub.publish(*status.live(running)._repr_mimebundle_())
+            status.live(running, status.shown_by(self.shell), self._cell_id())
             return
         print(running.summary())
         print(text.status(running.status(), running.dead))

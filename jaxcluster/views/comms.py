@@ -45,6 +45,8 @@ class Home:
     source: str = ""
     ranks: Sequence[int] = ()
     told_dead: bool = False
+    is_left: bool = False  # a page that is loaded again shows nothing more below that cell
+    latest: dict[str, Any] | None = None  # what the page has said last
 
 
 @dataclass
@@ -282,6 +284,7 @@ class CommRelay:
     def _hear(self, relayed: Relayed, kind: str, message: dict[str, Any]) -> None:
         """What the page says on a comm. On the main thread, or on a subshell's."""
         assert relayed.comm is not None
+        relayed.home.latest = message
         data = message["content"].get("data") or {}
         buffers = _buffers(message)
         method = data.get("method") if isinstance(data, dict) and relayed.state.is_widget else ""
@@ -429,9 +432,9 @@ class CommRelay:
 
     def _send(self, home: Home, kind: str, content: dict[str, Any]) -> None:
         kernel = self._kernel
-        kernel.session.send(
-            kernel.iopub_socket, kind, content, parent=home.parent, ident=kind.encode()
-        )
+        # Else under what the page has said, as any kernel's callbacks do: Lab's log has it then.
+        parent = home.latest if home.is_left and home.latest else home.parent
+        kernel.session.send(kernel.iopub_socket, kind, content, parent=parent, ident=kind.encode())
 
     # ------------------------------------------------------------------ their end
 
@@ -473,7 +476,8 @@ class CommRelay:
             if relayed.is_two_way:
                 two_way[relayed.home.seq] = relayed.home, why
             if relayed.state.state.get("disabled") is False and relayed.comm is not None:
-                data = {"method": "update", "state": {"disabled": True}, "buffer_paths": []}
+                told = {"disabled": True, "tooltip": f"no longer live: {why}"}
+                data = {"method": "update", "state": told, "buffer_paths": []}
                 relayed.state.take(wire.plain(data), {}, ())
                 relayed.comm.send(data)
         for home, why in two_way.values():
@@ -510,6 +514,8 @@ class CommRelay:
             def send_all(data: Any = None, metadata: Any = None, buffers: Any = None) -> None:
                 if isinstance(data, dict) and data.get("method") == "update_states":
                     data, buffers = self._with_ours(data, list(buffers or ()))
+                    for relayed in list(self._comms.values()):
+                        relayed.home.is_left = True
                 send(data, metadata, buffers)
 
             this.send = send_all

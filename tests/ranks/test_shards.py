@@ -452,24 +452,28 @@ tree = {"a": lies, "b": [raises, x], "c": liesofmesh}
         cluster.run("del lies, liesofmesh, raises, tree", show=False)
 
 
-def test_a_live_status_follows_a_cell_and_ends_with_its_widget(
+def test_a_live_status_follows_a_cell_and_ends_when_its_cell_is_run_again(
     cluster: jaxcluster.Cluster,
 ) -> None:
-    widget = status.live(cluster)
-    states = lambda: {rank["state"] for rank in widget.document["ranks"]}  # noqa: E731
+    shown: list[tuple[dict[str, Any], bool]] = []
+    status.live(cluster, lambda data, update: shown.append((data, update)), "a cell")
+    ranks = lambda: shown[-1][0][document.MIME]["ranks"]  # noqa: E731
+    states = lambda: {rank["state"] for rank in ranks()}  # noqa: E731
     assert states() == {"idle"}
     running = cluster.submit("import time\nfor _ in range(2000): time.sleep(0.01)")
     carrier = threading.Thread(target=lambda: swallow(running.wait))
     carrier.start()
-    until(lambda: states() == {"running"}, "the widget says that the ranks run")
-    assert {rank["line"] for rank in widget.document["ranks"]} == {2}
+    until(lambda: states() == {"running"}, "it says that the ranks run")
+    assert {rank["line"] for rank in ranks()} == {2}
+    assert "running" in shown[-1][0]["text/html"]
     cluster.interrupt()
     carrier.join(30)
-    until(lambda: states() == {"idle"}, "the widget says that they are idle again")
-    widget.close()
+    until(lambda: states() == {"idle"}, "it says that they are idle again")
+    assert [update for _, update in shown] == [False] + [True] * (len(shown) - 1)
+    status.live(cluster, lambda data, update: None, "a cell").set()
     until(
         lambda: all(t.name != "jaxcluster-status" for t in threading.enumerate()),
-        "its thread ends",
+        "the threads end",
     )
 
 

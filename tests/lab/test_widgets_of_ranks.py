@@ -1,0 +1,99 @@
+"""Widgets that ranks have made, on a real page: seen, used, after a reload and after a restart."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import nbformat
+import pytest
+from labpage import SETUP, START, LabPage
+from nbconvert import HTMLExporter
+
+pytestmark = pytest.mark.any_jax
+
+SHOTS = os.environ.get("SCREENSHOTS")
+MAKE = """%%spmd
+import ipywidgets as W
+box = W.VBox([W.Label('a label of rank 0'), W.Button(description='count')])
+clicks = []
+box.children[1].on_click(lambda b: (clicks.append(1), print('clicked', len(clicks))))
+display(box)
+@W.interact(k=W.IntSlider(2, 0, 9, continuous_update=False))
+def total(k):
+    print('total', float(jnp.sum(x * k)))
+out = W.Output()
+with out:
+    print('inside of it')
+out"""
+BARS = """%%spmd --all
+from tqdm.auto import tqdm
+for _ in tqdm(range(3), desc=f'bar-{rank}'):
+    time.sleep(0.05)"""
+
+
+def shot(page: LabPage, name: str) -> None:
+    if SHOTS:
+        page.shot(Path(SHOTS) / f"widgets-{name}.png")
+
+
+def test_widgets_of_ranks_are_used_on_the_page(page: LabPage) -> None:
+    page.open(
+        "widgets.ipynb", START, SETUP, MAKE, BARS, "%jaxcluster status --live",
+        "%%spmd --all\nprint(len(clicks), total.widget.kwargs)", "%jaxcluster restart",
+    )  # fmt: skip
+    page.do(0, 1, 2)
+    shown = page.page.locator(".jp-Cell").nth(2).locator(".jp-Cell-outputArea")
+
+    def sees(text: str) -> None:
+        page.wait(lambda: text in shown.inner_text(), f"{text!r} below the cell")
+
+    for text in ("a label of rank 0", "total 56.0", "inside of it"):
+        sees(text)
+    shown.get_by_role("button", name="count").click()
+    sees("clicked 1")
+    slider = shown.get_by_role("slider").first
+    slider.focus()
+    page.page.keyboard.press("ArrowRight")
+    sees("total 84.0")
+    assert "total 56.0" not in shown.inner_text()
+    assert "1 {'k': 3}" in page.do(5)
+    assert "rank 1: same as rank 0" in page.output(5)
+    shot(page, "used")
+
+    page.do(3)
+    bars = page.page.locator(".jp-Cell").nth(3).locator(".jp-Cell-outputArea")
+    page.wait(lambda: "bar-1" in bars.inner_text(), "the bar of rank 1")
+    assert "bar-0" in bars.inner_text()
+    assert "model not found" not in bars.inner_text()
+    shot(page, "bars")
+
+    # A status that is saved says how it was; it is no widget.
+    page.do(4)
+    (status,) = page.outputs(4)
+    assert "as of" in status["data"]["text/plain"]
+    assert not any("widget" in mime for mime in status["data"])
+
+    page.command("docmanager:save")
+    page.until("!window.jupyterapp.shell.currentWidget.context.model.dirty", "it is saved")
+    page.page.reload()
+    page.ready()
+    sees("a label of rank 0")
+    sees("total 84.0")
+    shown.get_by_role("button", name="count").click()
+    page.run(5)
+    page.wait(lambda: "2 {'k': 3}" in page.output(5), "the click after the reload")
+    shot(page, "reloaded")
+
+    page.do(2, 6)
+    sees("are no longer live: the ranks have new processes")
+    assert shown.get_by_role("button", name="count").is_disabled()
+    shot(page, "dead")
+
+    page.command("docmanager:save")
+    page.until("!window.jupyterapp.shell.currentWidget.context.model.dirty", "it is saved")
+    saved = nbformat.read(page.lab.root / "widgets.ipynb", as_version=4)
+    html, _ = HTMLExporter().from_notebook_node(saved)
+    for text in ("are no longer live", "inside of it", "as of", "bar-1"):
+        assert text in html, text
+    assert "model not found" not in html
