@@ -22,6 +22,7 @@ from jaxcluster.allocation.local import Allocation, LocalCluster
 from jaxcluster.allocation.processes import HostProcesses
 from jaxcluster.allocation.remote import HostAllocation
 from jaxcluster.allocation.supervisor import Supervisor, release_warm, sweep
+from jaxcluster.cluster import events
 from jaxcluster.cluster.names import claim
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import (
@@ -43,6 +44,8 @@ from jaxcluster.wire.link import Event, Link, Sink, unwrap
 LOOPBACK = "127.0.0.1"
 Progress = Callable[[str], None]
 
+STEPS = {"facts": "up", "initialize": "initialized", "serve": "ready"}  # by what a rank was asked
+
 one_at_a_time = threading.Lock()  # held by the one start of this process that goes on
 
 
@@ -57,6 +60,7 @@ class Starting:
     Attributes:
       local: the cluster's processes, once they are started.
       link: the ranks' own sockets.
+      step: is told how far each rank has come (see ``events.Course``).
     """
 
     def __init__(
@@ -65,8 +69,10 @@ class Starting:
         say: Progress,
         deadline: float,
         allocation: Allocation | HostAllocation,
+        step: Callable[[int, str], None] = lambda rank, what: None,
     ) -> None:
         self.spec = spec
+        self.step = step
         self.allocation = allocation
         self.say = say
         self.deadline = deadline
@@ -310,6 +316,7 @@ class Starting:
                     [event.rank],
                 )
             found[event.rank] = event
+            self.step(event.rank, STEPS[op])
             heard(len(found))
         return found
 
@@ -374,23 +381,42 @@ def dry_run(spec: wire.ClusterSpec) -> str:
     if spec.launcher != "local":
         return remote.dry_run(spec)
     from jaxcluster.allocation.local import describe_launch, render
-    from jaxcluster.host.facts import engine_facts
 
-    here = dataclasses.replace(engine_facts(0), gpus=host_gpus({**os.environ, **spec.env}))
-    facts = [dataclasses.replace(here, rank=rank) for rank in range(spec.num_processes)]
     folder = registry.runtime_root() / spec.name
     launch = render(spec, folder, {}, os.getcwd(), "<security>/ipcontroller-engine.json")
     try:
-        plan = placement.plan_ranks(
-            spec,
-            facts,
-            coordinator_address=f"{LOOPBACK}:<port>",
-            coordinator_bind_address=f"{LOOPBACK}:<port>",
-            collectives_addresses=[LOOPBACK] * spec.num_processes,
-        )
+        plan = plan_here(spec)
     except PlanError as error:
         return f"{describe_launch(launch)}\n{error}"
     return f"{describe_launch(launch)}\n{placement.describe_plan(plan)}"
+
+
+def plan_here(spec: wire.ClusterSpec) -> placement.RankPlan:
+    """How the ranks would lie on this machine's devices, as far as it can tell without any.
+
+    Raises:
+      PlanError: they can't be laid out on them.
+    """
+    from jaxcluster.host.facts import engine_facts
+
+    here = dataclasses.replace(engine_facts(0), gpus=host_gpus({**os.environ, **spec.env}))
+    return placement.plan_ranks(
+        spec,
+        [dataclasses.replace(here, rank=rank) for rank in range(spec.num_processes)],
+        coordinator_address=f"{LOOPBACK}:<port>",
+        coordinator_bind_address=f"{LOOPBACK}:<port>",
+        collectives_addresses=[LOOPBACK] * spec.num_processes,
+    )
+
+
+def check_devices(spec: wire.ClusterSpec) -> None:
+    """Refuse at once what this machine has no devices for: no process is needed to see that.
+
+    Raises:
+      PlanError: it asks for GPUs or TPU chips that are not here.
+    """
+    if spec.launcher == "local" and spec.platform != "cpu":
+        plan_here(spec)
 
 
 def is_starting() -> bool:
@@ -411,26 +437,31 @@ def start_world(
       allocation: what they are to run on, where there is one; it is kept if this fails.
     """
     began = time.perf_counter()
-    sweep(registry.runtime_root())
-    kept.sweep()
-    is_kept = allocation is not None
-    if allocation is None:
-        spec, claimed = claim(spec)
-        allocation = allocate(claimed, spec)
-    elif not allocation.is_held:  # its folder is gone
-        spec, claimed = claim(spec)
-        allocation.take(claimed)
-    starting = Starting(spec, say, began + spec.timeout_s, allocation)
-    try:
-        watch(starting)
-        world = starting.run()
-    except BaseException as error:
-        starting.abandon(keep_name=is_kept)
-        if isinstance(error, OSError):  # a full disk, a home directory that can't be written to
-            raise LaunchError(
-                f"The cluster could not be started: {error}.",
-                "%jaxcluster doctor looks at this machine.",
-            ) from None
-        raise
+    with events.starting(spec, is_restart=allocation is not None) as course:
+        check_devices(spec)
+        sweep(registry.runtime_root())
+        kept.sweep()
+        is_kept = allocation is not None
+        if allocation is None:
+            spec, claimed = claim(spec)
+            allocation = allocate(claimed, spec)
+        elif not allocation.is_held:  # its folder is gone
+            spec, claimed = claim(spec)
+            allocation.take(claimed)
+        starting = Starting(spec, say, began + spec.timeout_s, allocation, course.step)
+        course.spec, course.end = spec, starting.cancel
+        try:
+            watch(starting)
+            if course.is_cancelled:
+                starting.cancel()
+            world = starting.run()
+        except BaseException as error:
+            starting.abandon(keep_name=is_kept)
+            if isinstance(error, OSError):  # a full disk, a home directory without access
+                raise LaunchError(
+                    f"The cluster could not be started: {error}.",
+                    "%jaxcluster doctor looks at this machine.",
+                ) from None
+            raise
     world.started_s = time.perf_counter() - began
     return world, allocation

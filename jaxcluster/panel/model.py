@@ -99,6 +99,7 @@ class Model:
             clusters=self._clusters(),
             current=current.name if current is not None else None,
             progress=events.progress,
+            start=_start(),
             ranks=ranks,
             strict=current is not None and current.is_strict,
             recovery=current.recovery if current is not None else "auto",
@@ -274,6 +275,22 @@ class Model:
             followed.cell = None
             if not record.cell_id:  # nothing to show it beside
                 self._followed.pop(_key(record), None)
+
+
+def _start() -> protocol.Start | None:
+    """The start that goes on, or the last one, if it has failed."""
+    course = events.course
+    if course is None:
+        return None
+    spec, steps = course.spec, dict(course.steps)
+    return protocol.Start(
+        spec.name,
+        course.began,
+        [steps.get(rank, "") for rank in range(spec.num_processes)],
+        course.failure,
+        bool(course.failure) and spec.platform not in ("cpu", "") and spec.launcher == "local",
+        course.is_restart,
+    )
 
 
 def _current() -> Cluster | None:

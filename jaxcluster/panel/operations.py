@@ -9,6 +9,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from jaxcluster import arguments, cluster
@@ -24,6 +25,7 @@ from jaxcluster.views.cell_outputs import MOST_CHARS, notebook_outputs
 HEARD_S = 0.25  # that a cell's own thread has to pass an interrupt on
 END_S = 15.0  # that interrupted cells get to end before a restart
 JOURNAL_ROWS = 20
+PLATFORM_ENV = ("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "CUDA_VISIBLE_DEVICES")
 
 
 class Operations:
@@ -62,6 +64,33 @@ class Operations:
             if parsed.dry_run:
                 return cluster.dry_run(spec)
             return cluster.start_once(spec)
+
+    def _again(self, on_cpu: bool = False) -> str:
+        """Start once more what could not be started, with the same options, or on CPU."""
+        course = events.course
+        if course is None or not course.failure:
+            raise UsageError("No start has failed.", "%jaxcluster start -n 4")
+        spec = course.spec
+        if on_cpu:
+            env = {k: v for k, v in spec.env.items() if k not in PLATFORM_ENV}
+            spec = replace(spec, platform="cpu", local_device_ids=None, env=env)
+        with self._alone():
+            return cluster.start_once(spec)
+
+    @staticmethod
+    def _cancel() -> None:
+        """End the start, or the restart, that goes on."""
+        course = events.course
+        if course is None or course.failure:
+            raise UsageError("No cluster is being started.")
+        if course.is_restart:
+            cluster.current().press_stop()
+        else:
+            course.cancel()
+
+    @staticmethod
+    def _dismiss() -> None:
+        events.dismiss()
 
     def _attach(self, name: str) -> str:
         return cluster.attach(name).summary()

@@ -23,6 +23,9 @@ OPERATIONS = (
     "watch",
     "auto",
     "start",
+    "again",
+    "cancel",
+    "dismiss",
     "attach",
     "use",
     "stop",
@@ -155,6 +158,22 @@ class Report:
 
 
 @dataclass(frozen=True)
+class Start:
+    """A start of ranks that goes on, or the last one, which has failed: ``failure`` says why then.
+
+    ``steps`` has for each rank how far it has come: ``""`` (not heard of), ``up``, ``initialized``
+    or ``ready``. ``on_cpu``: it would probably work on CPU.
+    """
+
+    name: str
+    since: int
+    steps: list[str]
+    failure: str = ""
+    on_cpu: bool = False
+    is_restart: bool = False
+
+
+@dataclass(frozen=True)
 class State:
     """Everything but cells. ``spmd`` is None while auto mode is off and nobody has switched."""
 
@@ -164,6 +183,7 @@ class State:
     clusters: list[Cluster] = field(default_factory=list)
     current: str | None = None
     progress: str = ""
+    start: Start | None = None
     ranks: list[Rank] = field(default_factory=list)
     strict: bool = False
     recovery: str = "auto"

@@ -16,7 +16,7 @@ import {
 } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
 import type { JSONObject, ReadonlyPartialJSONObject } from '@lumino/coreutils';
-import { complain, say } from './messages';
+import { complain, say, takeBack } from './messages';
 import type { IState } from './protocol';
 import { withSpmd } from './spmd';
 import { runStart } from './startCell';
@@ -62,7 +62,10 @@ export function addCommands(parts: IParts): void {
     app.commands.addCommand(id, {
       ...options,
       describedBy: { args: { type: 'object', properties: args } },
-      execute: given => execute(given).catch(error => complain(error, trans))
+      execute: given => {
+        takeBack();
+        return execute(given).catch(error => complain(error, trans));
+      }
     });
     added.push(id);
   };
@@ -98,6 +101,37 @@ export function addCommands(parts: IParts): void {
       } else if (wanted) {
         say(await link.call('start', { line: wanted.line }));
       }
+    }
+  });
+
+  const failed = (): boolean => !!state()?.start?.failure;
+  const isStarting = (): boolean => !!state()?.start && !failed();
+
+  add(CommandIDs.startAgain, {
+    label: trans.__('Start JAX Cluster Again'),
+    caption: trans.__('Start once more what could not be started'),
+    icon: runIcon,
+    args: { on_cpu: { type: 'boolean', description: trans.__('On CPU this time.') } },
+    isEnabled: failed,
+    execute: async args =>
+      say(await linkOf(clusters).call('again', { on_cpu: args.on_cpu === true }))
+  });
+
+  add(CommandIDs.cancelStart, {
+    label: trans.__('Cancel Start of JAX Cluster'),
+    caption: trans.__('End the start, and all that it has started'),
+    icon: stopIcon,
+    isEnabled: isStarting,
+    execute: async () => {
+      await linkOf(clusters).call('cancel', {});
+    }
+  });
+
+  add(CommandIDs.dismissStart, {
+    label: trans.__('Dismiss Failed Start'),
+    isEnabled: failed,
+    execute: async () => {
+      await linkOf(clusters).call('dismiss', {});
     }
   });
 
@@ -317,7 +351,13 @@ export function addCommands(parts: IParts): void {
     }
   });
 
+  let current: string | null = null;
   clusters.changed.connect(() => {
+    const now = state()?.current ?? null;
+    if (now !== current && now !== null) {
+      takeBack(); // there is a cluster after all
+    }
+    current = now;
     for (const id of added) {
       app.commands.notifyCommandChanged(id);
     }

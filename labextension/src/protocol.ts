@@ -135,6 +135,22 @@ export interface IReport {
   timelines: ITimeline[];
 }
 
+/** A start of ranks that goes on, or the last one, which has failed. */
+export interface IStart {
+  name: string;
+  since: number;
+  /** How far each rank has come. */
+  steps: StartStep[];
+  /** Why it has failed; '' while it goes on. */
+  failure: string;
+  /** Whether it would probably work on CPU. */
+  on_cpu: boolean;
+  is_restart: boolean;
+}
+
+/** '': nothing was heard of the rank yet. */
+export type StartStep = '' | 'up' | 'initialized' | 'ready';
+
 /** Everything but cells. */
 export interface IState {
   type: 'state';
@@ -150,6 +166,7 @@ export interface IState {
   current: string | null;
   /** One line like "starting: engines 3/4", while a start or restart goes on; else ''. */
   progress: string;
+  start: IStart | null;
   ranks: IRank[];
   strict: boolean;
   recovery: 'auto' | 'ask' | 'never';
@@ -227,6 +244,12 @@ export interface IOperations {
   auto: { args: { on: boolean; restore?: boolean }; result: null };
   /** `line` is what would follow `%jaxcluster start`. The result is the one line that it ends in. */
   start: { args: { line: string }; result: string };
+  /** Start once more what could not be started, with the same options, or on CPU. */
+  again: { args: { on_cpu: boolean }; result: string };
+  /** End the start that goes on. */
+  cancel: { args: Record<string, never>; result: null };
+  /** Forget the start that has failed. */
+  dismiss: { args: Record<string, never>; result: null };
   attach: { args: { name: string }; result: string };
   /** Run this notebook's cells on another cluster, connected to already or not. */
   use: { args: { name: string }; result: string };

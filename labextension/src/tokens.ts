@@ -69,6 +69,9 @@ export interface ISettings {
  */
 export namespace CommandIDs {
   export const start = 'jaxcluster:start';
+  export const startAgain = 'jaxcluster:start-again';
+  export const cancelStart = 'jaxcluster:cancel-start';
+  export const dismissStart = 'jaxcluster:dismiss-start';
   export const stop = 'jaxcluster:stop';
   export const restart = 'jaxcluster:restart';
   export const resync = 'jaxcluster:resync';

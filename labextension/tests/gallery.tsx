@@ -190,7 +190,8 @@ const widgets: { [name: string]: () => JSX.Element } = {
   'sidebar-no-notebook': () => sidebar(null, null),
   'sidebar-not-loaded': () => sidebar(null),
   'sidebar-no-cluster': () => sidebar(noRanks),
-  'sidebar-starting': () => sidebar({ ...noRanks, progress: 'starting: engines 3/4' }),
+  'sidebar-starting': () => sidebar(golden.starting as unknown as IState),
+  'sidebar-failed': () => sidebar(golden.failed as unknown as IState),
   'sidebar-hang': () => sidebar({ ...state, strict: true, report: { ...state.report!, open: true } }),
   'toolbar': () => (
     <>

@@ -147,7 +147,11 @@ def test_arrow_keys_go_from_log_to_log_and_tab_leaves_them(widgets: Any) -> None
         ("sidebar-no-notebook", "Open a notebook", None),
         ("sidebar-not-loaded", "%load_ext jaxcluster", "Insert this cell and run it"),
         ("sidebar-no-cluster", "This notebook has no cluster.", "Start a cluster …"),
-        ("sidebar-starting", "starting: engines 3/4", None),
+        ("sidebar-starting", "engines 3/4", "Cancel"),
+        ("sidebar-starting", "rank 2 its process comes up", None),
+        ("sidebar-starting", "ranks 0-1,3 up", None),
+        ("sidebar-failed", "no GPU is visible there", "Start on CPU"),
+        ("sidebar-failed", "Cluster main did not start.", "Try again"),
         ("sidebar-hang", "Rank 0 waited in jnp.sum", "Show who was where"),
     ],
 )

@@ -15,6 +15,18 @@ import pytest
 from helpers import python, until
 from labpage import SETUP, START, Lab, LabPage
 
+# A start that goes on until it is cancelled, as one does that waits for a busy host.
+SLOW_START = (
+    "import time\n"
+    "from jaxcluster.cluster import events, starting\n"
+    "asked = starting.Starting._ask\n"
+    "def ask(self, op, *rest):\n"
+    "    while op == 'facts' and not events.course.is_cancelled:\n"
+    "        time.sleep(0.05)\n"
+    "    return asked(self, op, *rest)\n"
+    "starting.Starting._ask = ask\n"
+    "%jaxcluster start -n 2"
+)
 BUSY_S = 10.0  # what a busy machine may add to each of the figures
 SLEEP = "%%spmd\nprint('running', flush=True)\ntime.sleep(60)"
 
@@ -164,12 +176,39 @@ def test_the_form_offers_the_launchers_and_an_unknown_host_is_told(page: LabPage
     page.until_state("s.clusters.length === 0", "nothing is left")
 
 
-def test_a_start_that_fails_says_why(page: LabPage) -> None:
+def test_a_start_that_fails_stays_with_its_reason_and_what_else_would_work(page: LabPage) -> None:
     page.open("fails.ipynb", "%load_ext jaxcluster")
     page.do(0)
     page.until_state("!!s", "the page knows of jaxcluster")
+    sidebar = show_sidebar(page)
     page.command("jaxcluster:start", {"line": "-n 2 --platform cuda"})
-    page.page.wait_for_selector(".Toastify__toast >> text=/GPU/i")
+    toast = page.page.locator(".Toastify__toast", has_text="GPU")
+    toast.wait_for()
+    failed = sidebar.locator(".jxl-failed")
+    assert "no GPU is visible" in failed.inner_text()
+    failed.get_by_role("button", name="Try again").click()
+    failed.wait_for()
+    failed.get_by_role("button", name="Start on CPU").click()
+    until_ranks(page, ["idle", "idle"])
+    failed.wait_for(state="detached")
+    toast.first.wait_for(state="detached")  # it is not true any more
+
+
+def test_a_start_is_shown_rank_by_rank_and_cancelled(page: LabPage) -> None:
+    page.open("cancel.ipynb", "%load_ext jaxcluster", SLOW_START)
+    page.do(0)
+    page.until_state("!!s", "the page knows of jaxcluster")
+    sidebar = show_sidebar(page)
+    page.run(1)
+    starting = sidebar.locator(".jxl-starting")
+    starting.wait_for()
+    assert "Starting main" in starting.inner_text()
+    starting.locator("[data-step='']", has_text="ranks 0-1").wait_for()
+    starting.get_by_role("button", name="Cancel").click()
+    assert "The start was stopped." in page.finish(1)
+    starting.wait_for(state="detached")
+    assert sidebar.locator(".jxl-failed").count() == 0  # it was meant
+    page.until_state("s.clusters.length === 0", "nothing is left")
 
 
 def test_the_launcher_card_makes_a_notebook_that_runs(page: LabPage) -> None:

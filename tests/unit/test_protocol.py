@@ -26,6 +26,7 @@ from jaxcluster.panel.protocol import (
     Report,
     Resources,
     Series,
+    Start,
     State,
     Timeline,
     plain,
@@ -122,6 +123,9 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "watch": {"on": True},
     "auto": {"on": True},
     "start": {"line": "-n 4 --devices-per-process 2"},
+    "again": {"on_cpu": True},
+    "cancel": {},
+    "dismiss": {},
     "attach": {"name": "exp1"},
     "use": {"name": "exp1"},
     "stop": {"name": "main"},
@@ -145,6 +149,9 @@ RESULTS: dict[str, Any] = {
     "watch": None,
     "auto": None,
     "start": "Cluster 'main': ranks 0-3, 2 cpu devices per rank (8 in all, cpu), ready in 2.1 s.",
+    "again": "Cluster 'main': ranks 0, 1, 1 cpu device per rank (2 in all, cpu), ready in 2.1 s.",
+    "cancel": None,
+    "dismiss": None,
     "attach": "Cluster 'exp1': ranks 0, 1, 1 cuda device per rank (2 in all, H200).",
     "use": "Cells of this notebook now run on 'exp1'.",
     "stop": "Stopped ranks 0-3 of 'main' in 0.2 s.",
@@ -190,6 +197,28 @@ RESULTS: dict[str, Any] = {
 EXAMPLES = {
     "state": plain(STATE),
     "state_without_cluster": plain(State("0.1.0", NOW)),
+    "starting": plain(
+        State(
+            "0.1.0",
+            NOW,
+            progress="engines 3/4",
+            start=Start("main", NOW - 2_000, ["up", "up", "", "up"]),
+        )
+    ),
+    "failed": plain(
+        State(
+            "0.1.0",
+            NOW,
+            start=Start(
+                "main",
+                NOW - 2_000,
+                ["", ""],
+                "2 processes on 1 host asked for GPUs, but no GPU is visible there.\n"
+                "Try: %jaxcluster start -n 2 --platform cpu",
+                on_cpu=True,
+            ),
+        )
+    ),
     "cell": plain(CELL),
     "resources": plain(RESOURCES),
     "requests": [
@@ -245,6 +274,7 @@ def interface(name: str) -> list[str]:
         Report,
         Resources,
         Series,
+        Start,
         State,
         CellRank,
         Cell,

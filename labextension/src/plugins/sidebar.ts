@@ -50,7 +50,7 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
     restorer: ILayoutRestorer | null
   ) => {
     const trans = (translator ?? nullTranslator).load('jaxcluster');
-    const execute = (command: string, args?: { [key: string]: string | number }) => {
+    const execute = (command: string, args?: { [key: string]: string | number | boolean }) => {
       void app.commands.execute(command, args);
     };
     const load = (panel: NotebookPanel) => () => {

@@ -9,6 +9,7 @@ import { Busy, Button } from './parts';
 import { RankTable } from './rankTable';
 import { chipText, currentCluster, primaryOf, type Trans } from './labels';
 import { Middle } from './middle';
+import { Starting } from './starting';
 import { SamplesContext, Total, type ISamples } from './resources';
 
 export interface ISidebar {
@@ -21,7 +22,7 @@ export interface ISidebar {
   ticker: Ticker;
   trans: Trans;
   /** Everything that can be done is a command. */
-  execute: (command: string, args?: { [key: string]: string | number }) => void;
+  execute: (command: string, args?: { [key: string]: string | number | boolean }) => void;
   /** What the ranks use. */
   samples: ISamples;
   /** Open the menu of all that can be done now, at a button. */
@@ -95,7 +96,9 @@ function Notebook(props: ISidebar): JSX.Element {
   }
   const cluster = currentCluster(state);
   if (!cluster) {
-    return state.progress ? (
+    return state.start ? (
+      <Starting {...props} start={state.start} state={state} />
+    ) : state.progress ? (
       <Busy text={state.progress} />
     ) : (
       <div className="jxl-empty">
@@ -120,7 +123,11 @@ function Notebook(props: ISidebar): JSX.Element {
         )}
         <Actions {...props} state={state} />
       </div>
-      {state.progress && <Busy text={state.progress} />}
+      {state.start ? (
+        <Starting {...props} start={state.start} state={state} />
+      ) : (
+        state.progress && <Busy text={state.progress} />
+      )}
       {state.report?.open && (
         <div className="jxl-alarm">
           <p>{state.report.lines[0]}</p>
