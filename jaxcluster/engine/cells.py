@@ -165,7 +165,7 @@ class CellRunner:
         debugging.install(self)
         tracebacks.install(shell)
         threading.Thread(target=self._signal_again, name="jaxcluster-again", daemon=True).start()
-        self.settings.begin(shell)
+        self.settings.begin(shell, self.cell_numbers)
         self.control.on_tick = self._tick
         self.background.attach(loop)
         # Looked up at each call: the main thread is in this loop from now on.

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers import Home, until
+from helpers import Home, plain, until
 from overhosts import send_signal
 
 import jaxcluster
 from jaxcluster.cluster import checkpoints
-from jaxcluster.errors import RankDied
+from jaxcluster.errors import CellFailed, RankDied
 
 
 @pytest.fixture
@@ -178,3 +178,17 @@ def test_a_checkpoint_says_why_a_name_is_not_there(
         ranks.run("lines", show=False)
     record = ranks.run("import numpy as np\nprint(np.geterr()['divide'])", show=False)
     assert record.stdout(1) == "raise\n"
+
+
+def test_a_cell_that_ran_before_a_restart_still_shows_its_source(ranks: jaxcluster.Cluster) -> None:
+    ranks.run("def g(a):\n    # before the restart\n    return jnp.ones(2) @ jnp.ones(a)")
+    ranks.restart()
+    ranks.restart()
+    with pytest.raises(CellFailed) as raised:
+        ranks.run("g(3)")
+    shown = plain("\n".join(raised.value.traceback))
+    assert "# before the restart" in shown
+    assert "----> 3     return jnp.ones(2) @ jnp.ones(a)" in shown
+    assert "in g(a)" in shown
+    assert "/tmp/ipykernel" not in shown  # but the cell's number
+    assert "site-packages" not in shown

@@ -21,13 +21,14 @@ import socket
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from jaxcluster.engine.state import randomness
+from jaxcluster.engine.state import randomness, sources
+from jaxcluster.engine.state.sources import CellSources
 
 # Where jax.config does not tell its values: those that change what a user's programs compute.
 SETTINGS = (
@@ -71,12 +72,18 @@ class Settings:
         self.context = contextvars.copy_context()
         self.shell: Any = None
         self._mesh: Any = None
+        self._sources = CellSources({}, None)
         self._settings: dict[str, Setting] = {}
         self._at_start: dict[str, Any] = {}
 
-    def begin(self, shell: Any) -> None:
-        """Read all settings. On the main thread, when all has been set up but by cells."""
+    def begin(self, shell: Any, cells: MutableMapping[str, int] | None = None) -> None:
+        """Read all settings. On the main thread, when all has been set up but by cells.
+
+        Args:
+          cells: the number of each cell, by the name of its file.
+        """
         self.shell = shell
+        self._sources = CellSources({} if cells is None else cells, shell)
         self.context = contextvars.copy_context()
         self.note()
         self._settings = self._all_settings()
@@ -143,6 +150,7 @@ class Settings:
             "gc": Setting(lambda: (gc.isenabled(), gc.get_threshold()), _write_gc),
             "socket.setdefaulttimeout": Setting(socket.getdefaulttimeout, socket.setdefaulttimeout),
             "matplotlib": Setting(_read_matplotlib, _write_matplotlib),
+            sources.NAME: Setting(self._sources.read, self._sources.write),
         }
 
     # ------------------------------------------------------------------ IPython
