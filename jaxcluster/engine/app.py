@@ -22,7 +22,17 @@ from ipyparallel.engine.app import IPEngine
 from traitlets import default
 
 from jaxcluster import wire
-from jaxcluster.engine import bootstrap, guards, inspection, log, replay, state, strict, undo
+from jaxcluster.engine import (
+    bootstrap,
+    guards,
+    inspection,
+    log,
+    replay,
+    scripts,
+    state,
+    strict,
+    undo,
+)
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.clientcode import ClientCode, RankKernel
 from jaxcluster.engine.comms import Comms
@@ -230,6 +240,7 @@ class Rank:
         apply_warnings()
         self.values.namespace = kernel.shell.user_ns
         guards.guard(kernel.shell, self.runner.asking)
+        scripts.run_again(kernel.shell)
         self.values.lost.install(kernel.shell)
         self.runner.attach(kernel.shell)
         client = ClientCode(self.runner)

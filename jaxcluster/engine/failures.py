@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.engine import tracebacks
+from jaxcluster.engine.private.arrays import why_copies_differ
 
 MESSAGE_CHARS = 20_000  # of an error's message
 TRACEBACK_CHARS = 200_000  # of all its lines
@@ -44,7 +45,15 @@ def error_info(
         traceback=_cut(lines),
         lineno=line_of(error, cells),
         heard=error.heard if type(error) is Divergence else None,
+        hint=_hint(error) if ask else "",
     )
+
+
+def _hint(error: BaseException) -> str:
+    try:
+        return why_copies_differ(error)
+    except Exception:  # JAX's function is another one by now
+        return ""
 
 
 def message_of(error: BaseException) -> str:

@@ -25,6 +25,22 @@ KIND_HINTS = (
         "processes.",
     ),
     (
+        "Gathering global non-fully-addressable arrays only supports tiled=True",
+        "The array spans processes already, so there is nothing to stack: "
+        "process_allgather(x, tiled=True) gives it whole, and so does %pull x.",
+    ),
+    (
+        "ambiguous how the output should be sharded",
+        "jax.make_mesh gives Explicit axes, on which JAX asks instead of choosing: "
+        "jnp.matmul(x, y, out_sharding=P(...)); or leave it to the compiler: jax.make_mesh(shape, "
+        "names, axis_types=(jax.sharding.AxisType.Auto,) * len(names)).",
+    ),
+    (
+        "does not support cross-host device transfers",
+        "On CPU device_put does not send arrays from one process to another. Between them they go "
+        "by collectives: on a mesh of all processes, by jax.jit with out_shardings, or ppermute.",
+    ),
+    (
         "config should be updated before backends are initialized",
         "The ranks have their devices from their start on: %jaxcluster stop, then for example "
         "%jaxcluster start --devices-per-process 4.",

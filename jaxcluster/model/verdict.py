@@ -139,6 +139,8 @@ def _failure(ending: Ending) -> CellFailed | None:
         )
     first = failed[min(failed)]
     more += hints.kind_hints(first.evalue)
+    if len(said := {error.hint for error in failed.values()}) == 1:  # what all of them know
+        more += filter(None, said)
     if first.ename == "ModuleNotFoundError":
         more += ending.explain_missing(first.evalue, sorted(failed))
     return CellFailed(

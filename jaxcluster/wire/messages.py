@@ -182,7 +182,8 @@ class ErrorInfo:
     """An exception of a rank, rendered there: ``traceback`` is IPython's, in the cell's lines.
 
     ``heard`` is set by strict mode alone, where programs differed and none was launched: how many
-    ranks' announcements the rank had heard by then.
+    ranks' announcements the rank had heard by then. ``hint`` is what the rank knows for certain of
+    the reason, and the message does not say.
     """
 
     ename: str
@@ -190,6 +191,7 @@ class ErrorInfo:
     traceback: list[str]
     lineno: int | None = None
     heard: int | None = None
+    hint: str = ""
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,41 @@ def hint_at_device_put(tell: Callable[[str], None]) -> bool:
     return True
 
 
+def why_copies_differ(error: BaseException) -> str:
+    """Why ``device_put`` found the copies of all processes unequal, where they are equal.
+
+    It sends them as JAX holds them and compares that with the array as it was given: float64 loses
+    its last digits, int64 its first, and NaN is unequal to itself (jax 0.10.2 and 0.12:
+    ``multihost_utils.assert_equal``, whose ``out`` and ``expected_in_tree`` are looked at).
+
+    Returns:
+      A hint where that alone is certain to be the reason on this process; else "".
+    """
+    if type(error) is not AssertionError or OF_DEVICE_PUT not in str(error):
+        return ""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    found = at.tb_frame.f_locals if at is not None else {}
+    sent, own = found.get("out"), found.get("expected_in_tree")
+    if not isinstance(own, np.ndarray) or not hasattr(sent, "dtype"):
+        return ""
+    sent = np.asarray(sent)
+    if own.dtype != sent.dtype and np.array_equal(own.astype(sent.dtype), sent, equal_nan=True):
+        return (
+            f"All processes have the same values: {own.dtype} is {sent.dtype} in JAX, and the two "
+            f"differ. Give it as such: jax.device_put(x.astype('{sent.dtype}'), ...)."
+        )
+    is_float = own.dtype == sent.dtype and own.dtype.kind in "fc"
+    if is_float and np.isnan(own).any() and np.array_equal(own, sent, equal_nan=True):
+        return (
+            "All processes have the same values, but NaN is not equal to itself: "
+            "jax.make_array_from_callback(x.shape, sharding, lambda index: x[index]) does not "
+            "compare them."
+        )
+    return ""
+
+
 def uncommitted(values: np.ndarray[Any, Any], weak_type: bool) -> Any:
     """A jax.Array on the default device, which jit may move; weakly typed where that was so.
 

@@ -1,0 +1,118 @@
+"""Programs as they are published run in cells, and the errors that they meet are explained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import jaxcluster
+from jaxcluster.errors import CellFailed
+
+pytestmark = pytest.mark.any_jax
+
+# --------------------------------------------------------------------------- what JAX's errors mean
+
+EQUAL = "All processes have the same values"
+PUT = "jax.device_put({}, NamedSharding(mesh, P('i')))"
+HINTS = {
+    "float64": (PUT.format("np.full(8, 0.1)"), f"{EQUAL}: float64 is float32 in JAX"),
+    "int64": (PUT.format("np.full(8, 2**40)"), f"{EQUAL}: int64 is int32 in JAX"),
+    "nan": (PUT.format("np.full(8, np.nan, 'float32')"), "NaN is not equal to itself"),
+    "matmul": (
+        "m = jax.device_put(np.ones((8, 8), 'float32'), NamedSharding(mesh, P(None, 'i')))\n"
+        "m @ m.T",
+        "jnp.matmul(x, y, out_sharding=P(...))",
+    ),
+    "allgather": (
+        "from jax.experimental import multihost_utils\nmultihost_utils.process_allgather(x)",
+        "process_allgather(x, tiled=True)",
+    ),
+    "num_cpu_devices": (
+        "jax.config.update('jax_num_cpu_devices', 8)",
+        "%jaxcluster start --devices-per-process",
+    ),
+    "transfer": (
+        "ends = [jax.sharding.Mesh(np.array(jax.devices())[[end]], ('k',)) for end in (0, -1)]\n"
+        "one = jax.device_put(np.ones(4, 'float32'), NamedSharding(ends[0], P()))\n"
+        "jax.device_put(one, NamedSharding(ends[1], P()))",
+        "On CPU device_put does not send arrays from one process to another",
+    ),
+}
+
+
+@pytest.mark.parametrize(("source", "hint"), HINTS.values(), ids=HINTS)
+def test_an_error_that_single_process_jax_does_not_know_is_explained(
+    cluster: jaxcluster.Cluster, source: str, hint: str
+) -> None:
+    with pytest.raises(CellFailed) as failed:
+        cluster.run(source, show=False)
+    assert hint in failed.value.hint
+    assert failed.value.hint.count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        "np.full(8, 0.1 + rank)",
+        "np.full(8, float(rank), 'float32')",
+        "np.where(np.arange(8) == 3, np.nan, rank).astype('float32')",
+    ],
+)
+def test_values_that_do_differ_get_no_such_hint(cluster: jaxcluster.Cluster, values: str) -> None:
+    with pytest.raises(CellFailed, match="not the same on each process") as failed:
+        cluster.run(PUT.format(values), show=False)
+    assert EQUAL not in failed.value.hint
+
+
+# --------------------------------------------------------------------------- programs
+
+ARGPARSE = """
+import argparse, sys
+import jax, jax.numpy as jnp
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=1)
+    parser.add_argument("name")
+    args = parser.parse_args()
+    print(args.steps, args.name, sys.argv[1:], jax.process_count(), __name__)
+    return args.steps
+if __name__ == "__main__":
+    steps = main()
+"""
+
+ABSL = """
+from absl import app, flags
+import jax
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("steps", 1, "how many")
+def main(argv):
+    print(FLAGS.steps, argv[1:], jax.process_index())
+if __name__ == "__main__":
+    app.run(main)
+"""
+
+
+def test_an_argparse_program_runs_as_it_is(cluster: jaxcluster.Cluster, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(ARGPARSE)
+    record = cluster.run(f"%run {script} --steps 3 gemma", show=False)
+    for rank in range(4):
+        assert record.stdout(rank) == "3 gemma ['--steps', '3', 'gemma'] 4 __main__\n"
+    assert cluster.run("print(steps)", show=False).stdout() == "3\n"
+    record = cluster.run(f"%run {script} --stepz 3 gemma", show=False)
+    assert "unrecognized arguments: --stepz" in record.records[3].text("stderr")
+    assert cluster.run("import sys; print(sys.argv)", show=False).stdout() == "['']\n"
+
+
+def test_an_absl_program_runs_as_it_is_and_again(
+    cluster: jaxcluster.Cluster, tmp_path: Path
+) -> None:
+    pytest.importorskip("absl", reason="absl is not installed")
+    script = tmp_path / "train_absl.py"
+    script.write_text(ABSL)
+    for steps in (3, 4):
+        record = cluster.run(f"%run {script} --steps={steps} left", show=False)
+        assert [record.stdout(rank) for rank in range(4)] == [
+            f"{steps} ['left'] {rank}\n" for rank in range(4)
+        ]
