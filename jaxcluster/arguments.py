@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from jaxcluster import usage
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers import options
 
@@ -24,6 +25,19 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, add_help=False, allow_abbrev=False, exit_on_error=False)
         self.example = example
 
+    def format_help(self) -> str:
+        """What it does, and each option with an example."""
+        entries = []
+        for action in self._actions:
+            if action.help == argparse.SUPPRESS:
+                continue
+            name = action.option_strings[0] if action.option_strings else action.dest
+            written = name.upper() if not action.option_strings else name
+            if action.option_strings and action.nargs != 0:
+                written += f" {action.metavar or action.dest.upper()}"
+            entries.append(usage.explain(self.prog, name, written, action.help or ""))
+        return usage.format_help(self.prog, entries)
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message}.", f"For example: {self.example}")
 
@@ -38,7 +52,7 @@ class Parser(argparse.ArgumentParser):
         except ValueError as error:
             self.error(f"{error} in {line!r}")
         if {"-h", "--help"} & set(words):
-            raise Help(self.format_help().rstrip())
+            raise Help(self.format_help())
         try:
             found, unknown = self.parse_known_args(words)
         except argparse.ArgumentError as error:
@@ -146,6 +160,19 @@ def start_options(parsed: argparse.Namespace) -> dict[str, Any]:
     return {**given, "env": dict(parsed.env), **of_launcher}
 
 
+def push_parser() -> Parser:
+    parser = Parser("%push", example="%push a b")
+    parser.add_argument("names", nargs="*")
+    return parser
+
+
+def pull_parser() -> Parser:
+    parser = Parser("%pull", example="%pull x --as y")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--as", dest="new_name", metavar="NAME")
+    return parser
+
+
 @functools.cache
 def spmd_parser() -> Parser:
     parser = Parser("%%spmd", "%%spmd --ranks 0,2-3 --timeout 60")
@@ -161,6 +188,13 @@ def spmd_parser() -> Parser:
     return parser
 
 
+def shards_help() -> str:
+    """What ``%shards --help`` says."""
+    flags = {"name": "NAME", "--check": "--check", "--widget": "--widget"}
+    entries = [usage.explain("%shards", name, shown, "") for name, shown in flags.items()]
+    return usage.format_help("%shards", entries)
+
+
 def shards_line(line: str) -> tuple[str, set[str]]:
     """The (name, options) of a ``%shards`` line; quotes in ``params['w']`` stay as they are.
 
@@ -170,11 +204,7 @@ def shards_line(line: str) -> tuple[str, set[str]]:
     example = "For example: %shards x   or   %shards params['w'] --check"
     words = line.split(" ")
     if {"-h", "--help"} & set(words):
-        raise Help(
-            "usage: %shards NAME [--check] [--widget]\n\nWho holds which part of an array or "
-            "pytree. --check compares copies and looks for NaN and Inf;\n--widget shows an "
-            f"interactive view. {example}"
-        )
+        raise Help(shards_help())
     options = {word for word in words if word.startswith("--")}
     if unknown := options - {"--check", "--widget"}:
         raise UsageError(f"%shards: there is no {min(unknown)}.", example)

@@ -554,9 +554,7 @@ class JaxClusterMagics(Magics):
     @shows_help
     def push(self, line: str) -> None:
         """%push NAME...: bind notebook variables on every rank."""
-        parser = arguments.Parser("%push", example="%push a b")
-        parser.add_argument("names", nargs="*")
-        names = parser.read(line.replace(",", " ")).names
+        names = arguments.push_parser().read(line.replace(",", " ")).names
         if not names:
             raise UsageError("%push needs the name of a variable.", "For example: %push a b")
         transfer.check_names(names)
@@ -572,10 +570,7 @@ class JaxClusterMagics(Magics):
     @shows_help
     def pull(self, line: str) -> None:
         """%pull NAME... [--as NAME]: bind rank 0's variables here, arrays whole, as numpy."""
-        parser = arguments.Parser("%pull", example="%pull x --as y")
-        parser.add_argument("names", nargs="*")
-        parser.add_argument("--as", dest="new_name")
-        parsed = parser.read(line.replace(",", " "))
+        parsed = arguments.pull_parser().read(line.replace(",", " "))
         if not parsed.names:
             raise UsageError("%pull needs the name of a variable.", "For example: %pull x")
         if parsed.new_name is not None and len(parsed.names) > 1:
@@ -586,6 +581,14 @@ class JaxClusterMagics(Magics):
         if parsed.new_name is not None:
             values = {parsed.new_name: values[parsed.names[0]]}
         self.shell.user_ns.update(values)
+
+
+# What %%spmd? shows, and Shift-Tab.
+JaxClusterMagics.jaxcluster.__doc__ = list_commands()
+JaxClusterMagics.spmd.__doc__ = arguments.spmd_parser().format_help()
+JaxClusterMagics.push.__doc__ = arguments.push_parser().format_help()
+JaxClusterMagics.pull.__doc__ = arguments.pull_parser().format_help()
+JaxClusterMagics.shards.__doc__ = arguments.shards_help()
 
 
 @contextlib.contextmanager

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
+import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +22,8 @@ from jaxcluster.arguments import (
 )
 from jaxcluster.cluster import make_spec
 from jaxcluster.errors import UsageError
+from jaxcluster.launchers import options
+from jaxcluster.notebook.magics import COMMANDS, JaxClusterMagics
 from jaxcluster.plan.spec import check_seconds
 
 
@@ -177,6 +182,69 @@ def test_every_command_says_what_it_takes(word: str) -> None:
         assert str(caught.value).startswith(f"usage: {parser.prog}")
     with pytest.raises(Help, match="usage: %shards NAME"):
         shards_line(f"x {word}")
+
+
+@pytest.fixture(scope="module")
+def magics() -> JaxClusterMagics:
+    return JaxClusterMagics.__new__(JaxClusterMagics)  # they need no shell to say what they take
+
+
+def help_of(magics: JaxClusterMagics, command: str) -> str:
+    with pytest.raises(Help) as caught:
+        getattr(magics, f"_{command}")("--help")
+    return str(caught.value)
+
+
+def examples(text: str) -> dict[str, str]:
+    """By option, the line below what is said of it."""
+    found, option = {}, ""
+    for line in text.rsplit("\n\n", maxsplit=1)[-1].splitlines():
+        if re.match(r"  \S", line):
+            option = line.split()[0]
+            assert line.partition(option)[2].strip(), f"nothing is said of {option}"
+        elif re.match(r"\s+%", line):
+            found[option] = line.strip()
+        assert len(line) <= 150
+    options = [line.split()[0] for line in text.splitlines() if re.match(r"  \S", line)]
+    assert sorted(found) == sorted(options), f"no example of {set(options) - set(found)}"
+    return found
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_of_every_command_has_an_example(
+    magics: JaxClusterMagics, command: str
+) -> None:
+    text = help_of(magics, command)
+    assert text.startswith(f"usage: %jaxcluster {command}")
+    assert text.splitlines()[2]  # what it does
+    if "\n  " not in text:
+        return  # it takes nothing
+    for option, example in examples(text).items():
+        assert example.startswith(f"%jaxcluster {command}")
+        if option.startswith("-"):
+            assert option in shlex.split(example.replace("=", " "))
+
+
+def test_the_examples_of_a_start_can_be_typed(
+    magics: JaxClusterMagics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "hosts").write_text("h1 slots=2\n")
+    (tmp_path / "project").mkdir()
+    for example in examples(help_of(magics, "start")).values():
+        line = example.removeprefix("%jaxcluster start ")
+        parsed = start_parser("%jaxcluster start").read(line)
+        options.launcher_of(parsed.launcher, options.taken_from(parsed), parsed.num_processes)
+
+
+def test_the_help_of_each_magic_is_its_docstring(magics: JaxClusterMagics) -> None:
+    for magic in ("spmd", "push", "pull", "shards"):
+        text = getattr(magics, magic).__doc__
+        for option in examples(text):
+            assert option in text.partition("\n")[0] or text.partition("\n")[0].endswith(" ...")
+    for example in examples(magics.spmd.__doc__ or "").values():
+        spmd_parser().read(example.removeprefix("%%spmd"))
+    assert all(f"\n  {command} " in str(magics.jaxcluster.__doc__) for command in COMMANDS)
 
 
 def test_each_option_of_a_start_is_explained() -> None:

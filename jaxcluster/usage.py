@@ -1,0 +1,228 @@
+"""What ``--help`` says: of each command what it does, of each of its options what for, and how.
+
+Of an option there is an example, which is a line that can be typed. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+WIDTH = 26  # of the column of options
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One option or word: how it is written, what it is for, and an example of it."""
+
+    written: str
+    what: str
+    example: str
+    is_needed: bool = False
+
+
+# What a command does, in a sentence or two.
+ABOUT = {
+    "start": (
+        "Start a cluster: N processes of JAX, one rank each, on this machine or on others. Run "
+        "again, with the same options, it leaves the cluster as it is."
+    ),
+    "status": "What every rank does now, with its host, process and devices.",
+    "list": "The running clusters of this user; * marks the one that this notebook's cells run on.",
+    "attach": "Connect this notebook to a running cluster, and run its cells there.",
+    "use": "Run this notebook's cells on another of the clusters that it is connected to.",
+    "stop": "End all processes of the cluster, and all that they hold.",
+    "restart": "Give the cluster new processes, with the variables of the old ones.",
+    "resync": "Bring ranks that have diverged back into lockstep, with their variables.",
+    "interrupt": "Stop the cell that runs, on every rank.",
+    "undo": "Take back what the last cell did to the ranks' variables.",
+    "stacks": "On which line each rank is, also in the middle of a hang.",
+    "journal": "What each rank has launched, side by side.",
+    "debug": "Look at a rank's last error in the debugger, while the other ranks wait.",
+    "logs": "What the processes wrote outside of cells.",
+    "outputs": "What each rank printed in the last cell.",
+    "mesh": "Which rank holds which device of a mesh.",
+    "memory": "What each device holds.",
+    "checkpoint": "Save the ranks' variables to disk.",
+    "restore": "Bring back what a checkpoint has saved.",
+    "auto": "Make every following cell an %%spmd cell, or no longer.",
+    "strict": "Check every launch on all ranks before it is made.",
+    "recovery": "What follows when a rank has died or hangs for good.",
+    "doctor": "Check this machine, or hosts, and say what to mend.",
+    "%%spmd": (
+        "Run the cell on every rank. Process 0's output is shown as it comes; of ranks that are "
+        "named, and with --all, that of all of them. %spmd EXPRESSION does one line."
+    ),
+    "%push": "Bind variables of the notebook on every rank.",
+    "%pull": "Bind rank 0's variables in the notebook, arrays whole, as numpy.",
+    "%shards": "Who holds which part of an array or pytree.",
+}
+
+# By command and option (or word): what for, where argparse is not told, and what stands behind the
+# command in the example. "": the command alone.
+WORDS = {
+    "status --live": ("keep it up to date", "--live"),
+    "attach name": ("which one; the only one there is by default", "main"),
+    "use name": ("which one", "main-2"),
+    "stop name": ("which one; this notebook's by default", "main-2"),
+    "stop --all": ("every cluster that this notebook is connected to", "--all"),
+    "stop --force": ("forget hosts that are out of reach", "--force"),
+    "restart --clean": ("keep no variables", "--clean"),
+    "undo size": (
+        "how much of a device's memory may be held for it (2GB, 10%), or on, or off",
+        "4GB",
+    ),
+    "journal count": ("how many of the last launches (20)", "50"),
+    "debug rank": ("which rank; the one that differs by default", "2"),
+    "logs rank": ("which rank; all by default", "2"),
+    "outputs ranks": ("which ranks; all by default", "1-3"),
+    "mesh name": ("a variable that is a mesh; all meshes by default", "mesh"),
+    "checkpoint name": ("what to call it", "before-tuning"),
+    "restore name": ("what it was called", "before-tuning"),
+    "auto switch": ("on or off; without a word its state is shown", "on"),
+    "strict switch": ("on or off; without a word its state is shown", "on"),
+    "recovery mode": ("auto, ask or never; without a word its state is shown", "ask"),
+    "%%spmd --ranks": (
+        "run the cell on these ranks alone, and show what each puts out",
+        "--ranks 0,2-3",
+    ),
+    "%%spmd --all": ("show what all ranks put out, as they go on; equal outputs once", "--all"),
+    "%%spmd --out": ("keep the cell's record under this name: r.stdout(rank=3)", "--out r"),
+    "%%spmd --timeout": ("interrupt the ranks after S seconds, and undo the cell", "--timeout 60"),
+    "%%spmd --strict": ("check each launch on all ranks before it is made", "--strict"),
+    "%%spmd --async": (
+        "don't wait for the cell's end; with --out it can be waited for",
+        "--async --out job",
+    ),
+    "%push names": ("variables of the notebook", "a b"),
+    "%pull names": ("variables of rank 0", "x loss"),
+    "%pull --as": ("call it so in the notebook", "x --as y"),
+    "%shards name": ("an array or a pytree, or a part of one", "params['w']"),
+    "%shards --check": ("compare all copies, and look for NaN and Inf", "x --check"),
+    "%shards --widget": ("a view with statistics and values of single shards", "x --widget"),
+    "start -n": ("how many ranks; one for each GPU or TPU chip, else 2 on CPU, by default", "-n 4"),
+    "start --devices-per-process": (
+        "how many devices each rank gets; 1 on CPU by default",
+        "-n 4 --devices-per-process 2",
+    ),
+    "start --platform": ("cpu, cuda or tpu; what there is by default", "-n 4 --platform cpu"),
+    "start --launcher": ("", "--launcher ssh --hosts h1:2,h2:2"),
+    "start --name": (
+        "what to call it, if there are to be several; main by default",
+        "-n 2 --name small",
+    ),
+    "start --env": ("", "-n 4 --env XLA_FLAGS=--xla_dump_to=/tmp/dump"),
+    "start --timeout": ("", "-n 64 --timeout 300"),
+    "start --detach": ("let the cluster outlive this process", "-n 4 --detach"),
+    "start --dry-run": ("print what would be started, and start nothing", "-n 4 --dry-run"),
+    "start --local-device-ids": ("", "-n 4 --local-device-ids 0/1/2/3"),
+    "start --coordinator-address": (
+        "where JAX's coordinator listens: HOST:PORT or unix:/PATH",
+        "-n 4 --coordinator-address 127.0.0.1:8476",
+    ),
+    "start --coordinator-bind-address": (
+        "the address that it binds to, where that is another",
+        "-n 4 --coordinator-address h1:8476 --coordinator-bind-address 0.0.0.0:8476",
+    ),
+    "start --initialization-timeout": (
+        "seconds that JAX's own initialization may take",
+        "-n 4 --initialization-timeout 600",
+    ),
+    "start --heartbeat-timeout-seconds": (
+        "seconds without a sign of life before JAX gives a rank up (100)",
+        "-n 4 --heartbeat-timeout-seconds 300",
+    ),
+    "--hosts": ("", "--launcher ssh --hosts h1:2,user@h2:2"),
+    "--hostfile": ("", "--launcher mpi --hostfile ~/hosts"),
+    "--python": ("", "--launcher ssh --hosts h1,h2 --python ~/venv/bin/python"),
+    "--user": ("", "--launcher ssh --hosts h1,h2 --user ann"),
+    "--port": ("", "--launcher ssh --hosts h1,h2 --port 2222"),
+    "--jump": ("", "--launcher ssh --hosts h1,h2 --jump login.example.org"),
+    "--ssh-config": ("", "--launcher ssh --hosts h1,h2 --ssh-config ~/.ssh/cluster"),
+    "--ssh-option": ("", "--launcher ssh --hosts h1,h2 --ssh-option IdentityFile=~/.ssh/key"),
+    "--ssh": ("", "--launcher ssh --hosts h1,h2 --ssh 'gcloud compute ssh'"),
+    "--direct": ("", "--launcher ssh --hosts h1,h2 --direct"),
+    "--nodes": ("", "--launcher slurm --nodes 2 --ntasks-per-node 4"),
+    "--ntasks-per-node": ("", "--launcher slurm --nodes 2 --ntasks-per-node 4"),
+    "--partition": ("", "--launcher slurm --nodes 2 --partition gpu"),
+    "--account": ("", "--launcher slurm --nodes 2 --account physics"),
+    "--qos": ("", "--launcher slurm --nodes 2 --qos debug"),
+    "--time": ("", "--launcher slurm --nodes 2 --time 2:00:00"),
+    "--gres": ("", "--launcher slurm --nodes 2 --gres gpu:4"),
+    "--constraint": ("", "--launcher slurm --nodes 2 --constraint h200"),
+    "--cpus-per-task": ("", "--launcher slurm --nodes 2 --cpus-per-task 8"),
+    "--mem": ("", "--launcher slurm --nodes 2 --mem 64G"),
+    "--sbatch": ("", "--launcher slurm --nodes 2 --sbatch exclusive"),
+    "--new-job": ("", "--launcher slurm --nodes 2 --new-job"),
+    "--mpiexec": ("", "--launcher mpi -n 4 --mpiexec /opt/mpi/bin/mpiexec"),
+    "--mpi-args": ("", "--launcher mpi -n 4 --mpi-args='--bind-to none'"),
+    "--ipp-profile": ("", "--launcher ipp:pbs --ipp-profile pbs -n 4"),
+    "--sync": ("", "--launcher ssh --hosts h1,h2 --sync ~/project"),
+    "--no-sync": ("", "--launcher ssh --hosts h1,h2 --no-sync"),
+}
+
+
+BY_HOSTS = ("list", "attach", "stop")  # which take --hosts, and how to log in there
+NEEDED = (
+    "%shards name",
+    "%push names",
+    "%pull names",
+    "use name",
+    "checkpoint name",
+    "restore name",
+)
+
+
+def command_of(prog: str) -> str:
+    """``start`` of ``%jaxcluster start``, ``%%spmd`` of itself."""
+    return prog.rpartition(" ")[2]
+
+
+def explain(prog: str, flag: str, written: str, told: str) -> Entry:
+    """What ``--help`` says of one option.
+
+    Args:
+      flag: as it is typed; of a plain word, its name.
+      written: with its value, as it stands in the list.
+      told: what argparse knows of it; used where nothing else is said here.
+    """
+    command = command_of(prog)
+    table = "start" if command == "doctor" else command
+    what, typed = WORDS.get(f"{table} {flag}") or WORDS.get(flag) or ("", "")
+    if command == "doctor" and "--launcher" not in typed:
+        own = typed if flag == "-n" else typed.removeprefix("-n 4 ")
+        typed = f"--launcher ssh --hosts h1,h2 {own}"
+    elif command in BY_HOSTS and f"{command} {flag}" not in WORDS:
+        name = "" if command == "list" else "main "
+        typed = name + typed.removeprefix("--launcher ssh ").replace("h1:2,user@h2:2", "h1")
+    is_needed = f"{command} {flag}" in NEEDED
+    return Entry(written, what or told, f"{prog} {typed}" if typed else "", is_needed)
+
+
+def format_help(prog: str, entries: Sequence[Entry]) -> str:
+    """All of it: what can be typed, what it does, each option with an example."""
+    shown = [one.written if one.is_needed else f"[{one.written}]" for one in entries[:4]]
+    lines = [" ".join([f"usage: {prog}", *shown, *(["..."] if len(entries) > 4 else [])])]
+    if about := ABOUT.get(command_of(prog)):
+        lines += ["", *_wrapped(about, 96)]
+    lines.append("")
+    for entry in entries:
+        fits = len(entry.written) < WIDTH - 3
+        first = f"  {entry.written:<{WIDTH - 2}}" if fits else f"  {entry.written}"
+        told = _wrapped(entry.what, 96 - WIDTH)
+        if not fits:
+            lines.append(first)
+            first = " " * WIDTH
+        lines += [first + told[0], *(" " * WIDTH + line for line in told[1:])]
+        if entry.example:
+            lines.append(" " * WIDTH + entry.example)
+    return "\n".join(lines).rstrip()
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
+            lines.append("")
+        lines[-1] += f" {word}" if lines[-1] else word
+    return lines
