@@ -58,7 +58,7 @@ def test_widgets_of_ranks_are_used_on_the_page(page: LabPage) -> None:
     sees("total 84.0")
     assert "total 56.0" not in shown.inner_text()
     assert "1 {'k': 3}" in page.do(5)
-    assert "rank 1: same as rank 0" in page.output(5)
+    assert "ranks 0, 1" in page.output(5)
     shot(page, "used")
 
     page.do(3)
