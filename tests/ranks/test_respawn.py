@@ -17,6 +17,7 @@ from helpers import Home, until
 from overhosts import place, saved_states, send_signal
 
 import jaxcluster
+from jaxcluster.cluster.starting import Starting
 from jaxcluster.errors import ClusterExists, LaunchError, NoCluster, RankDied
 from jaxcluster.records import kept, registry
 
@@ -313,7 +314,7 @@ def test_processes_that_do_not_come_up_cost_nothing_that_was_saved(
         raise LaunchError("No process today.", "Come back tomorrow.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(jaxcluster.cluster.Starting, "run", fail)
+        patch.setattr(Starting, "run", fail)
         with pytest.raises(LaunchError) as caught:
             ranks.restart()
     assert str(caught.value) == (

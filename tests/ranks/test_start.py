@@ -246,8 +246,8 @@ def test_a_coordinator_that_can_not_be_reached_is_named(home: Home) -> None:
     began = time.monotonic()
     with pytest.raises(InitializeFailed) as caught:
         # TEST-NET-1: no packet to it comes back.
-        jaxcluster.start(2, name="bad", coordinator_address="192.0.2.1:9999", timeout_s=4)
-    assert time.monotonic() - began < 4 + LATE_S
+        jaxcluster.start(2, name="bad", coordinator_address="192.0.2.1:9999", timeout_s=8)
+    assert time.monotonic() - began < 8 + LATE_S
     assert caught.value.ranks
     assert "did not initialize JAX" in str(caught.value)
     assert_nothing_is_registered("bad")

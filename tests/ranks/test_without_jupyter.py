@@ -130,7 +130,8 @@ def test_ipython_in_a_terminal_shows_errors_as_a_notebook_does(
     text = plain(done.stdout + done.stderr)
     assert "On all 2 ranks:" in text
     assert re.search(r"Cell In\[\d+\], line 3", text)
-    assert text.count("ZeroDivisionError: division by zero") == 1
+    # Beside it there may be the early notice of whichever rank was first.
+    assert len(re.findall(r"(?m)^ZeroDivisionError: division by zero", text)) == 1
     assert "jaxcluster/" not in text
 
 
