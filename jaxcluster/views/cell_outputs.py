@@ -158,4 +158,4 @@ def _html(output: Output) -> str:
 def _image(kind: str, data: str) -> str:
     if kind == "image/svg+xml":
         data = base64.b64encode(data.encode()).decode()
-    return f'<img src="data:{kind};base64,{re.sub(r"[^A-Za-z0-9+/=]", "", data)}"/>'
+    return f'<img src="data:{kind};base64,{re.sub(r"[^A-Za-z0-9+/=]", "", data)}" alt="figure"/>'

@@ -55,6 +55,8 @@ function keep(model: IMetadata, on: boolean): void {
 
 class Mode {
   private asked = false;
+  private marked = '';
+  private isDue = false;
 
   constructor(
     private readonly panel: NotebookPanel,
@@ -64,7 +66,7 @@ class Mode {
     const notebook = panel.content;
     link.stateChanged.connect(this.follow, this);
     NotebookActions.executionScheduled.connect(this.onScheduled, this);
-    notebook.modelContentChanged.connect(() => this.mark());
+    notebook.modelContentChanged.connect(() => this.markSoon());
     notebook.cellInViewportChanged.connect((_, cell) => this.markOne(cell));
     panel.disposed.connect(() => {
       link.stateChanged.disconnect(this.follow, this);
@@ -91,7 +93,12 @@ class Mode {
       // Where it can't be heard the next cell brings it.
       this.link.call('auto', { on: true, restore: true }).catch(() => (this.asked = false));
     }
-    this.mark();
+    const cluster = state && currentCluster(state);
+    const marked = JSON.stringify([this.on, cluster?.name, cluster?.num_processes]);
+    if (marked !== this.marked) {
+      this.marked = marked;
+      this.mark();
+    }
   }
 
   /**
@@ -105,8 +112,26 @@ class Mode {
     }
   }
 
+  /** A letter that is typed changes the notebook, too. */
+  private markSoon(): void {
+    if (!this.isDue) {
+      this.isDue = true;
+      requestAnimationFrame(() => {
+        this.isDue = false;
+        if (!this.panel.isDisposed) {
+          this.mark();
+        }
+      });
+    }
+  }
+
+  /** Mark those cells that can be seen; the others are when they come into view. */
   private mark(): void {
-    this.panel.content.widgets.forEach(cell => this.markOne(cell));
+    this.panel.content.widgets.forEach(cell => {
+      if (cell.inViewport) {
+        this.markOne(cell);
+      }
+    });
   }
 
   /** "4 ranks" below the number of a cell that will run there. */

@@ -1,0 +1,154 @@
+"""What several ranks put out in a cell, as the notebook shows and keeps it."""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import Any
+
+import nbformat
+import pytest
+from nbconvert import HTMLExporter
+
+from jaxcluster import wire
+from jaxcluster.model.notices import Alarm
+from jaxcluster.model.outputs import CellRecord
+from jaxcluster.views import cell_outputs
+from jaxcluster.views.message import show_message
+
+PNG = base64.b64encode(b"\x89PNG not really").decode()
+
+
+def record(*texts: str) -> CellRecord:
+    """A cell of as many ranks, each of which has printed one of these."""
+    made = CellRecord(seq=1, execution_count=7, source="x", ranks=range(len(texts)))
+    for rank, text in enumerate(texts):
+        if text:
+            stream(made, rank, text)
+    return made
+
+
+def stream(made: CellRecord, rank: int, text: str, name: str = "stdout") -> None:
+    made.add_output(wire.RankOutput(rank, 1, "stream", {"name": name, "text": text}))
+
+
+def display(made: CellRecord, rank: int, kind: str = "display_data", **data: str) -> None:
+    bundle = {key.replace("_", "/", 1).replace("_", "+"): value for key, value in data.items()}
+    content = {"data": bundle, "metadata": {}, "transient": {}}
+    made.add_output(wire.RankOutput(rank, 1, kind, content))
+
+
+def shown(made: CellRecord) -> dict[str, Any]:
+    found = cell_outputs.document(made, list(made.ranks))
+    assert found is not None
+    return found
+
+
+def test_equal_outputs_are_said_once_in_the_order_of_the_ranks() -> None:
+    found = shown(record("a\n", "b\n", "a\n", ""))
+    assert [group["ranks"] for group in found["groups"]] == [[0, 2], [1], [3]]
+    assert cell_outputs.text(found).splitlines() == [
+        "── ranks 0, 2 ──", "a", "── rank 1 ──", "b", "── rank 3 ──", "(no output)",
+    ]  # fmt: skip
+
+
+def test_where_no_rank_puts_anything_out_nothing_is_shown() -> None:
+    assert cell_outputs.document(record("", ""), [0, 1]) is None
+
+
+def test_only_the_ranks_that_are_asked_for_are_in_it() -> None:
+    found = cell_outputs.document(record("a", "b", "c"), [1, 2])
+    assert found is not None
+    assert [group["ranks"] for group in found["groups"]] == [[1], [2]]
+
+
+def test_an_array_that_spans_processes_is_no_groups_own() -> None:
+    made = record("a\n", "a\n")
+    array = {"data": {"text/plain": "Array"}, "metadata": {}, "array": {"shape": [8]}}
+    made.add_output(wire.RankOutput(0, 1, "execute_result", array))
+    assert "Array" not in cell_outputs.text(shown(made))
+
+
+def test_html_escapes_text_and_takes_no_ansi() -> None:
+    found = cell_outputs.html(shown(record("\x1b[31m<script>alert(1)</script>\x1b[0m & more")))
+    assert "<pre>&lt;script&gt;alert(1)&lt;/script&gt; &amp; more</pre>" in found
+    assert "\x1b" not in found
+
+
+def test_pictures_html_and_text_each_have_their_html() -> None:
+    made = record("")
+    display(made, 0, image_png=PNG + "\n", text_plain="<Figure>")
+    display(made, 0, image_svg_xml="<svg onload='x'/>")
+    display(made, 0, text_html="<b>bold</b>", text_plain="bold")
+    display(made, 0, "execute_result", text_plain="<object>")
+    found = cell_outputs.html(shown(made))
+    assert f'<img src="data:image/png;base64,{PNG}" alt="figure"/>' in found
+    assert "onload" not in found  # as data: it can't run
+    assert "<div><b>bold</b></div>" in found
+    assert "<pre>&lt;object&gt;</pre>" in found
+
+
+@pytest.mark.parametrize("many", [cell_outputs.MOST_SHOWN, 3 * cell_outputs.MOST_SHOWN])
+def test_of_a_long_output_the_beginning_and_the_end_are_shown(many: int) -> None:
+    text = "".join(f"{n:08}\n" for n in range(many // 9 + 1))
+    [group] = shown(record(text))["groups"]
+    kept = group["outputs"][0]["text"]
+    assert kept.startswith("00000000\n00000001\n")
+    assert kept.endswith(text[-100:])
+    left_out = len(text) - cell_outputs.MOST_SHOWN
+    assert (f"[{left_out} more characters]" in kept) == (left_out > 0)
+    assert len(kept) < cell_outputs.MOST_SHOWN + 100
+
+
+def test_nbconvert_shows_groups_that_fold_and_messages_without_red() -> None:
+    """What people see who are sent the notebook as HTML."""
+    made = record("of two\n", "of two\n", "of one\n")
+    display(made, 2, image_png=PNG)
+    bundle = cell_outputs.bundle(shown(made))
+    published: list[dict[str, Any]] = []
+    show_message(Shell(published), "Rank 2 was 1.0 s behind.\n")
+    cell = nbformat.v4.new_code_cell(
+        "%%spmd --all\nprint(...)",
+        outputs=[
+            nbformat.v4.new_output("display_data", data=data) for data in (bundle, *published)
+        ],
+    )
+    notebook = nbformat.v4.new_notebook(cells=[cell])
+    nbformat.validate(notebook)
+    html, _ = HTMLExporter().from_notebook_node(notebook)
+    assert len(re.findall('<details open(="")?><summary><b>rank', html)) == 2
+    assert "<b>ranks 0, 1</b>" in html
+    assert "<b>rank 2</b>" in html
+    assert f"data:image/png;base64,{PNG}" in html
+    assert html.count("of two") == 1
+    assert "Rank 2 was 1.0 s behind." in html
+    assert not re.search(r'application/vnd\.jupyter\.stderr"', html)
+
+
+# --------------------------------------------------------------------------- messages
+
+
+class Shell:
+    """As much of a notebook's IPython as a message needs."""
+
+    kernel = object()
+
+    def __init__(self, published: list[dict[str, Any]]) -> None:
+        self.display_pub = self
+        self.publish = published.append
+
+
+def test_a_message_goes_beside_the_output_and_an_alarm_to_stderr(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    published: list[dict[str, Any]] = []
+    show_message(Shell(published), "a <message>\nof two lines\n")
+    [bundle] = published
+    assert bundle["text/plain"] == "a <message>\nof two lines"
+    assert "a &lt;message&gt;\nof two lines</div>" in bundle["text/html"]
+    assert capsys.readouterr().err == ""
+    show_message(Shell(published), Alarm("rank 1 died\n"))
+    assert len(published) == 1
+    assert capsys.readouterr().err == "rank 1 died\n"
+    show_message(object(), "in a terminal")
+    assert capsys.readouterr().err == "in a terminal\n"
