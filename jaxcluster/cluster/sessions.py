@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -61,7 +62,8 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
       ClusterExists: there is one, with other options.
     """
     with one_at_a_time:
-        if (known := _meant(spec)) is None:
+        known = _meant(spec) or _left_running(spec)
+        if known is None:
             return _start(spec, progress).summary()
     if known.down:
         raise ClusterExists(known.down, known.down_hint)
@@ -83,6 +85,21 @@ def _meant(spec: wire.ClusterSpec) -> Cluster | None:
         return ours.get(spec.name)
     unnamed = [one for one in ours.values() if one.asked.any_name]
     return next(iter([*reversed(unnamed), *reversed(ours.values())]), None)
+
+
+def _left_running(spec: wire.ClusterSpec) -> Cluster | None:
+    """A connection to the cluster that an earlier kernel of this notebook has left, as it was to.
+
+    One that was given a name is meant by that name, whoever has started it so.
+    """
+    notebook = os.environ.get("JPY_SESSION_NAME", "")
+    for record in live_records() if spec.detach else ():
+        is_meant = record.spec.any_name and bool(notebook) and record.notebook == notebook
+        if not spec.any_name:
+            is_meant = record.name == spec.name
+        if is_meant and not record.owner and not again.differences(record.spec, spec):
+            return attach(record.name)
+    return None
 
 
 def _tell_again(known: Cluster) -> str:

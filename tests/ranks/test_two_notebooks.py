@@ -102,3 +102,23 @@ def test_unloading_the_extension_ends_the_notebooks_clusters(open_notebook: Open
     assert set(notebook.processes()) > before
     notebook.ok("%unload_ext jaxcluster")
     until(lambda: set(notebook.processes()) <= before, "end of the cluster", GONE_S)
+
+
+@pytest.mark.parametrize("name", ["", " --name left"])
+def test_a_start_cell_finds_the_cluster_that_it_has_left_running(
+    open_notebook: Callable[..., Notebook], name: str
+) -> None:
+    start = f"%jaxcluster start -n 1 --detach{name}"
+    first = open_notebook(JPY_SESSION_NAME="work/left.ipynb")
+    first.ok(start)
+    first.ok("%%spmd\nprecious = 41")
+    first.kill()
+    other = open_notebook(JPY_SESSION_NAME="work/other.ipynb")
+    if not name:
+        assert "ready in" in other.ok(start).text  # it is not this one's
+        other.ok("%jaxcluster stop")
+    second = open_notebook(JPY_SESSION_NAME="work/left.ipynb")
+    assert "is running already (1 rank, variables kept)" in second.ok(start).text
+    assert second.ok("%spmd precious + 1").result == "42"
+    assert second.run(f"%jaxcluster start -n 1{name}").ename == "ClusterExists"
+    second.ok("%jaxcluster stop")
