@@ -2,7 +2,7 @@
 
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import { NotebookActions } from '@jupyterlab/notebook';
-import { placeStart } from './startLine';
+import { LOAD, loadIn, numberIn, placeStart, startIn, withNumber } from './startLine';
 
 /**
  * Write the line into the notebook, and run its cell. A line that starts the same cluster is replaced:
@@ -23,5 +23,51 @@ export async function runStart(panel: NotebookPanel, line: string): Promise<void
   notebook.activeCellIndex = index;
   notebook.deselectAll();
   void notebook.scrollToItem(index);
+  await NotebookActions.run(notebook, panel.sessionContext);
+}
+
+const sourcesOf = (panel: NotebookPanel): (string | null)[] =>
+  panel.content.widgets.map(({ model }) =>
+    model.type === 'code' ? model.sharedModel.getSource() : null
+  );
+
+/** How many ranks the notebook's own start line asks for; null without one. */
+export function numberOf(panel: NotebookPanel): number | null {
+  const line = panel.content.model ? startIn(sourcesOf(panel)) : null;
+  return line === null ? null : numberIn(line);
+}
+
+/**
+ * Start a cluster of so many ranks: by the notebook's own start line if it has one, which keeps its
+ * other options, else by a new one.
+ *
+ * @param options - What a new line has beside the number.
+ * @param loaded - Whether the kernel has jaxcluster loaded.
+ */
+export async function startWith(
+  panel: NotebookPanel,
+  number: number,
+  options: string,
+  loaded: boolean
+): Promise<void> {
+  const cells = sourcesOf(panel);
+  const line = withNumber(startIn(cells) ?? options, number);
+  if (!loaded && !placeStart(cells, line).source.includes(LOAD)) {
+    await load(panel);
+  }
+  await runStart(panel, line);
+}
+
+/** Load jaxcluster in the notebook's kernel: by the cell that does so, else by a new one. */
+export async function load(panel: NotebookPanel): Promise<void> {
+  const notebook = panel.content;
+  const there = loadIn(sourcesOf(panel));
+  if (there >= 0) {
+    notebook.activeCellIndex = there;
+    notebook.deselectAll();
+  } else {
+    NotebookActions.insertAbove(notebook);
+    notebook.activeCell?.model.sharedModel.setSource(LOAD);
+  }
   await NotebookActions.run(notebook, panel.sessionContext);
 }

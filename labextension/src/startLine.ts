@@ -35,3 +35,33 @@ export function placeStart(cells: readonly (string | null)[], line: string): IPl
   const first = cells.findIndex(source => source !== null);
   return { index: first < 0 ? cells.length : first, source: `${LOAD}\n${start}`, isNew: true };
 }
+
+/** What follows the first `%jaxcluster start` of these cells; null where there is none. */
+export function startIn(cells: readonly (string | null)[]): string | null {
+  for (const source of cells) {
+    const found = source === null || source.trimStart().startsWith('%%') ? null : START.exec(source);
+    if (found) {
+      return found[0].trim().replace(/^%jaxcluster\s+start\s*/, '');
+    }
+  }
+  return null;
+}
+
+const NUMBER = /(^|\s)(-n|--num-processes)(?:\s+|=)?(\d+)/;
+
+/** How many ranks a start line asks for; null where it leaves that open. */
+export const numberIn = (line: string): number | null => Number(NUMBER.exec(line)?.[3]) || null;
+
+/** The same line with another number of ranks. */
+export function withNumber(line: string, number: number): string {
+  return NUMBER.test(line)
+    ? line.replace(NUMBER, (_, before, option) => `${before}${option} ${number}`)
+    : `-n ${number} ${line}`.trimEnd();
+}
+
+/** The cell that loads jaxcluster; -1 where there is none. */
+export function loadIn(cells: readonly (string | null)[]): number {
+  return cells.findIndex(source => source?.split('\n').some(own => own.trim() === LOAD));
+}
+
+export { LOAD };

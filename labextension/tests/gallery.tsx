@@ -91,7 +91,7 @@ function sidebar(shown: IState | null, notebook: string | null = 'train.ipynb', 
   const server = [{ id: 'x', name: 'left-behind', num_processes: 8, running: true }];
   const openMenu = () => execute('menu');
   return (
-    <Sidebar {...{ notebook, state: shown, clockOffset, server, ticker, trans, execute, samples, openMenu }} load={() => execute('load')} />
+    <Sidebar {...{ notebook, state: shown, clockOffset, server, ticker, trans, execute, samples, openMenu }} number={4} load={() => execute('load')} />
   );
 }
 
@@ -173,9 +173,15 @@ const idle = (n: number): IState => ({
 });
 const bar = (shown: IState | null) => (
   <div style={{ display: 'flex', gap: 4 }}>
-    {[SpmdSwitch, StateChip, StatusItem].map((Part, i) => (
-      <Part key={i} state={shown} trans={trans} onClick={() => execute('click', { i })} />
-    ))}
+    <SpmdSwitch state={shown} trans={trans} onClick={() => execute('click', { i: 0 })} />
+    <StateChip
+      state={shown}
+      trans={trans}
+      number={4}
+      onStart={number => execute('start', { number })}
+      onClick={() => execute('click', { i: 1 })}
+    />
+    <StatusItem state={shown} trans={trans} onClick={() => execute('click', { i: 2 })} />
   </div>
 );
 

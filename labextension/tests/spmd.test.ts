@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { staysInNotebook, whereOf, withSpmd } from '../src/spmd';
-import { placeStart } from '../src/startLine';
+import { loadIn, numberIn, placeStart, startIn, withNumber } from '../src/startLine';
 import { read } from './golden';
 
 for (const [source, place] of read('auto.json') as [string, string][]) {
@@ -61,4 +61,17 @@ test('a start has one place in a notebook', () => {
     "%jaxcluster start --env 'A=$&'",
     false
   ]);
+});
+
+test("the notebook's own start line keeps its options with another number", () => {
+  const cells = [null, 'import os', '%load_ext jaxcluster\n%jaxcluster start -n 4 --platform cpu'];
+  assert.equal(startIn(cells), '-n 4 --platform cpu');
+  assert.equal(startIn(['%%spmd\n%jaxcluster start', 'x']), null);
+  assert.equal(loadIn(cells), 2);
+  assert.equal(numberIn('--platform cpu -n 16'), 16);
+  assert.equal(numberIn('--name run-n 4'), null);
+  assert.equal(withNumber('-n 4 --platform cpu', 8), '-n 8 --platform cpu');
+  assert.equal(withNumber('--platform cpu --num-processes=4', 8), '--platform cpu --num-processes 8');
+  assert.equal(withNumber('--devices-per-process 2', 8), '-n 8 --devices-per-process 2');
+  assert.equal(withNumber('', 8), '-n 8');
 });

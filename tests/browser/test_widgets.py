@@ -144,8 +144,8 @@ def test_arrow_keys_go_from_log_to_log_and_tab_leaves_them(widgets: Any) -> None
 @pytest.mark.parametrize(
     ("name", "words", "button"),
     [
-        ("sidebar-no-notebook", "Open a notebook", None),
-        ("sidebar-not-loaded", "%load_ext jaxcluster", "Insert this cell and run it"),
+        ("sidebar-no-notebook", "No notebook is open", "Start a cluster"),
+        ("sidebar-not-loaded", "jaxcluster is not loaded", "Load it"),
         ("sidebar-no-cluster", "This notebook has no cluster.", "Start a cluster …"),
         ("sidebar-starting", "engines 3/4", "Cancel"),
         ("sidebar-starting", "rank 2 its process comes up", None),
@@ -253,7 +253,23 @@ def test_the_switch_says_what_it_is_and_why_it_is_out_of_use(widgets: Any) -> No
     switches.nth(1).press("Space")
     view.get_by_role("button", name="JAX cluster: 4/4 idle").click()
     assert asked(widgets) == [["click", {"i": 0}], ["click", {"i": 1}]]
-    assert view.locator(".jxl-chip").count() == 4
+    assert view.locator(".jxl-chip").count() == 3
+
+
+def test_without_a_cluster_the_toolbar_starts_one_of_so_many_ranks(widgets: Any) -> None:
+    view = show(widgets, "toolbar")
+    fields = view.get_by_label("Number of ranks")
+    assert fields.count() == 2  # where there is none, and where jaxcluster is not loaded
+    field = fields.last
+    assert field.input_value() == "4"
+    start = view.get_by_role("button", name="Start", exact=True).last
+    for wrong in ("0", "", "2.5"):
+        field.fill(wrong)
+        assert start.is_disabled(), wrong
+    field.fill("8")
+    field.press("Enter")
+    start.click()
+    assert asked(widgets) == [["start", {"number": 8}]] * 2
 
 
 # ------------------------------------------------------------------------------- badges

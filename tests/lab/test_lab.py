@@ -28,6 +28,9 @@ SLOW_START = (
     "%jaxcluster start -n 2"
 )
 BUSY_S = 10.0  # what a busy machine may add to each of the issue's figures
+SOURCES = (
+    "() => window.jaxcluster.currentPanel.content.widgets.map(c => c.model.sharedModel.getSource())"
+)
 SLEEP = "%%spmd\nprint('running', flush=True)\ntime.sleep(60)"
 
 
@@ -223,6 +226,41 @@ def test_the_launcher_card_makes_a_notebook_that_runs(page: LabPage) -> None:
         text = page.do(index)
         assert "Error" not in text, text
     page.until_state("s.ranks.length > 0", "its cluster runs")
+
+
+def test_a_number_and_one_click_start_a_cluster_where_nothing_was_loaded(page: LabPage) -> None:
+    page.open("first.ipynb", "1 + 1")
+    toolbar = page.page.locator(".jp-NotebookPanel-toolbar")
+    toolbar.get_by_label("Number of ranks").fill("2")
+    toolbar.get_by_role("button", name="Start", exact=True).click()
+    page.wait(lambda: "2/2 idle" in toolbar.inner_text(), "its ranks are there")
+    sources = page.page.evaluate(SOURCES)
+    assert sources == ["%load_ext jaxcluster\n%jaxcluster start -n 2", "1 + 1"]
+    # However narrow it is, the switch and the ranks' state are in it.
+    page.page.set_viewport_size({"width": 700, "height": 700})
+    page.page.wait_for_timeout(1500)
+    assert toolbar.get_by_role("switch", name="SPMD").is_visible()
+    assert toolbar.locator(".jxl-chip").is_visible()
+    page.page.set_viewport_size({"width": 1500, "height": 950})
+    # Without a cluster the notebook's own line is run again, and nothing is inserted.
+    show_sidebar(page)
+    stop(page)
+    field = toolbar.get_by_label("Number of ranks")
+    assert field.input_value() == "2"
+    toolbar.get_by_role("button", name="Start", exact=True).click()
+    page.wait(lambda: "2/2 idle" in toolbar.inner_text(), "its ranks are there again")
+    assert page.page.evaluate(SOURCES) == sources
+
+
+def test_with_no_notebook_open_the_sidebar_starts_one(page: LabPage) -> None:
+    page.page.goto(f"{page.lab.url}/lab?reset")
+    page.until("window.jupyterapp?.commands.hasCommand('jaxcluster:show-clusters')", "Lab is up")
+    page.page.evaluate("() => window.jupyterapp.restored")
+    sidebar = show_sidebar(page)
+    sidebar.get_by_label("Number of ranks").fill("2")
+    sidebar.get_by_role("button", name="Start a cluster").click()
+    until_ranks(page, ["idle", "idle"])
+    assert page.page.evaluate(SOURCES)[0].endswith("%jaxcluster start -n 2")
 
 
 # ------------------------------------------------------------------------------- cells

@@ -2,6 +2,7 @@ import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/applica
 import { IDefaultFileBrowser } from '@jupyterlab/filebrowser';
 import { ILauncher } from '@jupyterlab/launcher';
 import type { INotebookContent } from '@jupyterlab/nbformat';
+import { NotebookActions, type NotebookPanel } from '@jupyterlab/notebook';
 import type { KernelSpec } from '@jupyterlab/services';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { UUID } from '@lumino/coreutils';
@@ -66,16 +67,23 @@ export const launcher: JupyterFrontEndPlugin<void> = {
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('jaxcluster');
-    const make = async (path: string): Promise<unknown> => {
+    const make = async (path: string, settings: ISettings): Promise<unknown> => {
       const { contents, kernelspecs } = app.serviceManager;
       await kernelspecs.ready;
       const file = await contents.newUntitled({ path, type: 'notebook' });
       await contents.save(file.path, {
         type: 'notebook',
         format: 'json',
-        content: content(preferences.values, pythonOf(kernelspecs.specs))
+        content: content(settings, pythonOf(kernelspecs.specs))
       });
       return app.commands.execute('docmanager:open', { path: file.path, factory: 'Notebook' });
+    };
+    /** Run the first cell of a new notebook, which starts its cluster. */
+    const runFirst = async (panel: NotebookPanel): Promise<void> => {
+      await panel.context.ready;
+      await panel.sessionContext.ready;
+      panel.content.activeCellIndex = 0;
+      await NotebookActions.run(panel.content, panel.sessionContext);
     };
     app.commands.addCommand(CommandIDs.newNotebook, {
       label: args =>
@@ -87,14 +95,26 @@ export const launcher: JupyterFrontEndPlugin<void> = {
           type: 'object',
           properties: {
             cwd: { type: 'string', description: trans.__('The folder for it.') },
-            isLauncher: { type: 'boolean' }
+            isLauncher: { type: 'boolean' },
+            number: { type: 'number', description: trans.__('Of ranks; else as in the settings.') },
+            run: { type: 'boolean', description: trans.__('Whether to start the cluster.') }
           }
         }
       },
-      execute: args =>
-        make((args.cwd as string | undefined) ?? browser?.model.path ?? '').catch(error =>
-          complain(error, trans)
-        )
+      execute: async args => {
+        const path = (args.cwd as string | undefined) ?? browser?.model.path ?? '';
+        const number = args.number as number | undefined;
+        const settings = { ...preferences.values, ...(number ? { numProcesses: number } : {}) };
+        try {
+          const panel = await make(path, settings);
+          if (args.run) {
+            await runFirst(panel as NotebookPanel);
+          }
+          return panel;
+        } catch (error) {
+          complain(error, trans);
+        }
+      }
     });
     cards?.add({
       command: CommandIDs.newNotebook,

@@ -3,13 +3,13 @@ import {
   type JupyterFrontEnd,
   type JupyterFrontEndPlugin
 } from '@jupyterlab/application';
-import { NotebookActions, type NotebookPanel } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import type { IDisposable } from '@lumino/disposable';
 import * as React from 'react';
 import { Menu } from '@lumino/widgets';
 import type { ISeries } from '../protocol';
-import { CommandIDs, IClusters, IServerClusters, type ILink } from '../tokens';
+import { load } from '../startCell';
+import { CommandIDs, IClusters, IPreferences, IServerClusters, type ILink } from '../tokens';
 import type { ISamples } from '../widgets/resources';
 import { icon } from '../icon';
 import { Sidebar } from '../widgets/sidebar';
@@ -40,11 +40,12 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
   id: 'jaxcluster-labextension:sidebar',
   description: 'The JAX clusters, and what each rank of the current one does.',
   autoStart: true,
-  requires: [IClusters],
+  requires: [IClusters, IPreferences],
   optional: [IServerClusters, ITranslator, ILayoutRestorer],
   activate: (
     app: JupyterFrontEnd,
     clusters: IClusters,
+    preferences: IPreferences,
     server: IServerClusters | null,
     translator: ITranslator | null,
     restorer: ILayoutRestorer | null
@@ -53,12 +54,6 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
     const execute = (command: string, args?: { [key: string]: string | number | boolean }) => {
       void app.commands.execute(command, args);
     };
-    const load = (panel: NotebookPanel) => () => {
-      NotebookActions.insertAbove(panel.content);
-      panel.content.activeCell?.model.sharedModel.setSource('%load_ext jaxcluster');
-      void NotebookActions.run(panel.content, panel.sessionContext);
-    };
-
     /** The link of the notebook that is shown. */
     const samples: ISamples = {
       get: rank => clusters.current?.resources.get(rank),
@@ -99,7 +94,8 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
         execute,
         samples,
         openMenu,
-        load: panel ? load(panel) : null
+        number: preferences.values.numProcesses,
+        load: panel ? () => void load(panel) : null
       });
     });
     view.id = 'jaxcluster-sidebar';

@@ -3,7 +3,9 @@ import { IToolbarWidgetRegistry } from '@jupyterlab/apputils';
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import * as React from 'react';
-import { CommandIDs, IClusters } from '../tokens';
+import { complain } from '../messages';
+import { numberOf, startWith } from '../startCell';
+import { CommandIDs, IClusters, IPreferences, type ILink } from '../tokens';
 import { SpmdSwitch, StateChip } from '../widgets/toolbar';
 import { View } from '../widgets/view';
 
@@ -12,29 +14,58 @@ export const toolbar: JupyterFrontEndPlugin<void> = {
   id: 'jaxcluster-labextension:toolbar',
   description: "A switch for SPMD mode and the ranks' state in the notebook's toolbar.",
   autoStart: true,
-  requires: [IClusters, IToolbarWidgetRegistry],
+  requires: [IClusters, IPreferences, IToolbarWidgetRegistry],
   optional: [ITranslator],
   activate: (
     app: JupyterFrontEnd,
     clusters: IClusters,
+    preferences: IPreferences,
     registry: IToolbarWidgetRegistry,
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('jaxcluster');
-    const add = (name: string, part: typeof StateChip, command: string) =>
+    const add = (name: string, make: (panel: NotebookPanel, link: ILink) => React.ReactElement) =>
       registry.addFactory<NotebookPanel>('Notebook', name, panel => {
         const link = clusters.linkOf(panel);
-        const onClick = () => void app.commands.execute(command);
-        const view = new View(() =>
-          React.createElement(part, { state: link.state, trans, onClick })
-        );
+        const view = new View(() => make(panel, link));
         view.addClass('jxl-toolbarItem');
         const update = () => view.update();
         link.stateChanged.connect(update);
-        view.disposed.connect(() => link.stateChanged.disconnect(update));
+        panel.sessionContext.kernelChanged.connect(update);
+        void panel.context.ready.then(update);
+        view.disposed.connect(() => {
+          link.stateChanged.disconnect(update);
+          panel.sessionContext.kernelChanged.disconnect(update);
+        });
         return view;
       });
-    add('jaxcluster-spmd', SpmdSwitch, CommandIDs.toggleSpmd);
-    add('jaxcluster-state', StateChip, CommandIDs.showClusters);
+    const does = (command: string) => () => void app.commands.execute(command);
+
+    /** How many ranks the notebook asks for, or the user's settings; null where it is not Python's. */
+    const numberFor = (panel: NotebookPanel): number | null => {
+      const model = panel.content.model;
+      if (!model || model.readOnly || !['python', ''].includes(model.defaultKernelLanguage)) {
+        return null;
+      }
+      return numberOf(panel) ?? preferences.values.numProcesses;
+    };
+    const start = (panel: NotebookPanel, link: ILink) => (number: number) => {
+      const { devicesPerProcess } = preferences.values;
+      const options = devicesPerProcess > 1 ? `--devices-per-process ${devicesPerProcess}` : '';
+      startWith(panel, number, options, link.state !== null).catch(error => complain(error, trans));
+    };
+
+    add('jaxcluster-spmd', (_, { state }) =>
+      React.createElement(SpmdSwitch, { state, trans, onClick: does(CommandIDs.toggleSpmd) })
+    );
+    add('jaxcluster-state', (panel, link) =>
+      React.createElement(StateChip, {
+        state: link.state,
+        trans,
+        number: numberFor(panel),
+        onStart: start(panel, link),
+        onClick: does(CommandIDs.showClusters)
+      })
+    );
   }
 };

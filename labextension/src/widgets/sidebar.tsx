@@ -9,6 +9,7 @@ import { Busy, Button } from './parts';
 import { RankTable } from './rankTable';
 import { chipText, currentCluster, primaryOf, type Trans } from './labels';
 import { Middle } from './middle';
+import { StartHere } from './startHere';
 import { Starting } from './starting';
 import { SamplesContext, Total, type ISamples } from './resources';
 
@@ -27,7 +28,9 @@ export interface ISidebar {
   samples: ISamples;
   /** Open the menu of all that can be done now, at a button. */
   openMenu: (anchor: HTMLElement) => void;
-  /** Insert a cell that loads jaxcluster, and run it; null where there is no notebook for it. */
+  /** How many ranks are proposed for a cluster. */
+  number: number;
+  /** Load jaxcluster in the notebook's kernel; null where there is no notebook for it. */
   load: (() => void) | null;
 }
 
@@ -75,19 +78,27 @@ function Notebook(props: ISidebar): JSX.Element {
     [execute]
   );
   if (props.notebook === null) {
-    return <p className="jxl-empty">{trans.__('Open a notebook to see its cluster here.')}</p>;
+    return (
+      <div className="jxl-empty">
+        <p>{trans.__('No notebook is open.')}</p>
+        <StartHere
+          number={props.number}
+          trans={trans}
+          label={trans.__('Start a cluster')}
+          title={trans.__('In a new notebook')}
+          onStart={number => execute(CommandIDs.newNotebook, { number, run: true })}
+        />
+      </div>
+    );
   }
   if (!state) {
     return (
       <div className="jxl-empty">
-        <p>{trans.__('jaxcluster is not loaded in the kernel of this notebook. Run in a cell:')}</p>
-        <p>
-          <code>%load_ext jaxcluster</code>
-        </p>
+        <p>{trans.__('jaxcluster is not loaded in the kernel of this notebook.')}</p>
         {props.load && (
           <Button
-            label={trans.__('Insert this cell and run it')}
-            title={trans.__('Above the active cell')}
+            label={trans.__('Load it')}
+            title={trans.__('To start a cluster, or to attach to one')}
             onClick={props.load}
           />
         )}

@@ -2,6 +2,7 @@
 
 import * as React from 'react';
 import type { IState } from '../protocol';
+import { StartHere } from './startHere';
 import { chipText, chipTone, glyphOf, countStatuses, type Trans } from './labels';
 
 interface IToolbarPart {
@@ -36,8 +37,26 @@ export function SpmdSwitch({ state, trans, onClick }: IToolbarPart): JSX.Element
   );
 }
 
-/** "4/4 idle"; nothing where jaxcluster is not loaded. */
-export function StateChip({ state, trans, onClick }: IToolbarPart): JSX.Element | null {
+interface IStateChip extends IToolbarPart {
+  /** How many ranks to propose where there is no cluster; null where none can be started. */
+  number: number | null;
+  onStart: (number: number) => void;
+}
+
+/** "4/4 idle"; where there is no cluster a number and *Start*. */
+export function StateChip(props: IStateChip): JSX.Element | null {
+  const { state, trans, number, onClick } = props;
+  if ((!state || (state.current === null && !state.progress)) && number !== null) {
+    return (
+      <StartHere
+        number={number}
+        trans={trans}
+        label={trans.__('Start')}
+        title={trans.__('Start a JAX cluster of so many ranks for this notebook')}
+        onStart={props.onStart}
+      />
+    );
+  }
   if (!state) {
     return null;
   }
