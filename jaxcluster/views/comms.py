@@ -25,6 +25,7 @@ from jaxcluster.cluster.running import RunningCell
 from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
+from jaxcluster.views.snapshot import is_over, parts, snapshot
 from jaxcluster.wire import VIEW_MIME, CommState
 from jaxcluster.wire.link import Event
 
@@ -155,6 +156,7 @@ class CommRelay:
         self._comms: dict[str, Relayed] = {}
         self._homes: dict[int, Home] = {}
         self._homes_of: Any = None  # the world whose cells these are
+        self._settled: dict[str, tuple[Home, dict[str, Any]]] = {}  # by a model of a bar
         self._targets: dict[str, tuple[int, Home]] = {}
         self._parent: dict[str, Any] = {}
         self._waiting: list[Relayed] = []
@@ -205,6 +207,8 @@ class CommRelay:
             else:
                 relayed.state.take(wire.plain(data), metadata, buffers)
                 relayed.comm.send(data, metadata, buffers)
+                if body["comm_id"] in self._settled:
+                    self._unsettle(body["comm_id"])
 
     def _open(self, rank: int, body: dict[str, Any], buffers: list[bytes]) -> None:
         with self._lock:
@@ -260,15 +264,48 @@ class CommRelay:
     # ------------------------------------------------------------------ ranks that were not shown
 
     def as_shown(self, output: wire.RankOutput) -> dict[str, Any]:
-        """An output's content, when its widget is open with the page; else without the widget."""
+        """An output's content, when its widget is open with the page; else without the widget.
+
+        It has what a saved notebook shows of the widget, too.
+        """
         content = output.content
-        view = (content.get("data") or {}).get(VIEW_MIME)
-        if not isinstance(view, dict):
+        if (id := model_of(content)) is None:
             return content
-        if self._is_open(output.rank, str(view.get("model_id"))):
-            return content
-        data = {mime: value for mime, value in content["data"].items() if mime != VIEW_MIME}
+        data = dict(content["data"])
+        if not self._is_open(output.rank, id):
+            del data[VIEW_MIME]
+        elif "text/html" not in data and (now := snapshot(id, self._states())) is not None:
+            data |= {"text/plain": now.text, "text/html": now.html}
         return {**content, "data": data}
+
+    def as_saved(self, seq: int, content: dict[str, Any]) -> dict[str, Any]:
+        """What stays of a widget at the end of its cell, where it was shown by a display id.
+
+        A bar that has ended stays as it looks, in place of its widget: that would be gone from a
+        saved notebook. Should it go on, it is a widget again.
+        """
+        id, states = model_of(content), self._states()
+        now = snapshot(id, states) if id is not None else None
+        if id is None or now is None:
+            return content
+        data = {**content["data"], "text/plain": now.text, "text/html": now.html}
+        made = {**content, "data": data}
+        if is_over(id, states):
+            with self._lock:
+                for part in parts(id, states):
+                    self._settled[part] = self._home(seq), made
+            data = {mime: value for mime, value in data.items() if mime != VIEW_MIME}
+        return {**made, "data": data}
+
+    def _unsettle(self, id: str) -> None:
+        """A bar that had ended goes on."""
+        home, content = self._settled[id]
+        for part in [part for part, (_, of) in self._settled.items() if of is content]:
+            del self._settled[part]
+        self._send(home, "update_display_data", content)
+
+    def _states(self) -> dict[str, CommState]:
+        return {id: relayed.state for id, relayed in list(self._comms.items())}
 
     def _is_open(self, rank: int, id: str) -> bool:
         if id in self._comms:
@@ -539,6 +576,12 @@ class CommRelay:
             paths += [[id, "state", *path] for path in opening["buffer_paths"]]
             buffers += frames
         return {**data, "states": states, "buffer_paths": paths}, buffers
+
+
+def model_of(content: dict[str, Any]) -> str | None:
+    """The id of the model that an output shows; None where it is no widget's view."""
+    view = (content.get("data") or {}).get(VIEW_MIME)
+    return str(view["model_id"]) if isinstance(view, dict) and "model_id" in view else None
 
 
 def home_is_shared(relayed: Relayed) -> bool:

@@ -17,7 +17,7 @@ from jaxcluster.model.notices import tell_behind
 from jaxcluster.model.outputs import CellRecord, group_outputs
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import document, shards, text
-from jaxcluster.views.comms import relay_of, shown_by
+from jaxcluster.views.comms import model_of, relay_of, shown_by
 from jaxcluster.views.message import show_message
 from jaxcluster.views.together import Together
 
@@ -50,6 +50,7 @@ class CellDisplay:
         self._together: Together | None = None
         self._deferred: wire.RankOutput | None = None
         self._headed = False
+        self._widgets: list[tuple[int, dict[str, Any]]] = []
         prompt = here()
         self.prompt = Labelled(prompt, self.show) if prompt is not None else None
 
@@ -84,16 +85,39 @@ class CellDisplay:
             if not self._rich:  # a notebook flushes by itself, 5 times a second
                 stream.flush()
         elif output.kind in ("display_data", "update_display_data"):
-            self.shell.display_pub.publish(
-                data=content["data"],
-                metadata=content["metadata"],
-                transient=content["transient"],
-                update=output.kind == "update_display_data",
-            )
+            if relay is not None and output.kind == "display_data":
+                content = self._keep_widget(output.seq, content)
+            self._publish(content, output.kind == "update_display_data")
         elif output.kind == "execute_result":
             self.show_result(content["data"], content["metadata"])
         elif output.kind == "clear_output":
             self.shell.display_pub.clear_output(content["wait"])
+
+    def _publish(self, content: dict[str, Any], update: bool) -> None:
+        self.shell.display_pub.publish(
+            data=content["data"],
+            metadata=content["metadata"],
+            transient=content["transient"],
+            update=update,
+        )
+
+    def _keep_widget(self, seq: int, content: dict[str, Any]) -> dict[str, Any]:
+        """Of a widget's view: a display that can be shown again at the end of the cell."""
+        id = model_of(content)
+        if id is None or "display_id" in content["transient"]:
+            return content
+        made = {**content, "transient": {"display_id": f"jaxcluster-widget-{id}"}}
+        self._widgets.append((seq, made))
+        return made
+
+    def _settle_widgets(self) -> None:
+        """A saved notebook has of a widget how it was at the end of its cell."""
+        relay = relay_of(self.cluster)
+        for seq, content in self._widgets if relay is not None else ():
+            saved = relay.as_saved(seq, content)  # type: ignore[union-attr]
+            if saved["data"] != content["data"]:
+                self._publish(saved, True)
+        self._widgets.clear()
 
     def show_result(self, data: dict[str, Any], metadata: dict[str, Any]) -> None:
         """A value as ``Out[n]``."""
@@ -107,6 +131,7 @@ class CellDisplay:
         """Show what is not shown yet; nothing more comes."""
         if self._together is not None:
             self._together.finish()
+        self._settle_widgets()
 
     def finish(self, record: CellRecord) -> None:
         """After all ranks have ended the cell, and ``close``."""

@@ -26,6 +26,16 @@ out = W.Output()
 with out:
     print('inside of it')
 out"""
+BAR = """%%spmd
+from tqdm.auto import tqdm
+late = W.Output()
+display(late)
+with late:
+    print('told', 'late')
+bar = tqdm(total=4, desc='one-bar')
+for _ in range(4):
+    bar.update()
+bar.close()"""
 BARS = """%%spmd --all
 from tqdm.auto import tqdm
 for _ in tqdm(range(3), desc=f'bar-{rank}'):
@@ -40,7 +50,8 @@ def shot(page: LabPage, name: str) -> None:
 def test_widgets_of_ranks_are_used_on_the_page(page: LabPage) -> None:
     page.open(
         "widgets.ipynb", START, SETUP, MAKE, BARS, "%jaxcluster status --live",
-        "%%spmd --all\nprint(len(clicks), total.widget.kwargs)", "%jaxcluster restart",
+        "%%spmd --all\nprint(len(clicks), total.widget.kwargs)", "%jaxcluster restart", BAR,
+        "%%spmd\nbar.container.children[2].value = 'goes on'",
     )  # fmt: skip
     page.do(0, 1, 2)
     shown = page.page.locator(".jp-Cell").nth(2).locator(".jp-Cell-outputArea")
@@ -68,6 +79,19 @@ def test_widgets_of_ranks_are_used_on_the_page(page: LabPage) -> None:
     assert "model not found" not in bars.inner_text()
     shot(page, "bars")
 
+    # What a saved notebook has of a bar that has ended is not its model.
+    page.do(7)
+    bar = page.page.locator(".jp-Cell").nth(7).locator(".jp-Cell-outputArea")
+    page.wait(lambda: "told late" in bar.inner_text(), "what the Output was told after its display")
+    page.wait(lambda: bar.locator("progress").count() == 1, "the bar as HTML")
+    ended = page.outputs(7)[-1]["data"]
+    assert "one-bar: 100%" in ended["text/plain"]
+    assert not any("widget" in mime for mime in ended)
+    shot(page, "bar")
+    page.do(8)
+    page.wait(lambda: bar.locator("progress").count() == 0, "the widget again, since it goes on")
+    page.wait(lambda: "goes on" in bar.inner_text(), "what it is told")
+
     # A status that is saved says how it was; it is no widget.
     page.do(4)
     (status,) = page.outputs(4)
@@ -94,6 +118,6 @@ def test_widgets_of_ranks_are_used_on_the_page(page: LabPage) -> None:
     page.until("!window.jupyterapp.shell.currentWidget.context.model.dirty", "it is saved")
     saved = nbformat.read(page.lab.root / "widgets.ipynb", as_version=4)
     html, _ = HTMLExporter().from_notebook_node(saved)
-    for text in ("are no longer live", "inside of it", "as of", "bar-1"):
+    for text in ("are no longer live", "<pre>inside of it", "[ count ]", "as of", "bar-1"):
         assert text in html, text
     assert "model not found" not in html

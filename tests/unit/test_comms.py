@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 from jaxcluster.engine.captured import Captured, overwritten
+from jaxcluster.views.snapshot import is_over, parts, snapshot
 from jaxcluster.wire import WIDGET, CommState, opening_order
 from jaxcluster.wire.comms import KEPT_MESSAGES
 
@@ -105,3 +106,54 @@ def test_an_output_is_shown_while_more_may_come() -> None:
     captured.add(*stream("soon"))
     assert told.wait(30)
     captured.end()
+
+
+# ---------------------------------------------------------------------- in saved notebooks
+
+CONTROLS = {"_model_module": "@jupyter-widgets/controls"}
+
+
+def model(name: str, **state: Any) -> CommState:
+    return widget(_model_name=name, **(CONTROLS | state))
+
+
+BOX = {
+    "box": model("HBoxModel", children=["IPY_MODEL_about", "IPY_MODEL_bar", "IPY_MODEL_rest"]),
+    "about": model("HTMLModel", value="epoch:&nbsp;<b>50%</b>", description=""),
+    "bar": model("FloatProgressModel", value=2.0, min=0.0, max=4.0, bar_style=""),
+    "rest": model("HTMLModel", value=" 2/4 &lt;00:01", description=""),
+}
+
+
+def test_a_widget_is_text_and_html_in_a_saved_notebook() -> None:
+    piece = snapshot("box", BOX)
+    assert piece is not None
+    assert piece.text == "epoch: 50% |██████████          | 2/4 <00:01"
+    assert '<progress value="0.500" max="1">' in piece.html
+    assert "&lt;00:01" in piece.html
+    models = {
+        "all": model("VBoxModel", children=[f"IPY_MODEL_{n}" for n in "abcd"]),
+        "a": model("IntSliderModel", description="k", value=3),
+        "b": model("DropdownModel", description="of", _options_labels=["x", "y"], index=1),
+        "c": model("ButtonModel", description="<go>"),
+        "d": model("OutputModel", outputs=outputs_of(stream("shown\n")), _model_module=OUTPUT),
+    }
+    piece = snapshot("all", models)
+    assert piece is not None
+    assert piece.text == "k: 3\nof: y\n[ <go> ]\nshown"
+    assert "&lt;go&gt;" in piece.html
+    assert snapshot("gone", models) is None
+    assert snapshot("c", {"c": model("AnyModel", _model_module="anywidget")}) is None
+    circle = {"c": model("VBoxModel", children=["IPY_MODEL_c"])}
+    assert snapshot("c", circle) is None
+
+
+OUTPUT = "@jupyter-widgets/output"
+
+
+def test_a_bar_is_over_when_tqdm_has_styled_it_so() -> None:
+    assert not is_over("box", BOX)
+    done = BOX | {"bar": model("FloatProgressModel", bar_style="success")}
+    assert is_over("box", done)
+    assert set(parts("box", done)) == set(BOX)
+    assert not is_over("about", done)
