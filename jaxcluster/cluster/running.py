@@ -322,6 +322,7 @@ class RunningCell:
                         self._watch.open_ranks,
                         self._watch.grace_s,
                         self._world.hosts,
+                        self._watch.paused,
                     )
                 )
 

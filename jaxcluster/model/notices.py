@@ -6,7 +6,7 @@ A notice is no error, and is not shown as one, unless it is an ``Alarm``.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import begin_ranks, name_ranks
@@ -19,17 +19,24 @@ class Alarm(str):
 
 
 def first_error(
-    record: CellRecord, open_ranks: Sequence[int], grace_s: float, hosts: Mapping[int, str]
+    record: CellRecord,
+    open_ranks: Sequence[int],
+    grace_s: float,
+    hosts: Mapping[int, str],
+    paused: Collection[int] = (),
 ) -> Alarm:
     """That ranks have failed, and how long the others get to end the cell.
 
     Args:
       open_ranks: the others.
       hosts: of the ranks, where there are several.
+      paused: ranks that a person holds; nobody's time runs meanwhile.
     """
     rank, error = min(record.errors.items())
     verb = "has" if len(open_ranks) == 1 else "have"
     rest = f"{begin_ranks(open_ranks, hosts)} {verb} {grace_s:g} s to end the cell.\n"
+    if paused:
+        rest = f"The cell goes on as long as {name_ranks(paused, hosts)} waits for you.\n"
     if error.heard is not None:  # strict mode: all that is known is told at the end
         who = begin_ranks(record.errors, hosts)
         return Alarm(f"{who} diverged in strict mode, with nothing launched. {rest}")

@@ -94,6 +94,7 @@ class Talk:
 
 @pytest.fixture
 def talk(cluster: jaxcluster.Cluster) -> Iterator[Callable[..., Talk]]:
+    check_in_lockstep(cluster)  # the ranks have met: gloo waits for the first time only so long
     made: list[Talk] = []
 
     def talk(source: str, *answers: tuple[int, str, str], **more: Any) -> Talk:

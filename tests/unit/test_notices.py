@@ -52,3 +52,11 @@ def test_equal_faults_of_ours_are_told_once() -> None:
     (told,) = notices.faults(made)
     assert told.startswith("jaxcluster itself failed on ranks 0, 2 after the cell's own code")
     assert "KeyError: 1. %jaxcluster logs 0 has" in told
+
+
+def test_while_a_person_holds_a_rank_nobody_has_only_so_long() -> None:
+    failed = record(r2=wire.ErrorInfo("ValueError", "why", [], 2))
+    assert notices.first_error(failed, [0, 1], 2.0, {}, [1]) == (
+        "Rank 2 raised ValueError: why (cell [7], line 2). "
+        "The cell goes on as long as rank 1 waits for you.\n"
+    )

@@ -1,0 +1,81 @@
+"""Ranks that ask, in a real JupyterLab: a debugger, input() and a post-mortem below the cell."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from helpers import plain
+from labpage import SETUP, START, LabPage
+
+PICTURES = os.environ.get("PICTURES")
+STOPS = "%%spmd\nif rank == 1:\n    here = 5\n    breakpoint()\nprint(float(jax.jit(jnp.sum)(x)))"
+
+
+def asks(page: LabPage, index: int, part: str) -> Any:
+    """A part of the prompt below a cell. One that was stopped stays there, as Lab leaves it."""
+    cells = page.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-Cell")
+    return cells.nth(index).locator(f".jp-Stdin-{part}")
+
+
+def asked(page: LabPage, index: int, prompt: str, answer: str | None = None) -> None:
+    """Wait for this prompt, and answer it."""
+    page.wait(
+        lambda: (
+            asks(page, index, "input").count() == 1
+            and asks(page, index, "prompt").last.inner_text().strip() == prompt
+        ),
+        f"the prompt {prompt!r}",
+    )
+    if answer is not None:
+        asks(page, index, "input").fill(answer)
+        asks(page, index, "input").press("Enter")
+        page.wait(
+            lambda: (
+                f"{prompt} {answer}"
+                in " ".join(page.page.locator(".jp-Notebook").inner_text().split())
+            ),
+            f"{answer!r} stands behind its prompt",
+        )
+
+
+def test_a_rank_is_debugged_below_its_cell_and_the_stop_button_leaves_it(page: LabPage) -> None:
+    page.open(
+        "debugger.ipynb", START, SETUP, STOPS, "%%spmd\nv = input('v? ')", "%%spmd\n1 / rank",
+        "%debug", "%%spmd\nfloat(jax.jit(jnp.sum)(x)), v",
+    )  # fmt: skip
+    page.do(0, 1)
+    page.run(2)
+    asked(page, 2, "rank 1> ipdb>", "p here + 1")
+    asked(page, 2, "rank 1> ipdb>")
+    page.until_state(
+        "s.ranks[1].status === 'paused' && s.ranks[0].status !== 'silent'", "rank 1 is paused"
+    )
+    page.page.locator("[data-status='paused']").first.wait_for()
+    if PICTURES:
+        page.command("jaxcluster:show-clusters")
+        page.page.wait_for_selector(".jxl-sidebar .jxl-rank")
+        page.page.wait_for_timeout(500)
+        page.shot(Path(PICTURES) / "lab-asking.png")
+    assert "── rank 1 asks ──" in page.output(2)
+    assert "6" in page.output(2).split()
+    asked(page, 2, "rank 1> ipdb>", "c")
+    assert page.finish(2).rstrip().endswith("28.0")
+    # The stop button leaves it on all ranks.
+    page.run(2)
+    asked(page, 2, "rank 1> ipdb>")
+    page.command("notebook:interrupt-kernel")
+    assert "was stopped on ranks 0, 1" in page.finish(2)
+    # Several take turns.
+    page.run(3)
+    asked(page, 3, "rank 0> v?", "a")
+    asked(page, 3, "rank 1> v?", "b")
+    page.finish(3)
+    # A post-mortem of the rank that has failed.
+    assert "ZeroDivisionError" in page.do(4)
+    page.run(5)
+    asked(page, 5, "rank 0> ipdb>", "p rank")
+    asked(page, 5, "rank 0> ipdb>", "q")
+    assert "----> 2 1 / rank" in plain(page.finish(5))
+    assert page.do(6) == "(28.0, 'a')\n"
