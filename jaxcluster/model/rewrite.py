@@ -200,7 +200,7 @@ class AutoMode:
     def transform(self, lines: list[str]) -> list[str]:
         if self.paused:
             return lines
-        if not (self._on or self.is_said) and self._is_kept():
+        if self.told is None and self._is_kept():
             self.restore()
         if not self.applies or stays_in_notebook(lines):
             return lines

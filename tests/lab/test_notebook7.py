@@ -41,7 +41,8 @@ def page_7(chromium: Any, notebook_7: Lab) -> Iterator[LabPage]:
 
 def test_cells_switch_and_sidebar_work(page_7: LabPage) -> None:
     page = page_7
-    page.write("seven.ipynb", [START, SETUP, "print('hello from', rank)", "%shards x"])
+    every = "%%spmd --all\nprint('hello from', rank)"
+    page.write("seven.ipynb", [START, SETUP, "print('hello from', rank)", "%shards x", every])
     page.page.goto(f"{page.lab.url}/notebooks/seven.ipynb")
     page.ready()
     at = page.page.locator
@@ -49,7 +50,17 @@ def test_cells_switch_and_sidebar_work(page_7: LabPage) -> None:
     page.wait(lambda: at(".jxl-badge[data-status=done]").count() == 2, "both ranks' badges")
     page.page.get_by_role("switch", name="SPMD").click()
     page.until_state("s.spmd", "auto mode is on")
+    at("[data-jxl-where='2 ranks']").nth(1).wait_for()  # both cells that run there say so
     assert page.do(2) == "hello from 0\n"
+    page.do(4)
+    tabs = at(".jxl-ranksOutputs")
+    tabs.get_by_role("button", name="Tabs").click()
+    tabs.get_by_role("tab", name="rank 1").click()
+    tabs.get_by_text("hello from 1").wait_for()
+    page.until(
+        "window.jaxcluster.currentPanel.content.model.getMetadata('jaxcluster')?.spmd === true",
+        "the notebook keeps the mode",
+    )
     page.command("jaxcluster:show-clusters")
     at(".jxl-sidebar .jxl-rank[data-status=idle]").nth(1).wait_for()
     page.do(3)
