@@ -16,6 +16,7 @@ from rig import (
     find_mpi,
     leaving_nothing,
     provided,
+    revive,
     start_slurm,
     start_ssh,
 )
@@ -68,5 +69,7 @@ def nothing_left_over(request: pytest.FixtureRequest) -> Iterator[None]:
     if "hosts" not in request.fixturenames:
         yield
         return
+    if "slurm" in request.fixturenames:
+        revive(request.getfixturevalue("slurm"))
     with leaving_nothing(request.getfixturevalue("hosts")):
         yield

@@ -5,7 +5,7 @@ from rig.leftovers import leaving_nothing
 from rig.mpi import Mpi, find_mpi
 from rig.notebook import HostNotebook
 from rig.provided import provided
-from rig.slurm import start_slurm
+from rig.slurm import revive, start_slurm
 from rig.ssh import start_ssh
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "find_mpi",
     "leaving_nothing",
     "provided",
+    "revive",
     "start_slurm",
     "start_ssh",
 ]

@@ -95,3 +95,19 @@ def logs(rig: Rig) -> str:
     """The last lines that Slurm's daemons have written."""
     found = [rig.folder / "log" / f"{host}.{name}.log" for host in rig.hosts for name in DAEMONS]
     return "\n".join(f"{log.name}: {log.read_text()[-600:]}" for log in found if log.exists())
+
+
+def revive(rig: Rig) -> None:
+    """Have the nodes up: one whose slurmd a cut, or a busy machine, kept from answering is down."""
+
+    def down() -> list[str]:
+        bad = ("sinfo", "--noheader", "--states=down,drain,fail", "--Node", "--format=%N")
+        return sorted(set(rig["h0"].run(*bad, check=False).stdout.split()))
+
+    def are_up() -> bool:
+        for name in (names := down()):
+            update = ("scontrol", "update", f"nodename={name}", "state=resume")
+            rig["h0"].run(*update, check=False)
+        return not names
+
+    until(are_up, "Slurm's nodes", 60)
