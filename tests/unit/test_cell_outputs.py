@@ -88,6 +88,20 @@ def test_pictures_html_and_text_each_have_their_html() -> None:
     assert "<pre>&lt;object&gt;</pre>" in found
 
 
+@pytest.mark.parametrize(
+    ("printed", "seen"),
+    [
+        ("0%\r50%\r100%\ndone\n", "100%\ndone\n"),
+        ("long line\rshort\r", "shortline"),
+        ("of Windows\r\nnext\r\n", "of Windows\nnext\n"),
+        ("plain\n", "plain\n"),
+    ],
+)
+def test_of_a_progress_bar_its_last_state_is_shown(printed: str, seen: str) -> None:
+    [group] = shown(record(printed))["groups"]
+    assert group["outputs"][0]["text"] == seen
+
+
 @pytest.mark.parametrize("many", [cell_outputs.MOST_SHOWN, 3 * cell_outputs.MOST_SHOWN])
 def test_of_a_long_output_the_beginning_and_the_end_are_shown(many: int) -> None:
     text = "".join(f"{n:08}\n" for n in range(many // 9 + 1))
