@@ -182,8 +182,17 @@ class Operations:
 
     # ------------------------------------------------------------------ texts
 
-    def _logs(self, rank: int, lines: int) -> str:
-        return cluster.current().logs(rank, lines)[-MOST_CHARS:]
+    def _logs(self, rank: int | None, lines: int) -> str:
+        running = cluster.current()
+        if rank is not None:
+            return running.logs(rank, lines)[-MOST_CHARS:]
+        each = max(20, lines // running.num_processes)
+        logged = [
+            f"[{one}] {line}"
+            for one in range(running.num_processes)
+            for line in running.logs(one, each).splitlines()
+        ]
+        return "\n".join(logged)[-MOST_CHARS:]
 
     def _stacks(self) -> str:
         return text.stacks(cluster.current().reports(launches=1))

@@ -28,9 +28,9 @@ import {
   type IServerClusters
 } from './tokens';
 import { askStart } from './widgets/startForm';
+import type { Widget } from '@lumino/widgets';
+import { LogPanel } from './widgets/logPanel';
 import { TextPanel } from './widgets/textPanel';
-
-const LOG_LINES = 500;
 
 type Args = ReadonlyPartialJSONObject;
 
@@ -291,6 +291,20 @@ export function addCommands(parts: IParts): void {
   // --------------------------------------------------------------------------------------- texts
 
   const panels = new Map<string, TextPanel>();
+  const logPanels = new Map<string, LogPanel>();
+  /** Put a panel below the notebook, beside those that are there. */
+  const addBelow = (panel: Widget): void => {
+    const open = [...panels.values(), ...logPanels.values()].find(
+      other => other !== panel && other.isAttached
+    );
+    if (!parts.lab) {
+      app.shell.add(panel, 'right'); // in Notebook 7's middle there is room for the notebook only
+    } else if (open) {
+      app.shell.add(panel, 'main', { ref: open.id, mode: 'tab-after' });
+    } else {
+      app.shell.add(panel, 'main', { ref: clusters.currentPanel?.id, mode: 'split-bottom' });
+    }
+  };
   const showText = (key: string, label: string, load: () => Promise<string>): Promise<void> => {
     const notebook = clusters.currentPanel;
     const id = `jaxcluster-${key}-${notebook?.id}`;
@@ -298,14 +312,7 @@ export function addCommands(parts: IParts): void {
     if (!panel || panel.isDisposed) {
       panel = new TextPanel(id, label, load, trans);
       panel.disposed.connect(() => panels.delete(id));
-      const [open] = panels.keys();
-      if (!parts.lab) {
-        app.shell.add(panel, 'right'); // in Notebook 7's middle there is room for the notebook only
-      } else if (open) {
-        app.shell.add(panel, 'main', { ref: open, mode: 'tab-after' });
-      } else {
-        app.shell.add(panel, 'main', { ref: notebook?.id, mode: 'split-bottom' });
-      }
+      addBelow(panel);
       panels.set(id, panel);
     }
     app.shell.activateById(id);
@@ -314,18 +321,21 @@ export function addCommands(parts: IParts): void {
 
   add(CommandIDs.logs, {
     icon: textEditorIcon,
-    label: trans.__('Show Log of a Rank…'),
-    caption: trans.__('The last lines that a rank has logged'),
-    args: { rank: { type: 'number', description: trans.__('Asked for when left out.') } },
+    label: trans.__('Show Logs'),
+    caption: trans.__('What the ranks have logged: followed, searched, by rank'),
+    args: { rank: { type: 'number', description: trans.__('All when left out.') } },
     isEnabled: hasCluster,
     execute: async args => {
       const link = linkOf(clusters);
-      const rank = (args.rank as number | undefined) ?? (await askRank(link, trans));
-      if (rank !== null) {
-        await showText(`log-${rank}`, trans.__('Log of rank %1', rank), () =>
-          link.call('logs', { rank, lines: LOG_LINES })
-        );
+      const id = `jaxcluster-logs-${clusters.currentPanel?.id}`;
+      let panel = logPanels.get(id);
+      if (!panel || panel.isDisposed) {
+        panel = new LogPanel(id, link, trans);
+        logPanels.set(id, panel);
+        addBelow(panel);
       }
+      app.shell.activateById(id);
+      panel.showRank((args.rank as number | undefined) ?? null);
     }
   });
 
@@ -389,15 +399,6 @@ function others(state: IState | null): string[] {
 /** The clusters that this notebook's cells don't run on. */
 function unused(state: IState | null): string[] {
   return (state?.clusters ?? []).filter(c => c.name !== state?.current).map(c => c.name);
-}
-
-async function askRank(link: ILink, trans: TranslationBundle): Promise<number | null> {
-  const { value } = await InputDialog.getItem({
-    title: trans.__('Show log of a rank'),
-    label: trans.__('Rank'),
-    items: (link.state?.ranks ?? []).map(({ rank }) => String(rank))
-  });
-  return value === null ? null : Number(value);
 }
 
 async function confirm(

@@ -260,8 +260,8 @@ export interface IOperations {
   strict: { args: { on: boolean }; result: null };
   /** The ranks that were interrupted. */
   interrupt: { args: Record<string, never>; result: number[] };
-  /** The last lines of a rank's log. */
-  logs: { args: { rank: number; lines: number }; result: string };
+  /** The last lines of a rank's log; of all ranks, each line with its rank, where that is null. */
+  logs: { args: { rank: number | null; lines: number }; result: string };
   stacks: { args: Record<string, never>; result: string };
   journal: { args: Record<string, never>; result: string };
   /** What one rank put out in a cell, as notebook outputs (nbformat 4). */

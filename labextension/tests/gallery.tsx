@@ -13,6 +13,7 @@ import { ReportView } from '../src/widgets/report';
 import { Sidebar } from '../src/widgets/sidebar';
 import { StartFields } from '../src/widgets/startFields';
 import { NO_OPTIONS } from '../src/widgets/startOptions';
+import { Logs } from '../src/widgets/logs';
 import type { ISamples } from '../src/widgets/resources';
 import { SpmdSwitch, StateChip, StatusItem } from '../src/widgets/toolbar';
 
@@ -223,6 +224,18 @@ const widgets: { [name: string]: () => JSX.Element } = {
   'report-death': () => report(died),
   'report-timeline': () => report({ timelines: [long, ...state.report!.timelines] }),
   'report-none': () => <ReportView report={null} trans={trans} execute={execute} has={() => false} onPlace={() => undefined} />,
+  'logs': () => (
+    <Logs
+      rank={null}
+      ranks={[0, 1]}
+      text={'[0] INFO: loading\n[0] WARNING: slow step\n[1] INFO: loading\n[1] ERROR: out of memory'}
+      failure=""
+      follow
+      trans={trans}
+      onRank={rank => execute('rank', { rank })}
+      onFollow={follow => execute('follow', { follow })}
+    />
+  ),
   'inspector': () => <FakeInspector />,
   'form': () => (
     <StartFields initial={{ ...NO_OPTIONS, numProcesses: '4', env: 'XLA_FLAGS=--a b' }} trans={trans} onChange={options => execute('options', options)} />

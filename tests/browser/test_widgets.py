@@ -330,6 +330,21 @@ def test_variables_are_sorted_and_filtered_and_one_is_looked_at_by_keyboard(widg
     assert view.locator(".jxc-tile").count() > 0
 
 
+# ------------------------------------------------------------------------------- logs
+
+
+def test_logs_are_searched_followed_and_chosen_by_rank(widgets: Any) -> None:
+    view = show(widgets, "logs")
+    text = view.locator(".jxl-text")
+    assert text.inner_text().count("\n") == 3
+    view.get_by_label("Search in the log").fill("info LOAD")
+    assert text.inner_text() == "[0] INFO: loading\n[1] INFO: loading"
+    assert "2 lines" in view.inner_text()
+    view.get_by_role("combobox", name="Rank").select_option("1")
+    view.get_by_label("Follow").click()
+    assert asked(widgets) == [["rank", {"rank": 1}], ["follow", {"follow": False}]]
+
+
 # ------------------------------------------------------------------------------- report, form
 
 
@@ -338,7 +353,7 @@ def test_a_report_says_who_waited_and_what_was_done(widgets: Any) -> None:
     text = view.inner_text()
     for part in ("rank 0 waited", "rank 1 did not", "Hint: line 2", "Back in lockstep after 0.3 s"):
         assert part in text
-    assert view.get_by_role("heading").inner_text().startswith("Hang")
+    assert view.get_by_role("heading", level=2).inner_text().startswith("Hang")
     assert widgets.get_by_role("button", name="Resync").count() == 0
     view = show(widgets, "report-open")
     assert "ranks 0, 2, 3 waited" in view.inner_text()
@@ -352,7 +367,7 @@ def test_a_report_says_who_waited_and_what_was_done(widgets: Any) -> None:
 
 def test_a_death_is_told_as_a_death(widgets: Any) -> None:
     view = show(widgets, "report-death")
-    assert view.get_by_role("heading").inner_text().startswith("Rank 2 died")
+    assert view.get_by_role("heading", level=2).inner_text().startswith("Rank 2 died")
     assert view.locator(".jxl-sides li").all_inner_texts() == ["✖rank 2 died"]
     assert "wait" not in view.locator(".jxl-sides, .jxl-lines").first.inner_text()
 

@@ -562,7 +562,7 @@ def test_a_death_is_shown(page: LabPage) -> None:
     assert "1 dead" in page.page.locator(".jxl-chip").inner_text()
     report = page.page.locator(".jxl-report")
     report.wait_for()
-    assert report.get_by_role("heading").inner_text().startswith("Rank 1 died")
+    assert report.get_by_role("heading", level=2).inner_text().startswith("Rank 1 died")
     assert "rank 1 died" in report.locator(".jxl-sides").inner_text()
     assert "wait" not in report.locator(".jxl-sides").inner_text()
     assert report.get_by_role("button", name="Restart …").count() == 1

@@ -711,6 +711,14 @@ def test_an_interrupt_that_no_cell_hears_goes_to_the_ranks(running: Running) -> 
     assert Operations(AutoMode(), Model(AutoMode())).run("interrupt", {}) == [1, 3]
 
 
+def test_logs_of_all_ranks_say_whose_each_line_is(running: Running) -> None:
+    running.logs = lambda rank, lines: f"loading\nslow {rank}"  # type: ignore[attr-defined]
+    operations = Operations(AutoMode(), Model(AutoMode()))
+    assert operations.run("logs", {"rank": 1, "lines": 5}) == "loading\nslow 1"
+    shown = operations.run("logs", {"rank": None, "lines": 5}).splitlines()
+    assert shown[:3] == ["[0] loading", "[0] slow 0", "[1] loading"]
+
+
 def test_every_operation_has_a_handler() -> None:
     missing = [op for op in protocol.OPERATIONS if not hasattr(Operations, f"_{op}")]
     assert missing == ["hello", "watch"]  # the panel's own

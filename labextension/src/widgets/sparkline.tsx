@@ -46,6 +46,7 @@ export const Sparkline = React.memo(function Sparkline(props: ISparkline): JSX.E
       width={WIDTH}
       height={HEIGHT}
       viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
+      preserveAspectRatio="none"
       aria-hidden="true"
     >
       <path d={pathOf(props)} />
