@@ -17,7 +17,7 @@ from jaxcluster import wire
 from jaxcluster.allocation.local import Allocation
 from jaxcluster.allocation.remote import HostAllocation
 from jaxcluster.allocation.turns import Turn
-from jaxcluster.cluster import delegation, events, recovery, undoing
+from jaxcluster.cluster import delegation, events, recovery, selfcheck, undoing
 from jaxcluster.cluster.names import clear_away
 from jaxcluster.cluster.prompts import Labelled, here
 from jaxcluster.cluster.resources import Meter, Sample
@@ -550,6 +550,8 @@ class Cluster:
         message = options.message
         if message is None:
             self.world.bring_code()
+        if options.prompt is not None and rewrite.may_ask(source):
+            self._meet()
         sink = Sink()
         with self._turn(chosen, options.on_notice) as seq:
             request = wire.CellRequest(
@@ -572,6 +574,19 @@ class Cluster:
         cell.on_notice, cell.prompt = options.on_notice, options.prompt
         self._background = [c for c in self._background if not c.done] + [cell]
         return cell
+
+    def _meet(self) -> None:
+        """Have CPU processes connect to each other before one of them is held by a person.
+
+        They do so in their first collective, and gloo gives up after 30 s (jaxlib 0.10.2 and 0.12).
+        Some 0.2 s, once; not while they run something.
+        """
+        world = self.world
+        if world.has_met or self.spec.platform != "cpu" or self.num_processes == 1:
+            return
+        with world.turns.quiet():
+            if all(state.state == "idle" and not state.queued for state in self.status()):
+                world.has_met = not selfcheck.verify(self.link).why
 
     @contextlib.contextmanager
     def _turn(self, ranks: Sequence[int], say: Callable[[str], None] | None) -> Iterator[Turn]:

@@ -57,6 +57,7 @@ class World:
       unreachable: the hosts that can't be reached from here and may live, and why.
       coordinator_died: how JAX's coordination service has ended; "" while it serves.
       is_strict: whether launches are checked before they are issued.
+      has_met: whether it is known that all processes are connected to each other (see ``Cluster``).
       names: the names that each rank has, as last heard; a rank that was not heard is missing.
       hosts: of the ranks, where there are several; for messages.
       started_s: how long the start took; 0 where another process has started them.
@@ -92,6 +93,7 @@ class World:
         self.coordinator_died = ""
         self.unreachable: dict[str, str] = {}
         self.is_strict = False
+        self.has_met = False
         self.names: dict[int, set[str]] = {}
         self.started_s = 0.0
         self.is_over = False

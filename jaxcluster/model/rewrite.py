@@ -15,6 +15,8 @@ OWN_MAGICS = ("%jaxcluster", "%push", "%pull", "%shards", "%load_ext", "%unload_
 
 DEEP_CHARS = 500  # a cell that is shorter can't be too deep for the compiler
 
+_ASKS = re.compile(r"\b(breakpoint|set_trace|input|getpass)\s*\(")
+
 # Cell magics whose body is Python that runs in the cell's namespace.
 PYTHON_MAGIC = re.compile(r"\s*%%(time|timeit|capture|prun)\b[^\n]*\n")
 
@@ -130,6 +132,11 @@ def loose_timeit(source: str) -> bool:
         re.match(r"\s*%%?timeit\b", line) and not re.search(r"\s-n\s*\d", line)
         for line in source.splitlines()
     )
+
+
+def may_ask(source: str) -> bool:
+    """Whether a cell's own text may ask its user: by ``input()``, or in a debugger."""
+    return _ASKS.search(source) is not None
 
 
 def ask_for_help(lines: list[str]) -> list[str]:

@@ -215,3 +215,17 @@ def test_long_cells_are_fine(shell: InteractiveShell) -> None:
 )
 def test_empty_first_lines_are_counted_by_the_ranks_too(source: str, sent: str) -> None:
     assert rewrite.with_all_lines(source) == sent
+
+
+@pytest.mark.parametrize(
+    ("source", "asks"),
+    [
+        ("breakpoint()", True),
+        ("import pdb; pdb.set_trace()", True),
+        ("v = input ('v? ')", True),
+        ("inputs = f(raw_input)", False),
+        ("x.sum()", False),
+    ],
+)
+def test_a_cell_that_may_ask_is_known_by_its_text(source: str, asks: bool) -> None:
+    assert rewrite.may_ask(source) is asks
