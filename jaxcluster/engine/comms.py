@@ -111,20 +111,34 @@ class Comms:
         self, this: Any, kind: str, data: Any, metadata: Any, buffers: Any, keys: dict[str, Any]
     ) -> bool:
         """Whether a message was ours to send."""
-        id = this.comm_id
         frames = [memoryview(b).tobytes() for b in buffers or ()]
+        ours, ended = self._pass_on(this.comm_id, kind, data, metadata, frames, keys)
+        for captured in ended:  # without the lock: it may call what observes the widget
+            captured.end()
+        return ours
+
+    def _pass_on(
+        self,
+        id: str,
+        kind: str,
+        data: Any,
+        metadata: Any,
+        frames: Sequence[bytes],
+        keys: dict[str, Any],
+    ) -> tuple[bool, list[Captured]]:
+        """Whether a message is ours, and what of an ``Output`` ends with it."""
         ended: list[Captured] = []
         with self._lock:
             opened = self._opened.get(id)
             if opened is None:
                 home = None if kind != "comm_open" or self._is_client() else self._runner.home()
                 if home is None:
-                    return kind != "comm_open" and not self._is_client()
+                    return False, []
                 opened = self._open(id, home, data, metadata, frames, keys)
             elif kind == "comm_close":
                 ended = self._forget(id)
             elif opened.captured is not None and opened.captured.is_told:
-                return True  # it has just been told: its echo
+                return True, []  # it has just been told: its echo
             elif kind == "comm_msg":
                 if opened.captured is not None:
                     ended, is_heard = self._capture(opened.captured, data)
@@ -142,9 +156,7 @@ class Comms:
                     **keys,
                 }
                 self._push(opened.home, body, frames)
-        for captured in ended:  # without the lock: it may call what observes the widget
-            captured.end()
-        return True
+        return True, ended
 
     def _open(
         self,
@@ -354,6 +366,7 @@ def say(handle: Callable[..., None], *told: Any) -> None:
 
 
 usercode.RUNS.add(say.__code__)
+usercode.WHOLE.update({Comms._pass_on.__code__, Comms._divert.__code__})
 
 
 def _raw(buffers: Sequence[Any]) -> list[bytes]:

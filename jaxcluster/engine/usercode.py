@@ -40,7 +40,7 @@ def is_inside(frame: FrameType | None) -> bool | None:
     """
     innermost, is_run = frame, False
     while frame is not None:
-        if frame.f_code in _WHOLE:
+        if frame.f_code in WHOLE:
             return False
         if frame.f_code in _WAYS_IN:
             return True if is_run else None if frame is not innermost else False
@@ -53,7 +53,8 @@ def is_inside(frame: FrameType | None) -> bool | None:
 # adds what passes on to a widget what was done to it.
 RUNS: set[CodeType] = {InteractiveShell.run_code.__code__}
 _WAYS_IN: set[CodeType] = {call.__code__, wait_for.__code__}
-_WHOLE: set[CodeType] = {
+# What holds a lock of ours; ``comms`` adds its own.
+WHOLE: set[CodeType] = {
     ControlChannel.post.__code__,
     ControlChannel._stream_text.__code__,
     run_errands.__code__,  # what it raises is lost: C has called it

@@ -288,11 +288,16 @@ def test_a_page_that_is_loaded_again_gets_the_models_of_ranks(page: Page) -> Non
 
 def test_stop_ends_an_observer(page: Page) -> None:
     made = page.notebook.ok(
-        "%%spmd\nbutton = W.Button()\nbutton.on_click(lambda b: (print('in'), time.sleep(600)))\n"
+        "%%spmd\n"
+        "button = W.Button()\n"
+        "@button.on_click\n"
+        "def wait(_):\n"
+        "    print('in', float(jnp.sum(x)))\n"  # all ranks are in it
+        "    time.sleep(600)\n"
         "button"
     )
     page.click(page.shown(made)[0])
-    page.notebook.until(lambda: "in\n" in made.stdout, "the observer to begin")
+    page.notebook.until(lambda: "in 28.0" in made.stdout, "the observer to begin")
     stopped = page.notebook.ok("%jaxcluster interrupt")
     assert "Interrupted ranks 0, 1" in stopped.text
     page.notebook.until(lambda: "was stopped" in made.text, "that it was stopped")

@@ -193,10 +193,10 @@ def test_no_interrupt_leaves_the_control_channels_lock_behind(
     def post() -> None:
         run_code(runner, 2)
 
-    monkeypatch.setattr(usercode, "_WHOLE", usercode._WHOLE | {post.__code__})
+    monkeypatch.setattr(usercode, "WHOLE", usercode.WHOLE | {post.__code__})
     usercode.call(post)
     assert running.unheard
-    assert {ControlChannel.post.__code__, ControlChannel._stream_text.__code__} <= usercode._WHOLE
+    assert {ControlChannel.post.__code__, ControlChannel._stream_text.__code__} <= usercode.WHOLE
 
 
 def test_the_rendering_of_an_error_is_not_broken_off_for_a_while(
