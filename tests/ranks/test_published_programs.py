@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,18 @@ def test_an_absl_program_runs_as_it_is_and_again(
         assert [record.stdout(rank) for rank in range(4)] == [
             f"{steps} ['left'] {rank}\n" for rank in range(4)
         ]
+
+
+# --------------------------------------------------------------------------- how-tos
+
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
+
+
+@pytest.mark.parametrize("page", ["train.md", "shard.md"])
+def test_the_cells_of_a_how_to_run(cluster: jaxcluster.Cluster, page: str) -> None:
+    codes = re.findall(r"```python\n%%spmd\n(.*?)```", (HOW_TO / page).read_text(), re.S)
+    assert codes
+    for code in codes:
+        if "%run" not in code:  # of a script of the reader's
+            cluster.run(code, show=False)
+            assert cluster.last is not None and cluster.last.ok
