@@ -1,0 +1,220 @@
+"""Published programs of the ecosystem in cells: a suite of its own, which installs what it needs.
+
+``bash tests/run.sh tests/published``. It is not among the checks: it takes minutes, and depends on
+what others publish. Where packages or sources can't be had, it skips and says so.
+JAXCLUSTER_PUBLISHED names a folder with sources (``OWNER+REPOSITORY/PATH``), and
+JAXCLUSTER_PUBLISHED_PACKAGES a folder of packages, for machines without a network.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import urllib.request
+import venv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from helpers import Home
+
+import jaxcluster
+
+pytestmark = pytest.mark.timeout(900)
+
+PACKAGES = ("equinox", "flax", "netket", "optax", "orbax-checkpoint")
+GEMMA = (
+    "helpers", "layers", "modules", "params", "positional_embeddings", "sow_lib", "transformer",
+    "transformer_cfg",
+)  # fmt: skip
+Source = Callable[[str, str], str]
+
+
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with the packages, beside those of this environment."""
+    if given := os.environ.get("JAXCLUSTER_PUBLISHED_PACKAGES"):
+        return given
+    folder = tmp_path_factory.mktemp("packages")
+    venv.create(folder, with_pip=True)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    site = folder / "lib" / version / "site-packages"
+    (site / "ours.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    install = [str(folder / "bin" / "pip"), "install", "-q", *PACKAGES]
+    made = subprocess.run(install, check=False, capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip(f"they can't be installed here: {made.stderr.strip().splitlines()[-1:]}")
+    return str(site)
+
+
+@pytest.fixture(scope="session")
+def ranks(packages: str) -> Iterator[jaxcluster.Cluster]:
+    home = Home.make()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in home.variables.items():
+            patch.setenv(name, value)
+        paths = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), packages]))
+        env = {"PYTHONPATH": paths, "NETKET_EXPERIMENTAL_SHARDING": "1"}
+        with jaxcluster.start(2, devices_per_process=2, env=env, timeout_s=180) as running:
+            yield running
+    home.remove()
+
+
+@pytest.fixture(scope="session")
+def source() -> Source:
+    """Reads a file of a repository on GitHub."""
+
+    def read(repository: str, path: str) -> str:
+        if given := os.environ.get("JAXCLUSTER_PUBLISHED"):
+            return (Path(given) / repository.replace("/", "+") / path).read_text()
+        url = f"https://raw.githubusercontent.com/{repository}/HEAD/{path}"
+        try:
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                return str(answer.read().decode())
+        except OSError as error:
+            pytest.skip(f"{url} can't be read: {error}")
+
+    return read
+
+
+def same_on_all(ranks: jaxcluster.Cluster, code: str) -> str:
+    """What all ranks have printed, which must be the same."""
+    record = ranks.run(code, show=False)
+    texts = {record.stdout(rank) for rank in record.ranks}
+    assert len(texts) == 1
+    return texts.pop()
+
+
+GEMMA_STEPS = """
+import jax, jax.numpy as jnp, numpy as np, optax
+from flax import nnx
+from transformer import Transformer, make_causal_attn_mask
+from transformer_cfg import ShardingConfig, TransformerConfig
+mesh = jax.make_mesh((jax.device_count(), 1), ("fsdp", "tensor"))
+config = TransformerConfig.from_dict(
+    num_layers=2, num_embed=64, embed_dim=32, hidden_dim=64, num_heads=4, head_dim=16,
+    num_kv_heads=1, use_post_attn_norm=False, use_post_ffw_norm=False, attention_types=(1, 1),
+    final_logit_softcap=None, dtype=jnp.float32,
+    shd_config=ShardingConfig.fsdp_tp_sharding(
+        fsdp_axis_name="fsdp", tensor_parallel_axis_name="tensor"
+    ),
+)
+data = jax.sharding.NamedSharding(mesh, jax.P("fsdp"))
+tokens = np.random.default_rng(0).integers(1, 64, (8, 17)).astype("int32")
+batch = jax.make_array_from_callback(tokens.shape, data, lambda index: tokens[index])
+with jax.set_mesh(mesh):
+    model = Transformer(config, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.adamw(1e-2), wrt=nnx.Param)
+
+    @nnx.jit
+    def step(model, optimizer, batch):
+        inputs, targets = batch[:, :-1], batch[:, 1:]
+
+        def loss_of(model):
+            mask = make_causal_attn_mask(inputs > 0)
+            positions = jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape)
+            positions = jax.sharding.reshard(positions, jax.P("fsdp"))
+            logits, _ = model(inputs, positions, None, mask)
+            one_hot = jax.nn.one_hot(targets, 64, dtype=jnp.float32)
+            return -jnp.mean(jnp.sum(one_hot * jax.nn.log_softmax(logits), -1))
+
+        loss, grads = nnx.value_and_grad(loss_of)(model)
+        optimizer.update(model, grads)
+        return loss
+
+    losses = [float(step(model, optimizer, batch)) for _ in range(4)]
+assert losses[-1] < losses[0]
+print(losses)
+"""
+
+
+def test_flaxs_gemma_trains_with_a_small_configuration(
+    ranks: jaxcluster.Cluster, source: Source, tmp_path: Path
+) -> None:
+    for name in GEMMA:
+        (tmp_path / f"{name}.py").write_text(source("google/flax", f"examples/gemma/{name}.py"))
+    ranks.run(f"import sys; sys.path.insert(0, {str(tmp_path)!r})", show=False)
+    assert same_on_all(ranks, GEMMA_STEPS)
+
+
+NETKET = """
+import netket as nk
+graph, hilbert = nk.graph.Chain(8), nk.hilbert.Spin(0.5, N=8)
+hamiltonian = nk.operator.IsingJax(hilbert, graph, h=1.0)
+sampler = nk.sampler.MetropolisLocal(hilbert, n_chains=16)
+state = nk.vqs.MCState(sampler, nk.models.RBM(alpha=1), n_samples=256, seed=1)
+driver = nk.driver.VMC(hamiltonian, nk.optimizer.Sgd(0.05), variational_state=state)
+driver.run(3, show_progress=False, out=None)
+print(state.samples.is_fully_addressable, float(state.expect(hamiltonian).mean.real))
+"""
+
+
+def test_netket_minimizes_an_energy_with_samples_on_all_processes(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    """As its multi-process example, without what process 0 alone launches there."""
+    shown = same_on_all(ranks, NETKET)
+    assert shown.startswith("False ") and float(shown.split()[1]) < 0
+
+
+ORBAX = """
+import jax, numpy as np, orbax.checkpoint as ocp, pathlib
+sharding = jax.NamedSharding(jax.make_mesh((jax.device_count(),), ("x",)), jax.P("x"))
+values = np.arange(64, dtype="float32").reshape(16, 4)
+state = {"w": jax.make_array_from_callback((16, 4), sharding, lambda ix: values[ix]), "step": 3}
+folder = pathlib.Path(FOLDER)
+with ocp.StandardCheckpointer() as checkpointer:
+    checkpointer.save(folder / "one", state)
+    checkpointer.wait_until_finished()
+    back = checkpointer.restore(folder / "one", state)
+for one, other in zip(back["w"].addressable_shards, state["w"].addressable_shards):
+    assert np.array_equal(one.data, other.data)
+with ocp.CheckpointManager(
+    folder / "many", options=ocp.CheckpointManagerOptions(max_to_keep=2)
+) as manager:
+    for step in range(3):
+        manager.save(step, args=ocp.args.StandardSave(state))
+    manager.wait_until_finished()
+    print(back["step"], manager.all_steps())
+"""
+
+
+def test_orbax_saves_and_restores_as_its_guide_does(
+    ranks: jaxcluster.Cluster, tmp_path: Path
+) -> None:
+    ranks.run(f"FOLDER = {str(tmp_path)!r}", show=False)
+    assert same_on_all(ranks, ORBAX) == "3 [1, 2]\n"
+
+
+EQUINOX = """
+import equinox as eqx, jax, jax.numpy as jnp, numpy as np, optax
+auto = jax.sharding.AxisType.Auto
+mesh = jax.make_mesh((jax.device_count(),), ("batch",), axis_types=(auto,))
+data, replicated = jax.NamedSharding(mesh, jax.P("batch")), jax.NamedSharding(mesh, jax.P())
+model = eqx.nn.MLP(2, 1, 16, 2, key=jax.random.key(0))
+optim = optax.adam(3e-3)
+opt_state = optim.init(eqx.filter(model, eqx.is_inexact_array))
+
+@eqx.filter_jit(donate="all")
+def train_step(model, opt_state, x, y):
+    model, opt_state = eqx.filter_shard((model, opt_state), replicated)
+    x, y = eqx.filter_shard((x, y), data)
+    loss_of = lambda model: jnp.mean((jax.vmap(model)(x) - y) ** 2)
+    loss, grads = eqx.filter_value_and_grad(loss_of)(model)
+    updates, opt_state = optim.update(grads, opt_state)
+    return *eqx.filter_shard((eqx.apply_updates(model, updates), opt_state), replicated), loss
+
+model = eqx.filter_shard(model, replicated)
+draw = np.random.default_rng(0)
+for _ in range(3):
+    rows = draw.normal(size=(32, 2)).astype("float32")
+    x = jax.make_array_from_callback(rows.shape, data, lambda index: rows[index])
+    model, opt_state, loss = train_step(model, opt_state, x, x[:, :1] * 2)
+print(float(loss))
+"""
+
+
+def test_equinoxs_guide_to_parallel_training_runs(ranks: jaxcluster.Cluster) -> None:
+    assert float(same_on_all(ranks, EQUINOX)) > 0
