@@ -38,6 +38,7 @@ from jaxcluster.engine.clientcode import ClientCode, RankKernel
 from jaxcluster.engine.comms import Comms
 from jaxcluster.engine.control import ControlChannel, Request, StopJobs
 from jaxcluster.engine.journal import Journal
+from jaxcluster.engine.lab_debugger import RankDebugger
 from jaxcluster.engine.private import coordination
 from jaxcluster.engine.resources import own_gpus, resources
 from jaxcluster.engine.selfcheck import SelfCheck
@@ -157,6 +158,7 @@ class Rank:
         handle("replay", "main", lambda request: replay.on_replay(self.journal, request))
         handle("snapshot", "side", self._snapshot)
         handle("restore", "main", self._restore)
+        RankDebugger(self.runner, self.control)
         handle("undo_look", "side", lambda request: undo.on_look(self.runner.undo, request.body))
         handle("undo", "side", self._undo)
         handle("undo_limit", "side", lambda request: undo.on_limit(self.runner.undo, request.body))

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from jaxcluster import wire
 from jaxcluster.engine import debugging, failures, log, tracebacks, usercode
@@ -41,6 +41,14 @@ CELL_DIRECTORY = "/tmp/ipykernel_jaxcluster"
 
 HOLD_S = 2.0  # that a cell waits for the one before it, which another notebook has sent
 HOLD_NEW_S = 0.1  # on a rank that has run no cell: it may have taken the place of one that had
+
+
+class Debugger(Protocol):
+    """What may stop a cell, and must know of its course: a ``lab_debugger.RankDebugger``."""
+
+    def on_new_cell(self, name: str) -> None: ...
+    def let_go(self) -> None: ...
+    def end_of_cell(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -118,6 +126,7 @@ class CellRunner:
         self.paused = Paused(self._tell_paused)
         self.asking = Asking(self)
         self.last_error: BaseException | None = None
+        self.debugger: Debugger | None = None
         self.cell_numbers = journal.cell_numbers
         self.main_thread_id = threading.main_thread().ident or 0
         self._pid = os.getpid()
@@ -181,6 +190,8 @@ class CellRunner:
         ).hexdigest()
         name = f"{CELL_DIRECTORY}/{number}-{digest}.py"
         self.cell_numbers[name] = number
+        if self.debugger is not None:
+            self.debugger.on_new_cell(name)
         return name
 
     # ------------------------------------------------------------------ running
@@ -278,6 +289,8 @@ class CellRunner:
         await self._execute(running)
         running.has_left = running.over = True
         self.asking.end()
+        if self.debugger is not None:
+            self.debugger.end_of_cell()
         self.paused.end_all()
         debugging.end()
         if self.is_child():
@@ -502,6 +515,8 @@ class CellRunner:
             return "left"
         running.interrupted = True
         self.asking.stop()
+        if self.debugger is not None:
+            self.debugger.let_go()
         if running.task is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(running.task.cancel)
         signal.pthread_kill(self.main_thread_id, signal.SIGINT)
@@ -529,6 +544,9 @@ class CellRunner:
         if is_inside and not is_rendering:
             running.interrupted = True
             running.unheard_since = 0.0
+            if usercode.is_debugged(frame):  # the debugger keeps it to itself
+                running.unheard = True
+                self.signal_again(functools.partial(self._is_to_be_raised, running))
             raise KeyboardInterrupt
         if running.task is None or is_rendering:
             running.unheard = True
@@ -567,6 +585,8 @@ class CellRunner:
         if self.current is not running or not (self.journal.interrupted or running.unheard):
             return False
         self.journal.interrupted = running.unheard = False
+        if self.debugger is not None:
+            self.debugger.let_go()
         return True
 
     def in_a_cell(self, frame: FrameType | None) -> bool:

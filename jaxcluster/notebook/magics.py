@@ -32,6 +32,7 @@ from jaxcluster.model.outputs import CellRecord
 from jaxcluster.notebook import debugging
 from jaxcluster.notebook.completion import Completion
 from jaxcluster.notebook.elsewhere import Elsewhere, point_to_push
+from jaxcluster.notebook.lab_debugger import Debugger
 from jaxcluster.panel import Panel
 from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks, parse_ranks
@@ -119,6 +120,7 @@ class JaxClusterMagics(Magics):
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
         self.auto = rewrite.AutoMode(self._is_kept, lambda: bool(cluster.connected()), events.tell)
+        self.debugger: Debugger | None = None
 
     @property
     def rich(self) -> bool:
@@ -456,6 +458,8 @@ class JaxClusterMagics(Magics):
     def _run_cell(
         self, running: cluster.Cluster, source: str, ranks: list[int] | None, options: Any
     ) -> None:
+        if self.debugger is not None:
+            self.debugger.before_cell(running.world)
         relay = relay_of(running, self.shell)
         if relay is not None:
             relay.expect()
@@ -621,6 +625,8 @@ def load(ipython: Any) -> None:
     panel = Panel(ipython, magics.auto) if magics.rich else None
     if panel is not None:
         panel.install()
+        magics.debugger = Debugger(ipython)
+        magics.debugger.install()
     _loaded[id(ipython)] = (magics, completion, elsewhere, debug, panel)
 
 
@@ -642,6 +648,8 @@ def unload(ipython: Any) -> None:
     magics, completion, elsewhere, debug, panel = _loaded.pop(id(ipython))
     elsewhere.uninstall()
     debug.uninstall()
+    if magics.debugger is not None:
+        magics.debugger.uninstall()
     for transform in (magics.auto.transform, rewrite.ask_for_help):
         ipython.input_transformers_cleanup.remove(transform)
     completion.uninstall()
