@@ -17,7 +17,7 @@ from jaxcluster import wire
 from jaxcluster.allocation.local import Allocation
 from jaxcluster.allocation.remote import HostAllocation
 from jaxcluster.allocation.turns import Turn
-from jaxcluster.cluster import delegation, events, recovery, selfcheck, undoing
+from jaxcluster.cluster import delegation, events, recovery, selfcheck, stopbutton, undoing
 from jaxcluster.cluster.names import clear_away
 from jaxcluster.cluster.prompts import Labelled, here
 from jaxcluster.cluster.resources import Meter, Sample
@@ -529,12 +529,17 @@ class Cluster:
         return self._submit(source, options)
 
     def _submit(self, source: str, options: CellOptions) -> RunningCell:
-        with self._changing:
-            cell = self._send(source, options)
-        events.tell(cell)
+        with contextlib.ExitStack() as on_its_way:
+            with self._changing:
+                cell, pressed = self._send(source, options, on_its_way)
+            events.tell(cell)
+        if pressed:
+            cell.stop()
         return cell
 
-    def _send(self, source: str, options: CellOptions) -> RunningCell:
+    def _send(
+        self, source: str, options: CellOptions, on_its_way: contextlib.ExitStack
+    ) -> tuple[RunningCell, list[None]]:
         self._check_open()
         if options.timeout_s is not None:
             check_seconds("A cell's time limit", options.timeout_s, "%%spmd --timeout 60")
@@ -566,6 +571,7 @@ class Cluster:
             )
             each = {r: dataclasses.replace(request, after=seq.after[r]) for r in chosen}
             op = "cell" if message is None else "message"
+            pressed = on_its_way.enter_context(stopbutton.held())
             ids = self.link.request_each(each, op, options.buffers, sink=sink)
         record = CellRecord(seq, request.execution_count, source, chosen, cell_id=cell_id)
         if message is None and not options.post_mortem:
@@ -573,7 +579,7 @@ class Cluster:
         cell = RunningCell(self, record, sink, ids, options.timeout_s, options.on_output)
         cell.on_notice, cell.prompt = options.on_notice, options.prompt
         self._background = [c for c in self._background if not c.done] + [cell]
-        return cell
+        return cell, pressed
 
     def _meet(self) -> None:
         """Have CPU processes connect to each other before one of them is held by a person.

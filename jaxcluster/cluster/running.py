@@ -239,10 +239,12 @@ class RunningCell:
             return
         try:
             while not self._watch.finished:
-                # Wherever the stop button hits, the ranks are told, and waited for.
+                # Wherever the stop button hits, the ranks are told, and waited for: the inner loop
+                # is for the jump back to its beginning, where Python looks for signals.
                 try:
-                    self._feed(self._next())
-                    self._talk.step(time.monotonic(), self._watch.open_ranks)
+                    while not self._watch.finished:
+                        self._feed(self._next())
+                        self._talk.step(time.monotonic(), self._watch.open_ranks)
                 except KeyboardInterrupt:
                     self._feed(health.StopPressed())
         finally:

@@ -477,16 +477,23 @@ class JaxClusterMagics(Magics):
             cell_id=self._cell_id(),
             prompt=None if options.background else display.prompt,
         )
-        if relay is not None:
-            relay.begin(submitted.record)
         if options.background:
+            if relay is not None:
+                relay.begin(submitted.record)
             submitted.on_notice = None
             self._run_in_background(submitted, options.out)
             return
-        if options.out is not None:
-            self.shell.user_ns[options.out] = submitted.record
         try:
             try:
+                if relay is not None:
+                    relay.begin(submitted.record)
+                if options.out is not None:
+                    self.shell.user_ns[options.out] = submitted.record
+                record = submitted.wait()
+            except KeyboardInterrupt:
+                if submitted.done:
+                    raise
+                submitted.stop()  # it was pressed before the wait
                 record = submitted.wait()
             finally:
                 display.close()

