@@ -109,6 +109,15 @@ class Session:
         body = answer.get("body")
         return body if isinstance(body, dict) else {}
 
+    def stop_here(self) -> None:
+        """Stop the thread that calls it at the next line that is to be seen."""
+        self._pydevd.settrace(
+            suspend=True,
+            trace_only_current_thread=True,
+            patch_multiprocessing=False,
+            notify_stdin=False,
+        )
+
     # ------------------------------------------------------------------ its thread
 
     def _serve(self, started: queue.SimpleQueue[BaseException | None]) -> None:

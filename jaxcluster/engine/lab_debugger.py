@@ -215,6 +215,13 @@ class RankDebugger:
         if self._main in self._stopped:
             self._go_on(self._main)
 
+    def stop_here(self) -> bool:
+        """Stop this thread at the next line of the user's. False where the debugger is off."""
+        if (session := self._session) is None:
+            return False
+        session.stop_here()
+        return True
+
     def end_of_cell(self) -> None:
         """A step that was to end after the cell's last line would end in the next cell."""
         if self._session is not None:
