@@ -178,6 +178,27 @@ def test_calls_variables_and_console_follow_the_chosen_rank(debugged: Debugged) 
     assert debugged.ok("%%spmd --all\nprint(globals().get('kept'))").text.count("101") == 1
 
 
+def test_the_notebooks_own_cells_stay_debuggable(debugged: Debugged) -> None:
+    code = "import jaxcluster\na = 1\nb = a + 1\nprint(b)"
+    debugged.break_at(code, 3)
+    cell = debugged.begin(code)
+    debugged.until(lambda: debugged.body("debugInfo")["stoppedThreads"], "a stop")
+    calls = debugged.calls()
+    assert [f"{call['name']}:{call['line']}" for call in calls] == ["<module>:3"]
+    assert debugged.variables(calls[0])["a"] == "1"
+    states = debugged.body(
+        "evaluate",
+        expression="[s.state for s in jaxcluster.current().status()]",
+        frameId=calls[0]["id"],
+        context="repl",
+    )
+    assert states["result"] == "['idle', 'idle']"  # what answers for the ranks is not stopped
+    debugged.move("next")
+    debugged.until(lambda: [c["line"] for c in debugged.calls()] == [4], "the next line")
+    debugged.move("continue")
+    assert debugged.wait(cell).text == "2\n"
+
+
 def test_steps_act_on_all_stopped_ranks(debugged: Debugged) -> None:
     code = "%%spmd\ndef g(n):\n    k = n + 1\n    return k\na = 1\nb = g(a)\nc = 2"
     debugged.break_at(code, 5)
@@ -296,27 +317,6 @@ def test_a_process_that_a_cell_forks_is_not_stopped(debugged: Debugged) -> None:
     )
     debugged.break_at(code, 3)
     assert debugged.ok(code).stdout == "7\n"  # JAX and Python warn of forks
-
-
-def test_the_notebooks_own_cells_stay_debuggable(debugged: Debugged) -> None:
-    code = "import jaxcluster\na = 1\nb = a + 1\nprint(b)"
-    debugged.break_at(code, 3)
-    cell = debugged.begin(code)
-    debugged.until(lambda: debugged.body("debugInfo")["stoppedThreads"], "a stop")
-    calls = debugged.calls()
-    assert [f"{call['name']}:{call['line']}" for call in calls] == ["<module>:3"]
-    assert debugged.variables(calls[0])["a"] == "1"
-    states = debugged.body(
-        "evaluate",
-        expression="[s.state for s in jaxcluster.current().status()]",
-        frameId=calls[0]["id"],
-        context="repl",
-    )
-    assert states["result"] == "['idle', 'idle']"  # what answers for the ranks is not stopped
-    debugged.move("next")
-    debugged.until(lambda: [c["line"] for c in debugged.calls()] == [4], "the next line")
-    debugged.move("continue")
-    assert debugged.wait(cell).text == "2\n"
 
 
 def test_cells_of_auto_mode_and_ranks_that_come_later(notebook: Debugged) -> None:
