@@ -556,7 +556,7 @@ class Cluster:
         if message is None:
             self.world.bring_code()
         if options.prompt is not None and rewrite.may_ask(source):
-            self._meet()
+            self.meet()
         sink = Sink()
         with self._turn(chosen, options.on_notice) as seq:
             request = wire.CellRequest(
@@ -581,7 +581,7 @@ class Cluster:
         self._background = [c for c in self._background if not c.done] + [cell]
         return cell, pressed
 
-    def _meet(self) -> None:
+    def meet(self) -> None:
         """Have CPU processes connect to each other before one of them is held by a person.
 
         They do so in their first collective, and gloo gives up after 30 s (jaxlib 0.10.2 and 0.12).

@@ -88,10 +88,12 @@ class Debugger:
 
     # ------------------------------------------------------------------ before cells
 
-    def before_cell(self, world: World) -> None:
+    def before_cell(self, running: cluster.Cluster) -> None:
         """Ranks that are new since the debugger was switched on get theirs."""
         if not self._is_attached:
             return
+        running.meet()
+        world = running.world
         if self.ranks.world is not world:
             self._attach_ranks(world)
         if (unreached := self.ranks.unreached) and not self._has_said:

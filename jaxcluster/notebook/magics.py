@@ -459,7 +459,7 @@ class JaxClusterMagics(Magics):
         self, running: cluster.Cluster, source: str, ranks: list[int] | None, options: Any
     ) -> None:
         if self.debugger is not None:
-            self.debugger.before_cell(running.world)
+            self.debugger.before_cell(running)
         relay = relay_of(running, self.shell)
         if relay is not None:
             relay.expect()
