@@ -639,20 +639,29 @@ def test_what_ranks_use_is_shown_and_an_idle_kernel_looks_idle(page: LabPage) ->
     page.wait(lambda: "% CPU" in row.inner_text(), "its share of a processor")
     assert row.locator(".jxl-spark").count() == 2
     count = "window.jaxcluster.current.resources.get(0).cpu.length"
-    # More samples come, and the server does not take them for a use of the kernel.
-    page.wait(lambda: page.lab.api("kernels")[0]["execution_state"] == "idle", "it is idle")
-    (before,) = [k["last_activity"] for k in page.lab.api("kernels")]
-    many = int(page.page.evaluate(count)) + 3
-    page.until(f"{count} >= {many}", "three more samples")
-    (after,) = [k["last_activity"] for k in page.lab.api("kernels")]
-    assert after == before
+
+    def samples() -> int:
+        return int(page.page.evaluate(count))
+
+    def is_idle_while_samples_come() -> bool:
+        (before,) = [k["last_activity"] for k in page.lab.api("kernels")]
+        many = samples() + 3
+        page.until(f"{count} >= {many}", "three more samples")
+        (after,) = [k["last_activity"] for k in page.lab.api("kernels")]
+        return bool(after == before)
+
+    # The server does not take them for a use of the kernel, as it would any other message.
+    page.wait(is_idle_while_samples_come, "samples come and it looks idle")
     # What nobody looks at is not sent.
     page.command("application:toggle-right-area")
     sidebar.wait_for(state="hidden")
-    page.page.wait_for_timeout(500)
-    few = page.page.evaluate(count)
-    page.page.wait_for_timeout(5000)
-    assert page.page.evaluate(count) <= few + 1
+
+    def have_ended() -> bool:
+        few = samples()
+        page.page.wait_for_timeout(5000)
+        return samples() == few
+
+    page.wait(have_ended, "no more samples come")
     # The menu has what can be done now.
     show_sidebar(page)
     sidebar.get_by_role("button", name="More actions").click()
