@@ -154,7 +154,7 @@ def test_without_node_all_but_the_extension_is_installed(
     assert "all else is there" in said
     [wheel] = (tmp_path / "out").iterdir()
     assert shared(wheel) == []
-    assert "jaxcluster/magics.py" in zipfile.ZipFile(wheel).namelist()
+    assert "jaxcluster/notebook/magics.py" in zipfile.ZipFile(wheel).namelist()
 
 
 def test_a_release_without_node_fails(checkout: Path, tmp_path: Path, nodeless: str) -> None:
@@ -223,10 +223,9 @@ def test_the_oldest_lab_that_it_is_for_is_said_once() -> None:
     shared = package["jupyterlab"]["sharedPackages"]
     for name, wanted in shared.items():
         assert wanted["requiredVersion"] == package["dependencies"][name]
-    types = {"@jupyterlab/nbformat", "@jupyterlab/rendermime-interfaces"}
-    assert set(shared) | types == {
-        n for n in package["dependencies"] if n.startswith("@jupyterlab/")
-    }
+    types = {f"@jupyterlab/{n}" for n in ("codemirror", "nbformat", "rendermime-interfaces")}
+    labs = {n for n in package["dependencies"] if n.startswith(("@jupyterlab/", "@codemirror/"))}
+    assert set(shared) | types == labs
 
 
 def test_both_packages_have_one_version() -> None:
