@@ -80,7 +80,7 @@ class Debugger:
         """In the notebook a cell of the ranks is one line, which sends it: none to stop at."""
         name = str(self._code_name(raw_code, transformed_code, number))
         if self._is_attached and sys.version_info < (3, 12) and sys.gettrace() is None:
-            # An interrupt that is raised in a trace function ends it: the next cell begins anew.
+            # An interrupt that is raised in a trace function ends it: the next cell sets it again.
             sys.modules["debugpy"].trace_this_thread(True)
         if self._is_attached and transformed_code.startswith("get_ipython().run_cell_magic('spmd'"):
             return f"<{name}>"

@@ -257,6 +257,7 @@ OWN_WALKS = {
     "cells.py",
     "usercode.py",
     "clientcode.py",
+    "debugging.py",
     "interlude.py",
     "inspection.py",
     "journal.py",
@@ -272,7 +273,7 @@ FORBIDDEN = {
 
 
 def test_no_other_module_of_a_rank_looks_at_the_frames_of_threads() -> None:
-    for path in Path(jaxcluster.engine.__path__[0]).glob("*.py"):
+    for path in Path(jaxcluster.engine.__path__[0]).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             name = getattr(node, "attr", None) or getattr(node, "name", None)
             where = f"{path.name}:{getattr(node, 'lineno', 0)}"
