@@ -139,8 +139,18 @@ def test_top_level_await_works(cluster: jaxcluster.Cluster) -> None:
     assert record.result(3) == {"text/plain": "3"}
 
 
-def test_input_says_what_to_do_instead(cluster: jaxcluster.Cluster) -> None:
-    with pytest.raises(CellFailed, match="then %push the answer"):
+def test_input_is_put_where_the_script_reads_its_own(
+    cluster: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda prompt: asked.append(prompt) or prompt[:6])
+    record = cluster.run("print(input('name? '))", show=False)
+    assert sorted(asked) == [f"rank {rank}> name? " for rank in range(4)]
+    assert stdouts(record) == [f"rank {rank}\n" for rank in range(4)]
+
+
+def test_input_that_nobody_can_answer_is_an_error(cluster: jaxcluster.Cluster) -> None:
+    with pytest.raises(CellFailed, match=r"input\(\) on rank 0: "):  # pytest has taken stdin away
         cluster.run("input('name? ')")
 
 
