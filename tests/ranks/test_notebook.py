@@ -733,7 +733,7 @@ def test_stop_all_stops_every_cluster_of_the_notebook_and_the_fork_server(
         r"(The preloaded fork server is ended too\.\n)?",
         said,
     )
-    notebook.until(lambda: len(notebook.processes()) == 1, "only the kernel is left", 10)
+    notebook.until(lambda: len(notebook.processes()) == 1, "only the kernel is left", 30)
     assert notebook.run("%jaxcluster stop --all").ename == "NoCluster"
 
 
