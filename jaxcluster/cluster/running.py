@@ -710,6 +710,9 @@ class RunningCell:
             # Behind a cut they may live, and go on with the cell.
             what = "died" if not self._world.unreachable else "could not be reached any more"
             told = f"{begin_ranks(died, hosts)} {what} in cell [{record.execution_count}]: {why}."
+            lost = {r: y for r, y in died.items() if self._world.dead.get(r, {}).get("host_lost")}
+            if lost and self.on_notice is not None:  # what follows can take a minute
+                self.on_notice(notices.lost_hosts(lost))
             return verdict.Death(told, self._recover(told, log_end), sorted(died))
         return None
 

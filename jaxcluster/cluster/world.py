@@ -203,7 +203,7 @@ class World:
             if event["number"] == 0 and self.record.coordinator_pid and event["gone"]:
                 self.coordinator_died = why
             for rank in event["ranks"]:
-                self.mark_dead(rank, why, may_live=not event["gone"])
+                self.mark_dead(rank, why, host_lost=True, may_live=not event["gone"])
         elif event["event"] == "exit" and event["role"] == "rank":
             why = describe_event(event, self._oom_kills)
             if self.coordinator_died and -event["code"] in BY_JAX:
@@ -216,12 +216,16 @@ class World:
 
     # ------------------------------------------------------------------ deaths
 
-    def mark_dead(self, rank: int, why: str, may_live: bool = False) -> None:
-        """From now on a rank is a dead one; the first reason stays."""
-        facts = {"why": why, **({"may_live": True} if may_live else {})}
-        self.dead.setdefault(rank, facts)
+    def mark_dead(self, rank: int, why: str, **facts: bool) -> None:
+        """From now on a rank is a dead one; the first reason stays.
+
+        Args:
+          **facts: ``host_lost``: its host is, with all its ranks; ``may_live``: as far as is known.
+        """
+        told = {"why": why} | {name: True for name, is_so in facts.items() if is_so}
+        self.dead.setdefault(rank, told)
         self.on_death()
-        self.link.mark_dead(rank, facts)
+        self.link.mark_dead(rank, told)
         events.tell()
 
     def end_rank(self, rank: int, why: str) -> None:

@@ -65,6 +65,18 @@ def deaths(died: Mapping[int, str], open_ranks: Sequence[int], hosts: Mapping[in
     )
 
 
+def lost_hosts(lost: Mapping[int, str]) -> Alarm:
+    """That hosts are lost, before anything is done about it.
+
+    Args:
+      lost: the ranks that were on them, and for each which host, and how it was lost.
+    """
+    ranks_of: dict[str, list[int]] = {}
+    for rank, why in sorted(lost.items()):
+        ranks_of.setdefault(why, []).append(rank)
+    return Alarm("".join(f"{begin_ranks(ranks)}: {why}.\n" for why, ranks in ranks_of.items()))
+
+
 def faults(record: CellRecord) -> list[Alarm]:
     """Errors of ours after the cell's own code: told as such, equal ones once."""
     found: dict[str, list[int]] = {}

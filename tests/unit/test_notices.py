@@ -60,3 +60,10 @@ def test_while_a_person_holds_a_rank_nobody_has_only_so_long() -> None:
         "Rank 2 raised ValueError: why (cell [7], line 2). "
         "The cell goes on as long as rank 1 waits for you.\n"
     )
+
+
+def test_hosts_that_are_lost_are_told_with_their_ranks() -> None:
+    why = "host h2 is lost: it has not been reached for 15 s"
+    told = notices.lost_hosts({2: why, 1: "host h1 is lost: gone", 3: why})
+    assert told == f"Rank 1: host h1 is lost: gone.\nRanks 2, 3: {why}.\n"
+    assert isinstance(told, notices.Alarm)
