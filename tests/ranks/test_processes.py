@@ -266,7 +266,7 @@ def test_a_reset_namespace_has_them_too(start: Start) -> None:
     running = start(2)
     running.run("%reset -f")
     assert printed(running, "quit()") == [SAID] * 2
-    assert "%push the answer" in str(raised(running, "input('name? ')"))
+    assert "input() on rank 0: " in str(raised(running, "input('name? ')"))
 
 
 def raised(cluster: jaxcluster.Cluster, source: str) -> CellFailed:

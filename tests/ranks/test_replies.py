@@ -279,7 +279,6 @@ class Junk(Exception):
         ("%%time\n1/0", "ZeroDivisionError"),
         ("compile('\\0', 'x', 'exec')", "SyntaxError"),
         ("exec('a b')", "SyntaxError"),
-        ("import bdb; raise bdb.BdbQuit", "BdbQuit"),
         ("raise StopIteration", "StopIteration"),
     ],
 )
@@ -294,6 +293,12 @@ def test_any_exception_is_one_reply(cluster: jaxcluster.Cluster, source: str, en
     assert error.ename == ename
     assert sum(map(len, error.traceback)) < 300_000
     assert len(str(error)) < 100_000
+    works_on(cluster)
+
+
+def test_what_leaves_a_debugger_ends_the_cell_as_stop_does(cluster: jaxcluster.Cluster) -> None:
+    with pytest.raises(CellInterrupted, match=r"The debugger of ranks? [0-3, -]+ was quit"):
+        cluster.run("import bdb; raise bdb.BdbQuit", show=False)
     works_on(cluster)
 
 
