@@ -15,6 +15,7 @@ another host gets the request itself, on a thread of its own (``RankKernel.signa
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -31,6 +32,8 @@ from zmq.devices import ThreadMonitoredQueue
 
 from jaxcluster.host.processes import die_with_parent, pid_space_mark, send_signal
 
+MOST_TRIES = 4
+_TRIES = "JAXCLUSTER_CONTROLLER_TRIES"
 _TOKEN = re.compile(rb"-jaxcluster-([0-9a-f]+)-(\d+)-(\d+)$")
 
 
@@ -162,7 +165,16 @@ def main(argv: list[str]) -> None:
     app.Hub = WatchingHub
     app.BroadcastScheduler = SingleScheduler
     sys.argv = ["ipcontroller", *argv]
-    Controller.launch_instance(argv=argv)
+    try:
+        Controller.launch_instance(argv=argv)
+    except zmq.ZMQError as failed:
+        tries = int(os.environ.get(_TRIES, "0"))
+        if failed.errno != errno.EADDRINUSE or tries == MOST_TRIES:
+            raise
+        # Another process has taken a port between its choice and its use: as the same process,
+        # from the beginning. No connection file is written yet: the hub's ports are bound before.
+        os.environ[_TRIES] = str(tries + 1)
+        os.execv(sys.executable, [sys.executable, "-P", "-m", __name__, *argv])
 
 
 if __name__ == "__main__":

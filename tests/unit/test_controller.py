@@ -9,9 +9,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import ipyparallel
 import pytest
 
-from jaxcluster.engine.controller import BroadcastScheduler, process_of
+from jaxcluster.engine.controller import MOST_TRIES, BroadcastScheduler, process_of
 from jaxcluster.host.processes import pid_space_mark, process_token, send_signal
 
 
@@ -63,3 +64,26 @@ def test_what_is_no_signal_is_an_error(child: subprocess.Popen[bytes], sig: Any)
 def test_ipyparallels_schedulers_share_what_they_coalesce() -> None:
     """When this fails, ipyparallel may have mended it, and SingleScheduler can go."""
     assert "accumulated_replies" in vars(BroadcastScheduler)
+
+
+def refused_port(tries: int) -> subprocess.CompletedProcess[str]:
+    """What becomes of a controller whose port another process has taken meanwhile."""
+    source = (
+        "import zmq\nfrom jaxcluster.engine import controller\n"
+        "def launch(argv):\n    raise zmq.ZMQError(zmq.EADDRINUSE)\n"
+        "controller.Controller.launch_instance = launch\n"
+        "controller.main(['--version'])"
+    )
+    env = {**os.environ, "JAXCLUSTER_CONTROLLER_TRIES": str(tries)}
+    command = [sys.executable, "-c", source]
+    return subprocess.run(command, check=False, env=env, capture_output=True, text=True, timeout=60)
+
+
+def test_a_port_that_was_taken_meanwhile_costs_another_try() -> None:
+    done = refused_port(0)
+    assert (done.returncode, done.stdout.strip()) == (0, ipyparallel.__version__), done.stderr
+
+
+def test_a_port_that_is_taken_again_and_again_is_an_error() -> None:
+    done = refused_port(MOST_TRIES)
+    assert done.returncode != 0 and "Address already in use" in done.stderr
