@@ -23,14 +23,14 @@ def asked(page: LabPage, index: int, prompt: str, answer: str | None = None) -> 
     """Wait for this prompt, and answer it."""
     page.wait(
         lambda: (
-            asks(page, index, "input").count() == 1
+            asks(page, index, "input").count() > 0  # an answered one goes a moment later
             and asks(page, index, "prompt").last.inner_text().strip() == prompt
         ),
         f"the prompt {prompt!r}",
     )
     if answer is not None:
-        asks(page, index, "input").fill(answer)
-        asks(page, index, "input").press("Enter")
+        asks(page, index, "input").last.fill(answer)
+        asks(page, index, "input").last.press("Enter")
         page.wait(
             lambda: (
                 f"{prompt} {answer}"

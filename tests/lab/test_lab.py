@@ -175,7 +175,7 @@ def test_the_form_offers_the_launchers_and_an_unknown_host_is_told(page: LabPage
     dialog.get_by_label("Hosts").fill("no-such-host.invalid:2")
     assert line.inner_text() == "%jaxcluster start --launcher ssh --hosts no-such-host.invalid:2"
     dialog.get_by_role("button", name="Start").click()
-    page.page.wait_for_selector(".Toastify__toast >> text=/no-such-host.invalid/")
+    page.page.wait_for_selector(".jp-OutputArea-output >> text=/no-such-host.invalid/")
     page.until_state("s.clusters.length === 0", "nothing is left")
 
 
@@ -609,7 +609,7 @@ def test_a_restarted_kernel_has_no_cluster(page: LabPage) -> None:
     )
     page.until("window.jaxcluster.current.state === null", "the state is gone", 2 + BUSY_S)
     page.page.wait_for_selector("text=not loaded in the kernel")
-    page.wait(lambda: not statuses(page, 1), "and the badges")
+    page.wait(lambda: statuses(page, 1) == ["done", "done"], "how the cell went is still told")
     page.ready()
     page.do(0, 1)
     until_ranks(page, ["idle", "idle"])
