@@ -21,16 +21,17 @@ def asks(page: LabPage, index: int, part: str) -> Any:
 
 def asked(page: LabPage, index: int, prompt: str, answer: str | None = None) -> None:
     """Wait for this prompt, and answer it."""
+    # One that was answered goes a moment later, and has its answer until then.
     page.wait(
         lambda: (
-            asks(page, index, "input").count() > 0  # an answered one goes a moment later
-            and asks(page, index, "prompt").last.inner_text().strip() == prompt
+            asks(page, index, "input").evaluate_all("all => all.map(one => one.value)") == [""]
+            and [said.strip() for said in asks(page, index, "prompt").all_inner_texts()] == [prompt]
         ),
         f"the prompt {prompt!r}",
     )
     if answer is not None:
-        asks(page, index, "input").last.fill(answer)
-        asks(page, index, "input").last.press("Enter")
+        asks(page, index, "input").fill(answer)
+        asks(page, index, "input").press("Enter")
         page.wait(
             lambda: (
                 f"{prompt} {answer}"
