@@ -41,6 +41,8 @@ class Restartable(Protocol):
     def can_restart(self) -> bool: ...
     @property
     def cells(self) -> list[RunningCell]: ...
+    @property
+    def recovered(self) -> str: ...
     def restart(self, *, clean: bool = False) -> str: ...
 
 
@@ -121,8 +123,12 @@ class Delegate:
         self._say({"answer": id, "state": "begun"})
         failed = True
         try:
+            before = self._cluster.world
             end_cells(self._cluster)
-            told = self._cluster.restart(clean=clean)
+            if self._cluster.world is before:
+                told = self._cluster.restart(clean=clean)
+            else:  # the end of a cell has restarted it
+                told = self._cluster.recovered
             failed = False
         except (JaxClusterError, CellInterrupted) as error:
             told = str(error)
@@ -139,7 +145,7 @@ def end_cells(cluster: Restartable) -> None:
     """Stop the cells of this process: under new processes they would end as if ranks had died.
 
     Raises:
-      RankHung: one does not end.
+      RankHung: one does not end within ``END_S``.
     """
     for cell in cluster.cells:
         cell.stop()

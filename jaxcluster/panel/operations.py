@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from jaxcluster import arguments, cluster
-from jaxcluster.cluster import Cluster, array_queries, events
-from jaxcluster.errors import ClusterExists, JaxClusterError, RankHung, UsageError
+from jaxcluster.cluster import Cluster, array_queries, delegation, events
+from jaxcluster.errors import ClusterExists, JaxClusterError, UsageError
 from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.panel import protocol
 from jaxcluster.panel.model import Model
@@ -23,7 +23,6 @@ from jaxcluster.views import comms, document, shards, text
 from jaxcluster.views.cell_outputs import MOST_CHARS, notebook_outputs
 
 HEARD_S = 0.25  # that a cell's own thread has to pass an interrupt on
-END_S = 15.0  # that interrupted cells get to end before a restart
 JOURNAL_ROWS = 20
 PLATFORM_ENV = ("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "CUDA_VISIBLE_DEVICES")
 
@@ -105,7 +104,7 @@ class Operations:
         running = cluster.current()
         with self._alone():
             launch = running.record.created_ns
-            self._end_cells(running)
+            delegation.end_cells(running)
             if running.record.created_ns == launch:  # else the end of a cell has restarted it
                 running.restart(clean=clean)
             return f"{running.summary()}\n{running.recovered}"
@@ -126,18 +125,6 @@ class Operations:
             yield
         finally:
             self._making.release()
-
-    def _end_cells(self, running: Cluster) -> None:
-        """New processes while a cell runs would end it as if its ranks had died."""
-        self._interrupt_cells(running)
-        until = time.monotonic() + END_S
-        while cells := running.cells:
-            if time.monotonic() > until:
-                raise RankHung(
-                    f"Cell [{cells[0].record.execution_count}] does not end.",
-                    "Stop the cluster, and start it again.",
-                )
-            time.sleep(0.01)
 
     @staticmethod
     def _refuse_while_busy(running: Cluster) -> None:

@@ -296,3 +296,11 @@ def test_a_request_after_the_end_writes_to_no_file(
     monkeypatch.setattr(os, "write", lambda number, data: written.append(number))
     assert link.gather([0], "state", timeout_s=0.05) == {}
     assert written == []
+
+
+def test_a_rank_behind_a_cut_is_not_called_dead() -> None:
+    why = "host h2 can't be reached from here: no way"
+    with pytest.raises(RankDied) as caught:
+        unwrap(Event(1, "died", "1", {"why": why, "may_live": True}))
+    assert str(caught.value).startswith(f"Rank 1 can't be asked: {why}.\n")
+    assert "has died" not in str(caught.value)
