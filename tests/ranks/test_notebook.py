@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers import Notebook, plain
+from helpers import Home, Notebook, plain
 
 from jaxcluster.notebook.magics import COMMANDS
 
@@ -681,18 +681,26 @@ def test_auto_mode_off_runs_cells_in_the_notebook_again(notebook: Notebook) -> N
     assert notebook.ok("here").result == "'notebook'"
 
 
-# --------------------------------------------------------------------------- the end
+# ------------------------------------------------- the end, each in a notebook of its own
 
 
-def test_a_clean_restart_forgets_all_variables(notebook: Notebook) -> None:
-    """One of the last: what the other tests have defined is gone after it."""
+def test_a_clean_restart_forgets_all_variables(
+    private_home: Home, open_notebook: Callable[[], Notebook]
+) -> None:
+    notebook = open_notebook()
+    notebook.ok(START)
+    notebook.ok("%spmd x = 1")
     cell = notebook.ok("%jaxcluster restart --clean")
     assert cell.text.startswith("Cluster 'main': ranks 0-3, 2 cpu devices per rank (8 in all, cpu)")
     assert "All variables of the ranks are gone." in cell.text
     assert "NameError" in notebook.run("%spmd x").error
 
 
-def test_stop_says_how_long_it_took_and_then_there_is_no_cluster(notebook: Notebook) -> None:
+def test_stop_says_how_long_it_took_and_then_there_is_no_cluster(
+    private_home: Home, open_notebook: Callable[[], Notebook]
+) -> None:
+    notebook = open_notebook()
+    notebook.ok(START)
     began = time.monotonic()
     cell = notebook.ok("%jaxcluster stop")
     assert re.fullmatch(r"Stopped ranks 0-3 of 'main' in \d\.\d s\.\n", cell.stdout)
@@ -704,8 +712,9 @@ def test_stop_says_how_long_it_took_and_then_there_is_no_cluster(notebook: Noteb
 
 
 def test_stop_all_stops_every_cluster_of_the_notebook_and_the_fork_server(
-    notebook: Notebook,
+    private_home: Home, open_notebook: Callable[[], Notebook]
 ) -> None:
+    notebook = open_notebook()
     notebook.ok("%jaxcluster start -n 1 --name one")
     notebook.ok("%jaxcluster start -n 2 --name two --detach")
     listed = notebook.ok("%jaxcluster list").text
@@ -737,7 +746,10 @@ def test_stop_all_stops_every_cluster_of_the_notebook_and_the_fork_server(
     assert notebook.run("%jaxcluster stop --all").ename == "NoCluster"
 
 
-def test_unloading_the_extension_takes_the_magics_away(notebook: Notebook) -> None:
+def test_unloading_the_extension_takes_the_magics_away(
+    private_home: Home, open_notebook: Callable[[], Notebook]
+) -> None:
+    notebook = open_notebook()
     notebook.ok("%unload_ext jaxcluster")
     assert "not found" in notebook.run("%jaxcluster status").text
     notebook.ok("%load_ext jaxcluster")
