@@ -10,6 +10,7 @@ from types import CodeType
 
 JAX = ("jax", "jaxlib")
 DEBUGGERS = ("bdb", "cmd", "pdb")
+INSTALLED = ("site-packages", "dist-packages")
 LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -61,6 +62,9 @@ def is_folded_file(file: str) -> bool:
 def is_library_file(file: str) -> bool:
     """Whether a file is installed, or code was made at run time, and not of the user's own making.
 
-    Of a cell it does not know.
+    Of a cell it does not know. Packages that other folders of installed ones hold (the user's own,
+    Debian's, another environment's by a .pth file) are installed too.
     """
-    return not os.path.isabs(file) or file.startswith(_library_folders())
+    if not os.path.isabs(file) or file.startswith(_library_folders()):
+        return True
+    return any(folder in file.split(os.sep) for folder in INSTALLED)

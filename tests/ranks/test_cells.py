@@ -270,8 +270,9 @@ def test_an_interrupt_on_some_ranks_makes_no_other_rank_skip_the_next_cell(
 def test_an_array_that_spans_processes_can_not_be_fetched_and_a_hint_says_how(
     cluster: jaxcluster.Cluster,
 ) -> None:
+    cluster.run("spread = jax.device_put(np.arange(4), NamedSharding(mesh, P('i')))")
     with pytest.raises(CellFailed) as caught:
-        cluster.run("np.asarray(x)")
+        cluster.run("np.asarray(spread)")
     assert "End the cell with it to see it whole, or %pull it into the notebook." in str(
         caught.value
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 from helpers import Notebook, plain, until
+from overhosts import send_signal
 
 import jaxcluster
 from jaxcluster import wire
@@ -261,7 +261,7 @@ def test_a_rank_that_dies_while_it_asks_ends_the_cell(start: Callable[..., Any])
     pair.run("import jax, os, signal\nrank = jax.process_index()", show=False)
     made = Talk(pair, "import threading\nif rank == 1: input('?')\nelse: breakpoint()").begin()
     until(lambda: len(made.person.asked) == 1, "a question")
-    os.kill(pair.status()[1].pid, 9)
+    send_signal(pair, 1)
     with pytest.raises(RankDied):
         made.cell.wait()
     assert made.person.closed

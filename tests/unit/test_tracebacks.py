@@ -48,6 +48,8 @@ def test_jax_its_debugger_and_ours_are_folded_and_no_library_else() -> None:
     beside = str(Path(spec.origin).parent.parent / "jaxopt" / "x.py")
     assert not foreign.is_jax_file(beside)
     assert not foreign.is_library_file("/home/me/project/train.py")
+    assert foreign.is_library_file("/home/me/.local/lib/python3.11/site-packages/optax/__init__.py")
+    assert foreign.is_library_file("/usr/lib/python3/dist-packages/yaml/__init__.py")
 
 
 def test_errors_that_ipython_can_not_show_have_the_users_lines_alone() -> None:
