@@ -102,7 +102,7 @@ def start_parser(prog: str) -> Parser:
     )
     add("--devices-per-process", type=int, metavar="D", help="default: 1 on CPU")
     add("--platform", help="cpu, cuda or tpu")
-    add("--launcher", default="local", help=f"where: {', '.join(options.NAMES)}")
+    add("--launcher", help=f"where: {', '.join(options.NAMES)}; local by default")
     add("--name", help="default: main")
     add(
         "--env",
@@ -147,7 +147,7 @@ def read_doctor(prog: str, line: str | Sequence[str]) -> argparse.Namespace | No
     if not (line.split() if isinstance(line, str) else line):
         return None
     parsed = parser.read(line)
-    if parsed.launcher == "local" or parsed.detach or parsed.dry_run:
+    if parsed.launcher in (None, "local") or parsed.detach or parsed.dry_run:
         parser.error("it takes what a start on other hosts takes, or nothing")
     return parsed
 

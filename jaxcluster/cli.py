@@ -45,6 +45,8 @@ def start(words: list[str]) -> None:
         display.clear()
         raise
     display.done(started.summary())
+    if offered := cluster.offer(spec):
+        print(offered)
     print(f"In a notebook: %load_ext jaxcluster, then %jaxcluster attach {started.name}")
     if spec.detach:
         started.close()
@@ -90,8 +92,10 @@ def stop(words: list[str]) -> None:
 
 def check(words: list[str]) -> None:
     if (parsed := arguments.read_doctor("jaxcluster doctor", words)) is not None:
-        show_hosts(cluster.make_spec(**arguments.start_options(parsed)), rich=False)
-        return
+        spec = cluster.make_spec(**arguments.start_options(parsed))
+        if spec.launcher != "local":  # which "auto" may come to
+            show_hosts(spec, rich=False)
+            return
     checks = doctor.run_checks(registry.runtime_root())
     print(doctor.render(checks))
     if any(c.ok is False for c in checks):

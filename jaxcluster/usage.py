@@ -106,7 +106,10 @@ WORDS = {
         "-n 4 --devices-per-process 2",
     ),
     "start --platform": ("cpu, cuda or tpu; what there is by default", "-n 4 --platform cpu"),
-    "start --launcher": ("", "--launcher ssh --hosts h1:2,h2:2"),
+    "start --launcher": (
+        "local (this machine) by default; auto: the job, mpiexec or TPU slice that this runs in",
+        "--launcher ssh --hosts h1:2,h2:2",
+    ),
     "start --name": (
         "what to call it, if there are to be several; main by default",
         "-n 2 --name small",

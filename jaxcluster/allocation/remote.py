@@ -53,11 +53,12 @@ def launcher_for(spec: wire.ClusterSpec) -> tuple[Launcher, str]:
 def dry_run(spec: wire.ClusterSpec) -> str:
     """What would be run and written to start the agents of a cluster of hosts."""
     launcher, python = launcher_for(spec)
+    launcher = launcher.prepared(os.environ)
     folder = registry.runtime_root() / spec.name / LAUNCH
     if launcher.shares_folder:
         folder = _shared_root() / f"{spec.name}-XXXX"
     agent = AgentOptions(spec.name, "PUBLIC-KEY", python, env=_agent_env(spec))
-    plan = describe(launcher.prepared(os.environ).render(agent, str(folder)))
+    plan = describe(launcher.render(agent, str(folder)))
     platform = spec.platform or "as the hosts' devices decide"
     if spec.devices_per_process is not None:
         platform += f", {spec.devices_per_process} devices each"

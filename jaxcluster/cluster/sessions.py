@@ -18,6 +18,7 @@ from jaxcluster.cluster.spec import make_spec
 from jaxcluster.cluster.starting import Progress, one_at_a_time, start_world
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import ClusterExists, LaunchError, NoCluster, UsageError, VersionMismatch
+from jaxcluster.launchers import inside
 from jaxcluster.plan import again
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import claims, registry
@@ -56,7 +57,8 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
     """What a start cell does, which may be run again: a cluster that is there stays as it is.
 
     One that this process is connected to counts, by its name, or where none is given whichever
-    there is. Returns in a line what was started, or what is there.
+    there is. Returns in a line what was started, or what is there; in a second one what ``offer``
+    says.
 
     Raises:
       ClusterExists: there is one, with other options.
@@ -64,7 +66,7 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
     with one_at_a_time:
         known = _meant(spec) or _left_running(spec)
         if known is None:
-            return _start(spec, progress).summary()
+            return "\n".join(filter(None, [_start(spec, progress).summary(), offer(spec)]))
     if known.down:
         raise ClusterExists(known.down, known.down_hint)
     if found := again.differences(known.asked, spec):
@@ -76,6 +78,14 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
             "starts another one beside it.",
         )
     return _tell_again(known)
+
+
+def offer(spec: wire.ClusterSpec) -> str:
+    """A line on the allocation that a start without ``--launcher`` has not taken; else ""."""
+    found = inside.find() if spec.any_launcher else None
+    if found is None or found.num_processes == spec.num_processes:
+        return ""
+    return found.offer
 
 
 def _meant(spec: wire.ClusterSpec) -> Cluster | None:

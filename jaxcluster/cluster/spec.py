@@ -9,6 +9,7 @@ from jaxcluster import wire
 from jaxcluster.cluster.names import free_name
 from jaxcluster.errors import UsageError
 from jaxcluster.host.facts import cuda_plugin_installed, host_gpus, host_tpu_chips
+from jaxcluster.launchers import inside
 from jaxcluster.launchers.options import launcher_of
 from jaxcluster.plan import placement
 from jaxcluster.plan.spec import check_seconds, check_spec, check_wishes, is_count, platform_in
@@ -20,7 +21,7 @@ def make_spec(
     *,
     devices_per_process: int | None = None,
     platform: str | None = None,
-    launcher: str = "local",
+    launcher: str | None = None,
     name: str | None = None,
     env: Mapping[str, str] | None = None,
     timeout_s: float = 60.0,
@@ -37,6 +38,8 @@ def make_spec(
     What other hosts are to decide stays open: ``num_processes`` is 0 and ``platform`` is "" then.
 
     Args:
+      launcher: None means this machine; "auto" the allocation that this process runs in, else this
+        machine.
       **options: the launcher's own, as on its command line: ``hosts="h1:2,h2:2"``.
 
     Raises:
@@ -49,7 +52,11 @@ def make_spec(
         k: v if isinstance(v, str) else [*v] if isinstance(v, Sequence) else str(v)
         for k, v in options.items()
     }
-    launcher_of(launcher, dict(typed), num_processes)
+    any_launcher, launcher = launcher is None, launcher or "local"
+    if launcher == "auto":
+        launcher, typed, num_processes = _taken(typed, num_processes)
+    else:
+        launcher_of(launcher, dict(typed), num_processes)
     wanted = platform or platform_in(env or {})
     if launcher == "local":
         environ = {**os.environ, **(env or {})}
@@ -73,6 +80,7 @@ def make_spec(
     spec = wire.ClusterSpec(
         name=registry.check_name(name) if name is not None else free_name(),
         any_name=name is None,
+        any_launcher=any_launcher,
         num_processes=num_processes or 0,
         devices_per_process=devices_per_process,
         platform=wanted or "",
@@ -91,3 +99,28 @@ def make_spec(
         check_spec(spec)
         check_wishes(spec)
     return spec
+
+
+def _taken(
+    typed: dict[str, str | list[str]], num_processes: int | None
+) -> tuple[str, dict[str, str | list[str]], int | None]:
+    """(launcher, its options, number of ranks) for the allocation that this process runs in.
+
+    Raises:
+      UsageError: it can't be taken, or what was typed is not for it.
+    """
+    found = inside.find()
+    if found is None:
+        found = inside.Inside("no allocation", "local")
+    elif found.obstacle:
+        raise UsageError(
+            f"--launcher auto: this notebook runs in {found.what}, and {found.obstacle}.",
+            "On this machine alone: --launcher local",
+        )
+    try:
+        launcher_of(found.launcher, {**found.options, **typed}, num_processes)
+    except UsageError as error:
+        told = f"--launcher auto: this notebook runs in {found.what}. {error.message}"
+        raise UsageError(told, error.hint) from None
+    n = found.num_processes if num_processes is None else num_processes
+    return found.launcher, {**found.options, **typed}, n

@@ -16,6 +16,7 @@ import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from jaxcluster.host.tpus import tpu_worker
 from jaxcluster.wire import EngineFacts
 
 CUDA_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
@@ -95,7 +96,8 @@ def engine_facts(
       environ: the environment that the rank will have; this process's own by default.
     """
     environ = os.environ if environ is None else environ
-    worker_id = environ.get("TPU_WORKER_ID", "")
+    chips = host_tpu_chips()
+    worker = tpu_worker(chips, environ)
     return EngineFacts(
         rank=rank,
         pid=os.getpid(),
@@ -105,8 +107,9 @@ def engine_facts(
         python=platform.python_version(),
         jax=importlib.metadata.version("jax"),
         gpus=host_gpus(environ),
-        tpu_chips=host_tpu_chips(),
-        tpu_worker_id=int(worker_id) if worker_id.isdecimal() else None,
+        tpu_chips=chips,
+        tpu_worker_id=worker.number if worker is not None else None,
+        tpu_hosts=list(worker.hosts) if worker is not None else [],
     )
 
 

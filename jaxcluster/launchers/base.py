@@ -226,11 +226,14 @@ class Launcher(ABC):
 
     Attributes:
       name: as in ``--launcher``.
-      shares_folder: whether the folder that ``render`` gets must be one that the hosts share.
     """
 
     name: str
-    shares_folder = False
+
+    @property
+    def shares_folder(self) -> bool:
+        """Whether the folder that ``render`` gets must be one that the hosts share."""
+        return False
 
     def prepared(self, environ: Mapping[str, str]) -> Launcher:
         """This launcher with what only this machine can say filled in.

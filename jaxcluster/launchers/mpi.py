@@ -33,6 +33,11 @@ FLAVOURS = ("openmpi4", "openmpi5", "mpich")
 EXAMPLE = "--launcher mpi --hosts h1:2,h2:2"
 # A notebook's own; of a Slurm step's, mpiexec would believe that it is one of its tasks.
 DROPPED = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_CONNECTION_INFO", "PMI_RANK", "PMIX_RANK")
+# What an mpiexec sets for its processes: one that is started by such a process must not read it.
+_SET_FOR_PROCESSES = re.compile(
+    r"OMPI_(COMM_WORLD|MCA_(orte|ess|pmix$|initial_wdir|num_procs|shmem_RUNTIME)|WORLD|ARGV|COMMAND"
+    r"|APP|NUM_APP|FIRST|FILE|UNIVERSE|TOOL)|PMIX?_|PRTE_(LAUNCHED|SHARED)|HYDI_|MPI_LOCAL"
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ class MPI(Launcher):
       flavour: one of ``FLAVOURS``; ``prepared`` asks the command.
       as_root: whether this user is root, which Open MPI refuses without being told to;
         ``prepared`` looks.
+      inherited: variables of an mpiexec that has started this process; ``prepared`` looks.
     """
 
     hosts: tuple[Host, ...] = ()
@@ -55,6 +61,7 @@ class MPI(Launcher):
     extra: tuple[str, ...] = ()
     flavour: str = "openmpi4"
     as_root: bool = False
+    inherited: tuple[str, ...] = ()
 
     name = "mpi"
 
@@ -88,7 +95,11 @@ class MPI(Launcher):
         hosts = self.hosts or hosts_of_job(environ)
         if not hosts:
             raise UsageError("--launcher mpi needs hosts.", f"For example: {EXAMPLE}")
-        return replace(self, flavour=flavour, hosts=hosts, as_root=os.geteuid() == 0)
+        under = "OMPI_COMM_WORLD_SIZE" in environ or "PMI_SIZE" in environ
+        inherited = tuple(sorted(k for k in environ if under and _SET_FOR_PROCESSES.match(k)))
+        return replace(
+            self, flavour=flavour, hosts=hosts, as_root=os.geteuid() == 0, inherited=inherited
+        )
 
     def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
         for host in self.hosts:
@@ -110,7 +121,7 @@ class MPI(Launcher):
             tuple(range(len(names))),
             agent.python,
             env=NEVER_ASK,
-            drop=DROPPED,
+            drop=tuple(dict.fromkeys((*DROPPED, *self.inherited))),
             term_s=2.0,  # it ends its daemons on the hosts first
         )
         return LaunchPlan("mpi", len(names), (command,), names, ranks)

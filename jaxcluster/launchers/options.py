@@ -23,7 +23,7 @@ from jaxcluster.launchers.ssh import SSH
 from jaxcluster.launchers.through_ipp import ThroughIPP
 from jaxcluster.launchers.wishes import wish_of
 
-NAMES = ("local", "ssh", "slurm", "mpi", "ipp:NAME")
+NAMES = ("local", "auto", "ssh", "slurm", "mpi", "ipp:NAME")
 REMOTE = ("ssh", "slurm", "mpi", "ipp")  # those with an agent on each host
 
 
@@ -132,18 +132,19 @@ def taken_from(parsed: argparse.Namespace) -> dict[str, str | list[str]]:
 
 
 def launcher_of(
-    name: str, typed: dict[str, str | list[str]], num_processes: int | None = None
+    name: str | None, typed: dict[str, str | list[str]], num_processes: int | None = None
 ) -> tuple[Launcher | None, str]:
     """(the launcher that was asked for, the hosts' Python or nothing); None stands for local.
 
     Args:
-      name: what stands behind ``--launcher``.
+      name: what stands behind ``--launcher``; None where it was not typed.
       typed: what ``taken_from`` found; in Python, keyword arguments of the same names.
       num_processes: ``-n``.
 
     Raises:
       UsageError: there is no such launcher, it does not know an option, or a value is none.
     """
+    name = name or "local"
     kind, colon, rest = name.partition(":")
     if kind not in EXAMPLES or (colon and kind != "ipp") or (kind == "ipp" and not rest):
         close = [n for n in difflib.get_close_matches(name, NAMES, n=1) if n != name]

@@ -53,11 +53,56 @@ STEP = (
 
 @dataclass(frozen=True)
 class Allocation:
-    """The job in which this process runs."""
+    """The job in which this process runs.
+
+    Attributes:
+      job: its number.
+      nodes: their names; none where Slurm does not say.
+      tasks: how many ``srun`` would start on each node, so that rank and SLURM_PROCID agree; none
+        where only the one was asked for that a notebook itself needs.
+    """
 
     job: str
     nodes: tuple[str, ...]
-    tasks_per_node: int | None = None
+    tasks: tuple[int, ...] = ()
+
+
+def allocation_of(environ: Mapping[str, str]) -> Allocation | None:
+    """The job that a process with this environment runs in; None outside of one."""
+    job = environ.get("SLURM_JOB_ID", "")
+    if not job:
+        return None
+    try:
+        nodes = expand_nodelist(environ.get("SLURM_JOB_NODELIST", ""))
+    except ValueError:
+        nodes = ()
+    nodes = tuple(node for node in nodes if node)
+    return Allocation(job, nodes, _tasks(environ, len(nodes)))
+
+
+def _tasks(environ: Mapping[str, str], nodes: int) -> tuple[int, ...]:
+    """The job's tasks on each node, where several were asked for.
+
+    Without ``--ntasks`` SLURM_TASKS_PER_NODE counts nodes or cores, whichever Slurm is set up for,
+    and in a step of one task it counts that: neither says how many ranks were meant.
+    """
+    total, counts = environ.get("SLURM_NTASKS", ""), _counts(environ.get("SLURM_TASKS_PER_NODE"))
+    if total.isdecimal() and int(total) > 1 and len(counts) == nodes and sum(counts) == int(total):
+        return counts
+    each = environ.get("SLURM_NTASKS_PER_NODE", "")
+    if each.isdecimal() and int(each) * nodes > 1:
+        return (int(each),) * nodes
+    return ()
+
+
+def _counts(text: str | None) -> tuple[int, ...]:
+    """The numbers of ``2(x3),1``; none of what is not such a list."""
+    found: list[int] = []
+    for word in (text or "").split(","):
+        if (match := re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", word)) is None:
+            return ()
+        found += [int(match[1])] * int(match[2] or 1)
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -91,29 +136,27 @@ class Slurm(Launcher):
     drop: tuple[str, ...] = field(default=())
 
     name = "slurm"
-    shares_folder = True
+
+    @property
+    def shares_folder(self) -> bool:
+        return self.allocation is None  # a job's output comes in a file, a step's does not
 
     def prepared(self, environ: Mapping[str, str]) -> Slurm:
-        job = "" if self.new_job else environ.get("SLURM_JOB_ID", "")
-        tool = "srun" if job else "sbatch"
+        here = None if self.new_job else allocation_of(environ)
+        tool = "sbatch" if here is None else "srun"
         if shutil.which(tool, path=environ.get("PATH")) is None:
             raise LauncherUnavailable(
                 f"There is no {tool} on this machine: it is not a login node of a Slurm cluster.",
                 "On this machine alone: %jaxcluster start   By ssh: --launcher ssh --hosts h1,h2",
             )
         drop = tuple(sorted(k for k in environ if _is_option(k)))
-        if not job:
+        if here is None:
             return replace(self, allocation=None, drop=drop)
-        self._refuse_a_job_s_options(job)
-        try:
-            nodes = expand_nodelist(environ.get("SLURM_JOB_NODELIST", ""))
-        except ValueError:
-            nodes = ()
-        tasks = environ.get("SLURM_NTASKS_PER_NODE", "")
-        here = Allocation(job, nodes, int(tasks) if tasks.isdecimal() and int(tasks) else None)
-        if self.nodes is not None and self.nodes > len(nodes):
+        self._refuse_a_job_s_options(here.job)
+        if self.nodes is not None and self.nodes > len(here.nodes):
             raise UsageError(
-                f"--nodes {self.nodes}: this notebook is in job {job}, which has {len(nodes)}.",
+                f"--nodes {self.nodes}: this notebook is in job {here.job}, which has "
+                f"{len(here.nodes)}.",
                 "All of its nodes: leave out --nodes. A job of its own: --new-job",
             )
         return replace(self, allocation=here, drop=drop)
@@ -249,11 +292,13 @@ class Slurm(Launcher):
         return counts[0] if counts else None
 
     def _ranks(self, nodes: int) -> tuple[int, ...] | None:
-        each = self.ntasks_per_node
-        if each is None and self.num_processes is None and self.allocation is not None:
-            each = self.allocation.tasks_per_node
+        each: list[int | None] = [self.ntasks_per_node] * nodes
+        here = self.allocation
+        if self.ntasks_per_node is None and self.num_processes is None and here and here.tasks:
+            each = [*here.tasks[:nodes]]
         try:
-            return place([Host(f"node {i}", each) for i in range(nodes)], self.num_processes)
+            hosts = [Host(f"node {i}", count) for i, count in enumerate(each)]
+            return place(hosts, self.num_processes)
         except UsageError as error:
             raise UsageError(
                 error.message.replace("hosts", "nodes"),

@@ -66,7 +66,10 @@ class ThroughIPP(Launcher):
     here: str = sys.executable
 
     name = "ipp"
-    shares_folder = True
+
+    @property
+    def shares_folder(self) -> bool:
+        return True
 
     def prepared(self, environ: Mapping[str, str]) -> ThroughIPP:
         known = sorted(point.name for point in entry_points(group=GROUP))

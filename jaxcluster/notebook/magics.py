@@ -265,8 +265,10 @@ class JaxClusterMagics(Magics):
 
     def _doctor(self, line: str) -> None:
         if (parsed := arguments.read_doctor("%jaxcluster doctor", line)) is not None:
-            show_hosts(cluster.make_spec(**arguments.start_options(parsed)), self.rich)
-            return
+            spec = cluster.make_spec(**arguments.start_options(parsed))
+            if spec.launcher != "local":  # which "auto" may come to
+                show_hosts(spec, self.rich)
+                return
         print(doctor.render(doctor.run_checks(registry.runtime_root())))
         for one in cluster.connected().values():
             ranks = [] if one.closed else range(one.num_processes)

@@ -14,7 +14,7 @@ from typing import Any
 from jaxcluster import wire
 
 # What a start may take, and how its cluster is called, are no part of what runs.
-NOT_COMPARED = {"name", "any_name", "timeout_s", "initialization_timeout"}
+NOT_COMPARED = {"name", "any_name", "any_launcher", "timeout_s", "initialization_timeout"}
 ALWAYS = ("platform", "launcher")  # their defaults have a word
 FLAGS = {"num_processes": "-n"}  # where the flag is not the field's own name
 

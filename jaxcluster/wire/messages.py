@@ -13,9 +13,9 @@ class ClusterSpec:
     """What a user asked for. Everything that a launcher and the plan need, and nothing more.
 
     ``None`` in what is passed to ``jax.distributed.initialize`` as it stands means that jaxcluster
-    assigns it. ``any_name`` says that the user gave no name: another free one will do. ``options``
-    are the launcher's own, as they were typed. 0 processes, and no platform, mean that the devices
-    of the launcher's hosts decide it.
+    assigns it. ``any_name`` says that the user gave no name: another free one will do;
+    ``any_launcher`` that none was named. ``options`` are the launcher's own, as they were typed. 0
+    processes, and no platform, mean that the devices of the launcher's hosts decide it.
     """
 
     name: str
@@ -32,6 +32,7 @@ class ClusterSpec:
     initialization_timeout: int | None = None
     heartbeat_timeout_seconds: int = 100
     any_name: bool = False
+    any_launcher: bool = False
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -41,7 +42,8 @@ class EngineFacts:
 
     ``host_key`` is equal for the engines of one host (boot id and network namespace).
     ``gpus`` and ``tpu_chips`` are what this process may see: the entries of CUDA_VISIBLE_DEVICES
-    where that is set, else every card's index.
+    where that is set, else every card's index. ``tpu_hosts`` are all hosts of the TPU slice that
+    this one is worker ``tpu_worker_id`` of, where that is known.
     """
 
     rank: int
@@ -54,6 +56,7 @@ class EngineFacts:
     gpus: list[str] = field(default_factory=list)
     tpu_chips: int = 0
     tpu_worker_id: int | None = None
+    tpu_hosts: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from helpers import Notebook
@@ -15,12 +15,17 @@ class HostNotebook(Notebook):
     """A real kernel on ``host``, from ``directory`` there (the home); see helpers.Notebook.
 
     It is reached through Unix sockets in the rig's shared folder, since no network leads there.
+    ``inside`` is a command that starts it: salloc, mpiexec.
     """
 
     def __init__(
-        self, host: Host, directory: str = "", env: Mapping[str, str] | None = None
+        self,
+        host: Host,
+        directory: str = "",
+        env: Mapping[str, str] | None = None,
+        inside: Sequence[str] = (),
     ) -> None:
-        self.host = host
+        self.host, self.inside = host, inside
         super().__init__(Path(directory or host.home), env)
 
     def start_kernel(self, directory: Path, variables: dict[str, str]) -> KernelManager:
@@ -33,7 +38,8 @@ class HostNotebook(Notebook):
         )
         assert manager.kernel_spec is not None
         kernel = (self.host.python, "-m", "ipykernel_launcher", "-f", "{connection_file}")
-        manager.kernel_spec.argv = self.host.argv(*kernel, env=variables, cwd=directory)
+        command = (*self.inside, *kernel)
+        manager.kernel_spec.argv = self.host.argv(*command, env=variables, cwd=directory)
         manager.kernel_spec.interrupt_mode = "message"  # a signal would end what carries it
         manager.start_kernel()
         return manager

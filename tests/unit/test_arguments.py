@@ -63,7 +63,7 @@ def test_every_argument_of_initialize_can_be_given() -> None:
         "num_processes": 2,
         "devices_per_process": None,
         "platform": "cpu",
-        "launcher": "local",
+        "launcher": None,
         "name": "exp",
         "env": {},
         "timeout_s": 30.0,

@@ -21,6 +21,13 @@ from jaxcluster.host.facts import (
     host_tpu_chips,
 )
 
+POD = {
+    "JAX_FORCE_TPU_INIT": "1",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_ID": "2",
+    "TPU_WORKER_HOSTNAMES": "t0,t1,t2",
+}
+
 
 def make_files(folder: Path, *names: str) -> Path:
     for name in names:
@@ -111,7 +118,7 @@ def test_host_key_is_the_host_name_where_there_is_no_proc(tmp_path: Path) -> Non
 
 
 def test_engine_facts_of_this_process_are_true() -> None:
-    facts = engine_facts(3, "10.0.0.7", environ={"CUDA_VISIBLE_DEVICES": "4", "TPU_WORKER_ID": "2"})
+    facts = engine_facts(3, "10.0.0.7", environ={"CUDA_VISIBLE_DEVICES": "4", **POD})
     assert facts.rank == 3
     assert facts.pid == os.getpid()
     assert facts.hostname == socket.gethostname()
@@ -121,6 +128,7 @@ def test_engine_facts_of_this_process_are_true() -> None:
     assert facts.jax == importlib.metadata.version("jax")
     assert facts.gpus == ["4"]
     assert facts.tpu_worker_id == 2
+    assert facts.tpu_hosts == ["t0", "t1", "t2"]
 
 
 def test_engine_facts_travel_unchanged() -> None:

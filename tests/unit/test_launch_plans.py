@@ -47,7 +47,9 @@ LAUNCHERS: dict[str, Launcher] = {
         ("exclusive", '--comment="two words"'), drop=("SLURM_NTASKS",),
     ),
     "slurm-allocation": Slurm(
-        nodes=2, allocation=Allocation("12", NODES, 4), drop=("JPY_PARENT_PID", "SLURM_NTASKS")
+        nodes=2,
+        allocation=Allocation("12", NODES, (4, 4, 2)),
+        drop=("JPY_PARENT_PID", "SLURM_NTASKS"),
     ),
     "mpi-openmpi4": MPI(parse_hosts("h1:2,h2:2"), as_root=True),
     "mpi-openmpi5": MPI(

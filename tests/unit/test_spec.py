@@ -136,7 +136,9 @@ def test_an_unknown_platform_lists_those_that_there_are(machine: Any) -> None:
 def test_an_unknown_launcher_lists_those_that_there_are(machine: Any) -> None:
     with pytest.raises(UsageError) as caught:
         make_spec(2, launcher="pigeon")
-    assert str(caught.value).startswith("There is no launcher 'pigeon'.\nThere are: local, ssh, ")
+    assert str(caught.value).startswith(
+        "There is no launcher 'pigeon'.\nThere are: local, auto, ssh, "
+    )
 
 
 def test_the_platform_may_be_asked_for_as_jax_asks_for_it(machine: Any) -> None:
