@@ -57,6 +57,16 @@ class Kernel:
         self.client.stop_channels()
         self.manager.shutdown_kernel()  # politely: ipyparallel stops its cluster at exit
 
+    def open_panel(self) -> None:
+        """Be a page that shows jaxcluster's panel, as the Lab extension is."""
+        session = self.client.session
+        content = {"comm_id": "page", "target_name": "jaxcluster.rpc", "data": {}}
+        session.send(self._shell, "comm_open", content)
+        asked = {"id": "page:1", "op": "hello", "args": {"client": "page"}}
+        session.send(self._shell, "comm_msg", {"comm_id": "page", "data": asked})
+        asked = {"id": "page:2", "op": "watch", "args": {"on": True}}
+        session.send(self._shell, "comm_msg", {"comm_id": "page", "data": asked})
+
     def run(self, source: str, timeout_s: float = 120.0) -> Cell:
         """Execute a cell; it has ended when its reply and the kernel's "idle" are both here.
 

@@ -163,6 +163,7 @@ class CellRunner:
 
         shell.displayhook.fill_exec_result = remember
         shell.compile.get_code_name = self._code_name
+        self._should_run_async, shell.should_run_async = shell.should_run_async, self._may_await
         self._show_traceback, shell.showtraceback = shell.showtraceback, self._render_error
         # IPython's own name for it, seen in 9.18: where it has moved, only odd exceptions differ.
         self._store_exception = getattr(shell, "_format_exception_for_storage", None)
@@ -307,7 +308,7 @@ class CellRunner:
         self.ended = cell.seq
         seconds = time.perf_counter() - running.started
         attempt(lambda: self.journal.leave(running.status, seconds))
-        names: list[wire.NameChanges] = []
+        names: list[wire.NameChanges | None] = [None]
         attempt(lambda: names.append(self.names.changes(running.request.ident, self.shell.user_ns)))
         return wire.CellReply(
             rank=self.rank,
@@ -317,7 +318,7 @@ class CellRunner:
             error=running.error,
             launches=self.journal.launches(),
             global_result=spans_processes(self.last_result),
-            names=names[0] if names else None,
+            names=names[-1],
             fault="; ".join(running.faults),
         )
 
@@ -371,7 +372,7 @@ class CellRunner:
         shell.execution_count = cell.execution_count
         shell._last_traceback = None
         source = cell.source
-        if "await" in source or "async" in source:  # else run_cell alone transforms it
+        if _has_await(source):  # else run_cell alone transforms it
             transformed, problem = source, None
             try:
                 transformed = shell.transform_cell(source)
@@ -405,6 +406,12 @@ class CellRunner:
             yield
         finally:
             self._home = before
+
+    def _may_await(self, raw_cell: str, *, transformed_cell: Any = None, **more: Any) -> bool:
+        """IPython's ``should_run_async``, which compiles the whole cell once more to know it."""
+        if isinstance(transformed_cell, str) and not _has_await(transformed_cell):
+            return False
+        return bool(self._should_run_async(raw_cell, transformed_cell=transformed_cell, **more))
 
     async def _run_async_code(self, running: Running, transformed: str, problem: Any) -> None:
         """It raises nothing: SystemExit or KeyboardInterrupt from a task would end the loop."""
@@ -662,7 +669,9 @@ class CellRunner:
     def _show_pages(self) -> None:
         """What ``name?`` and pagers have left for the frontend."""
         payloads = self.shell.payload_manager
-        pages, _ = payloads.read_payload(), payloads.clear_payload()
+        if not (pages := payloads.read_payload()):
+            return
+        payloads.clear_payload()
         for payload in pages:
             if payload.get("source") == "page":
                 data = mime_bundle(payload["data"])
@@ -697,6 +706,11 @@ class _Turn:
 
     async def __aexit__(self, *exc: object) -> None:
         self.lock.release()
+
+
+def _has_await(source: str) -> bool:
+    """Whether a source may await at its top level: only by one of these words."""
+    return "await" in source or "async" in source
 
 
 def _error_of(result: Any) -> BaseException | None:

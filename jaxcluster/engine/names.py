@@ -19,8 +19,8 @@ class Names:
     def __init__(self) -> None:
         self._told: OrderedDict[bytes, list[str]] = OrderedDict()
 
-    def changes(self, notebook: bytes, namespace: Mapping[str, Any]) -> wire.NameChanges:
-        """What ``notebook`` has to be told. Some 10 us for a thousand names.
+    def changes(self, notebook: bytes, namespace: Mapping[str, Any]) -> wire.NameChanges | None:
+        """What ``notebook`` has to be told; None: nothing. Some 10 us for a thousand names.
 
         A namespace keeps its order, so mostly what it was is the beginning of what it is.
         """
@@ -36,5 +36,7 @@ class Names:
         self._told[notebook] = told + bound
         if len(self._told) > NOTEBOOKS:
             self._told.popitem(last=False)
+        if before is not None and not (bound or gone):
+            return None
         users = [name for name in bound if is_users(name, namespace.get(name))]
         return wire.NameChanges(users, gone, before is None)

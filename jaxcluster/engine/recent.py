@@ -52,10 +52,7 @@ class Recent:
         """How the cell has ended."""
         with self._lock:
             if self._cells and self._cells[-1].cell.seq == reply.seq:
-                cell = self._cells[-1].cell
-                self._cells[-1].cell = replace(
-                    cell, status=reply.status, seconds=reply.seconds, error=reply.error
-                )
+                self._cells[-1].reply = reply
 
     def cells(self, last: int = 1, number: int | None = None) -> list[wire.RecentCell]:
         """The last cells, oldest first; or those that have had a number in their notebook."""
@@ -79,6 +76,7 @@ class _Kept:
 
     def __init__(self, cell: wire.RecentCell) -> None:
         self.cell = cell
+        self.reply: wire.CellReply | None = None
         self.pieces: deque[_Piece] = deque()
         self.nbytes = self.dropped = 0
 
@@ -127,7 +125,10 @@ class _Kept:
         for piece in self.pieces:
             text = {"text": "".join(piece.texts)} if piece.texts else {}
             outputs.append(wire.RankOutput(rank, self.cell.seq, piece.kind, piece.content | text))
-        return replace(self.cell, outputs=outputs, dropped_chars=self.dropped)
+        told = replace(self.cell, outputs=outputs, dropped_chars=self.dropped)
+        if (end := self.reply) is None:
+            return told
+        return replace(told, status=end.status, seconds=end.seconds, error=end.error)
 
 
 def _weight(text: str) -> int:

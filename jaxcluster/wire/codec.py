@@ -233,10 +233,19 @@ def _build(annotation: Any, value: Any) -> Any:
     if origin is list:
         (item,) = typing.get_args(annotation)
         return [_build(item, v) for v in value]
-    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
-        hints = _hints(annotation)
-        return annotation(**{k: _build(hints[k], v) for k, v in value.items() if k in hints})
-    return value
+    nested = _nested(annotation)
+    values = {name: v for name, v in value.items() if name in nested}
+    for name, hint in nested.items():
+        if hint is not None and values.get(name) is not None:
+            values[name] = _build(hint, values[name])
+    return annotation(**values)
+
+
+@functools.cache
+def _nested(cls: type) -> dict[str, Any]:
+    """The fields of a dataclass, each with its type, or None where that is JSON's own."""
+    hints = _hints(cls)
+    return {name: hint if _holds_dataclass(hint) else None for name, hint in hints.items()}
 
 
 @functools.cache

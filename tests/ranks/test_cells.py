@@ -131,6 +131,27 @@ def test_ranks_that_do_not_exist_are_refused(cluster: jaxcluster.Cluster, ranks:
         cluster.run("1", ranks=ranks)
 
 
+def test_a_cell_that_awaits_nothing_is_compiled_once(cluster: jaxcluster.Cluster) -> None:
+    """IPython compiles each cell as "<>" before, only to know whether it awaits."""
+    cluster.run(
+        "import builtins\ncompiled, plainly = [], compile\n"
+        "def counting(source, name, *args, **kwargs):\n"
+        "    compiled.append(name)\n"
+        "    return plainly(source, name, *args, **kwargs)\n"
+        "builtins.compile = counting",
+        show=False,
+    )
+    try:
+        cluster.run("del compiled[:]\npass", show=False)
+        at_once = cluster["compiled"]
+        cluster.run("del compiled[:]\nawait __import__('asyncio').sleep(0)", show=False)
+    finally:
+        cluster.run("builtins.compile = plainly", show=False)
+    assert at_once
+    assert "<>" not in at_once
+    assert "<>" in cluster["compiled"]
+
+
 def test_top_level_await_works(cluster: jaxcluster.Cluster) -> None:
     record = cluster.run(
         "import asyncio\nawait asyncio.sleep(0.01)\nprint('awaited', rank)\nrank", show=False

@@ -6,8 +6,9 @@ import random
 from typing import Any
 
 import numpy as np
+import pytest
 
-from jaxcluster.engine.state.surroundings import NumpyState
+from jaxcluster.engine.state.surroundings import NumpyState, PythonState
 
 
 def is_same(a: Any, b: Any) -> bool:
@@ -17,6 +18,56 @@ def is_same(a: Any, b: Any) -> bool:
         b["gauss"],
         others["pos"],
     ) and bool((words["key"] == others["key"]).all())
+
+
+def test_pythons_state_is_always_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, chosen = PythonState(), random.Random(1)
+    before = random.getstate()
+    states = [found.now()]
+    changes = (
+        random.random,
+        lambda: random.gauss(0, 1),  # draws two, and gives the second one later
+        lambda: random.getrandbits(8),
+        lambda: random.seed(chosen.randrange(9)),
+        lambda: random.setstate(chosen.choice(states)),
+        lambda: None,
+    )
+    try:
+        for _ in range(3000):
+            chosen.choice(changes)()
+            states = [*states[-20:], found.now()]
+            assert states[-1] == random.getstate()
+        other = random.SystemRandom()
+        monkeypatch.setattr(random, "getstate", random.Random(3).getstate)
+        assert found.now() == random.Random(3).getstate()
+        monkeypatch.setattr(random, "getstate", other.getstate)
+        with pytest.raises(NotImplementedError):
+            found.now()
+    finally:
+        monkeypatch.undo()
+        random.setstate(before)
+
+
+def test_a_state_that_has_not_changed_is_not_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It makes 625 integers: before each cell that is most of what a rank touches for undo."""
+    generator = random.Random(1)
+    taken: list[str] = []
+
+    def getstate(self: random.Random) -> Any:
+        taken.append("")
+        return original(self)
+
+    original = random.Random.getstate
+    monkeypatch.setattr(random, "getstate", generator.getstate)
+    found = PythonState()
+    found.now()
+    monkeypatch.setattr(random.Random, "getstate", getstate)
+    for _ in range(10):
+        found.now()
+    assert taken == []
+    generator.random()
+    assert found.now() == original(generator)
+    assert taken == [""]
 
 
 def test_numpys_state_is_always_the_present_one() -> None:

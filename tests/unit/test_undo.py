@@ -308,8 +308,22 @@ def test_a_process_that_has_little_needs_no_looks() -> None:
 
 def test_a_process_whose_size_is_unknown_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = Memory()
-    monkeypatch.setattr("jaxcluster.engine.held.os.pread", lambda *_: b"VmRSS:\t100 kB\n")
+    monkeypatch.setattr("jaxcluster.engine.held.os.pread", lambda *_: b"VmRSS:")
     assert memory.may_exceed(1 << 40)
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_a_process_that_may_be_swapped_out_is_asked_for_all_that_it_has(
+    monkeypatch: pytest.MonkeyPatch, swap: bool
+) -> None:
+    """Else its size in memory says it, without a look at each kind of what it has."""
+    monkeypatch.setattr("jaxcluster.engine.held._may_swap", lambda: swap)
+    memory, read = Memory(), []
+    own = memory._own
+    monkeypatch.setattr(memory, "_own", lambda: read.append("") or own())
+    assert not memory.may_exceed(1 << 40)
+    assert bool(read) == swap
+    assert memory.may_exceed(1 << 20)
 
 
 def test_the_default_is_a_quarter(monkeypatch: pytest.MonkeyPatch) -> None:

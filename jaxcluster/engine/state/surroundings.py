@@ -7,6 +7,7 @@ import ctypes
 import operator
 import os
 import random
+import struct
 import sys
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,9 +30,9 @@ class Surroundings:
 
     @classmethod
     def now(cls) -> Surroundings:
-        """Some 20 us, most of it Python's random state."""
+        """Some 10 us."""
         return cls(
-            random.getstate(),
+            _python_state.now(),
             _numpy_state.now(),
             _settings(),
             dict(_raw_environment()),
@@ -72,6 +73,51 @@ class Surroundings:
             os.chdir(self.folder)  # it may be removed
 
 
+_Raw = ctypes.c_char * (4 * (624 + 1))  # of the Mersenne Twister: its words, and its place there
+
+
+class PythonState:
+    """The state of ``random``, taken again only when it has changed: that makes 625 integers.
+
+    Whether it has is seen from the generator's memory, as in ``NumpyState``. Where in it the state
+    lies is found out from a state that was taken; where it is not found, each one is taken.
+    """
+
+    def __init__(self) -> None:
+        self._generator: Any = None
+        self._memory: Any = None
+        self._raw = b""
+        self._gauss: Any = None
+        self._state: Any = None
+
+    def now(self) -> Any:
+        generator: Any = getattr(random.getstate, "__self__", None)
+        if type(generator) is not random.Random:  # the user has set another
+            return random.getstate()
+        if generator is not self._generator:
+            self._generator, self._raw = generator, b""
+            self._memory = _memory_of(generator)
+        if self._memory is None:
+            return random.getstate()
+        raw = self._memory.raw
+        gauss = generator.gauss_next
+        if raw != self._raw or gauss is not self._gauss:
+            self._raw, self._gauss, self._state = raw, gauss, generator.getstate()
+        return self._state
+
+
+def _memory_of(generator: random.Random) -> Any:
+    """The part of a generator's memory that has its state; None where it is not as it is known."""
+    try:
+        state = generator.getstate()[1]
+        known = struct.pack("=i624I", state[-1], *state[:-1])
+        nbytes = type(generator).__base__.__basicsize__  # type: ignore[union-attr]
+        offset = ctypes.string_at(id(generator), nbytes).find(known)
+        return _Raw.from_address(id(generator) + offset) if offset > 0 else None
+    except Exception:
+        return None
+
+
 class NumpyState:
     """The state of ``np.random``, taken again only when it has changed: that takes 20 us.
 
@@ -81,7 +127,7 @@ class NumpyState:
 
     def __init__(self) -> None:
         self._generator: Any = None
-        self._address = 0
+        self._memory: Any = None
         self._raw = b""
         self._state: dict[str, Any] = {}
 
@@ -91,15 +137,15 @@ class NumpyState:
             return np.random.get_state(legacy=False)
         if generator is not self._generator:
             self._generator, self._raw = generator, b""
-            self._address = generator.ctypes.state_address
-        raw = ctypes.string_at(self._address, _MT19937_NBYTES)
+            self._memory = _Raw.from_address(generator.ctypes.state_address)
+        raw = self._memory.raw
         if raw != self._raw or self._state["has_gauss"]:
             state: Any = np.random.get_state(legacy=False)
             self._raw, self._state = raw, state
         return self._state
 
 
-_MT19937_NBYTES = 4 * (624 + 1)  # its words, and the place among them
+_python_state = PythonState()
 _numpy_state = NumpyState()
 
 
