@@ -6,12 +6,13 @@ import argparse
 import difflib
 import functools
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from jaxcluster import usage
+from jaxcluster import profiles, usage
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers import options
+from jaxcluster.profiles import words
 
 
 class Help(UsageError):
@@ -60,7 +61,8 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             options = [o for action in self._actions for o in action.option_strings]
             close = difflib.get_close_matches(unknown[0], options, n=1)
-            takes = [o for a in self._actions for o in a.option_strings or [a.dest.upper()]]
+            told = [a for a in self._actions if a.help != argparse.SUPPRESS]
+            takes = [o for a in told for o in a.option_strings or [a.dest.upper()]]
             self.error(
                 f"there is no {unknown[0]}"
                 + (
@@ -72,66 +74,14 @@ class Parser(argparse.ArgumentParser):
         return found
 
 
-def _env(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
-    return name, value
-
-
-def _device_ids(text: str) -> list[int] | list[list[int]]:
-    """``0,1`` for the same devices on every rank, ``0/1/2/3`` for one list a rank."""
-    try:
-        lists = [[int(i) for i in part.split(",")] for part in text.split("/")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is neither 0,1 (every rank) nor 0/1 (a list for each rank)"
-        ) from None
-    return lists if "/" in text else lists[0]
-
-
 def start_parser(prog: str) -> Parser:
+    """What a start takes; what was not typed is None."""
     parser = Parser(prog, f"{prog} -n 4 --devices-per-process 2")
+    words.add_common(parser)
     add = parser.add_argument
-    add(
-        "-n",
-        "--num-processes",
-        type=int,
-        metavar="N",
-        help="default: one for each GPU or TPU chip, else 2 on CPU",
-    )
-    add("--devices-per-process", type=int, metavar="D", help="default: 1 on CPU")
-    add("--platform", help="cpu, cuda or tpu")
-    add("--launcher", help=f"where: {', '.join(options.NAMES)}; local by default")
-    add("--name", help="default: main")
-    add(
-        "--env",
-        type=_env,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a variable of the processes' environment; may be repeated",
-    )
-    add(
-        "--timeout",
-        type=float,
-        default=60.0,
-        dest="timeout_s",
-        metavar="S",
-        help="seconds that the start may take (60)",
-    )
-    add("--detach", action="store_true", help="let the cluster outlive this process")
+    add("--profile", metavar="NAME", help="options that stand in a jaxcluster.toml")
+    add("--no-profile", action="store_true", help="not the default profile either")
     add("--dry-run", action="store_true", help="print what would be started")
-    add(
-        "--local-device-ids",
-        type=_device_ids,
-        metavar="0,1",
-        help="the GPUs or TPU chips of each process; 0/1 for a list a process",
-    )
-    add("--coordinator-address", metavar="HOST:PORT", help="or unix:/PATH")
-    add("--coordinator-bind-address", metavar="HOST:PORT", help="or unix:/PATH")
-    add("--initialization-timeout", type=int, metavar="S")
-    add("--heartbeat-timeout-seconds", type=int, default=100, metavar="S")
     options.add_to(parser)
     return parser
 
@@ -147,17 +97,35 @@ def read_doctor(prog: str, line: str | Sequence[str]) -> argparse.Namespace | No
     if not (line.split() if isinstance(line, str) else line):
         return None
     parsed = parser.read(line)
-    if parsed.launcher in (None, "local") or parsed.detach or parsed.dry_run:
+    is_here = parsed.launcher == "local" or not (parsed.launcher or parsed.profile)
+    if is_here or parsed.detach or parsed.dry_run:
         parser.error("it takes what a start on other hosts takes, or nothing")
     return parsed
 
 
-def start_options(parsed: argparse.Namespace) -> dict[str, Any]:
-    """The keyword arguments of ``make_spec``."""
+def start_options(parsed: argparse.Namespace, say: Callable[[str], None] = print) -> dict[str, Any]:
+    """The keyword arguments of ``make_spec``, with the profile that was named or is the default.
+
+    Args:
+      say: is given, a line each, which profile that is, with its options, and what is wrong with
+        files of profiles.
+
+    Raises:
+      UsageError: the profile is not there, or can't be used.
+    """
     of_launcher = options.taken_from(parsed)
     given = vars(parsed).copy()
+    named, is_off = given.pop("profile"), given.pop("no_profile")
     given.pop("dry_run", None)
-    return {**given, "env": dict(parsed.env), **of_launcher}
+    if given["env"] is not None:
+        given["env"] = dict(given["env"])
+    given |= of_launcher
+    profile, notes = profiles.load().chosen(named, is_off)
+    for note in notes:
+        say(note)
+    if profile is not None:
+        say(profile.told(given, "" if named else "the default"))
+    return {**given, "profile": profile}
 
 
 def push_parser() -> Parser:

@@ -1,4 +1,4 @@
-"""``jaxcluster start|list|stop|doctor|mcp`` in a shell."""
+"""``jaxcluster start|list|stop|profiles|doctor|mcp`` in a shell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 
-from jaxcluster import arguments, cluster, doctor
+from jaxcluster import arguments, cluster, doctor, profiles
 from jaxcluster.errors import JaxClusterError, UsageError
 from jaxcluster.launchers import options
 from jaxcluster.ranks import name_ranks
@@ -23,6 +23,7 @@ jaxcluster start [-n N] [--devices-per-process D] [--name NAME] [--detach] ...
 jaxcluster list           the running clusters of this user on this machine
 jaxcluster stop [NAME]    end one; --all ends all
     both with --hosts HOST: clusters that another machine has started on that host, over ssh
+jaxcluster profiles [NAME]  named options of a start: where they stand, what they set
 jaxcluster doctor         check versions, ports, devices, and say what to mend; with a start's
                           --launcher and its options: of those hosts
 jaxcluster mcp            serve an assistant in your editor, which sees your clusters (Model Context
@@ -102,21 +103,28 @@ def check(words: list[str]) -> None:
         raise SystemExit(1)
 
 
+def show_profiles(words: list[str]) -> None:
+    name = arguments.command_parser("jaxcluster profiles", "name").read(words).name
+    found = profiles.load()
+    print(in_shell(found.table() if name is None else found.explained(name)))
+
+
 def serve_assistant(words: list[str]) -> None:
     from jaxcluster import mcp
 
     mcp.main(words)
 
 
-def for_shell(error: JaxClusterError) -> str:
-    """What the error says to type next, as it is typed here."""
-    return re.sub(rf"%(jaxcluster (?:{'|'.join(COMMANDS)})\b)", r"\1", str(error))
+def in_shell(text: str) -> str:
+    """What a text says to type next, as it is typed here."""
+    return re.sub(rf"%(jaxcluster (?:{'|'.join(COMMANDS)})\b)", r"\1", text)
 
 
 COMMANDS = {
     "start": start,
     "list": list_clusters,
     "stop": stop,
+    "profiles": show_profiles,
     "doctor": check,
     "mcp": serve_assistant,
 }
@@ -157,10 +165,10 @@ def run(words: list[str]) -> int:
     except arguments.Help as help:
         print(help)
     except UsageError as error:
-        print(for_shell(error), file=sys.stderr)
+        print(in_shell(str(error)), file=sys.stderr)
         return 2
     except JaxClusterError as error:
-        print(f"{type(error).__name__}: {for_shell(error)}", file=sys.stderr)
+        print(f"{type(error).__name__}: {in_shell(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

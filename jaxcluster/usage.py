@@ -48,6 +48,10 @@ ABOUT = {
     "auto": "Make every following cell an %%spmd cell, or no longer.",
     "strict": "Check every launch on all ranks before it is made.",
     "recovery": "What follows when a rank has died or hangs for good.",
+    "profiles": (
+        "Options of a start that stand in a jaxcluster.toml under a name: the user's, the site's, "
+        "and that of the notebook's folder. With a name: the line that it amounts to."
+    ),
     "doctor": "Check this machine, or hosts, and say what to mend.",
     "%%spmd": (
         "Run the cell on every rank. Process 0's output is shown as it comes; of ranks that are "
@@ -110,6 +114,16 @@ WORDS = {
         "local (this machine) by default; auto: the job, mpiexec or TPU slice that this runs in",
         "--launcher ssh --hosts h1:2,h2:2",
     ),
+    "start --profile": (
+        "options that stand in a jaxcluster.toml as [profile.NAME]; those that are typed count "
+        "before them. %jaxcluster profiles lists them, and what each sets",
+        "--profile team -n 8",
+    ),
+    "start --no-profile": (
+        "no profile, where one is the default (default = NAME in the user's or site's file)",
+        "-n 4 --no-profile",
+    ),
+    "profiles name": ("which one; a table of all by default", "team"),
     "start --name": (
         "what to call it, if there are to be several; main by default",
         "-n 2 --name small",

@@ -114,6 +114,7 @@ class Home:
         return {
             "JAXCLUSTER_RUNTIME_DIR": str(self.path / "run"),
             "IPYTHONDIR": str(self.path / "ipython"),
+            "XDG_CONFIG_HOME": str(self.path / "xdg"),
             "JUPYTER_RUNTIME_DIR": str(self.path / "jupyter"),
         }
 

@@ -218,10 +218,13 @@ class Cluster:
         return (
             f"Cluster {self.name!r}: {name_ranks(range(self.num_processes))}, "
             f"{per_rank} {self.spec.platform} device{'s' if counts != [1] else ''} per rank "
-            f"({total} in all, {', '.join(kinds)}){took}.{self._unchecked()}"
+            f"({total} in all, {', '.join(kinds)}){took}{self._profile()}.{self._unchecked()}"
             + (f" {self.without_coordinator()}" if self.coordinator_died else "")
             + (f" {self.without_dead()}" if self.dead else "")
         )
+
+    def _profile(self) -> str:
+        return f", by profile {self.spec.profile!r}" if self.spec.profile else ""
 
     def without_dead(self) -> str:
         why = "; ".join(sorted({facts["why"] for facts in self.dead.values()}))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 
-from jaxcluster import wire
+from jaxcluster import profiles, wire
 from jaxcluster.cluster.names import free_name
 from jaxcluster.errors import UsageError
 from jaxcluster.host.facts import cuda_plugin_installed, host_gpus, host_tpu_chips
@@ -13,12 +14,59 @@ from jaxcluster.launchers import inside
 from jaxcluster.launchers.options import launcher_of
 from jaxcluster.plan import placement
 from jaxcluster.plan.spec import check_seconds, check_spec, check_wishes, is_count, platform_in
+from jaxcluster.profiles import Profile
 from jaxcluster.records import registry
 
 
 def make_spec(
     num_processes: int | None = None,
     *,
+    profile: str | Profile | None = None,
+    devices_per_process: int | None = None,
+    platform: str | None = None,
+    launcher: str | None = None,
+    name: str | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+    detach: bool | None = None,
+    local_device_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+    coordinator_address: str | None = None,
+    coordinator_bind_address: str | None = None,
+    initialization_timeout: int | None = None,
+    heartbeat_timeout_seconds: int | None = None,
+    **options: str | int | Sequence[str],
+) -> wire.ClusterSpec:
+    """A checked ClusterSpec, with what was left open chosen from what this machine has.
+
+    What other hosts are to decide stays open: ``num_processes`` is 0 and ``platform`` is "" then.
+    None is not given: it is the profile's, or the default (``timeout_s=60``,
+    ``heartbeat_timeout_seconds=100``).
+
+    Args:
+      launcher: None means this machine; "auto" the allocation that this process runs in, else this
+        machine.
+      profile: options that stand in a ``jaxcluster.toml`` under this name; those that are given
+        beside it count before them. None takes none: a default profile is for what is typed.
+      **options: the launcher's own, as on its command line: ``hosts="h1:2,h2:2"``.
+
+    Raises:
+      UsageError: an argument is out of its range, or there is no such launcher, or no such profile.
+    """
+    given = {**locals(), **options}
+    del given["options"], given["profile"]
+    if isinstance(profile, str):
+        profile = profiles.load().named(profile)
+    if profile is None:
+        return _make(**{what: value for what, value in given.items() if value is not None})
+    try:
+        made = _make(**profile.under(given))
+    except UsageError as error:
+        raise profile.blamed(error) from None
+    return dataclasses.replace(made, profile=profile.name)
+
+
+def _make(
+    num_processes: int | None = None,
     devices_per_process: int | None = None,
     platform: str | None = None,
     launcher: str | None = None,
@@ -33,24 +81,13 @@ def make_spec(
     heartbeat_timeout_seconds: int = 100,
     **options: str | int | Sequence[str],
 ) -> wire.ClusterSpec:
-    """A checked ClusterSpec, with what was left open chosen from what this machine has.
-
-    What other hosts are to decide stays open: ``num_processes`` is 0 and ``platform`` is "" then.
-
-    Args:
-      launcher: None means this machine; "auto" the allocation that this process runs in, else this
-        machine.
-      **options: the launcher's own, as on its command line: ``hosts="h1:2,h2:2"``.
-
-    Raises:
-      UsageError: an argument is out of its range, or there is no such launcher.
-    """
     for what, value in (("-n", num_processes), ("--devices-per-process", devices_per_process)):
         if value is not None and not is_count(value):
             raise UsageError(f"{what} must be at least 1, not {value!r}.", "%jaxcluster start -n 4")
     typed = {
         k: v if isinstance(v, str) else [*v] if isinstance(v, Sequence) else str(v)
         for k, v in options.items()
+        if v is not False  # a switch that is off
     }
     any_launcher, launcher = launcher is None, launcher or "local"
     if launcher == "auto":

@@ -10,7 +10,7 @@ import argparse
 import difflib
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +57,9 @@ def _count(word: str) -> int:
     if number < 1:
         raise ValueError
     return number
+
+
+WHOLE: tuple[Callable[[str], object], ...] = (int, _count)  # how options read whole numbers
 
 
 OPTIONS = (
@@ -111,9 +114,22 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         told = f"{option.help} ({', '.join(option.launchers)})"
         if not option.metavar:
             parser.add_argument(option.flag, action="store_const", const="yes", help=told)
+            add_taken_back(parser, option, option.dest)
         else:
             action = "append" if option.repeated else "store"
             parser.add_argument(option.flag, metavar=option.metavar, action=action, help=told)
+
+
+def add_taken_back(parser: argparse.ArgumentParser, option: Option, dest: str) -> None:
+    """``--no-detach`` and its like: what a profile has switched on is not wanted."""
+    if not option.dest.startswith("no_"):
+        parser.add_argument(
+            f"--no-{option.flag[2:]}",
+            action="store_const",
+            const=False,
+            dest=dest,
+            help=argparse.SUPPRESS,
+        )
 
 
 def add_way_to(parser: argparse.ArgumentParser) -> None:
@@ -144,7 +160,22 @@ def launcher_of(
     Raises:
       UsageError: there is no such launcher, it does not know an option, or a value is none.
     """
-    name = name or "local"
+    kind, rest = check(name or "local", typed)
+    given = {dest: _read(BY_DEST[dest], value) for dest, value in typed.items()}
+    python = str(given.pop("python", ""))
+    wish_of(given)
+    make = {"ssh": _ssh, "slurm": _slurm, "mpi": _mpi, "ipp": _ipp}.get(kind)
+    if make is None:
+        return None, ""
+    return make(_Given(given), num_processes, rest), python
+
+
+def check(name: str, typed: Mapping[str, str | list[str]]) -> tuple[str, str]:
+    """(which launcher, what stands behind its colon), if it knows these options.
+
+    Raises:
+      UsageError: there is no such launcher, or it does not know an option.
+    """
     kind, colon, rest = name.partition(":")
     if kind not in EXAMPLES or (colon and kind != "ipp") or (kind == "ipp" and not rest):
         close = [n for n in difflib.get_close_matches(name, NAMES, n=1) if n != name]
@@ -156,16 +187,10 @@ def launcher_of(
         example = EXAMPLES["ipp" if kind == "ipp" else "ssh"]
         raise UsageError(f"{wrong}.", f"There are: {', '.join(NAMES)}. For example: {example}")
     _refuse_foreign(kind, typed)
-    given = {dest: _read(BY_DEST[dest], value) for dest, value in typed.items()}
-    python = str(given.pop("python", ""))
-    wish_of(given)
-    make = {"ssh": _ssh, "slurm": _slurm, "mpi": _mpi, "ipp": _ipp}.get(kind)
-    if make is None:
-        return None, ""
-    return make(_Given(given), num_processes, rest), python
+    return kind, rest
 
 
-def _refuse_foreign(kind: str, typed: dict[str, str | list[str]]) -> None:
+def _refuse_foreign(kind: str, typed: Mapping[str, str | list[str]]) -> None:
     """Each launcher has its options; one that another knows is named with those."""
     for dest in typed:
         option = BY_DEST.get(dest)

@@ -1,18 +1,26 @@
-"""Tab, Shift-Tab and ``name?`` in ``%%spmd`` cells, answered from rank 0's namespace."""
+"""Tab, Shift-Tab and ``name?`` in ``%%spmd`` cells, answered from rank 0's namespace.
+
+And the names of profiles where one is typed.
+"""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
 from IPython.core.completer import SimpleCompletion, context_matcher
 from IPython.utils.tokenutil import token_at_cursor
 
-from jaxcluster import cluster
+from jaxcluster import cluster, profiles
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model.rewrite import stays_in_notebook
 
+# A line on which the name of a profile is being typed.
+PROFILE = re.compile(
+    r"^\s*%?jaxcluster\s+(?:(?:start|doctor)\s(?:.*\s)?--profile(?:\s+|=)|profiles\s+)([^\s]*)$"
+)
 ANSWER_S = 0.7  # rank 0 has so long; then the notebook's own answer must do
 
 
@@ -54,6 +62,11 @@ class Completion:
         """IPython's matcher protocol: what rank 0 offers, instead of the notebook's names."""
         code = context.full_text
         nothing = {"completions": [], "suppress": False}
+        if (found := PROFILE.search(context.text_until_cursor)) is not None:
+            typed = found[1]
+            names = [name for name in profiles.load().names() if name.startswith(typed)]
+            completions = _completions([(name, "profile") for name in names], typed, context.token)
+            return {"completions": completions, "suppress": True, "ordered": True}
         if not is_spmd(code, self.auto()):
             return nothing
         lines = code.split("\n")[: context.cursor_line]
@@ -62,14 +75,8 @@ class Completion:
         answer = self._ask("complete", {"code": code, "cursor": cursor})
         if answer is None or not answer["matches"]:
             return nothing
-        # IPython replaces the token that it has found itself; rank 0 may have found another one.
         typed = code[answer["start"] : cursor]
-        extra = len(typed) - len(context.token)
-        before = context.token[:-extra] if extra < 0 else ""
-        completions = [
-            SimpleCompletion(text=before + word[max(0, extra) :], type=kind)
-            for word, kind in answer["matches"]
-        ]
+        completions = _completions(answer["matches"], typed, context.token)
         return {"completions": completions, "suppress": True, "ordered": True}
 
     def _inspect(
@@ -95,6 +102,18 @@ class Completion:
             return cluster.current().world.ask([0], op, body, timeout_s=ANSWER_S)[0].body
         except JaxClusterError:
             return None
+
+
+def _completions(matches: Any, typed: str, token: str) -> list[SimpleCompletion]:
+    """(word, kind) each as IPython takes it.
+
+    It replaces the token that it has found itself; they may have been found for another one.
+    """
+    extra = len(typed) - len(token)
+    before = token[:-extra] if extra < 0 else ""
+    return [
+        SimpleCompletion(text=before + word[max(0, extra) :], type=kind) for word, kind in matches
+    ]
 
 
 def without_magic_line(code: str, cursor: int) -> tuple[str, int]:

@@ -21,7 +21,7 @@ from IPython.core.magic import (
     no_var_expand,
 )
 
-from jaxcluster import arguments, cluster, doctor
+from jaxcluster import arguments, cluster, doctor, profiles
 from jaxcluster.allocation.supervisor import quit_warm
 from jaxcluster.cluster import checkpoints, events, transfer, undoing
 from jaxcluster.doctor import hosts as hostchecks
@@ -67,6 +67,7 @@ COMMANDS = {
     "auto": "make every cell an %%spmd cell: auto on|off",
     "strict": "check every launch on all ranks before it is made: strict on|off",
     "recovery": "recover by itself, ask, or never: recovery auto|ask|never",
+    "profiles": "named options of a start: profiles, profiles NAME",
     "doctor": "check this machine, or hosts, and say what to mend",
 }
 
@@ -175,6 +176,11 @@ class JaxClusterMagics(Magics):
             display.clear()
             raise
         display.done(said)
+
+    def _profiles(self, line: str) -> None:
+        name = arguments.command_parser("%jaxcluster profiles", "name").read(line).name
+        found = profiles.load()
+        print(found.table() if name is None else found.explained(name))
 
     def _status(self, line: str) -> None:
         parser = arguments.command_parser("%jaxcluster status")

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from jaxcluster import arguments, cluster
+from jaxcluster import arguments, cluster, profiles
 from jaxcluster.cluster import Cluster, array_queries, delegation, events
 from jaxcluster.errors import ClusterExists, JaxClusterError, UsageError
 from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.panel import protocol
 from jaxcluster.panel.model import Model
+from jaxcluster.profiles import words
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import comms, document, shards, text
 from jaxcluster.views.cell_outputs import MOST_CHARS, notebook_outputs
@@ -58,11 +59,25 @@ class Operations:
 
     def _start(self, line: str) -> str:
         parsed = arguments.start_parser("%jaxcluster start").read(line)
+        said: list[str] = []
         with self._alone():
-            spec = cluster.make_spec(**arguments.start_options(parsed))
-            if parsed.dry_run:
-                return cluster.dry_run(spec)
-            return cluster.start_once(spec)
+            spec = cluster.make_spec(**arguments.start_options(parsed, said.append))
+            said.append(cluster.dry_run(spec) if parsed.dry_run else cluster.start_once(spec))
+        return "\n".join(said)
+
+    @staticmethod
+    def _profiles() -> Any:
+        found = profiles.load()
+        offered = []
+        for name in found.names():
+            place, is_default = found.place_of(name), name == found.default_name()
+            try:
+                typed = [list(pair) for pair in words.typed(found.named(name).options)]
+            except UsageError as error:
+                offered.append(protocol.Profile(name, place, is_default, problem=error.message))
+            else:
+                offered.append(protocol.Profile(name, place, is_default, typed))
+        return protocol.plain(offered)
 
     def _again(self, on_cpu: bool = False) -> str:
         """Start once more what could not be started, with the same options, or on CPU."""

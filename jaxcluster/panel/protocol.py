@@ -22,6 +22,7 @@ OPERATIONS = (
     "hello",
     "watch",
     "auto",
+    "profiles",
     "start",
     "again",
     "cancel",
@@ -244,6 +245,23 @@ class Resources:
     whole: bool
     every: int
     type: str = "resources"
+
+
+# --------------------------------------------------------------------------- profiles
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Options of a start under a name: (flag, value) of each, as they are typed.
+
+    ``problem``: why it can't be used.
+    """
+
+    name: str
+    place: str
+    is_default: bool = False
+    options: list[list[str]] = field(default_factory=list)
+    problem: str = ""
 
 
 def plain(message: Any) -> Any:

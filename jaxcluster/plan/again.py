@@ -13,8 +13,16 @@ from typing import Any
 
 from jaxcluster import wire
 
-# What a start may take, and how its cluster is called, are no part of what runs.
-NOT_COMPARED = {"name", "any_name", "any_launcher", "timeout_s", "initialization_timeout"}
+# What a start may take, how its cluster is called, and where its options stand, are no part of
+# what runs.
+NOT_COMPARED = {
+    "name",
+    "any_name",
+    "any_launcher",
+    "timeout_s",
+    "initialization_timeout",
+    "profile",
+}
 ALWAYS = ("platform", "launcher")  # their defaults have a word
 FLAGS = {"num_processes": "-n"}  # where the flag is not the field's own name
 

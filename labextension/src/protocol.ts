@@ -242,6 +242,8 @@ export interface IOperations {
   watch: { args: { on: boolean }; result: null };
   /** `restore`: the notebook says that it was on; that counts only if nobody has switched since. */
   auto: { args: { on: boolean; restore?: boolean }; result: null };
+  /** The profiles that a start can take here. */
+  profiles: { args: Record<string, never>; result: IProfile[] };
   /** `line` is what would follow `%jaxcluster start`. The result is the one line that it ends in. */
   start: { args: { line: string }; result: string };
   /** Start once more what could not be started, with the same options, or on CPU. */
@@ -276,6 +278,19 @@ export interface IOperations {
 }
 
 export type Operation = keyof IOperations;
+
+/** Options of a start that stand in a jaxcluster.toml under a name. */
+export interface IProfile {
+  name: string;
+  /** File and line. */
+  place: string;
+  /** Whether a start takes it where none is named. */
+  is_default: boolean;
+  /** Each option with its value as text, as they are typed; '' for a switch. */
+  options: [string, string][];
+  /** Why it can't be used; '' if it can. */
+  problem: string;
+}
 
 export interface IVariable {
   name: string;

@@ -44,8 +44,8 @@ def test_the_start_line_of_the_readme() -> None:
     options = started("-n 4 --devices-per-process 2")
     assert options["num_processes"] == 4
     assert options["devices_per_process"] == 2
-    assert options["timeout_s"] == 60.0
-    assert options["detach"] is False
+    assert options["timeout_s"] is None  # the profile's, if there is one, or the default
+    assert options["detach"] is None
 
 
 def test_all_that_start_takes_is_an_argument_in_python_too() -> None:
@@ -64,8 +64,9 @@ def test_every_argument_of_initialize_can_be_given() -> None:
         "devices_per_process": None,
         "platform": "cpu",
         "launcher": None,
+        "profile": None,
         "name": "exp",
-        "env": {},
+        "env": None,
         "timeout_s": 30.0,
         "detach": True,
         "local_device_ids": [0, 1],
@@ -234,7 +235,9 @@ def test_the_examples_of_a_start_can_be_typed(
     for example in examples(help_of(magics, "start")).values():
         line = example.removeprefix("%jaxcluster start ")
         parsed = start_parser("%jaxcluster start").read(line)
-        options.launcher_of(parsed.launcher, options.taken_from(parsed), parsed.num_processes)
+        options.launcher_of(
+            parsed.launcher or "local", options.taken_from(parsed), parsed.num_processes
+        )
 
 
 def test_the_help_of_each_magic_is_its_docstring(magics: JaxClusterMagics) -> None:

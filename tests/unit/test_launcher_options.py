@@ -27,7 +27,7 @@ from jaxcluster.launchers.through_ipp import ThroughIPP
 
 def started(line: str) -> tuple[Launcher | None, str]:
     parsed = start_parser("%jaxcluster start").read(line)
-    return launcher_of(parsed.launcher, taken_from(parsed), parsed.num_processes)
+    return launcher_of(parsed.launcher or "local", taken_from(parsed), parsed.num_processes)
 
 
 def refused(line: str) -> str:
