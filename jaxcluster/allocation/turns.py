@@ -15,7 +15,9 @@ import fcntl
 import json
 import os
 import socket
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -75,6 +77,11 @@ class LocalTurns:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._mutex = threading.Lock()
+        self._opened: int | None = None
+        self._inode = (0, 0)
+        self._path = ""
+        self._close: Callable[[], object] = bool
 
     @contextlib.contextmanager
     def take(self, ranks: Iterable[int] = (), say: Say | None = None) -> Iterator[Turn]:
@@ -101,6 +108,23 @@ class LocalTurns:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        with self._mutex:  # the descriptor's lock is one for all threads
+            lock = self._descriptor()
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield lock, json.loads(os.pread(lock, 1 << 20, 0) or b"{}")
+            finally:
+                fcntl.flock(lock, fcntl.LOCK_UN)
+
+    def _descriptor(self) -> int:
+        """The lock's file, opened once; again where its path leads to another one by now."""
+        if self._opened is not None:
+            with contextlib.suppress(OSError):
+                there = os.stat(self._path)
+                if (there.st_dev, there.st_ino) == self._inode:
+                    return self._opened
+            self._opened = None
+            self._close()
         try:
             lock = os.open(inside() / self.name / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except FileNotFoundError:
@@ -110,11 +134,11 @@ class LocalTurns:
                 "%jaxcluster restart gives the ranks new processes and a new folder, and keeps "
                 "their variables.",
             ) from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield lock, json.loads(os.read(lock, 1 << 20) or b"{}")
-        finally:
-            os.close(lock)
+        found = os.fstat(lock)
+        self._opened, self._inode = lock, (found.st_dev, found.st_ino)
+        self._path = str(registry.folder(self.name) / "lock")
+        self._close = weakref.finalize(self, os.close, lock)
+        return lock
 
 
 class First(Protocol):

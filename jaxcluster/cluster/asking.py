@@ -32,6 +32,11 @@ class Conversation:
         self._is_over = False
 
     @property
+    def is_open(self) -> bool:
+        """Whether any rank asks."""
+        return bool(self._questions)
+
+    @property
     def look_s(self) -> float | None:
         """How soon ``step`` is due; None while nobody asks."""
         if self._questions.open is not None:

@@ -572,7 +572,9 @@ class Cluster:
                 message=message,
                 post_mortem=options.post_mortem,
             )
-            each = {r: dataclasses.replace(request, after=seq.after[r]) for r in chosen}
+            # Mostly the cell before was one on all ranks: then one message is for all of them.
+            made = {n: dataclasses.replace(request, after=n) for n in set(seq.after.values())}
+            each = {r: made[seq.after[r]] for r in chosen}
             op = "cell" if message is None else "message"
             pressed = on_its_way.enter_context(stopbutton.held())
             ids = self.link.request_each(each, op, options.buffers, sink=sink)

@@ -244,7 +244,8 @@ class RunningCell:
                 try:
                     while not self._watch.finished:
                         self._feed(self._next())
-                        self._talk.step(time.monotonic(), self._watch.open_ranks)
+                        if self._talk.is_open:
+                            self._talk.step(time.monotonic(), self._watch.open_ranks)
                 except KeyboardInterrupt:
                     self._feed(health.StopPressed())
         finally:

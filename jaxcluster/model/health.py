@@ -181,8 +181,9 @@ class CellWatch:
                 self._poll_at = min(self._poll_at, now + LOOK_AGAIN_S)
             case Paused(ranks):
                 self._hold(ranks, now)
-        self._hold(self.paused, now)  # but for those that have ended the cell now
-        if not self.open_ranks:
+        if self.paused:
+            self._hold(self.paused, now)  # but for those that have ended the cell now
+        if len(self.status) >= len(self.ranks) and not self.open_ranks:
             return self._finish()
         if self._interrupted_at is not None:
             # Stop, pressed again while the ranks are given time to answer: leave at once.

@@ -25,11 +25,21 @@ def encode(op: str, id: str, body: Any = None) -> bytes:
     It can't fail for what a user has put in: whatever strict JSON can't carry (NaN and infinities,
     halves of surrogate pairs, bytes, objects) travels as ``plain`` has it.
     """
-    envelope = {"v": PROTOCOL_VERSION, "op": op, "id": id, "body": body}
+    return envelope(op, id, encode_body(body))
+
+
+def encode_body(body: Any) -> bytes:
+    """What ``envelope`` takes: the body of one message, or of many."""
     try:
-        return _strict.encode(envelope).encode()
+        return _strict.encode(body).encode()
     except Exception:  # TypeError, ValueError, RecursionError, or what a user's class raises
-        return _strict.encode(plain(envelope)).encode()
+        return _strict.encode(plain(body)).encode()
+
+
+def envelope(op: str, id: str, body: bytes) -> bytes:
+    """One envelope as JSON bytes, around a body that ``encode_body`` has made."""
+    head = {"v": PROTOCOL_VERSION, "op": clean(op), "id": clean(id)}
+    return b'%s, "body": %s}' % (_strict.encode(head)[:-1].encode(), body)
 
 
 def _fields(value: Any) -> dict[str, Any]:

@@ -84,20 +84,26 @@ class Link(ABC):
     def request_each(
         self, bodies: Mapping[int, Any], op: str, buffers: Sequence[Buffer] = (), *, sink: Sink
     ) -> list[str]:
-        """Send a request to each rank of ``bodies``; returns their ids."""
+        """Send a request to each rank of ``bodies``; returns their ids.
+
+        A body that is one object for several ranks is encoded once.
+        """
         ids = []
+        encoded: dict[int, bytes] = {}
         messages: list[Message] = []
         with self._lock:
             for rank, body in bodies.items():
-                ids.append(id := f"{self._prefix}-{next(self._ids)}")
+                ids.append(name := f"{self._prefix}-{next(self._ids)}")
                 if rank in self._dead:
-                    sink.put(Event(rank, "died", id, self._dead[rank]))
+                    sink.put(Event(rank, "died", name, self._dead[rank]))
                     continue
                 if rank in self._foreign:
-                    sink.put(Event(rank, "mismatch", id, self._foreign[rank]))
+                    sink.put(Event(rank, "mismatch", name, self._foreign[rank]))
                     continue
-                self._waiting[id] = (rank, sink)
-                messages.append((rank, [wire.encode(op, id, body), *buffers]))
+                self._waiting[name] = (rank, sink)
+                if id(body) not in encoded:
+                    encoded[id(body)] = wire.encode_body(body)
+                messages.append((rank, [wire.envelope(op, name, encoded[id(body)]), *buffers]))
             self._send(messages)
         return ids
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import plain, until
@@ -129,6 +130,27 @@ def test_only_the_named_ranks_run_a_cell(cluster: jaxcluster.Cluster) -> None:
 def test_ranks_that_do_not_exist_are_refused(cluster: jaxcluster.Cluster, ranks: list[int]) -> None:
     with pytest.raises(UsageError):
         cluster.run("1", ranks=ranks)
+
+
+def test_a_cell_is_encoded_once_for_all_its_ranks(
+    cluster: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.run("pass", show=False)  # on all ranks: the next one has one cell before it
+    encoded: list[wire.CellRequest] = []
+    encode = wire.encode_body
+
+    def counting(body: Any) -> bytes:
+        if isinstance(body, wire.CellRequest):
+            encoded.append(body)
+        return encode(body)
+
+    monkeypatch.setattr(wire, "encode_body", counting)
+    cluster.run("pass", show=False)
+    assert len(encoded) == 1
+    cluster.run("pass", ranks=[1], show=False)
+    cluster.run("pass", show=False)
+    assert [body.after for body in encoded[2:]].count(encoded[1].seq) == 1  # rank 1's alone
+    assert len(encoded) == 4
 
 
 def test_a_cell_that_awaits_nothing_is_compiled_once(cluster: jaxcluster.Cluster) -> None:

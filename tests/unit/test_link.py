@@ -304,3 +304,39 @@ def test_a_rank_behind_a_cut_is_not_called_dead() -> None:
         unwrap(Event(1, "died", "1", {"why": why, "may_live": True}))
     assert str(caught.value).startswith(f"Rank 1 can't be asked: {why}.\n")
     assert "has died" not in str(caught.value)
+
+
+# --------------------------------------------------------------------------- what is sent
+
+
+class Written(Link):
+    """Keeps what it is to send."""
+
+    def __init__(self) -> None:
+        super().__init__(range(4))
+        self.sent: dict[int, Any] = {}
+
+    def _send(self, messages: Sequence[tuple[int, list[Any]]]) -> None:
+        self.sent |= {rank: wire.decode(frames[0]) for rank, frames in messages}
+
+    def close(self) -> None: ...
+
+
+def test_one_body_for_all_ranks_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[Any] = []
+    encode = wire.encode_body
+    monkeypatch.setattr(wire, "encode_body", lambda body: encoded.append(body) or encode(body))
+    link = Written()
+    body = wire.CellRequest(7, "half a pair: \ud83d", 7, [0, 1, 2], [0])
+    ids = link.request_each(dict.fromkeys(range(3), body), "cell", sink=Sink())
+    assert len(encoded) == 1
+    assert [link.sent[rank]["id"] for rank in range(3)] == ids
+    assert all(one["body"]["source"] == "half a pair: \\ud83d" for one in link.sent.values())
+
+
+def test_each_rank_gets_its_own_body() -> None:
+    link = Written()
+    link.request_each({rank: {"of": rank} for rank in range(4)}, "x", sink=Sink())
+    assert {rank: one["body"] for rank, one in link.sent.items()} == {
+        rank: {"of": rank} for rank in range(4)
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from pathlib import Path
@@ -65,6 +66,77 @@ def test_a_turn_excludes_every_other() -> None:
         thread.join(30)
     assert set(overlaps) == {1}
     assert seen == list(range(1, 201))
+
+
+def test_a_turn_excludes_the_other_threads_of_a_notebook() -> None:
+    registry.folder("main").mkdir()
+    turns, inside, overlaps = LocalTurns("main"), [], []
+
+    def take_turns() -> None:
+        for _ in range(50):
+            with turns.take() as seq:
+                inside.append(seq)
+                overlaps.append(len(inside))
+                inside.remove(seq)
+
+    threads = [threading.Thread(target=take_turns) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert overlaps == [1] * 200
+
+
+def test_a_turn_looks_up_one_path_and_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every cell takes one."""
+    registry.folder("main").mkdir()
+    turns, used = LocalTurns("main"), []
+    with turns.take([0]):
+        pass
+    for name in ("open", "stat", "lstat", "fstat", "readlink", "listdir"):
+        monkeypatch.setattr(os, name, counted(getattr(os, name), used))
+    with turns.take([0]) as seq:
+        pass
+    assert used == ["stat"]
+    assert (seq, seq.after) == (2, {0: 1})
+
+
+def counted(call: Any, used: list[str]) -> Any:
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        used.append(call.__name__)
+        return call(*args, **kwargs)
+
+    return counting
+
+
+def test_a_turn_of_a_folder_that_is_gone_or_another_one_is_not_given_by_the_old_one() -> None:
+    folder = registry.folder("main")
+    folder.mkdir()
+    turns = LocalTurns("main")
+    for _ in range(3):
+        with turns.take():
+            pass
+    folder.rename(folder.with_name("moved"))
+    with pytest.raises(NoCluster), turns.take():
+        pass
+    folder.mkdir()
+    with turns.take() as seq, LocalTurns("moved").take() as old:
+        assert (seq, old) == (1, 4)
+    with pytest.raises(RuntimeError), turns.take():
+        raise RuntimeError("of a cell's")
+    with turns.take() as seq, LocalTurns("moved").quiet():
+        assert seq == 3
+
+
+def test_a_notebook_that_lets_go_of_its_turns_keeps_no_file() -> None:
+    registry.folder("main").mkdir()
+    with LocalTurns("main").take():
+        pass
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        with LocalTurns("main").take():
+            pass
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_each_rank_is_told_which_cell_comes_before() -> None:
