@@ -19,6 +19,11 @@ def plural(count: int, word: str, many: str = "") -> str:
     return f"{count:,} {word if count == 1 else many or word + 's'}"
 
 
+def join_words(words: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
 def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
     """A line for each row, its columns as wide as their widest entry."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

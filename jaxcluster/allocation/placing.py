@@ -96,9 +96,11 @@ def place(
 
 
 def _default_ranks(platform: str, facts: Mapping[str, Any], num_hosts: int) -> int:
-    """One for each GPU or TPU chip; on CPU one for each host."""
+    """One for each GPU, or chip of a single TPU host; one for each host of several, and on CPU."""
+    if platform in ("cpu", "tpu") and num_hosts > 1:
+        return 1  # libtpu splits no host of several
     if platform == "cpu":
-        return 1 if num_hosts > 1 else placement.default_num_processes([], 0)
+        return placement.default_num_processes([], 0)
     on_gpu = platform == "cuda"
     return placement.default_num_processes(
         facts["gpus"] if on_gpu else [], 0 if on_gpu else facts["tpu_chips"]

@@ -103,6 +103,8 @@ def _make(
             num_processes = placement.default_num_processes(
                 gpus if wanted == "cuda" else [], chips if wanted == "tpu" else 0
             )
+    elif launcher == "tpu":  # a slice whose chips can't be seen is no reason for CPU
+        wanted = wanted or "tpu"
     check_seconds("--timeout", timeout_s, "%jaxcluster start --timeout 120")
     ids: list[list[int]] | None = None
     if local_device_ids is not None:

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 from jaxcluster import wire
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.private import arrays, coordination, launches
+from jaxcluster.host import tpus
 
 POLL_S = 0.002
 UNIX = "unix:"  # gRPC's own way to write the path of a Unix socket
@@ -104,6 +105,9 @@ def initialize(request: wire.InitializeRequest, journal: Journal) -> wire.Initia
     """
     started = time.perf_counter()
     os.environ.update(request.env)
+    if request.platforms == "tpu" and not request.env.get(tpus.SHARED):
+        # A process that was killed gives its chips back a while later.
+        tpus.wait_for_libtpu(max(1, request.initialization_timeout - 1))
     import jax
 
     settings: dict[str, Any] = {
@@ -148,7 +152,12 @@ def initialize(request: wire.InitializeRequest, journal: Journal) -> wire.Initia
     _limit_blas_threads(request.num_processes)
     if jax.process_index() != request.process_id:
         raise RuntimeError(
-            f"JAX numbered this process {jax.process_index()}, jaxcluster {request.process_id}"
+            f"JAX numbered this process {jax.process_index()}, and jaxcluster {request.process_id}."
+            + (
+                " A TPU's hosts are numbered by their place in the slice: name them in that order."
+                if request.platforms == "tpu"
+                else ""
+            )
         )
     return wire.InitializeReply(
         rank=request.process_id,

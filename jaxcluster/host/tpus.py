@@ -124,7 +124,7 @@ def wait_for_libtpu(timeout_s: float, path: Path = LOCK, poll_s: float = 0.1) ->
         if time.monotonic() > deadline:
             raise RuntimeError(
                 f"The TPU of this host is held by {_named(holder)}, which has locked {path} for "
-                f"longer than {timeout_s:.0f} s. End that process; `sudo lsof -w {path}` lists "
+                f"longer than {timeout_s:g} s. End that process; `sudo lsof -w {path}` lists "
                 "those of other users, too."
             )
         time.sleep(poll_s)
@@ -163,7 +163,7 @@ def _named(pid: int) -> str:
         return "a process of another container"
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        command = b" ".join(words).decode(errors="replace").strip()[:80]
+        command = " ".join(b" ".join(words).decode(errors="replace").split())[:80]
     except OSError:
         command = ""
     return f"process {pid}" + (f" ({command})" if command else "")

@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import Launcher
@@ -21,10 +22,12 @@ from jaxcluster.launchers.mpi import MPI
 from jaxcluster.launchers.slurm import Slurm
 from jaxcluster.launchers.ssh import SSH
 from jaxcluster.launchers.through_ipp import ThroughIPP
+from jaxcluster.launchers.tpu import TPU
 from jaxcluster.launchers.wishes import wish_of
+from jaxcluster.text import join_words
 
-NAMES = ("local", "auto", "ssh", "slurm", "mpi", "ipp:NAME")
-REMOTE = ("ssh", "slurm", "mpi", "ipp")  # those with an agent on each host
+NAMES = ("local", "auto", "ssh", "slurm", "mpi", "tpu", "ipp:NAME")
+REMOTE = ("ssh", "slurm", "mpi", "tpu", "ipp")  # those with an agent on each host
 
 
 @dataclass(frozen=True)
@@ -63,16 +66,18 @@ WHOLE: tuple[Callable[[str], object], ...] = (int, _count)  # how options read w
 
 
 OPTIONS = (
-    Option("--hosts", ("ssh", "mpi"), "H:N,...", "hosts and their ranks: h1:2,user@h2:2"),
-    Option("--hostfile", ("ssh", "mpi"), "FILE", "the same, a line each: h1 slots=2"),
-    Option("--python", ("ssh", "slurm", "mpi", "ipp"), "PATH", "the hosts' Python"),
-    Option("--user", ("ssh",), "NAME", "for hosts without one of their own"),
-    Option("--port", ("ssh",), "PORT", "of sshd, for hosts without one of their own", _count),
-    Option("--jump", ("ssh",), "HOST", "log in through it (ssh -J)"),
-    Option("--ssh-config", ("ssh",), "FILE", "an ssh config (ssh -F)"),
-    Option("--ssh-option", ("ssh",), "NAME=VALUE", "as for ssh -o; may be repeated", str, True),
-    Option("--ssh", ("ssh",), "COMMAND", "what stands for ssh"),
-    Option("--direct", ("ssh",), "", "reach the agents by TCP, not through ssh"),
+    Option("--hosts", ("ssh", "mpi", "tpu"), "H:N,...", "hosts and their ranks: h1:2,user@h2:2"),
+    Option("--hostfile", ("ssh", "mpi", "tpu"), "FILE", "the same, a line each: h1 slots=2"),
+    Option("--python", REMOTE, "PATH", "the hosts' Python"),
+    Option("--user", ("ssh", "tpu"), "NAME", "for hosts without one of their own"),
+    Option("--port", ("ssh", "tpu"), "PORT", "of sshd, for hosts without one of their own", _count),
+    Option("--jump", ("ssh", "tpu"), "HOST", "log in through it (ssh -J)"),
+    Option("--ssh-config", ("ssh", "tpu"), "FILE", "an ssh config (ssh -F)"),
+    Option(
+        "--ssh-option", ("ssh", "tpu"), "NAME=VALUE", "as for ssh -o; may be repeated", str, True
+    ),
+    Option("--ssh", ("ssh", "tpu"), "COMMAND", "what stands for ssh"),
+    Option("--direct", ("ssh", "tpu"), "", "reach the agents by TCP, not through ssh"),
     Option("--nodes", ("slurm", "ipp"), "N", "how many nodes", _count),
     Option("--ntasks-per-node", ("slurm", "ipp"), "N", "ranks on each node", _count),
     Option("--partition", ("slurm",), "NAME", "as for sbatch"),
@@ -92,6 +97,10 @@ OPTIONS = (
         True,
     ),
     Option("--new-job", ("slurm",), "", "submit a job inside of an allocation, too"),
+    Option("--tpu", ("tpu",), "NAME", "a TPU slice, or its queued resource, as gcloud names it"),
+    Option("--zone", ("tpu",), "ZONE", "as for gcloud"),
+    Option("--project", ("tpu",), "NAME", "as for gcloud"),
+    Option("--internal-ip", ("tpu",), "", "log in to the hosts' internal addresses"),
     Option("--mpiexec", ("mpi",), "PATH", "which one"),
     Option("--mpi-args", ("mpi",), "WORDS", "further arguments for it"),
     Option("--ipp-profile", ("ipp",), "NAME", "an ipyparallel profile with its settings"),
@@ -104,6 +113,7 @@ EXAMPLES = {
     "ssh": "%jaxcluster start --launcher ssh --hosts h1:2,h2:2",
     "slurm": "%jaxcluster start --launcher slurm --nodes 2 --ntasks-per-node 2",
     "mpi": "%jaxcluster start --launcher mpi --hosts h1:2,h2:2",
+    "tpu": "%jaxcluster start --launcher tpu --tpu NAME --zone us-central2-b",
     "ipp": "%jaxcluster start --launcher ipp:pbs --ipp-profile NAME --nodes 2 -n 4",
 }
 
@@ -164,7 +174,7 @@ def launcher_of(
     given = {dest: _read(BY_DEST[dest], value) for dest, value in typed.items()}
     python = str(given.pop("python", ""))
     wish_of(given)
-    make = {"ssh": _ssh, "slurm": _slurm, "mpi": _mpi, "ipp": _ipp}.get(kind)
+    make = {"ssh": _ssh, "slurm": _slurm, "mpi": _mpi, "tpu": _tpu, "ipp": _ipp}.get(kind)
     if make is None:
         return None, ""
     return make(_Given(given), num_processes, rest), python
@@ -198,7 +208,7 @@ def _refuse_foreign(kind: str, typed: Mapping[str, str | list[str]]) -> None:
             continue
         word = option.flag if option is not None else f"--{dest.replace('_', '-')}"
         mine = [o.flag for o in OPTIONS if kind in o.launchers]
-        of = f"; it is one of {' and '.join(option.launchers)}" if option is not None else ""
+        of = f"; it is one of {join_words(option.launchers)}" if option is not None else ""
         raise UsageError(
             f"--launcher {kind} does not know {word}{of}.",
             (f"It knows: {' '.join(mine)}. " if mine else "") + f"For example: {EXAMPLES[kind]}",
@@ -268,6 +278,31 @@ def _hosts(given: _Given, kind: str) -> tuple[Host, ...]:
 
 
 def _ssh(given: _Given, num_processes: int | None, rest: str) -> Launcher:
+    return SSH(_hosts(given, "ssh"), num_processes, **_login(given))
+
+
+def _tpu(given: _Given, num_processes: int | None, rest: str) -> Launcher:
+    hosts, name = _hosts(given, "tpu"), given.text("tpu")
+    if hosts and name:
+        raise UsageError("--tpu and --hosts say the same twice.", "Leave out one of them.")
+    if name.startswith("-"):
+        raise UsageError(f"--tpu can't be {name!r}.", EXAMPLES["tpu"])
+    for dest in ("zone", "project", "internal_ip"):
+        if given.text(dest) and not name:
+            raise UsageError(f"{BY_DEST[dest].flag} goes with --tpu NAME.", EXAMPLES["tpu"])
+    return TPU(
+        hosts,
+        num_processes,
+        **_login(given),
+        tpu=name,
+        zone=given.text("zone"),
+        project=given.text("project"),
+        internal_ip=given.switch("internal_ip"),
+    )
+
+
+def _login(given: _Given) -> dict[str, Any]:
+    """How ssh is to log in: what ``SSH`` and ``TPU`` have in common."""
     for option in given.several("ssh_option"):
         if "=" not in option.strip("="):
             raise UsageError(
@@ -280,17 +315,15 @@ def _ssh(given: _Given, num_processes: int | None, rest: str) -> Launcher:
     for dest in ("jump", "user"):
         if given.text(dest).startswith("-"):
             raise UsageError(f"--{dest} can't be {given.text(dest)!r}.", EXAMPLES["ssh"])
-    return SSH(
-        _hosts(given, "ssh"),
-        num_processes,
-        ssh=given.arguments("ssh") or ("ssh",),
-        config=_home(given.text("ssh_config")),
-        options=given.several("ssh_option"),
-        jump=given.text("jump"),
-        user=given.text("user") or None,
-        port=port,
-        direct=given.switch("direct"),
-    )
+    return {
+        "ssh": given.arguments("ssh") or ("ssh",),
+        "config": _home(given.text("ssh_config")),
+        "options": given.several("ssh_option"),
+        "jump": given.text("jump"),
+        "user": given.text("user") or None,
+        "port": port,
+        "direct": given.switch("direct"),
+    }
 
 
 def _slurm(given: _Given, num_processes: int | None, rest: str) -> Launcher:

@@ -124,7 +124,7 @@ class SSH(Launcher):
             for number, host in enumerate(self.hosts)
         )
         names = tuple(host.name for host in self.hosts)
-        return LaunchPlan("ssh", len(names), commands, names, ranks)
+        return LaunchPlan(self.name, len(names), commands, names, ranks)
 
     def _base(self, host: Host) -> list[str]:
         """ssh with all settings for a host, up to what is to be done there."""
@@ -137,6 +137,10 @@ class SSH(Launcher):
             *(["-l", user] if user else []),
             *(word for option in (*FIRST, *self.options, *DEFAULTS) for word in ("-o", option)),
         ]
+
+    def _address(self, host: Host) -> str:
+        """What ssh is told to connect to."""
+        return host.name
 
     def _command(
         self, number: int, host: Host, agent: AgentOptions, folder: str, token: str
@@ -174,7 +178,7 @@ class SSH(Launcher):
                 )
             forward = ["-L", f"{forwarded(tunnel.here)}:{tunnel.there}"]
         # No terminal (-T) and no X11 (-x), whatever the config says.
-        argv = (*self._base(host), "-T", "-x", *forward, "--", host.name, line)
+        argv = (*self._base(host), "-T", "-x", *forward, "--", self._address(host), line)
         return Command(
             argv,
             (number,),
@@ -191,15 +195,19 @@ class SSH(Launcher):
         return replace(command, argv=(*command.argv[:-1], f"{command.argv[-1]} {FENCE}"))
 
     def explain(self, end: End, hosts: Sequence[str] = ()) -> Reason:
-        host = self.hosts[end.command.hosts[0]]
+        number = end.command.hosts[0]
+        return explain_ssh(end, self.hosts[number].name, self._typed(number))
+
+    def _typed(self, number: int) -> str:
+        """A command that logs in to a host, as a user would type it."""
+        host = self.hosts[number]
         ssh = " ".join([*self.ssh, *(["-F", self.config] if self.config else [])])
         if self.jump:
             ssh += f" -J {self.jump}"
         if port := host.port or self.port:
             ssh += f" -p {port}"
         user = host.user or self.user
-        login = f"{ssh} {user + '@' if user else ''}{host.name}"
-        return explain_ssh(end, host.name, login)
+        return f"{ssh} {user + '@' if user else ''}{self._address(host)}"
 
 
 def forwarded(path: str) -> str:

@@ -360,8 +360,7 @@ def _tpu_shares(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> list[_Share]
         if not split or spec.devices_per_process not in (None, per_rank):
             raise _unsupported_tpu_split(spec, by_host)
     if processes == 1:
-        for fact in facts:
-            _check_tpu_worker_id(fact, len(by_host))
+        _check_slice(spec, facts)
         return [_Share(_chips(range(fact.tpu_chips)), dict(spec.env)) for fact in facts]
     chips, per_rank = facts[0].tpu_chips, facts[0].tpu_chips // processes
     process_bounds, chips_per_process_bounds = TPU_TOPOLOGY[chips, processes]
@@ -402,13 +401,39 @@ def _unsupported_tpu_split(
     )
 
 
-def _check_tpu_worker_id(fact: EngineFacts, hosts: int) -> None:
-    """On several hosts the TPU runtime numbers the processes itself, by TPU_WORKER_ID."""
-    if hosts > 1 and fact.tpu_worker_id not in (None, fact.rank):
+def _check_slice(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> None:
+    """Refuse what is not a whole TPU slice in the order of its workers, where that is known.
+
+    With a process on each host libtpu numbers them by the hosts' own worker numbers, and waits for
+    all hosts of the slice. Users who bound the processes themselves know better.
+    """
+    known = [(fact, fact.tpu_worker_id) for fact in facts]
+    if any(number is None for _, number in known) or "TPU_PROCESS_BOUNDS" in spec.env:
+        return
+    slices = {tuple(fact.tpu_hosts): fact for fact in reversed(facts) if fact.tpu_hosts}
+    if len(slices) > 1:
+        names = " and ".join(fact.hostname for fact in reversed(slices.values()))
         raise PlanError(
-            f"Rank {fact.rank} runs on {fact.hostname}, which is worker {fact.tpu_worker_id} of "
-            "the TPU slice: JAX would number it so, and not as its rank.",
-            "List the hosts in the order of their TPU_WORKER_ID.",
+            f"Hosts {names} are of different TPU slices: their ranks can't compute together.",
+            "Name the hosts of one slice, or the slice: --launcher tpu --tpu NAME",
+        )
+    numbers = [number for _, number in known]
+    whole = next(iter(slices), ())
+    if missing := [n for n in range(len(whole)) if n not in numbers]:
+        there = ", ".join(f"worker {n} ({whole[n]})" for n in missing[:8])
+        raise PlanError(
+            f"The TPU slice has {plural(len(whole), 'host')}, and the cluster lacks {there}: "
+            "libtpu would wait for it and not begin.",
+            "Start on the whole slice: --launcher tpu, with --tpu NAME where this machine is none "
+            "of its hosts.",
+        )
+    if numbers != [fact.rank for fact in facts]:
+        fact, number = next((f, n) for f, n in known if n != f.rank)
+        order = ",".join(f.hostname for f, _ in sorted(known, key=lambda one: one[1] or 0))
+        raise PlanError(
+            f"Rank {fact.rank} runs on {fact.hostname}, which is worker {number} of the TPU slice: "
+            "JAX would number it so, and not as its rank.",
+            f"List the hosts in the order of their worker numbers: --hosts {order}",
         )
 
 

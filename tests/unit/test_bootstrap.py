@@ -223,7 +223,7 @@ def test_the_reply_lists_this_process_devices(jax: FakeJax) -> None:
 
 def test_another_number_than_ours_is_an_error(jax: FakeJax) -> None:
     jax.process_index = lambda: 0
-    with pytest.raises(RuntimeError, match="JAX numbered this process 0, jaxcluster 1"):
+    with pytest.raises(RuntimeError, match="JAX numbered this process 0, and jaxcluster 1"):
         initialize()
 
 

@@ -18,6 +18,7 @@ from jaxcluster.launchers.mpi import MPI, flavour_of, hosts_of_job
 from jaxcluster.launchers.slurm import Allocation, Slurm
 from jaxcluster.launchers.ssh import SSH, jump_host, remote_command
 from jaxcluster.launchers.through_ipp import ROOT, ThroughIPP
+from jaxcluster.launchers.tpu import TPU, Login
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 AGENT = AgentOptions(
@@ -56,6 +57,15 @@ LAUNCHERS: dict[str, Launcher] = {
         parse_hosts("h1.site,h2.site"), 4, extra=("--mca", "a", "b c"), flavour="openmpi5"
     ),
     "mpi-mpich": MPI(parse_hosts("h1:2,h2:2"), mpiexec="/opt/mpich/bin/mpiexec", flavour="mpich"),
+    "tpu": TPU(
+        parse_hosts("pod-w0,pod-w1"),
+        options=("ServerAliveInterval=9",),
+        tpu="pod",
+        zone="us-central2-b",
+        logins=tuple(Login(("/usr/bin/ssh", "-T", "-i", "~/k"), f"me@34.1.2.{n}") for n in (3, 4)),
+        health="UNHEALTHY_MAINTENANCE",
+    ),
+    "tpu-hosts": TPU(parse_hosts("t0,t1"), direct=True, user="me"),
     "ipp": ThroughIPP("pbs", "mine", 2, 4, here="/usr/bin/python3"),
 }  # fmt: skip
 
@@ -96,7 +106,7 @@ def test_two_starts_share_no_socket_and_no_job() -> None:
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_only_some_launchers_have_a_successor(name: str) -> None:
     command = LAUNCHERS[name].successor(plan(name), 1, "whoever")
-    if not name.startswith("ssh") and name != "slurm-allocation":
+    if not name.startswith(("ssh", "tpu")) and name != "slurm-allocation":
         assert command is None
         return
     assert command is not None and command.hosts == (1,)

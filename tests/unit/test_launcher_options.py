@@ -23,6 +23,7 @@ from jaxcluster.launchers.options import (
 from jaxcluster.launchers.slurm import Slurm
 from jaxcluster.launchers.ssh import SSH
 from jaxcluster.launchers.through_ipp import ThroughIPP
+from jaxcluster.launchers.tpu import TPU
 
 
 def started(line: str) -> tuple[Launcher | None, str]:
@@ -67,6 +68,12 @@ H1, H2 = Host("h1", 2), Host("h2", 2)
             MPI((H1, H2), None, "/opt/mpiexec", ("--mca", "a", "b")),
         ),
         ("--launcher mpi", MPI()),
+        ("--launcher tpu", TPU(())),
+        (
+            "--launcher tpu --tpu pod --zone z --project p --internal-ip --user me -n 8",
+            TPU((), 8, user="me", tpu="pod", zone="z", project="p", internal_ip=True),
+        ),
+        ("--launcher tpu --hosts h1:2,h2:2 --direct", TPU((H1, H2), direct=True)),
         (
             "--launcher ipp:pbs --ipp-profile mine --nodes 2 -n 8",
             ThroughIPP("pbs", "mine", 2, 8),
@@ -96,7 +103,7 @@ def test_a_hostfile_is_read(tmp_path: Path) -> None:
         ("--launcher ipp", "ipp needs the name of one of ipyparallel's launchers."),
         ("--launcher ipp:", "ipp needs the name of one of ipyparallel's launchers."),
         ("--launcher ssh", "--launcher ssh needs hosts."),
-        ("--hosts h1", "--launcher local does not know --hosts; it is one of ssh and mpi."),
+        ("--hosts h1", "--launcher local does not know --hosts; it is one of ssh, mpi and tpu."),
         (
             "--launcher ssh --hosts h1 --partition gpu",
             "--launcher ssh does not know --partition; it is one of slurm.\nIt knows: --hosts",
@@ -113,6 +120,9 @@ def test_a_hostfile_is_read(tmp_path: Path) -> None:
         ("--launcher ssh --hosts h1 --jump=-oX=y", "--jump can't be '-oX=y'."),
         ("--launcher ssh --hosts h1 --hostfile f", "--hosts and --hostfile say the same twice."),
         ("--launcher ssh --hosts h1 --ssh 'a \"b'", "--ssh: No closing quotation."),
+        ("--launcher tpu --tpu pod --hosts h1", "--tpu and --hosts say the same twice."),
+        ("--launcher tpu --tpu=-x", "--tpu can't be '-x'."),
+        ("--launcher tpu --zone z --hosts h1", "--zone goes with --tpu NAME."),
         ("--launcher ssh --host h1", "there is no --host (did you mean --hosts?)"),
     ],
 )

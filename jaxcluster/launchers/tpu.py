@@ -1,0 +1,355 @@
+"""Agents on the hosts of a Cloud TPU slice, over ssh.
+
+A slice is named (``--tpu NAME``): gcloud says which hosts it has, and how to log in to each of them
+(``gcloud compute tpus tpu-vm ssh --dry-run``); that login is then carried out without gcloud, which
+would stay as a process for each host and log in again by itself. Or its hosts are named
+(``--hosts``), or this process runs on one of them, whose metadata names all.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jaxcluster.errors import LaunchError, LauncherUnavailable, UsageError
+from jaxcluster.host.facts import host_tpu_chips
+from jaxcluster.host.tpus import tpu_worker
+from jaxcluster.launchers.base import AgentOptions, End, LaunchPlan, Reason
+from jaxcluster.launchers.hosts import Host
+from jaxcluster.launchers.reasons import last_line
+from jaxcluster.launchers.ssh import DEFAULTS, FIRST, SSH
+
+GCLOUD_S = 60.0  # each of its commands takes one to three seconds
+EXAMPLE = "--launcher tpu --tpu NAME --zone us-central2-b"
+
+
+@dataclass(frozen=True)
+class Login:
+    """How gcloud would log in to one worker.
+
+    Attributes:
+      ssh: its ssh with all options.
+      address: ``USER@ADDRESS``.
+    """
+
+    ssh: tuple[str, ...]
+    address: str
+
+
+@dataclass(frozen=True)
+class TPU(SSH):
+    """``--launcher tpu``; what else ssh is to be given, as for ``--launcher ssh``.
+
+    Attributes:
+      tpu: the slice's name, or its queued resource's; empty where the hosts are named.
+      zone: as for gcloud.
+      project: as for gcloud.
+      internal_ip: log in to the hosts' internal addresses.
+      gcloud: the command.
+      logins: how each of ``hosts`` is logged in to where gcloud has said so; ``prepared`` asks.
+      health: what gcloud says of the slice's health, where it is not well; ``prepared`` asks.
+    """
+
+    tpu: str = ""
+    zone: str = ""
+    project: str = ""
+    internal_ip: bool = False
+    gcloud: str = "gcloud"
+    logins: tuple[Login, ...] = ()
+    health: str = ""
+
+    name = "tpu"
+
+    def prepared(self, environ: Mapping[str, str]) -> TPU:
+        if self.tpu:
+            return self._described(environ)
+        hosts = self.hosts
+        if not hosts:
+            found = tpu_worker(host_tpu_chips(), environ)
+            if found is None:
+                raise UsageError(
+                    "--launcher tpu needs the name of a slice, or its hosts: this machine is no "
+                    "TPU host.",
+                    f"For example: {EXAMPLE}   or   --launcher tpu --hosts t0,t1",
+                )
+            hosts = tuple(Host(name) for name in found.hosts)
+        ready = super(TPU, replace(self, hosts=hosts)).prepared(environ)
+        assert isinstance(ready, TPU)
+        return ready
+
+    def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
+        plan = super().render(agent, folder)
+        # One process per host, unless the user says otherwise: all others need TPU_TOPOLOGY.
+        ranks = plan.ranks or (1,) * plan.num_hosts
+        notes = (f"gcloud says that {self.tpu} is {self.health}",) if self.health else ()
+        return replace(plan, ranks=ranks, notes=notes)
+
+    def _base(self, host: Host) -> list[str]:
+        if not self.logins:
+            return super()._base(host)
+        login = self.logins[self.hosts.index(host)]
+        options = (*FIRST, *self.options, *DEFAULTS)
+        return [*login.ssh, *(word for option in options for word in ("-o", option))]
+
+    def _address(self, host: Host) -> str:
+        return self.logins[self.hosts.index(host)].address if self.logins else host.name
+
+    def _typed(self, number: int) -> str:
+        if not self.tpu:
+            return super()._typed(number)
+        return shlex.join([*self._gcloud("tpu-vm", "ssh"), f"--worker={number}", "--command"])
+
+    def explain(self, end: End, hosts: Sequence[str] = ()) -> Reason:
+        found = super().explain(end, hosts)
+        if self.logins and "refused our key" in found.message:
+            # gcloud's dry run makes no key known to the slice: only a login by gcloud does.
+            once = shlex.join([*self._gcloud("tpu-vm", "ssh"), "--worker=all", "--command=true"])
+            return replace(found, hint=f"Have gcloud make your key known there, once: {once}")
+        return found
+
+    # -- gcloud
+
+    def _gcloud(self, kind: str, verb: str, name: str = "") -> list[str]:
+        """A command on the slice, or on another resource of this name."""
+        user = f"{self.user}@" if self.user and verb == "ssh" else ""
+        return [
+            self.gcloud, "compute", "tpus", kind, verb, f"{user}{name or self.tpu}",
+            *([f"--zone={self.zone}"] if self.zone else []),
+            *([f"--project={self.project}"] if self.project else []),
+            *(["--internal-ip"] if self.internal_ip and verb == "ssh" else []),
+        ]  # fmt: skip
+
+    def _described(self, environ: Mapping[str, str]) -> TPU:
+        """With the slice's hosts, and how to log in to them.
+
+        Raises:
+          LauncherUnavailable: there is no gcloud.
+          LaunchError: there is no such slice, it is not ready, or gcloud can't ask.
+        """
+        if shutil.which(self.gcloud, path=environ.get("PATH")) is None:
+            raise LauncherUnavailable(
+                f"There is no {self.gcloud} on this machine.",
+                "Install the Google Cloud CLI, or name the slice's hosts: --hosts t0,t1",
+            )
+        name = self.tpu
+        told = self._ask(environ, "tpu-vm", "describe", name)
+        if isinstance(told, Reason) and "NOT_FOUND" in told.message:
+            resource = self._ask(environ, "queued-resources", "describe", name)
+            if not isinstance(resource, Reason):
+                name = node_of(resource, name)
+                told = self._ask(environ, "tpu-vm", "describe", name)
+        if isinstance(told, Reason):
+            raise LaunchError(told.message, told.hint)
+        number = num_workers(told, name, shlex.join(self._gcloud("tpu-vm", "start", name)))
+        health = str(told.get("health", ""))
+        named = replace(self, tpu=name, health="" if health in ("HEALTHY", "") else health)
+        hosts = tuple(Host(f"{name}-w{worker}") for worker in range(number))
+        if self._is_plain:
+            addresses = endpoints(told, self.internal_ip)
+            user = self.user
+            plain = replace(named, hosts=tuple(Host(a, user=user) for a in addresses))
+            ready = super(TPU, plain).prepared(environ)
+            assert isinstance(ready, TPU)
+            return ready
+        argv = [*named._gcloud("tpu-vm", "ssh"), "--worker=all", "--dry-run", "--command=true"]
+        lines = named._run(environ, argv)
+        if isinstance(lines, Reason):
+            raise LaunchError(lines.message, lines.hint)
+        logins = tuple(filter(None, map(parse_login, lines.splitlines())))
+        if len(logins) != number:
+            raise LaunchError(
+                f"The TPU slice {name} has {number} hosts, and gcloud logs in to {len(logins)}.",
+                f"Try: {shlex.join(argv)}",
+            )
+        return replace(named, hosts=hosts, logins=logins)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether the user has said how to log in: then to the hosts' addresses, without gcloud."""
+        return bool(self.config or self.jump or self.port or self.ssh != ("ssh",))
+
+    def _ask(
+        self, environ: Mapping[str, str], kind: str, verb: str, name: str
+    ) -> dict[str, Any] | Reason:
+        argv = [*self._gcloud(kind, verb, name), "--format=json"]
+        said = self._run(environ, argv)
+        if isinstance(said, Reason):
+            return said
+        try:
+            found = json.loads(said)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            return Reason(f"gcloud's answer is not understood: {said[:200]!r}.", shlex.join(argv))
+        return found
+
+    def _run(self, environ: Mapping[str, str], argv: Sequence[str]) -> str | Reason:
+        """What a command of gcloud's prints; else why it failed."""
+        try:
+            done = subprocess.run(
+                [*argv, "--quiet"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env=dict(environ),
+                timeout=GCLOUD_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return Reason(f"gcloud did not answer within {GCLOUD_S:.0f} s.", shlex.join(argv))
+        except OSError as error:
+            return Reason(f"gcloud can't be run: {error}.", shlex.join(argv))
+        return done.stdout if done.returncode == 0 else explain_gcloud(done.stderr, self.tpu, argv)
+
+
+# ------------------------------------------------------------------------- what gcloud says
+
+
+def parse_login(line: str) -> Login | None:
+    """A line of ``gcloud compute tpus tpu-vm ssh --dry-run --command=true``; None for another.
+
+    It prints the words of a command joined by blanks: ``ssh -T -i KEY -o A=b ME@1.2.3.4 -- true``.
+    """
+    words = line.split()
+    if len(words) < 4 or words[-2:] != ["--", "true"] or not words[0].endswith("ssh"):
+        return None
+    return Login(tuple(words[:-3]), words[-3])
+
+
+def endpoints(node: Mapping[str, Any], internal: bool) -> list[str]:
+    """The addresses of a slice's hosts, in the order of their worker numbers."""
+    found = []
+    for one in node.get("networkEndpoints", []):
+        external = (one.get("accessConfig") or {}).get("externalIp")
+        found.append(str((not internal and external) or one.get("ipAddress", "")))
+    return found
+
+
+def num_workers(node: Mapping[str, Any], name: str, start: str) -> int:
+    """How many hosts a slice has.
+
+    Args:
+      node: what gcloud's describe says of it.
+      start: gcloud's command that starts it.
+
+    Raises:
+      LaunchError: it is not ready, or one of its hosts is missing.
+    """
+    state = str(node.get("state", ""))
+    if state != "READY":
+        again = "Start again when it is READY."
+        hints = {"STOPPED": f"Start it: {start}", "STOPPING": f"Then start it: {start}"}
+        if state in ("PREEMPTED", "TERMINATED", "DELETING"):
+            again = "It does not come back: delete it and create another."
+        raise LaunchError(
+            f"The TPU slice {name} is {state or 'not READY'}.", hints.get(state, again)
+        )
+    addresses = endpoints(node, internal=True)
+    gone = [number for number, address in enumerate(addresses) if not address]
+    if gone or not addresses:
+        which = f"worker {gone[0]}" if gone else "every worker"
+        health = node.get("healthDescription") or node.get("health") or "gcloud says no reason"
+        raise LaunchError(
+            f"The TPU slice {name} lacks a host: {which} has no address ({health}).",
+            "A slice without one of its hosts computes nothing: repair or create it again.",
+        )
+    return len(addresses)
+
+
+def node_of(resource: Mapping[str, Any], name: str) -> str:
+    """The slice that a queued resource has become.
+
+    Raises:
+      LaunchError: it has not, or it is several.
+    """
+    state = resource.get("state", {})
+    state = str(state.get("state", "")) if isinstance(state, Mapping) else str(state)
+    if state != "ACTIVE":
+        hint = "Start again when it is ACTIVE."
+        if state in ("FAILED", "SUSPENDED", "SUSPENDING", "DELETING"):
+            hint = "It does not become one any more: delete it and ask again."
+        raise LaunchError(
+            f"The queued resource {name} is {state or 'not ACTIVE'}, no slice yet.", hint
+        )
+    nodes = (resource.get("tpu") or {}).get("nodeSpec", [])
+    names = [str(node.get("nodeId", "")) for node in nodes if node.get("nodeId")]
+    if len(names) != 1:
+        several = f"{len(names)} slices ({', '.join(names)})" if names else "no named slice"
+        raise LaunchError(
+            f"The queued resource {name} is {several}; a cluster's ranks are on one.",
+            f"Name it: --tpu {names[0] if names else 'NAME'}",
+        )
+    return names[0]
+
+
+_CASES = (
+    (
+        r"not currently have an active account|auth login|[Rr]eauthentication|refreshing .* tokens",
+        "gcloud is not logged in.",
+        "Log in in a terminal: gcloud auth login",
+    ),
+    (
+        r"SERVICE_DISABLED|has not been used in project|is disabled",
+        "The project has no Cloud TPU API.",
+        "Enable it: gcloud services enable tpu.googleapis.com",
+    ),
+    (
+        r"PERMISSION_DENIED|does not have permission|HttpError 403|forbidden",
+        "You may not see the TPU slice {name}.",
+        "Is it in another project (--project)? You need the role roles/tpu.viewer there.",
+    ),
+    (
+        r"attribute \[project\]|property \[(core/)?project\]",
+        "gcloud knows no project.",
+        "Name it: --project NAME   or: gcloud config set project NAME",
+    ),
+    (
+        r"attribute \[zone\]|property \[(compute/)?zone\]|[Uu]nderspecified|argument --zone",
+        "gcloud does not know in which zone {name} is.",
+        "Name it: --zone us-central2-b   or: gcloud config set compute/zone ZONE",
+    ),
+    (
+        r"NOT_FOUND|was not found|[Ll]ocation .* is not found|HttpError 404",
+        "NOT_FOUND: there is no TPU slice and no queued resource {name} in this zone.",
+        "Is it in another zone? gcloud compute tpus tpu-vm list --zone=- lists all of the project.",
+    ),
+    (
+        r"not currently be connected|cannot be currently|terminal state",
+        "The TPU slice {name} can't be logged in to.",
+        "gcloud compute tpus tpu-vm describe {name} says its state.",
+    ),
+    (
+        r"not present in the SSH agent",
+        "gcloud's key has a passphrase, and no agent has it.",
+        "In the terminal that starts Jupyter: ssh-add ~/.ssh/google_compute_engine",
+    ),
+    (
+        r"invalid choice|unrecognized arguments|Invalid choice",
+        "This gcloud is too old, or too new: it does not know an option.",
+        "gcloud components update   or name the slice's hosts: --hosts t0,t1",
+    ),
+    (
+        r"[Uu]nable to find the server|Failed to establish|ConnectionError|timed out|resolve",
+        "gcloud does not reach Google Cloud.",
+        "Is this machine's network up? Try it in a terminal.",
+    ),
+)
+
+
+def explain_gcloud(stderr: str, name: str, argv: Sequence[str]) -> Reason:
+    """Why gcloud failed. Pure."""
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    errors = [line for line in lines if "ERROR" in line]
+    said = re.sub(r"^ERROR: \(gcloud[\w.-]*\) ", "", errors[0] if errors else last_line(lines))
+    for pattern, message, hint in _CASES:
+        if re.search(pattern, stderr):
+            told = message.format(name=name)
+            return Reason(f'{told} gcloud says: "{said.strip()}"', hint.format(name=name))
+    return Reason(f'gcloud failed: "{said.strip()}"', f"Try: {shlex.join(argv)}")

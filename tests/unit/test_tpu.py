@@ -1,0 +1,397 @@
+"""Cloud TPU slices: what gcloud says of them, how their hosts are logged in to, who has the chips.
+
+No TPU and no Google Cloud is here. gcloud is a script that prints what version 528 of the Google
+Cloud CLI prints.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxcluster.engine import bootstrap
+from jaxcluster.errors import LaunchError, LauncherUnavailable, PlanError, UsageError
+from jaxcluster.host.tpus import TpuWorker, wait_for_libtpu
+from jaxcluster.launchers import tpu as module
+from jaxcluster.launchers.base import AgentOptions, End
+from jaxcluster.launchers.hosts import Host, parse_hosts
+from jaxcluster.launchers.tpu import TPU, Login, explain_gcloud, node_of, parse_login
+from jaxcluster.plan.placement import plan_ranks
+from jaxcluster.wire import ClusterSpec, EngineFacts, InitializeRequest
+
+NODE = {
+    "name": "projects/p/locations/us-central2-b/nodes/pod",
+    "acceleratorType": "v4-16",
+    "state": "READY",
+    "health": "HEALTHY",
+    "networkEndpoints": [
+        {"ipAddress": "10.1.0.2", "port": 8470, "accessConfig": {"externalIp": "34.1.2.3"}},
+        {"ipAddress": "10.1.0.3", "port": 8470, "accessConfig": {"externalIp": "34.1.2.4"}},
+    ],
+}
+OPTIONS = "-i /h/.ssh/google_compute_engine -o CheckHostIP=no -o HostKeyAlias=tpu.1-{n}-ab"
+LINE = f"/usr/bin/ssh -T {OPTIONS} me@34.1.2.{{address}} -- true"
+RESOURCE = {"state": {"state": "ACTIVE"}, "tpu": {"nodeSpec": [{"nodeId": "pod"}]}}
+NOT_FOUND = (
+    "ERROR: (gcloud.compute.tpus.tpu-vm.describe) NOT_FOUND: Resource "
+    "'projects/p/locations/us-central2-b/nodes/mine' was not found. This command is authenticated "
+    "as me@example.com which is the active account specified by the [core/account] property\n"
+)
+NO_LOGIN = """\
+ERROR: (gcloud.compute.tpus.tpu-vm.describe) You do not currently have an active account selected.
+Please run:
+
+  $ gcloud auth login
+
+to obtain new credentials.
+"""
+NO_PROJECT = """\
+ERROR: (gcloud.compute.tpus.tpu-vm.describe) Error parsing [tpu].
+The [tpu] resource is not properly specified.
+Failed to find attribute [project]. The attribute can be set in the following ways:
+- provide the argument `tpu` on the command line with a fully specified name
+"""
+AGENT = AgentOptions("main", "k" * 64, "python3")
+
+
+class Cloud:
+    """A gcloud in PATH that answers what it was told to, and notes what it was asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        script = folder / "bin" / "gcloud"
+        script.parent.mkdir()
+        script.write_text(
+            f"#!{sys.executable} -IS\n"
+            "import json, pathlib, sys\n"
+            f"folder = pathlib.Path({str(folder)!r})\n"
+            "words = sys.argv[1:]\n"
+            "(folder / 'asked').open('a').write(' '.join(words) + '\\n')\n"
+            "key = ' '.join(words[2:5])\n"
+            "code, out, err = json.loads((folder / 'answers').read_text())[key]\n"
+            "sys.stdout.write(out); sys.stderr.write(err); sys.exit(code)\n"
+        )
+        script.chmod(0o755)
+        self.environ = {"PATH": f"{script.parent}:{os.environ['PATH']}"}
+        self.answers: dict[str, tuple[int, str, str]] = {}
+        self.knows("pod")
+
+    def knows(self, name: str, node: Mapping[str, Any] = NODE) -> None:
+        """A slice, and how its hosts are logged in to."""
+        self.says(f"tpu-vm describe {name}", json.dumps(node))
+        lines = [LINE.format(n=n, address=3 + n) for n in range(len(node["networkEndpoints"]))]
+        self.says(f"tpu-vm ssh {name}", "\n".join(lines) + "\n", "Using ssh batch size of 1.\n")
+
+    def says(self, command: str, out: str = "", err: str = "", code: int = 0) -> None:
+        self.answers[command] = (code, out, err)
+        (self.folder / "answers").write_text(json.dumps(self.answers))
+
+    @property
+    def asked(self) -> list[str]:
+        return (self.folder / "asked").read_text().splitlines()
+
+    def prepared(self, **options: Any) -> TPU:
+        return TPU((), **{"tpu": "pod", "zone": "us-central2-b", **options}).prepared(self.environ)
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Cloud:
+    return Cloud(tmp_path)
+
+
+# --------------------------------------------------------------------------------- a named slice
+
+
+def test_a_slice_s_hosts_are_logged_in_to_as_gcloud_would(cloud: Cloud) -> None:
+    ready = cloud.prepared(project="p", options=("A=b",))
+    assert cloud.asked[0] == (
+        "compute tpus tpu-vm describe pod --zone=us-central2-b --project=p --format=json --quiet"
+    )
+    assert "--worker=all --dry-run --command=true" in cloud.asked[1]
+    plan = ready.render(AGENT, "/run/f")
+    assert plan.hosts == ("pod-w0", "pod-w1") and plan.ranks == (1, 1) and plan.notes == ()
+    argv = plan.commands[1].argv
+    assert argv[:4] == ("/usr/bin/ssh", "-T", "-i", "/h/.ssh/google_compute_engine")
+    assert argv[argv.index("--") + 1] == "me@34.1.2.4"
+    assert "BatchMode=yes" in argv and "A=b" in argv
+    assert plan.commands[1].tunnel is not None
+
+
+def test_with_a_login_of_the_user_s_the_addresses_are_enough(cloud: Cloud) -> None:
+    ready = cloud.prepared(config="/dev/null", user="you")
+    assert ready.hosts == (Host("34.1.2.3", user="you"), Host("34.1.2.4", user="you"))
+    assert len(cloud.asked) == 1
+    inner = cloud.prepared(config="/dev/null", internal_ip=True)
+    assert [host.name for host in inner.hosts] == ["10.1.0.2", "10.1.0.3"]
+
+
+def test_another_user_and_internal_addresses_are_gcloud_s_options(cloud: Cloud) -> None:
+    cloud.says("tpu-vm ssh you@pod", *cloud.answers["tpu-vm ssh pod"][1:])
+    cloud.prepared(user="you", internal_ip=True)
+    assert "ssh you@pod --zone=us-central2-b --internal-ip" in cloud.asked[1]
+
+
+def test_ranks_are_one_on_each_host_or_as_many_as_were_asked_for(cloud: Cloud) -> None:
+    assert cloud.prepared(num_processes=8).render(AGENT, "/f").ranks == (4, 4)
+    with pytest.raises(UsageError, match="can't be shared out evenly"):
+        cloud.prepared(num_processes=3).render(AGENT, "/f")
+
+
+def test_a_queued_resource_stands_for_its_slice(cloud: Cloud) -> None:
+    cloud.says("tpu-vm describe mine", "", NOT_FOUND, 1)
+    cloud.says("queued-resources describe mine", json.dumps(RESOURCE))
+    assert [host.name for host in cloud.prepared(tpu="mine").hosts] == ["pod-w0", "pod-w1"]
+
+
+def test_a_slice_that_is_not_well_is_told(cloud: Cloud) -> None:
+    cloud.knows("pod", {**NODE, "health": "UNHEALTHY_MAINTENANCE"})
+    notes = cloud.prepared().render(AGENT, "/f").notes
+    assert notes == ("gcloud says that pod is UNHEALTHY_MAINTENANCE",)
+
+
+# ---------------------------------------------------------------------------------- what is wrong
+
+
+@pytest.mark.parametrize(
+    ("state", "hint"),
+    [
+        ("CREATING", "Start again when it is READY."),
+        ("STOPPED", "Start it: gcloud compute tpus tpu-vm start pod --zone=us-central2-b"),
+        ("PREEMPTED", "It does not come back: delete it and create another."),
+        ("", "Start again when it is READY."),
+    ],
+)
+def test_a_slice_that_is_not_ready_is_told(cloud: Cloud, state: str, hint: str) -> None:
+    cloud.knows("pod", {**NODE, "state": state})
+    with pytest.raises(LaunchError) as caught:
+        cloud.prepared()
+    assert caught.value.message == f"The TPU slice pod is {state or 'not READY'}."
+    assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize("lost", [{"port": 8470}, {"ipAddress": ""}])
+def test_a_slice_that_lacks_a_host_is_told(cloud: Cloud, lost: Mapping[str, Any]) -> None:
+    node = {**NODE, "networkEndpoints": [NODE["networkEndpoints"][0], lost], "health": "TIMEOUT"}
+    cloud.knows("pod", node)
+    with pytest.raises(LaunchError, match=r"lacks a host: worker 1 has no address \(TIMEOUT\)"):
+        cloud.prepared()
+
+
+def test_a_host_that_gcloud_does_not_log_in_to_is_told(cloud: Cloud) -> None:
+    cloud.says("tpu-vm ssh pod", LINE.format(n=0, address=3) + "\n")
+    with pytest.raises(LaunchError, match="pod has 2 hosts, and gcloud logs in to 1"):
+        cloud.prepared()
+
+
+@pytest.mark.parametrize(
+    ("resource", "said"),
+    [
+        ({"state": {"state": "WAITING_FOR_RESOURCES"}}, "is WAITING_FOR_RESOURCES, no slice yet"),
+        ({"state": {"state": "FAILED"}}, "delete it and ask again"),
+        ({}, "is not ACTIVE"),
+        (
+            {"state": {"state": "ACTIVE"}, "tpu": {"nodeSpec": [{"nodeId": "a"}, {"nodeId": "b"}]}},
+            r"is 2 slices \(a, b\)",
+        ),
+        ({"state": {"state": "ACTIVE"}, "tpu": None}, "is no named slice"),
+    ],
+)
+def test_a_queued_resource_that_is_no_slice_is_told(resource: Any, said: str) -> None:
+    with pytest.raises(LaunchError, match=said):
+        node_of(resource, "mine")
+
+
+@pytest.mark.parametrize(
+    ("stderr", "message", "hint"),
+    [
+        (NO_LOGIN, "gcloud is not logged in.", "gcloud auth login"),
+        (NO_PROJECT, "gcloud knows no project.", "--project NAME"),
+        (NO_PROJECT.replace("[project]", "[zone]"), "does not know in which zone pod is", "--zone"),
+        (NOT_FOUND, "there is no TPU slice and no queued resource pod in this zone", "--zone=-"),
+        (
+            "ERROR: (gcloud.x) PERMISSION_DENIED: Location us-x is not found or access is "
+            "unauthorized.",
+            "You may not see the TPU slice pod.",
+            "--project",
+        ),
+        (
+            "ERROR: (gcloud.x) PERMISSION_DENIED: Cloud TPU API has not been used in project p "
+            "before or it is disabled.",
+            "The project has no Cloud TPU API.",
+            "gcloud services enable",
+        ),
+        ("ERROR: (gcloud.x) This TPU has terminal state", "can't be logged in to", "describe pod"),
+        ("ERROR: gcloud crashed (OSError): x", 'gcloud failed: "ERROR: gcloud crashed', "Try: a b"),
+        ("", 'gcloud failed: ""', "Try: a b"),
+    ],
+)
+def test_what_gcloud_refuses_is_told_with_what_to_type(
+    stderr: str, message: str, hint: str
+) -> None:
+    found = explain_gcloud(stderr, "pod", ["a", "b"])
+    assert message in found.message and hint in found.hint
+    assert "\n" not in found.message
+
+
+def test_a_gcloud_that_fails_ends_the_start(cloud: Cloud, tmp_path: Path) -> None:
+    cloud.says("tpu-vm describe pod", "", NO_LOGIN, 1)
+    with pytest.raises(LaunchError, match="gcloud is not logged in"):
+        cloud.prepared()
+    cloud.says("tpu-vm describe pod", "no JSON")
+    with pytest.raises(LaunchError, match="answer is not understood: 'no JSON'"):
+        cloud.prepared()
+    with pytest.raises(LauncherUnavailable, match="There is no gcloud on this machine"):
+        TPU((), tpu="pod").prepared({"PATH": str(tmp_path)})
+
+
+@pytest.mark.parametrize("line", ["", "Using ssh batch size of 1.", "ssh -T me@h -- false", "a b"])
+def test_other_lines_are_no_login(line: str) -> None:
+    assert parse_login(line) is None
+    assert parse_login("/usr/bin/ssh -T me@h -- true") == Login(("/usr/bin/ssh", "-T"), "me@h")
+
+
+def test_a_key_that_the_slice_does_not_know_is_made_known_by_gcloud(cloud: Cloud) -> None:
+    ready = cloud.prepared()
+    command = ready.render(AGENT, "/f").commands[0]
+    told = ready.explain(End(command, 255, ("me@34.1.2.3: Permission denied (publickey).",)))
+    assert "pod-w0 refused our key." in told.message
+    login = "gcloud compute tpus tpu-vm ssh pod --zone=us-central2-b --worker=all --command=true"
+    assert login in told.hint
+    told = ready.explain(End(command, 255, ("ssh: connect to host x port 22: Connection refused",)))
+    assert "gcloud compute tpus tpu-vm ssh pod --zone=us-central2-b --worker=0" in told.hint
+
+
+# ------------------------------------------------------------------------------------- its hosts
+
+
+def test_a_tpu_host_starts_on_its_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = TpuWorker(0, ("10.1.0.2", "10.1.0.3"))
+    monkeypatch.setattr(module, "tpu_worker", lambda *a: worker)
+    ready = TPU(()).prepared(os.environ)
+    assert [host.name for host in ready.hosts] == ["10.1.0.2", "10.1.0.3"]
+    assert TPU(parse_hosts("a,b")).prepared(os.environ).hosts == parse_hosts("a,b")
+    monkeypatch.setattr(module, "tpu_worker", lambda *a: None)
+    with pytest.raises(UsageError, match="needs the name of a slice, or its hosts"):
+        TPU(()).prepared(os.environ)
+
+
+def facts(numbers: list[int | None], hosts: list[list[str]]) -> list[EngineFacts]:
+    return [
+        EngineFacts(
+            rank, 1, f"t{rank}", f"key{rank}", "", "3.11", "0.10", [], 4, number, hosts[rank]
+        )
+        for rank, number in enumerate(numbers)
+    ]
+
+
+SLICE = ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        (facts([0, 1, 2], [SLICE] * 3), ""),
+        (facts([0, None, 2], [SLICE, [], SLICE]), ""),  # not known: libtpu will say
+        (facts([0, 2], [SLICE] * 2), "has 3 hosts, and the cluster lacks worker 1 (b): libtpu"),
+        (facts([0], [SLICE]), "lacks worker 1 (b), worker 2 (c)"),
+        (facts([1, 0, 2], [SLICE] * 3), "Rank 0 runs on t0, which is worker 1"),
+        (facts([1, 0, 2], [SLICE] * 3), "--hosts t1,t0,t2"),
+        (facts([0, 1], [["a", "b"], ["c", "d"]]), "Hosts t0 and t1 are of different TPU slices"),
+    ],
+)
+def test_a_cluster_is_a_whole_slice_in_its_order(known: list[EngineFacts], said: str) -> None:
+    def plan(env: dict[str, str]) -> None:
+        spec = ClusterSpec(name="main", num_processes=len(known), platform="tpu", env=env)
+        plan_ranks(
+            spec,
+            known,
+            coordinator_address="h:1",
+            coordinator_bind_address=None,
+            collectives_addresses=[""] * len(known),
+        )
+
+    plan({"TPU_PROCESS_BOUNDS": "1,1,1"})
+    if not said:
+        plan({})
+        return
+    with pytest.raises(PlanError) as caught:
+        plan({})
+    assert said in str(caught.value)
+
+
+# ---------------------------------------------------------------------------------- libtpu's lock
+
+HOLD = """
+import fcntl, os, sys
+file = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR, 0o644)
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
+    """libtpu's lock as another process holds it."""
+    path = tmp_path / "libtpu_lockfile"
+    argv = [sys.executable, "-c", HOLD, str(path)]
+    with subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "locked\n"
+        yield path, process
+        process.kill()
+
+
+def test_a_lock_that_is_held_is_waited_for_and_its_holder_named(
+    held: tuple[Path, subprocess.Popen[str]],
+) -> None:
+    path, process = held
+    with pytest.raises(RuntimeError, match=rf"held by process {process.pid} \(.*python.*locked"):
+        wait_for_libtpu(0.2, path)
+    assert process.stdin is not None
+    process.stdin.close()  # it ends, and its lock with it
+    wait_for_libtpu(60, path)
+
+
+def test_a_rank_waits_for_the_lock_before_it_initializes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited: list[float] = []
+
+    def wait(timeout_s: float) -> None:
+        waited.append(timeout_s)
+        raise RuntimeError("held")  # and goes no further: there is no TPU here
+
+    monkeypatch.setattr(bootstrap.tpus, "wait_for_libtpu", wait)
+    request = InitializeRequest(0, 1, "h:1", None, None, 30, 100, "tpu", None, None)
+    with pytest.raises(RuntimeError, match="held"):
+        bootstrap.initialize(request, None)  # type: ignore[arg-type]
+    assert waited == [29]
+
+
+def test_a_lock_of_nobody_s_is_not_waited_for(tmp_path: Path) -> None:
+    wait_for_libtpu(0, tmp_path / "none")
+    (tmp_path / "left").touch()  # by a process that was killed
+    wait_for_libtpu(0, tmp_path / "left")
+    assert not (tmp_path / "none").exists()
+
+
+def test_looking_at_the_lock_does_not_take_it(tmp_path: Path) -> None:
+    (tmp_path / "lock").touch()
+    wait_for_libtpu(0, tmp_path / "lock")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "locked\n"
+        process.kill()
