@@ -128,8 +128,8 @@ def test_what_can_not_be_set_again_is_named(ranks: jaxcluster.Cluster) -> None:
         show=False,
     )
     line = ranks.restart()
-    assert "logging handler 0 of mine (a lock can't be saved)" in line
-    assert "signal SIGUSR2 (a lock can't be saved)" in line
+    assert "logging handler 0 of mine (it holds a lock, which can't be saved)" in line
+    assert "signal SIGUSR2 (it holds a lock, which can't be saved)" in line
 
 
 def test_settings_that_end_with_the_task_of_a_cell_stay(ranks: jaxcluster.Cluster) -> None:

@@ -88,7 +88,7 @@ LOST = {
     "open_file": "an open file can't be saved",
     "lock": "a lock can't be saved",
     "gen": "a generator can't be saved",
-    "compiled": "a LoadedExecutable object can't be saved",
+    "compiled": "it holds a LoadedExecutable object, which can't be saved",
     "gone": "deleted or donated",
 }
 PARTS_OF_ONE_RANK = {"g", "alias", "keys"}

@@ -331,7 +331,8 @@ def test_a_dead_widget_says_so(page: Page) -> None:
     made = page.notebook.ok("%%spmd\nslider = W.IntSlider(max=77)\nslider")
     (slider,) = page.shown(made)
     told = "The widgets of cell"
-    page.notebook.ok("%jaxcluster restart")
+    restarted = page.notebook.ok("%jaxcluster restart")
+    assert "slider (a widget can't be saved)" in restarted.text
     page.notebook.until(lambda: told in made.stdout, "that its ranks are gone")
     assert "the ranks have new processes" in made.stdout
     page.notebook.until(lambda: page.models[slider]["disabled"], "the control out of use")

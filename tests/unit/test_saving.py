@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import os
 import stat
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -230,3 +231,30 @@ def test_a_name_that_was_not_there_before_the_cell_is_not_bound(tmp_path: Path) 
     found: dict[str, Any] = {}
     assert load(read(state_path(tmp_path, 0)), found, ["new"], ["new"]) == ([], {}, {})
     assert found == {}
+
+
+class Holder:
+    def __init__(self, *held: Any) -> None:
+        self.held = held
+
+
+def test_the_reason_names_the_value_and_not_what_is_deep_inside_of_it() -> None:
+    widgets = pytest.importorskip("ipywidgets")
+    slider = widgets.IntSlider()
+    names = {
+        "slider": slider,
+        "panel": {"left": [slider]},
+        "comm": slider.comm,
+        "lock": threading.Lock(),
+        "trainer": Holder(threading.Lock()),
+        "numbers": (n for n in "12"),
+        "kept": Holder(3),
+    }
+    assert save(names, 0).now.lost == {
+        "slider": "a widget can't be saved",
+        "panel": "a widget can't be saved",
+        "comm": "a widget can't be saved",
+        "lock": "a lock can't be saved",
+        "trainer": "it holds a lock, which can't be saved",
+        "numbers": "a generator can't be saved",
+    }

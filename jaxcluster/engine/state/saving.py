@@ -177,6 +177,7 @@ class _Saver:
         self.device_type: Any = jax.Device
         self.mesh_type = jax.sharding.Mesh
         self.custom_types = (jax.custom_vjp, jax.custom_jvp)
+        self.widget_types = _widget_types()
         self.jitted_type: Any = type(jax.jit(abs))
         self.single_type = jax.sharding.SingleDeviceSharding
         self.saved = Saved(rank, jax.process_count(), versions())
@@ -230,7 +231,7 @@ class _Saver:
             try:
                 into.names[name] = self.pickle(value)
             except Exception as error:
-                into.lost[name] = reason(error)
+                into.lost[name] = reason(error, value)
             else:
                 done[name] = value
         return done
@@ -300,6 +301,15 @@ class _Saver:
         )
 
 
+def _widget_types() -> tuple[type, ...]:
+    """ipywidgets' widgets, and any library's comm with the page; () where nobody has any."""
+    found = (
+        getattr(sys.modules.get(module), name, None)
+        for module, name in (("ipywidgets", "Widget"), ("comm.base_comm", "BaseComm"))
+    )
+    return tuple(one for one in found if isinstance(one, type))
+
+
 class _Pickler(cloudpickle.Pickler):
     def __init__(self, file: io.BytesIO, saver: _Saver) -> None:
         super().__init__(file, protocol=PROTOCOL, buffer_callback=self._out_of_band)
@@ -355,6 +365,8 @@ class _Pickler(cloudpickle.Pickler):
             if obj is sys.stdout or obj is sys.stderr:
                 return ("stream", "stdout" if obj is sys.stdout else "stderr")
             raise CannotSave("an open file can't be saved")  # cloudpickle would save its text
+        if isinstance(obj, saver.widget_types):
+            raise CannotSave("a widget can't be saved")  # it lives with the page, by its comm
         if obj is saver.namespace:
             return ("namespace",)
         if is_array(obj):
@@ -408,8 +420,12 @@ def _set_registered_class(cls: Any, state: Any) -> None:
         jax.tree_util.register_pytree_node(cls, *functions)
 
 
-def reason(error: BaseException) -> str:
-    """Why a name could not be saved, briefly."""
+def reason(error: BaseException, value: Any = None) -> str:
+    """Why a name could not be saved, briefly.
+
+    Args:
+      value: what it is bound to. What can't be saved may be deep inside of it.
+    """
     if isinstance(error, CannotSave):
         return str(error)
     if isinstance(error, RecursionError):
@@ -429,7 +445,10 @@ def reason(error: BaseException) -> str:
             "socket": "a socket",
             "Ref": "a mutable array reference",
         }
-        return f"{kinds.get(kind, f'a {kind} object')} can't be saved"
+        named = kinds.get(kind, f"a {kind} object")
+        if value is None or type(value).__name__ == kind:
+            return f"{named} can't be saved"
+        return f"it holds {named}, which can't be saved"
     if "file" in text and "pickle" in text:
         return "an open file can't be saved"
     return f"{type(error).__name__}: {text[:200]}"
