@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import sys
 import sysconfig
 from types import CodeType
 
@@ -65,6 +66,26 @@ def is_library_file(file: str) -> bool:
     Of a cell it does not know. Packages that other folders of installed ones hold (the user's own,
     Debian's, another environment's by a .pth file) are installed too.
     """
-    if not os.path.isabs(file) or file.startswith(_library_folders()):
-        return True
+    return not os.path.isabs(file) or file.startswith(_library_folders()) or _is_installed(file)
+
+
+def _is_installed(file: str) -> bool:
     return any(folder in file.split(os.sep) for folder in INSTALLED)
+
+
+@functools.lru_cache(4096)
+def is_telling_file(file: str) -> bool:
+    """Whether a line of a file says where a launch comes from: a script's, a module's, a library's.
+
+    JAX's own don't, nor do the standard library's.
+    """
+    if not os.path.isabs(file) or is_folded_file(file):
+        return False
+    return _is_installed(file) or not file.startswith(_library_folders())
+
+
+def short_name(file: str) -> str:
+    """A file as it would be imported or run: without the folder in which it was found."""
+    folders = [_as_folder(path) for path in sys.path if path]
+    found = [folder for folder in folders if file.startswith(folder)]
+    return file[max(map(len, found)) :] if found else os.path.basename(file)

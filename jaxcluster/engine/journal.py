@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import linecache
 import operator
 import os
 import sys
@@ -24,11 +25,19 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.engine.crossings import Crossings
+from jaxcluster.engine.foreign import is_telling_file, short_name
 
 _HASH_MODULUS = wire.HASH_MODULUS
 _HASH_FACTOR = wire.HASH_FACTOR
 KEPT_PROGRAMS = 512
 LATEST = 256  # launches that are entered at once
+SOURCE_CHARS = 80  # of a line that has launched something
+
+# The code and instruction of the cell's line that launched a program, and those of the innermost
+# line that is not JAX's, where that is not in a cell.
+_Place = tuple[CodeType | None, int, CodeType | None, int]
+NOWHERE: _Place = (None, 0, None, 0)
+_CELL = 2  # kinds of files: a cell's, 1 of another file whose lines are told, 0 of any other
 
 
 @dataclass(frozen=True)
@@ -82,12 +91,11 @@ class Journal:
 
     def __init__(self, size: int = 4096) -> None:
         self.cells: deque[CellEntry] = deque(maxlen=size)
-        # (seq, Program.told, code and instruction of the cell's line that launched it, the seq of
-        # the cell that ran)
-        self._ring: deque[tuple[int, tuple[str, str, int, str, bool], CodeType | None, int, int]]
+        # (seq, Program.told, the place that launched it, the seq of the cell that ran)
+        self._ring: deque[tuple[int, tuple[str, str, int, str, bool], _Place, int]]
         self._ring = deque(maxlen=size)
         # What is done at once for each launch is little, since caches are cold then.
-        self._latest: deque[tuple[Program, CodeType | None, int, int]] = deque()
+        self._latest: deque[tuple[Program, _Place, int]] = deque()
         self._lock = threading.RLock()
         self._entering = False
         self._counts: dict[str, list[int]] = {}
@@ -95,6 +103,8 @@ class Journal:
         self.broken: dict[str, set[int]] = {}
         self._programs: OrderedDict[int, Program] = OrderedDict()
         self.cell_numbers: dict[str, int] = {}
+        self._kinds: dict[str, int] = {}  # of files, while there are as many cells as below
+        self._num_cells = 0
         self.before_launch: Callable[[Program], None] | None = None
         self.announced: wire.Launch | None = None
         self.recording = False
@@ -158,22 +168,40 @@ class Journal:
           children: given where JAX's fast path calls this, after the launch: then an interrupt
             that came during the launch is raised here.
         """
-        cells = self.cell_numbers
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            code = frame.f_code
-            if code.co_filename in cells:
-                running = self._running if get_ident() == self._main_thread else 0
-                self._latest.append((program, code, frame.f_lasti, running))
-                break
-            frame = frame.f_back
-        else:
-            running = self._running if get_ident() == self._main_thread else 0
-            self._latest.append((program, None, 0, running))
+        place = self._place_of(sys._getframe(1))
+        running = self._running if get_ident() == self._main_thread else 0
+        self._latest.append((program, place, running))
         if len(self._latest) >= LATEST:
             self._enter_latest()
         if self.interrupted and children is not None:
             self.raise_if_interrupted()
+
+    def _place_of(self, frame: FrameType | None) -> _Place:
+        if len(self.cell_numbers) != self._num_cells:
+            self._kinds, self._num_cells = {}, len(self.cell_numbers)
+        kinds, inner = self._kinds, None
+        while frame is not None:
+            code = frame.f_code
+            try:
+                kind = kinds[code.co_filename]
+            except KeyError:
+                kind = self._kind_of(code.co_filename)
+            if kind:
+                if kind == _CELL:
+                    if inner is None:
+                        return code, frame.f_lasti, None, 0
+                    return code, frame.f_lasti, inner.f_code, inner.f_lasti
+                if inner is None:
+                    inner = frame
+            frame = frame.f_back
+        if inner is None:
+            return NOWHERE
+        return None, 0, inner.f_code, inner.f_lasti
+
+    def _kind_of(self, file: str) -> int:
+        kind = _CELL if file in self.cell_numbers else is_telling_file(file)
+        self._kinds[file] = kind
+        return kind
 
     def _enter_latest(self) -> None:
         """Enter the latest launches into counts, ring and programs, in their order."""
@@ -183,12 +211,12 @@ class Journal:
             self._entering = True
             try:
                 while self._latest:
-                    program, code, instruction, running = self._latest.popleft()
+                    program, place, running = self._latest.popleft()
                     counts = self._counts.get(program.processes)
                     if counts is None:
                         self._crossings.begin(program.processes, self._counts)
                         counts = self._counts[program.processes] = [0, 0]
-                    self._ring.append((counts[0], program.told, code, instruction, running))
+                    self._ring.append((counts[0], program.told, place, running))
                     value = counts[1] * _HASH_FACTOR + program.fingerprint
                     counts[:] = [counts[0] + 1, value % _HASH_MODULUS]
                     self._crossings.launched(program.processes, program.fingerprint)
@@ -247,10 +275,10 @@ class Journal:
             mark = int.from_bytes(os.urandom(7), "little")
         self.broken.setdefault(processes, set()).add(mark)
         if at is not None:
-            launched, _, code, instruction, running = self._ring[at]
+            launched, _, place, running = self._ring[at]
             name = f"{name}{wire.BROKEN_OFF} {why}"
             told = (processes, name, fingerprint ^ mark, signature, collective)
-            self._ring[at] = (launched, told, code, instruction, running)
+            self._ring[at] = (launched, told, place, running)
 
     def _last_entry(self, program: Program) -> int | None:
         self._enter_latest()
@@ -291,24 +319,50 @@ class Journal:
             frame = frame.f_back
         return None, None
 
+    def within(self) -> str:
+        """The line of a script, module or library that the caller's caller is in; "" in a cell."""
+        return self._tell(self._place_of(sys._getframe(2)))[2]
+
     def tail(self, count: int) -> list[wire.Launch]:
         """The last ``count`` launches, oldest first. Any thread."""
         self._enter_latest()
-        places: dict[tuple[CodeType, int], tuple[int, int | None]] = {}
+        # By identity: code of two files with the same text is equal.
+        places: dict[tuple[int, ...], tuple[int | None, int | None, str]] = {}
         launches = []
-        for seq, told, code, at, running in list(self._ring)[-count:]:
+        for seq, told, place, running in list(self._ring)[-count:]:
             processes, name, fingerprint, signature, collective = told
-            cell = line = None
-            if code is not None:
-                if (code, at) not in places:
-                    places[code, at] = self.cell_numbers[code.co_filename], _line(code, at)
-                cell, line = places[code, at]
+            key = id(place[0]), place[1], id(place[2]), place[3]
+            if key not in places:
+                places[key] = self._tell(place)
+            cell, line, within = places[key]
             launches.append(
                 wire.Launch(
-                    seq, processes, name, fingerprint, cell, line, signature, running, collective
+                    seq,
+                    processes,
+                    name,
+                    fingerprint,
+                    cell,
+                    line,
+                    signature,
+                    running,
+                    collective,
+                    within,
                 )
             )
         return launches
+
+    def _tell(self, place: _Place) -> tuple[int | None, int | None, str]:
+        """Cell, line, and the line of a script, module or library that the cell has called."""
+        code, instruction, inner, at = place
+        cell = line = None
+        if code is not None:
+            cell, line = self.cell_numbers[code.co_filename], _line(code, instruction)
+        within = ""
+        if inner is not None and (number := _line(inner, at)) is not None:
+            source = linecache.getline(inner.co_filename, number).strip()
+            within = f"{short_name(inner.co_filename)} line {number}"
+            within += f": {source[:SOURCE_CHARS]}" if source else ""
+        return cell, line, within
 
     def restart(self) -> None:
         """Forget all launches: the ranks are back in lockstep and count from here."""
@@ -325,4 +379,9 @@ def _line(code: CodeType, instruction: int) -> int | None:
 
 
 # The code in which a launch is counted; the hooks that call it add theirs.
-COUNTING: set[CodeType] = {Journal.launched.__code__, Journal._enter_latest.__code__}
+COUNTING: set[CodeType] = {
+    Journal.launched.__code__,
+    Journal._place_of.__code__,
+    Journal._kind_of.__code__,
+    Journal._enter_latest.__code__,
+}

@@ -51,7 +51,9 @@ class Strict:
         # meet what was said before.
         era = f"{self.journal.cell_seq}.{self._divergences}.{self.journal.refused}"
         folder = f"jaxcluster-strict/{self.epoch}/{era}/{program.processes}/{seq}/"
+        within = self.journal.within()
         place = f"cell [{cell}] line {line}" if cell is not None else "?"
+        place += f", in {within}" if within else ""
         own = f"{program.fingerprint}|{program.name}, {place}"
         processes, name, fingerprint, signature, collective = program.told
         self.journal.announced = wire.Launch(
@@ -64,6 +66,7 @@ class Strict:
             signature,
             self.journal.cell_seq,
             collective,
+            within,
         )
         try:
             self.client.key_value_set(f"{folder}{self.rank}", own, allow_overwrite=True)

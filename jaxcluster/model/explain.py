@@ -71,7 +71,29 @@ def tell_mismatch(found: Mismatch, scene: Scene) -> list[str]:
     for ranks in reversed(found.groups):
         program = _program(scene.launches[ranks[0]][seq])
         lines.append(f"  {name_ranks(ranks, scene.hosts)}: {program}")
-    return [*lines, *_tell_scalars(scene.reports), f"Hint: {_mismatch_hint(seq, found, scene)}"]
+    lines += [*_tell_scalars(scene.reports), f"Hint: {_mismatch_hint(seq, found, scene)}"]
+    if (extra := _extra(seq, found, scene)) is not None and not extra.collective:
+        lines.append(f"Hint: {_alone_hint(extra)}")
+    return lines
+
+
+def _extra(seq: int, found: Mismatch, scene: Scene) -> wire.Launch | None:
+    """What some ranks launched before they went on with what the others launched in its place."""
+    first, second = (scene.launches[r[0]] for r in (found.groups[-1], found.groups[0]))
+    for own, others in ((second, first), (first, second)):
+        following = own.get(seq + 1)
+        if following is not None and following.fingerprint == others[seq].fingerprint:
+            return own[seq]
+    return None
+
+
+def _alone_hint(entry: wire.Launch) -> str:
+    """Of a program that JAX would have let some ranks launch alone, unless something came of it."""
+    return (
+        f"{entry.name} needs nothing of other ranks, but its result is an array of all of them, so "
+        "all must launch it. What one rank alone needs it computes in numpy: np.asarray(x) "
+        "launches nothing."
+    )
 
 
 def _mismatch_hint(seq: int, found: Mismatch, scene: Scene) -> str:
@@ -121,6 +143,7 @@ def tell_crossed(found: Crossed, hosts: Mapping[int, str]) -> list[str]:
 
 def _program(entry: wire.Launch) -> str:
     place = f", cell [{entry.cell}] line {entry.line}" if entry.cell is not None else ""
+    place += f", in {entry.within}" if entry.within else ""
     signature = f"  {entry.signature}" if entry.signature else ""
     return f"{entry.name}{place}{signature}"
 
@@ -143,6 +166,8 @@ def tell_missing(found: Missing, scene: Scene) -> list[str]:
     lines += _tell_scalars(scene.reports)
     if hint := _missing_hint(found, scene):
         lines.append(f"Hint: {hint}")
+    if found.wanted is not None and not found.wanted.collective:
+        lines.append(f"Hint: {_alone_hint(found.wanted)}")
     return lines
 
 
@@ -159,7 +184,8 @@ def _tell_waiting(ranks: Sequence[int], found: Missing, scene: Scene) -> str:
     wanted, source = found.wanted, scene.source
     launch = ""
     if wanted is not None:
-        launch = f" (launch {wanted.seq + 1}: {wanted.name})"
+        within = f", in {wanted.within}" if wanted.within else ""
+        launch = f" (launch {wanted.seq + 1}: {wanted.name}{within})"
     own = wanted is not None and wanted.cell == scene.cell
     if ranks[0] in scene.over:
         line = f" at cell [{wanted.cell}] line {wanted.line}" if wanted and wanted.line else ""

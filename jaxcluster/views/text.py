@@ -157,13 +157,16 @@ def journal(reports: Mapping[int, wire.RankReport], count: int) -> str:
             groups: dict[tuple[object, ...], list[int]] = {}
             for rank in ranks:
                 e = known[rank].get(seq)
-                key = (e.fingerprint, e.name, e.cell, e.line) if e else (None, "-", None, None)
+                key: tuple[object, ...] = (None, "-", None, None, "")
+                if e is not None:
+                    key = (e.fingerprint, e.name, e.cell, e.line, e.within)
                 groups.setdefault(key, []).append(rank)
             different = len({key[0] for key in groups}) > 1
-            for (_, name, cell, line), members in groups.items():
+            for (_, name, cell, line, within), members in groups.items():
                 mark = "<- first difference" if different and not marked else ""
                 marked = marked or different
                 place = f"[{cell}] line {line}" if cell is not None else ""
+                place += f", {str(within).partition(': ')[0]}" if within else ""
                 rows.append([str(seq + 1), format_ranks(members), str(name), place, mark])
         title = f"Programs of {name_ranks(ranks)}"
         parts.append(

@@ -260,7 +260,8 @@ class Launch:
 
     ``cell`` is the number of the cell whose line launched it, ``cell_seq`` the seq of the cell that
     ran then (0: none did, or it was launched on another thread than the cell's). ``collective``
-    says that it has collectives, or may have.
+    says that it has collectives, or may have. ``within`` is the line that launched it where that is
+    not the cell's own but a script's, a module's or a library's: "train.py line 3: x.sum()".
     """
 
     seq: int
@@ -272,6 +273,7 @@ class Launch:
     signature: str = ""
     cell_seq: int = 0
     collective: bool = True
+    within: str = ""
 
 
 @dataclass(frozen=True)

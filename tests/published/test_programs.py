@@ -21,6 +21,7 @@ import pytest
 from helpers import Home
 
 import jaxcluster
+from jaxcluster.errors import Divergence
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -154,9 +155,42 @@ print(state.samples.is_fully_addressable, float(state.expect(hamiltonian).mean.r
 def test_netket_minimizes_an_energy_with_samples_on_all_processes(
     ranks: jaxcluster.Cluster,
 ) -> None:
-    """As its multi-process example, without what process 0 alone launches there."""
+    """As its multi-process example, for a longer chain."""
     shown = same_on_all(ranks, NETKET)
     assert shown.startswith("False ") and float(shown.split()[1]) < 0
+
+
+# What NetKet's example ends with, in the versions that show what one shall not do.
+DEADLOCK = "# The following code will cause a deadlock"
+
+
+def test_netkets_own_example_runs_and_what_deadlocks_in_it_is_told(
+    ranks: jaxcluster.Cluster, source: Source, tmp_path: Path
+) -> None:
+    """``Examples/Sharding/multi_process.py`` shows a deadlock on purpose at its end.
+
+    Started by hand or by mpiexec it hangs there for ever: process 0 alone sums an array that spans
+    both. All before that runs; then the line is named.
+    """
+    script = source("netket/netket", "Examples/Sharding/multi_process.py")
+    lines = [line for line in script.splitlines() if "jax.distributed.initialize(" not in line]
+    fewer = "\n".join(lines).replace("n_iter=50", "n_iter=5")
+    (tmp_path / "runs.py").write_text(fewer.partition(DEADLOCK)[0])
+    record = ranks.run(f"%cd -q {tmp_path}\n%run runs.py", show=False)
+    for rank in record.ranks:
+        assert "depending on all data:" in record.stdout(rank)
+    if DEADLOCK in fewer:
+        (tmp_path / "multi_process.py").write_text(fewer)
+        with pytest.raises(Divergence) as told:
+            ranks.run("%run multi_process.py", show=False)
+        (number,) = (
+            at for at, line in enumerate(fewer.splitlines(), 1) if "counter_total = counter" in line
+            and "print" not in line
+        )  # fmt: skip
+        assert f"in multi_process.py line {number}: counter_total = counter.sum()" in str(
+            told.value
+        )
+        assert "counter = counter + i" in str(told.value)
 
 
 ORBAX = """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import jaxcluster
-from jaxcluster.errors import CellFailed
+from jaxcluster.errors import CellFailed, Divergence
 
 pytestmark = pytest.mark.any_jax
 
@@ -117,6 +117,51 @@ def test_an_absl_program_runs_as_it_is_and_again(
         assert [record.stdout(rank) for rank in range(4)] == [
             f"{steps} ['left'] {rank}\n" for rank in range(4)
         ]
+
+
+LOGGING = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+grid = jax.make_mesh((jax.device_count(),), ("i",))
+step = jax.jit(lambda a: (a + 1, jnp.sum(a)))
+numbers = np.arange(8.0)
+a = jax.make_array_from_callback((8,), NamedSharding(grid, P("i")), lambda at: numbers[at])
+log = []
+for _ in range(3):
+    a, loss = step(a)
+if jax.process_index() == 0:
+    log.append(LOGGED)
+"""
+
+
+@pytest.mark.parametrize(
+    ("logged", "said"),
+    [
+        ("float(loss)", ()),
+        ("np.asarray(loss).mean()", ()),
+        ("(str(loss.sharding), loss.dtype, repr(a))", ()),
+        ("a.sum()", ()),
+        ("jnp.sqrt(loss)", ("needs nothing of other ranks", "np.asarray(x)")),
+    ],
+)
+def test_what_process_0_alone_logs_is_told_where_it_launches_something(
+    cluster: jaxcluster.Cluster, tmp_path: Path, logged: str, said: tuple[str, ...]
+) -> None:
+    """As NetKet's example ends, which deadlocks in plain JAX: the script's line, on both sides."""
+    script = tmp_path / "logging_on_0.py"
+    script.write_text(LOGGING.replace("LOGGED", logged))
+    run = f"%run {script}"
+    if "asarray" in logged or "float" in logged or "repr" in logged:
+        assert cluster.run(run, show=False).ok
+        return
+    with pytest.raises(Divergence) as caught:
+        cluster.run(run, show=False)
+    message = str(caught.value)
+    assert f"in logging_on_0.py line 12: log.append({logged})" in message
+    assert "in logging_on_0.py line 10: a, loss = step(a)" in message
+    assert all(part in message for part in said)
+    assert "needs nothing" not in message or said
+    assert cluster.run("print(float(jnp.sum(x)))", show=False).stdout() == "496.0\n"
 
 
 # --------------------------------------------------------------------------- how-tos

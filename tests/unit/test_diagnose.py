@@ -368,3 +368,44 @@ def test_places_are_told_with_hosts():
     assert explain.tell_places(reports, [1, 2], "", 7) == [
         "Ranks 1 (h1), 2 (h2) were at cell [7] line 3."
     ]
+
+
+def alone(reports, *, within=""):
+    """Rank 0's launches need no other rank, and are of a script or of a library."""
+    return {
+        rank: replace(
+            rep, launches=[replace(e, collective=rank > 0, within=within) for e in rep.launches]
+        )
+        for rank, rep in reports.items()
+    }
+
+
+def test_a_line_of_a_script_is_told_with_its_text() -> None:
+    reports = {0: report(0, [SUM, MAX]), 1: report(1, [SUM, MUL])}
+    found = look(alone(reports, within="train.py line 8: total = x.max()"), set())
+    assert found is not None
+    assert found.lines[1:3] == (
+        "  rank 1: jit(multiply), cell [7] line 3, in train.py line 8: total = x.max()  "
+        "float32[16]",
+        "  rank 0: jit(_reduce_max), cell [7] line 3, in train.py line 8: total = x.max()  "
+        "float32[16]",
+    )
+
+
+def test_a_program_that_needs_no_other_rank_is_told_as_one() -> None:
+    """JAX would have let it pass: what to do instead is said where that is certain to be it."""
+    hint = "Hint: jit(_reduce_max) needs nothing of other ranks"
+    skipped = {0: report(0, [SUM, MAX]), 1: report(1, [SUM], running=False)}
+    between = {0: report(0, [SUM, MAX, MUL, SUM]), 1: report(1, [SUM, MUL, SUM, SUM])}
+    other = {0: report(0, [SUM, MAX, SUM]), 1: report(1, [SUM, MUL, SUM])}
+    for reports, is_alone, hinted in (
+        (skipped, True, True),
+        (between, True, True),
+        (skipped, False, False),
+        (between, False, False),
+        (other, True, False),  # two programs that differ: what comes of them is mixed
+    ):
+        told = alone(reports) if is_alone else reports
+        found = look(told, {1}, before=a_moment_ago(told))
+        assert found is not None
+        assert any(line.startswith(hint) for line in found.lines) == hinted

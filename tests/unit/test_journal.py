@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import os
 import sys
+import sysconfig
 import threading
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +29,12 @@ train(hook)
 
 def program(fingerprint: int, executable: Any = None, processes: str = "0,1") -> Program:
     return Program(f"jit(p{fingerprint})", fingerprint, processes, "f32[4]", executable)
+
+
+def jax_folder() -> str:
+    spec = importlib.util.find_spec("jax")
+    assert spec is not None and spec.origin is not None
+    return os.path.dirname(spec.origin)
 
 
 def run_cell(journal: Journal, number: int, launched: Program) -> None:
@@ -52,6 +63,52 @@ def test_a_launch_outside_of_any_cell_has_no_place() -> None:
     journal.launched(program(5))
     (entry,) = journal.tail(10)
     assert (entry.cell, entry.line) == (None, None)
+    assert entry.within.endswith(": journal.launched(program(5))")
+
+
+def test_a_launch_of_a_script_or_a_library_is_told_with_its_line_too(tmp_path: Path) -> None:
+    """The innermost line that is not JAX's, up to the cell: of a class of files, not of a list."""
+    journal = Journal()
+    places = sysconfig.get_paths()
+    files = {
+        "train.py line 3": tmp_path / "train.py",  # found through sys.path or by its own name
+        "netket/_src/log.py line 3": Path(places["purelib"]) / "netket/_src/log.py",
+        "": Path(places["stdlib"]) / "functools.py",
+        " ": Path(jax_folder()) / "_src/numpy/reductions.py",
+        "  ": Path("<string>"),
+    }
+    (tmp_path / "train.py").write_text("\n\n    hook(  # summed\n")
+    cell = "/cell/5.py"
+    journal.cell_numbers[cell] = 5
+    for told, file in files.items():
+        source = SOURCE.replace("hook(0)\ntrain(hook)", "")
+        inner: dict[str, Any] = {}
+        exec(compile(source, str(file), "exec"), inner)
+        outer = compile("\ntrain(hook)", cell, "exec")
+        hook = functools.partial(journal.launched, program(1))
+        exec(outer, {"train": inner["train"], "hook": hook})
+        entry = journal.tail(1)[0]
+        assert (entry.cell, entry.line) == (5, 2)
+        assert entry.within.partition(":")[0] == told.strip(), file
+        assert (": hook(  # summed" in entry.within) == told.startswith("train.py")
+
+
+def test_the_same_statement_in_two_cells_is_in_each_of_them() -> None:
+    """Code that was compiled from the same text is equal, whatever file it is of."""
+    journal = Journal()
+    for number in (1, 2):
+        run_cell(journal, number, program(5))
+    assert [entry.cell for entry in journal.tail(6)] == [1, 1, 1, 2, 2, 2]
+
+
+def test_a_cells_file_that_was_met_before_it_was_known_is_known_afterwards() -> None:
+    journal = Journal()
+    for known in (False, True):
+        if known:
+            journal.cell_numbers["/cell/7.py"] = 7
+        hook = {"hook": lambda _: journal.launched(program(5))}
+        exec(compile(SOURCE, "/cell/7.py", "exec"), hook)
+        assert {entry.cell for entry in journal.tail(3)} == {7 if known else None}
 
 
 def test_equal_launches_have_equal_hashes_and_another_order_has_another() -> None:
@@ -226,8 +283,8 @@ class TestUnannounced:
 def test_launches_are_counted_however_many_come_before_somebody_asks() -> None:
     one, other = Journal(), Journal()
     for fingerprint in range(3 * LATEST + 7):
-        one.launched(program(fingerprint % 5))
-        other.launched(program(fingerprint % 5))
+        for journal in (one, other):
+            journal.launched(program(fingerprint % 5))
         assert other.counts["0,1"][0] == fingerprint + 1
         assert len(one._latest) < LATEST
     assert one.launches() == other.launches()
