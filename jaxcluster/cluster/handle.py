@@ -104,6 +104,7 @@ class Cluster:
         world.on_message = self._delegate.on_message
         world.link.on_push = self._on_push
         self.world = world
+        self.meter = Meter(world.link)  # for all that show what the ranks use over time
         self._background = []
         world.listen()
 
@@ -167,6 +168,17 @@ class Cluster:
         meter.look(ASK_S)
         time.sleep(seconds)
         return meter.look(ASK_S)
+
+    def resource_history(self) -> dict[int, list[Sample]]:
+        """What each rank has used in the last three minutes, by rank, oldest first.
+
+        The samples are those that the sidebar and ``%jaxcluster status --live`` show: one in 2 s
+        while one of them does. Each call takes one too, if the last is older. A sample's ``cpu``
+        is since the one before.
+        """
+        self._check_not_closed()
+        self.meter.keep_up(ASK_S)
+        return {rank: list(found) for rank, found in sorted(self.meter.history.items())}
 
     def check_ranks(self, ranks: Sequence[int] | None) -> list[int]:
         """``ranks``, or all of them.

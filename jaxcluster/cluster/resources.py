@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jaxcluster import wire
 from jaxcluster.wire.link import Link, Sink
 
-KEPT = 90  # samples of each rank: three minutes at one in 2 s
+EVERY_S = 2.0  # between two samples
+KEPT = 90  # samples of each rank: three minutes
 
 
 @dataclass(frozen=True)
@@ -39,14 +42,42 @@ class Meter:
     Attributes:
       link: of the ranks.
       history: the last samples of each rank, oldest first.
+      taken: how many samples of each rank there have been, to know what is new.
+      due: when ``keep_up`` measures next, by ``time.monotonic``.
     """
 
     def __init__(self, link: Link) -> None:
         self.link = link
         self.history: dict[int, deque[Sample]] = {}
+        self.taken: dict[int, int] = {}
+        self.due = 0.0
+        self._lock = threading.Lock()
         self._before: dict[int, wire.RankResources] = {}
         self._sink = Sink()
         self._asked: list[str] = []
+
+    def keep_up(self, timeout_s: float) -> None:
+        """Measure if that is due: whoever shows the history calls it, and all get the same samples.
+
+        Any thread.
+        """
+        with self._lock:
+            now = time.monotonic()
+            if now < self.due:
+                return
+            # A share of a processor takes two readings: the second comes soon.
+            self.due = now + (EVERY_S if self.taken else EVERY_S / 4)
+            self.look(timeout_s)
+
+    def since(self, taken: Mapping[int, int]) -> tuple[dict[int, list[Sample]], dict[int, int]]:
+        """The samples since ``taken`` was what it was then, oldest first; and what it is now."""
+        found = {}
+        with self._lock:
+            for rank, history in self.history.items():
+                new = self.taken[rank] - taken.get(rank, 0)
+                if new > 0:
+                    found[rank] = list(history)[-new:]
+            return found, dict(self.taken)
 
     def look(self, timeout_s: float) -> dict[int, Sample]:
         """Ask all ranks; returns the samples that have come since the last look, by rank.
@@ -81,6 +112,7 @@ class Meter:
         self._before[now.rank] = now
         sample = sample_of(before, now, time.time_ns() // 1_000_000)
         self.history.setdefault(now.rank, deque(maxlen=KEPT)).append(sample)
+        self.taken[now.rank] = self.taken.get(now.rank, 0) + 1
         return sample
 
 

@@ -46,7 +46,7 @@ from jaxcluster.views.message import show_message
 
 COMMANDS = {
     "start": "start a cluster: -n 4, or --launcher ssh --hosts h1:2,h2:2",
-    "status": "what every rank does, its host, pid and devices; --live updates itself",
+    "status": "what every rank does, its host, pid, devices; --live goes on, and what each uses",
     "list": "the running clusters of this user",
     "attach": "connect to a running one: attach NAME",
     "use": "run this notebook's cells on another one: use NAME",

@@ -1,11 +1,7 @@
 """What the ranks use, over time, for the pages that show it.
 
-A page that shows it wants it fresh, and a kernel whose ranks are idle must look idle to whatever
-culls those. Jupyter's server takes any message of a kernel for a sign that somebody uses it, but
-those of types that it does not track, in answer to others that it does not track either
-(``MappingKernelManager.untracked_message_types``). So this is no comm's message but one of
-``update_display_data``, for a display that nobody has, in answer to a ``kernel_info_request``.
-Frontends pass it by; the extension hears it.
+It is no comm's message but an update of a display that nobody has (``views/untracked``), so that a
+kernel whose ranks are idle looks idle. Frontends pass it by; the extension hears it.
 """
 
 from __future__ import annotations
@@ -15,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jaxcluster.cluster import Cluster
-from jaxcluster.cluster.resources import Meter, Sample
+from jaxcluster.cluster.resources import EVERY_S, Meter, Sample
 from jaxcluster.panel import protocol
+from jaxcluster.views import untracked
 
-EVERY_S = 2.0  # between two samples
 WAIT_S = 0.3  # for the ranks' answers; later ones are not lost
 
 
@@ -34,6 +30,7 @@ class ResourceFeed:
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
         self._meter: Meter | None = None
+        self._sent: dict[int, int] = {}  # ``Meter.taken`` by then
         self._watching: set[str] = set()
         self._whole = False  # some page knows nothing of what was before
         self.due = 0.0
@@ -53,30 +50,21 @@ class ResourceFeed:
         if current is None or current.closed:
             self._meter = None
             return
-        if self._meter is None or self._meter.link is not current.link:
-            self._meter, self._whole = Meter(current.link), True
-            # A share of a processor takes two readings: the second comes soon.
-            self.due = time.monotonic() + EVERY_S / 4
-        new = self._meter.look(WAIT_S)
+        if self._meter is not current.meter:
+            self._meter, self._whole = current.meter, True
+        meter = current.meter
+        meter.keep_up(WAIT_S)
+        self.due = meter.due
         if not self._watching:
             return
         whole, self._whole = self._whole, False
-        shown = self._meter.history if whole else {rank: [one] for rank, one in new.items()}
-        self._send(message(current.name, shown, whole))
+        shown, self._sent = meter.since({} if whole else self._sent)
+        if shown or whole:
+            self._send(message(current.name, shown, whole))
 
     def _send(self, resources: protocol.Resources) -> None:
-        session, kernel = self._kernel.session, self._kernel
-        session.send(
-            kernel.iopub_socket,
-            "update_display_data",
-            {
-                "data": {protocol.RESOURCES_MIME: protocol.plain(resources)},
-                "metadata": {},
-                "transient": {"display_id": protocol.RESOURCES_ID},
-            },
-            parent={"header": session.msg_header("kernel_info_request")},
-            ident=f"kernel.{kernel.ident}.update_display_data".encode(),
-        )
+        data = {protocol.RESOURCES_MIME: protocol.plain(resources)}
+        untracked.update_display(self._kernel, data, protocol.RESOURCES_ID)
 
 
 def message(name: str, samples: Mapping[int, Iterable[Sample]], whole: bool) -> protocol.Resources:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from jaxcluster.cluster.resources import Sample
 from jaxcluster.model.layout import ArrayLayout, Bounds, CheckResult, Device, TreeLayout
 from jaxcluster.ranks import format_ranks, name_ranks
 from jaxcluster.text import format_nbytes, plural
+from jaxcluster.wire import RankState
+
+BLOCKS = 20  # of a line of blocks: 40 s
+_BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def index(bounds: Bounds) -> str:
@@ -128,3 +134,52 @@ def check(result: CheckResult, limit: int = 20) -> list[str]:
         shards = plural(result.shards, "shard")
         lines.insert(0, f"✔ {shards} checked: {compared}, no NaN, no Inf")
     return lines
+
+
+def doing(s: RankState, dead: Mapping[int, Mapping[str, Any]]) -> str:
+    """What a rank does, in a few words."""
+    if s.state == "dead" and s.rank in dead:
+        return f"dead: {dead[s.rank]['why']}"
+    if s.queued and s.state == "running":
+        return f"running, {s.queued} waiting"
+    if s.background:
+        return f"{s.state}, with {', '.join(s.background[:2])}"
+    return s.state
+
+
+def cell(state: RankState) -> str:
+    """Where a rank is in a cell: ``[7] line 3``; "" where it is in none."""
+    if state.cell is None:
+        return ""
+    return f"[{state.cell}]" + (f" line {state.line}" if state.line else "")
+
+
+def blocks(values: Sequence[float | None], most: float) -> str:
+    """The last values as a line of blocks: ``▁▂▅█▇``. What is not known is a space.
+
+    Args:
+      most: what a whole block stands for; the greatest value where that is more.
+    """
+    known = [value for value in values[-BLOCKS:] if value is not None]
+    top = max([most, *known])
+    full = len(_BLOCKS) - 1
+    return "".join(
+        " " if value is None else _BLOCKS[round(full * value / top)] for value in values[-BLOCKS:]
+    )
+
+
+def cpu(samples: Sequence[Sample]) -> str:
+    """A share of a processor now: ``12 %``, and ``3.2 CPUs`` from two on."""
+    percent = samples[-1].cpu if samples else None
+    if percent is None:
+        return ""
+    return f"{percent:.0f} %" if percent < 200 else f"{percent / 100:.1f} CPUs"
+
+
+def gpu(samples: Sequence[Sample]) -> str:
+    """GPUs now: ``40 %, 12 GiB of 80 GiB``."""
+    if not samples or not samples[-1].gpu_total_nbytes:
+        return ""
+    last = samples[-1]
+    used = f"{format_nbytes(last.gpu_used_nbytes)} of {format_nbytes(last.gpu_total_nbytes)}"
+    return used if last.gpu is None else f"{last.gpu:.0f} %, {used}"

@@ -1,7 +1,8 @@
-"""What every rank is doing, in a table that goes on updating itself, also while a cell runs.
+"""What every rank does and uses, in a table that goes on updating itself, also while a cell runs.
 
 No widget: that would be gone from a saved notebook. It is a display that is shown again whenever
-something has changed, so what a saved notebook has, and nbconvert shows, is how it was last.
+something has changed, so what a saved notebook has, and nbconvert shows, is how it was last. It is
+HTML alone, so that it is the same with and without the Lab extension.
 """
 
 from __future__ import annotations
@@ -10,34 +11,38 @@ import contextvars
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
+from jaxcluster.cluster.resources import Sample
 from jaxcluster.errors import JaxClusterError
-from jaxcluster.views import document, text
+from jaxcluster.views import markup, text, untracked
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
 
 BUSY_S = 0.5  # between two looks while some rank runs a cell
 IDLE_S = 2.0
-RSS_STEP = 16 << 20  # smaller changes of a process's memory are not told
 
-Show = Callable[[dict[str, Any], bool], None]
+WAIT_S = 0.3  # for what the ranks use; later answers are in the next table
+
+Show = Callable[[dict[str, Any], str], None]
 
 _following: dict[str, threading.Event] = {}  # by the notebook's cell
 
 
 def live(cluster: Cluster, show: Show, cell_id: str = "") -> threading.Event:
-    """Show each rank's state, cell, line, time and memory until the cluster ends.
+    """Show each rank's state, cell, line and time, and what it uses, until the cluster ends.
 
-    A thread asks the ranks' control channels, which answer during a cell. It shows only what has
-    changed, so that an idle notebook looks idle to whatever culls idle kernels.
+    A thread asks the ranks' control channels, which answer during a cell. What the ranks use is
+    measured every 2 s, as for the sidebar.
 
     Args:
-      show: shows a MIME bundle; the second argument says whether in place of the one before.
+      show: shows a MIME bundle. The second argument says how: "first", "changed" in place of the
+        one before, or "measured", where nothing has changed but what the ranks use: then a kernel
+        whose ranks are idle must go on to look idle to whatever culls those.
       cell_id: the notebook's cell. What it has shown before is left as it is.
 
     Returns:
@@ -48,21 +53,24 @@ def live(cluster: Cluster, show: Show, cell_id: str = "") -> threading.Event:
         _following.pop(cell_id, done).set()
         done = _following[cell_id] = threading.Event()
     states = cluster.status()
-    shown = document.status(states, cluster.dead)
-    show(bundle(shown, states, cluster.dead), False)
+    told = _changing(states, cluster)
+    show(bundle(states, cluster.dead, cluster.resource_history()), "first")
 
     def follow() -> None:
-        nonlocal shown
-        while not done.wait(BUSY_S if _is_busy(shown) else IDLE_S):
+        nonlocal told, states
+        while not done.wait(BUSY_S if _is_busy(states) else IDLE_S):
             try:
-                states = cluster.status()
+                states, meter = cluster.status(), cluster.meter
+                taken = dict(meter.taken)
+                meter.keep_up(WAIT_S)
             except JaxClusterError as error:  # the cluster was stopped
-                show(ended(str(error).partition("\n")[0]), True)
+                show(ended(str(error).partition("\n")[0]), "changed")
                 return
-            found = document.status(states, cluster.dead)
-            if changing(found) != changing(shown):
-                shown = found
-                show(bundle(found, states, cluster.dead), True)
+            now = _changing(states, cluster)
+            if now != told or meter.taken != taken:
+                how = "changed" if now != told else "measured"
+                told = now
+                show(bundle(states, cluster.dead, meter.since({})[0]), how)
 
     # A copy of the context keeps what is shown under the cell that began it.
     run = contextvars.copy_context().run
@@ -72,20 +80,31 @@ def live(cluster: Cluster, show: Show, cell_id: str = "") -> threading.Event:
 
 def shown_by(shell: Any) -> Show:
     """A ``show`` for a notebook: one display of its own, by an id."""
-    transient = {"display_id": f"jaxcluster-status-{uuid.uuid4().hex}"}
+    id = f"jaxcluster-status-{uuid.uuid4().hex}"
 
-    def show(data: dict[str, Any], update: bool) -> None:
-        shell.display_pub.publish(data, transient=transient, update=update)
+    def show(data: dict[str, Any], how: str) -> None:
+        if how == "measured":
+            untracked.update_display(shell.kernel, data, id)
+        else:
+            update = how == "changed"
+            shell.display_pub.publish(data, transient={"display_id": id}, update=update)
 
     return show
 
 
 def bundle(
-    shown: dict[str, Any], states: Sequence[wire.RankState], dead: dict[int, dict[str, Any]]
+    states: Sequence[wire.RankState],
+    dead: Mapping[int, Mapping[str, Any]],
+    samples: Mapping[int, Sequence[Sample]],
 ) -> dict[str, Any]:
-    """A status document in all the forms that a frontend may ask for."""
-    table = f"{text.status(states, dead)}\n\nas of {time.strftime('%H:%M:%S')}"
-    return {document.MIME: shown, "text/html": f"<pre>{escape(table)}</pre>", "text/plain": table}
+    """What the ranks do and use in all the forms that a frontend may ask for."""
+    at = f"as of {time.strftime('%H:%M:%S')}"
+    table = text.status(states, dead, samples)
+    html = markup.status(states, dead, samples)
+    return {
+        "text/html": f"{html}\n<p><small>{at}; the curves are of the last 3 minutes</small></p>",
+        "text/plain": f"{table}\n\n{at}",
+    }
 
 
 def ended(why: str) -> dict[str, Any]:
@@ -94,10 +113,13 @@ def ended(why: str) -> dict[str, Any]:
     return {"text/html": f"<pre>{escape(told)}</pre>", "text/plain": told}
 
 
-def changing(shown: dict[str, Any]) -> list[dict[str, Any]]:
-    """What of a status document is worth another drawing."""
-    return [rank | {"rss": rank["rss"] // RSS_STEP} for rank in shown["ranks"]]
+def _changing(states: Sequence[wire.RankState], cluster: Cluster) -> object:
+    """What somebody does, other than to use memory and processors."""
+    return [
+        (s.rank, s.pid, s.state, s.cell, s.line, s.queued, s.background, round(s.seconds, 1))
+        for s in states
+    ], {rank: info.get("why") for rank, info in cluster.dead.items()}
 
 
-def _is_busy(shown: dict[str, Any]) -> bool:
-    return any(rank["state"] == "running" for rank in shown["ranks"])
+def _is_busy(states: Sequence[wire.RankState]) -> bool:
+    return any(state.state == "running" for state in states)

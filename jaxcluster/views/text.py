@@ -8,39 +8,48 @@ from typing import Any
 import numpy as np
 
 from jaxcluster import wire
+from jaxcluster.cluster.resources import Sample
 from jaxcluster.model.outputs import CellRecord, group_outputs
 from jaxcluster.ranks import format_ranks, name_hosts, name_ranks
 from jaxcluster.records.registry import ClusterRecord
-from jaxcluster.text import format_table
+from jaxcluster.text import format_nbytes, format_table
+from jaxcluster.views import formatting
 
 
-def status(states: Sequence[wire.RankState], dead: dict[int, dict[str, Any]]) -> str:
-    """One row a rank: where it runs and what it is doing."""
+def status(
+    states: Sequence[wire.RankState],
+    dead: Mapping[int, Mapping[str, Any]],
+    samples: Mapping[int, Sequence[Sample]] | None = None,
+) -> str:
+    """One row a rank: where it runs, what it is doing, and what it uses.
+
+    Args:
+      samples: of the last minutes. Without them there is the memory of now alone.
+    """
+    head = ["rank", "pid", "host", "devices", "state", "cell", "for", "memory"]
+    gpus = any(found and found[-1].gpu_total_nbytes for found in (samples or {}).values())
+    if samples is not None:
+        head += ["CPU", "", *(["GPU", ""] if gpus else [])]
     rows = []
     for s in states:
-        doing = s.state
-        if s.state == "dead" and s.rank in dead:
-            doing = f"dead: {dead[s.rank]['why']}"
-        elif s.queued and s.state == "running":
-            doing = f"running, {s.queued} waiting"
-        elif s.background:
-            doing = f"{s.state}, with {', '.join(s.background[:2])}"
-        cell = f"[{s.cell}]" + (f" line {s.line}" if s.line else "") if s.cell is not None else ""
-        rows.append(
-            [
-                str(s.rank),
-                str(s.pid),
-                s.hostname,
-                " ".join(s.devices),
-                doing,
-                cell,
-                f"{s.seconds:.1f} s" if s.cell is not None else "",
-                f"{s.rss_nbytes / 2**20:.0f} MiB" if s.rss_nbytes else "",
-            ]
-        )
-    return "\n".join(
-        format_table([["rank", "pid", "host", "devices", "state", "cell", "for", "memory"], *rows])
-    )
+        found = list((samples or {}).get(s.rank, ()))
+        rss = found[-1].rss_nbytes if found else s.rss_nbytes
+        row = [
+            str(s.rank),
+            str(s.pid),
+            s.hostname,
+            " ".join(s.devices),
+            formatting.doing(s, dead),
+            formatting.cell(s),
+            f"{s.seconds:.1f} s" if s.cell is not None else "",
+            format_nbytes(rss) if rss else "",
+        ]
+        if samples is not None:
+            row += [formatting.blocks([one.cpu for one in found], 100), formatting.cpu(found)]
+            if gpus:
+                row += [formatting.blocks([one.gpu for one in found], 100), formatting.gpu(found)]
+        rows.append(row)
+    return "\n".join(format_table([head, *rows]))
 
 
 def clusters(

@@ -455,22 +455,27 @@ tree = {"a": lies, "b": [raises, x], "c": liesofmesh}
 def test_a_live_status_follows_a_cell_and_ends_when_its_cell_is_run_again(
     cluster: jaxcluster.Cluster,
 ) -> None:
-    shown: list[tuple[dict[str, Any], bool]] = []
-    status.live(cluster, lambda data, update: shown.append((data, update)), "a cell")
-    ranks = lambda: shown[-1][0][document.MIME]["ranks"]  # noqa: E731
-    states = lambda: {rank["state"] for rank in ranks()}  # noqa: E731
-    assert states() == {"idle"}
+    shown: list[tuple[dict[str, Any], str]] = []
+    status.live(cluster, lambda data, how: shown.append((data, how)), "a cell")
+    table = lambda: shown[-1][0]["text/html"]  # noqa: E731
+    assert table().count("<td>idle</td>") == 4
+    cluster.run("", show=False)  # it may be that the ranks had been busy
+    until(lambda: table().count("rank 3: CPU") == 1, "it says what the ranks use")
+    until(lambda: "measured" in [how for _, how in shown], "it goes on while nothing happens")
     running = cluster.submit("import time\nfor _ in range(2000): time.sleep(0.01)")
     carrier = threading.Thread(target=lambda: swallow(running.wait))
     carrier.start()
-    until(lambda: states() == {"running"}, "it says that the ranks run")
-    assert {rank["line"] for rank in ranks()} == {2}
-    assert "running" in shown[-1][0]["text/html"]
+    until(lambda: table().count("<td>running</td>") == 4, "it says that the ranks run")
+    assert table().count(" line 2</td>") == 4
     cluster.interrupt()
     carrier.join(30)
-    until(lambda: states() == {"idle"}, "it says that they are idle again")
-    assert [update for _, update in shown] == [False] + [True] * (len(shown) - 1)
-    status.live(cluster, lambda data, update: None, "a cell").set()
+    until(lambda: table().count("<td>idle</td>") == 4, "it says that they are idle again")
+    assert [how == "first" for _, how in shown] == [True] + [False] * (len(shown) - 1)
+    history = cluster.resource_history()
+    assert sorted(history) == [0, 1, 2, 3]
+    assert all(one.rss_nbytes > 0 for found in history.values() for one in found)
+    assert any(one.cpu is not None for one in history[0])
+    status.live(cluster, lambda data, how: None, "a cell").set()
     until(
         lambda: all(t.name != "jaxcluster-status" for t in threading.enumerate()),
         "the threads end",

@@ -76,6 +76,7 @@ class Running:
         )  # fmt: skip
         self.name, self.num_processes, self.spec = "main", n, spec
         self.link = Link({r: state(r) for r in range(n)}, n)
+        self.meter = Meter(self.link)  # type: ignore[arg-type]
         self.cells: list[Any] = []
         self.dead: dict[int, dict[str, str]] = {}
         self.divergence: findings.Report | None = None
@@ -413,6 +414,19 @@ def test_an_answer_that_is_late_is_in_the_next_look(running: Running) -> None:
     assert [one.cpu for one in meter.history[0]] == [None, 25.0]
 
 
+def test_who_shows_the_samples_later_gets_the_same_ones(running: Running) -> None:
+    meter = running.meter
+    for second in range(3):
+        running.link.uses = {0: uses(second, 0.5 * second)}
+        meter.due = 0.0
+        meter.keep_up(0)
+        meter.keep_up(0)  # another one that shows them
+    assert [one.cpu for one in meter.history[0]] == [None, 50.0, 50.0]
+    new, taken = meter.since({0: 2})
+    assert ([one.cpu for one in new[0]], taken) == ([50.0], {0: 3})
+    assert meter.since(taken)[0] == {}
+
+
 class FakeKernel:
     """Stands for ipykernel's, and keeps what is sent."""
 
@@ -437,13 +451,16 @@ def test_resources_are_sent_while_a_page_shows_them_and_the_first_time_whole(
     feed = ResourceFeed(kernel)
     for second in range(3):
         running.link.uses = {0: uses(second, 0.5 * second)}
+        running.meter.due = 0.0
         feed.step(running, ["p"])  # type: ignore[arg-type]
     assert kernel.sent == []
     feed.watch("p", True)
     assert feed.due == 0.0  # at once
     for second in (3, 4):
         running.link.uses = {0: uses(second, 0.5 * second)}
+        running.meter.due = 0.0
         feed.step(running, ["p"])  # type: ignore[arg-type]
+    feed.step(running, ["p"])  # type: ignore[arg-type]  # nothing is due, and nothing new to send
     first, second = (sent["data"] for sent in kernel.sent)
     assert (first["whole"], second["whole"]) == (True, False)
     assert first["ranks"][0]["cpu"] == [None, 50, 50, 50]
@@ -462,6 +479,7 @@ def test_new_ranks_begin_anew(running: Running) -> None:
     running.link.uses = {0: uses(1.0, 1.0)}
     feed.step(running, ["p"])  # type: ignore[arg-type]
     running.link = Link({}, 4)
+    running.meter = Meter(running.link)  # type: ignore[arg-type]
     running.link.uses = {0: uses(9.0, 0.1)}
     feed.step(running, ["p"])  # type: ignore[arg-type]
     feed.step(None, ["p"])

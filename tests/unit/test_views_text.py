@@ -48,8 +48,8 @@ def test_status_says_for_each_rank_where_it_is_and_what_it_does() -> None:
         "rank", "pid", "host", "devices", "state", "cell", "for", "memory",
     ]  # fmt: skip
     assert rows(shown) == [
-        ["0", "100", "box", "cpu:0", "idle", "", "", "200 MiB"],
-        ["1", "101", "box", "cpu:1", "running", "[7] line 3", "1.2 s", "1 MiB"],
+        ["0", "100", "box", "cpu:0", "idle", "", "", "200.0 MiB"],
+        ["1", "101", "box", "cpu:1", "running", "[7] line 3", "1.2 s", "1.0 MiB"],
     ]
 
 
