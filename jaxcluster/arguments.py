@@ -103,6 +103,40 @@ def read_doctor(prog: str, line: str | Sequence[str]) -> argparse.Namespace | No
     return parsed
 
 
+def run_parser() -> Parser:
+    """What stands before the script: see ``split_run``."""
+    parser = start_parser("jaxcluster run")
+    parser.example = "jaxcluster run -n 4 train.py --steps 100"
+    for action in parser._actions:
+        if action.dest == "detach":  # it is refused: a run has an end
+            action.help = argparse.SUPPRESS
+    add = parser.add_argument
+    add("--all", action="store_true", dest="everything", help="show all ranks")
+    add("--logs", metavar="FOLDER", help="where every rank's output goes")
+    add("--strict", action="store_true", help="check each launch")
+    return parser
+
+
+def split_run(parser: Parser, words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of ``jaxcluster run`` before the script, and the script with its own.
+
+    Of a module the latter begin with ``-m``.
+    """
+    options = {o: action for action in parser._actions for o in action.option_strings}
+    at = 0
+    while at < len(words):
+        word = words[at]
+        if word == "--":
+            return list(words[:at]), list(words[at + 1 :])
+        if word in ("-m", "--module"):
+            return list(words[:at]), ["-m", *words[at + 1 :]]
+        if not word.startswith("-") or word in ("-", "-c"):
+            return list(words[:at]), list(words[at:])
+        action = options.get(word)
+        at += 2 if action is not None and action.nargs != 0 else 1
+    return list(words), []
+
+
 def start_options(parsed: argparse.Namespace, say: Callable[[str], None] = print) -> dict[str, Any]:
     """The keyword arguments of ``make_spec``, with the profile that was named or is the default.
 

@@ -1,4 +1,4 @@
-"""``jaxcluster start|list|stop|profiles|doctor|mcp`` in a shell."""
+"""``jaxcluster start|run|list|stop|profiles|doctor|mcp`` in a shell."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 
-from jaxcluster import arguments, cluster, doctor, profiles
+from jaxcluster import arguments, cluster, doctor, profiles, scripts
 from jaxcluster.errors import JaxClusterError, UsageError
 from jaxcluster.launchers import options
 from jaxcluster.ranks import name_ranks
@@ -20,6 +21,8 @@ from jaxcluster.views.live import StartDisplay, show_hosts
 HELP = """\
 jaxcluster start [-n N] [--devices-per-process D] [--name NAME] [--detach] ...
     start a cluster and keep it until Ctrl-C; with --detach, until `jaxcluster stop NAME`
+jaxcluster run [-n N] [--launcher ...] train.py ARGS   (or: -m MODULE ARGS)
+    run a script on all ranks, with JAX's processes initialized, to its end; every option of start
 jaxcluster list           the running clusters of this user on this machine
 jaxcluster stop [NAME]    end one; --all ends all
     both with --hosts HOST: clusters that another machine has started on that host, over ssh
@@ -120,8 +123,9 @@ def in_shell(text: str) -> str:
     return re.sub(rf"%(jaxcluster (?:{'|'.join(COMMANDS)})\b)", r"\1", text)
 
 
-COMMANDS = {
+COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "start": start,
+    "run": scripts.run,
     "list": list_clusters,
     "stop": stop,
     "profiles": show_profiles,
@@ -161,9 +165,10 @@ def run(words: list[str]) -> int:
     try:
         if words[0] not in COMMANDS:
             raise UsageError(f"There is no command {words[0]!r}.", HELP)
-        COMMANDS[words[0]](words[1:])
+        return COMMANDS[words[0]](words[1:]) or 0
     except arguments.Help as help:
         print(help)
+        return 0
     except UsageError as error:
         print(in_shell(str(error)), file=sys.stderr)
         return 2
@@ -172,7 +177,6 @@ def run(words: list[str]) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    return 0
 
 
 if __name__ == "__main__":

@@ -27,6 +27,11 @@ ABOUT = {
         "Start a cluster: N processes of JAX, one rank each, on this machine or on others. Run "
         "again, with the same options, it leaves the cluster as it is."
     ),
+    "run": (
+        "Run a script on all ranks of a cluster of its own, with JAX's processes initialized, and "
+        "end them. Options of jaxcluster run stand before the script (or -m MODULE), the script's "
+        "own behind it. Process 0's output is shown as it comes; that of every rank is in a file."
+    ),
     "status": "What every rank does now, with its host, process and devices.",
     "list": "The running clusters of this user; * marks the one that this notebook's cells run on.",
     "attach": "Connect this notebook to a running cluster, and run its cells there.",
@@ -149,6 +154,12 @@ WORDS = {
         "seconds without a sign of life before JAX gives a rank up (100)",
         "-n 4 --heartbeat-timeout-seconds 300",
     ),
+    "run --all": ("show the lines of all ranks, each with its rank", "-n 4 --all"),
+    "run --logs": (
+        "the folder for the files rank-0.txt, rank-1.txt...; a new one in /tmp by default",
+        "-n 4 --logs out",
+    ),
+    "run --strict": ("check each launch on all ranks before it is made", "-n 4 --strict"),
     "--hosts": ("", "--launcher ssh --hosts h1:2,user@h2:2"),
     "--hostfile": ("", "--launcher mpi --hostfile ~/hosts"),
     "--python": ("", "--launcher ssh --hosts h1,h2 --python ~/venv/bin/python"),
@@ -205,6 +216,8 @@ def explain(prog: str, flag: str, written: str, told: str) -> Entry:
     """
     command = command_of(prog)
     table = "start" if command == "doctor" else command
+    if command == "run" and f"run {flag}" not in WORDS:
+        table = "start"
     what, typed = WORDS.get(f"{table} {flag}") or WORDS.get(flag) or ("", "")
     if command == "doctor" and "--launcher" not in typed:
         own = typed if flag == "-n" else typed.removeprefix("-n 4 ")
@@ -212,6 +225,8 @@ def explain(prog: str, flag: str, written: str, told: str) -> Entry:
     elif command in BY_HOSTS and f"{command} {flag}" not in WORDS:
         name = "" if command == "list" else "main "
         typed = name + typed.removeprefix("--launcher ssh ").replace("h1:2,user@h2:2", "h1")
+    elif command == "run":
+        typed += " train.py"
     is_needed = f"{command} {flag}" in NEEDED
     return Entry(written, what or told, f"{prog} {typed}" if typed else "", is_needed)
 

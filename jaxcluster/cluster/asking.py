@@ -16,6 +16,10 @@ IN_BACKGROUND = (
     "nobody waits for this cell (--async, or a thread's), so nobody can be asked. Run it without "
     "--async, or set what is asked for in a cell before"
 )
+NO_TERMINAL = (
+    "jaxcluster run has no terminal here, so nobody can be asked. Take it from the script's "
+    "arguments or from a file"
+)
 
 
 class Conversation:
@@ -23,10 +27,12 @@ class Conversation:
 
     Attributes:
       prompt: where they are put; None where nobody can be asked.
+      why_nobody: said to who asks then.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, why_nobody: str = IN_BACKGROUND) -> None:
         self.prompt: Labelled | None = None
+        self.why_nobody = why_nobody
         self._link = link
         self._questions = Questions()
         self._is_over = False
@@ -46,7 +52,7 @@ class Conversation:
     def add(self, question: wire.Question, now: float) -> None:
         """A rank asks."""
         if self.prompt is None:
-            self._refuse(question, IN_BACKGROUND)
+            self._refuse(question, self.why_nobody)
         elif not self._is_over:
             self._questions.add(question, now)
 

@@ -543,6 +543,29 @@ class Cluster:
         )
         return self._submit(source, options)
 
+    def submit_script(
+        self,
+        script: wire.Script,
+        source: str,
+        *,
+        on_output: Listener,
+        on_notice: Callable[[str], None] | None = None,
+        prompt: Labelled | None = None,
+    ) -> RunningCell:
+        """Run a script on all ranks, as cell 1: ``wait`` for its end. See ``engine.mainscript``.
+
+        What ranks put out is given to ``on_output`` and not kept. The ranks are of no use
+        afterwards: nothing is brought back into lockstep, undone or replaced.
+
+        Args:
+          source: of the file; "" of a module.
+        """
+        options = CellOptions(
+            None, None, 1, range(self.num_processes), on_output, on_notice, prompt=prompt,
+            script=script,
+        )  # fmt: skip
+        return self._submit(source, options)
+
     def _submit(self, source: str, options: CellOptions) -> RunningCell:
         with contextlib.ExitStack() as on_its_way:
             with self._changing:
@@ -558,8 +581,9 @@ class Cluster:
         self._check_open()
         if options.timeout_s is not None:
             check_seconds("A cell's time limit", options.timeout_s, "%%spmd --timeout 60")
-        rewrite.check_depth(source)
-        source = rewrite.with_all_lines(source)
+        if options.script is None:
+            rewrite.check_depth(source)
+            source = rewrite.with_all_lines(source)
         chosen = self.check_ranks(options.ranks)
         shown = chosen[:1]
         if options.shown_ranks is not None:
@@ -583,6 +607,7 @@ class Cluster:
                 cell_id=cell_id,
                 message=message,
                 post_mortem=options.post_mortem,
+                script=options.script,
             )
             # Mostly the cell before was one on all ranks: then one message is for all of them.
             made = {n: dataclasses.replace(request, after=n) for n in set(seq.after.values())}
@@ -593,7 +618,8 @@ class Cluster:
         record = CellRecord(seq, request.execution_count, source, chosen, cell_id=cell_id)
         if message is None and not options.post_mortem:
             self._failed, self.last = self.last_failed, record
-        cell = RunningCell(self, record, sink, ids, options.timeout_s, options.on_output)
+        is_last = options.script is not None
+        cell = RunningCell(self, record, sink, ids, options.timeout_s, options.on_output, is_last)
         cell.on_notice, cell.prompt = options.on_notice, options.prompt
         self._background = [c for c in self._background if not c.done] + [cell]
         return cell, pressed

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from jaxcluster import wire
 from jaxcluster.cluster import events, recovery, selfcheck, silence, undoing
-from jaxcluster.cluster.asking import Conversation
+from jaxcluster.cluster.asking import IN_BACKGROUND, NO_TERMINAL, Conversation
 from jaxcluster.cluster.prompts import Labelled
 from jaxcluster.cluster.restart import Restored
 from jaxcluster.cluster.world import World
@@ -45,6 +45,8 @@ FOREIGN_S = 4.0  # that another cell's notebook gets to mend what went wrong in 
 AGAIN_S = 0.1  # between looks at ranks that have ended a cell with uneven counts
 STILL_WORKING_S = 5.0  # before it is said who a cell waits for; then ever more rarely
 REPLAY_AFTER_S = 0.2  # that interrupted ranks get to leave by themselves
+SCRIPT_ANSWER_S = 3.0  # that a script's ranks get to leave it where another one has failed
+SCRIPT_STOP_S = 30.0  # ... and after Ctrl-C, to write what they must; a second one ends them
 Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
 
 
@@ -53,6 +55,8 @@ class CellOptions:
     """How a cell is to be run: see ``Cluster.run`` and ``submit``.
 
     With a ``message`` its code is not run again: what a user did to a widget of it is passed on.
+    With a ``script`` it is all that the ranks are there for, so after it nothing is brought back,
+    undone or replaced; what has gone wrong is found and told all the same.
     """
 
     ranks: Sequence[int] | None = None
@@ -66,6 +70,7 @@ class CellOptions:
     buffers: Sequence[bytes] = ()
     prompt: Labelled | None = None
     post_mortem: bool = False
+    script: wire.Script | None = None
 
 
 class Owner(Protocol):
@@ -100,6 +105,8 @@ class RunningCell:
       evidence: what the ranks said when it was found.
       recovered: what was done about it; "" while nothing was.
       on_notice: is told of the first error while other ranks still run.
+      is_last: nothing runs after it (see ``CellOptions``).
+      terminates: a stop is SIGTERM's, and goes to what handles that on the ranks.
     """
 
     def __init__(
@@ -110,8 +117,11 @@ class RunningCell:
         ids: Sequence[str],
         timeout_s: float | None,
         on_output: Listener | None,
+        is_last: bool = False,
     ) -> None:
         self.cluster = cluster
+        self.is_last = is_last
+        self.terminates = False
         self.record = record
         self.silent: tuple[int, ...] = ()
         self.done = False
@@ -133,6 +143,8 @@ class RunningCell:
         self._on_output = on_output
         self.started = time.monotonic()
         self._watch = health.CellWatch(record.ranks, self.started, timeout_s)
+        if is_last:
+            self._watch.answer_s = SCRIPT_ANSWER_S
         self._ended: threading.Event | None = None  # where it is carried through on a thread
         self._before: Mapping[int, wire.RankReport] = {}  # what the ranks said at the last look
         self._are_silent: set[int] = set()  # at the last look
@@ -142,7 +154,7 @@ class RunningCell:
         self._foreign_since: float | None = None  # another cell's finding is in the way
         self._left_early = False  # the stop button was pressed again: no rank is waited for
         self._killed: dict[int, str] = {}  # ranks whose processes were ended, and why
-        self._talk = Conversation(cluster.world.link)
+        self._talk = Conversation(cluster.world.link, NO_TERMINAL if is_last else IN_BACKGROUND)
         self._noticed = False
         self._next_notice_at = STILL_WORKING_S
         self._notice_at: float | None = None
@@ -291,6 +303,10 @@ class RunningCell:
                     self._silences.look(ranks)
                     self._talk.end()
                     self._interrupt(ranks, spare=why not in ("stop", "timeout"))
+                    if self.is_last:  # what a replay gives them might be written to a file
+                        if why == "stop":
+                            self._watch.answer_s = SCRIPT_STOP_S
+                        continue
                     if why != "death":
                         selfcheck.prepare(self._world.link)  # while they leave the cell
                     events.tell()
@@ -335,7 +351,8 @@ class RunningCell:
             return health.Leaving(event.rank) if left else health.Tick()
         if event.op == "output":
             output = wire.parse(wire.RankOutput, event.body)
-            self.record.add_output(output)
+            if not self.is_last:  # else whoever hears it keeps it, all of it
+                self.record.add_output(output)
             if output.rank != self.record.ranks[0]:
                 self._talk.hear(output)
             self._tell(output)
@@ -352,6 +369,9 @@ class RunningCell:
             return health.Tick()
         if event.op == "died":
             self._talk.withdraw(event.rank)
+            if self.is_last and event.body.get("code") == 0:  # os._exit(0): its own end
+                self.record.add_reply(wire.CellReply(event.rank, self.record.seq, "ok", 0.0))
+                return health.Replied(event.rank, "ok")
             self.record.records[event.rank].died = event.body["why"]
             events.tell()
             # Most cells are over in a moment, with an error that says it: then it is said once.
@@ -544,6 +564,11 @@ class RunningCell:
         """After the cell: are the ranks in lockstep, and may what it assigned stay?"""
         world, record = self._world, self.record
         world.counts.update({r: reply.launches for r, reply in record.replies.items()})
+        if self.is_last:
+            self.silent = ()  # the run's end is theirs
+            if record.ok and not (world.dead or lockstep.in_lockstep(world.counts)):
+                self._look_at_uneven_end()
+            return
         waited = self._watch.answer_s >= health.ANSWER_S
         can_end = bool(self.silent) and waited and not (self.cluster.closed or world.dead)
         if can_end and self._end_hung() and not world.dead:
@@ -649,6 +674,8 @@ class RunningCell:
 
     def _recover(self, told: str, said: str = "") -> str:
         """What was done about a death or a hang for good, and about what the cell did."""
+        if self.is_last:
+            return said
         undone = self._take_back()  # before its values are saved
         when = f"in cell [{self.record.execution_count}]"
         line = self.cluster.recover(said, told=told, when=when, undo=not undone.refused)
@@ -665,7 +692,8 @@ class RunningCell:
 
     def _interrupt(self, ranks: Sequence[int], spare: bool) -> None:
         self._aborted_at = self._aborted_at or time.monotonic()
-        body = {rank: {"seq": self.record.seq, "spare": spare} for rank in ranks}
+        asked = {"seq": self.record.seq, "spare": spare, "terminate": self.terminates}
+        body = dict.fromkeys(ranks, asked)
         ids = self._world.link.request_each(body, "interrupt", sink=self._sink)
         self._interrupts.update(ids)
 

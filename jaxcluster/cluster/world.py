@@ -208,7 +208,8 @@ class World:
             why = describe_event(event, self._oom_kills)
             if self.coordinator_died and -event["code"] in BY_JAX:
                 why = f"ended by JAX, whose coordinator had died: {self.coordinator_died}"
-            self.mark_dead(event["rank"], obituary.explain(why, self._log_end(event["rank"])))
+            told = obituary.explain(why, self._log_end(event["rank"]))
+            self.mark_dead(event["rank"], told, code=event["code"])
         elif event["event"] == "exit" and event["role"] == "coordinator":
             self.coordinator_died = describe_event(event, self._oom_kills)
             self.on_death()
@@ -216,13 +217,15 @@ class World:
 
     # ------------------------------------------------------------------ deaths
 
-    def mark_dead(self, rank: int, why: str, **facts: bool) -> None:
+    def mark_dead(self, rank: int, why: str, code: int | None = None, **facts: bool) -> None:
         """From now on a rank is a dead one; the first reason stays.
 
         Args:
+          code: what its process has ended with, where that is known: below 0 the signal.
           **facts: ``host_lost``: its host is, with all its ranks; ``may_live``: as far as is known.
         """
-        told = {"why": why} | {name: True for name, is_so in facts.items() if is_so}
+        told: dict[str, Any] = {"why": why, "code": code}
+        told |= {name: True for name, is_so in facts.items() if is_so}
         self.dead.setdefault(rank, told)
         self.on_death()
         self.link.mark_dead(rank, told)

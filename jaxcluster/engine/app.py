@@ -169,7 +169,10 @@ class Rank:
         )
 
     def _interrupt(self, request: Request) -> Any:
-        return self.runner.interrupt(request.body["seq"], request.body.get("spare", False))
+        body = request.body
+        return self.runner.interrupt(
+            body["seq"], body.get("spare", False), body.get("terminate", False)
+        )
 
     def _recent(self, request: Request) -> Any:
         return self.runner.recent.cells(request.body.get("last", 1), request.body.get("cell"))

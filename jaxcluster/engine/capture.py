@@ -69,6 +69,14 @@ class RankStream(io.TextIOBase):
     def flush(self) -> None:
         self.inner.flush()
 
+    @property
+    def buffer(self) -> io.RawIOBase:
+        """What takes bytes, as that of a script's own ``sys.stdout`` does."""
+        return _Bytes(self)
+
+    def reconfigure(self, **options: Any) -> None:
+        """As of a script's own stream; this one is UTF-8, and holds nothing back."""
+
     def set_parent(self, parent: Any) -> None:
         """ipykernel says whose code runs: without it ipyparallel's clients get no output."""
         if hasattr(self.inner, "set_parent"):
@@ -82,6 +90,25 @@ class RankStream(io.TextIOBase):
 
     def fileno(self) -> int:
         return self._fd
+
+
+class _Bytes(io.RawIOBase):
+    """Writes bytes to a ``RankStream``, as text."""
+
+    def __init__(self, stream: RankStream) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def write(self, data: Any, /) -> int:
+        taken = bytes(data)
+        self._stream.write(taken.decode("utf-8", "backslashreplace"))
+        return len(taken)
 
 
 class LogTail:

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from jaxcluster import wire
-from jaxcluster.engine import debugging, failures, log, tracebacks, usercode
+from jaxcluster.engine import debugging, failures, log, mainscript, tracebacks, usercode
 from jaxcluster.engine.arrays import describe, spans_processes
 from jaxcluster.engine.asking import Asking
 from jaxcluster.engine.background import Background
@@ -369,6 +369,9 @@ class CellRunner:
         if cell.post_mortem:
             debugging.post_mortem(self.last_error)
             return None
+        if cell.script is not None:
+            self._run_script(running, cell.script)
+            return None
         shell.execution_count = cell.execution_count
         shell._last_traceback = None
         source = cell.source
@@ -385,6 +388,23 @@ class CellRunner:
         result = self.settings.context.run(shell.run_cell, source, store_history=True)
         self._take_result(running, result)
         return None
+
+    def _run_script(self, running: Running, script: wire.Script) -> None:
+        """A script in place of a cell: no IPython stands between Python and its code."""
+        try:
+            self.settings.context.run(
+                mainscript.run,
+                script,
+                running.cell.source,
+                self.shell.user_ns,
+                self.cell_numbers,
+            )
+        except BaseException as error:
+            if isinstance(error, SystemExit):
+                lines = [f"It ended with exit status {error.code}."]
+            else:
+                lines = failures.script_lines(error, self.cell_numbers)
+            running.error = failures.error_info(error, lines, self.cell_numbers)
 
     def _deliver(self, running: Running, message: wire.CommMessage) -> None:
         """What a page has said on a comm; an error in that is the cell's."""
@@ -505,7 +525,9 @@ class CellRunner:
 
     # ------------------------------------------------------------------ interrupting
 
-    def interrupt(self, seq: int | None, spare: bool = False) -> bool | str:
+    def interrupt(
+        self, seq: int | None, spare: bool = False, terminate: bool = False
+    ) -> bool | str:
         """From any thread: stop cell ``seq`` (None: whichever runs). False if it does not run.
 
         A cell that still waits for its turn is not run at all.
@@ -513,6 +535,7 @@ class CellRunner:
         Args:
           spare: not if its own code is over, and IPython renders its error or its figures; the
             answer is ``left`` then.
+          terminate: by SIGTERM, if its code handles that.
         """
         running = self.current
         if running is None or (seq is not None and running.cell.seq != seq):
@@ -521,6 +544,9 @@ class CellRunner:
             return False
         if spare and running.has_left:
             return "left"
+        if terminate and callable(signal.getsignal(signal.SIGTERM)):
+            signal.pthread_kill(self.main_thread_id, signal.SIGTERM)
+            return True
         running.interrupted = True
         self.asking.stop()
         if self.debugger is not None:

@@ -135,6 +135,18 @@ def plain_lines(error: BaseException, cells: Container[str], *, ask: bool = True
     ]
 
 
+def script_lines(error: BaseException, cells: Container[str]) -> list[str]:
+    """What Python writes of an exception that has ended a script, from the script's own line on."""
+    if is_odd(error):
+        return plain_lines(error, cells)
+    at = in_a_cell(traceback_of(error), cells)
+    try:
+        shown = tracebacks.fold(traceback.TracebackException(type(error), error, at))
+        return [wire.clean("".join(shown.format()).rstrip("\n"))]
+    except Exception:  # of a __notes__ or a repr
+        return plain_lines(error, cells)
+
+
 def in_a_cell(at: TracebackType | None, cells: Container[str]) -> TracebackType | None:
     """A traceback from its first frame in a cell on; all of it where there is none."""
     own = at

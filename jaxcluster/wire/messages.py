@@ -131,6 +131,20 @@ class CommMessage:
 
 
 @dataclass(frozen=True)
+class Script:
+    """What ``jaxcluster run`` runs, in place of a cell.
+
+    ``path`` is the file's, absolute; "" for a ``module``, which the rank finds by its name.
+    ``folder`` is what stands first on ``sys.path``.
+    """
+
+    argv: list[str]
+    path: str
+    folder: str
+    module: str = ""
+
+
+@dataclass(frozen=True)
 class CellRequest:
     """A cell to run on a rank.
 
@@ -139,6 +153,7 @@ class CellRequest:
     ``after`` is the seq of the cell before it on this rank, which another notebook may have sent.
     With a ``message`` it is not run: the message is for a comm that it has opened.
     ``post_mortem``: it has no source; the rank's last error is looked at in the debugger.
+    With a ``script`` the source is that script's, plain Python, and is run as one.
     """
 
     seq: int
@@ -150,6 +165,7 @@ class CellRequest:
     after: int = 0
     message: CommMessage | None = None
     post_mortem: bool = False
+    script: Script | None = None
 
 
 @dataclass(frozen=True)

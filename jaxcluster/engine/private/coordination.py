@@ -186,3 +186,56 @@ def refuse_what_ends_ranks() -> None:
     # Before jax.extend is imported, which takes the name from there.
     extended = [m for m in [sys.modules.get("jax.extend.backend")] if m is not None]
     refuse("jax.extend.backend.clear_backends", api, *extended)
+
+
+@contextlib.contextmanager
+def scripts_may_initialize() -> Iterator[None]:
+    """Inside it a script's own ``jax.distributed.initialize`` and ``shutdown`` are what they mean.
+
+    It is initialized already, and goes on after the script: they do nothing. A script that asks for
+    another world than this one is told so.
+    """
+    import jax
+
+    try:
+        from jax._src import distributed
+    except ImportError:
+        yield
+        return
+    owners = [distributed, jax.distributed]
+    kept = [(owner, name, getattr(owner, name, None)) for owner in owners for name in _INITIALIZED]
+
+    @functools.wraps(jax.distributed.initialize)
+    def initialize(
+        coordinator_address: str | None = None,
+        num_processes: int | None = None,
+        process_id: int | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        here = f"jaxcluster run has initialized JAX: this is process {jax.process_index()} of "
+        here += f"{jax.process_count()}"
+        if num_processes not in (None, jax.process_count()):
+            raise RuntimeError(
+                f"{here}, and the script asks for num_processes={num_processes}. Leave that out, "
+                f"or start as many: jaxcluster run -n {num_processes}"
+            )
+        if process_id not in (None, jax.process_index()):
+            raise RuntimeError(
+                f"{here}, and the script asks for process_id={process_id}. Leave that out."
+            )
+
+    @functools.wraps(jax.distributed.shutdown)
+    def shutdown() -> None:
+        """The end of the run does it."""
+
+    for owner in owners:
+        owner.initialize, owner.shutdown = initialize, shutdown  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for owner, name, original in kept:
+            setattr(owner, name, original)
+
+
+_INITIALIZED = ("initialize", "shutdown")

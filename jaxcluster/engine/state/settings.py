@@ -297,6 +297,11 @@ def use_code(folder: str) -> None:
     sys.path[:] = [folder, *(path for path in sys.path if path != folder)]
 
 
+def code_folder() -> str:
+    """Where modules were brought to on this host; "" where none were."""
+    return _code
+
+
 def _read_path() -> list[str]:
     return [CODE if path == _code else path for path in sys.path]
 

@@ -1,0 +1,295 @@
+"""``jaxcluster run``: its words, its output and its status; the end that a script's process has."""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures
+import signal
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxcluster import arguments, scripts, wire
+from jaxcluster.cluster import make_spec
+from jaxcluster.engine import mainscript
+from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, UsageError
+from jaxcluster.model.outputs import CellRecord
+
+SCRIPT = wire.Script(["x/train.py"], "/home/me/x/train.py", "/home/me/x")
+
+
+# --------------------------------------------------------------------------- words
+
+
+@pytest.mark.parametrize(
+    ("line", "own", "rest"),
+    [
+        ("train.py", "", "train.py"),
+        ("-n 4 train.py -n 5 --all", "-n 4", "train.py -n 5 --all"),
+        ("--launcher ssh --hosts h1,h2 --direct train.py", "--launcher ssh --hosts h1,h2 --direct",
+         "train.py"),
+        ("--platform=cpu train.py --help", "--platform=cpu", "train.py --help"),
+        ("-n 2 -m pkg.train -m x", "-n 2", "-m pkg.train -m x"),
+        ("--all --logs out --strict -- -odd.py a", "--all --logs out --strict", "-odd.py a"),
+        ("--help", "--help", ""),
+        ("-n", "-n", ""),
+    ],
+)  # fmt: skip
+def test_options_end_where_the_script_begins(line: str, own: str, rest: str) -> None:
+    split = arguments.split_run(arguments.run_parser(), line.split())
+    assert split == (own.split(), rest.split())
+
+
+def test_every_option_of_start_stands_before_a_script() -> None:
+    """But for --detach, which is refused: a run has an end."""
+    start = {o for a in arguments.start_parser("x")._actions for o in a.option_strings}
+    run = {o for a in arguments.run_parser()._actions for o in a.option_strings}
+    assert run - start == {"--all", "--logs", "--strict"}
+    assert start < run
+    assert "--detach" not in arguments.run_parser().format_help()
+
+
+def test_help_has_an_example_of_each_option_with_a_script() -> None:
+    told = arguments.run_parser().format_help()
+    assert "jaxcluster run -n 4 --logs out train.py" in told
+    assert "jaxcluster run --launcher ssh --hosts h1:2,user@h2:2 train.py" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "needs a script"),
+        (["-n", "2", "-m"], "needs a script"),
+        (["-m", "no-module"], "not the name of a module"),
+        (["nowhere.py"], "There is no script nowhere.py"),
+        (["--detach", "train.py"], "has no --detach"),
+        (["-"], "takes a file or a module, not -"),
+        (["."], ". is a folder"),
+        (["latin.py"], "latin.py is not Python"),
+    ],
+)
+def test_what_is_no_script_is_refused(
+    words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "latin.py").write_bytes(b"name = '\xe9'\n")
+    (tmp_path / "train.py").touch()
+    with pytest.raises(UsageError, match=told) as error:
+        scripts.run(words)
+    assert "jaxcluster run -n 4 train.py" in str(error.value)
+
+
+def test_a_script_is_read_as_python_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "latin.py").write_bytes(b"# coding: latin-1\nname = '\xe9'\n")
+    (tmp_path / "link.py").symlink_to("real/latin.py")
+    script, source = scripts.read_script(["link.py", "--steps", "3"])
+    assert script.argv == ["link.py", "--steps", "3"]
+    assert script.path == str(tmp_path / "link.py")
+    assert script.folder == str(tmp_path / "real")  # Python follows the link for sys.path
+    assert source.endswith("name = 'é'\n")
+
+
+def test_the_source_of_a_module_is_found_without_an_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    package = tmp_path / "packed"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemError('it was imported')\n")
+    (package / "__main__.py").write_text("main = 1\n")
+    (package / "train.py").write_text("train = 1\n")
+    assert scripts.module_source("packed") == "main = 1\n"
+    assert scripts.module_source("packed.train") == "train = 1\n"
+    assert scripts.module_source("packed.nothing") == scripts.module_source("nothing.packed") == ""
+    script, _ = scripts.read_script(["-m", "packed", "a"])
+    assert (script.module, script.argv[1:], script.folder) == ("packed", ["a"], str(tmp_path))
+
+
+def test_other_hosts_get_the_modules_beside_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    here, there = str(tmp_path), "/home/me/x"
+    local = make_spec(2)
+    ssh = make_spec(2, launcher="ssh", hosts="h1,h2")
+    assert scripts.bring_folder(local, there) == local
+    assert scripts.bring_folder(ssh, here) == ssh
+    assert scripts.bring_folder(ssh, there).options == {**ssh.options, "sync": there}
+    not_at_all = make_spec(2, launcher="ssh", hosts="h1,h2", no_sync=True)
+    assert scripts.bring_folder(not_at_all, there) == not_at_all
+
+
+# --------------------------------------------------------------------------- what comes of it
+
+
+def failed(ename: str, evalue: str) -> wire.CellReply:
+    return wire.CellReply(1, 1, "error", 0.0, wire.ErrorInfo(ename, evalue, [f"{ename}: {evalue}"]))
+
+
+@pytest.mark.parametrize(
+    ("first", "dead", "error", "received", "status"),
+    [
+        (None, {}, None, 0, 0),
+        (failed("SystemExit", "3"), {}, CellFailed(), 0, 3),
+        (failed("ValueError", "3"), {}, CellFailed(), 0, 1),
+        (None, {}, Divergence(), 0, 1),
+        (failed("ValueError", ""), {1: {"code": -9}}, None, 0, 137),
+        (None, {0: {"code": 0}, 1: {"code": 5}}, None, 0, 5),
+        (None, {0: {"code": 0}}, None, 0, 0),
+        (None, {1: {"code": None, "host_lost": True}}, None, 0, 1),
+        (None, {}, CellInterrupted(), signal.SIGINT, 130),
+        (None, {}, CellInterrupted(), signal.SIGTERM, 143),
+        (failed("SystemExit", "9"), {}, CellFailed(), signal.SIGTERM, 9),
+        (None, {}, None, signal.SIGTERM, 0),  # its own handler has ended it well
+    ],
+)
+def test_the_status_is_that_of_the_first_rank_that_failed(
+    first: wire.CellReply | None, dead: Any, error: Any, received: int, status: int
+) -> None:
+    assert scripts.exit_status(first, dead, error, received) == status
+
+
+def outputs(folder: Path, everything: bool = False) -> scripts.Outputs:
+    made = scripts.Outputs(folder, everything)
+    made.begin(2)
+    return made
+
+
+def text(rank: int, what: str, stream: str = "stdout") -> wire.RankOutput:
+    return wire.RankOutput(rank, 1, "stream", {"name": stream, "text": what})
+
+
+RECORD = CellRecord(1, 1, "", [0, 1])
+
+
+def test_rank_0_is_shown_and_all_are_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rank-7.txt").write_text("of an earlier run")
+    made = outputs(tmp_path)
+    for what in (text(0, "a\r"), text(1, "b\n"), text(0, "c\n", "stderr"), text(0, "d")):
+        made.take(RECORD, what)
+    made.take(RECORD, failed("ValueError", "bad"))
+    made.end()
+    shown = capsys.readouterr()
+    assert shown.out == "a\rd"
+    assert shown.err == f"jaxcluster: ranks 0, 1. All outputs: {tmp_path}\nc\n"
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "rank-0.txt": "a\nc\nd",  # read_text takes \r for an end of line
+        "rank-1.txt": "b\nValueError: bad\n",
+    }
+    assert made.failed == failed("ValueError", "bad")
+
+
+def test_lines_of_all_ranks_stay_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = outputs(tmp_path, everything=True)
+    for what in (text(0, "a"), text(1, "b\nc"), text(0, "A\n"), text(1, "", "stderr")):
+        made.take(RECORD, what)
+    made.end()
+    assert capsys.readouterr().out == "[1] b\n[0] aA\n[1] c\n"
+
+
+def test_a_full_disk_is_told_once_and_the_run_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = outputs(tmp_path)
+    made.folder = tmp_path / "gone"
+    for _ in range(2):
+        made.take(RECORD, text(0, "a\n"))
+    shown = capsys.readouterr()
+    assert shown.out == "a\na\n"
+    assert shown.err.count("can't be written to (No such file or directory)") == 1
+
+
+def test_messages_name_the_script() -> None:
+    told = "Rank 0 waited at cell [1] line 3. Cell [1] was stopped. The cell is ended. Cell [12]"
+    assert scripts.for_script(told, SCRIPT) == (
+        "Rank 0 waited at train.py line 3. train.py was stopped. The script is ended. Cell [12]"
+    )
+
+
+# --------------------------------------------------------------------------- the script's end
+
+
+def test_the_end_is_that_of_a_process(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    said: list[str] = []
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    register = atexit.register
+    end = mainscript.End(namespace)
+    atexit.register(said.append, "not any more")
+    atexit.unregister(said.append)
+    atexit.register(lambda: said.append("first registered"))
+    atexit.register(lambda: said.append("last registered"))
+    atexit.register(lambda: 1 / 0)
+    event = threading.Event()
+    thread = threading.Thread(target=lambda: (event.wait(30), said.append("thread")))
+    namespace["pool"] = concurrent.futures.ThreadPoolExecutor(1)
+    namespace["pool"].submit(event.set)
+    namespace["folder"] = tempfile.TemporaryDirectory(dir=tmp_path)
+    folder = Path(namespace["folder"].name)
+    file = namespace["file"] = open(tmp_path / "file", "w")  # noqa: SIM115
+    file.write("not flushed")
+    namespace["itself"] = namespace
+    thread.start()
+    end.come(None)
+    assert said == ["thread", "last registered", "first registered"]
+    assert atexit.register is register
+    assert namespace == {"__name__": "__main__"}
+    assert not folder.exists()
+    assert (tmp_path / "file").read_text() == "not flushed"
+    file.close()
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_after_an_error_threads_are_not_waited_for() -> None:
+    event = threading.Event()
+    end = mainscript.End({})
+    thread = threading.Thread(target=event.wait, args=(100,))
+    thread.start()
+    try:
+        end.come(0.01)
+        assert thread.is_alive()
+    finally:
+        event.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [(None, 0), (0, 0), (3, 3), (True, 1), (256, 0), (-1, 255), ("no", 1)]
+)
+def test_exit_statuses_are_pythons(
+    code: Any, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert mainscript._status(SystemExit(code)) == status
+    assert capsys.readouterr().err == ("no\n" if code == "no" else "")
+
+
+def test_standard_input_is_refused_with_a_reason() -> None:
+    with pytest.raises(OSError, match="not passed on to ranks"):
+        next(iter(mainscript.NoInput()))
+    assert not mainscript.NoInput().isatty()
+
+
+def test_modules_are_found_as_python_finds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    package = tmp_path / "packaged"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "train.py").write_text("x = 1\n")
+    path, _, spec = mainscript._find("packaged.train")
+    assert (path, spec.parent) == (str(package / "train.py"), "packaged")
+    with pytest.raises(ImportError, match="'packaged' is a package and cannot be directly"):
+        mainscript._find("packaged")
+    (package / "__main__.py").write_text("x = 1\n")
+    assert mainscript._find("packaged")[0] == str(package / "__main__.py")
+    with pytest.raises(ImportError, match="No module named packaged_not"):
+        mainscript._find("packaged_not")
