@@ -72,7 +72,7 @@ class Operations:
         for name in found.names():
             place, is_default = found.place_of(name), name == found.default_name()
             try:
-                typed = [list(pair) for pair in words.typed(found.named(name).options)]
+                typed = words.typed(found.named(name).options)
             except UsageError as error:
                 offered.append(protocol.Profile(name, place, is_default, problem=error.message))
             else:

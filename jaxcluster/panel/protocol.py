@@ -252,7 +252,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Profile:
-    """Options of a start under a name: (flag, value) of each, as they are typed.
+    """Options of a start under a name: [flag, value] of each, [flag] of a switch.
 
     ``problem``: why it can't be used.
     """

@@ -217,9 +217,9 @@ def laid_over(under: Mapping[str, Any], over: Mapping[str, Any]) -> tuple[Option
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY$|^KEY$|AUTH", re.I)
 
 
-def typed(given: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(flag, value) of each option, in the order of ``--help``; a switch has no value."""
-    return [(flag, value) for _, flag, value in _typed(given)]
+def typed(given: Mapping[str, Any]) -> list[list[str]]:
+    """[flag, value] of each option, [flag] of a switch, in the order of ``--help``."""
+    return [[flag, value] if option.metavar else [flag] for option, flag, value in _typed(given)]
 
 
 def _typed(given: Mapping[str, Any]) -> Iterator[tuple[Option, str, str]]:

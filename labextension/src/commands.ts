@@ -34,6 +34,9 @@ import { TextPanel } from './widgets/textPanel';
 
 type Args = ReadonlyPartialJSONObject;
 
+/** How long the form may wait for the profiles; then it has none. */
+const PROFILES_MS = 3000;
+
 export interface IParts {
   app: JupyterFrontEnd;
   /** Null in Notebook 7. */
@@ -94,7 +97,9 @@ export function addCommands(parts: IParts): void {
       };
       const line = args.line as string | undefined;
       const wanted =
-        line === undefined ? await askStart(defaults, trans) : { line, inCell: args.cell === true };
+        line === undefined
+          ? await askStart(defaults, await link.call('profiles', {}, PROFILES_MS).catch(() => []), trans)
+          : { line, inCell: args.cell === true };
       const panel = clusters.currentPanel;
       if (wanted?.inCell && panel && panel.content.model?.readOnly === false) {
         await runStart(panel, wanted.line);

@@ -286,8 +286,8 @@ export interface IProfile {
   place: string;
   /** Whether a start takes it where none is named. */
   is_default: boolean;
-  /** Each option with its value as text, as they are typed; '' for a switch. */
-  options: [string, string][];
+  /** Each option with its value as text; a switch alone. */
+  options: string[][];
   /** Why it can't be used; '' if it can. */
   problem: string;
 }

@@ -599,11 +599,11 @@ def test_the_form_is_offered_each_profile_with_what_it_would_type(files: Files) 
     assert team["options"] == [
         ["--launcher", "ssh"],
         ["--env", "A=1"],
-        ["--detach", ""],
+        ["--detach"],
         ["--hosts", "h1:2,h2:2"],
     ]
     assert (team["is_default"], team["place"], team["problem"]) == (True, f"{HERE}:2", "")
-    line = shlex.join(word for pair in team["options"] for word in pair if word)
+    line = shlex.join(word for words in team["options"] for word in words)
     given = {what: value for what, value in files.started(line)[0].items() if value is not None}
     assert {**given, "profile": None} == {
         "launcher": "ssh", "env": {"A": "1"}, "detach": True, "hosts": "h1:2,h2:2",

@@ -158,7 +158,7 @@ RESULTS: dict[str, Any] = {
             [
                 ["--launcher", "ssh"],
                 ["--env", "A=1 2"],
-                ["--detach", ""],
+                ["--detach"],
                 ["--heartbeat-timeout-seconds", "300"],
                 ["--hosts", "h1:2,h2:2"],
             ],

@@ -7,22 +7,27 @@ import {
   checkOptions,
   hostsHaveRanks,
   isAsked,
+  optionsOf,
   startLine,
   type IStartOptions
 } from './startOptions';
+import type { IProfile } from '../protocol';
 import type { Trans } from './labels';
 
 interface IStartFields {
   initial: IStartOptions;
+  /** What the fields have without a profile. */
+  defaults: IStartOptions;
+  profiles: readonly IProfile[];
   trans: Trans;
   onChange: (options: IStartOptions) => void;
 }
 
 /** Fields as wide as the form. */
-const LONG: (keyof IStartOptions)[] = ['env', 'more', 'hosts'];
+const LONG: (keyof IStartOptions)[] = ['profile', 'env', 'more', 'hosts'];
 
 export function StartFields(props: IStartFields): JSX.Element {
-  const { trans } = props;
+  const { trans, profiles } = props;
   const [options, setOptions] = React.useState(props.initial);
   const wrong = checkOptions(options, trans);
   const id = React.useId();
@@ -85,9 +90,26 @@ export function StartFields(props: IStartFields): JSX.Element {
   const asked = (key: Text, ...rest: [string, string, (own: object) => JSX.Element]) =>
     isAsked(options, key) && field(key, ...rest);
   const elsewhere = options.launcher !== '';
+  const fill = (name: string) => {
+    const profile = profiles.find(one => one.name === name);
+    change({ ...(profile ? optionsOf(profile) : props.defaults), inCell: options.inCell });
+  };
+  const chosen = profiles.find(one => one.name === options.profile);
+  const problem = profiles.find(one => one.problem)?.problem ?? '';
 
   return (
     <div className="jxl-form">
+      {!!profiles.length &&
+        field('profile', trans.__('Profile'), chosen ? chosen.place : problem, own => (
+          <select {...own} onChange={event => fill(event.target.value)}>
+            <option value="">{trans.__('none')}</option>
+            {profiles.map(({ name, is_default, problem: why }) => (
+              <option key={name} value={name} disabled={!!why} title={why}>
+                {is_default ? trans.__('%1 (default)', name) : name}
+              </option>
+            ))}
+          </select>
+        ))}
       {field('launcher', trans.__('Where'), '', own => (
         <select {...own}>
           {Object.keys(LAUNCHERS).map(name => (
@@ -98,7 +120,7 @@ export function StartFields(props: IStartFields): JSX.Element {
         </select>
       ))}
       {asked('ippName', trans.__('Launcher'), trans.__('As ipyparallel calls it'), text('pbs'))}
-      {asked('ippProfile', trans.__('Profile'), trans.__('An ipyparallel profile of yours'), text('default'))}
+      {asked('ippProfile', trans.__('Its profile'), trans.__('An ipyparallel profile of yours'), text('default'))}
       {asked('hosts', trans.__('Hosts'), trans.__('With the number of ranks on each'), text('h1:2,user@h2:2'))}
       {asked('nodes', trans.__('Nodes'), trans.__('How many'), text('1', true))}
       {asked('ntasksPerNode', trans.__('On each node'), trans.__('How many ranks'), text(trans.__('automatic'), true))}
@@ -177,7 +199,7 @@ export function StartFields(props: IStartFields): JSX.Element {
       <div className="jxl-field">
         <span id={`${id}-line`}>{trans.__('Will run')}</span>
         <pre className="jxl-command" aria-labelledby={`${id}-line`} role="group">
-          {`%jaxcluster start ${startLine(options)}`.trimEnd()}
+          {`%jaxcluster start ${startLine(options, profiles)}`.trimEnd()}
         </pre>
       </div>
     </div>

@@ -3,7 +3,8 @@
 import { Dialog, ReactWidget } from '@jupyterlab/apputils';
 import * as React from 'react';
 import { StartFields } from './startFields';
-import { NO_OPTIONS, checkOptions, startLine, type IStartOptions } from './startOptions';
+import type { IProfile } from '../protocol';
+import { NO_OPTIONS, checkOptions, optionsOf, startLine, type IStartOptions } from './startOptions';
 import type { Trans } from './labels';
 
 const REMEMBERED = 'jaxcluster:start';
@@ -17,10 +18,21 @@ export interface IStart {
 
 /** A cluster as the user wants it; null if the user wants none. */
 export async function askStart(
-  defaults: Partial<IStartOptions>,
+  settings: Partial<IStartOptions>,
+  profiles: readonly IProfile[],
   trans: Trans
 ): Promise<IStart | null> {
-  const body = new StartForm({ ...NO_OPTIONS, ...defaults, ...recall() }, trans);
+  const defaults = { ...NO_OPTIONS, ...settings };
+  const remembered = recall();
+  const usable = profiles.filter(one => !one.problem);
+  const named = usable.find(one => one.name === remembered.profile);
+  const profile =
+    remembered.profile === undefined ? usable.find(one => one.is_default) : named;
+  const { inCell = defaults.inCell } = remembered;
+  const initial = profile
+    ? { ...optionsOf(profile), inCell }
+    : { ...defaults, ...remembered, profile: '' };
+  const body = new StartForm(initial, defaults, profiles, trans);
   const dialog = new FormDialog({
     title: trans.__('Start a JAX cluster'),
     body,
@@ -34,8 +46,8 @@ export async function askStart(
   if (!button.accept || !value) {
     return null;
   }
-  remember(value);
-  return { line: startLine(value), inCell: value.inCell };
+  remember(value, usable.some(one => one.is_default));
+  return { line: startLine(value, profiles), inCell: value.inCell };
 }
 
 class StartForm extends ReactWidget implements Dialog.IBodyWidget<IStartOptions> {
@@ -43,6 +55,8 @@ class StartForm extends ReactWidget implements Dialog.IBodyWidget<IStartOptions>
 
   constructor(
     private readonly initial: IStartOptions,
+    private readonly defaults: IStartOptions,
+    private readonly profiles: readonly IProfile[],
     private readonly trans: Trans
   ) {
     super();
@@ -67,6 +81,8 @@ class StartForm extends ReactWidget implements Dialog.IBodyWidget<IStartOptions>
     return (
       <StartFields
         initial={this.initial}
+        defaults={this.defaults}
+        profiles={this.profiles}
         trans={this.trans}
         onChange={options => (this.options = options)}
       />
@@ -78,6 +94,7 @@ class StartForm extends ReactWidget implements Dialog.IBodyWidget<IStartOptions>
 class FormDialog extends Dialog<IStartOptions> {
   constructor(private readonly form: Partial<Dialog.IOptions<IStartOptions>> & { body: StartForm }) {
     super(form);
+    this.addClass('jxl-formDialog');
   }
 
   override resolve(index?: number): void {
@@ -88,10 +105,15 @@ class FormDialog extends Dialog<IStartOptions> {
   }
 }
 
-/** A name is not remembered: two clusters can't have the same. */
-function remember({ name: _, ...options }: IStartOptions): void {
+/**
+ * A name is not remembered: two clusters can't have the same. Of a profile only which it was, since its
+ * file may change; that there was none, only where there was a default.
+ */
+function remember({ name: _, profile, inCell, ...others }: IStartOptions, hasDefault: boolean): void {
+  const named = profile || hasDefault ? { profile } : {};
+  const kept = profile ? { ...named, inCell } : { ...named, inCell, ...others };
   try {
-    localStorage.setItem(REMEMBERED, JSON.stringify(options));
+    localStorage.setItem(REMEMBERED, JSON.stringify(kept));
   } catch {
     // Then it is asked again next time.
   }

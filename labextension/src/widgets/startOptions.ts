@@ -1,9 +1,12 @@
 /** The options of `%jaxcluster start` as a form has them: checked, and written as a line. */
 
+import type { IProfile } from '../protocol';
 import type { Trans } from './labels';
 
 /** All as they were typed; '' is the default. */
 export interface IStartOptions {
+  /** The name of the profile that the fields were filled from; '' for none. */
+  profile: string;
   numProcesses: string;
   devicesPerProcess: string;
   platform: string;
@@ -34,6 +37,7 @@ export interface IStartOptions {
 }
 
 export const NO_OPTIONS: IStartOptions = {
+  profile: '',
   numProcesses: '',
   devicesPerProcess: '',
   platform: '',
@@ -99,40 +103,143 @@ export function quote(word: string): string {
 }
 
 const variables = (env: string): string[] => env.split('\n').filter(line => line.trim());
+const nameOf = (variable: string): string => variable.slice(0, variable.indexOf('=')).trim();
 
-/** What follows `%jaxcluster start`. */
-export function startLine(options: IStartOptions): string {
-  const words: string[] = [];
-  const add = (option: string, value: string) => {
+type Key = keyof IStartOptions;
+
+/** The words of each option that is not the default, in the order of the line. */
+function wordsOf(options: IStartOptions): Map<Key, string[]> {
+  const words = new Map<Key, string[]>();
+  const add = (key: Key, option: string, value: string) => {
     if (value.trim()) {
-      words.push(option, quote(value.trim()));
+      words.set(key, [option, quote(value.trim())]);
     }
   };
   if (!hostsHaveRanks(options)) {
-    add('-n', options.numProcesses);
+    add('numProcesses', '-n', options.numProcesses);
   }
-  add('--devices-per-process', options.devicesPerProcess);
-  add('--platform', options.platform);
+  add('devicesPerProcess', '--devices-per-process', options.devicesPerProcess);
+  add('platform', '--platform', options.platform);
   const { launcher } = options;
-  add('--launcher', launcher === 'ipp' ? `ipp:${options.ippName.trim()}` : launcher);
-  for (const [key, word] of Object.entries(LAUNCHERS[launcher] ?? {})) {
+  add('launcher', '--launcher', launcher === 'ipp' ? `ipp:${options.ippName.trim()}` : launcher);
+  for (const [key, word] of Object.entries(LAUNCHERS[launcher] ?? {}) as [Key, string][]) {
     if (word) {
-      add(word, options[key as keyof IStartOptions] as string);
+      add(key, word, options[key] as string);
     }
   }
-  add('--name', options.name);
-  for (const variable of variables(options.env)) {
-    const at = variable.indexOf('=');
-    words.push('--env', quote(`${variable.slice(0, at).trim()}=${variable.slice(at + 1)}`));
+  add('name', '--name', options.name);
+  words.set('env', envWords(variables(options.env)));
+  add('timeout', '--timeout', options.timeout);
+  words.set('detach', options.detach ? ['--detach'] : []);
+  words.set('more', options.more.trim() ? [options.more.trim()] : []);
+  return words;
+}
+
+const envWords = (lines: string[]): string[] =>
+  lines.flatMap(line => ['--env', quote(`${nameOf(line)}=${line.slice(line.indexOf('=') + 1)}`)]);
+
+/**
+ * What follows `%jaxcluster start`.
+ *
+ * With a profile: its name, and what was changed in the form; all of it, without the profile, where
+ * something was taken out that can't be taken back beside it.
+ *
+ * @param profiles - Those that there are.
+ */
+export function startLine(options: IStartOptions, profiles: readonly IProfile[] = []): string {
+  const words = wordsOf(options);
+  const profile = profiles.find(one => one.name === options.profile);
+  const changed = profile && changedWords(optionsOf(profile), options);
+  if (profile && changed) {
+    return ['--profile', quote(profile.name), ...changed].join(' ');
   }
-  add('--timeout', options.timeout);
-  if (options.detach) {
-    words.push('--detach');
+  const without = profiles.some(one => one.is_default) ? ['--no-profile'] : [];
+  return [...without, ...[...words.values()].flat()].join(' ');
+}
+
+/** What is to be typed beside a profile; null where that can't say it. */
+function changedWords(profile: IStartOptions, options: IStartOptions): string[] | null {
+  const before = wordsOf(profile);
+  const after = wordsOf(options);
+  const changed: string[] = [];
+  if (before.has('launcher') && !after.has('launcher')) {
+    after.set('launcher', ['--launcher', 'local']);
   }
-  if (options.more.trim()) {
-    words.push(options.more.trim());
+  if (profile.detach && !options.detach) {
+    after.set('detach', ['--no-detach']);
   }
-  return words.join(' ');
+  const left = variables(options.env);
+  const had = variables(profile.env);
+  if (had.some(variable => !left.some(other => nameOf(other) === nameOf(variable)))) {
+    return null;
+  }
+  after.set('env', envWords(left.filter(variable => !had.includes(variable))));
+  if (!options.more.startsWith(profile.more)) {
+    return null;
+  }
+  const more = options.more.slice(profile.more.length).trim();
+  after.set('more', more ? [more] : []);
+  for (const key of before.keys()) {
+    // What another launcher does not know is left out by the kernel.
+    const isAnothers = OF_LAUNCHERS.has(key) && !isAsked(options, key);
+    if (!after.has(key) && !isAnothers) {
+      return null;
+    }
+  }
+  for (const [key, words] of after) {
+    const alone = key === 'env' || key === 'more';
+    if (alone || words.join(' ') !== before.get(key)?.join(' ')) {
+      changed.push(...words);
+    }
+  }
+  return changed;
+}
+
+const OF_LAUNCHERS = new Set(Object.values(LAUNCHERS).flatMap(words => Object.keys(words)) as Key[]);
+
+/** The form's fields, as a profile fills them; what it has no field for is among the other options. */
+export function optionsOf(profile: IProfile): IStartOptions {
+  const found: IStartOptions = { ...NO_OPTIONS, profile: profile.name };
+  const launcher = profile.options.find(([flag]) => flag === '--launcher')?.[1] ?? 'local';
+  const [, kind, ipp] = /^([^:]*):?(.*)$/s.exec(launcher)!;
+  const isKnown = kind === 'local' || kind in LAUNCHERS;
+  found.launcher = isKnown && kind !== 'local' ? kind : '';
+  found.ippName = isKnown ? ipp : '';
+  const fields: { [flag: string]: Key } = {
+    '-n': 'numProcesses',
+    '--devices-per-process': 'devicesPerProcess',
+    '--platform': 'platform',
+    '--name': 'name',
+    '--timeout': 'timeout',
+    ...Object.fromEntries(
+      Object.entries(LAUNCHERS[found.launcher])
+        .filter(([, flag]) => flag)
+        .map(([key, flag]) => [flag, key as Key])
+    )
+  };
+  const more: string[] = [];
+  const env: string[] = [];
+  for (const [flag, value] of profile.options) {
+    if (flag === '--launcher' && isKnown) {
+      continue;
+    }
+    if (value === undefined) {
+      if (flag === '--detach') {
+        found.detach = true;
+      } else {
+        more.push(flag);
+      }
+    } else if (flag in fields) {
+      Object.assign(found, { [fields[flag]]: value });
+    } else if (flag === '--env' && !value.includes('\n')) {
+      env.push(value);
+    } else if (value.startsWith('-')) {
+      more.push(quote(`${flag}=${value}`)); // else it would be read as an option
+    } else {
+      more.push(flag, quote(value));
+    }
+  }
+  return { ...found, env: env.join('\n'), more: more.join(' ') };
 }
 
 /** What is wrong with which option, in words; empty if nothing is. */
