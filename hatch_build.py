@@ -77,8 +77,8 @@ def is_fresh(built: Path, source: Path) -> bool:
 
 def inputs(source: Path) -> Iterable[Path]:
     """What the build reads."""
-    for folder in ("src", "style", "schema"):
-        yield from (path for path in (source / folder).rglob("*") if path.is_file())
+    drawing = source.parent / "jaxcluster" / "static" / "shardview"
+    for folder in (source / "src", source / "style", source / "schema", drawing):
+        yield from (path for path in folder.rglob("*") if path.is_file())
     yield source / "package.json"
     yield source / "package-lock.json"
-    yield source.parent / "jaxcluster" / "static" / "shardview.js"

@@ -83,7 +83,7 @@ if ! { command -v npm && node -e 'process.exit(+(parseInt(process.versions.node)
     >/dev/null 2>&1; then
     say "no Node 20 or newer here: the Lab extension is neither built nor tested"
 elif [ ! -e $built ] || [ "${LINT:-1}" != 0 ] || [ -n "$(find labextension/{src,style,schema} \
-    labextension/package.json jaxcluster/static/shardview.js -newer $built)" ]; then
+    labextension/package.json jaxcluster/static/shardview -newer $built)" ]; then
     say "Lab extension"
     modules=labextension/node_modules/.package-lock.json
     if [ ! -e $modules ] || [ labextension/package-lock.json -nt $modules ]; then

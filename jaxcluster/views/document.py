@@ -1,4 +1,4 @@
-"""The layouts as JSON: what ``static/shardview.js`` draws in widgets, panels and saved notebooks.
+"""The layouts as JSON: what ``static/shardview`` draws in widgets, panels and saved notebooks.
 
 A document has ``v``, ``kind`` and what that kind has. A device is
 ``[id, rank, label, kind, host, coords]``, a part ``[index, [[device, replica_id, nbytes], ...]]``.

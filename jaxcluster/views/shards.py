@@ -30,7 +30,7 @@ class View:
     """Something to show, in all the forms that a frontend may ask for.
 
     Attributes:
-      document: JSON for ``static/shardview.js``.
+      document: JSON for ``static/shardview``.
       text, html: the same for terminals and logs, and for saved and untrusted notebooks.
     """
 

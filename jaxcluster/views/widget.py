@@ -1,17 +1,15 @@
-"""The views as widgets: JupyterLab, Notebook 7, VS Code and Colab draw them with one ESM file."""
+"""The views as widgets, which JupyterLab, Notebook 7, VS Code and Colab draw alike."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import anywidget
 import traitlets
 
 from jaxcluster.errors import JaxClusterError
-
-ESM = Path(__file__).parents[1] / "static" / "shardview.js"
+from jaxcluster.views import drawing
 
 
 class ShardWidget(anywidget.AnyWidget):
@@ -21,7 +19,8 @@ class ShardWidget(anywidget.AnyWidget):
     ``result`` or an ``error``, which is a text.
     """
 
-    _esm = ESM
+    _esm = drawing.script()
+    _css = drawing.style()
     document = traitlets.Dict().tag(sync=True)
     live = traitlets.Bool(False).tag(sync=True)
 

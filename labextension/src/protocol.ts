@@ -269,9 +269,9 @@ export interface IOperations {
   /** What one rank put out in a cell, as notebook outputs (nbformat 4). */
   outputs: { args: { cell_id: string; rank: number }; result: INotebookOutput[] };
   variables: { args: Record<string, never>; result: IVariable[] };
-  /** The document that shardview.js draws. `name` may be a part: params['w']. */
+  /** The document that static/shardview draws. `name` may be a part: params['w']. */
   look: { args: { name: string }; result: object };
-  /** What shardview.js asks of a document: {op: stats|peek|check|look, ...}; its `ask`. */
+  /** What static/shardview asks of a document: {op: stats|peek|check|look, ...}; its `ask`. */
   ask: { args: { name: string; question: object }; result: unknown };
   mesh: { args: Record<string, never>; result: object };
   memory: { args: Record<string, never>; result: object };

@@ -11,7 +11,7 @@ const compiler = rspack({
   output: { path: path.dirname(out), filename: path.basename(out) },
   resolve: {
     extensions: ['.tsx', '.ts', '.js'],
-    alias: { [path.join(here, '../src/draw/shardview')]: path.join(here, '../../jaxcluster/static/shardview.js') }
+    alias: { [path.join(here, '../src/draw/shardview')]: path.join(here, '../../jaxcluster/static/shardview/index.js') }
   },
   module: {
     rules: [

@@ -114,7 +114,19 @@ const variables: IVariable[] = [
   ...({ name, type, shape, dtype, sharding, nbytes, nbytes_per_device, spans: true } as IVariable)
 }));
 
-function FakeInspector(): JSX.Element {
+/** Names, shapes and shardings as a large model has them. */
+const longVariables: IVariable[] = [
+  ...variables,
+  ...[
+    ['decoder_layers_attention_kernel_ema', [4096, 32, 128], 'bfloat16', "P(('data', 'fsdp'), None, 'model')", 33554432, 1048576],
+    ['optimizer_state', null, '', '3 shardings', 1099511627776, 17179869184],
+    ['quantized_embedding', [262144, 16384], 'float8_e4m3fnuz', "P(('replica', 'data', 'fsdp'), ('model', 'sequence'))", 4294967296, 67108864]
+  ].map(([name, shape, dtype, sharding, nbytes, nbytes_per_device]) => ({
+    ...({ name, type: shape ? 'array' : 'dict of 1,204 arrays', shape, dtype, sharding, nbytes, nbytes_per_device, spans: true } as IVariable)
+  }))
+];
+
+function FakeInspector({ variables }: { variables: IVariable[] }): JSX.Element {
   const [shown, setShown] = React.useState<Shown | null>({ kind: 'variable', name: 'x' });
   return (
     <Inspector
@@ -236,7 +248,8 @@ const widgets: { [name: string]: () => JSX.Element } = {
       onFollow={follow => execute('follow', { follow })}
     />
   ),
-  'inspector': () => <FakeInspector />,
+  'inspector': () => <FakeInspector variables={variables} />,
+  'inspector-long': () => <FakeInspector variables={longVariables} />,
   'form': () => (
     <StartFields initial={{ ...NO_OPTIONS, numProcesses: '4', env: 'XLA_FLAGS=--a b' }} trans={trans} onChange={options => execute('options', options)} />
   )

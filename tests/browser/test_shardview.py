@@ -1,4 +1,4 @@
-"""static/shardview.js in a real browser, with a fake kernel: pictures, keyboard, axe."""
+"""static/shardview in a real browser, with a fake kernel: pictures, keyboard, axe."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from typing import Any
 import layouts
 import pytest
 
-import jaxcluster
 from jaxcluster import wire
 from jaxcluster.cluster import array_queries
 from jaxcluster.model import layout
-from jaxcluster.views import document, palette
+from jaxcluster.views import document, drawing, palette
 
-STATIC = Path(jaxcluster.__file__).parent / "static"
 SHOTS = os.environ.get("SCREENSHOTS")  # a folder to leave pictures in, for people to look at
 
 # A page that draws a document as a widget does; its kernel is `reply`.
 PAGE = """
-async ([source, document_, live, theme]) => {
+async ([source, style, document_, live, theme]) => {
+  document.head.append(Object.assign(document.createElement("style"), {textContent: style}));
   for (const [name, value] of Object.entries(theme)) document.body.style.setProperty(name, value);
   const url = URL.createObjectURL(new Blob([source], {type: 'text/javascript'}));
   const module = await import(url);
@@ -73,8 +72,7 @@ THEMES = {
 
 
 def show(page: Any, doc: dict[str, Any], live: bool = False, theme: str = "light") -> None:
-    source = (STATIC / "shardview.js").read_text()
-    page.evaluate(PAGE, [source, doc, live, THEMES[theme]])
+    page.evaluate(PAGE, [drawing.script(), drawing.style(), doc, live, THEMES[theme]])
 
 
 def drawing_ms(page: Any) -> float:
@@ -263,6 +261,70 @@ def test_an_array_of_three_dimensions_has_axes_to_choose_and_a_slider(page: Any)
     assert page.locator(".jxc-tile").count() == 4
 
 
+def test_an_axis_that_is_not_cut_has_no_slider(page: Any) -> None:
+    named = layouts.array((4, 8, 6, 5), {"a": 2, "b": 2, "c": 2}, ("a", "b", "c", None))
+    show(page, document.array(named))
+    sliders = page.locator("label", has=page.locator("input[type=range]"))
+    assert [text.split("\n")[0] for text in sliders.all_inner_texts()] == ["axis 0 (a)"]
+    # The one that is cut is shown instead: what is left is not, and has none either.
+    page.locator("select").nth(1).select_option("0")
+    assert [text.split("\n")[0] for text in sliders.all_inner_texts()] == ["axis 2 (c)"]
+
+
+def resize(page: Any, width: int) -> None:
+    page.evaluate("w => { document.getElementById('view').style.width = w + 'px'; }", width)
+
+
+def test_text_keeps_its_size_and_the_user_his_place_when_the_view_gets_narrow(page: Any) -> None:
+    show(page, ALL["grid"](), live=True)
+    page.locator(".jxc-tile").nth(3).click()
+    said = page.locator(".jxc-info").inner_text()
+    sizes = """() => [...document.querySelectorAll('svg text')].map(
+      text => text.getBoundingClientRect().height)"""
+    wide = page.evaluate(sizes)
+    resize(page, 260)
+    page.wait_for_function("() => document.querySelector('svg').clientWidth < 260")
+    assert page.evaluate("() => document.querySelector('svg').getScreenCTM().a") == 1
+    assert set(page.evaluate(sizes)) == set(wide)
+    assert page.locator(".jxc-tile").nth(3).get_attribute("aria-pressed") == "true"
+    assert "[2:4, 4:8]" in page.evaluate("() => document.activeElement.getAttribute('aria-label')")
+    assert page.locator(".jxc-info").inner_text() == said
+    page.get_by_role("button", name="statistics on CPU 2049").wait_for()
+
+
+def test_all_views_fit_a_sidebar(page: Any, beyond: Any) -> None:
+    for name, make in ALL.items():
+        show(page, make(), live=True)
+        for details in page.locator("summary").all():
+            details.click()
+        if page.locator(".jxc-tile").count():
+            page.locator(".jxc-tile").first.click()
+        if name == "tree":
+            page.get_by_role("treeitem").nth(3).click()
+        for width in (250, 600):
+            resize(page, width)
+            beyond()
+            shoot(page, f"{name}-{width}")
+        page.evaluate("() => dispose()")
+
+
+def test_values_fit_a_sidebar(page: Any, beyond: Any) -> None:
+    show(page, document.array(layouts.array((64, 64), {"a": 4, "b": 2}, ("a", "b"))), live=True)
+    resize(page, 250)
+    page.locator(".jxc-tile").first.click()
+    page.get_by_role("button", name="values").click()
+    page.wait_for_function("() => model.asked.length")
+    asked = page.evaluate("() => model.asked[0]")
+    rows, columns = (b - a for a, b in zip(asked["start"], asked["stop"], strict=True))
+    assert (rows, columns) == (8, 2)
+    answer(page, {"shape": [rows, columns], "values": ["-1.2345e-05"] * (rows * columns)})
+    page.locator(".jxc-values").wait_for()
+    beyond()
+    page.get_by_role("button", name="later along axis 1").click()
+    asked = answer(page, {"shape": [rows, columns], "values": ["2"] * (rows * columns)})
+    assert (asked["start"], asked["stop"]) == ([0, 2], [8, 4])
+
+
 def test_statistics_and_values_are_asked_of_the_one_rank(page: Any) -> None:
     show(page, ALL["grid"](), live=True)
     page.locator(".jxc-tile").nth(2).click()
@@ -308,12 +370,57 @@ def test_without_a_kernel_there_are_no_buttons_that_do_nothing(page: Any) -> Non
     assert "--widget" in page.locator(".jxc-info").inner_text()
 
 
-def test_a_new_document_replaces_the_old_one_and_the_end_removes_the_listeners(page: Any) -> None:
-    show(page, ALL["grid"]())
+# Notes all that the page listens for and observes from now on.
+WATCH = """() => {
+  const add = EventTarget.prototype.addEventListener;
+  window.signals = new Set();
+  window.unbound = [];
+  window.observers = new Set();
+  EventTarget.prototype.addEventListener = function (type, listener, options) {
+    if (options?.signal) signals.add(options.signal);
+    else if (this instanceof Element) unbound.push(type); // playwright listens at the window
+    return add.call(this, type, listener, options);
+  };
+  window.ResizeObserver = class extends ResizeObserver {
+    observe(node) { observers.add(this); super.observe(node); }
+    disconnect() { observers.delete(this); super.disconnect(); }
+  };
+  window.living = () => [...signals].filter(signal => !signal.aborted).length;
+}"""
+
+
+def test_a_new_document_replaces_the_old_one_and_what_ends_leaves_no_listeners(page: Any) -> None:
+    page.evaluate(WATCH)
+    show(page, tree(24), live=True)
+    page.get_by_role("treeitem").nth(3).click()
+    page.locator(".jxc-leaf .jxc-tile").first.click()
+    page.get_by_label("find").fill("kernel")
+    page.get_by_role("button", name="values").first.click()
+    answer(page, {"shape": [1, 1], "values": ["1"]})
+    page.locator(".jxc-values").wait_for()
+    before = page.evaluate("() => [living(), observers.size]")
+    # What is drawn again and again in one view holds no more than at first.
+    for _ in range(3):
+        page.get_by_role("treeitem").nth(3).click()
+        page.locator(".jxc-leaf .jxc-tile").first.click()
+        page.get_by_role("button", name="values").first.click()
+        answer(page, {"shape": [1, 1], "values": ["1"]})
+        page.locator(".jxc-values").wait_for()
+    assert page.evaluate("() => [living(), observers.size]") == before
+    page.evaluate("() => { window.old = [...signals]; }")
     page.evaluate("doc => model.set('document', doc)", document.array(replicated()))
     assert page.locator(".jxc-tile").count() == 2
+    assert page.evaluate("() => old.filter(signal => !signal.aborted).length") == 0
+    assert page.evaluate("() => living()") > 0
     page.evaluate("() => dispose()")
+    assert page.evaluate("() => [living(), observers.size, unbound]") == [0, 0, []]
     assert page.evaluate("() => Object.keys(model.listeners)") == []
+
+
+def test_a_listener_without_an_end_is_refused(page: Any) -> None:
+    show(page, ALL["grid"]())
+    with pytest.raises(Exception, match="a listener of 'click' without a signal"):
+        page.evaluate("() => module.on(document, 'click', () => {})")
 
 
 def test_an_array_without_parts_says_why(page: Any) -> None:
@@ -398,7 +505,7 @@ def test_a_mesh_is_a_grid_of_its_devices(page: Any) -> None:
     show(page, mesh())
     shoot(page, "mesh")
     assert page.locator(".jxc-tile").count() == 8
-    assert "data ↓   model →" in page.locator("svg").text_content()
+    assert page.locator(".jxc-axes").text_content() == "data ↓   model →"
     assert "CPU 4097 (rank 2)" in page.locator(".jxc-tile").nth(5).get_attribute("aria-label")
 
 
@@ -442,8 +549,13 @@ def test_axe_finds_nothing(page: Any, axe: str, name: str, theme: str) -> None:
         page.locator(".jxc-tile").first.click()
     shoot(page, f"{name}-{theme.replace(' ', '-')}")
     page.evaluate(axe)
-    found = page.evaluate(
-        """async () => (await axe.run('#view')).violations.map(
-             v => [v.id, v.help, v.nodes.slice(0, 3).map(n => n.html.slice(0, 200))])"""
-    )
-    assert found == []
+    for width in (900, 300) if theme == "light" else (900,):  # of one theme: rows become lines
+        resize(page, width)
+        page.wait_for_function(
+            "w => !!document.querySelector('.jxc-narrow') === (w < 560)", arg=width
+        )
+        found = page.evaluate(
+            """async () => (await axe.run('#view')).violations.map(
+                 v => [v.id, v.help, v.nodes.slice(0, 3).map(n => n.html.slice(0, 200))])"""
+        )
+        assert found == []

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from jaxcluster.views import drawing
+
 EXTENSION = Path(__file__).parents[2] / "labextension"
 SHOTS = os.environ.get("SCREENSHOTS")  # a folder to leave pictures in, for people to look at
 THEMES = ("light", "dark", "dark-high-contrast")
-WIDTHS = {"sidebar": 300, "form": 440}
+WIDTHS = {"sidebar": 300, "form": 440, "inspector-long": 300}
 
 
 @pytest.fixture(scope="session")
@@ -38,12 +40,13 @@ def widgets(page: Any, gallery: str) -> Any:
     for style in sorted((EXTENSION / "style").glob("*.css")):
         if style.name != "index.css":
             page.add_style_tag(content=style.read_text())
+    page.add_style_tag(content=drawing.style())
     page.add_script_tag(content=gallery)
     return page
 
 
 def show(page: Any, name: str) -> Any:
-    width = WIDTHS.get(name.partition("-")[0], 800)
+    width = WIDTHS.get(name) or WIDTHS.get(name.partition("-")[0], 800)
     page.evaluate(
         "([name, width]) => { document.getElementById('view').style.width = width + 'px';"
         " gallery.show(name); }",
@@ -328,6 +331,22 @@ def test_variables_are_sorted_and_filtered_and_one_is_looked_at_by_keyboard(widg
         widgets.keyboard.press(key)
     assert asked(widgets) == [["look", {"kind": "variable", "name": "x"}]]
     assert view.locator(".jxc-tile").count() > 0
+
+
+@pytest.mark.parametrize("width", [250, 300, 420, 700])
+def test_the_inspector_fits_a_sidebar(widgets: Any, beyond: Any, width: int) -> None:
+    view = show(widgets, "inspector-long")
+    widgets.evaluate("w => { document.getElementById('view').style.width = w + 'px'; }", width)
+    beyond()
+    if SHOTS:
+        view.screenshot(path=str(Path(SHOTS) / f"inspector-{width}.png"))
+    row = view.locator("tr[data-variable^=decoder]")
+    for part in ("decoder_layers_attention_kernel_ema", "(4096, 32, 128)", "bfloat16", "32.0 MiB"):
+        assert part in row.text_content()
+    # What is shortened keeps its ends, and is whole in its title.
+    name = row.locator(".jxl-of-name .jxl-middle")
+    assert name.get_attribute("title") == "decoder_layers_attention_kernel_ema"
+    assert row.locator(".jxl-of-sharding [title]").get_attribute("title").startswith("P(('data'")
 
 
 # ------------------------------------------------------------------------------- logs

@@ -1,4 +1,4 @@
-/** jaxcluster/static/shardview.js, which the build copies next to this: one file for every place. */
+/** jaxcluster/static/shardview, which the build copies next to this: the same for every place. */
 
 /** A document of views/document.py. */
 export type Document = object;
@@ -7,10 +7,11 @@ export type Document = object;
 export type Question = { op: string; [key: string]: unknown };
 export type Ask = (question: Question) => Promise<unknown>;
 
+/** The view ends with `signal`, and when another is drawn into `el`. */
 export function draw(
   el: HTMLElement,
   doc: Document,
-  options?: { ask?: Ask | null }
+  options?: { ask?: Ask | null; signal?: AbortSignal }
 ): HTMLElement;
 
 /** The colour and the glyph that stand for a rank everywhere. */
@@ -20,9 +21,8 @@ export function glyph(rank: number): string;
 export function ink(hex: string): string;
 /** 1536 -> '1.5 KiB'. */
 export function bytes(size: number): string;
-/** [0, 1, 2, 5] -> 'ranks 0-2,5'. */
+/** [0, 1, 2, 5] -> '0-2, 5'. */
 export function ranksText(ranks: number[]): string;
 
 export const COLORS: readonly string[];
 export const GLYPHS: string;
-export const CSS: string;

@@ -16,6 +16,7 @@ class ShardsOutput extends Widget implements IRenderMime.IRenderer {
   private document: Document | null = null;
   private link: ILink | null = null;
   private live = false;
+  private readonly life = new AbortController();
 
   /** `linkAt` finds the link of the notebook that holds a node. */
   constructor(private readonly linkAt: (node: Node) => ILink | null) {
@@ -41,6 +42,11 @@ class ShardsOutput extends Widget implements IRenderMime.IRenderer {
     super.onBeforeDetach(message);
   }
 
+  override dispose(): void {
+    this.life.abort();
+    super.dispose();
+  }
+
   private follow(): void {
     const live = !!this.link?.state?.current;
     if (live !== this.live) {
@@ -57,7 +63,7 @@ class ShardsOutput extends Widget implements IRenderMime.IRenderer {
     const { name } = document as { name?: string };
     const ask: Ask | null =
       this.live && link && name ? question => link.call('ask', { name, question }) : null;
-    draw(this.node, document, { ask });
+    draw(this.node, document, { ask, signal: this.life.signal });
   }
 }
 

@@ -3,6 +3,7 @@
 import * as React from 'react';
 import { bytes, draw } from '../draw/shardview';
 import type { IVariable } from '../protocol';
+import { Middle } from './middle';
 import { Busy, Button, Failure, Roving } from './parts';
 import type { Trans } from './labels';
 
@@ -53,11 +54,13 @@ export function Inspector(props: IInspector): JSX.Element {
   );
 }
 
-/** shardview.js draws it; React keeps its hands off. */
+/** static/shardview draws it; React keeps its hands off. */
 function Drawing(props: { document: object; ask: Ask | null }): JSX.Element {
   const box = React.useRef<HTMLDivElement>(null);
   React.useLayoutEffect(() => {
-    draw(box.current!, props.document, { ask: props.ask });
+    const life = new AbortController();
+    draw(box.current!, props.document, { ask: props.ask, signal: life.signal });
+    return () => life.abort();
   }, [props.document, props.ask]);
   return <div ref={box} />;
 }
@@ -155,25 +158,27 @@ function Variables(props: IInspector): JSX.Element {
       )}
       {variables && variables.length > 0 && (
         <Roving stops=".jxl-variable" className="jxl-scroll">
-          <table>
-            <thead>
-              <tr>
+          {/* The roles keep it a table where its rows are laid out as lines. */}
+          <table role="table">
+            <thead role="rowgroup">
+              <tr role="row">
                 {heads.map(([by, label, title]) => (
                   <th
                     key={by}
                     scope="col"
-                    className={by.startsWith('nbytes') ? 'jxl-mod-number' : undefined}
+                    role="columnheader"
+                    className={`jxl-of-${by}`}
                     aria-sort={order.by === by ? (order.down ? 'descending' : 'ascending') : undefined}
                   >
                     <button type="button" title={title || undefined} onClick={() => sort(by)}>
                       {label}
-                      <span aria-hidden="true">{order.by === by ? (order.down ? ' ▾' : ' ▴') : ''}</span>
+                      <span aria-hidden="true">{order.by === by ? (order.down ? '▾' : '▴') : ''}</span>
                     </button>
                   </th>
                 ))}
               </tr>
             </thead>
-            <tbody>
+            <tbody role="rowgroup">
               {rows.map(one => (
                 <Row
                   key={one.name}
@@ -198,8 +203,8 @@ const Row = React.memo(function Row(props: {
   const { one, selected, onShow } = props;
   const show = () => onShow({ kind: 'variable', name: one.name });
   return (
-    <tr data-variable={one.name} className={selected ? 'jxl-mod-selected' : undefined} onClick={show}>
-      <th scope="row">
+    <tr role="row" data-variable={one.name} className={selected ? 'jxl-mod-selected' : undefined} onClick={show}>
+      <th scope="row" role="rowheader" className="jxl-of-name">
         <button
           type="button"
           className="jxl-variable"
@@ -210,14 +215,24 @@ const Row = React.memo(function Row(props: {
             show();
           }}
         >
-          {one.name}
+          <Middle text={one.name} />
         </button>
       </th>
-      <td>{shapeText(one)}</td>
-      <td>{one.dtype}</td>
-      <td>{one.sharding}</td>
-      <td className="jxl-mod-number">{bytes(one.nbytes)}</td>
-      <td className="jxl-mod-number">{bytes(one.nbytes_per_device)}</td>
+      <td role="cell" className="jxl-of-type">
+        <Middle text={shapeText(one)} />
+      </td>
+      <td role="cell" className="jxl-of-dtype">
+        {one.dtype}
+      </td>
+      <td role="cell" className="jxl-of-sharding">
+        {one.sharding && <Middle text={one.sharding} />}
+      </td>
+      <td role="cell" className="jxl-of-nbytes">
+        {bytes(one.nbytes)}
+      </td>
+      <td role="cell" className="jxl-of-nbytes_per_device">
+        {bytes(one.nbytes_per_device)}
+      </td>
     </tr>
   );
 });

@@ -1,0 +1,70 @@
+"""static/shardview as one module: what its modules must be like for that."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from jaxcluster.views import drawing
+
+MODULES = sorted(drawing.FOLDER.glob("*.js"))
+TOP = re.compile(r"^(?:export )?(?:const|let|function|async function|class) (.*)", re.MULTILINE)
+NAMES = re.compile(r"\{([^}]*)\} from '\./(\w+\.js)'")
+
+
+def names(text: str) -> list[str]:
+    """What stands at a module's top: also both of ``const a = 1, b = 2;``."""
+    found = []
+    for line in TOP.findall(text):
+        head = re.match(r"\w+", line)
+        assert head, line
+        found.append(head[0])
+        found += re.findall(r", (\w+) = ", line.partition("=>")[0])
+    return found
+
+
+def test_what_stands_at_the_tops_of_modules_has_one_name_in_all_of_them() -> None:
+    counts = Counter(name for path in MODULES for name in names(path.read_text()))
+    assert [name for name, times in counts.items() if times > 1] == []
+
+
+def test_every_module_is_in_the_widgets_script_and_nothing_is_left_to_import() -> None:
+    script = drawing.script()
+    for path in MODULES:
+        for name in names(path.read_text()):
+            assert re.search(rf"\b{name}\b", script), (path.name, name)
+    assert re.findall(r"^import .*|^.* from '.*", script, re.MULTILINE) == []
+    assert script.count("export default") == 1
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
+def test_a_module_imports_what_there_is_and_uses_it(path: Path) -> None:
+    text = path.read_text()
+    body = drawing.IMPORT.sub("", text)
+    for line in text.splitlines():
+        if line.startswith("import "):
+            assert drawing.IMPORT.match(line + "\n"), line
+    for listed, file in NAMES.findall(text):
+        exported = re.findall(
+            r"^export (?:const|function|async function) (\w+)|^export \{([^}]*)\}",
+            (drawing.FOLDER / file).read_text(),
+            re.MULTILINE,
+        )
+        there = {name for one, many in exported for name in [one, *many.split(", ")]}
+        for name in listed.replace(",", " ").split():
+            assert name in there, (name, file)
+            passed_on = re.search(rf"^export \{{[^}}]*\b{name}\b", text, re.MULTILINE)
+            assert passed_on or re.search(rf"\b{name}\b", body), f"{name} is not used"
+
+
+def test_listeners_and_observers_are_made_where_they_are_bound_to_a_signal() -> None:
+    for path in MODULES:
+        found = re.findall(r"addEventListener|Observer\(|setInterval|\.on\w+ = ", path.read_text())
+        assert (not found) or path.name == "lifetime.js", (path.name, found)
+
+
+def test_a_module_tells_one_story() -> None:
+    assert max(len(path.read_text().splitlines()) for path in MODULES) < 200
