@@ -11,136 +11,31 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from typing import Any
 
 import comm
-from comm.base_comm import BaseComm
 
 from jaxcluster import wire
 from jaxcluster.cluster import Cluster, events
-from jaxcluster.cluster.running import RunningCell
-from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
+from jaxcluster.views.outbox import Outbox
+from jaxcluster.views.relayed import (
+    Below,
+    FrontendComm,
+    Home,
+    Relayed,
+    Said,
+    buffers_of,
+    raw,
+)
 from jaxcluster.views.snapshot import is_over, parts, snapshot
 from jaxcluster.wire import VIEW_MIME, CommState
 from jaxcluster.wire.link import Event
 
 REVEAL_S = 5.0  # for the comms of a rank that was not shown
-HEARD_S = 2.0  # that the page waits for what it has said: meanwhile it gathers what comes next
-MOST_MESSAGES = 8  # on their way to ranks at once, for all widgets of a notebook
 CONTROL = "jupyter.widget.control"
-OF_IPYWIDGETS = ("@jupyter-widgets/base", "@jupyter-widgets/controls", "@jupyter-widgets/output")
-
-
-@dataclass
-class Home:
-    """The cell in which comms were opened, and where what they put out is shown."""
-
-    seq: int
-    parent: dict[str, Any]
-    number: int = 0
-    source: str = ""
-    ranks: Sequence[int] = ()
-    told_dead: bool = False
-    is_left: bool = False  # a page that is loaded again shows nothing more below that cell
-    latest: dict[str, Any] | None = None  # what the page has said last
-
-
-@dataclass
-class Said:
-    """What the page has said on a comm, on its way to the ranks."""
-
-    kind: str
-    data: Any
-    metadata: dict[str, Any]
-    buffers: list[bytes]
-    target_name: str = ""
-    heard: list[threading.Event] = field(default_factory=list)
-    running: RunningCell | None = None
-
-    def joins(self, later: Said) -> bool:
-        """Whether one message can say both: two updates of a widget's state."""
-        both = (self, later)
-        return all(
-            s.kind == "comm_msg"
-            and isinstance(s.data, dict)
-            and s.data.get("method") == "update"
-            and not s.buffers
-            for s in both
-        )
-
-    def join(self, later: Said) -> None:
-        self.data = self.data | {"state": self.data["state"] | later.data["state"]}
-        self.heard += later.heard
-
-
-@dataclass(eq=False)
-class Relayed:
-    """One comm of a rank; ``dead`` is why its rank will say nothing more."""
-
-    rank: int
-    twin: str
-    home: Home
-    state: CommState
-    world: Any
-    comm: FrontendComm | None = None
-    dead: str = ""
-    is_under_way: bool = False
-    waiting: deque[Said] = field(default_factory=deque)
-
-    @property
-    def is_two_way(self) -> bool:
-        """Whether a user may have something to do to it: a bar or a text has nothing."""
-        state = self.state.state
-        module = state.get("_model_module")
-        return not self.state.is_widget or "disabled" in state or module not in OF_IPYWIDGETS
-
-
-class FrontendComm(BaseComm):
-    """A comm with the page, whose messages stand under a cell of their own.
-
-    Not ipykernel's: that gives the page's messages to the shell that sent last on the comm.
-    """
-
-    def __init__(self, kernel: Any, parent: dict[str, Any], hear: Hear, **keys: Any) -> None:
-        self._kernel = kernel
-        self.parent = parent
-        self._hear = hear
-        super().__init__(**keys)
-
-    def publish_msg(
-        self,
-        msg_type: str,
-        data: Any = None,
-        metadata: Any = None,
-        buffers: Any = None,
-        **keys: Any,
-    ) -> None:
-        content = {"data": data or {}, "comm_id": self.comm_id, **keys}
-        self._kernel.session.send(
-            self._kernel.iopub_socket,
-            msg_type,
-            content,
-            metadata=metadata or {},
-            parent=self.parent,
-            ident=self.topic,
-            buffers=buffers,
-        )
-
-    # Around those of the base class IPython's pre_execute and post_execute are triggered, which
-    # would show the half-made figures of a cell that runs.
-    def handle_msg(self, msg: dict[str, Any]) -> None:
-        self._hear("comm_msg", msg)
-
-    def handle_close(self, msg: dict[str, Any]) -> None:
-        self._hear("comm_close", msg)
-
-
-Hear = Callable[[str, dict[str, Any]], None]
 
 
 class CommRelay:
@@ -159,8 +54,8 @@ class CommRelay:
         self._settled: dict[str, tuple[Home, dict[str, Any]]] = {}  # by a model of a bar
         self._targets: dict[str, tuple[int, Home]] = {}
         self._parent: dict[str, Any] = {}
-        self._waiting: list[Relayed] = []
-        self._under_way = 0
+        self._below = Below(shell.kernel)
+        self._outbox = Outbox(cluster, self._below, shell.kernel.log)
         self._seen: tuple[Any, ...] = self._look()
         self._lock = threading.RLock()
         self._has_control = False
@@ -258,8 +153,8 @@ class CommRelay:
         comm.get_comm_manager().register_comm(relayed.comm)
         self._comms[id] = relayed
         metadata = message.get("metadata") or {}
-        said = Said("comm_open", content.get("data") or {}, metadata, _buffers(message), name)
-        self._say(relayed, said)
+        said = Said("comm_open", content.get("data") or {}, metadata, buffers_of(message), name)
+        self._outbox.say(relayed, said)
 
     # ------------------------------------------------------------------ ranks that were not shown
 
@@ -302,7 +197,7 @@ class CommRelay:
         home, content = self._settled[id]
         for part in [part for part, (_, of) in self._settled.items() if of is content]:
             del self._settled[part]
-        self._send(home, "update_display_data", content)
+        self._below.send(home, "update_display_data", content)
 
     def _states(self) -> dict[str, CommState]:
         return {id: relayed.state for id, relayed in list(self._comms.items())}
@@ -323,12 +218,12 @@ class CommRelay:
         assert relayed.comm is not None
         relayed.home.latest = message
         data = message["content"].get("data") or {}
-        buffers = _buffers(message)
+        buffers = buffers_of(message)
         method = data.get("method") if isinstance(data, dict) and relayed.state.is_widget else ""
         if method == "request_state":
             opening, frames = relayed.state.opening()
             told = {key: opening[key] for key in ("state", "buffer_paths")}
-            relayed.comm.send({"method": "update", **told}, buffers=_raw(frames))
+            relayed.comm.send({"method": "update", **told}, buffers=raw(frames))
             return
         if kind == "comm_close":
             self._comms.pop(relayed.comm.comm_id, None)
@@ -339,139 +234,7 @@ class CommRelay:
                 self._tell_dead(relayed.home, relayed.dead, again=True)
             return
         said = Said(kind, data, message.get("metadata") or {}, buffers)
-        self._say(relayed, said)
-
-    def _say(self, relayed: Relayed, said: Said) -> None:
-        """Pass it on, and let the page wait for a while, as it does for a kernel that is busy."""
-        heard = threading.Event()
-        said.heard.append(heard)
-        with self._lock:
-            relayed.waiting.append(said)
-            if relayed not in self._waiting:
-                self._waiting.append(relayed)
-        self._send_waiting()
-        try:
-            if not heard.wait(HEARD_S):
-                self._tell_busy(relayed, said)
-        except KeyboardInterrupt:
-            if said.running is not None:
-                said.running.stop()
-
-    def _send_waiting(self) -> None:
-        """Send what can be: of one comm a message at a time, so that updates become one."""
-        with self._lock:
-            for relayed in list(self._waiting):
-                if self._under_way >= MOST_MESSAGES:
-                    return
-                if relayed.is_under_way:
-                    continue
-                said = relayed.waiting.popleft()
-                while relayed.waiting and said.joins(relayed.waiting[0]):
-                    said.join(relayed.waiting.popleft())
-                if not relayed.waiting:
-                    self._waiting.remove(relayed)
-                relayed.is_under_way = True
-                self._under_way += 1
-                threading.Thread(
-                    target=self._carry, args=(relayed, said), name="jaxcluster-widget", daemon=True
-                ).start()
-
-    def _carry(self, relayed: Relayed, said: Said) -> None:
-        """One message to the ranks, to the end of what it does there. On a thread of its own."""
-        home, is_headed = relayed.home, [not home_is_shared(relayed)]
-
-        def listen(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
-            if what.rank != relayed.rank:
-                return
-            if isinstance(what, wire.CellReply):
-                self._is_through(relayed, said)
-                return
-            if not is_headed[0]:
-                is_headed[0] = True
-                self._print(home, "stdout", f"── {name_ranks([relayed.rank])} ──\n")
-            self._show(home, what)
-
-        assert relayed.comm is not None
-        message = wire.CommMessage(
-            said.kind,
-            relayed.rank,
-            relayed.comm.comm_id,
-            relayed.twin,
-            said.data,
-            said.metadata,
-            said.target_name,
-        )
-        try:
-            said.running = self.cluster.send_message(
-                message,
-                said.buffers,
-                source=home.source,
-                execution_count=home.number,
-                ranks=list(home.ranks) or [relayed.rank],
-                on_output=listen,
-                on_notice=lambda text: self._print(home, "stderr", text),
-            )
-            said.running.wait()
-        except CellFailed as error:
-            self._print(home, "stderr", "\n".join([*error._render_traceback_(), ""]))
-        except (JaxClusterError, CellInterrupted) as error:
-            self._print(home, "stderr", f"{error}\n")
-        except Exception:
-            self._kernel.log.exception("jaxcluster: a message of a widget")
-        finally:
-            self._is_through(relayed, said)
-            with self._lock:
-                self._under_way -= 1
-            self._send_waiting()
-
-    def _is_through(self, relayed: Relayed, said: Said) -> None:
-        """The widget's own rank has done it; the others may still have to."""
-        with self._lock:
-            if not said.heard:
-                return
-            for heard in said.heard:
-                heard.set()
-            said.heard = []
-            relayed.is_under_way = False
-        self._send_waiting()
-
-    def _tell_busy(self, relayed: Relayed, said: Said) -> None:
-        """Where a rank is in something else, the page does not wait, and the user hears why."""
-        try:
-            states = {state.rank: state for state in self.cluster.status()}
-        except JaxClusterError:
-            return
-        state, running = states.get(relayed.rank), said.running
-        if state is None or state.state != "running" or not said.heard:
-            return
-        if running is None or state.seq != running.record.seq:
-            where = f"cell [{state.cell}]" + (f" line {state.line}" if state.line else "")
-            name = name_ranks([relayed.rank]).capitalize()
-            self._print(
-                relayed.home,
-                "stdout",
-                f"{name} is in {where}: what was done to this widget follows after that.\n",
-            )
-
-    # ------------------------------------------------------------------ below the widget
-
-    def _show(self, home: Home, output: wire.RankOutput) -> None:
-        content = dict(output.content)
-        if output.kind == "stream":
-            self._print(home, content["name"], content["text"])
-        elif output.kind in ("display_data", "execute_result", "update_display_data"):
-            kind = "display_data" if output.kind == "execute_result" else output.kind
-            content.pop("array", None)
-            self._send(home, kind, {"transient": {}, **content})
-
-    def _print(self, home: Home, name: str, text: str) -> None:
-        self._send(home, "stream", {"name": name, "text": text})
-
-    def _send(self, home: Home, kind: str, content: dict[str, Any]) -> None:
-        kernel = self._kernel
-        # Else under what the page has said, as any kernel's callbacks do: Lab's log has it then.
-        parent = home.latest if home.is_left and home.latest else home.parent
-        kernel.session.send(kernel.iopub_socket, kind, content, parent=parent, ident=kind.encode())
+        self._outbox.say(relayed, said)
 
     # ------------------------------------------------------------------ their end
 
@@ -503,13 +266,7 @@ class CommRelay:
             if relayed.dead or not (why := self._why_dead(relayed)):
                 continue
             relayed.dead = why
-            with self._lock:
-                for said in relayed.waiting:
-                    for heard in said.heard:
-                        heard.set()
-                relayed.waiting.clear()
-                if relayed in self._waiting:
-                    self._waiting.remove(relayed)
+            self._outbox.drop(relayed)
             if relayed.is_two_way:
                 two_way[relayed.home.seq] = relayed.home, why
             if relayed.state.state.get("disabled") is False and relayed.comm is not None:
@@ -525,7 +282,7 @@ class CommRelay:
             return
         home.told_dead = True
         cell = f"cell [{home.number}]" if home.number else "the cell"
-        self._print(
+        self._below.print(
             home,
             "stdout",
             f"The widgets of {cell} are no longer live: {why}. Run the cell again to have them "
@@ -582,20 +339,6 @@ def model_of(content: dict[str, Any]) -> str | None:
     """The id of the model that an output shows; None where it is no widget's view."""
     view = (content.get("data") or {}).get(VIEW_MIME)
     return str(view["model_id"]) if isinstance(view, dict) and "model_id" in view else None
-
-
-def home_is_shared(relayed: Relayed) -> bool:
-    """Whether it must be said which rank puts something out below a widget."""
-    ranks = relayed.home.ranks
-    return bool(ranks) and relayed.rank != ranks[0]
-
-
-def _buffers(message: dict[str, Any]) -> list[bytes]:
-    return _raw(message.get("buffers") or ())
-
-
-def _raw(buffers: Iterable[Any]) -> list[bytes]:
-    return [bytes(buffer) for buffer in buffers]
 
 
 _exiting: list[bool] = []
