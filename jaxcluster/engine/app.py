@@ -119,7 +119,7 @@ class Rank:
         handle("probe", "side", self._probe)
         handle("initialize", "main", self._initialize)
         handle("serve", "main", self._serve)
-        handle("cell", "now", self.runner.on_cell)
+        handle("cell", "now", self.runner.queue.on_cell)
         handle("interrupt", "now", self._interrupt)
         handle("answer", "now", self.runner.asking.on_answer)
         handle("state", "now", lambda request: self._state())
@@ -142,7 +142,7 @@ class Rank:
         handle("assign", "main", self.runner.in_turn(self._assign))
         handle("spanning", "side", self.values.spanning_names)
         self.comms: Comms | None = None
-        handle("message", "now", self.runner.on_cell)
+        handle("message", "now", self.runner.queue.on_cell)
         handle("reveal", "side", self._reveal)
         handle("unbind", "main", self.values.unbind)
         views = ArrayViews(self.values)
@@ -170,7 +170,7 @@ class Rank:
 
     def _interrupt(self, request: Request) -> Any:
         body = request.body
-        return self.runner.interrupt(
+        return self.runner.interrupts.interrupt(
             body["seq"], body.get("spare", False), body.get("terminate", False)
         )
 

@@ -4,94 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import hashlib
 import os
-import queue
-import signal
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import asdict, dataclass, field, replace
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.engine import debugging, failures, log, mainscript, tracebacks, usercode
-from jaxcluster.engine.arrays import describe, spans_processes
+from jaxcluster.engine.arrays import spans_processes
 from jaxcluster.engine.asking import Asking
 from jaxcluster.engine.background import Background
-from jaxcluster.engine.capture import LogTail, RankStream, capture_displays, mime_bundle
+from jaxcluster.engine.capture import LogTail, RankStream, capture_displays
+from jaxcluster.engine.cell_output import CellOutput
+from jaxcluster.engine.cell_queue import CellQueue
 from jaxcluster.engine.control import DEFERRED, ControlChannel, Handler, Request
+from jaxcluster.engine.interrupts import Interrupts
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.mending import mend, mend_builtins
 from jaxcluster.engine.names import Names
 from jaxcluster.engine.paused import Paused
 from jaxcluster.engine.recent import Recent
+from jaxcluster.engine.running import Debugger, Home, Running
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.undo import Undo
 
-RETRY_S = 0.002  # before a signal that came at a bad moment is sent again
-RENDER_S = 1.5  # that the rendering of an error is not broken off
-PATIENCE_S = 1.0  # ... and IPython's own steps around a cell's code
 # Equal on all ranks: a cell's file name is part of its program's fingerprint in JAX.
 CELL_DIRECTORY = "/tmp/ipykernel_jaxcluster"
-
-HOLD_S = 2.0  # that a cell waits for the one before it, which another notebook has sent
-HOLD_NEW_S = 0.1  # on a rank that has run no cell: it may have taken the place of one that had
-
-
-class Debugger(Protocol):
-    """What may stop a cell, and must know of its course: a ``lab_debugger.RankDebugger``."""
-
-    def on_new_cell(self, name: str) -> None: ...
-    def let_go(self) -> None: ...
-    def end_of_cell(self) -> None: ...
-    def stop_here(self) -> bool: ...
-
-
-@dataclass(frozen=True)
-class Home:
-    """A cell to which comms belong: its notebook, its seq, its number, and whether it is shown."""
-
-    ident: bytes
-    seq: int
-    number: int
-    shown: bool
-
-
-@dataclass
-class Running:
-    """The cell that the main thread is in.
-
-    Attributes:
-      has_left: its own code is over: IPython renders its error, or we tidy up.
-      is_mute: the message of its exception does not end.
-      escaped: what a cell that awaits has raised past IPython.
-      unheard: an interrupt came where it could not be raised, and is to come again.
-      result: IPython's, once there is one.
-      faults: errors of ours, a line each.
-    """
-
-    request: Request
-    cell: wire.CellRequest
-    started: float
-    shown: bool
-    interrupted: bool = False
-    unheard: bool = False
-    unheard_since: float = 0.0
-    has_left: bool = False
-    left_at: float = 0.0
-    over: bool = False
-    task: asyncio.Future[Any] | None = None
-    is_mute: bool = False
-    escaped: BaseException | None = None
-    result: Any = None
-    error: wire.ErrorInfo | None = None
-    status: str = ""
-    faults: list[str] = field(default_factory=list)
 
 
 class CellRunner:
@@ -101,6 +44,9 @@ class CellRunner:
       current: the running cell, read by the control thread.
       ended: the seq of the last cell that ended.
       last_result: the value of the last cell's last expression.
+      queue: the cells that wait for their turn.
+      interrupts: stops cells.
+      output: what cells put out.
       undo: takes the last cell back.
       paused: whether a person holds the rank, in a debugger or by a question.
       recent: the last cells, for those who have not sent them.
@@ -131,16 +77,10 @@ class CellRunner:
         self.cell_numbers = journal.cell_numbers
         self.main_thread_id = threading.main_thread().ident or 0
         self._pid = os.getpid()
-        self._sigint_handler = self._on_sigint  # one object, to be known again
-        self._waiting: dict[int, Request] = {}  # cells that have come and do not run yet, by seq
-        self._held: dict[int, tuple[Request, wire.CellRequest]] = {}  # those that come too early
-        self.taken = 0  # the seq of the last cell that the main thread was given
-        self._order = threading.Lock()
-        self._log = LogTail(log_path)
+        self.interrupts = Interrupts(self)
+        self.queue = CellQueue(control, self._begin)
+        self.output = CellOutput(self, LogTail(log_path))
         self._lock: asyncio.Lock | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        # Its put is one call of C, so that a signal handler may interrupt another in it.
-        self._retries: queue.SimpleQueue[Callable[[], bool]] = queue.SimpleQueue()
         self._home: Home | None = None  # of the last cell, or of the comm that has a message now
         self.diverts: Callable[[], bool] = lambda: False
         self.divert: Callable[[str, dict[str, Any]], bool] = lambda kind, content: False
@@ -153,8 +93,10 @@ class CellRunner:
         self.shell = shell
         self.undo.attach(shell)
         self._lock = asyncio.Lock()
-        self._loop = loop = asyncio.get_running_loop()
-        capture_displays(shell, self._emit, self._take_traceback, self._is_heard)
+        loop = asyncio.get_running_loop()
+        self.interrupts.attach(loop)
+        out = self.output
+        capture_displays(shell, out.emit, out.take_traceback, out.is_heard)
         fill_exec_result = shell.displayhook.fill_exec_result
 
         def remember(result: Any) -> None:
@@ -169,22 +111,16 @@ class CellRunner:
         self._store_exception = getattr(shell, "_format_exception_for_storage", None)
         shell._format_exception_for_storage = self._store_error
         shell.events.callbacks["post_execute"].insert(0, self._leave)
-        sys.stdout = RankStream("stdout", 1, sys.stdout, self._print)
-        sys.stderr = RankStream("stderr", 2, sys.stderr, self._print)
-        self._show_unraisable, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
-        mend(self._sigint_handler)
+        sys.stdout = RankStream("stdout", 1, sys.stdout, out.print)
+        sys.stderr = RankStream("stderr", 2, sys.stderr, out.print)
+        mend(self.interrupts.handler)
         debugging.install(self)
         tracebacks.install(shell)
-        threading.Thread(target=self._signal_again, name="jaxcluster-again", daemon=True).start()
         self.settings.begin(shell, self.cell_numbers)
-        self.control.on_tick = self._tick
+        self.control.on_tick = out.tick
         self.background.attach(loop)
         # Looked up at each call: the main thread is in this loop from now on.
         self.control.call_main = loop.call_soon_threadsafe  # type: ignore[assignment]
-
-    @property
-    def queued(self) -> int:
-        return len(self._waiting)
 
     def _code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
         digest = hashlib.blake2b(
@@ -197,40 +133,6 @@ class CellRunner:
         return name
 
     # ------------------------------------------------------------------ running
-
-    def on_cell(self, request: Request) -> Any:
-        """Handler of ``cell``, on the control thread: run it in its turn and reply at its end.
-
-        It counts as waiting from here on, so that it can be interrupted while the main thread is
-        in another cell.
-        """
-        cell = wire.parse(wire.CellRequest, request.body)
-        self._waiting[cell.seq] = request
-        with self._order:
-            self._held[cell.seq] = (request, cell)
-        self._hand_over()
-        return DEFERRED
-
-    def _hand_over(self, overdue: int | None = None) -> None:
-        """Give the main thread the cells that have come, in the order of all notebooks.
-
-        One whose predecessor is not here yet is held back; ``overdue`` is one that has been held
-        back for long enough: the predecessor's notebook must have died over it.
-        """
-        with self._order:
-            while self._held:
-                seq = min(self._held)
-                request, cell = self._held[seq]
-                if cell.after > self.taken and seq != overdue:
-                    hold_s = HOLD_S if self.taken else HOLD_NEW_S
-                    timer = threading.Timer(hold_s, self._hand_over, [seq])
-                    timer.daemon = True
-                    timer.name = "jaxcluster-held-back"
-                    timer.start()
-                    return
-                del self._held[seq]
-                self.taken = max(self.taken, seq)
-                self.control.call_main(functools.partial(self._begin, request, cell))
 
     def _begin(self, request: Request, cell: wire.CellRequest) -> None:
         task = asyncio.ensure_future(self._run_in_turn(request, cell))
@@ -255,7 +157,7 @@ class CellRunner:
             shown = self.rank in cell.shown_ranks
             running = Running(request, cell, time.perf_counter(), shown)
             self.current = running  # before it leaves those: an interrupt finds it here or there
-            if self._waiting.pop(cell.seq, None) is None:
+            if self.queue.withdraw(cell.seq) is None:
                 self.current = None  # interrupted before its turn, and answered
                 self.ended = cell.seq
                 return
@@ -279,8 +181,8 @@ class CellRunner:
         if cell.message is None:
             self.last_result = None
         self._home = Home(running.request.ident, cell.seq, cell.execution_count, running.shown)
-        attempt(self._log.reset)
-        attempt(lambda: mend(self._sigint_handler))
+        attempt(self.output.log.reset)
+        attempt(lambda: mend(self.interrupts.handler))
         if cell.message is None:  # else it belongs to the cell before it
             self.recent.begin(cell)
         self.journal.enter(cell.seq, cell.execution_count)
@@ -298,9 +200,9 @@ class CellRunner:
         if self.is_child():
             self._end_child(running)
         self.control.ticking = False
-        attempt(lambda: mend(self._sigint_handler))
-        attempt(lambda: self._show_log(last=True))
-        attempt(self._show_pages)
+        attempt(lambda: mend(self.interrupts.handler))
+        attempt(lambda: self.output.show_log(last=True))
+        attempt(self.output.show_pages)
         if not cell.post_mortem:
             attempt(self.undo.end)
         attempt(self.settings.note)
@@ -523,193 +425,15 @@ class CellRunner:
                 stream.flush()
         os._exit(0 if running.status == "ok" else 1)
 
-    # ------------------------------------------------------------------ interrupting
-
-    def interrupt(
-        self, seq: int | None, spare: bool = False, terminate: bool = False
-    ) -> bool | str:
-        """From any thread: stop cell ``seq`` (None: whichever runs). False if it does not run.
-
-        A cell that still waits for its turn is not run at all.
-
-        Args:
-          spare: not if its own code is over, and IPython renders its error or its figures; the
-            answer is ``left`` then.
-          terminate: by SIGTERM, if its code handles that.
-        """
-        running = self.current
-        if running is None or (seq is not None and running.cell.seq != seq):
-            if seq is not None and (request := self._waiting.pop(seq, None)) is not None:
-                request.reply(wire.CellReply(self.rank, seq, "interrupted", 0.0))
-            return False
-        if spare and running.has_left:
-            return "left"
-        if terminate and callable(signal.getsignal(signal.SIGTERM)):
-            signal.pthread_kill(self.main_thread_id, signal.SIGTERM)
-            return True
-        running.interrupted = True
-        self.asking.stop()
-        if self.debugger is not None:
-            self.debugger.let_go()
-        if running.task is not None and self._loop is not None:
-            self._loop.call_soon_threadsafe(running.task.cancel)
-        signal.pthread_kill(self.main_thread_id, signal.SIGINT)
-        return True
-
-    def _on_sigint(self, signum: int, frame: FrameType | None) -> None:
-        running = self.current
-        if running is None:
-            self.on_idle_sigint(frame)
-            return
-        if running.over:
-            return
-        if self.journal.between_count_and_launch(frame):
-            # Raised here, it would make this rank diverge for good: the hook raises it when both
-            # are done, and should it have just looked, the signal comes again. Nothing here may
-            # wait: the next signal would come inside of it.
-            self.journal.interrupted = True
-            self.signal_again(functools.partial(self._is_to_be_raised, running))
-            return
-        now = time.monotonic()
-        is_rendering = running.has_left and now < running.left_at + RENDER_S
-        is_inside = usercode.is_inside(frame)
-        if is_inside is None:
-            is_inside = running.unheard_since > 0 and now > running.unheard_since + PATIENCE_S
-        if is_inside and not is_rendering:
-            running.interrupted = True
-            running.unheard_since = 0.0
-            if usercode.is_debugged(frame):  # the debugger keeps it to itself
-                running.unheard = True
-                self.signal_again(functools.partial(self._is_to_be_raised, running))
-            raise KeyboardInterrupt
-        if running.task is None or is_rendering:
-            running.unheard = True
-            running.unheard_since = running.unheard_since or now
-            self.signal_again(functools.partial(self._is_to_be_raised, running))
-        elif self._loop is not None:  # it awaits, on a thread that it shares with the loop
-            running.interrupted = True
-            self._loop.call_soon_threadsafe(running.task.cancel)
-
-    def _on_unraisable(self, what: Any) -> None:
-        """Python passes over what is raised in a finalizer or in a callback of its collector.
-
-        JAX has such a callback, which runs all the time. An interrupt that came there comes again.
-        """
-        on_main = threading.get_ident() == self.main_thread_id
-        if not (on_main and what.exc_type is KeyboardInterrupt):
-            self._show_unraisable(what)
-        elif (running := self.current) is not None:
-            self.signal_again(lambda: self.current is running and not running.over)
-        else:
-            self.on_idle_unraisable()
-
-    def signal_again(self, if_still: Callable[[], bool]) -> None:
-        """From a signal handler that could not raise: SIGINT comes again, if there is need yet."""
-        self._retries.put(if_still)
-
-    def _signal_again(self) -> None:
-        """A thread's loop: interrupts that could not be raised where they came are sent again."""
-        while True:
-            if_still = self._retries.get()
-            time.sleep(RETRY_S)
-            if if_still():
-                signal.pthread_kill(self.main_thread_id, signal.SIGINT)
-
-    def _is_to_be_raised(self, running: Running) -> bool:
-        if self.current is not running or not (self.journal.interrupted or running.unheard):
-            return False
-        self.journal.interrupted = running.unheard = False
-        if self.debugger is not None:
-            self.debugger.let_go()
-        return True
-
     def in_a_cell(self, frame: FrameType | None) -> bool:
         while frame is not None and frame.f_code.co_filename not in self.cell_numbers:
             frame = frame.f_back
         return frame is not None
 
-    # ------------------------------------------------------------------ output
-
-    def _is_heard(self) -> bool:
-        """Whether what is displayed now goes to a notebook of ours."""
-        return self.current is not None or self.diverts()
-
-    def _emit(self, kind: str, content: dict[str, Any]) -> None:
-        if self.divert(kind, content):
-            return
-        running = self.current
-        if running is None:
-            return
-        if self.is_child():  # its text goes to the log
-            print(content.get("data", {}).get("text/plain", ""))
-            return
-        if kind == "execute_result" and spans_processes(self.last_result):
-            with contextlib.suppress(Exception):  # its text alone is shown
-                content["array"] = asdict(replace(describe(self.last_result), shards=[]))
-        self.recent.add(kind, content)
-        output = wire.RankOutput(self.rank, running.cell.seq, kind, content)
-        running.request.send("output", output)
-
-    def _take_traceback(self, error: BaseException, lines: list[str]) -> None:
-        """IPython renders an error: the cell's own, or one that the cell itself has shown."""
-        running = self.current
-        if running is not None:
-            self.shell._last_traceback = lines
-            if running.cell.message is None and not self.in_a_cell(sys._getframe(1)):
-                return
-        told = {"ename": wire.type_name(type(error)), "evalue": failures.message_of(error)}
-        if self.divert("error", {**told, "traceback": lines}) or running is None:
-            return
-        if running.cell.message is not None:  # of what observes a widget
-            info = failures.error_info(error, self._own_lines(error, lines), self.cell_numbers)
-            running.error = running.error or info
-        else:
-            self._print("stderr", "\n".join([*lines, ""]))
-
-    def _own_lines(self, error: BaseException, lines: list[str]) -> list[str]:
-        """A traceback from the cell's own line on, without the library that has called it."""
-        at = failures.in_a_cell(failures.traceback_of(error), self.cell_numbers)
-        try:
-            made = self.shell.InteractiveTB.structured_traceback(
-                type(error), error, at, tb_offset=0
-            )
-            return list(made)
-        except Exception:
-            return lines
-
-    def _print(self, name: str, text: str) -> bool:
-        if self.diverts() and self.divert("stream", {"name": name, "text": text}):
-            return True
-        running = self.current
-        if running is None:
-            return False
-        self.recent.text(name, text)
-        self.control.stream(running.request, self.rank, running.cell.seq, name, text)
-        return True
-
     def _tell_paused(self, kind: str) -> None:
         """The notebook whose cell this is stops its clocks, and says who waits for whom."""
         if (running := self.current) is not None and not self.is_child():
             running.request.send("paused", {"kind": kind})
-
-    def _show_pages(self) -> None:
-        """What ``name?`` and pagers have left for the frontend."""
-        payloads = self.shell.payload_manager
-        if not (pages := payloads.read_payload()):
-            return
-        payloads.clear_payload()
-        for payload in pages:
-            if payload.get("source") == "page":
-                data = mime_bundle(payload["data"])
-                self._emit("display_data", {"data": data, "metadata": {}, "transient": {}})
-
-    def _tick(self) -> None:
-        self._show_log(last=False)
-
-    def _show_log(self, last: bool) -> None:
-        running = self.current
-        if running is not None and running.shown and (text := self._log.read(last)):
-            self._print("stdout", text)
 
 
 class _Turn:

@@ -106,12 +106,12 @@ class ClientCode:
             return
         if launching:
             journal.interrupted = True  # raised by the hook when both are done
-        self.runner.signal_again(lambda: self._is_to_be_raised(request, launching))
+        self.runner.interrupts.signal_again(lambda: self._is_to_be_raised(request, launching))
 
     def _on_unraisable(self) -> None:
         """An interrupt was raised where Python passes over it."""
         request = self._request
-        self.runner.signal_again(lambda: self._depth > 0 and self._request == request)
+        self.runner.interrupts.signal_again(lambda: self._depth > 0 and self._request == request)
 
     def _is_to_be_raised(self, request: int, launching: bool) -> bool:
         journal = self.runner.journal

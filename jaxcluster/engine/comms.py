@@ -25,8 +25,9 @@ from ipykernel.comm.comm import BaseComm
 from jaxcluster import wire
 from jaxcluster.engine import usercode
 from jaxcluster.engine.captured import Captured
-from jaxcluster.engine.cells import CellRunner, Home
+from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.control import Request
+from jaxcluster.engine.running import Home
 
 OUTPUT = "OutputModel"
 

@@ -187,9 +187,9 @@ def test_cells_with_await_are_answered_and_stopped(
 def test_the_handler_of_signals_stays_ours_in_what_clients_run(client: Any) -> None:
     """Python's own, which ipykernel puts there, raises between a launch and its count, too."""
     source = "__import__('signal').getsignal(2).__qualname__"
-    assert client[:].apply_sync(eval, source) == ["CellRunner._on_sigint"] * 4
+    assert client[:].apply_sync(eval, source) == ["Interrupts.on_sigint"] * 4
     client[:].execute(f"handler = {source}", block=True)
-    assert client[:].pull("handler", block=True) == ["CellRunner._on_sigint"] * 4
+    assert client[:].pull("handler", block=True) == ["Interrupts.on_sigint"] * 4
 
 
 # Made beforehand: to place an array takes a collective, and a rank that leaves sooner than another

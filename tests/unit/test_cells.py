@@ -14,10 +14,11 @@ import pytest
 from helpers import until
 
 from jaxcluster import wire
-from jaxcluster.engine import cells, usercode
-from jaxcluster.engine.cells import CellRunner, Running
+from jaxcluster.engine import cell_queue, interrupts, usercode
+from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.control import ControlChannel
 from jaxcluster.engine.journal import COUNTING, Journal
+from jaxcluster.engine.running import Running
 
 
 class FakeControl:
@@ -52,7 +53,7 @@ def runner(control: FakeControl) -> CellRunner:
 
 def send(runner: CellRunner, seq: int, after: int) -> FakeRequest:
     request = FakeRequest(seq, after)
-    runner.on_cell(request)  # type: ignore[arg-type]
+    runner.queue.on_cell(request)  # type: ignore[arg-type]
     return request
 
 
@@ -76,7 +77,7 @@ def test_a_cell_waits_for_the_one_before_it_of_another_notebook(
 def test_a_cell_whose_predecessor_never_comes_is_run_after_a_while(
     runner: CellRunner, control: FakeControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cells, "HOLD_S", 0.05)
+    monkeypatch.setattr(cell_queue, "HOLD_S", 0.05)
     send(runner, 1, 0)
     send(runner, 3, 2)
     assert control.given == [1]
@@ -89,7 +90,7 @@ def test_what_was_lost_holds_up_a_fresh_rank_but_shortly(
     runner: CellRunner, control: FakeControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rank in the place of a dead one has run none of the cells before."""
-    monkeypatch.setattr(cells, "HOLD_S", 1000.0)
+    monkeypatch.setattr(cell_queue, "HOLD_S", 1000.0)
     send(runner, 51, 50)
     until(lambda: control.given == [51], "cell 51 is taken", 20)
 
@@ -98,25 +99,25 @@ def test_a_waiting_cell_is_counted_and_can_be_interrupted(
     runner: CellRunner, control: FakeControl
 ) -> None:
     requests = [send(runner, 1, 0), send(runner, 2, 1)]
-    assert runner.queued == 2
-    assert runner.interrupt(2) is False  # it does not run
+    assert len(runner.queue) == 2
+    assert runner.interrupts.interrupt(2) is False  # it does not run
     assert requests[1].replies == [wire.CellReply(0, 2, "interrupted", 0.0)]
     assert requests[0].replies == []
-    assert runner.queued == 1
-    assert runner.interrupt(2) is False
+    assert len(runner.queue) == 1
+    assert runner.interrupts.interrupt(2) is False
     assert len(requests[1].replies) == 1
 
 
 def test_an_interrupt_of_nothing_does_nothing(runner: CellRunner) -> None:
-    assert runner.interrupt(None) is False
-    assert runner.interrupt(7) is False
+    assert runner.interrupts.interrupt(None) is False
+    assert runner.interrupts.interrupt(7) is False
 
 
 def test_cells_from_many_threads_are_all_taken_in_order(
     runner: CellRunner, control: FakeControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cells, "HOLD_S", 1000.0)
-    monkeypatch.setattr(cells, "HOLD_NEW_S", 1000.0)
+    monkeypatch.setattr(cell_queue, "HOLD_S", 1000.0)
+    monkeypatch.setattr(cell_queue, "HOLD_NEW_S", 1000.0)
     threads = [
         threading.Thread(target=lambda k=k: [send(runner, n, n - 1) for n in range(1 + k, 101, 4)])
         for k in range(4)
@@ -132,7 +133,7 @@ def handler_of_the_first_signal(runner: CellRunner, calls: int) -> None:
     if calls:  # what a handler calls, however deep
         handler_of_the_first_signal(runner, calls - 1)
     else:
-        runner._on_sigint(signal.SIGINT, sys._getframe())
+        runner.interrupts.on_sigint(signal.SIGINT, sys._getframe())
 
 
 def run_code(runner: CellRunner, calls: int) -> None:
@@ -167,7 +168,7 @@ def test_an_interrupt_is_raised_in_the_users_code_alone(
     runner: CellRunner, running: Running
 ) -> None:
     handler_of_the_first_signal(runner, 3)  # between our own lines
-    assert runner._retries.get_nowait()()  # it comes again
+    assert runner.interrupts._retries.get_nowait()()  # it comes again
     assert not running.interrupted
     usercode.call(handler_of_the_first_signal, runner, 3)  # in IPython's own steps
     assert not running.interrupted
@@ -182,7 +183,7 @@ def test_a_hook_that_does_not_end_is_broken_off_after_a_while(
     runner: CellRunner, running: Running
 ) -> None:
     usercode.call(handler_of_the_first_signal, runner, 3)
-    running.unheard_since -= cells.PATIENCE_S + 1
+    running.unheard_since -= interrupts.PATIENCE_S + 1
     with pytest.raises(KeyboardInterrupt):
         usercode.call(handler_of_the_first_signal, runner, 3)
 
@@ -205,6 +206,6 @@ def test_the_rendering_of_an_error_is_not_broken_off_for_a_while(
     running.has_left, running.left_at = True, time.monotonic()
     usercode.call(run_code, runner, 2)
     assert running.unheard
-    running.left_at -= cells.RENDER_S
+    running.left_at -= interrupts.RENDER_S
     with pytest.raises(KeyboardInterrupt):
         usercode.call(run_code, runner, 2)

@@ -28,7 +28,7 @@ class Runner:
         self.cell_code: object = None
         self.again: list[Callable[[], bool]] = []
         self.on_idle_sigint: Callable[[FrameType | None], None] = lambda frame: None
-        self.signal_again = self.again.append
+        self.interrupts = types.SimpleNamespace(signal_again=self.again.append)
 
     def in_a_cell(self, frame: FrameType | None) -> bool:
         return frame is not None and frame.f_code is self.cell_code

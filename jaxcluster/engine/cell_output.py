@@ -1,0 +1,108 @@
+"""What a rank's cell puts out, on its way to the notebook: text, displays, tracebacks, pages."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from jaxcluster import wire
+from jaxcluster.engine import failures
+from jaxcluster.engine.arrays import describe, spans_processes
+from jaxcluster.engine.capture import LogTail, mime_bundle
+
+if TYPE_CHECKING:
+    from jaxcluster.engine.cells import CellRunner
+
+
+class CellOutput:
+    """That of one rank's cells.
+
+    Attributes:
+      log: what C code and subprocesses write to the rank's log.
+    """
+
+    def __init__(self, runner: CellRunner, log: LogTail) -> None:
+        self._runner = runner
+        self.log = log
+
+    def is_heard(self) -> bool:
+        """Whether what is displayed now goes to a notebook of ours."""
+        return self._runner.current is not None or self._runner.diverts()
+
+    def emit(self, kind: str, content: dict[str, Any]) -> None:
+        if self._runner.divert(kind, content):
+            return
+        running = self._runner.current
+        if running is None:
+            return
+        if self._runner.is_child():  # its text goes to the log
+            print(content.get("data", {}).get("text/plain", ""))
+            return
+        if kind == "execute_result" and spans_processes(self._runner.last_result):
+            with contextlib.suppress(Exception):  # its text alone is shown
+                content["array"] = asdict(replace(describe(self._runner.last_result), shards=[]))
+        self._runner.recent.add(kind, content)
+        output = wire.RankOutput(self._runner.rank, running.cell.seq, kind, content)
+        running.request.send("output", output)
+
+    def take_traceback(self, error: BaseException, lines: list[str]) -> None:
+        """IPython renders an error: the cell's own, or one that the cell itself has shown."""
+        running = self._runner.current
+        if running is not None:
+            self._runner.shell._last_traceback = lines
+            if running.cell.message is None and not self._runner.in_a_cell(sys._getframe(1)):
+                return
+        told = {"ename": wire.type_name(type(error)), "evalue": failures.message_of(error)}
+        if self._runner.divert("error", {**told, "traceback": lines}) or running is None:
+            return
+        if running.cell.message is not None:  # of what observes a widget
+            info = failures.error_info(
+                error, self._own_lines(error, lines), self._runner.cell_numbers
+            )
+            running.error = running.error or info
+        else:
+            self.print("stderr", "\n".join([*lines, ""]))
+
+    def _own_lines(self, error: BaseException, lines: list[str]) -> list[str]:
+        """A traceback from the cell's own line on, without the library that has called it."""
+        at = failures.in_a_cell(failures.traceback_of(error), self._runner.cell_numbers)
+        try:
+            made = self._runner.shell.InteractiveTB.structured_traceback(
+                type(error), error, at, tb_offset=0
+            )
+            return list(made)
+        except Exception:
+            return lines
+
+    def print(self, name: str, text: str) -> bool:
+        if self._runner.diverts() and self._runner.divert("stream", {"name": name, "text": text}):
+            return True
+        running = self._runner.current
+        if running is None:
+            return False
+        self._runner.recent.text(name, text)
+        self._runner.control.stream(
+            running.request, self._runner.rank, running.cell.seq, name, text
+        )
+        return True
+
+    def show_pages(self) -> None:
+        """What ``name?`` and pagers have left for the frontend."""
+        payloads = self._runner.shell.payload_manager
+        if not (pages := payloads.read_payload()):
+            return
+        payloads.clear_payload()
+        for payload in pages:
+            if payload.get("source") == "page":
+                data = mime_bundle(payload["data"])
+                self.emit("display_data", {"data": data, "metadata": {}, "transient": {}})
+
+    def tick(self) -> None:
+        self.show_log(last=False)
+
+    def show_log(self, last: bool) -> None:
+        running = self._runner.current
+        if running is not None and running.shown and (text := self.log.read(last)):
+            self.print("stdout", text)

@@ -1,0 +1,148 @@
+"""Interrupts of a rank's cell: raised in its own code, never between a launch and its count.
+
+One that comes where it can't be raised comes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from jaxcluster import wire
+from jaxcluster.engine import usercode
+from jaxcluster.engine.running import Running
+
+if TYPE_CHECKING:
+    from jaxcluster.engine.cells import CellRunner
+
+RETRY_S = 0.002  # before a signal that came at a bad moment is sent again
+RENDER_S = 1.5  # that the rendering of an error is not broken off
+PATIENCE_S = 1.0  # ... and IPython's own steps around a cell's code
+
+
+class Interrupts:
+    """Those of one rank's cells.
+
+    Attributes:
+      handler: SIGINT's; one object, to be known again.
+    """
+
+    def __init__(self, runner: CellRunner) -> None:
+        self._runner = runner
+        self.handler = self.on_sigint
+        self._loop: asyncio.AbstractEventLoop | None = None
+        # Its put is one call of C, so that a signal handler may interrupt another in it.
+        self._retries: queue.SimpleQueue[Callable[[], bool]] = queue.SimpleQueue()
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on they are heard. On the main thread, in its loop."""
+        self._loop = loop
+        self._show_unraisable, sys.unraisablehook = sys.unraisablehook, self.on_unraisable
+        threading.Thread(target=self._signal_again, name="jaxcluster-again", daemon=True).start()
+
+    def interrupt(
+        self, seq: int | None, spare: bool = False, terminate: bool = False
+    ) -> bool | str:
+        """From any thread: stop cell ``seq`` (None: whichever runs). False if it does not run.
+
+        A cell that still waits for its turn is not run at all.
+
+        Args:
+          spare: not if its own code is over, and IPython renders its error or its figures; the
+            answer is ``left`` then.
+          terminate: by SIGTERM, if its code handles that.
+        """
+        running = self._runner.current
+        if running is None or (seq is not None and running.cell.seq != seq):
+            if seq is not None and (request := self._runner.queue.withdraw(seq)) is not None:
+                request.reply(wire.CellReply(self._runner.rank, seq, "interrupted", 0.0))
+            return False
+        if spare and running.has_left:
+            return "left"
+        if terminate and callable(signal.getsignal(signal.SIGTERM)):
+            signal.pthread_kill(self._runner.main_thread_id, signal.SIGTERM)
+            return True
+        running.interrupted = True
+        self._runner.asking.stop()
+        if self._runner.debugger is not None:
+            self._runner.debugger.let_go()
+        if running.task is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(running.task.cancel)
+        signal.pthread_kill(self._runner.main_thread_id, signal.SIGINT)
+        return True
+
+    def on_sigint(self, signum: int, frame: FrameType | None) -> None:
+        running = self._runner.current
+        if running is None:
+            self._runner.on_idle_sigint(frame)
+            return
+        if running.over:
+            return
+        if self._runner.journal.between_count_and_launch(frame):
+            # Raised here, it would make this rank diverge for good: the hook raises it when both
+            # are done, and should it have just looked, the signal comes again. Nothing here may
+            # wait: the next signal would come inside of it.
+            self._runner.journal.interrupted = True
+            self.signal_again(functools.partial(self._is_to_be_raised, running))
+            return
+        now = time.monotonic()
+        is_rendering = running.has_left and now < running.left_at + RENDER_S
+        is_inside = usercode.is_inside(frame)
+        if is_inside is None:
+            is_inside = running.unheard_since > 0 and now > running.unheard_since + PATIENCE_S
+        if is_inside and not is_rendering:
+            running.interrupted = True
+            running.unheard_since = 0.0
+            if usercode.is_debugged(frame):  # the debugger keeps it to itself
+                running.unheard = True
+                self.signal_again(functools.partial(self._is_to_be_raised, running))
+            raise KeyboardInterrupt
+        if running.task is None or is_rendering:
+            running.unheard = True
+            running.unheard_since = running.unheard_since or now
+            self.signal_again(functools.partial(self._is_to_be_raised, running))
+        elif self._loop is not None:  # it awaits, on a thread that it shares with the loop
+            running.interrupted = True
+            self._loop.call_soon_threadsafe(running.task.cancel)
+
+    def on_unraisable(self, what: Any) -> None:
+        """Python passes over what is raised in a finalizer or in a callback of its collector.
+
+        JAX has such a callback, which runs all the time. An interrupt that came there comes again.
+        """
+        on_main = threading.get_ident() == self._runner.main_thread_id
+        if not (on_main and what.exc_type is KeyboardInterrupt):
+            self._show_unraisable(what)
+        elif (running := self._runner.current) is not None:
+            self.signal_again(lambda: self._runner.current is running and not running.over)
+        else:
+            self._runner.on_idle_unraisable()
+
+    def signal_again(self, if_still: Callable[[], bool]) -> None:
+        """From a signal handler that could not raise: SIGINT comes again, if there is need yet."""
+        self._retries.put(if_still)
+
+    def _signal_again(self) -> None:
+        """A thread's loop: interrupts that could not be raised where they came are sent again."""
+        while True:
+            if_still = self._retries.get()
+            time.sleep(RETRY_S)
+            if if_still():
+                signal.pthread_kill(self._runner.main_thread_id, signal.SIGINT)
+
+    def _is_to_be_raised(self, running: Running) -> bool:
+        journal = self._runner.journal
+        if self._runner.current is not running or not (journal.interrupted or running.unheard):
+            return False
+        journal.interrupted = running.unheard = False
+        if self._runner.debugger is not None:
+            self._runner.debugger.let_go()
+        return True

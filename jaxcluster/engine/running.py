@@ -1,0 +1,61 @@
+"""The cell that a rank's main thread is in, and what belongs to it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from jaxcluster import wire
+from jaxcluster.engine.control import Request
+
+
+class Debugger(Protocol):
+    """What may stop a cell, and must know of its course: a ``lab_debugger.RankDebugger``."""
+
+    def on_new_cell(self, name: str) -> None: ...
+    def let_go(self) -> None: ...
+    def end_of_cell(self) -> None: ...
+    def stop_here(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Home:
+    """A cell to which comms belong: its notebook, its seq, its number, and whether it is shown."""
+
+    ident: bytes
+    seq: int
+    number: int
+    shown: bool
+
+
+@dataclass
+class Running:
+    """The cell that the main thread is in.
+
+    Attributes:
+      has_left: its own code is over: IPython renders its error, or we tidy up.
+      is_mute: the message of its exception does not end.
+      escaped: what a cell that awaits has raised past IPython.
+      unheard: an interrupt came where it could not be raised, and is to come again.
+      result: IPython's, once there is one.
+      faults: errors of ours, a line each.
+    """
+
+    request: Request
+    cell: wire.CellRequest
+    started: float
+    shown: bool
+    interrupted: bool = False
+    unheard: bool = False
+    unheard_since: float = 0.0
+    has_left: bool = False
+    left_at: float = 0.0
+    over: bool = False
+    task: asyncio.Future[Any] | None = None
+    is_mute: bool = False
+    escaped: BaseException | None = None
+    result: Any = None
+    error: wire.ErrorInfo | None = None
+    status: str = ""
+    faults: list[str] = field(default_factory=list)
