@@ -16,7 +16,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxcluster.host.facts import cuda_plugin_installed, host_gpus, host_key, host_tpu_chips
+from jaxcluster.host.facts import (
+    gpu_platform,
+    gpu_plugin_installed,
+    host_gpus,
+    host_key,
+    host_tpu_chips,
+)
 
 SIOCGIFADDR = 0x8915  # Linux: the address of a network card
 
@@ -52,7 +58,8 @@ def host_report(notebook: str = "", environ: Mapping[str, str] = os.environ) -> 
             **{package: _version(package) for package in PACKAGES},
         },
         "gpus": host_gpus(environ),
-        "cuda_plugin": cuda_plugin_installed(),
+        "gpu_platform": gpu_platform(),
+        "gpu_plugin": gpu_plugin_installed(),
         "tpu_chips": host_tpu_chips(),
     }
 

@@ -13,7 +13,15 @@ from jaxcluster.errors import LaunchError, UsageError
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.hosts import ranks_by_host
 from jaxcluster.plan import placement
-from jaxcluster.plan.spec import check_reach, check_spec, check_wishes, platform_in
+from jaxcluster.plan.spec import (
+    GPU_PLATFORMS,
+    INSTALL,
+    check_reach,
+    check_spec,
+    check_wishes,
+    platform_in,
+)
+from jaxcluster.text import join_words, plural
 
 
 def in_order(
@@ -69,18 +77,26 @@ def place(
     if not platform:
         chosen = {
             placement.choose_platform(
-                platform_in(spec.env), f["gpus"], f["tpu_chips"], f["cuda_plugin"]
+                platform_in(spec.env), f["gpus"], f["tpu_chips"], f["gpu_plugin"], f["gpu_platform"]
             )
             for f in facts
         }
         if len(chosen) > 1:
+            told = "; ".join(f"{one.name}: {_devices(one.facts)}" for one in places)
             raise UsageError(
-                f"The hosts have different devices: {', '.join(sorted(chosen))}.",
-                "Choose one platform: --platform cpu",
+                f"The hosts have different devices: {told}.",
+                _how_to_install(facts) + "Or choose one platform: --platform cpu",
             )
         (platform,) = chosen
+    bare = [one.name for one in places if not one.facts["gpu_plugin"]]
+    if platform in GPU_PLATFORMS and bare:
+        raise UsageError(
+            f"The jax of {join_words(bare)} has no {platform.upper()} plugin.",
+            f"There: {INSTALL[platform]}   or compute on the processors: --platform cpu",
+        )
     if counts is None:
-        counts = [_default_ranks(platform, f, len(places)) for f in facts]
+        each = spec.devices_per_process
+        counts = [_default_ranks(platform, f, len(places), each) for f in facts]
     for one, ranks in zip(places, ranks_by_host(counts), strict=True):
         one.ranks = ranks
     ids = spec.local_device_ids
@@ -95,13 +111,31 @@ def place(
     return placed
 
 
-def _default_ranks(platform: str, facts: Mapping[str, Any], num_hosts: int) -> int:
+def _devices(facts: Mapping[str, Any]) -> str:
+    """A host's devices in words, and why its GPUs are none."""
+    if chips := facts["tpu_chips"]:
+        return plural(chips, "TPU chip")
+    if not facts["gpus"]:
+        return "CPU alone"
+    without = "" if facts["gpu_plugin"] else f", and jax without {facts['gpu_platform']} plugin"
+    return plural(len(facts["gpus"]), "GPU") + without
+
+
+def _how_to_install(facts: Sequence[Mapping[str, Any]]) -> str:
+    """What gives a host that has GPUs the plugin that it lacks."""
+    bare = [f["gpu_platform"] for f in facts if f["gpus"] and not f["gpu_plugin"]]
+    return f"Where the plugin is missing: {INSTALL[bare[0]]}   " if bare else ""
+
+
+def _default_ranks(
+    platform: str, facts: Mapping[str, Any], num_hosts: int, each: int | None
+) -> int:
     """One for each GPU, or chip of a single TPU host; one for each host of several, and on CPU."""
     if platform in ("cpu", "tpu") and num_hosts > 1:
         return 1  # libtpu splits no host of several
     if platform == "cpu":
         return placement.default_num_processes([], 0)
-    on_gpu = platform == "cuda"
+    on_gpu = platform in GPU_PLATFORMS
     return placement.default_num_processes(
-        facts["gpus"] if on_gpu else [], 0 if on_gpu else facts["tpu_chips"]
+        facts["gpus"] if on_gpu else [], 0 if on_gpu else facts["tpu_chips"], each
     )

@@ -61,7 +61,8 @@ def dry_run(spec: wire.ClusterSpec) -> str:
     plan = describe(launcher.render(agent, str(folder)))
     platform = spec.platform or "as the hosts' devices decide"
     if spec.devices_per_process is not None:
-        platform += f", {spec.devices_per_process} devices each"
+        each = spec.devices_per_process or "all of a host's"
+        platform += f", {each} devices each"
     lines = [plan, f"then ranks from each agent's fork server; platform: {platform}"]
     if spec.env:
         lines.append("environment of every rank, beside its host's own; it goes there encrypted:")

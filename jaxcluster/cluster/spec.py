@@ -9,11 +9,19 @@ from collections.abc import Mapping, Sequence
 from jaxcluster import profiles, wire
 from jaxcluster.cluster.names import free_name
 from jaxcluster.errors import UsageError
-from jaxcluster.host.facts import cuda_plugin_installed, host_gpus, host_tpu_chips
+from jaxcluster.host.facts import gpu_platform, gpu_plugin_installed, host_gpus, host_tpu_chips
 from jaxcluster.launchers import inside
 from jaxcluster.launchers.options import launcher_of
 from jaxcluster.plan import placement
-from jaxcluster.plan.spec import check_seconds, check_spec, check_wishes, is_count, platform_in
+from jaxcluster.plan.spec import (
+    ALL,
+    GPU_PLATFORMS,
+    check_seconds,
+    check_spec,
+    check_wishes,
+    is_count,
+    platform_in,
+)
 from jaxcluster.profiles import Profile
 from jaxcluster.records import registry
 
@@ -22,7 +30,7 @@ def make_spec(
     num_processes: int | None = None,
     *,
     profile: str | Profile | None = None,
-    devices_per_process: int | None = None,
+    devices_per_process: int | str | None = None,
     platform: str | None = None,
     launcher: str | None = None,
     name: str | None = None,
@@ -43,6 +51,7 @@ def make_spec(
     ``heartbeat_timeout_seconds=100``).
 
     Args:
+      devices_per_process: "all" stands for all of a host, shared out evenly among its ranks.
       launcher: None means this machine; "auto" the allocation that this process runs in, else this
         machine.
       profile: options that stand in a ``jaxcluster.toml`` under this name; those that are given
@@ -67,7 +76,7 @@ def make_spec(
 
 def _make(
     num_processes: int | None = None,
-    devices_per_process: int | None = None,
+    devices_per_process: int | str | None = None,
     platform: str | None = None,
     launcher: str | None = None,
     name: str | None = None,
@@ -81,9 +90,11 @@ def _make(
     heartbeat_timeout_seconds: int = 100,
     **options: str | int | Sequence[str],
 ) -> wire.ClusterSpec:
-    for what, value in (("-n", num_processes), ("--devices-per-process", devices_per_process)):
+    each = None if devices_per_process == "all" else devices_per_process
+    for what, value in (("-n", num_processes), ("--devices-per-process", each)):
         if value is not None and not is_count(value):
             raise UsageError(f"{what} must be at least 1, not {value!r}.", "%jaxcluster start -n 4")
+    each_gets = ALL if isinstance(devices_per_process, str) else devices_per_process
     typed = {
         k: v if isinstance(v, str) else [*v] if isinstance(v, Sequence) else str(v)
         for k, v in options.items()
@@ -98,10 +109,13 @@ def _make(
     if launcher == "local":
         environ = {**os.environ, **(env or {})}
         gpus, chips = host_gpus(environ), host_tpu_chips()
-        wanted = placement.choose_platform(wanted, gpus, chips, cuda_plugin_installed())
+        plugin = gpu_plugin_installed()
+        wanted = placement.choose_platform(wanted, gpus, chips, plugin, gpu_platform())
         if num_processes is None:
             num_processes = placement.default_num_processes(
-                gpus if wanted == "cuda" else [], chips if wanted == "tpu" else 0
+                gpus if wanted in GPU_PLATFORMS else [],
+                chips if wanted == "tpu" else 0,
+                each_gets,
             )
     elif launcher == "tpu":  # a slice whose chips can't be seen is no reason for CPU
         wanted = wanted or "tpu"
@@ -121,7 +135,7 @@ def _make(
         any_name=name is None,
         any_launcher=any_launcher,
         num_processes=num_processes or 0,
-        devices_per_process=devices_per_process,
+        devices_per_process=each_gets,
         platform=wanted or "",
         launcher=launcher,
         options=typed,

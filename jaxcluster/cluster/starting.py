@@ -32,11 +32,11 @@ from jaxcluster.errors import (
     PlanError,
 )
 from jaxcluster.host.exits import OomKills, describe_event
-from jaxcluster.host.facts import host_gpus, host_key
+from jaxcluster.host.facts import gpu_plugin_installed, host_gpus, host_key
 from jaxcluster.host.processes import pid_space, process_token
 from jaxcluster.model import obituary
 from jaxcluster.plan import placement
-from jaxcluster.plan.spec import UNIX
+from jaxcluster.plan.spec import GPU_PLATFORMS, INSTALL, UNIX
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import claims, kept, registry
 from jaxcluster.wire.link import Event, Link, Sink, unwrap
@@ -70,8 +70,9 @@ class Starting:
         deadline: float,
         allocation: Allocation | HostAllocation,
         step: Callable[[int, str], None] = lambda rank, what: None,
+        is_first: bool = True,
     ) -> None:
-        self.spec = spec
+        self.spec, self.is_first = spec, is_first
         self.step = step
         self.allocation = allocation
         self.say = say
@@ -102,7 +103,13 @@ class Starting:
         facts = self._facts()
         plan = self._plan(facts)
         self.say(f"initializing JAX on {spec.num_processes} processes ...")
-        replies = self._initialize(plan)
+        for note in plan.notes if self.is_first else ():
+            print(f"Note: {note}.", file=sys.stderr)
+        try:
+            replies = self._initialize(plan)
+        except InitializeFailed as error:
+            error.message = "\n".join([error.message, *(f"Note: {note}." for note in plan.notes)])
+            raise
         self.say("connecting engines ...")
         self._ask("serve", {}, EnginesMissing, "did not become an ipyparallel engine")
         record = registry.ClusterRecord(
@@ -415,8 +422,14 @@ def check_devices(spec: wire.ClusterSpec) -> None:
     Raises:
       PlanError: it asks for GPUs or TPU chips that are not here.
     """
-    if spec.launcher == "local" and spec.platform != "cpu":
-        plan_here(spec)
+    if spec.launcher != "local" or spec.platform == "cpu":
+        return
+    plan_here(spec)
+    if spec.platform in GPU_PLATFORMS and not gpu_plugin_installed(spec.platform):
+        raise PlanError(
+            f"The jax of this machine has no {spec.platform.upper()} plugin.",
+            f"{INSTALL[spec.platform]}   or compute on the processors: --platform cpu",
+        )
 
 
 def is_starting() -> bool:
@@ -448,7 +461,7 @@ def start_world(
         elif not allocation.is_held:  # its folder is gone
             spec, claimed = claim(spec)
             allocation.take(claimed)
-        starting = Starting(spec, say, began + spec.timeout_s, allocation, course.step)
+        starting = Starting(spec, say, began + spec.timeout_s, allocation, course.step, not is_kept)
         course.spec, course.end = spec, starting.cancel
         try:
             watch(starting)

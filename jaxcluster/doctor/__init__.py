@@ -21,7 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxcluster.host.facts import cuda_plugin_installed, host_gpus, host_tpu_chips
+from jaxcluster.host.facts import gpu_platform, gpu_plugin_installed, host_gpus, host_tpu_chips
+from jaxcluster.plan.spec import INSTALL
 
 MIN_SHM_NBYTES = 64 * 2**20
 
@@ -62,7 +63,9 @@ def run_checks(runtime_dir: Path, environ: Mapping[str, str] | None = None) -> l
         check_loopback(_bind_loopback),
         check_hostname(socket.gethostname(), _resolve),
         check_proxies(environ),
-        check_devices(host_gpus(environ), host_tpu_chips(), _cpus(), cuda_plugin_installed()),
+        check_devices(
+            host_gpus(environ), host_tpu_chips(), _cpus(), gpu_plugin_installed(), gpu_platform()
+        ),
         check_runtime_dir(runtime_dir),
         check_shared_memory(_free_nbytes(Path("/dev/shm"))),
         check_fork(sys.platform == "linux" and hasattr(os, "fork")),
@@ -273,18 +276,22 @@ def _resolve(hostname: str) -> list[str]:
 # --------------------------------------------------------------------------- machine
 
 
-def check_devices(gpus: Sequence[str], tpu_chips: int, cpus: int, cuda_plugin: bool) -> Check:
-    """What JAX will find here; GPUs without JAX's CUDA plugin are a warning."""
+def check_devices(
+    gpus: Sequence[str], tpu_chips: int, cpus: int, gpu_plugin: bool, kind: str = "cuda"
+) -> Check:
+    """What JAX will find here; GPUs without JAX's plugin for them are a warning."""
     found = [f"{tpu_chips} TPU chips"] if tpu_chips else []
     found += [f"{len(gpus)} GPUs ({','.join(gpus)})"] if gpus else []
     found += [f"{cpus} CPU cores"]
     detail = ", ".join(found)
-    if gpus and not cuda_plugin:
+    if gpus and not gpu_plugin:
         return Check(
             "devices",
             None,
-            f"{detail}; jax has no CUDA plugin, so the GPUs stay unused",
-            'pip install "jax[cuda12]"   (or cuda13, with a driver that supports it)',
+            f"{detail}; jax has no {kind.upper()} plugin, so the GPUs stay unused",
+            f"{INSTALL[kind]}   (or cuda13, with a driver that supports it)"
+            if kind == "cuda"
+            else INSTALL[kind],
         )
     return Check("devices", True, detail)
 

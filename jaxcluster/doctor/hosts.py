@@ -98,7 +98,7 @@ def judge(facts: Sequence[Facts | None]) -> list[Row]:
             row(name, lambda said, n=name: said["versions"].get(n) or "none", len(values) < 2, fix)  # type: ignore[misc]
         )
     rows.append(row("address", lambda said: str(said["address"])))
-    idle = any(said["gpus"] and not said["cuda_plugin"] for said in known)
+    idle = any(said["gpus"] and not said["gpu_plugin"] for said in known)
     fix = 'there: pip install "jax[cuda12]"   (or cuda13), or the GPUs stay unused'
     rows.append(row("devices", _devices, None if idle else True, fix))
     small = any((said["free_nbytes"] or LITTLE_NBYTES) < LITTLE_NBYTES for said in known)

@@ -16,10 +16,13 @@ import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from jaxcluster.host.gpus import gpus_in_use
 from jaxcluster.host.tpus import tpu_worker
 from jaxcluster.wire import EngineFacts
 
 CUDA_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
+ROCM_PLUGINS = ("jax_rocm60_plugin", "jax_rocm7_plugin")
+KFD = Path("/sys/class/kfd/kfd/topology/nodes")  # what AMD's driver says of processors and GPUs
 GOOGLE_PCI_VENDOR = "0x1ae0"
 
 _VISIBLE_GPU = re.compile(r"\d+|(GPU|MIG)-\S+")
@@ -30,24 +33,77 @@ def host_gpus(
     *,
     proc: Path = Path("/proc/driver/nvidia/gpus"),
     dev: Path = Path("/dev"),
+    kfd: Path = KFD,
 ) -> list[str]:
-    """The NVIDIA GPUs that a process with this environment may use, as CUDA names them.
+    """The GPUs that a process with this environment may use, as CUDA, or AMD's HIP, names them.
 
     The entries of CUDA_VISIBLE_DEVICES where it is set, up to the first one that names no device,
     as CUDA itself reads it: so ``""``, ``"-1"`` and Slurm's ``"NoDevFiles"`` are not GPUs. Else the
     indices 0 .. k-1 of the driver's k cards; CUDA numbers those that it can open, whatever number
-    their ``/dev/nvidia<number>`` carries.
+    their ``/dev/nvidia<number>`` carries. On a host of AMD's: HIP_VISIBLE_DEVICES, which counts in
+    what ROCR_VISIBLE_DEVICES (Slurm's) leaves, and which HIP also reads as CUDA_VISIBLE_DEVICES.
     """
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        gpus: list[str] = []
-        for entry in map(str.strip, visible.split(",")):
-            if not _VISIBLE_GPU.fullmatch(entry):
-                break
-            gpus.append(entry)
-        return gpus
     cards = len(_names(proc)) or len(_names(dev, r"nvidia\d+"))
-    return [str(index) for index in range(cards)]
+    amd = 0 if cards else _amd_cards(kfd)
+    names = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES") if amd else ("CUDA_VISIBLE_DEVICES",)
+    for name in names:
+        if (visible := environ.get(name)) is not None:
+            return _listed(visible)
+    if amd and (left := environ.get("ROCR_VISIBLE_DEVICES")) is not None:
+        amd = len(_listed(left))
+    return [str(index) for index in range(cards or amd)]
+
+
+def _listed(visible: str) -> list[str]:
+    """The entries of such a variable up to the first one that names no device."""
+    gpus: list[str] = []
+    for entry in map(str.strip, visible.split(",")):
+        if not _VISIBLE_GPU.fullmatch(entry):
+            break
+        gpus.append(entry)
+    return gpus
+
+
+def gpu_platform(
+    *,
+    proc: Path = Path("/proc/driver/nvidia/gpus"),
+    dev: Path = Path("/dev"),
+    kfd: Path = KFD,
+) -> str:
+    """JAX's platform for this host's GPUs: "rocm" where they are AMD's alone, else "cuda"."""
+    nvidia = _names(proc) or _names(dev, r"nvidia\d+")
+    return "rocm" if not nvidia and _amd_cards(kfd) else "cuda"
+
+
+def _amd_cards(kfd: Path) -> int:
+    """AMD's GPUs: the nodes with vector units (``jax/_src/hardware_utils.py`` counts them so)."""
+    cards = 0
+    for name in _names(kfd):
+        try:
+            found = re.search(r"^simd_count (\d+)", (kfd / name / "properties").read_text(), re.M)
+        except (OSError, UnicodeDecodeError):
+            continue
+        cards += found is not None and int(found[1]) > 0
+    return cards
+
+
+def gpu_kind(*, driver: Path = Path("/proc/driver/nvidia")) -> str:
+    """This host's NVIDIA cards and their driver in words; "" where there are none."""
+    models: list[str] = []
+    for name in _names(driver / "gpus"):
+        try:
+            text = (driver / "gpus" / name / "information").read_text()
+        except (OSError, UnicodeDecodeError):
+            continue
+        models += re.findall(r"^Model:\s*(.+?)\s*$", text, re.M)
+    try:
+        version = re.search(
+            r"Kernel Module(?: for \S+)?\s+([\d.]+)", (driver / "version").read_text()
+        )
+    except (OSError, UnicodeDecodeError):
+        version = None
+    found = sorted(set(models))
+    return ", ".join([*found, *([f"driver {version[1]}"] if version is not None else [])])
 
 
 def host_tpu_chips(*, dev: Path = Path("/dev"), pci: Path = Path("/sys/bus/pci/devices")) -> int:
@@ -62,11 +118,17 @@ def host_tpu_chips(*, dev: Path = Path("/dev"), pci: Path = Path("/sys/bus/pci/d
     return len(groups) if groups and _has_google_pci_device(pci) else 0
 
 
-def cuda_plugin_installed(
+def gpu_plugin_installed(
+    platform: str | None = None,
     find_spec: Callable[[str], object | None] = importlib.util.find_spec,
 ) -> bool:
-    """Whether JAX's CUDA plugin is installed. Looks for top-level names, so nothing is imported."""
-    return any(find_spec(name) is not None for name in CUDA_PLUGINS)
+    """Whether JAX's plugin for these GPUs is installed; nothing is imported.
+
+    Args:
+      platform: "cuda" or "rocm"; this host's by default.
+    """
+    names = ROCM_PLUGINS if (platform or gpu_platform()) == "rocm" else CUDA_PLUGINS
+    return any(find_spec(name) is not None for name in names)
 
 
 def host_key(
@@ -106,11 +168,24 @@ def engine_facts(
         address=address,
         python=platform.python_version(),
         jax=importlib.metadata.version("jax"),
-        gpus=host_gpus(environ),
+        gpus=(gpus := host_gpus(environ)),
+        gpu_kind=gpu_kind() if gpus else "",
+        gpus_in_use=gpus_in_use(gpus),
+        nccl=nccl_version() if gpus else "",
         tpu_chips=chips,
         tpu_worker_id=worker.number if worker is not None else None,
         tpu_hosts=list(worker.hosts) if worker is not None else [],
     )
+
+
+def nccl_version() -> str:
+    """The version of the NCCL wheel that JAX's CUDA plugin uses; "" where there is none."""
+    for name in ("nvidia-nccl-cu13", "nvidia-nccl-cu12"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ""
 
 
 def _names(folder: Path, pattern: str = r".+") -> list[str]:

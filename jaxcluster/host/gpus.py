@@ -8,8 +8,10 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from jaxcluster.text import format_nbytes
 from jaxcluster.wire import GpuUse
 
 _lock = threading.Lock()
@@ -29,6 +31,45 @@ def gpu_uses(visible: Sequence[str]) -> list[GpuUse]:
     return [use for one in visible if (use := _use(nvml, one)) is not None]
 
 
+def gpus_in_use(visible: Sequence[str]) -> list[str]:
+    """A sentence on each of these GPUs that other processes already use.
+
+    To be asked before this process, or a rank beside it, has touched a GPU.
+    """
+    if not visible or (nvml := _library()) is None:
+        return []
+    said = []
+    for name in visible:
+        if (use := _use(nvml, name)) is None:
+            continue
+        pids = _pids(nvml, name)
+        if pids or use.used_nbytes > use.total_nbytes / 4:
+            whose = ", ".join(f"process {pid}{_command(pid)}" for pid in pids[:4])
+            said.append(
+                f"GPU {name} has {format_nbytes(use.used_nbytes)} of its "
+                f"{format_nbytes(use.total_nbytes)} in use by {whose or 'a process unseen here'}"
+            )
+    return said
+
+
+def _pids(nvml: Any, name: str) -> list[int]:
+    """The processes that compute on a card; as the host counts them, in a container too."""
+    try:
+        running = nvml.nvmlDeviceGetComputeRunningProcesses(_card(nvml, name))
+    except Exception:  # NVMLError: this driver does not tell
+        return []
+    return sorted({int(one.pid) for one in running})
+
+
+def _command(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    text = " ".join(b" ".join(words).decode(errors="replace").split())[:60]
+    return f" ({text})" if text else ""
+
+
 def _library() -> Any:
     with _lock:
         if not _nvml:
@@ -41,12 +82,15 @@ def _library() -> Any:
         return _nvml[0]
 
 
+def _card(nvml: Any, name: str) -> Any:
+    if name.isdecimal():
+        return nvml.nvmlDeviceGetHandleByIndex(int(name))
+    return nvml.nvmlDeviceGetHandleByUUID(name)
+
+
 def _use(nvml: Any, name: str) -> GpuUse | None:
     try:
-        if name.isdecimal():
-            card = nvml.nvmlDeviceGetHandleByIndex(int(name))
-        else:
-            card = nvml.nvmlDeviceGetHandleByUUID(name)
+        card = _card(nvml, name)
         memory = nvml.nvmlDeviceGetMemoryInfo(card)
     except Exception:  # NVMLError: it has fallen off the bus, or is not ours to see
         return None

@@ -63,6 +63,8 @@ def _typed(spec: wire.ClusterSpec) -> dict[str, Any]:
             continue
         if value == default and field.name not in ALWAYS:
             continue
+        if field.name == "devices_per_process":
+            value = value or "all"
         found[FLAGS.get(field.name, _dashed(field.name))] = value
     for dest, value in spec.options.items():
         found[_dashed(dest)] = value

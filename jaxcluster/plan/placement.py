@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxcluster.errors import PlanError
-from jaxcluster.plan.spec import UNIX, check_platform, check_spec, is_loopback
+from jaxcluster.plan.spec import ALL, GPU_PLATFORMS, UNIX, check_platform, check_spec, is_loopback
 from jaxcluster.ranks import name_ranks
 from jaxcluster.text import format_table, plural
 from jaxcluster.wire import ClusterSpec, EngineFacts, InitializeRequest
@@ -40,6 +40,10 @@ TPU_TOPOLOGY: Mapping[tuple[int, int], tuple[str, str]] = {
 # test_multiprocess.py. Fixed ports are enough, since one host's chips serve one cluster at a time.
 TPU_FIRST_PORT = 10000
 
+# What gives a process its GPUs. HIP counts in what ROCR_VISIBLE_DEVICES, the scheduler's, leaves.
+VISIBLE: Mapping[str, str] = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES"}
+SHARE_GPU = "NCCL_MULTI_RANK_GPU_ENABLE"
+
 
 @dataclass(frozen=True)
 class RankPlan:
@@ -64,25 +68,35 @@ class _Share:
     env: dict[str, str] = field(default_factory=dict)
 
 
-def default_num_processes(gpus: Sequence[str], tpu_chips: int) -> int:
+def default_num_processes(
+    gpus: Sequence[str], tpu_chips: int, devices_per_process: int | None = None
+) -> int:
     """How many processes to start where the user gave no ``-n``: one per GPU or TPU chip, else 2.
+
+    With ``devices_per_process`` as many as get so many, and one where it is ``ALL``.
 
     Pass the devices of the platform that was chosen (``[]`` and 0 for ``cpu``). A TPU host that
     can't be split into one process per chip (see ``TPU_TOPOLOGY``) gets one process.
     """
+    if devices_per_process == ALL:
+        return 1
     if gpus:
-        return len(gpus)
+        return max(1, len(gpus) // (devices_per_process or 1))
     if tpu_chips:
         return tpu_chips if (tpu_chips, tpu_chips) in TPU_TOPOLOGY else 1
     return 2
 
 
 def choose_platform(
-    requested: str | None, gpus: Sequence[str], tpu_chips: int, cuda_plugin: bool
+    requested: str | None,
+    gpus: Sequence[str],
+    tpu_chips: int,
+    gpu_plugin: bool,
+    gpu_platform: str = "cuda",
 ) -> str:
-    """``"cpu"``, ``"cuda"`` or ``"tpu"``: what was asked for, else the best that is usable here.
+    """One of ``PLATFORMS``: what was asked for, else the best that is usable here.
 
-    GPUs count only where JAX's CUDA plugin is installed: without it JAX can't use them.
+    GPUs count only where JAX's plugin for them is installed: without it JAX can't use them.
 
     Raises:
       UsageError: there is no platform of the requested name.
@@ -92,8 +106,8 @@ def choose_platform(
         return requested
     if tpu_chips:
         return "tpu"
-    if gpus and cuda_plugin:
-        return "cuda"
+    if gpus and gpu_plugin:
+        return gpu_platform
     return "cpu"
 
 
@@ -124,8 +138,9 @@ def plan_ranks(
     check_spec(spec)
     ranked = _by_rank(spec, facts)
     notes: list[str] = []
-    if spec.platform == "cuda":
-        shares, notes = _cuda_shares(spec, ranked)
+    if spec.platform in GPU_PLATFORMS:
+        shares, notes = _gpu_shares(spec, ranked)
+        notes += _gpu_notes(ranked)
     elif spec.platform == "tpu":
         shares = _tpu_shares(spec, ranked)
     else:
@@ -246,12 +261,19 @@ def _cpu_shares(spec: ClusterSpec) -> list[_Share]:
     return [_Share(devices, dict(env)) for _ in range(spec.num_processes)]
 
 
-def _cuda_shares(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> tuple[list[_Share], list[str]]:
+_Pools = dict[tuple[str, tuple[str, ...]], list[int]]
+
+
+def _gpu_shares(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> tuple[list[_Share], list[str]]:
     """Each rank's slice of the GPUs that it may see, and a note on each GPU that nobody uses."""
     if spec.local_device_ids is not None:
         chosen = zip(facts, spec.local_device_ids, strict=True)
         return [_chosen_gpus(spec, fact, ids) for fact, ids in chosen], []
     pools = _gpu_pools(facts)
+    if _may_share(spec) and spec.devices_per_process in (None, 1):
+        return _shared_gpus(spec, facts, pools)
+    if spec.devices_per_process == ALL:
+        _check_divides(facts, pools)
     per_rank = spec.devices_per_process or _even_share(pools)
     if any(per_rank * len(ranks) > len(gpus) for (_, gpus), ranks in pools.items()):
         raise _too_few_gpus(spec, facts, pools, per_rank)
@@ -260,13 +282,82 @@ def _cuda_shares(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> tuple[list[
     for (_, gpus), ranks in pools.items():
         for local_index, rank in enumerate(ranks):
             own = ",".join(gpus[local_index * per_rank : (local_index + 1) * per_rank])
-            shares[rank] = _Share(f"GPU {own}", {**spec.env, "CUDA_VISIBLE_DEVICES": own})
+            shares[rank] = _Share(f"GPU {own}", {**spec.env, VISIBLE[spec.platform]: own})
         if unused := gpus[len(ranks) * per_rank :]:
             notes.append(f"no rank uses GPU {','.join(unused)} of {facts[ranks[0]].hostname}")
     return [shares[rank] for rank in range(len(facts))], notes
 
 
-_Pools = dict[tuple[str, tuple[str, ...]], list[int]]
+def _may_share(spec: ClusterSpec) -> bool:
+    """Whether several ranks may be on one card: NCCL 2.30 and later, where it is told so."""
+    return spec.platform == "cuda" and spec.env.get(SHARE_GPU) == "1"
+
+
+def _shared_gpus(
+    spec: ClusterSpec, facts: Sequence[EngineFacts], pools: _Pools
+) -> tuple[list[_Share], list[str]]:
+    """Each rank on one GPU, contiguous, and where they are more than the GPUs a part of its memory.
+
+    Raises:
+      PlanError: there is no GPU, or NCCL is known to be too old.
+    """
+    shares: dict[int, _Share] = {}
+    for (_, gpus), ranks in pools.items():
+        if not gpus:
+            raise _too_few_gpus(spec, facts, pools, 1)
+        most = -(-len(ranks) // len(gpus))  # ranks on a card
+        if most > 1 and (old := _old_nccl(facts[ranks[0]].nccl)):
+            raise PlanError(
+                f"{facts[ranks[0]].hostname} has NCCL {old}, and several ranks on a GPU need 2.30.",
+                f"There: pip install -U nvidia-nccl-cu12   or: %jaxcluster start -n {len(gpus)}",
+            )
+        for index, rank in enumerate(ranks):
+            own = gpus[index // most]
+            env = {**spec.env, VISIBLE[spec.platform]: own}
+            if most > 1:
+                # JAX takes 75 % for one process; the rest is CUDA's own, for each of them.
+                env.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.75 / most:.3f}")
+            shares[rank] = _Share(f"GPU {own}" + (f" (1/{most})" if most > 1 else ""), env)
+    return [shares[rank] for rank in range(len(facts))], []
+
+
+def _old_nccl(version: str) -> str:
+    """The version if it is known, and below 2.30; else ""."""
+    numbers = [int(part) for part in version.split(".")[:2] if part.isdecimal()]
+    return version if len(numbers) == 2 and tuple(numbers) < (2, 30) else ""
+
+
+def _check_divides(facts: Sequence[EngineFacts], pools: _Pools) -> None:
+    """Refuse ``--devices-per-process all`` where a host's GPUs can't be shared out evenly."""
+    shares = {}
+    for (_, gpus), ranks in pools.items():
+        host = facts[ranks[0]].hostname
+        if gpus and len(gpus) % len(ranks):
+            raise PlanError(
+                f"The {plural(len(gpus), 'GPU')} of {host} can't be shared out evenly among "
+                f"{plural(len(ranks), 'rank')}.",
+                "One rank for each host takes all: leave out -n and the hosts' numbers.",
+            )
+        shares[len(gpus) // len(ranks)] = host
+    if len(shares) > 1:
+        told = ", ".join(f"{host}: {plural(n, 'GPU')} a rank" for n, host in shares.items())
+        raise PlanError(
+            f"The hosts have different numbers of GPUs ({told}); JAX wants as many for each rank.",
+            f"As many for all: --devices-per-process {min(shares) or 1}",
+        )
+
+
+def _gpu_notes(facts: Sequence[EngineFacts]) -> list[str]:
+    """What is odd about the hosts' GPUs, and no reason not to begin."""
+    notes = list(dict.fromkeys(f"{f.hostname}: {said}" for f in facts for said in f.gpus_in_use))
+    kinds = {f.hostname: f.gpu_kind for f in facts if f.gpu_kind}
+    if len(set(kinds.values())) > 1:
+        told = "; ".join(f"{host}: {kind}" for host, kind in kinds.items())
+        notes.append(
+            f"the hosts have different GPUs or drivers ({told}): collectives wait for the slowest, "
+            "and each process tunes its own kernels"
+        )
+    return notes
 
 
 def _gpu_pools(facts: Sequence[EngineFacts]) -> _Pools:
@@ -323,8 +414,8 @@ def _too_few_gpus(
     if total == 0:
         return PlanError(
             f"{wanted} asked for GPUs, but no GPU is visible there.",
-            f"Try: {on_cpu}   or, if there is one: %jaxcluster start -n 1 --platform cuda "
-            "--env CUDA_VISIBLE_DEVICES=0",
+            f"Try: {on_cpu}   or, if there is one: %jaxcluster start -n 1 --platform "
+            f"{spec.platform} --env {VISIBLE[spec.platform]}=0",
         )
     have = ", ".join(
         f"{facts[ranks[0]].hostname} has {plural(len(gpus), 'GPU')} "
@@ -335,11 +426,17 @@ def _too_few_gpus(
     each = f" with {per_rank} GPUs each" if per_rank > 1 else ""
     shape = f" --devices-per-process {per_rank}" if per_rank > 1 else ""
     fits = sum(min(len(ranks), len(gpus) // per_rank) for (_, gpus), ranks in pools.items())
-    # A single GPU can't serve two ranks: NCCL ends with "Duplicate GPU detected".
+    # NCCL before 2.30 ends with "Duplicate GPU detected" where a GPU serves two ranks.
     other = f"%jaxcluster start -n {fits}{shape}" if fits else "%jaxcluster start -n 1"
     return PlanError(
         f"{wanted}{each} need {plural(n * per_rank, 'GPU')}, one GPU can't be shared: {have}.",
-        f"Try: {other}   or   {on_cpu}",
+        f"Try: {other}   or   {on_cpu}"
+        + (
+            f"\nNCCL from 2.30 on lets ranks share a GPU, each with a part of its memory: --env "
+            f"{SHARE_GPU}=1"
+            if spec.platform == "cuda" and per_rank == 1
+            else ""
+        ),
     )
 
 
@@ -357,7 +454,7 @@ def _tpu_shares(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> list[_Share]
                 f"Try: %jaxcluster start -n {spec.num_processes} --platform cpu",
             )
         split = processes == 1 or (len(by_host) == 1 and (chips, processes) in TPU_TOPOLOGY)
-        if not split or spec.devices_per_process not in (None, per_rank):
+        if not split or spec.devices_per_process not in (None, ALL, per_rank):
             raise _unsupported_tpu_split(spec, by_host)
     if processes == 1:
         _check_slice(spec, facts)

@@ -10,7 +10,14 @@ from jaxcluster.errors import UsageError
 from jaxcluster.text import plural
 from jaxcluster.wire import ClusterSpec
 
-PLATFORMS = ("cpu", "cuda", "tpu")
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+GPU_PLATFORMS = ("cuda", "rocm")
+ALL = 0  # --devices-per-process all
+# How JAX's plugin for these GPUs is installed.
+INSTALL: Mapping[str, str] = {
+    "cuda": 'pip install "jax[cuda12]"',
+    "rocm": "pip install jax-rocm7-plugin jax-rocm7-pjrt",
+}
 
 
 # gRPC, and so jax.distributed.initialize, takes a Unix socket for an address too (jax 0.10.2
@@ -37,7 +44,7 @@ def check_platform(platform: str) -> None:
     """
     if platform not in PLATFORMS:
         raise UsageError(
-            f"There is no platform {platform!r}: it is cpu, cuda or tpu.",
+            f"There is no platform {platform!r}: it is cpu, cuda, rocm or tpu.",
             "Try: %jaxcluster start --platform cpu",
         )
 
@@ -55,7 +62,13 @@ def check_spec(spec: ClusterSpec) -> None:
             f"num_processes is {n}: a cluster has at least one process.",
             "Try: %jaxcluster start -n 2",
         )
-    if spec.devices_per_process is not None and spec.devices_per_process < 1:
+    if spec.devices_per_process == ALL and spec.platform == "cpu":
+        raise UsageError(
+            "--devices-per-process all is for GPUs and TPU chips; on CPU a process has as many "
+            "devices as you say.",
+            f"Try: %jaxcluster start -n {n} --devices-per-process 4",
+        )
+    if spec.devices_per_process is not None and spec.devices_per_process < ALL:
         raise UsageError(
             f"devices_per_process is {spec.devices_per_process}: every process needs a device.",
             f"Try: %jaxcluster start -n {n} --devices-per-process 1",

@@ -38,10 +38,15 @@ def _device_ids(text: str) -> list[int] | list[list[int]]:
     return lists if "/" in text else lists[0]
 
 
+def devices(word: str) -> int | str:
+    """How many devices each process gets: a number, or ``all``."""
+    return word if word == "all" else int(word)
+
+
 COMMON = (
     Option("--num-processes", (), "N", "default: one for each GPU or TPU chip, else 2 on CPU", int),
-    Option("--devices-per-process", (), "D", "default: 1 on CPU", int),
-    Option("--platform", (), "PLATFORM", "cpu, cuda or tpu"),
+    Option("--devices-per-process", (), "D", "or all of a host; 1 on CPU by default", devices),
+    Option("--platform", (), "PLATFORM", "cpu, cuda, rocm or tpu"),
     Option("--launcher", (), "LAUNCHER", f"where: {', '.join(options.NAMES)}; local by default"),
     Option("--name", (), "NAME", "default: main"),
     Option(
@@ -129,7 +134,9 @@ def read_value(option: Option, value: object) -> Any:
         if not is_number or not 0 < value < math.inf:  # type: ignore[operator]
             raise ValueError("a number of seconds above 0")
         return float(value)  # type: ignore[arg-type]
-    if option.read in options.WHOLE:
+    if option.read is devices and value == "all":
+        return value
+    if option.read in (*options.WHOLE, devices):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError("a whole number from 1 up")
         return value if option in COMMON else str(value)

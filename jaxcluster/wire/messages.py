@@ -45,7 +45,8 @@ class EngineFacts:
     ``host_key`` is equal for the engines of one host (boot id and network namespace).
     ``gpus`` and ``tpu_chips`` are what this process may see: the entries of CUDA_VISIBLE_DEVICES
     where that is set, else every card's index. ``tpu_hosts`` are all hosts of the TPU slice that
-    this one is worker ``tpu_worker_id`` of, where that is known.
+    this one is worker ``tpu_worker_id`` of, where that is known. ``gpu_kind`` are the cards and
+    their driver, ``gpus_in_use`` a sentence on each that others use, ``nccl`` its wheel's version.
     """
 
     rank: int
@@ -59,6 +60,9 @@ class EngineFacts:
     tpu_chips: int = 0
     tpu_worker_id: int | None = None
     tpu_hosts: list[str] = field(default_factory=list)
+    gpu_kind: str = ""
+    gpus_in_use: list[str] = field(default_factory=list)
+    nccl: str = ""
 
 
 @dataclass(frozen=True)

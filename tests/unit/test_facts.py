@@ -8,14 +8,17 @@ import platform
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from jaxcluster import wire
 from jaxcluster.host.facts import (
-    cuda_plugin_installed,
     engine_facts,
+    gpu_kind,
+    gpu_platform,
+    gpu_plugin_installed,
     host_gpus,
     host_key,
     host_tpu_chips,
@@ -74,8 +77,62 @@ def test_a_host_without_gpus_has_none(tmp_path: Path) -> None:
 
 
 def test_cuda_plugin_is_found_by_name_alone() -> None:
-    assert cuda_plugin_installed(lambda name: object() if name == "jax_cuda13_plugin" else None)
-    assert not cuda_plugin_installed(lambda name: None)
+    def only(wanted: str) -> Callable[[str], object | None]:
+        return lambda name: object() if name == wanted else None
+
+    assert gpu_plugin_installed("cuda", only("jax_cuda13_plugin"))
+    assert not gpu_plugin_installed("cuda", only("jax_rocm7_plugin"))
+    assert gpu_plugin_installed("rocm", only("jax_rocm7_plugin"))
+    assert not gpu_plugin_installed("cuda", lambda name: None)
+
+
+def amd_nodes(folder: Path, gpus: int) -> Path:
+    """What AMD's driver says of a host with one processor and some GPUs."""
+    for number in range(gpus + 1):
+        (folder / str(number)).mkdir(parents=True)
+        simds = 0 if number == 0 else 304
+        text = f"cpu_cores_count 64\nsimd_count {simds}\nmem_banks_count 1\n"
+        (folder / str(number) / "properties").write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("environ", "gpus"),
+    [
+        ({}, ["0", "1", "2", "3"]),
+        ({"HIP_VISIBLE_DEVICES": "2,0"}, ["2", "0"]),
+        ({"ROCR_VISIBLE_DEVICES": "4,5"}, ["0", "1"]),  # HIP counts in what is left
+        ({"ROCR_VISIBLE_DEVICES": "4,5", "HIP_VISIBLE_DEVICES": "1"}, ["1"]),
+        ({"CUDA_VISIBLE_DEVICES": "3"}, ["3"]),  # HIP reads it, too
+        ({"HIP_VISIBLE_DEVICES": ""}, []),
+    ],
+)
+def test_amd_s_gpus_are_those_of_hip(
+    environ: dict[str, str], gpus: list[str], tmp_path: Path
+) -> None:
+    places = {"proc": tmp_path / "no", "dev": tmp_path / "no"}
+    kfd = amd_nodes(tmp_path / "kfd", 4)
+    assert host_gpus(environ, **places, kfd=kfd) == gpus
+    assert gpu_platform(**places, kfd=kfd) == "rocm"
+    nvidia = make_files(tmp_path / "dev", "nvidia0")
+    assert host_gpus({"HIP_VISIBLE_DEVICES": "2"}, proc=tmp_path / "no", dev=nvidia, kfd=kfd) == [
+        "0"
+    ]
+    assert gpu_platform(proc=tmp_path / "no", dev=nvidia, kfd=kfd) == "cuda"
+
+
+def test_cards_and_driver_are_named(tmp_path: Path) -> None:
+    assert gpu_kind(driver=tmp_path) == ""
+    for bus in ("0000:1b:00.0", "0000:43:00.0"):
+        (tmp_path / "gpus" / bus).mkdir(parents=True)
+        text = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 144\n"
+        (tmp_path / "gpus" / bus / "information").write_text(text)
+    version = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 2024\n"
+    (tmp_path / "version").write_text(version)
+    assert gpu_kind(driver=tmp_path) == "NVIDIA H200, driver 550.54.15"
+    open_one = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release\n"
+    (tmp_path / "version").write_text(open_one)
+    assert gpu_kind(driver=tmp_path) == "NVIDIA H200, driver 570.124.06"
 
 
 # --------------------------------------------------------------------------- TPU
@@ -140,7 +197,7 @@ def test_engine_facts_travel_unchanged() -> None:
 def test_engine_facts_do_not_import_jax() -> None:
     code = (
         "import sys; from jaxcluster.host import facts; "
-        "facts.engine_facts(0); facts.cuda_plugin_installed(); "
+        "facts.engine_facts(0); facts.gpu_plugin_installed(); "
         "sys.exit('jax' in sys.modules or 'jaxlib' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

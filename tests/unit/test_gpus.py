@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from collections.abc import Iterator
@@ -54,6 +55,28 @@ def test_each_visible_card_is_read_and_one_that_is_lost_is_left_out(
         GpuUse("1", 37.0, 3, 8),
         GpuUse("MIG-a", None, 3, 8),
     ]
+
+
+def test_what_others_compute_on_a_card_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = {"card 0": 60 << 30, "card 1": 0}
+
+    def running(card: str) -> list[Any]:
+        return [types.SimpleNamespace(pid=os.getpid())] if card == "card 0" else []
+
+    monkeypatch.setitem(
+        sys.modules,
+        "pynvml",
+        fake(
+            nvmlDeviceGetMemoryInfo=lambda c: types.SimpleNamespace(used=used[c], total=80 << 30),
+            nvmlDeviceGetComputeRunningProcesses=running,
+        ),
+    )
+    (said,) = gpus.gpus_in_use(["0", "1"])
+    whose = f"process {os.getpid()} ("
+    assert said.startswith(f"GPU 0 has 60.0 GiB of its 80.0 GiB in use by {whose}")
+    used["card 1"] = 40 << 30  # by a container whose processes NVML does not tell
+    assert gpus.gpus_in_use(["1"])[0].endswith("in use by a process unseen here")
+    assert gpus.gpus_in_use([]) == []
 
 
 def test_without_the_library_or_a_driver_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

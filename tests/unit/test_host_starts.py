@@ -105,9 +105,52 @@ def test_a_shared_folder_that_others_could_exchange_is_refused(
     allocation.end()
 
 
+GPUS = {
+    "gpus": ["0", "1"],
+    "tpu_chips": 0,
+    "gpu_plugin": True,
+    "gpu_platform": "cuda",
+    "address": "10.0.0.1",
+}
+
+
+def placed(*facts: dict[str, object], **wanted: Any) -> Any:
+    """(platform, ranks on each host) that these hosts' devices decide."""
+    hosts = [Place(i, f"h{i + 1}", None, one) for i, one in enumerate(facts)]  # type: ignore[arg-type]
+    spec = place(make_spec(launcher="ssh", hosts="h1,h2", **wanted), hosts, None)
+    return spec.platform, [len(one.ranks) for one in hosts]
+
+
+def test_the_hosts_devices_choose_platform_and_number_of_ranks() -> None:
+    four = {**GPUS, "gpus": ["0", "1", "2", "3"]}
+    assert placed(GPUS, four) == ("cuda", [2, 4])
+    assert placed(GPUS, four, devices_per_process="all") == ("cuda", [1, 1])
+    assert placed(GPUS, four, devices_per_process=2) == ("cuda", [1, 2])
+    amd = {**GPUS, "gpu_platform": "rocm"}
+    assert placed(amd, amd) == ("rocm", [2, 2])
+    bare = {**GPUS, "gpu_plugin": False}
+    assert placed(bare, bare) == ("cpu", [1, 1])
+    pod = {**GPUS, "gpus": [], "tpu_chips": 4}
+    assert placed(pod, pod) == ("tpu", [1, 1])
+
+
+def test_a_host_without_the_plugin_is_named_with_what_installs_it() -> None:
+    bare = {**GPUS, "gpu_plugin": False}
+    with pytest.raises(UsageError) as caught:
+        placed(GPUS, bare)
+    assert caught.value.message == (
+        "The hosts have different devices: h1: 2 GPUs; h2: 2 GPUs, and jax without cuda plugin."
+    )
+    assert 'pip install "jax[cuda12]"' in caught.value.hint
+    with pytest.raises(UsageError, match="The jax of h2 has no CUDA plugin") as caught:
+        placed(GPUS, bare, platform="cuda")
+    assert "--platform cpu" in caught.value.hint
+    with pytest.raises(UsageError, match="h1: 2 GPUs; h2: CPU alone"):
+        placed(GPUS, {**GPUS, "gpus": []})
+
+
 def test_device_ids_are_for_as_many_ranks_as_the_hosts_decide() -> None:
-    facts = {"gpus": ["0", "1"], "tpu_chips": 0, "cuda_plugin": True, "address": "10.0.0.1"}
-    hosts = [Place(i, f"h{i}", None, facts) for i in (1, 2)]  # type: ignore[arg-type]
+    hosts = [Place(i, f"h{i}", None, GPUS) for i in (1, 2)]  # type: ignore[arg-type]
     wanted = {"launcher": "ssh", "hosts": "h1:2,h2:1", "platform": "cuda"}
     spec = make_spec(local_device_ids=[1], **wanted)
     assert place(spec, hosts, [2, 1]).local_device_ids == [[1], [1], [1]]

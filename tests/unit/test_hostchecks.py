@@ -17,7 +17,7 @@ def facts(**changes: Any) -> dict[str, Any]:
         "address": "10.0.0.1",
         "gpus": [],
         "tpu_chips": 0,
-        "cuda_plugin": False,
+        "gpu_plugin": False,
         "cpus": 8,
         "free_nbytes": 3 << 30,
         "shm_free_nbytes": 1 << 30,
@@ -47,7 +47,7 @@ def test_what_differs_or_is_short_is_marked() -> None:
     assert found["free memory"].ok is None and found["/dev/shm"].ok is None
     assert found["/dev/shm"].cells[2] == "not known"
     assert rows(facts(gpus=["0", "1"]))["devices"].ok is None
-    assert rows(facts(gpus=["0"], cuda_plugin=True))["devices"].cells == ("1 GPUs, 8 CPU cores",)
+    assert rows(facts(gpus=["0"], gpu_plugin=True))["devices"].cells == ("1 GPUs, 8 CPU cores",)
 
 
 def test_hosts_that_do_not_reach_each_other_are_named() -> None:

@@ -29,6 +29,7 @@ env = { A = "1" }
 """
 # A value of each kind of option, as a profile has it; else a text.
 VALUES: dict[str, Any] = {
+    "devices-per-process": '"all"',
     "platform": '"cpu"',
     "launcher": '"ssh"',
     "name": '"exp"',
@@ -415,7 +416,7 @@ HERE = "~/.config/jaxcluster/jaxcluster.toml"
         ('env = ["A"]', 3, "env must be a table of variables"),
         ("name = [1]", 3, "name must be a text in quotes, not [1]"),
         ("platform = 02:00:00", 3, "platform must be a text in quotes, not 02:00:00"),
-        ('platform = "abacus"', 3, "There is no platform 'abacus': it is cpu, cuda or tpu."),
+        ('platform = "abacus"', 3, "There is no platform 'abacus': it is cpu, cuda, rocm or tpu."),
         ('local-device-ids = ["a"]', 3, "local-device-ids must be a list of numbers, [0, 1]"),
         ("local-device-ids = []", 3, "local-device-ids must be a list of numbers, [0, 1]"),
         ("inherits = 3", 3, "inherits must be the name of a profile, not 3"),

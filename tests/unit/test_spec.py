@@ -29,11 +29,11 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Any:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Gives the test's machine devices."""
 
-    def has(gpus: Sequence[str] = (), tpu_chips: int = 0, cuda_plugin: bool = True) -> None:
+    def has(gpus: Sequence[str] = (), tpu_chips: int = 0, gpu_plugin: bool = True) -> None:
         for module in (asked, starting):
             monkeypatch.setattr(module, "host_gpus", lambda environ: list(gpus))
         monkeypatch.setattr(asked, "host_tpu_chips", lambda: tpu_chips)
-        monkeypatch.setattr(asked, "cuda_plugin_installed", lambda: cuda_plugin)
+        monkeypatch.setattr(asked, "gpu_plugin_installed", lambda *a: gpu_plugin)
 
     has()
     return has
@@ -44,7 +44,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     [
         ({}, "cpu", 2),
         ({"gpus": ["0", "1", "2"]}, "cuda", 3),
-        ({"gpus": ["0", "1", "2"], "cuda_plugin": False}, "cpu", 2),
+        ({"gpus": ["0", "1", "2"], "gpu_plugin": False}, "cpu", 2),
         ({"tpu_chips": 4}, "tpu", 4),
     ],
 )

@@ -76,22 +76,22 @@ def test_default_number_of_tpu_processes_can_always_be_planned(chips: int) -> No
 
 
 def test_platform_is_the_best_one_that_jax_can_use_here() -> None:
-    assert choose_platform(None, [], 0, cuda_plugin=True) == "cpu"
-    assert choose_platform(None, ["0"], 0, cuda_plugin=False) == "cpu"
-    assert choose_platform(None, ["0"], 0, cuda_plugin=True) == "cuda"
-    assert choose_platform(None, [], 4, cuda_plugin=False) == "tpu"
+    assert choose_platform(None, [], 0, gpu_plugin=True) == "cpu"
+    assert choose_platform(None, ["0"], 0, gpu_plugin=False) == "cpu"
+    assert choose_platform(None, ["0"], 0, gpu_plugin=True) == "cuda"
+    assert choose_platform(None, [], 4, gpu_plugin=False) == "tpu"
 
 
 def test_requested_platform_wins() -> None:
-    assert choose_platform("cpu", ["0"], 0, cuda_plugin=True) == "cpu"
-    assert choose_platform("cuda", [], 4, cuda_plugin=False) == "cuda"
+    assert choose_platform("cpu", ["0"], 0, gpu_plugin=True) == "cpu"
+    assert choose_platform("cuda", [], 4, gpu_plugin=False) == "cuda"
 
 
-def test_unknown_platform_names_the_three() -> None:
-    with pytest.raises(UsageError, match="There is no platform 'gpu': it is cpu, cuda or tpu"):
-        choose_platform("gpu", [], 0, cuda_plugin=False)
-    with pytest.raises(UsageError, match="There is no platform 'rocm': it is cpu, cuda or tpu"):
-        plan(2, platform="rocm")
+def test_unknown_platform_names_those_that_there_are() -> None:
+    with pytest.raises(UsageError, match="no platform 'gpu': it is cpu, cuda, rocm or tpu"):
+        choose_platform("gpu", [], 0, gpu_plugin=False)
+    with pytest.raises(UsageError, match="no platform 'metal': it is cpu, cuda, rocm or tpu"):
+        plan(2, platform="metal")
 
 
 # --------------------------------------------------------------------------- arguments
@@ -174,7 +174,7 @@ def test_initialization_timeout_is_at_least_a_second() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"devices_per_process": 0}, "devices_per_process is 0: every process needs a device"),
+        ({"devices_per_process": -1}, "devices_per_process is -1: every process needs a device"),
         (
             {"local_device_ids": [[0]]},
             "local_device_ids has 1 list for 2 processes: give one list per rank",
@@ -298,7 +298,9 @@ def test_more_processes_than_gpus_says_what_to_type() -> None:
     assert str(caught.value) == (
         "4 processes on 1 host need 4 GPUs, one GPU can't be shared: "
         "box has 2 GPUs (0,1) for ranks 0-3.\n"
-        "Try: %jaxcluster start -n 2   or   %jaxcluster start -n 4 --platform cpu"
+        "Try: %jaxcluster start -n 2   or   %jaxcluster start -n 4 --platform cpu\n"
+        "NCCL from 2.30 on lets ranks share a GPU, each with a part of its memory: "
+        "--env NCCL_MULTI_RANK_GPU_ENABLE=1"
     )
 
 
@@ -332,6 +334,79 @@ def test_suggested_number_of_gpu_processes_can_be_planned() -> None:
                 gpu_plan(n, [str(i) for i in range(gpus)])
             suggested = int(caught.value.hint.split("-n ")[1].split()[0])
             assert len(gpu_plan(suggested, [str(i) for i in range(gpus)]).requests) == gpus
+
+
+SHARE = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+
+
+def test_ranks_share_a_gpu_where_nccl_is_told_so_each_with_a_part_of_its_memory() -> None:
+    made = gpu_plan(4, ["5", "6"], env=SHARE)
+    assert visible_gpus(made) == ["5", "5", "6", "6"]
+    assert made.devices == ("GPU 5 (1/2)",) * 2 + ("GPU 6 (1/2)",) * 2
+    fractions = {r.env["XLA_PYTHON_CLIENT_MEM_FRACTION"] for r in made.requests}
+    assert fractions == {"0.375"}
+    assert visible_gpus(gpu_plan(3, ["5", "6"], env=SHARE)) == ["5", "5", "6"]
+    mine = gpu_plan(2, ["0"], env={**SHARE, "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.1"})
+    assert mine.requests[1].env["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.1"
+    alone = gpu_plan(2, ["0", "1"], env=SHARE)
+    assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in alone.requests[0].env
+
+
+@pytest.mark.parametrize(("nccl", "works"), [("", True), ("2.30.1", True), ("2.27.3", False)])
+def test_an_nccl_that_can_not_share_a_gpu_is_known_before(nccl: str, works: bool) -> None:
+    facts = [fact(rank, gpus=["0"], nccl=nccl) for rank in range(2)]
+    if works:
+        plan(2, facts, platform="cuda", env=SHARE)
+        return
+    with pytest.raises(PlanError, match=r"box has NCCL 2\.27\.3, and several ranks .* 2\.30"):
+        plan(2, facts, platform="cuda", env=SHARE)
+
+
+def test_all_devices_of_a_host_are_shared_out_evenly_among_its_ranks() -> None:
+    assert visible_gpus(gpu_plan(1, ["0", "1", "2"], devices_per_process=0)) == ["0,1,2"]
+    assert visible_gpus(gpu_plan(2, ["0", "1", "2", "3"], devices_per_process=0)) == ["0,1", "2,3"]
+    assert tpu_plan(1, 4, devices_per_process=0).devices == ("TPU chips 0,1,2,3",)
+    with pytest.raises(PlanError, match="3 GPUs of box can't be shared out evenly among 2 ranks"):
+        gpu_plan(2, ["0", "1", "2"], devices_per_process=0)
+    facts = [fact(0, "a", gpus=["0", "1"]), fact(1, "b", gpus=["0"])]
+    with pytest.raises(PlanError, match="a: 2 GPUs a rank, b: 1 GPU a rank") as caught:
+        plan(2, facts, platform="cuda", devices_per_process=0)
+    assert caught.value.hint == "As many for all: --devices-per-process 1"
+    with pytest.raises(UsageError, match="all is for GPUs and TPU chips"):
+        plan(2, devices_per_process=0)
+    assert default_num_processes(["0", "1", "2", "3"], 0, 0) == 1
+    assert default_num_processes(["0", "1", "2", "3"], 0, 2) == 2
+
+
+def test_what_is_odd_about_the_gpus_is_noted_once() -> None:
+    used = "GPU 0 has 60.0 GiB of its 80.0 GiB in use by process 7 (python train.py)"
+    kinds = ("NVIDIA H100, driver 550.54", "NVIDIA A100, driver 550.54")
+    facts = [
+        fact(0, "a", gpus=["0", "1"], gpu_kind=kinds[0], gpus_in_use=[used]),
+        fact(1, "a", gpus=["0", "1"], gpu_kind=kinds[0], gpus_in_use=[used]),
+        fact(2, "b", gpus=["0"], gpu_kind=kinds[1]),
+    ]
+    notes = plan(3, facts, platform="cuda").notes
+    assert notes[0] == f"a: {used}"
+    assert notes[1].startswith(f"the hosts have different GPUs or drivers (a: {kinds[0]}; b: ")
+    assert len(notes) == 2
+    assert plan(3, facts).notes == ()  # on CPU they don't matter
+
+
+def test_rocm_takes_the_same_way_with_its_own_variable() -> None:
+    made = gpu_plan(2, ["0", "1"], env={"A": "1"})
+    facts = [fact(rank, gpus=["0", "1"]) for rank in range(2)]
+    amd = plan(2, facts, platform="rocm", env={"A": "1"})
+    assert [r.env for r in amd.requests] == [
+        {"A": "1", "HIP_VISIBLE_DEVICES": "0"},
+        {"A": "1", "HIP_VISIBLE_DEVICES": "1"},
+    ]
+    assert [r.platforms for r in amd.requests] == ["rocm", "rocm"]
+    assert amd.devices == made.devices
+    with pytest.raises(PlanError) as caught:
+        plan(4, [fact(rank, gpus=["0"]) for rank in range(4)], platform="rocm", env=SHARE)
+    assert "NCCL" not in str(caught.value)
+    assert choose_platform(None, ["0"], 0, gpu_plugin=True, gpu_platform="rocm") == "rocm"
 
 
 def test_explicit_local_device_ids_leave_the_choice_of_gpus_to_jax() -> None:
