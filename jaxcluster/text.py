@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 
@@ -31,3 +32,19 @@ def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
+
+
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY$|^KEY$|AUTH", re.IGNORECASE)
+
+
+def shown_value(variable: str, value: str) -> str:
+    """A variable's value; ``...`` where it is a secret by its name.
+
+    What is shown in a notebook is saved, and shared.
+    """
+    return "..." if _SECRET.search(variable) else value
+
+
+def visible(text: str) -> str:
+    """``text`` with escapes for what can't be seen: it could hide, or turn round, the rest."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -25,6 +25,7 @@ from jaxcluster.allocation.supervisor import (
 )
 from jaxcluster.errors import LaunchError
 from jaxcluster.records import claims, registry
+from jaxcluster.text import shown_value
 from jaxcluster.wire.link import SocketLink
 
 # What would make a child believe that it is a part of somebody else's job or kernel.
@@ -103,7 +104,10 @@ def describe_launch(plan: ProcessPlan) -> str:
     for proc in plan.ranks:
         lines.append(f"  rank {proc.rank}: JAXCLUSTER_ENGINE={proc.env['JAXCLUSTER_ENGINE']}")
     if plan.spec.env:
-        lines.append("  every rank: " + " ".join(f"{k}={v}" for k, v in plan.spec.env.items()))
+        lines.append(
+            "  every rank: "
+            + " ".join(f"{k}={shown_value(k, v)}" for k, v in plan.spec.env.items())
+        )
     return "\n".join(lines)
 
 

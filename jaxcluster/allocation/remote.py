@@ -32,6 +32,7 @@ from jaxcluster.launchers.options import launcher_of
 from jaxcluster.launchers.wishes import wish_of
 from jaxcluster.records import claims, registry
 from jaxcluster.records.runtimefolder import VARIABLE, make_private
+from jaxcluster.text import shown_value
 
 SHARED_DIR = "JAXCLUSTER_SHARED_DIR"  # a folder that the hosts share, where the home is none
 ASK_S = 10.0
@@ -66,7 +67,7 @@ def dry_run(spec: wire.ClusterSpec) -> str:
     lines = [plan, f"then ranks from each agent's fork server; platform: {platform}"]
     if spec.env:
         lines.append("environment of every rank, beside its host's own; it goes there encrypted:")
-        lines += [f"  {name}={value}" for name, value in spec.env.items()]
+        lines += [f"  {name}={shown_value(name, value)}" for name, value in spec.env.items()]
     return "\n".join(lines)
 
 

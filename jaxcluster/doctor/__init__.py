@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jaxcluster import profiles
 from jaxcluster.host.facts import gpu_platform, gpu_plugin_installed, host_gpus, host_tpu_chips
 from jaxcluster.plan.spec import INSTALL
 
@@ -69,6 +70,7 @@ def run_checks(runtime_dir: Path, environ: Mapping[str, str] | None = None) -> l
         check_runtime_dir(runtime_dir),
         check_shared_memory(_free_nbytes(Path("/dev/shm"))),
         check_fork(sys.platform == "linux" and hasattr(os, "fork")),
+        check_profiles(profiles.load(environ)),
     ]
 
 
@@ -82,6 +84,14 @@ def render(checks: Sequence[Check]) -> str:
         if check.fix and check.ok is not True:
             lines.append(f"  {' ' * width}  fix: {check.fix}")
     return "\n".join(lines)
+
+
+def check_profiles(found: profiles.Profiles) -> Check:
+    """Whether every profile of a start, and each file of them, can be used."""
+    if problems := found.problems():
+        return Check("profiles", None, " ".join(problems), "%jaxcluster profiles shows all of them")
+    names = ", ".join(found.names()) or "none"
+    return Check("profiles", True, f"{names}; default: {found.default_name() or 'none'}")
 
 
 # --------------------------------------------------------------------------- versions

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxcluster import wire
+from jaxcluster.text import shown_value
 
 # What a start may take, how its cluster is called, and where its options stand, are no part of
 # what runs.
@@ -84,7 +85,8 @@ def _flag(flag: str, value: Any) -> str:
         case bool() | "yes":
             return flag
         case Mapping():
-            return " ".join(f"{flag} {shlex.quote(f'{k}={v}')}" for k, v in value.items())
+            typed = (f"{name}={shown_value(name, text)}" for name, text in value.items())
+            return " ".join(f"{flag} {shlex.quote(one)}" for one in typed)
         case [[*_], *_]:
             return f"{flag} {'/'.join(','.join(map(str, ids)) for ids in value)}"
         case list() | tuple():

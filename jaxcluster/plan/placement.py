@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from jaxcluster.errors import PlanError
 from jaxcluster.plan.spec import ALL, GPU_PLATFORMS, UNIX, check_platform, check_spec, is_loopback
 from jaxcluster.ranks import name_ranks
-from jaxcluster.text import format_table, plural
+from jaxcluster.text import format_table, plural, shown_value
 from jaxcluster.wire import ClusterSpec, EngineFacts, InitializeRequest
 
 # XLA's CPU client sizes its thread pool by NPROC, else by the number of cores. On few cores a
@@ -542,4 +542,4 @@ def _chips(ids: Sequence[int]) -> str:
 
 
 def _assignments(env: Mapping[str, str]) -> str:
-    return " ".join(f"{key}={shlex.quote(value)}" for key, value in env.items())
+    return " ".join(f"{key}={shlex.quote(shown_value(key, value))}" for key, value in env.items())

@@ -8,8 +8,9 @@ file has that name, and its default is told and not taken. docs/profiles.md says
 from __future__ import annotations
 
 import difflib
+import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -301,6 +302,19 @@ class Profiles:
             file.default in one.tables for one in self.files if one.is_trusted
         )
         return file.default if file is not None and is_there else ""
+
+    def problems(self) -> list[str]:
+        """What is wrong with any of them, a sentence each."""
+        found = [f"{file.problem}." for file in self._wrong_files()]
+        looks: list[Callable[[], object]] = [self.default]
+        for file in self.files:
+            looks += [functools.partial(self._read, file, name, ()) for name in file.tables]
+        for look in looks:
+            try:
+                look()
+            except UsageError as error:
+                found.append(error.message)
+        return list(dict.fromkeys(found))
 
     def _sets(self, file: ConfigFile, name: str) -> str:
         try:

@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jaxcluster.text import visible
+
 NAME = "jaxcluster.toml"
-SITE = "JAXCLUSTER_SITE_CONFIG"  # a file, instead of the site's
+SITE = "JAXCLUSTER_SITE_CONFIG"  # the path of a file, instead of the site's
 SITE_FILE = f"/etc/jaxcluster/{NAME}"
 MOST_BYTES = 1 << 20
 
@@ -57,10 +59,11 @@ class ConfigFile:
 
 
 def short(path: Path) -> str:
-    """A path with ``~`` for the home."""
+    """A path as it is shown, with ``~`` for the home."""
     home = os.path.expanduser("~")
     text = str(path)
-    return f"~{text[len(home) :]}" if home != "/" and text.startswith(f"{home}/") else text
+    is_below = home != "/" and text.startswith(f"{home}/")
+    return visible(f"~{text[len(home) :]}" if is_below else text)
 
 
 def places(environ: Mapping[str, str], folder: str | None) -> list[tuple[str, Path]]:
@@ -76,7 +79,9 @@ def places(environ: Mapping[str, str], folder: str | None) -> list[tuple[str, Pa
         config = os.path.join(home, ".config")
     if os.path.isabs(config):
         found.append((USER, Path(config, "jaxcluster", NAME)))
-    found.append((ADMIN, Path(environ.get(SITE) or SITE_FILE)))
+    site = environ.get(SITE, "")
+    # A relative one would be whatever file lies where the notebook does.
+    found.append((ADMIN, Path(site if os.path.isabs(site) else SITE_FILE)))
     nearest = _nearest(Path(folder), Path(home)) if folder is not None else None
     # It may be one of the others: a notebook in the user's configuration folder.
     if nearest is not None and not any(_is_same(nearest, path) for _, path in found):
@@ -92,7 +97,7 @@ def _nearest(folder: Path, home: Path) -> Path | None:
     """
     above = [folder, *folder.parents]
     last = next((at for at in above if os.path.lexists(at / ".git")), None)
-    if home in above and (last is None or above.index(last) > above.index(home)):
+    if home in above[:-1] and (last is None or above.index(last) > above.index(home)):
         last = home
     inside = above[: above.index(last) + 1] if last is not None else [folder]
     return next((at / NAME for at in inside if os.path.lexists(at / NAME)), None)

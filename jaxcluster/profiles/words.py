@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxcluster.launchers import options
 from jaxcluster.launchers.options import Option
+from jaxcluster.text import shown_value, visible
 
 Options = dict[str, Any]  # by the names of ``make_spec``'s arguments; False is a switch taken back
 
@@ -186,6 +186,7 @@ def shown(value: object) -> str:
         text = json.dumps(value, ensure_ascii=False)
     except TypeError:  # a date
         text = str(value)
+    text = visible(text)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -221,8 +222,6 @@ def laid_over(under: Mapping[str, Any], over: Mapping[str, Any]) -> tuple[Option
 
 # ------------------------------------------------------------------------------ as a line
 
-_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY$|^KEY$|AUTH", re.I)
-
 
 def typed(given: Mapping[str, Any]) -> list[list[str]]:
     """[flag, value] of each option, [flag] of a switch, in the order of ``--help``."""
@@ -256,18 +255,20 @@ def line(given: Mapping[str, Any], hide: bool = False) -> str:
     """What would be typed behind ``%jaxcluster start``.
 
     Args:
-      hide: leave out the values of variables that are secrets by their names: the line is shown in
-        a notebook, which is saved and shared.
+      hide: it is only to be seen: without the values of variables that are secrets by their names,
+        and with what is not printable as escapes.
     """
     words: list[str] = []
     for option, flag, value in _typed(given):
-        variable, equals, _ = value.partition("=")
-        is_secret = hide and option.flag == "--env" and _SECRET.search(variable)
-        written = f"{variable}{equals}..." if is_secret else value
+        variable, equals, text = value.partition("=")
+        written = value
+        if hide and option.flag == "--env":
+            written = f"{variable}{equals}{shown_value(variable, text)}"
         if not option.metavar:
             words.append(flag)
         elif written.startswith("-"):  # else it would be read as an option
             words.append(shlex.quote(f"{flag}={written}"))
         else:
             words += [flag, shlex.quote(written)]
-    return " ".join(words)
+    joined = " ".join(words)
+    return visible(joined) if hide else joined

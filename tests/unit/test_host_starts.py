@@ -78,7 +78,8 @@ def test_agents_are_told_what_is_read_when_they_start_and_nothing_else(
         "export JAXCLUSTER_RUNTIME_DIR=/scratch/me",
         "export JAX_DEBUG_NANS=1",
     ]
-    assert "TOKEN=secret" in after
+    assert "TOKEN=..." in after  # a notebook is saved, and shared
+    assert "secret" not in text
 
 
 def test_a_profile_that_is_not_there_is_told_with_how_to_make_one() -> None:

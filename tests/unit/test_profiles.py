@@ -13,11 +13,13 @@ import pytest
 from jaxcluster import profiles
 from jaxcluster.arguments import read_doctor, start_options, start_parser
 from jaxcluster.cluster import dry_run, make_spec
+from jaxcluster.doctor import Check, check_profiles
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers import inside
 from jaxcluster.launchers.options import OPTIONS
 from jaxcluster.notebook.completion import Completion
 from jaxcluster.panel import operations
+from jaxcluster.plan.again import differences
 from jaxcluster.profiles import words
 from jaxcluster.profiles.files import MOST_BYTES, places, read
 
@@ -91,7 +93,12 @@ def test_the_users_file_comes_first_then_the_sites_then_the_folders(files: Files
         ("user", Path("/conf/jaxcluster/jaxcluster.toml")),
         ("site", Path("/etc/jaxcluster/jaxcluster.toml")),
     ]
-    assert places({"XDG_CONFIG_HOME": "relative"}, None)[0] == ("user", files.user)
+    # A relative one would be a file that lies where the notebook does.
+    relative = {"XDG_CONFIG_HOME": "conf", "JAXCLUSTER_SITE_CONFIG": "jaxcluster.toml"}
+    assert places(relative, None) == [
+        ("user", files.user),
+        ("site", Path("/etc/jaxcluster/jaxcluster.toml")),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -125,9 +132,9 @@ def test_outside_of_home_and_repository_a_folder_alone_counts(
     assert profiles.load().names() == []
     (below / "jaxcluster.toml").write_text("[profile.here]\nn = 3\n")
     assert profiles.load().names() == ["here"]
-    monkeypatch.chdir(files.folder)
     below.joinpath("jaxcluster.toml").unlink()
-    os.rmdir(below)
+    monkeypatch.setenv("HOME", "/")  # all is below that
+    assert profiles.load().names() == []
 
 
 def test_a_notebook_in_the_users_own_folder_sees_its_file_once(
@@ -211,7 +218,33 @@ def test_what_is_a_secret_by_its_name_is_not_shown(files: Files) -> None:
         assert "hush" not in shown
         assert "HF_TOKEN=..." in shown
         assert "KEYS=shown" in shown
-    assert files.spec("--profile a").env["HF_TOKEN"] == "hush"
+    spec = files.spec("--profile a")
+    assert spec.env["HF_TOKEN"] == "hush"
+    assert "hush" not in dry_run(spec)
+    assert "hush" not in "".join(differences(make_spec(2), spec))
+
+
+def test_nothing_in_a_file_can_hide_the_line_that_it_amounts_to(files: Files) -> None:
+    files.near.write_text('[profile.a]\nn = 9\nname = "\\r\\u001b[2K\\u202e"\n"\\u001b[2K" = 1\n')
+    for shown in (profiles.load().table(), files.refused("--profile a")):
+        assert shown.replace("\n", "").isprintable()
+    files.near.write_text('[profile.a]\nn = 9\nname = "\\r\\u001b[2K\\u202e"\n')
+    _, said = files.started("--profile a")
+    assert said[0].endswith(": -n 9 --name '\\r\\x1b[2K\\u202e'")
+    files.near.write_text('[profile.a]\nname = ["\\u202e"]\n')
+    assert "\u202e" not in files.refused("--profile a")
+
+
+def test_the_doctor_says_what_is_wrong_with_any_of_them(files: Files) -> None:
+    assert check_profiles(profiles.load()) == Check("profiles", True, "none; default: none")
+    files.user.write_text(f'default = "team"\n{TEAM}')
+    assert check_profiles(profiles.load()).detail == "team; default: team"
+    files.site.write_text("[profile.b]\nn = 0\n")
+    files.near.write_text("[")
+    found = check_profiles(profiles.load())
+    assert found.ok is None
+    assert f"{files.site}:2: n must be a whole number" in found.detail
+    assert "~/project/notebooks/jaxcluster.toml:1 is not TOML" in found.detail
 
 
 # ------------------------------------------------------------------------------ which is taken
@@ -303,8 +336,6 @@ def test_a_start_without_profiles_says_nothing(files: Files) -> None:
 
 
 def test_the_options_of_a_cluster_are_compared_and_not_where_they_stand(files: Files) -> None:
-    from jaxcluster.plan.again import differences
-
     files.user.write_text("[profile.two]\nn = 2\n")
     assert differences(files.spec("--profile two"), files.spec("-n 2")) == []
 
