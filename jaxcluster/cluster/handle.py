@@ -6,18 +6,17 @@ Beside ``launchers``, this is the one module that knows ipyparallel's client (la
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.allocation.local import Allocation
 from jaxcluster.allocation.remote import HostAllocation
-from jaxcluster.allocation.turns import Turn
-from jaxcluster.cluster import delegation, events, recovery, selfcheck, stopbutton, undoing
+from jaxcluster.cluster import delegation, events, recovery, undoing
+from jaxcluster.cluster.dispatch import Dispatcher
 from jaxcluster.cluster.names import clear_away
 from jaxcluster.cluster.prompts import Labelled, here
 from jaxcluster.cluster.resources import Meter, Sample
@@ -27,26 +26,22 @@ from jaxcluster.cluster.running import CellOptions, Listener, RunningCell
 from jaxcluster.cluster.starting import Progress, Starting, one_at_a_time, start_world
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import (
-    RESTART_HINT,
     CellInterrupted,
-    Divergence,
     JaxClusterError,
     NoCluster,
     RankDied,
-    RankHung,
     RecoveryError,
     UsageError,
 )
 from jaxcluster.host.processes import pid_space, process_token
-from jaxcluster.model import findings, rewrite
+from jaxcluster.model import findings
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.model.life import Life, State
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
 from jaxcluster.records.kept import Kept
-from jaxcluster.wire.link import Event, Link, Sink
+from jaxcluster.wire.link import Event, Link
 
 ASK_S = 2.0  # for answers that a control channel gives at once
 TURN_S = 0.05  # between two looks whether a start that waits for another is still wanted
@@ -66,7 +61,6 @@ class Cluster:
       name: its name, for ``attach``.
       num_processes: how many ranks it has.
       life: what it is now (see ``life.State``).
-      last: the record of the last cell.
       on_push: called, on the link's thread, with what ranks send unasked (widgets).
       recovery: ``auto``, ``ask`` or ``never``: what follows when ranks have died or hang for good.
       kept: what its ranks have saved and no new process has yet.
@@ -81,8 +75,6 @@ class Cluster:
         self.name = world.record.name
         self.num_processes = world.num_processes
         self.life = Life()
-        self.last: CellRecord | None = None
-        self._failed: CellRecord | None = None
         self.recovery = "auto"
         self.recovered = ""
         self.kept: Kept | None = None
@@ -91,7 +83,7 @@ class Cluster:
         self.on_push: Callable[[Event], None] | None = None
         self._respawn: Respawn | None = None
         self._allocation = allocation  # of the process that started it
-        self._background: list[RunningCell] = []
+        self._dispatcher = Dispatcher(self)
         self._delegate = delegation.Delegate(self)
         self._changing = threading.RLock()  # held while it gets new processes, or its end
         self._take(world)
@@ -105,7 +97,7 @@ class Cluster:
         world.link.on_push = self._on_push
         self.world = world
         self.meter = Meter(world.link)  # for all that show what the ranks use over time
-        self._background = []
+        self._dispatcher.begin()
         world.listen()
 
     # ------------------------------------------------------------------ its ranks
@@ -449,11 +441,6 @@ class Cluster:
             "brings them back, %jaxcluster stop gives them up."
         )
 
-    @property
-    def sent(self) -> list[RunningCell]:
-        """The cells that this process has sent to these ranks, but for older ones that ended."""
-        return list(self._background)
-
     # ------------------------------------------------------------------ cells
 
     def run(
@@ -569,96 +556,38 @@ class Cluster:
     def _submit(self, source: str, options: CellOptions) -> RunningCell:
         with contextlib.ExitStack() as on_its_way:
             with self._changing:
-                cell, pressed = self._send(source, options, on_its_way)
+                cell, pressed = self._dispatcher.send(source, options, on_its_way)
             events.tell(cell)
         if pressed:
             cell.stop()
         return cell
 
-    def _send(
-        self, source: str, options: CellOptions, on_its_way: contextlib.ExitStack
-    ) -> tuple[RunningCell, list[None]]:
-        self._check_open()
-        if options.timeout_s is not None:
-            check_seconds("A cell's time limit", options.timeout_s, "%%spmd --timeout 60")
-        if options.script is None:
-            rewrite.check_depth(source)
-            source = rewrite.with_all_lines(source)
-        chosen = self.check_ranks(options.ranks)
-        shown = chosen[:1]
-        if options.shown_ranks is not None:
-            shown = self.check_ranks(options.shown_ranks)
-        number, cell_id = options.execution_count, options.cell_id
-        self._refuse_if_stuck(chosen)
-        self._refuse_if_diverged()
-        message = options.message
-        if message is None:
-            self.world.bring_code()
-        if options.prompt is not None and rewrite.may_ask(source):
-            self.meet()
-        sink = Sink()
-        with self._turn(chosen, options.on_notice) as seq:
-            request = wire.CellRequest(
-                seq=seq,
-                source=source,
-                execution_count=seq if number is None else number,
-                ranks=chosen,
-                shown_ranks=shown,
-                cell_id=cell_id,
-                message=message,
-                post_mortem=options.post_mortem,
-                script=options.script,
-            )
-            # Mostly the cell before was one on all ranks: then one message is for all of them.
-            made = {n: dataclasses.replace(request, after=n) for n in set(seq.after.values())}
-            each = {r: made[seq.after[r]] for r in chosen}
-            op = "cell" if message is None else "message"
-            pressed = on_its_way.enter_context(stopbutton.held())
-            ids = self.link.request_each(each, op, options.buffers, sink=sink)
-        record = CellRecord(seq, request.execution_count, source, chosen, cell_id=cell_id)
-        if message is None and not options.post_mortem:
-            self._failed, self.last = self.last_failed, record
-        is_last = options.script is not None
-        cell = RunningCell(self, record, sink, ids, options.timeout_s, options.on_output, is_last)
-        cell.on_notice, cell.prompt = options.on_notice, options.prompt
-        self._background = [c for c in self._background if not c.done] + [cell]
-        return cell, pressed
-
     def meet(self) -> None:
-        """Have CPU processes connect to each other before one of them is held by a person.
+        """Have CPU processes connect to each other. See ``Dispatcher.meet``."""
+        self._dispatcher.meet()
 
-        They do so in their first collective, and gloo gives up after 30 s (jaxlib 0.10.2 and 0.12).
-        Some 0.2 s, once; not while they run something.
-        """
-        world = self.world
-        if world.has_met or self.spec.platform != "cpu" or self.num_processes == 1:
-            return
-        with world.turns.quiet():
-            if all(state.state == "idle" and not state.queued for state in self.status()):
-                world.has_met = not selfcheck.verify(self.link).why
-
-    @contextlib.contextmanager
-    def _turn(self, ranks: Sequence[int], say: Callable[[str], None] | None) -> Iterator[Turn]:
-        """The turn to hand out a cell. Where there is none any more: why, as is known by then."""
-        with contextlib.ExitStack() as stack:
-            try:
-                turn = stack.enter_context(self.world.turns.take(ranks, say))
-            except NoCluster:
-                self._check_open()
-                raise
-            yield turn
+    @property
+    def last(self) -> CellRecord | None:
+        """The record of the last cell."""
+        return self._dispatcher.last
 
     @property
     def last_failed(self) -> CellRecord | None:
         """The last cell of this process that has failed on one of these ranks."""
-        return self.last if self.last is not None and self.last.errors else self._failed
+        return self._dispatcher.last_failed
+
+    @property
+    def sent(self) -> list[RunningCell]:
+        """The cells that this process has sent to these ranks, but for older ones that ended."""
+        return self._dispatcher.sent
 
     @property
     def cells(self) -> list[RunningCell]:
         """The cells of this process that have not ended on all their ranks."""
-        return [cell for cell in self._background if not cell.done]
+        return self._dispatcher.cells
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises where no cell can run; what can be done about that has been done."""
         if self.down:
             raise NoCluster(self.down, self.down_hint)
         if self.closed or self._is_ending:
@@ -680,37 +609,6 @@ class Cluster:
         if self.coordinator_died:  # this jax's ranks outlive it
             told = f"JAX's coordinator died ({self.coordinator_died}), so the cell was not run."
             raise RankDied(told, self.recover(told=told, when="when JAX's coordinator died"), [])
-
-    def _refuse_if_diverged(self) -> None:
-        """No number may be computed by mismatched collectives."""
-        if self.divergence is not None:
-            raise Divergence(
-                f"The ranks have diverged, so no cell can run.\n{self.divergence}",
-                RESTART_HINT,
-                self.divergence,
-            )
-
-    def _refuse_if_stuck(self, ranks: Sequence[int]) -> None:
-        """A rank that did not answer an interrupt must have come back before the next cell."""
-        given_up = {r for c in self._background for r in c.silent if r in ranks}
-        if not given_up:
-            return
-        still = ("running", "silent")
-        busy = [s for s in self.status() if s.rank in given_up and s.state in still]
-        if busy:
-            places = ", ".join(
-                f"rank {s.rank} in cell [{s.cell}] line {s.line}"
-                if s.state == "running"
-                else f"rank {s.rank}, which gives no sign of life"
-                for s in busy
-            )
-            raise RankHung(
-                f"Still running after an interrupt: {places}.",
-                f"%jaxcluster interrupt tries again. {RESTART_HINT}",
-                [s.rank for s in busy],
-            )
-        for cell in self._background:
-            cell.silent = ()
 
     @property
     def _again(self) -> str:
@@ -786,7 +684,7 @@ class Cluster:
         Ranks that are about to launch different programs then raise at the line, with nothing
         launched.
         """
-        self._check_open()
+        self.check_open()
         epoch = f"{time.time_ns():x}" if on else None
         self.world.ask(range(self.num_processes), "strict", {"epoch": epoch}, timeout_s=10.0)
         self.world.is_strict = on
@@ -842,7 +740,7 @@ class Cluster:
         Args:
           nbytes: 0: nothing is kept, and no cell can be undone. None: a quarter of its memory.
         """
-        self._check_open()
+        self.check_open()
         answers = self.world.ask(range(self.num_processes), "undo_limit", {"nbytes": nbytes})
         self.undo_nbytes = nbytes
         return max(int(event.body["nbytes"]) for event in answers.values())
