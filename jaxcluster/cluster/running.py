@@ -12,36 +12,34 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from jaxcluster import wire
-from jaxcluster.cluster import events, recovery, selfcheck, silence, undoing
+from jaxcluster.cluster import events, recovery, selfcheck, silence
 from jaxcluster.cluster.asking import IN_BACKGROUND, NO_TERMINAL, Conversation
+from jaxcluster.cluster.looks import Looks
 from jaxcluster.cluster.prompts import Labelled
 from jaxcluster.cluster.restart import Restored
+from jaxcluster.cluster.settling import Settling
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import RESTART_HINT, CellInterrupted
 from jaxcluster.model import (
-    deadlock,
-    diagnose,
     explain,
     findings,
     health,
-    lockstep,
     notices,
     paused,
     verdict,
 )
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.ranks import begin_ranks, name_ranks
+from jaxcluster.ranks import name_ranks
 from jaxcluster.records import lastreport
 from jaxcluster.wire.link import Event, Sink
 
 NOTICE_AFTER_S = 0.1
 DEATH_NOTICE_AFTER_S = 2.0
 SUSPECTED_S = 2.0  # before it is said that ranks wait for a launch that may still come
-FOREIGN_S = 4.0  # that another cell's notebook gets to mend what went wrong in it
 AGAIN_S = 0.1  # between looks at ranks that have ended a cell with uneven counts
 STILL_WORKING_S = 5.0  # before it is said who a cell waits for; then ever more rarely
 REPLAY_AFTER_S = 0.2  # that interrupted ranks get to leave by themselves
@@ -125,35 +123,27 @@ class RunningCell:
         self.record = record
         self.silent: tuple[int, ...] = ()
         self.done = False
-        self.report: findings.Report | None = None
-        self.evidence: Mapping[int, wire.RankReport] = {}
         self.on_notice: Callable[[str], None] | None = None
-        self._recovered = ""
-        self._undone: undoing.Undone | None = None  # what became of what it did
-        self._aborted_at: float | None = None  # when it was first interrupted, or found diverged
+        self.looks = Looks(self)
+        self._settling = Settling(self)
+        self.aborted_at: float | None = None  # when it was first interrupted, or found diverged
         self._stopped: CellInterrupted | None = None  # in the recovery at its end, on a thread
-        self._places: list[str] = []  # where the ranks were when their time was up
-        self._replay: recovery.Replay | None = None
+        self.places: list[str] = []  # where the ranks were when their time was up
+        self.replay: recovery.Replay | None = None
         self._replay_at: float | None = None
-        self._unsettled = False  # the ranks are being brought back, and not yet found in lockstep
-        self._silences = silence.Silences(cluster.world.look_at, cluster.world.why_unseen)
+        self.silences = silence.Silences(cluster.world.look_at, cluster.world.why_unseen)
         self._interrupts: set[str] = set()
         self._sink = sink
         self._ids = ids
         self._on_output = on_output
         self.started = time.monotonic()
-        self._watch = health.CellWatch(record.ranks, self.started, timeout_s)
+        self.watch = health.CellWatch(record.ranks, self.started, timeout_s)
         if is_last:
-            self._watch.answer_s = SCRIPT_ANSWER_S
+            self.watch.answer_s = SCRIPT_ANSWER_S
         self._ended: threading.Event | None = None  # where it is carried through on a thread
-        self._before: Mapping[int, wire.RankReport] = {}  # what the ranks said at the last look
         self._are_silent: set[int] = set()  # at the last look
         self._paused: dict[int, str] = {}  # ranks that a person holds: in what
-        self._suspicion: findings.Suspicion | None = None
-        self._circle: list[str] = []  # one that is not certain
-        self._foreign_since: float | None = None  # another cell's finding is in the way
-        self._left_early = False  # the stop button was pressed again: no rank is waited for
-        self._killed: dict[int, str] = {}  # ranks whose processes were ended, and why
+        self.left_early = False  # the stop button was pressed again: no rank is waited for
         self._talk = Conversation(cluster.world.link, NO_TERMINAL if is_last else IN_BACKGROUND)
         self._noticed = False
         self._next_notice_at = STILL_WORKING_S
@@ -172,7 +162,7 @@ class RunningCell:
                 say(line)
         if self._stopped is not None:
             raise self._stopped
-        if (error := verdict.verdict(self._end())) is not None:
+        if (error := verdict.verdict(self._settling.end())) is not None:
             self._keep_for_others(error)
             raise error
         if self._listener_error is not None:
@@ -180,10 +170,10 @@ class RunningCell:
         return self.record
 
     def _keep_for_others(self, error: BaseException) -> None:
-        if self._world.way is None:  # else the cluster's folder is on another machine
+        if self.world.way is None:  # else the cluster's folder is on another machine
             record = self.record
             lastreport.keep(
-                self.cluster.name, record.execution_count, record.source, error, self.evidence
+                self.cluster.name, record.execution_count, record.source, error, self.looks.evidence
             )
 
     def run_in_background(self, when_done: Callable[[CellRecord], None]) -> None:
@@ -206,7 +196,7 @@ class RunningCell:
         threading.Thread(target=run, args=(carry,), daemon=True).start()
 
     @property
-    def _world(self) -> World:
+    def world(self) -> World:
         """The ranks as they are now: a recovery at its end replaces them."""
         return self.cluster.world
 
@@ -222,16 +212,24 @@ class RunningCell:
     @property
     def interrupted(self) -> tuple[int, ...]:
         """The ranks that were interrupted, whether or not they have ended the cell."""
-        return self._watch.interrupted
+        return self.watch.interrupted
 
     @property
     def paused(self) -> frozenset[int]:
         """The ranks that a person holds, in a debugger or by a question."""
-        return self._watch.paused
+        return self.watch.paused
+
+    @property
+    def report(self) -> findings.Report | None:
+        return self.looks.report
+
+    @property
+    def evidence(self) -> Mapping[int, wire.RankReport]:
+        return self.looks.evidence
 
     @property
     def recovered(self) -> str:
-        return self._recovered
+        return self._settling.recovered
 
     def stop(self) -> None:
         """Interrupt the cell's ranks, as the stop button does; ``wait`` then says how it ended."""
@@ -250,24 +248,24 @@ class RunningCell:
         if self.done:
             return
         try:
-            while not self._watch.finished:
+            while not self.watch.finished:
                 # Wherever the stop button hits, the ranks are told, and waited for: the inner loop
                 # is for the jump back to its beginning, where Python looks for signals.
                 try:
-                    while not self._watch.finished:
+                    while not self.watch.finished:
                         self._feed(self._next())
                         if self._talk.is_open:
-                            self._talk.step(time.monotonic(), self._watch.open_ranks)
+                            self._talk.step(time.monotonic(), self.watch.open_ranks)
                 except KeyboardInterrupt:
                     self._feed(health.StopPressed())
         finally:
             self._talk.end()
             self.record.seconds = time.monotonic() - self.started
-            self._world.link.forget(self._ids)
+            self.world.link.forget(self._ids)
             try:
-                self._settle()
+                self._settling.settle()
             except KeyboardInterrupt:
-                self._leave_unsettled()
+                self._settling.leave_unsettled()
                 raise
             finally:
                 self.done = True
@@ -275,7 +273,7 @@ class RunningCell:
 
     def _next(self) -> health.Event:
         times = (
-            self._watch.deadline(),
+            self.watch.deadline(),
             self._notice_at,
             self._death_notice_at,
             self._replay_at,
@@ -291,57 +289,57 @@ class RunningCell:
 
     def _feed(self, event: health.Event) -> None:
         now = time.monotonic()
-        self._left_early |= isinstance(event, health.StopPressed) and bool(self.interrupted)
-        for instruction in self._watch.feed(event, now):
+        self.left_early |= isinstance(event, health.StopPressed) and bool(self.interrupted)
+        for instruction in self.watch.feed(event, now):
             match instruction:
                 case health.Interrupt(ranks, why):
                     if why == "timeout":
-                        self._places = self._ask_places(ranks)
-                    if why == "error" and self.report is None:  # the last moment to see why
+                        self.places = self._ask_places(ranks)
+                    if why == "error" and self.looks.report is None:  # the last moment to see why
                         names = recovery.assigned_names(self.record.source)
-                        self._find(recovery.ask_reports(self._world.link, names, launches=256))
-                    self._silences.look(ranks)
+                        self.looks.find(recovery.ask_reports(self.world.link, names, launches=256))
+                    self.silences.look(ranks)
                     self._talk.end()
                     self._interrupt(ranks, spare=why not in ("stop", "timeout"))
                     if self.is_last:  # what a replay gives them might be written to a file
                         if why == "stop":
-                            self._watch.answer_s = SCRIPT_STOP_S
+                            self.watch.answer_s = SCRIPT_STOP_S
                         continue
                     if why != "death":
-                        selfcheck.prepare(self._world.link)  # while they leave the cell
+                        selfcheck.prepare(self.world.link)  # while they leave the cell
                     events.tell()
                     self._replay_at = now + REPLAY_AFTER_S
                 case health.Poll():
                     self._poll()
-                    self._watch.polled(time.monotonic())
+                    self.watch.polled(time.monotonic())
                 case health.SayUnanswered(ranks):
                     self._say_unanswered(ranks)
                 case health.Finish(silent):
                     self.silent = silent
-        if self.report is not None and self.report.is_hopeless:
+        if self.looks.report is not None and self.looks.report.is_hopeless:
             self._replay_at = None  # to launch more would only make it longer
         if self._replay_at is not None and now >= self._replay_at:
             # Ranks that sit in a collective may answer the interrupt only once it completes.
-            self._replay = self._replay or self._new_replay()
-            self._replay.step(silence.ANSWER_S)
-            if self._replay.stuck:  # nothing will release them
-                self._watch.answer_s = min(self._watch.answer_s, health.HOPELESS_ANSWER_S)
+            self.replay = self.replay or self.new_replay()
+            self.replay.step(silence.ANSWER_S)
+            if self.replay.stuck:  # nothing will release them
+                self.watch.answer_s = min(self.watch.answer_s, health.HOPELESS_ANSWER_S)
             self._replay_at = time.monotonic() + REPLAY_AFTER_S
         if self._death_notice_at is not None and now >= self._death_notice_at:
             self._death_notice_at = math.inf  # once
-            if self.on_notice is not None and not self._watch.finished:
+            if self.on_notice is not None and not self.watch.finished:
                 died = {r: one.died for r, one in self.record.records.items() if one.died}
-                self.on_notice(notices.deaths(died, self._watch.open_ranks, self._world.hosts))
-        if self._notice_at is not None and now >= self._notice_at and not self._watch.finished:
+                self.on_notice(notices.deaths(died, self.watch.open_ranks, self.world.hosts))
+        if self._notice_at is not None and now >= self._notice_at and not self.watch.finished:
             self._notice_at = None
             if self.on_notice is not None:
                 self.on_notice(
                     notices.first_error(
                         self.record,
-                        self._watch.open_ranks,
-                        self._watch.grace_s,
-                        self._world.hosts,
-                        self._watch.paused,
+                        self.watch.open_ranks,
+                        self.watch.grace_s,
+                        self.world.hosts,
+                        self.watch.paused,
                     )
                 )
 
@@ -385,7 +383,7 @@ class RunningCell:
         else:
             reply = wire.parse(wire.CellReply, event.body)
             if reply.names is not None:
-                self._world.hear_names(event.rank, reply.names)
+                self.world.hear_names(event.rank, reply.names)
         self.record.add_reply(reply)
         self._talk.withdraw(reply.rank)
         if reply.error is not None and reply.error.ename == verdict.QUIT:
@@ -414,33 +412,33 @@ class RunningCell:
         names = recovery.assigned_names(self.record.source)
         # No output is shown meanwhile: for those that were silent before it is not waited as long.
         wait_s = silence.ANSWER_S if self._are_silent else recovery.REPORT_S
-        reports = recovery.ask_reports(self._world.link, names, launches=256, timeout_s=wait_s)
+        reports = recovery.ask_reports(self.world.link, names, launches=256, timeout_s=wait_s)
         self._are_silent = self._silent(reports)
         self._paused = paused.kinds(report.state for report in reports.values())
-        if self._held().ranks != self._watch.paused:
-            self._watch.polled(time.monotonic())
+        if self._held().ranks != self.watch.paused:
+            self.watch.polled(time.monotonic())
             self._feed(self._held())
-        self._find(reports)
-        if self.report is not None:
-            self._feed(health.Diagnosed(self.report.is_releasable))
+        self.looks.find(reports)
+        if self.looks.report is not None:
+            self._feed(health.Diagnosed(self.looks.report.is_releasable))
             return
-        self._silences.look(self._are_silent)
-        if self._suspicion is not None and self._suspicion.has("moment"):
+        self.silences.look(self._are_silent)
+        if self.looks.suspicion is not None and self.looks.suspicion.has("moment"):
             self._feed(health.Suspected())
         if self.on_notice is not None:
-            self._say_waiting(reports)
+            self.say_waiting(reports)
 
     def _held(self) -> health.Paused:
         return health.Paused(frozenset(rank for rank, kind in self._paused.items() if kind))
 
     def _silent(self, reports: Mapping[int, wire.RankReport]) -> set[int]:
-        return set(self._watch.open_ranks) - set(reports) - set(self._world.dead)
+        return set(self.watch.open_ranks) - set(reports) - set(self.world.dead)
 
-    def _say_waiting(self, reports: Mapping[int, wire.RankReport]) -> None:
+    def say_waiting(self, reports: Mapping[int, wire.RankReport]) -> None:
         """Now and then: who still works while others have ended, and who says nothing at all."""
         waited = time.monotonic() - self.started
-        suspicion = self._suspicion
-        unsure = self._circle or (suspicion is not None and suspicion.has("background"))
+        suspicion = self.looks.suspicion
+        unsure = self.looks.circle or (suspicion is not None and suspicion.has("background"))
         first = SUSPECTED_S if unsure else 0.0
         if self.on_notice is None or waited < min(
             self._next_notice_at, first or self._next_notice_at
@@ -449,101 +447,25 @@ class RunningCell:
         held = {r: report.state for r, report in reports.items() if report.state.paused}
         if any(state.seq == self.record.seq for state in held.values()):
             return  # who debugs this cell, or is to answer it, knows whom it waits for
-        lines = paused.tell(held, self._world.hosts)
-        for rank, why in self._silences.why(sorted(self._silent(reports))).items():
+        lines = paused.tell(held, self.world.hosts)
+        for rank, why in self.silences.why(sorted(self._silent(reports))).items():
             if why.kind != "unknown":
                 lines.append(silence.tell(rank, why))
-        working = {r: reports[r] for r in self._watch.open_ranks if r in reports}
-        if self._circle:
-            lines += self._circle
+        working = {r: reports[r] for r in self.watch.open_ranks if r in reports}
+        if self.looks.circle:
+            lines += self.looks.circle
         elif suspicion is not None and not suspicion.has("moment"):
             lines.append(explain.tell_suspicion(suspicion, waited))
         elif self.record.replies and working:
-            lines += explain.tell_working(working, self.record.replies, waited, self._world.hosts)
+            lines += explain.tell_working(working, self.record.replies, waited, self.world.hosts)
         if lines:
             self._next_notice_at = 3 * waited
             self.on_notice("\n".join(lines) + "\n")
 
-    def _find(self, reports: Mapping[int, wire.RankReport]) -> None:
-        """Keep the first certain finding in these reports that concerns this cell."""
-        record = self.record
-        ended = [r for r, report in reports.items() if self._has_ended(report.state)]
-        errors = {r: e for r, e in record.errors.items() if r in ended}
-        self._suspicion = None
-        if self._watch.why in ("stop", "timeout"):
-            return  # whatever is uneven now, the interrupt made it so
-        if self.report is not None:
-            return
-        found = diagnose.diagnose(
-            reports,
-            ended,
-            record.source,
-            record.execution_count,
-            errors,
-            record.ranks,
-            before=self._before,
-            expected=self._expected(),
-        )
-        self._before = reports
-        if isinstance(found, findings.Suspicion):
-            self._suspicion = found
-            found = None
-        if found is None:
-            found, unsure = deadlock.find(reports)
-            self._circle = unsure or self._circle
-        if found is not None and self._concerns(found):
-            self.report, self.evidence = found, reports
-            if found.is_hopeless and self.on_notice is not None:
-                told = "\n".join(found.lines[:-1])
-                self.on_notice(notices.Alarm(f"{told}\nThe cell is ended.\n"))
-            self.cluster.recovered = ""
-            events.tell()
+    def new_replay(self) -> recovery.Replay:
+        return recovery.Replay(self.world.link, self.record.seq)
 
-    def _concerns(self, found: findings.Report) -> bool:
-        """Whether a finding is this cell's, or an earlier one's whose notebook does not mend it."""
-        if found.concerns(self.record.seq):
-            return True
-        now = time.monotonic()
-        self._foreign_since = self._foreign_since or now
-        return found.cell_seq < self.record.seq and now > self._foreign_since + FOREIGN_S
-
-    def _expected(self) -> Mapping[int, int]:
-        return self._world.turns.last_cells()
-
-    def _new_replay(self) -> recovery.Replay:
-        return recovery.Replay(self._world.link, self.record.seq)
-
-    def _look_at_uneven_end(self) -> bool:
-        """The ranks have ended the cell with uneven counts: whether something is wrong with it.
-
-        Uneven alone says nothing: a thread may launch on all of them, or another cell may run. So
-        the ranks are looked at again until it is certain, or even, or a thread's business.
-        """
-        world, record = self._world, self.record
-        names = recovery.assigned_names(record.source)
-        deadline = time.monotonic() + recovery.SETTLE_S
-        while (now := time.monotonic()) < deadline:
-            reports = recovery.ask_reports(world.link, names)
-            self._find(reports)
-            if self.report is not None:
-                return True
-            counts = {rank: report.state.launches for rank, report in reports.items()}
-            if len(reports) == len(world.link.ranks) and lockstep.in_lockstep(counts):
-                world.counts.update(counts)
-                return False
-            if (suspicion := self._suspicion) is not None:
-                if not suspicion.has("moment") and not suspicion.has("cell"):
-                    if suspicion.has("background"):
-                        return False
-                elif suspicion.has("cell"):
-                    deadline = now + recovery.SETTLE_S
-                    self._say_waiting(reports)
-            elif self._foreign_since is not None:
-                return False  # the other cell's notebook sees to it
-            self._rest()
-        return True
-
-    def _rest(self) -> None:
+    def rest(self) -> None:
         """Wait a moment between looks; the stop button ends it."""
         try:
             event = self._sink.get(timeout=AGAIN_S)
@@ -552,200 +474,20 @@ class RunningCell:
         if event.op == "stop":
             raise KeyboardInterrupt
 
-    def _has_ended(self, state: wire.RankState) -> bool:
-        """Whether a rank will launch nothing more in this cell; its reply may be on its way."""
-        if state.rank in self.record.replies:
-            return True
-        if state.state == "running" or state.queued:
-            return state.seq > self.record.seq
-        return state.rank not in self.record.ranks or state.ended >= self.record.seq
-
-    def _settle(self) -> None:
-        """After the cell: are the ranks in lockstep, and may what it assigned stay?"""
-        world, record = self._world, self.record
-        world.counts.update({r: reply.launches for r, reply in record.replies.items()})
-        if self.is_last:
-            self.silent = ()  # the run's end is theirs
-            if record.ok and not (world.dead or lockstep.in_lockstep(world.counts)):
-                self._look_at_uneven_end()
-            return
-        waited = self._watch.answer_s >= health.ANSWER_S
-        can_end = bool(self.silent) and waited and not (self.cluster.closed or world.dead)
-        if can_end and self._end_hung() and not world.dead:
-            return
-        if self.cluster.closed:
-            return
-        ended = not (self._replay or self.report or self.silent or self._watch.interrupted)
-        whole = ended and lockstep.in_lockstep(world.counts)
-        if ended and not whole and not world.dead:
-            whole = not self._look_at_uneven_end()
-        if not (world.dead or whole or self._is_left_to_others()):
-            self._bring_back()
-        if self._was_aborted():
-            self._take_back()
-
-    def _is_left_to_others(self) -> bool:
-        """Whether nothing but an interrupt speaks for a check, and other cells run on the ranks."""
-        ran = self._replay is not None and self._replay.ran
-        if self.report or self.silent or ran or not lockstep.in_lockstep(self._world.counts):
-            return False
-        return any(s.state == "running" or s.queued for s in self._world.status())
-
-    def _bring_back(self) -> None:
-        """Say why the ranks have diverged, and bring them back."""
-        cluster, world = self.cluster, self._world
-        aborted_at = time.monotonic() if self._aborted_at is None else self._aborted_at
-        names = recovery.assigned_names(self.record.source)
-        reports = recovery.ask_reports(world.link, names)
-        self._find(reports)
-        replay = self._replay or self._new_replay()
-        replay.is_patient = self.report is not None
-        self._unsettled = True
-        if self.report is not None and self.report.is_hopeless:
-            how, replay.stuck = "", "they wait for each other"
-        else:
-            how = recovery.bring_back(world.turns, world.link, replay)
-        self._unsettled = False
-        if how == "replayed":
-            world.counts.update(replay.counts)
-            if self.report is not None or replay.ran:
-                seconds = time.monotonic() - aborted_at
-                self._recovered = replay.told(seconds, self._say_undone())
-            self.silent = ()
-        elif replay.is_under_way and self.report is None:
-            return  # a thread of the user's launches on: nobody can tell more now
-        elif how == "completed":
-            world.counts.clear()
-            self._recovered = (
-                "All of them have completed, and the ranks are in lockstep again. Don't trust what "
-                f"this cell printed. {self._say_undone()}"
-            )
-        elif not any(self._is_in_another_cell(s) for s in world.status()):
-            # Else that cell's end will settle it.
-            world.divergence = self.report or findings.unexplained(replay.stuck)
-            cluster.recovered = ""
-            self._take_back()
-            if cluster.recovery == "auto":
-                why = f"They could not be brought back in place: {replay.stuck}."
-                self._recovered = self._recover(str(self.report or ""), why)
-                self.silent = ()
-
-    def _was_aborted(self) -> bool:
-        """Whether it ended in a way that nobody can have meant, on some of its ranks."""
-        errors = self.record.errors.values()
-        return (
-            self.report is not None
-            or self._watch.why == "timeout"
-            or any(one.died for one in self.record.records.values())
-            or any(error.heard is not None for error in errors)  # strict mode
-        )
-
-    def _take_back(self) -> undoing.Undone:
-        """Undo the cell on all its ranks, once."""
-        if self._undone is None:
-            record, world = self.record, self._world
-            alive = [rank for rank in record.ranks if rank not in world.dead]
-            self._undone = undoing.undo(
-                world.link, world.turns, record.seq, record.execution_count, alive
-            )
-        return self._undone
-
-    def _say_undone(self, told: Iterable[str] = ()) -> str:
-        """What became of what the cell did. Of names that are ``told`` it was said."""
-        names = recovery.assigned_names(self.record.source)
-        return (
-            self._take_back()
-            .without(told)
-            .told("This cell", [name for name in names if name not in set(told)])
-        )
-
-    def _is_in_another_cell(self, state: wire.RankState) -> bool:
-        """A later one; or one before it, where this one was stopped before its turn."""
-        seq = self.record.seq
-        return state.seq > seq or state.queued > 0 or (state.state == "running" and state.seq < seq)
-
-    def _leave_unsettled(self) -> None:
-        """Stop was pressed before the ranks were known to be in lockstep: no cell may run now."""
-        world = self._world
-        settled = lockstep.in_lockstep(world.counts) and not self._unsettled
-        if not (self.cluster.closed or world.dead or settled):
-            why = "the stop button ended their replay"
-            world.divergence = world.divergence or self.report or findings.unexplained(why)
-
-    def _recover(self, told: str, said: str = "") -> str:
-        """What was done about a death or a hang for good, and about what the cell did."""
-        if self.is_last:
-            return said
-        undone = self._take_back()  # before its values are saved
-        when = f"in cell [{self.record.execution_count}]"
-        line = self.cluster.recover(said, told=told, when=when, undo=not undone.refused)
-        restored = self.cluster.restored
-        if restored is not None and str(restored) in line:
-            return f"{line} {self._say_undone({*restored.older, *restored.lost})}"
-        return f"{line} {self._say_undone()}"
-
     def _ask_places(self, ranks: Sequence[int]) -> list[str]:
         names = recovery.assigned_names(self.record.source)
-        reports = recovery.ask_reports(self._world.link, names, launches=1)
+        reports = recovery.ask_reports(self.world.link, names, launches=1)
         record = self.record
         return explain.tell_places(reports, ranks, record.source, record.execution_count)
 
     def _interrupt(self, ranks: Sequence[int], spare: bool) -> None:
-        self._aborted_at = self._aborted_at or time.monotonic()
+        self.aborted_at = self.aborted_at or time.monotonic()
         asked = {"seq": self.record.seq, "spare": spare, "terminate": self.terminates}
         body = dict.fromkeys(ranks, asked)
-        ids = self._world.link.request_each(body, "interrupt", sink=self._sink)
+        ids = self.world.link.request_each(body, "interrupt", sink=self._sink)
         self._interrupts.update(ids)
 
-    def _end(self) -> verdict.Ending:
-        """How the cell has ended, once what can be recovered is."""
-        record, watch = self.record, self._watch
-        death = self._recover_from_death()
-        ending = verdict.Ending(
-            record, watch.why, watch.interrupted, watch.timeout_s, watch.grace_s,
-            self._world.hosts, death,
-        )  # fmt: skip
-        if death is not None:
-            return ending
-        world = self._world
-        return dataclasses.replace(
-            ending,
-            silent=self.silent,
-            unanswered=self._say_silent() if self.silent else (),
-            report=self.report,
-            is_diverged=world.divergence is not None,
-            recovered=self._recovered,
-            undone=self._say_undone() if self._undone is not None and not self._recovered else "",
-            places=self._places,
-            explain_missing=world.explain_missing,
-        )
-
-    def _recover_from_death(self) -> verdict.Death | None:
-        """Where ranks died, or were ended since they hung: what was done about it."""
-        record, hosts = self.record, self._world.hosts
-        died = {r: rec.died for r, rec in record.records.items() if rec.died}
-        if self._killed:
-            told = (
-                f"Cell [{record.execution_count}] was interrupted, and "
-                f"{name_ranks(self._killed, hosts)} did not answer for "
-                f"{self._watch.answer_s:g} s, so it was ended."
-            )
-            whys = [f"Rank {rank} {why}." for rank, why in sorted(self._killed.items())]
-            told = "\n".join([told, *whys])
-            return verdict.Death(told, self._recover(told), sorted(self._killed))
-        if died:
-            rank, why = next(iter(sorted(died.items())))
-            log_end = self._world.say_log_end(rank)
-            # Behind a cut they may live, and go on with the cell.
-            what = "died" if not self._world.unreachable else "could not be reached any more"
-            told = f"{begin_ranks(died, hosts)} {what} in cell [{record.execution_count}]: {why}."
-            lost = {r: y for r, y in died.items() if self._world.dead.get(r, {}).get("host_lost")}
-            if lost and self.on_notice is not None:  # what follows can take a minute
-                self.on_notice(notices.lost_hosts(lost))
-            return verdict.Death(told, self._recover(told, log_end), sorted(died))
-        return None
-
-    def _say_silent(self) -> list[str]:
+    def say_silent(self) -> list[str]:
         lines = self._tell_unanswered(self.silent)
         return [*lines, f"%jaxcluster status shows them. {RESTART_HINT}"]
 
@@ -755,14 +497,14 @@ class RunningCell:
             return
         if lines := self._tell_unanswered(ranks, with_leaving=False):
             self.on_notice(
-                f"Interrupted {name_ranks(self._watch.interrupted)}. {' '.join(lines)} "
-                f"{self._watch.answer_s:g} s are given for an answer.\n"
+                f"Interrupted {name_ranks(self.watch.interrupted)}. {' '.join(lines)} "
+                f"{self.watch.answer_s:g} s are given for an answer.\n"
             )
 
     def _tell_unanswered(self, ranks: Sequence[int], with_leaving: bool = True) -> list[str]:
         """A sentence for each of these ranks: where it is, or why it says nothing."""
-        answers = self._world.link.gather(ranks, "state", timeout_s=silence.ANSWER_S)
-        whys = self._silences.why([rank for rank in ranks if rank not in answers])
+        answers = self.world.link.gather(ranks, "state", timeout_s=silence.ANSWER_S)
+        whys = self.silences.why([rank for rank in ranks if rank not in answers])
         lines = []
         for rank in ranks:
             event = answers.get(rank)
@@ -778,23 +520,3 @@ class RunningCell:
                     continue
                 lines.append(f"Rank {rank} has not answered the interrupt: {doing}.")
         return lines
-
-    def _end_hung(self) -> bool:
-        """Rank processes that will never answer are ended, as dead ones are, where that is wanted.
-
-        On a busy machine it is waited until it is clear which these are. Returns whether there are
-        such ranks: nothing can be settled with them.
-        """
-        cluster, world = self.cluster, self._world
-        while True:
-            silent = silence.silent_ranks(world.link, self.silent)
-            whys = self._silences.why(sorted(silent))
-            if not any(why.may_pass for why in whys.values()):
-                break
-            self._rest()
-        hung = {rank: why.message for rank, why in whys.items() if why.is_hung}
-        if cluster.recovery == "auto" and cluster.can_restart and not self._left_early:
-            for rank, why in hung.items():
-                self.record.records[rank].died = self._killed[rank] = why
-                world.end_rank(rank, f"ended by jaxcluster: it {why}")
-        return bool(hung)

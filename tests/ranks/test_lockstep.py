@@ -275,7 +275,7 @@ def test_what_a_timeout_left_uneven_is_no_divergence(
         cell.wait()
     assert caught.value.ename == "TimeoutError"
     assert "took more than 1.5 s" in str(caught.value)
-    assert cell._before
+    assert cell.looks.before
     assert "without it" not in str(caught.value)
     assert cell.report is None
     check_whole(ranks)
@@ -288,7 +288,7 @@ def test_what_a_stop_left_uneven_is_no_divergence(
     threading.Timer(1.5, cell.stop).start()
     with pytest.raises(CellInterrupted) as caught:
         cell.wait()
-    assert cell._before
+    assert cell.looks.before
     assert "without it" not in str(caught.value)
     assert cell.report is None
     check_whole(ranks)
@@ -309,7 +309,7 @@ def test_only_ranks_that_a_replay_can_release_are_waited_for(
     cell = ranks.submit(source)
     with pytest.raises(Divergence):
         cell.wait()
-    assert cell._watch.answer_s == answer_s
+    assert cell.watch.answer_s == answer_s
     check_whole(ranks)
 
 
