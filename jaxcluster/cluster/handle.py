@@ -15,7 +15,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.allocation.local import Allocation
 from jaxcluster.allocation.remote import HostAllocation
-from jaxcluster.cluster import delegation, events, recovery, undoing
+from jaxcluster.cluster import delegation, events, recovery, telling, undoing
 from jaxcluster.cluster.dispatch import Dispatcher
 from jaxcluster.cluster.names import clear_away
 from jaxcluster.cluster.prompts import Labelled, here
@@ -211,46 +211,7 @@ class Cluster:
 
     def summary(self) -> str:
         """One line: ranks, devices per rank, platform, time."""
-        if self.down:
-            return f"{self.down}\n{self.down_hint}"
-        counts = sorted({len(r.devices) for r in self.record.devices})
-        per_rank = "-".join(str(c) for c in counts)
-        kinds = sorted({d.kind for r in self.record.devices for d in r.devices})
-        started_s = self.world.started_s
-        took = f", ready in {started_s:.1f} s" if started_s else ""
-        total = sum(len(r.devices) for r in self.record.devices)
-        return (
-            f"Cluster {self.name!r}: {name_ranks(range(self.num_processes))}, "
-            f"{per_rank} {self.spec.platform} device{'s' if counts != [1] else ''} per rank "
-            f"({total} in all, {', '.join(kinds)}){took}{self._profile()}.{self._unchecked()}"
-            + (f" {self.without_coordinator()}" if self.coordinator_died else "")
-            + (f" {self.without_dead()}" if self.dead else "")
-        )
-
-    def _profile(self) -> str:
-        return f", by profile {self.spec.profile!r}" if self.spec.profile else ""
-
-    def without_dead(self) -> str:
-        why = "; ".join(sorted({facts["why"] for facts in self.dead.values()}))
-        if self.world.unreachable:  # they may live
-            return f"{name_ranks(self.dead).capitalize()} can't be asked ({why})."
-        return f"{name_ranks(self.dead).capitalize()} died ({why})."
-
-    def without_coordinator(self) -> str:
-        """What the death of JAX's coordinator means."""
-        return (
-            f"JAX's coordinator died ({self.coordinator_died}); no rank can do without it. "
-            "%jaxcluster restart gives the ranks new processes."
-        )
-
-    def _unchecked(self) -> str:
-        """What to say where JAX's launches don't reach the journal."""
-        if all(reply.recording for reply in self.record.devices):
-            return ""
-        return (
-            " This jax can't be watched: divergence is not checked, and a hang is told by stacks "
-            "alone (%jaxcluster stacks)."
-        )
+        return telling.summary(self)
 
     def stop(self, force: bool = False) -> float:
         """End all its processes; returns after how many seconds. A stopped cluster: nothing.
@@ -431,15 +392,7 @@ class Cluster:
     @property
     def down_hint(self) -> str:
         """What to type where it has no processes, and what is still there."""
-        if self.kept is None or not self.kept.reports:
-            return (
-                "%jaxcluster restart starts them again, with empty ranks; %jaxcluster stop gives "
-                "the cluster up."
-            )
-        return (
-            f"The variables of {name_ranks(self.kept.reports)} are saved: %jaxcluster restart "
-            "brings them back, %jaxcluster stop gives them up."
-        )
+        return telling.down_hint(self)
 
     # ------------------------------------------------------------------ cells
 
@@ -595,7 +548,8 @@ class Cluster:
         if unreachable := self.world.unreachable:
             why = "; ".join(f"{host}: {why}" for host, why in unreachable.items())
             raise NoCluster(
-                f"Hosts can't be reached from here, so the cell was not run ({why}).", self._again
+                f"Hosts can't be reached from here, so the cell was not run ({why}).",
+                telling.again(self),
             )
         if self.dead:
             rank, facts = next(iter(sorted(self.dead.items())))
@@ -609,19 +563,6 @@ class Cluster:
         if self.coordinator_died:  # this jax's ranks outlive it
             told = f"JAX's coordinator died ({self.coordinator_died}), so the cell was not run."
             raise RankDied(told, self.recover(told=told, when="when JAX's coordinator died"), [])
-
-    @property
-    def _again(self) -> str:
-        """What to type where hosts that may live can't be reached."""
-        return (
-            "The cluster is not known to have ended, and nothing of it was cleared away. Once they "
-            f"can be reached: {self._how_to_attach}"
-        )
-
-    @property
-    def _how_to_attach(self) -> str:
-        way = self.world.way
-        return f"%jaxcluster attach {self.name}" + (f" {way.typed}" if way is not None else "")
 
     @property
     def can_restart(self) -> bool:
@@ -650,11 +591,11 @@ class Cluster:
         elif stopped:
             hint = "%jaxcluster start starts another."
         elif self.world.unreachable:
-            hint = self._again
+            hint = telling.again(self)
         elif self.world.processes is None:
             hint = (
                 "The notebook that started it can restart it; "
-                f"{self._how_to_attach} connects to its new processes then."
+                f"{telling.how_to_attach(self)} connects to its new processes then."
                 if self.record.owner
                 else "%jaxcluster stop ends it; %jaxcluster start starts another."
             )

@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.allocation.supervisor import Supervisor
-from jaxcluster.cluster import events, handle, joining
+from jaxcluster.cluster import events, handle, joining, telling
 from jaxcluster.cluster.handle import Cluster
 from jaxcluster.cluster.names import clear_away, live_records
 from jaxcluster.cluster.spec import make_spec
@@ -118,9 +118,9 @@ def _tell_again(known: Cluster) -> str:
         return f"Cluster {known.name!r} is being given new processes ({ranks})."
     said = f"Cluster {known.name!r} is running already ({ranks}, variables kept)."
     if known.coordinator_died:
-        said += f" {known.without_coordinator()}"
+        said += f" {telling.without_coordinator(known)}"
     if known.dead:
-        said += f" {known.without_dead()} %jaxcluster restart gives it new processes."
+        said += f" {telling.without_dead(known)} %jaxcluster restart gives it new processes."
     if (used := current().name) != known.name:
         said += f" Cells of this notebook run on {used!r}: %jaxcluster use {known.name}"
     return said
