@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import threading
@@ -70,21 +71,30 @@ def test_a_turn_excludes_every_other() -> None:
 
 def test_a_turn_excludes_the_other_threads_of_a_notebook() -> None:
     registry.folder("main").mkdir()
-    turns, inside, overlaps = LocalTurns("main"), [], []
+    turns, seen = LocalTurns("main"), []
 
-    def take_turns() -> None:
-        for _ in range(50):
-            with turns.take() as seq:
-                inside.append(seq)
-                overlaps.append(len(inside))
-                inside.remove(seq)
+    def take() -> None:
+        with turns.take() as seq:
+            seen.append(seq)
 
-    threads = [threading.Thread(target=take_turns) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert overlaps == [1] * 200
+    other = threading.Thread(target=take)
+    with turns.take() as first:
+        other.start()
+        other.join(0.3)
+        assert seen == []
+    other.join(30)
+    assert (first, seen) == (1, [2])
+
+
+def test_a_turn_that_is_over_is_free_for_others(root: Path) -> None:
+    registry.folder("main").mkdir()
+    turns = LocalTurns("main")
+    with turns.take():
+        pass
+    with pytest.raises(RuntimeError), turns.take():
+        raise RuntimeError("of a cell's")
+    with open(root / "main" / "lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_turn_looks_up_one_path_and_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,10 +132,13 @@ def test_a_turn_of_a_folder_that_is_gone_or_another_one_is_not_given_by_the_old_
     folder.mkdir()
     with turns.take() as seq, LocalTurns("moved").take() as old:
         assert (seq, old) == (1, 4)
-    with pytest.raises(RuntimeError), turns.take():
-        raise RuntimeError("of a cell's")
-    with turns.take() as seq, LocalTurns("moved").quiet():
-        assert seq == 3
+    folder.rename(folder.with_name("moved-too"))
+    folder.mkdir()
+    for _ in range(4):
+        with LocalTurns("main").take():
+            pass
+    with turns.take() as seq:
+        assert seq == 5
 
 
 def test_a_notebook_that_lets_go_of_its_turns_keeps_no_file() -> None:
