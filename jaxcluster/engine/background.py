@@ -110,7 +110,7 @@ class Background:
     def _threads(self) -> list[str]:
         unknown = [t for t in threading.enumerate() if t not in self._own and not _is_harmless(t)]
         raw = _raw_threads() - self._own_raw
-        found = [f"thread {t.name!r}" for t in unknown if not is_idle(t.ident)]
+        found = [f"thread {t.name!r}" for t in unknown if not (is_idle(t.ident) or _is_out(t))]
         if raw > 0:
             found.append("a thread of _thread" if raw == 1 else f"{raw} threads of _thread")
         if signal.getitimer(signal.ITIMER_REAL)[0] > 0:
@@ -182,6 +182,17 @@ def _is_harmless_task(task: asyncio.Task[Any]) -> bool:
             return False
         coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
     return True
+
+
+def _is_out(thread: threading.Thread) -> bool:
+    """Whether a library's own thread, which has called Python once, runs none of it now.
+
+    XLA's threads call the callbacks of programs. ``threading`` knows such a thread for ever from
+    its first ``current_thread()`` on, which logging asks for too, and can't tell when it ends.
+    """
+    if not isinstance(thread, threading._DummyThread) or thread.ident is None:
+        return False
+    return not stack_of(thread.ident)
 
 
 def is_idle(ident: int | None) -> bool:

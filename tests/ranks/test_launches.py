@@ -491,6 +491,28 @@ def test_a_callbacks_error_on_all_ranks_alike_is_an_ordinary_error(
     check_whole(ranks)
 
 
+LOGGING = """
+import logging
+def call(value):
+    logging.getLogger("user").warning("asks for current_thread")
+    return value
+f = jax.jit(jax.shard_map(lambda a: jax.pure_callback(call, a, a), mesh=mesh,
+    in_specs=P('i'), out_specs=P('i')))
+print(float(total(f(x))))
+"""
+
+
+def test_a_skipped_collective_is_named_after_a_callback_that_logs(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    """With two devices a thread of XLA's calls it, which lives on and is not the user's."""
+    assert ranks.run(LOGGING, show=False).stdout() == "28.0\n"
+    with pytest.raises(Divergence) as caught:
+        ranks.run("if r == 1: y = total(x)", show=False)
+    assert caught.value.report.culprits == (0,)
+    check_whole(ranks)
+
+
 def test_a_launch_with_a_deleted_input_in_strict_mode(ranks: jaxcluster.Cluster) -> None:
     """Nothing is announced that will not be launched; afterwards announcements meet again."""
     ranks.run("g = total.lower(x).compile(); z = plus(x); z.delete()", show=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import ctypes
 import functools
 import queue
 import threading
@@ -69,6 +70,28 @@ def test_a_thread_is_named_until_it_ends(background: Background, release: thread
     assert background.look() == ["thread 'loader'"]
     release.set()
     thread.join()
+    assert background.look() == []
+
+
+def test_a_librarys_thread_counts_while_it_runs_python(
+    background: Background, release: threading.Event
+) -> None:
+    """``threading`` lists it from its first ``current_thread`` on, for ever until Python 3.12."""
+    entered = threading.Event()
+
+    def call(_: object) -> None:
+        threading.current_thread()
+        entered.set()
+        wait(release)
+
+    libc, pthread = ctypes.CDLL(None), ctypes.c_ulong()
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(call)
+    assert libc.pthread_create(ctypes.byref(pthread), None, function, None) == 0
+    assert entered.wait(30)
+    [told] = background.look()
+    assert told.startswith("thread 'Dummy-")
+    release.set()
+    libc.pthread_join(pthread, None)
     assert background.look() == []
 
 
