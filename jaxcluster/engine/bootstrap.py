@@ -18,10 +18,11 @@ from urllib.parse import unquote
 
 from jaxcluster import wire
 from jaxcluster.engine.journal import Journal
-from jaxcluster.engine.private import arrays, coordination, launches
+from jaxcluster.engine.private import arrays, coordination, launches, transfers
 from jaxcluster.host import tpus
 
 POLL_S = 0.002
+LOOPBACK = "127.0.0.1"
 UNIX = "unix:"  # gRPC's own way to write the path of a Unix socket
 
 
@@ -126,6 +127,10 @@ def initialize(request: wire.InitializeRequest, journal: Journal) -> wire.Initia
     if request.collectives_address is not None:
         coordination.set_collectives_address(request.collectives_address)
     journal.recording = launches.record_launches(journal)
+    # Between hosts, where others may listen, and where it isn't recorded, JAX refuses them.
+    if transfers.record_transfers(journal) and request.collectives_address == LOOPBACK:
+        with contextlib.suppress(ImportError, AttributeError, OSError):
+            transfers.allow_transfers()
     if request.process_id == 0:
         arrays.hint_at_device_put(lambda line: print(line, file=sys.stderr))
     keep_proxies_away(request.coordinator_address)

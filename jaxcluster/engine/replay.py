@@ -117,6 +117,8 @@ def _find(journal: Journal, fingerprint: int, shipped: Mapping[int, bytes | memo
 
 
 def _refuse_unreplayable(program: Program) -> None:
+    if program.executable is None:
+        raise CannotReplay(f"{program.name} sends what an array holds to another process")
     if programs.calls_python(program.executable):
         raise CannotReplay(f"{program.name} calls Python functions, which would be given zeros")
     if why := replayable.why_not(programs.compiled_text(program.executable)):
@@ -141,7 +143,7 @@ def on_courses(journal: Journal, request: Request) -> Any:
     for fingerprint in request.body["fingerprints"]:
         program = journal.programs.get(fingerprint)
         course = ""
-        if program is not None:
+        if program is not None and program.executable is not None:
             course = replayable.course(programs.compiled_text(program.executable))
             devices = [device.id for device in program.executable.device_list]
             course = course and f"{devices} {course}"

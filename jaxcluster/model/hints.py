@@ -37,8 +37,9 @@ KIND_HINTS = (
     ),
     (
         "does not support cross-host device transfers",
-        "On CPU device_put does not send arrays from one process to another. Between them they go "
-        "by collectives: on a mesh of all processes, by jax.jit with out_shardings, or ppermute.",
+        "On CPU device_put sends arrays from one process to another on one machine alone. Between "
+        "hosts they go by collectives: on a mesh of all processes, by jax.jit with out_shardings, "
+        "or ppermute.",
     ),
     (
         "config should be updated before backends are initialized",

@@ -33,12 +33,6 @@ HINTS = {
         "jax.config.update('jax_num_cpu_devices', 8)",
         "%jaxcluster start --devices-per-process",
     ),
-    "transfer": (
-        "ends = [jax.sharding.Mesh(np.array(jax.devices())[[end]], ('k',)) for end in (0, -1)]\n"
-        "one = jax.device_put(np.ones(4, 'float32'), NamedSharding(ends[0], P()))\n"
-        "jax.device_put(one, NamedSharding(ends[1], P()))",
-        "On CPU device_put does not send arrays from one process to another",
-    ),
 }
 
 

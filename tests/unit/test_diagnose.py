@@ -324,6 +324,8 @@ class TestWords:
     def test_an_error_of_jax_that_means_something_here_is_explained(self):
         said = "Fetching value for `jax.Array` that spans non-addressable (non process local)"
         assert "%pull" in hints.kind_hints(said)[0]
+        said = "The backend (cpu) does not support cross-host device transfers. Please set"
+        assert "on one machine alone" in hints.kind_hints(said)[0]
         assert hints.kind_hints("division by zero") == []
 
 

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from jaxcluster.engine.private import arrays, coordination
+from jaxcluster.engine.private import arrays, coordination, transfers
 
 
 def _gloo_address() -> bool:
@@ -119,6 +119,10 @@ PROBES: dict[str, tuple[str, Callable[[], bool]]] = {
     ),
     "coordination client": ("there is no strict mode", _coordination_client),
     "fast paths": ("each switch of strict mode makes all programs compile again", _fast_paths),
+    "transfers": (
+        "device_put from process to process is refused on CPU, and not recorded on GPU and TPU",
+        transfers.can_record,
+    ),
     "refused calls": (
         "jax.extend.backend.clear_backends() leaves ranks that compute no more",
         _refused_calls,

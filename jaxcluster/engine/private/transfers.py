@@ -1,0 +1,161 @@
+"""``device_put`` from one process's devices to another's: on CPU made to work, and recorded.
+
+JAX's runtime has such transfers on GPU and TPU. For other platforms it has a server of its own,
+which ``jax_cross_host_transfer_socket_address`` turns on: the receiver connects to the sender at
+the address that stands in the sender's setting, as it stands there. So port 0 can't be: the server
+listens on one that is free, the receiver dials port 0, and waits for ever (jax 0.10.2 and 0.12).
+
+A transfer is no program, but it must keep the order all the same. Each process numbers the
+transfers that it has asked for, and sender and receiver find each other by these numbers. Where a
+process leaves one out, whether it takes part in it or not, later ones hang, or bring another
+array's values. So each counts as a launch of all processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import socket
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxcluster.engine.journal import Journal, Program
+
+NAME = "batched_copy_array_to_devices_with_sharding"  # what asks for transfers
+SOCKETS = 4  # of the data, as JAX has it by default, on all of the machine's addresses
+PORTS = range(10_000, 32_000)  # that no operating system hands out by itself
+TRIES = 20
+# The first transfer from a process waits for that one's server, which starts with its own part.
+TIMEOUT_S = 7 * 24 * 3600
+
+
+def record_transfers(journal: Journal) -> bool:
+    """Have ``journal`` hear of every transfer between processes, right before it is made.
+
+    Returns:
+      False where a private name has moved (jax 0.10.2 and 0.12: ``dispatch.xc``).
+    """
+    from jaxcluster.engine.journal import COUNTING
+
+    try:
+        if not can_record():
+            return False
+    except (ImportError, AttributeError):
+        return False
+    from jax._src import dispatch
+
+    client: Any = dispatch.xc
+    if isinstance(client, _Client):
+        return client.journal is journal
+    COUNTING.add(_Client.launch.__code__)
+    copy = getattr(client, NAME)
+    dispatch.xc = _Client(client, copy, journal)  # type: ignore[assignment]
+    return True
+
+
+def can_record() -> bool:
+    """Whether JAX asks for transfers where it is looked for.
+
+    Raises:
+      ImportError, AttributeError: it has none of these names.
+    """
+    from jax._src import dispatch, xla_bridge
+
+    names = dispatch._batched_device_put_impl.__code__.co_names
+    found = hasattr(dispatch.xc, NAME) and "xc" in names and NAME in names
+    return found and hasattr(xla_bridge, "CROSS_HOST_TRANSFER_SOCKET_ADDRESS")
+
+
+class _Client:
+    """Stands for ``xla_client`` in the module that asks for transfers, and in no other."""
+
+    def __init__(self, client: Any, copy: Callable[..., Any], journal: Journal) -> None:
+        self.client = client
+        self.copy = copy
+        self.journal = journal
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.client, name)
+
+    def batched_copy_array_to_devices_with_sharding(
+        self, arrays: Sequence[Any], devices: Any, shardings: Sequence[Any], semantics: Any
+    ) -> Any:
+        program = _describe(arrays, shardings)
+        if self.journal.before_launch is not None:  # may wait for long, and be interrupted
+            self.journal.before_launch(program)
+        copied = self.launch(program, arrays, devices, shardings, semantics)
+        if self.journal.interrupted:
+            self.journal.raise_if_interrupted()
+        return copied
+
+    def launch(self, program: Program, arrays: Sequence[Any], *how: Any) -> Any:
+        journal = self.journal
+        count, value = journal.counts.get(program.processes, (0, 0))
+        journal.launched(program)
+        try:
+            return self.copy(arrays, *how)
+        except BaseException as error:
+            if any(array.is_deleted() for array in arrays) or REFUSED in str(error):
+                journal.take_back(program, count, value)
+            else:
+                why = f"by {type(error).__name__}"
+                journal.broke_off(program, why, for_good=True, seq=count)
+            raise
+
+
+# What jaxlib says before it has numbered a transfer.
+REFUSED = "only if every shard requires a cross-host transfer"
+
+
+def _describe(arrays: Sequence[Any], shardings: Sequence[Any]) -> Program:
+    import jax
+
+    from jaxcluster.engine.journal import Program
+
+    signature = ", ".join(array.aval.str_short() for array in arrays)
+    ways = [
+        (str(array.sharding.spec if hasattr(array.sharding, "spec") else array.sharding),
+         [d.id for d in array.sharding._device_assignment],
+         [d.id for d in sharding._device_assignment])
+        for array, sharding in zip(arrays, shardings, strict=True)
+    ]  # fmt: skip
+    text = f"device_put {signature} {ways}".encode()
+    fingerprint = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "little")
+    processes = ",".join(map(str, range(jax.process_count())))
+    return Program("device_put", fingerprint, processes, signature, None)
+
+
+def allow_transfers() -> str:
+    """Have transfers on CPU go by this machine's loopback. Before the backend starts.
+
+    Each process has a loopback address of its own, so that its port, which JAX takes only for the
+    first transfer, is free then too.
+
+    Returns:
+      the address; "" where the user has set one, or JAX has no such setting.
+    """
+    import jax
+    from jax._src import xla_bridge
+
+    if xla_bridge.CROSS_HOST_TRANSFER_SOCKET_ADDRESS.value:
+        return ""
+    host, port = _free_address()
+    jax.config.update("jax_cross_host_transfer_socket_address", f"{host}:{port}")
+    jax.config.update("jax_cross_host_transport_addresses", ",".join([f"{host}:0"] * SOCKETS))
+    jax.config.update("jax_cross_host_transfer_timeout_seconds", TIMEOUT_S)
+    return f"{host}:{port}"
+
+
+def _free_address() -> tuple[str, int]:
+    draw = random.SystemRandom()
+    for _ in range(TRIES):
+        host = f"127.{draw.randrange(1, 255)}.{draw.randrange(256)}.{draw.randrange(1, 255)}"
+        port = draw.choice(PORTS)
+        with socket.socket() as trial:
+            try:
+                trial.bind((host, port))
+            except OSError:  # taken on all addresses
+                continue
+        return host, port
+    raise OSError("no loopback address could be listened on")
