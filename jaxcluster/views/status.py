@@ -54,23 +54,25 @@ def live(cluster: Cluster, show: Show, cell_id: str = "") -> threading.Event:
         done = _following[cell_id] = threading.Event()
     states = cluster.status()
     told = _changing(states, cluster)
-    show(bundle(states, cluster.dead, cluster.resource_history()), "first")
+    cluster.meter.keep_up(WAIT_S)
+    samples, taken = cluster.meter.since({})
+    show(bundle(states, cluster.dead, samples), "first")
 
     def follow() -> None:
-        nonlocal told, states
+        nonlocal told, states, taken
         while not done.wait(BUSY_S if _is_busy(states) else IDLE_S):
             try:
                 states, meter = cluster.status(), cluster.meter
-                taken = dict(meter.taken)
                 meter.keep_up(WAIT_S)
             except JaxClusterError as error:  # the cluster was stopped
                 show(ended(str(error).partition("\n")[0]), "changed")
                 return
+            samples, now_taken = meter.since({})  # of others' looks too
             now = _changing(states, cluster)
-            if now != told or meter.taken != taken:
+            if now != told or now_taken != taken:
                 how = "changed" if now != told else "measured"
-                told = now
-                show(bundle(states, cluster.dead, meter.since({})[0]), how)
+                told, taken = now, now_taken
+                show(bundle(states, cluster.dead, samples), how)
 
     # A copy of the context keeps what is shown under the cell that began it.
     run = contextvars.copy_context().run

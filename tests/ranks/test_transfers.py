@@ -11,7 +11,10 @@ from helpers import Home
 import jaxcluster
 from jaxcluster.errors import CellFailed, Divergence
 
-pytestmark = pytest.mark.any_jax
+pytestmark = [
+    pytest.mark.any_jax,
+    pytest.mark.one_machine("JAX sends between hosts on GPU and TPU alone"),
+]
 
 SETUP = """
 import glob, os, time

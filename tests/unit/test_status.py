@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from helpers import until
 
 from jaxcluster import wire
 from jaxcluster.cluster.resources import Sample
@@ -126,3 +127,32 @@ def test_what_is_only_measured_is_sent_so_that_an_idle_kernel_looks_idle() -> No
         ("update_display_data", "execute_request"),
     ]
     assert len({content["transient"]["display_id"] for *_, content in sent}) == 1
+
+
+def test_what_others_have_measured_is_shown_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sidebar's samples are the live status' own: whoever was first has taken them."""
+    monkeypatch.setattr(status, "IDLE_S", 0.01)
+    shown: list[tuple[str, str]] = []
+
+    class Meter:
+        """Stands for one that somebody else keeps up."""
+
+        taken = 0
+
+        def keep_up(self, timeout_s: float) -> None:
+            pass
+
+        def since(self, taken: Any) -> Any:
+            known = {0: samples(*[50.0] * self.taken)} if self.taken else {}
+            return known, {0: self.taken}
+
+    idle = [wire.RankState(0, 100, "host-a", "idle")]
+    cluster: Any = types.SimpleNamespace(status=lambda: idle, dead={}, meter=Meter())
+    done = status.live(cluster, lambda data, how: shown.append((how, data["text/plain"])))
+    try:
+        assert "50 %" not in shown[-1][1]
+        Meter.taken = 3
+        until(lambda: "50 %" in shown[-1][1], "the samples of another")
+        assert shown[-1][0] == "measured"
+    finally:
+        done.set()
