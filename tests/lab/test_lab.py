@@ -683,8 +683,13 @@ def test_a_killed_kernel_has_no_cluster(page: LabPage) -> None:
 
 
 def test_what_ranks_use_is_shown_and_an_idle_kernel_looks_idle(page: LabPage) -> None:
-    page.open("used.ipynb", START)
-    page.do(0)
+    page.open("used.ipynb", START, "%jaxcluster status --live")
+    page.do(0, 1)
+    # The live status of a cell shows the same, by updates that the server does not take for a use.
+    curve = page.page.locator(".jp-OutputArea img[alt='rank 1: CPU']")
+    page.wait(lambda: curve.count() == 1, "a curve in the cell's output")
+    drawn = curve.get_attribute("src")
+    page.wait(lambda: curve.get_attribute("src") != drawn, "the curve goes on")
     sidebar = show_sidebar(page)
     until_ranks(page, ["idle", "idle"])
     row = sidebar.locator(".jxl-rank").first
