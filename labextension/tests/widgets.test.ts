@@ -3,7 +3,7 @@ import { describe, mock, test } from 'node:test';
 import type { IProfile, IRank, IState, RankStatus } from '../src/protocol';
 import { mergeClusters } from '../src/widgets/clusterList';
 import { Ticker } from '../src/widgets/clock';
-import { NO_OPTIONS, checkOptions, hostsHaveRanks, optionsOf, quote, startLine, type IStartOptions } from '../src/widgets/startOptions';
+import { NO_OPTIONS, PLATFORMS, checkOptions, hostsHaveRanks, optionsOf, quote, startLine, type IStartOptions } from '../src/widgets/startOptions';
 import { age, chipText, countStatuses, lasting, placeOf, took, type Trans } from '../src/widgets/labels';
 import { behindOf, behindText } from '../src/widgets/behind';
 import { golden, read, startLines } from './golden';
@@ -151,6 +151,9 @@ describe('a profile in the form', () => {
       }
     );
     assert.deepEqual(checkOptions(filled, trans), {});
+    const all = optionsOf({ ...big, options: [['--devices-per-process', 'all'], ['--platform', 'rocm']] });
+    assert.deepEqual(checkOptions(all, trans), {});
+    assert.ok(PLATFORMS.includes(all.platform));
     const odd = optionsOf({
       ...big,
       options: [['-n', '8'], ['--launcher', 'tpu'], ['--sync', ''], ['--sbatch', '--x=1 2'], ['--new-job']]

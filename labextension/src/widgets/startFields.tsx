@@ -137,7 +137,7 @@ export function StartFields(props: IStartFields): JSX.Element {
       {field(
         'devicesPerProcess',
         trans.__('Devices of each'),
-        trans.__('On CPU as many as you like'),
+        trans.__('On CPU as many as you like; “all” of a host’s GPUs'),
         text(trans.__('automatic'), true)
       )}
       {field(

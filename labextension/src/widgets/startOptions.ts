@@ -59,7 +59,7 @@ export const NO_OPTIONS: IStartOptions = {
   more: ''
 };
 
-export const PLATFORMS = ['cpu', 'cuda', 'tpu'];
+export const PLATFORMS = ['cpu', 'cuda', 'rocm', 'tpu'];
 
 /** What is asked for besides where a launcher is chosen, with the words that it becomes; '' is this machine. */
 export const LAUNCHERS: { [name: string]: { [K in keyof IStartOptions]?: string } } = {
@@ -250,7 +250,8 @@ export function checkOptions(
   const wrong: { [K in keyof IStartOptions]?: string } = {};
   for (const key of ['numProcesses', 'devicesPerProcess', 'nodes', 'ntasksPerNode'] as const) {
     const asked = key === 'numProcesses' ? !hostsHaveRanks(options) : key === 'devicesPerProcess' || isAsked(options, key);
-    if (asked && options[key].trim() && !/^[1-9]\d{0,5}$/.test(options[key].trim())) {
+    const isAll = key === 'devicesPerProcess' && options[key].trim() === 'all';
+    if (asked && options[key].trim() && !isAll && !/^[1-9]\d{0,5}$/.test(options[key].trim())) {
       wrong[key] = trans.__('A whole number, 1 or more; empty for the default.');
     }
   }
