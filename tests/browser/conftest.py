@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from fitting import fits
 
 
 @pytest.fixture
@@ -27,27 +27,7 @@ def page(chromium: Any) -> Iterator[Any]:
     assert errors == []
 
 
-# What stands out of the view to the right, is cut off there, or is scrolled sideways. Names that
-# are shortened in their middle say all in their titles; what is 1 px wide is only heard.
-BEYOND = """(() => {
-  const view = document.getElementById('view'), right = view.getBoundingClientRect().right + 1;
-  const shown = n => n.getBoundingClientRect().width > 1 && !n.closest('thead, title, option');
-  const cut = n => n.scrollWidth > n.clientWidth + 1 && n.clientWidth > 1
-    && getComputedStyle(n).overflowX !== 'visible' && !n.closest('[class*=-middle]');
-  return [...view.querySelectorAll('*')].filter(
-    n => shown(n) && (n.getBoundingClientRect().right > right || cut(n))).map(n => n.outerHTML);
-})()"""
-
-
 @pytest.fixture
 def beyond(page: Any) -> Callable[[], None]:
     """Fails unless all that is shown fits the view's width, after a drawing that follows it."""
-
-    def check() -> None:
-        with contextlib.suppress(
-            Exception
-        ):  # playwright's own TimeoutError: what is wrong is said below
-            page.wait_for_function(f"() => !{BEYOND}.length")
-        assert page.evaluate(BEYOND) == []
-
-    return check
+    return lambda: fits(page, "#view")

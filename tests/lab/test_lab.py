@@ -12,6 +12,7 @@ from typing import Any
 import nbformat
 import psutil
 import pytest
+from fitting import fits
 from helpers import python, until
 from labpage import SETUP, START, Lab, LabPage
 
@@ -750,6 +751,14 @@ def test_the_inspector_shows_variables_and_their_shards(page: LabPage) -> None:
     page.wait(lambda: panel.locator("tr[data-variable]").count() == 1, "only w is left")
     panel.locator("tr[data-variable=w]").click()
     panel.locator(".jxc-tree").wait_for()
+    panel.get_by_role("treeitem").last.click()
+    panel.locator(".jxc-leaf .jxc-tile").first.wait_for()
+    # All of it has room beside a notebook on a small screen, with both sidebars open.
+    show_sidebar(page)
+    page.page.set_viewport_size({"width": 1100, "height": 800})
+    fits(page.page, ".jxl-inspector")
+    if shots := os.environ.get("SCREENSHOTS"):
+        page.shot(Path(shots) / "inspector-beside.png")
 
 
 def test_a_saved_view_is_drawn_without_a_kernel(page: LabPage) -> None:

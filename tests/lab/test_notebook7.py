@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from fitting import fits
 from helpers import Home
 from labpage import SETUP, START, Lab, LabPage
 from labserver import start_server, stop_server
@@ -65,6 +68,20 @@ def test_cells_switch_and_sidebar_work(page_7: LabPage) -> None:
     at(".jxl-sidebar .jxl-rank[data-status=idle]").nth(1).wait_for()
     page.do(3)
     at(".jp-OutputArea .jxc-tile").first.wait_for()
+    # The inspector has the right sidebar here, and room for all in it as wide as it is by itself.
+    page.command("jaxcluster:inspect")
+    at(".jxl-inspector tr[data-variable=x]").click()
+    at(".jxl-inspector .jxc-tile").first.wait_for()
+    for part in ("x", "(8,)", "float", "P('i'", "B"):
+        assert part in at(".jxl-inspector tr[data-variable=x]").text_content()
+    fits(page.page, ".jxl-inspector")
+    for name, shown in {"Mesh": "mesh", "Memory": "Bytes held on each device"}.items():
+        at(".jxl-inspector").get_by_role("button", name=name).click()
+        at(".jxl-inspector .jxc").get_by_text(shown).first.wait_for()
+        fits(page.page, ".jxl-inspector")
+        if shots := os.environ.get("SCREENSHOTS"):
+            page.shot(Path(shots) / f"seven-{name}.png")
+    page.command("jaxcluster:show-clusters")
     at(".jxl-sidebar").get_by_role("button", name="Stop main").click()
     at(".jp-Dialog").get_by_role("button", name="Stop", exact=True).click()
     page.until_state("s.current === null", "the cluster is stopped")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from fitting import fits
 from helpers import Home
 from labpage import SETUP, START, Lab, LabPage
 from labserver import start_server, stop_server
@@ -29,6 +30,7 @@ def test_its_console_is_free_of_errors(chromium: Any, bare_lab: Lab) -> None:
         SETUP,
         "%%spmd\nprint(float(jnp.sum(x)))",
         "%shards x",
+        "%shards x --widget",
         "%unload_ext jaxcluster",
     )
     page.do(0, 1)
@@ -36,7 +38,18 @@ def test_its_console_is_free_of_errors(chromium: Any, bare_lab: Lab) -> None:
     page.do(3)
     # The picture that stands in for the interactive view.
     page.page.locator(".jp-OutputArea img").first.wait_for()
+    # The widget brings all that it needs. It is as wide as there is room, its text of one size.
     page.do(4)
+    page.page.locator(".jxc svg .jxc-tile").first.wait_for()
+    assert page.page.locator(".jxc-legend").evaluate("n => getComputedStyle(n).display") == "flex"
+    page.page.locator(".jxc").evaluate("n => { n.parentElement.style.width = '260px'; }")
+    page.until("document.querySelector('.jxc svg').clientWidth < 260", "the picture is narrow")
+    assert page.page.locator(".jxc svg").evaluate("n => n.getScreenCTM().a") == 1
+    fits(page.page, ".jxc")
+    page.page.locator(".jxc-tile").nth(1).click()
+    page.page.get_by_role("button", name="statistics").click()
+    page.page.get_by_text("mean 5.5").wait_for()
+    page.do(5)
     page.page.wait_for_timeout(500)
     assert not page.page.evaluate("() => window.jupyterapp.commands.hasCommand('jaxcluster:start')")
     page.end_kernels()

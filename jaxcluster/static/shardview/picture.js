@@ -41,7 +41,7 @@ export function picture(box, onTile, signal) {
 /** Where everything lies in a picture of that width, in pixels, and the axes' marks. */
 function frame(tiles, size, names, room) {
   const digits = key => String(Math.max(...tiles.map(t => t[key][1]))).length;
-  const left = names[0] == null ? 2 : Math.ceil(8 + DIGIT_PX * digits('rows'));
+  const left = names[0] == null ? 4 : Math.ceil(8 + DIGIT_PX * digits('rows'));
   const right = names[1] == null ? 2 : Math.ceil(2 + (DIGIT_PX * digits('columns')) / 2);
   const top = names[1] == null ? (names[0] == null ? 2 : 7) : LINE_PX + 2, bottom = names[0] == null ? 2 : 7;
   const width = Math.max(60, Math.min(760, room - left - right));
