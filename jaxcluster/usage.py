@@ -50,6 +50,11 @@ ABOUT = {
     "memory": "What each device holds.",
     "checkpoint": "Save the ranks' variables to disk.",
     "restore": "Bring back what a checkpoint has saved.",
+    "export": (
+        "Write this notebook's %%spmd cells, in the order in which they ran, as a script: for "
+        "jaxcluster run, srun, mpiexec and TPU hosts. Magics become Python or comments; what was "
+        "pushed is named at its top. Cells that failed or were undone are left out."
+    ),
     "auto": "Make every following cell an %%spmd cell, or no longer.",
     "strict": "Check every launch on all ranks before it is made.",
     "recovery": "What follows when a rank has died or hangs for good.",
@@ -88,6 +93,12 @@ WORDS = {
     "mesh name": ("a variable that is a mesh; all meshes by default", "mesh"),
     "checkpoint name": ("what to call it", "before-tuning"),
     "restore name": ("what it was called", "before-tuning"),
+    "export path": ("the script", "train.py"),
+    "export --as-written": (
+        "the cells in the order in which they stand in the notebook's file, as it was saved",
+        "train.py --as-written",
+    ),
+    "export --force": ("write over a script that is there", "train.py --force"),
     "auto switch": ("on or off; without a word its state is shown", "on"),
     "strict switch": ("on or off; without a word its state is shown", "on"),
     "recovery mode": ("auto, ask or never; without a word its state is shown", "ask"),
@@ -202,6 +213,7 @@ NEEDED = (
     "use name",
     "checkpoint name",
     "restore name",
+    "export path",
 )
 
 

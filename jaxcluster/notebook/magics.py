@@ -29,7 +29,7 @@ from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError, Usag
 from jaxcluster.launchers import options
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.notebook import debugging
+from jaxcluster.notebook import debugging, export, exporting
 from jaxcluster.notebook.completion import Completion
 from jaxcluster.notebook.elsewhere import Elsewhere, point_to_push
 from jaxcluster.notebook.lab_debugger import Debugger
@@ -64,6 +64,7 @@ COMMANDS = {
     "memory": "what each device holds",
     "checkpoint": "save the ranks' variables to disk: checkpoint NAME",
     "restore": "bring them back: restore NAME",
+    "export": "this notebook's %%spmd cells as a script: export train.py",
     "auto": "make every cell an %%spmd cell: auto on|off",
     "strict": "check every launch on all ranks before it is made: strict on|off",
     "recovery": "recover by itself, ask, or never: recovery auto|ask|never",
@@ -120,6 +121,7 @@ class JaxClusterMagics(Magics):
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
+        self.logs = exporting.Logs()
         self.auto = rewrite.AutoMode(self._is_kept, lambda: bool(cluster.connected()), events.tell)
         self.debugger: Debugger | None = None
 
@@ -239,6 +241,8 @@ class JaxClusterMagics(Magics):
         try:
             running = cluster.current()
             kept = running.restart(display.progress, clean=clean)
+            if clean:
+                self.logs.forget(running)
         except BaseException:
             display.clear()
             raise
@@ -292,6 +296,7 @@ class JaxClusterMagics(Magics):
         running = cluster.current()
         if word is None:
             print(running.undo())
+            self.logs.of(running).undo()
             return
         most = running.limit_undo(undoing.parse_limit(word))
         print(
@@ -400,6 +405,10 @@ class JaxClusterMagics(Magics):
         arguments.command_parser("%jaxcluster memory").read(line)
         array_views.show(array_views.memory(cluster.current()), self.rich)
 
+    def _export(self, line: str) -> None:
+        parsed = exporting.read_line(line)
+        print("\n".join(exporting.carry_out(parsed, self.logs, self.shell.user_ns)))
+
     @line_magic
     @shows_help
     def shards(self, line: str) -> None:
@@ -453,6 +462,16 @@ class JaxClusterMagics(Magics):
             )
         if ranks is not None:
             self._warn_partial(running, ranks, source)
+        typed = "" if cell is None else line.replace("--no-magic-line", "")
+        step = export.Cell(
+            self.shell.displayhook.prompt_count, typed, source if cell is None else cell
+        )
+        with self.logs.of(running).running(step):
+            self._run_strictly(running, source, ranks, options)
+
+    def _run_strictly(
+        self, running: cluster.Cluster, source: str, ranks: list[int] | None, options: Any
+    ) -> None:
         if options.strict and not running.is_strict:
             running.strict(True)
             try:
@@ -583,7 +602,12 @@ class JaxClusterMagics(Magics):
                 f"The notebook has no variable {', '.join(missing)}.",
                 "A rank's variable comes the other way: %pull NAME",
             )
-        cluster.current().push({n: self.shell.user_ns[n] for n in names})
+        values = {n: self.shell.user_ns[n] for n in names}
+        running = cluster.current()
+        running.push(values)
+        told = {name: export.describe(name, value) for name, value in values.items()}
+        step = export.Push({n: t[0] for n, t in told.items()}, {n: t[1] for n, t in told.items()})
+        self.logs.of(running).steps.append(step)
 
     @line_magic
     @shows_help

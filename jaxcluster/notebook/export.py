@@ -1,0 +1,466 @@
+"""``%jaxcluster export``: the cells of the ranks as a script. Pure: text in, text out.
+
+What IPython alone understands becomes Python, or a comment with the line as it was typed. The
+script runs by itself under ``srun`` and ``mpiexec`` and on TPU hosts, and under ``jaxcluster run``.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import shlex
+import textwrap
+import tokenize
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from IPython.core.inputtransformer2 import TransformerManager
+
+from jaxcluster import arguments
+from jaxcluster.errors import UsageError
+from jaxcluster.ranks import parse_ranks
+
+SHORT = 200  # characters of a pushed value that is written out
+TIMED = ("time",)  # magics that run what they are given, and say more of it
+BODIES = ("time", "capture", "prun")  # the same of cells
+SHELLS = ("system", "getoutput", "getoutput_detailed")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell that the ranks have run, or would.
+
+    Attributes:
+      number: its own in the notebook; 0: it has none.
+      options: what stands behind ``%%spmd``.
+      body: what stands below it.
+    """
+
+    number: int
+    options: str
+    body: str
+
+
+@dataclass(frozen=True)
+class Push:
+    """Names that came from the notebook: to each its value, as Python, or what it is in words."""
+
+    values: dict[str, str | None]
+    told: dict[str, str]
+
+
+@dataclass(frozen=True)
+class World:
+    """The cluster that the notebook had.
+
+    Attributes:
+      ranks: how many; 0: not known.
+      cpu_devices: of each rank; 0 on other platforms.
+    """
+
+    ranks: int = 0
+    cpu_devices: int = 0
+
+
+def describe(name: str, value: object) -> tuple[str | None, str]:
+    """A pushed value as Python, where it is short and plain, and in words."""
+    kind = type(value).__name__
+    shape = getattr(value, "shape", None)
+    told = f"{name} ({kind}{f' of shape {shape}' if isinstance(shape, tuple) else ''})"
+    text = repr(value)
+    try:
+        is_plain = len(text) <= SHORT and ast.literal_eval(text) == value
+    except Exception:
+        is_plain = False
+    return (text if is_plain else None), told
+
+
+def script(
+    steps: Sequence[Cell | Push], world: World, notebook: str, order: str, path: str
+) -> tuple[str, list[str]]:
+    """The script, and what is to be said of it: a line each.
+
+    Raises:
+      UsageError: a cell is not Python.
+    """
+    cells = [step for step in steps if isinstance(step, Cell)]
+    made = [_Made(step, world) if isinstance(step, Cell) else step for step in steps]
+    parts: list[str] = []
+    futures: list[str] = []
+    needs: set[str] = set()
+    missing: dict[str, str] = {}
+    for one in made:
+        if isinstance(one, Push):
+            parts.append(_pushed(one, missing))
+            continue
+        futures += [line for line in one.futures if line not in futures]
+        needs |= one.needs
+        title = f"# %% [{one.cell.number}]" if one.cell.number else "# %%"
+        options = f" {one.cell.options.strip()}" if one.cell.options.strip() else ""
+        parts.append(f"{title}{options}\n{one.text.strip(chr(10))}")
+    imports = [IMPORTS[name] for name in IMPORTS if name in needs]
+    made_up = [
+        _head(world, notebook, order, path, missing),
+        *(["\n".join(futures)] if futures else []),
+        "\n".join([*imports, "import jax"]),
+        START.format(devices=_devices(world)).strip("\n"),
+    ]
+    helpers = [HELPERS[name].strip("\n") for name in HELPERS if name in needs]
+    text = "\n\n\n".join(["\n\n".join(made_up), *helpers, "\n\n".join(parts)]) + "\n"
+    compile(text, path, "exec", dont_inherit=True)
+    notes = [f"{path}: {len(cells)} cell{'' if len(cells) == 1 else 's'} of {notebook}, {order}."]
+    if missing:
+        told = ", ".join(missing.values())
+        notes.append(f"What was pushed from the notebook is for you to set there: {told}.")
+    left = sorted({line for one in made if isinstance(one, _Made) for line in one.left_out})
+    if left:
+        notes.append(f"Left as comments: {'; '.join(left)}.")
+    notes.append(f"Run it: {_command(world, path)}")
+    return text, notes
+
+
+# --------------------------------------------------------------------------- the script's head
+
+START = """
+if not jax.distributed.is_initialized():  # jaxcluster run has done it
+{devices}    jax.distributed.initialize()
+"""
+
+SHOW = '''
+def show(value):
+    """What the notebook showed under a cell: its last expression, by process 0."""
+    from jax.experimental import multihost_utils
+
+    if isinstance(value, jax.Array) and not value.is_fully_addressable:
+        value = multihost_utils.process_allgather(value, tiled=True)
+    if value is not None and jax.process_index() == 0:
+        print(repr(value), flush=True)
+'''
+RUN_FILE = '''
+def run_file(*argv):
+    """A script with its arguments, in place of %run: its names are bound here."""
+    import runpy
+    import sys
+
+    before, sys.argv = sys.argv, list(argv)
+    try:
+        names = runpy.run_path(argv[0], run_name="__main__")
+    finally:
+        sys.argv = before
+    globals().update((k, v) for k, v in names.items() if not k.startswith("__"))
+'''
+IMPORTS = {
+    "asyncio": "import asyncio",
+    "os": "import os",
+    "subprocess": "import subprocess",
+    "display": "from IPython.display import display",
+}
+HELPERS = {"show": SHOW, "run_file": RUN_FILE}
+
+
+def _devices(world: World) -> str:
+    if world.cpu_devices < 2:
+        return ""
+    return f'    jax.config.update("jax_num_cpu_devices", {world.cpu_devices})\n'
+
+
+def _command(world: World, path: str) -> str:
+    ranks = f" -n {world.ranks}" if world.ranks else ""
+    devices = f" --devices-per-process {world.cpu_devices}" if world.cpu_devices > 1 else ""
+    return f"jaxcluster run{ranks}{devices} {path}"
+
+
+def _head(world: World, notebook: str, order: str, path: str, missing: dict[str, str]) -> str:
+    n = world.ranks or "N"
+    ways = {
+        _command(world, path): "by itself, or with --launcher ssh, slurm, mpi",
+        f"srun -n {n} python {path}": "in a Slurm allocation",
+        f"mpiexec -n {n} python {path}": "Open MPI 4, which JAX knows by itself",
+        f"python {path}": "on every host of a TPU slice",
+    }
+    width = max(map(len, ways))
+    lines = [
+        f"The %%spmd cells of {notebook}, {order}: made by %jaxcluster export.",
+        "",
+        *(f"    {way:<{width}}  # {where}" for way, where in ways.items()),
+    ]
+    if missing:
+        lines += ["", "Pushed from the notebook, and to be set below before it is used:"]
+        lines += [f"    {told}" for told in missing.values()]
+    body = "\n".join(lines).replace("\\", "\\\\").replace('"""', "'''")
+    return f'"""{body}\n"""'
+
+
+def _pushed(push: Push, missing: dict[str, str]) -> str:
+    lines = []
+    for name, value in push.values.items():
+        if value is not None:
+            lines.append(f"{name} = {value}  # pushed from the notebook")
+        else:
+            missing[name] = push.told[name]
+            lines.append(f"# {name} = ...  pushed from the notebook: {push.told[name]}")
+    return "\n".join(["# %% pushed", *lines])
+
+
+# --------------------------------------------------------------------------- one cell
+
+
+class _Made:
+    """A cell as Python.
+
+    Attributes:
+      text: that of the script.
+      futures: its imports from ``__future__``, which must come first.
+      needs: the helpers that it uses.
+      left_out: what of it became a comment, as it was typed.
+    """
+
+    def __init__(self, cell: Cell, world: World) -> None:
+        self.cell = cell
+        self.futures: list[str] = []
+        self.needs: set[str] = set()
+        self.left_out: list[str] = []
+        self.text = self._make(cell, world)
+
+    def _make(self, cell: Cell, world: World) -> str:
+        options = arguments.spmd_parser().read(cell.options)
+        body = cell.body
+        while (first := body.lstrip("\n").partition("\n"))[0].startswith("%%"):
+            name = first[0].split()[0].removeprefix("%%")
+            if name not in BODIES:
+                return self._comment(body.strip("\n"), first[0])
+            self.left_out.append(first[0])
+            body = f"# {first[0]}\n{first[2]}"
+            if body.partition("\n")[2].lstrip("\n").startswith("%%"):
+                return self._comment(body, first[0])
+        try:
+            python = TransformerManager().transform_cell(body)
+            flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            tree = compile(python, "<cell>", "exec", flags, dont_inherit=True)
+        except SyntaxError as error:
+            raise UsageError(
+                f"Cell [{cell.number}] is not Python: {error.msg} (line {error.lineno}).",
+                "Mend it in the notebook, or leave it out: %jaxcluster export takes cells that "
+                "have run.",
+            ) from None
+        assert isinstance(tree, ast.Module)
+        some = options.ranks is not None
+        edits = [*self._magics(tree, python), *self._futures(tree, python)]
+        edits += self._shown(tree, python, plain=some)
+        text = _edited(python, edits)
+        self._names(tree)
+        if _awaits(tree):
+            text = self._awaited(tree, text)
+        if some:
+            ranks = _ranks(options.ranks, world)
+            text = text.strip("\n")
+            text = f"if jax.process_index() in {ranks}:\n{_indented(text)}"
+        return text
+
+    def _comment(self, text: str, line: str) -> str:
+        self.left_out.append(line)
+        return textwrap.indent(text, "# ", lambda line: True)
+
+    def _names(self, tree: ast.Module) -> None:
+        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        if "display" in names:
+            self.needs.add("display")
+
+    def _futures(self, tree: ast.Module, source: str) -> Iterable[tuple[ast.stmt, str]]:
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+                self.futures.append(ast.get_source_segment(source, node) or "")
+                yield node, f"# {self.futures[-1]}"
+
+    def _shown(self, tree: ast.Module, source: str, plain: bool) -> Iterable[tuple[ast.stmt, str]]:
+        """The last expression, as what prints it."""
+        last = tree.body[-1] if tree.body else None
+        if not isinstance(last, ast.Expr) or _magic(last.value) is not None:
+            return
+        call = last.value
+        is_print = isinstance(call, ast.Call) and getattr(call.func, "id", "") in (
+            "print",
+            "display",
+        )
+        text = ast.get_source_segment(source, last) or ""
+        lines = source.splitlines(keepends=True)[(last.end_lineno or 1) - 1 :]
+        after = "".join(lines).encode()[last.end_col_offset or 0 :].decode()
+        if is_print or after.lstrip(" \t").startswith(";"):
+            return
+        if isinstance(call, ast.Constant) and isinstance(call.value, str) and "\n" in call.value:
+            return  # text of its own
+        if not plain:
+            self.needs.add("show")
+        yield last, f"print(repr({text}), flush=True)" if plain else f"show({text})"
+
+    # ------------------------------------------------------------------ magics
+
+    def _magics(self, tree: ast.Module, source: str) -> Iterable[tuple[ast.stmt, str]]:
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Expr | ast.Assign):
+                continue
+            found = _magic(node.value)
+            if found is None:
+                continue
+            kind, words = found
+            target = ""
+            if isinstance(node, ast.Assign):
+                target = f"{ast.unparse(node.targets[0])} = "
+            yield node, self._python(kind, words, target, is_top=node.col_offset == 0)
+
+    def _python(self, kind: str, words: list[str], target: str, is_top: bool) -> str:
+        """A magic as Python; where there is none, as a comment."""
+        if kind in SHELLS:
+            typed = f"{'!!' if kind == 'getoutput' and not target else '!'}{words[0]}"
+            made = self._shell(words[0], bool(target))
+        elif kind == "run_line_magic":
+            name, rest = words[0], words[1] if len(words) > 1 else ""
+            typed = f"%{name} {rest}".rstrip()
+            made = self._line(name, rest)
+        else:
+            typed = f"%%{words[0]}"
+            made = None
+        if made is not None:
+            return f"{target}{made}"
+        self.left_out.append(typed)
+        if target:
+            return f"{target}None  # {typed}"
+        return f"# {typed}" if is_top else f"pass  # {typed}"
+
+    def _shell(self, command: str, is_kept: bool) -> str | None:
+        if re.search(r"(?<!\{)\{|\$", command) or re.match(r"\s*(pip|conda|mamba|uv)\b", command):
+            return None
+        self.needs.add("subprocess")
+        if is_kept:
+            return (
+                f"subprocess.run({command!r}, shell=True, capture_output=True, text=True)"
+                ".stdout.splitlines()"
+            )
+        return f"subprocess.run({command!r}, shell=True)"
+
+    def _line(self, name: str, rest: str) -> str | None:
+        if "{" in rest or "$" in rest:
+            return None
+        if name == "run":
+            try:
+                argv = shlex.split(rest)
+            except ValueError:
+                return None
+            if not argv or argv[0].startswith("-") or not argv[0].endswith(".py"):
+                return None
+            self.needs.add("run_file")
+            return f"run_file({', '.join(map(repr, argv))})"
+        if name in TIMED and rest and not rest.startswith("-"):
+            self.left_out.append("%time")
+            return rest
+        if name == "cd" and rest and not rest.startswith("-"):
+            self.needs.add("os")
+            return f"os.chdir(os.path.expanduser({rest.strip()!r}))"
+        if name in ("env", "set_env"):
+            variable, equals, value = rest.partition("=") if "=" in rest else rest.partition(" ")
+            if equals and variable.strip():
+                self.needs.add("os")
+                return f"os.environ[{variable.strip()!r}] = {value.strip()!r}"
+        return None
+
+    # ------------------------------------------------------------------ await
+
+    def _awaited(self, tree: ast.Module, text: str) -> str:
+        """A cell that awaits, as a function that is run: what it binds is global."""
+        self.needs.add("asyncio")
+        bound = sorted(_bound(tree))
+        name = f"cell_{self.cell.number}"
+        text = text.strip("\n")
+        declared = f"    global {', '.join(bound)}\n" if bound else ""
+        return f"async def {name}():\n{declared}{_indented(text)}\n\n\nasyncio.run({name}())"
+
+
+def _magic(value: ast.expr | None) -> tuple[str, list[str]] | None:
+    """(which call of IPython's, its words), where an expression is what it makes of a magic."""
+    if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)):
+        return None
+    shell = value.func.value
+    is_shell = isinstance(shell, ast.Call) and getattr(shell.func, "id", "") == "get_ipython"
+    words = [one.value for one in value.args if isinstance(one, ast.Constant)]
+    if not is_shell or not words or value.func.attr not in (*SHELLS, "run_line_magic"):
+        return None
+    return value.func.attr, [str(word) for word in words]
+
+
+def _ranks(word: str, world: World) -> str:
+    try:
+        most = world.ranks or 1 + max(map(int, re.findall(r"\d+", word)))
+        ranks = parse_ranks(word, most)
+    except ValueError as error:
+        raise UsageError(f"{error}.", "%jaxcluster export takes cells that could run.") from None
+    return f"({', '.join(map(str, ranks))}{',' if len(ranks) == 1 else ''})"
+
+
+def _edited(source: str, edits: Iterable[tuple[ast.stmt, str]]) -> str:
+    """The source with these statements replaced. ``ast`` counts columns in bytes."""
+    lines = source.encode().splitlines(keepends=True)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    data = source.encode()
+    for node, text in sorted(edits, key=lambda one: one[0].lineno, reverse=True):
+        begin = starts[node.lineno - 1] + node.col_offset
+        end = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
+        rest = data[end:]
+        if text.lstrip().startswith(("#", "pass  #")) or "  # %" in text:
+            rest = re.sub(rb"\A[ \t]*;[ \t]*", b"\n", rest)
+        data = data[:begin] + text.encode() + rest
+    return data.decode()
+
+
+def _indented(text: str) -> str:
+    """The text by four spaces further in; the inside of strings of several lines stays as it is."""
+    inside: set[int] = set()
+    strings = [tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)]
+    depth_start = 0
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type in strings:
+            inside |= set(range(token.start[0] + 1, token.end[0] + 1))
+        elif tokenize.tok_name[token.type] == "FSTRING_START":
+            depth_start = token.start[0]
+        elif tokenize.tok_name[token.type] == "FSTRING_END":
+            inside |= set(range(depth_start + 1, token.end[0] + 1))
+    lines = text.split("\n")
+    shown = [
+        line if number in inside or not line.strip() else f"    {line}"
+        for number, line in enumerate(lines, 1)
+    ]
+    has_code = any(line.strip() and not line.strip().startswith("#") for line in lines)
+    return "\n".join(shown if has_code else [*shown, "    pass"])
+
+
+def _awaits(tree: ast.Module) -> bool:
+    """Whether it awaits outside of functions."""
+    waiting: list[ast.AST] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith):
+            return True
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            waiting += ast.iter_child_nodes(node)
+    return False
+
+
+def _bound(tree: ast.Module) -> set[str]:
+    """The names that its statements bind, but those within functions and classes."""
+    names: set[str] = set()
+    waiting: list[ast.AST] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+            continue
+        if isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp):
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {(one.asname or one.name).partition(".")[0] for one in node.names}
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        waiting += ast.iter_child_nodes(node)
+    return names

@@ -1,0 +1,185 @@
+"""``%jaxcluster export``: what this notebook has had its ranks do, and the script of that."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jaxcluster import arguments, cluster
+from jaxcluster.errors import UsageError
+from jaxcluster.model import rewrite
+from jaxcluster.notebook import export
+
+EXAMPLE = "%jaxcluster export train.py"
+
+
+@dataclass
+class Log:
+    """What one cluster was had to do, in order.
+
+    Attributes:
+      failed: the places in ``steps`` of what has not ended well.
+    """
+
+    world: export.World = field(default_factory=export.World)
+    steps: list[export.Cell | export.Push] = field(default_factory=list)
+    failed: set[int] = field(default_factory=set)
+
+    @contextlib.contextmanager
+    def running(self, step: export.Cell | export.Push) -> Iterator[None]:
+        """A step while it goes on; one that raises does not count."""
+        place = len(self.steps)
+        self.steps.append(step)
+        try:
+            yield
+        except BaseException:
+            self.failed.add(place)
+            raise
+
+    def undo(self) -> None:
+        """The last cell was taken back."""
+        cells = [at for at, step in enumerate(self.steps) if isinstance(step, export.Cell)]
+        self.failed |= {*cells[-1:]}
+
+    def good(self) -> list[export.Cell | export.Push]:
+        """What has ended well."""
+        return [step for at, step in enumerate(self.steps) if at not in self.failed]
+
+
+class Logs:
+    """A log for each cluster. That of one that is stopped stays, until another is used."""
+
+    def __init__(self) -> None:
+        self._by_cluster: weakref.WeakKeyDictionary[cluster.Cluster, Log]
+        self._by_cluster = weakref.WeakKeyDictionary()
+        self.last = Log()
+
+    def of(self, running: cluster.Cluster) -> Log:
+        self.last = self._by_cluster.setdefault(running, Log())
+        devices = {len(reply.devices) for reply in running.record.devices}
+        on_cpu = running.spec.platform == "cpu" and len(devices) == 1
+        self.last.world = export.World(running.num_processes, devices.pop() if on_cpu else 0)
+        return self.last
+
+    def forget(self, running: cluster.Cluster) -> None:
+        """Its ranks have empty namespaces now."""
+        self._by_cluster.pop(running, None)
+        self.last = Log()
+
+    def found(self) -> Log:
+        """The log of the cluster that cells run on, or ran on last."""
+        with contextlib.suppress(Exception):
+            return self._by_cluster[cluster.current()]
+        return self.last
+
+
+def read_line(line: str) -> Any:
+    """What ``%jaxcluster export`` was given."""
+    parser = arguments.command_parser("%jaxcluster export", "path")
+    parser.example = EXAMPLE
+    parser.add_argument("--as-written", nargs="?", const="", metavar="NOTEBOOK")
+    parser.add_argument("--force", action="store_true")
+    return parser.read(line)
+
+
+def carry_out(parsed: Any, logs: Logs, namespace: Mapping[str, Any]) -> list[str]:
+    """Write the script; returns what is to be said of it.
+
+    Args:
+      parsed: of ``read_line``.
+      namespace: the notebook's.
+
+    Raises:
+      UsageError: there is nothing to write, or a file where it would be.
+    """
+    if parsed.path is None:
+        raise UsageError("An export needs the name of a script.", EXAMPLE)
+    path = Path(parsed.path).expanduser()
+    if path.suffix != ".py":
+        raise UsageError(f"{parsed.path} is not the name of a script, which ends in .py.", EXAMPLE)
+    if path.exists() and not parsed.force:
+        raise UsageError(
+            f"{parsed.path} is there already, and was left as it is.",
+            f"To write over it: %jaxcluster export {parsed.path} --force",
+        )
+    log = logs.found()
+    name = os.path.basename(os.environ.get("JPY_SESSION_NAME", "")) or "this notebook"
+    steps, order = log.good(), "in the order in which they ran"
+    if parsed.as_written is not None:
+        file = find_notebook(parsed.as_written, namespace)
+        steps, order, name = (
+            as_written(file, log.good()),
+            "in the order in which they stand",
+            file.name,
+        )
+    if not any(isinstance(step, export.Cell) for step in steps):
+        raise UsageError(
+            f"No %%spmd cell of {name} "
+            + ("is there." if parsed.as_written is not None else "has run since its ranks began."),
+            "Those that stand in the notebook, whether or not they ran: "
+            f"%jaxcluster export {parsed.path} --as-written",
+        )
+    text, notes = export.script(steps, log.world, name, order, str(parsed.path))
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{parsed.path} can't be written: {error.strerror}.", EXAMPLE) from None
+    return notes
+
+
+def find_notebook(named: str, namespace: Mapping[str, Any]) -> Path:
+    """The notebook's file, as it was saved last.
+
+    Raises:
+      UsageError: it is not known, or not there.
+    """
+    session = os.environ.get("JPY_SESSION_NAME", "")
+    said = [named] if named else [
+        str(namespace.get("__vsc_ipynb_file__") or ""), session, os.path.basename(session),
+    ]  # fmt: skip
+    for one in filter(None, said):
+        if (path := Path(one).expanduser()).is_file():
+            return path
+    raise UsageError(
+        f"There is no notebook {named}." if named else "It is not known which notebook this is.",
+        "Name it: %jaxcluster export train.py --as-written NOTEBOOK.ipynb",
+    )
+
+
+def as_written(path: Path, ran: list[export.Cell | export.Push]) -> list[export.Cell | export.Push]:
+    """The ranks' cells as they stand in a notebook, after what was pushed.
+
+    Raises:
+      UsageError: it is not a notebook.
+    """
+    try:
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+        cells = [
+            (cell.get("execution_count") or 0, "".join(cell["source"]))
+            for cell in notebook["cells"]
+            if cell["cell_type"] == "code"
+        ]
+        ours = notebook.get("metadata", {}).get("jaxcluster") or {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{path} is not a notebook: {type(error).__name__}: {error}.",
+            "%jaxcluster export train.py --as-written NOTEBOOK.ipynb",
+        ) from None
+    steps: list[export.Cell | export.Push] = [s for s in ran if isinstance(s, export.Push)]
+    for number, source in cells:
+        first, _, rest = source.lstrip("\n").partition("\n")
+        if first.split()[:1] == ["%%spmd"]:
+            steps.append(export.Cell(number, first.removeprefix("%%spmd"), rest))
+        elif ours.get("spmd") is True and not rewrite.stays_in_notebook(source.splitlines()):
+            steps.append(export.Cell(number, "", source))
+        else:
+            lines = [line.removeprefix("%spmd ") for line in source.splitlines()
+                     if line.startswith("%spmd ")]  # fmt: skip
+            steps += [export.Cell(number, "", line) for line in lines]
+    return steps

@@ -1,0 +1,228 @@
+"""``%jaxcluster export``: what becomes of cells, of what IPython alone understands, of pushes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxcluster.errors import UsageError
+from jaxcluster.notebook import export, exporting
+from jaxcluster.notebook.export import Cell, Push, World
+
+HEAD = "    jax.distributed.initialize()\n"
+ORDER = "in the order in which they ran"
+
+
+WORLD = World(4, 2)
+
+
+def exported(*steps: Cell | Push, world: World = WORLD) -> str:
+    return export.script(steps, world, "nb.ipynb", ORDER, "train.py")[0]
+
+
+def cell(body: str, options: str = "") -> str:
+    """What becomes of one cell."""
+    text = exported(Cell(3, options, body))
+    return text[text.index("# %% [3]") :].partition("\n")[2].rstrip("\n")
+
+
+def notes(*steps: Cell | Push) -> str:
+    return "\n".join(export.script(steps, World(4, 2), "nb.ipynb", ORDER, "train.py")[1])
+
+
+def test_the_head_says_how_to_run_it_and_initializes() -> None:
+    text = exported(Cell(1, "", "print(1)"))
+    assert "jaxcluster run -n 4 --devices-per-process 2 train.py" in text
+    assert "srun -n 4 python train.py" in text
+    assert "mpiexec -n 4 python train.py" in text
+    assert "if not jax.distributed.is_initialized():" in text
+    assert 'jax.config.update("jax_num_cpu_devices", 2)\n' + HEAD in text
+    text = exported(Cell(1, "", "print(1)"), world=World())
+    assert "jax_num_cpu_devices" not in text
+    assert "jaxcluster run train.py" in text
+
+
+@pytest.mark.parametrize(
+    ("body", "made"),
+    [
+        ("x = 1\nx", "x = 1\nshow(x)"),
+        ("x = 1\nx;", "x = 1\nx;"),
+        ("print(x)", "print(x)"),
+        ("'é'; f(a,\n  b)  # why", "'é'; show(f(a,\n  b))  # why"),
+        ("if x:\n    x", "if x:\n    x"),
+        ("%timeit -n 10 f(x)", "# %timeit -n 10 f(x)"),
+        ("%time y = f(x)", "y = f(x)"),
+        ("%%time\ny = f(x)\ny", "# %%time\ny = f(x)\nshow(y)"),
+        ("%%timeit\nf(x)", "# %%timeit\n# f(x)"),
+        ("%%bash\nls", "# %%bash\n# ls"),
+        ("!ls -l", "subprocess.run('ls -l', shell=True)"),
+        ("!ls {folder}", "# !ls {folder}"),
+        ("!pip install x", "# !pip install x"),
+        ("%pip install x", "# %pip install x"),
+        ("x?", "# %pinfo x"),
+        ("%cd ~/data", "os.chdir(os.path.expanduser('~/data'))"),
+        ("%env A=b", "os.environ['A'] = 'b'"),
+        ("%run train.py --n 3", "run_file('train.py', '--n', '3')"),
+        ("%run -i train.py", "# %run -i train.py"),
+        ("if x:\n    %matplotlib inline\ny = 1", "if x:\n    pass  # %matplotlib inline\ny = 1"),
+        ("t = %timeit -o f()", "t = None  # %timeit -o f()"),
+        ("s = '''\n%cd x\n!ls\n'''", "s = '''\n%cd x\n!ls\n'''"),
+        ("", ""),
+        ("# nothing", "# nothing"),
+    ],
+)
+def test_a_cell_becomes_python(body: str, made: str) -> None:
+    assert cell(body) == made
+
+
+def test_output_of_a_shell_is_kept() -> None:
+    made = cell("files = !ls")
+    assert made.startswith("files = subprocess.run('ls', shell=True, capture_output=True")
+    namespace: dict[str, Any] = {"subprocess": __import__("subprocess")}
+    exec(cell("files = !echo a; echo b"), namespace)
+    assert namespace["files"] == ["a", "b"]
+
+
+def test_cells_of_some_ranks_are_theirs() -> None:
+    assert cell("x = '''a\n b'''\n\nx", "--ranks 1") == (
+        "if jax.process_index() in (1,):\n    x = '''a\n b'''\n\n    print(repr(x), flush=True)"
+    )
+    assert cell("%timeit f()", "--ranks 0,2-3 --timeout 60") == (
+        "if jax.process_index() in (0, 2, 3):\n    # %timeit f()\n    pass"
+    )
+    assert "# %% [3] --timeout 60\n" in exported(Cell(3, "--timeout 60", "x = 1"))
+
+
+def test_a_cell_that_awaits_is_run() -> None:
+    made = cell("import asyncio\nx = [await asyncio.sleep(0, i) for i in range(2)]")
+    namespace: dict[str, Any] = {"asyncio": __import__("asyncio")}
+    exec(made, namespace)
+    assert namespace["x"] == [0, 1]
+    assert "asyncio.run" not in cell("async def f():\n    await g()")
+
+
+def test_futures_come_first() -> None:
+    text = exported(Cell(1, "", "x = 1"), Cell(2, "", "from __future__ import annotations\ny = 2"))
+    compile(text, "train.py", "exec")
+    assert text.index("from __future__ import annotations") < text.index("import jax")
+
+
+def test_what_was_pushed_is_named_and_short_values_are_written() -> None:
+    steps = []
+    for name, value in {"lr": 0.1, "data": np.zeros((2, 3)), "long": "x" * 300}.items():
+        python, told = export.describe(name, value)
+        steps.append(Push({name: python}, {name: told}))
+    text = exported(*steps, Cell(1, "", "print(lr)"))
+    assert "lr = 0.1  # pushed from the notebook\n" in text
+    assert "# data = ...  pushed from the notebook: data (ndarray of shape (2, 3))\n" in text
+    top = text.split('"""')[1]
+    assert "    data (ndarray of shape (2, 3))\n    long (str)\n" in top
+    assert "lr" not in top
+    assert "for you to set there: data (ndarray of shape (2, 3)), long (str)." in notes(
+        *steps, Cell(1, "", "")
+    )
+    assert export.describe("x", float("nan"))[0] is None
+
+
+def test_what_became_a_comment_is_told() -> None:
+    assert "Left as comments: %%bash; %pip install x." in notes(
+        Cell(1, "", "%pip install x"), Cell(2, "", "%%bash\nls")
+    )
+
+
+def test_what_is_not_python_is_named() -> None:
+    with pytest.raises(UsageError, match=r"Cell \[4\] is not Python: .* \(line 2\)"):
+        exported(Cell(4, "", "x = 1\nx ="))
+
+
+# --------------------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def logs() -> exporting.Logs:
+    made = exporting.Logs()
+    made.last.steps += [Cell(1, "", "x = 1"), Cell(2, "", "x = 2")]
+    return made
+
+
+def write(line: str, logs: exporting.Logs) -> str:
+    return "\n".join(exporting.carry_out(exporting.read_line(line), logs, {}))
+
+
+def test_cells_that_failed_or_were_undone_are_left_out(
+    logs: exporting.Logs, tmp_path: Path
+) -> None:
+    logs.last.undo()
+    with pytest.raises(ZeroDivisionError), logs.last.running(Cell(3, "", "x = 3")):
+        1 / 0  # noqa: B018
+    with logs.last.running(Cell(4, "", "x = 4")):
+        pass
+    write(f"{tmp_path}/train.py", logs)
+    text = (tmp_path / "train.py").read_text()
+    assert [n for n in range(5) if f"x = {n}\n" in text] == [1, 4]
+
+
+def test_nothing_is_written_over(logs: exporting.Logs, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("mine")
+    with pytest.raises(UsageError, match=r"left as it is\.\n.* --force"):
+        write(str(path), logs)
+    assert path.read_text() == "mine"
+    assert f"jaxcluster run {path}" in write(f"{path} --force", logs)
+    assert "x = 2" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("", "needs the name of a script"),
+        ("train", "ends in .py"),
+        ("nowhere/train.py", "can't be written: No such file"),
+        ("a.py --as-written no.ipynb", "There is no notebook no.ipynb"),
+        ("a.py --as-written", "not known which notebook"),
+        ("a.py --as-written bad.ipynb", "bad.ipynb is not a notebook"),
+        ("a.py --as-written empty.ipynb", "No %%spmd cell of empty.ipynb is there"),
+    ],
+)
+def test_bad_words_are_told(
+    line: str,
+    told: str,
+    logs: exporting.Logs,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    (tmp_path / "bad.ipynb").write_text("[1]")
+    (tmp_path / "empty.ipynb").write_text('{"cells": []}')
+    with pytest.raises(UsageError, match=told):
+        write(line, logs)
+
+
+def test_before_any_cell_it_says_what_else_there_is(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--as-written"):
+        write(f"{tmp_path}/train.py", exporting.Logs())
+
+
+@pytest.mark.parametrize("spmd", [True, False])
+def test_cells_as_they_stand(
+    spmd: bool, logs: exporting.Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = ["%load_ext jaxcluster", "%%spmd --all\na = 1\n", "b = 2", "%pull a", "%spmd c"]
+    cells = [
+        {"cell_type": "code", "source": source.splitlines(keepends=True), "execution_count": None}
+        for source in sources
+    ]
+    cells.append({"cell_type": "markdown", "source": ["%%spmd\n", "no"]})
+    made = {"cells": cells, "metadata": {"jaxcluster": {"spmd": spmd}}}
+    (tmp_path / "nb.ipynb").write_text(json.dumps(made))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JPY_SESSION_NAME", "some/where/nb.ipynb")
+    assert "in the order in which they stand" in write("train.py --as-written", logs)
+    text = (tmp_path / "train.py").read_text()
+    assert "a = 1" in text and "show(c)" in text and "no" not in text.split('"""')[2].split("# %%")
+    assert ("b = 2" in text) is spmd
