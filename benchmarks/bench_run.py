@@ -2,8 +2,9 @@
 
     python benchmarks/bench_run.py [--rounds 5] [--steps 300] [--num-processes 2]
 
-The same script runs in turn as bare processes, which initialize JAX themselves, and with ``jaxcluster run``. Each tells the CPU time and the wall time of its steps after the first
-ones; on a busy machine the CPU time is what can be compared. All of it is one machine's.
+The same script runs in turn as bare processes, which initialize JAX themselves, and with
+``jaxcluster run``. Each tells the CPU time and the wall time of its steps after the first ones; on
+a busy machine the CPU time is what can be compared. All of it is one machine's.
 """
 
 from __future__ import annotations

@@ -106,6 +106,8 @@ def script(
         "\n".join([*imports, "import jax"]),
         START.format(devices=_devices(world)).strip("\n"),
     ]
+    if world.cpu_devices and any("make_mesh" in part for part in parts):
+        made_up[-1] += ONE_SLICE.rstrip("\n")
     helpers = [HELPERS[name].strip("\n") for name in HELPERS if name in needs]
     text = "\n\n\n".join(["\n\n".join(made_up), *helpers, "\n\n".join(parts)]) + "\n"
     compile(text, path, "exec", dont_inherit=True)
@@ -125,6 +127,12 @@ def script(
 START = """
 if not jax.distributed.is_initialized():  # jaxcluster run has done it
 {devices}    jax.distributed.initialize()
+"""
+# XLA takes each machine's CPU devices for a slice, and has no option for that (jax 0.10.2, 0.12).
+ONE_SLICE = """
+    if jax.default_backend() == "cpu":  # jax.make_mesh refuses those of several hosts
+        for name in ("slice_index", "partition_index"):
+            setattr(type(jax.devices()[0]), name, property(lambda device: 0))
 """
 
 SHOW = '''
@@ -176,7 +184,7 @@ def _head(world: World, notebook: str, order: str, path: str, missing: dict[str,
     ways = {
         _command(world, path): "by itself, or with --launcher ssh, slurm, mpi",
         f"srun -n {n} python {path}": "in a Slurm allocation",
-        f"mpiexec -n {n} python {path}": "Open MPI 4, which JAX knows by itself",
+        f"mpiexec -n {n} python {path}": "Open MPI 4 on rank 0's host; else with --launcher mpi",
         f"python {path}": "on every host of a TPU slice",
     }
     width = max(map(len, ways))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from helpers import Home, python, until
+from helpers import Home, Notebook, python, until
 
 pytestmark = [
     pytest.mark.any_jax,
@@ -286,3 +287,54 @@ def test_a_reader_that_goes_ends_the_run(
     assert running.process.stdout is not None
     running.process.stdout.close()
     assert running.process.wait(100) == 128 + signal.SIGPIPE
+
+
+QUICKSTART = Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb"
+TRAINING = """%%spmd
+w = jax.device_put(np.zeros(8, 'float32'), NamedSharding(mesh, P()))
+a = np.random.default_rng(0).normal(size=(32, 8)).astype('float32')
+rows = NamedSharding(mesh, P(('i', 'j')))
+features = jax.make_array_from_callback(a.shape, rows, lambda at: a[at])
+step = jax.jit(lambda w, a: w - rate * jax.grad(lambda w: jnp.mean((a @ w - 1) ** 2))(w))
+for _ in range(20):
+    w = step(w, features)
+print('trained', float(jnp.sum(w)))
+"""
+
+
+def test_an_exported_notebook_gives_its_numbers(
+    open_notebook: Callable[..., Notebook], home: Home, tmp_path: Path
+) -> None:
+    """The quickstart as it stands, a push, a cell that fails, and a small training."""
+    notebook = open_notebook()
+    cells = json.loads(QUICKSTART.read_text())["cells"]
+    shown = []
+    for source in ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"):
+        if not source.startswith("%jaxcluster"):
+            cell = notebook.ok(source)
+            shown += cell.text.splitlines() if source.startswith("%%spmd") else []
+    notebook.ok("rate = 0.1\n%push rate")
+    assert "ZeroDivisionError" in notebook.run("%%spmd\n1 / 0").error
+    notebook.ok("%%spmd\nrate = 10.0\n")
+    notebook.ok("%jaxcluster undo")
+    shown += notebook.ok(TRAINING).text.splitlines()
+    told = notebook.ok("%jaxcluster export train.py").text
+    assert "jaxcluster run -n 4 --devices-per-process 2 train.py" in told
+    assert "was left as it is" in notebook.run("%jaxcluster export train.py").error
+    notebook.ok("%jaxcluster stop")
+    text = (tmp_path / "train.py").read_text()
+    assert "rate = 0.1  # pushed from the notebook" in text
+    assert "1 / 0" not in text and "rate = 10.0" not in text
+
+    words = ("run", "-n", "4", "--devices-per-process", "2", "--logs", "out", "train.py")
+    done = python("-m", "jaxcluster.cli", *words, env=home.environ(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert numbers(done.stdout) == numbers("\n".join(shown))
+
+
+def numbers(text: str) -> tuple[list[str], list[str]]:
+    """What was printed of the sum and the training, and the values of ``x``, in a text."""
+    printed = re.findall(r"^(?:0|trained) -?\d+\.\d+$", text, re.M)
+    shown = re.search(r"\[\[.*?\]\]", text, re.S)
+    assert len(printed) == 2 and shown is not None, text
+    return printed, re.findall(r"\d+", shown[0])

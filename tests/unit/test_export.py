@@ -41,6 +41,10 @@ def test_the_head_says_how_to_run_it_and_initializes() -> None:
     assert "mpiexec -n 4 python train.py" in text
     assert "if not jax.distributed.is_initialized():" in text
     assert 'jax.config.update("jax_num_cpu_devices", 2)\n' + HEAD in text
+    assert "slice_index" not in text
+    mesh = Cell(1, "", "mesh = jax.make_mesh((8,), 'i')")
+    assert "slice_index" in exported(mesh)  # of CPU devices on several hosts
+    assert "slice_index" not in exported(mesh, world=World(4, 0))
     text = exported(Cell(1, "", "print(1)"), world=World())
     assert "jax_num_cpu_devices" not in text
     assert "jaxcluster run train.py" in text
