@@ -306,7 +306,7 @@ def _shared_gpus(
         if not gpus:
             raise _too_few_gpus(spec, facts, pools, 1)
         most = -(-len(ranks) // len(gpus))  # ranks on a card
-        if most > 1 and (old := _old_nccl(facts[ranks[0]].nccl)):
+        if most > 1 and (old := old_nccl(facts[ranks[0]].nccl)):
             raise PlanError(
                 f"{facts[ranks[0]].hostname} has NCCL {old}, and several ranks on a GPU need 2.30.",
                 f"There: pip install -U nvidia-nccl-cu12   or: %jaxcluster start -n {len(gpus)}",
@@ -321,8 +321,8 @@ def _shared_gpus(
     return [shares[rank] for rank in range(len(facts))], []
 
 
-def _old_nccl(version: str) -> str:
-    """The version if it is known, and below 2.30; else ""."""
+def old_nccl(version: str) -> str:
+    """A version of NCCL's, if it is known and one card can't carry two ranks; else ""."""
     numbers = [int(part) for part in version.split(".")[:2] if part.isdecimal()]
     return version if len(numbers) == 2 and tuple(numbers) < (2, 30) else ""
 

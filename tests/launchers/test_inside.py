@@ -70,3 +70,22 @@ def test_a_notebook_under_mpiexec_takes_its_hosts(ssh: Rig) -> None:
         notebook.ok("%jaxcluster stop")
     finally:
         notebook.close()
+
+
+def test_ranks_see_the_gpus_that_slurm_made_visible(slurm: Rig) -> None:
+    """Slurm's GPUs are empty devices here: what it sets is real, and no rank computes on them."""
+    notebook = HostNotebook(slurm["h0"], env={"JAXCLUSTER_SHARED_DIR": str(slurm.shared)})
+    try:
+        notebook.ok("%load_ext jaxcluster\nimport jaxcluster")
+        start = "%jaxcluster start --launcher slurm --nodes 2 --gres gpu:2 --timeout 90"
+        notebook.ok(f"{start} --platform cpu", 100)
+        said = notebook.ok("%%spmd --all\nimport os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+        assert "── ranks 0, 1 ──\n0,1\n" in said.text
+        told = notebook.ok("[f.gpus for f in jaxcluster.current().record.facts]").result
+        assert told == "[['0', '1'], ['0', '1']]"
+        notebook.ok("%jaxcluster stop")
+        # Their devices decide the number of ranks, and the missing plugin is found before these.
+        told = notebook.run(f"{start} --platform cuda", 100).text
+        assert "The jax of h1 and h2 has no CUDA plugin." in told
+    finally:
+        notebook.close()

@@ -10,6 +10,7 @@ from rig.hosts import DEADLINE_S, Missing, Rig, need
 from rig.ssh import until_answered
 
 CPUS = 4  # that each node says it has
+GPUS = 4  # the same: empty devices, for which Slurm really sets CUDA_VISIBLE_DEVICES
 CONFIG = """\
 ClusterName=rig
 SlurmctldHost=h0
@@ -28,6 +29,7 @@ MpiDefault=none
 SwitchType=switch/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
+GresTypes=gpu
 SchedulerType=sched/backfill
 SlurmdParameters=config_overrides
 ReturnToService=2
@@ -57,7 +59,8 @@ def start_slurm(rig: Rig) -> None:
     need("munged", package="munge")
     nodes = [rig[name] for name in ("h1", "h2")]
     config = CONFIG + "".join(
-        f"NodeName={node.name} NodeAddr={node.address} CPUs={CPUS} RealMemory=4000\n"
+        f"NodeName={node.name} NodeAddr={node.address} CPUs={CPUS} RealMemory=4000 "
+        f"Gres=gpu:{GPUS}\n"
         for node in nodes
     )
     names = ",".join(node.name for node in nodes)
@@ -69,6 +72,9 @@ def start_slurm(rig: Rig) -> None:
         host.write("/etc/slurm/cgroup.conf", CGROUP)
         host.path("/run/slurm/spool").mkdir(parents=True)
         host.path("/run/slurm/state").mkdir()
+        host.write("/etc/slurm/gres.conf", f"Name=gpu File=/run/slurm/gpu[0-{GPUS - 1}]\n")
+        for number in range(GPUS):
+            host.run("mknod", f"/run/slurm/gpu{number}", "c", "1", "3")  # as /dev/null
         host.write("/etc/munge/munge.key", "")
         host.path("/etc/munge/munge.key").write_bytes(key)
         host.path("/run/munge").mkdir(mode=0o755)

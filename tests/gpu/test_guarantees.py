@@ -1,0 +1,141 @@
+"""The guarantees on GPU: what docs/guarantees.md promises, on cards instead of CPU devices."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from gpucards import SETUP, Cards, check_whole
+from helpers import Home, until
+from overhosts import send_signal
+
+import jaxcluster
+from jaxcluster.errors import CellFailed, Divergence, JaxClusterError, RankDied
+from jaxcluster.host.gpus import gpu_uses
+
+pytestmark = pytest.mark.timeout(600)  # the first use of a card, and of NCCL, takes a while
+
+
+def test_each_rank_has_the_device_that_was_planned(cards: Cards, ranks: jaxcluster.Cluster) -> None:
+    assert [len(one.devices) for one in ranks.record.devices] == [1] * cards.num_ranks
+    assert all(one.recording for one in ranks.record.devices)  # launches reach the journal
+    if cards.visible:
+        said = ranks.run("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])", show=False)
+        own = [said.stdout(rank).strip() for rank in range(cards.num_ranks)]
+        assert own == list(cards.visible[: cards.num_ranks]) or len(cards.visible) == 1
+        platforms = {d.platform for one in ranks.record.devices for d in one.devices}
+        assert platforms <= {"gpu", "cuda"}
+    check_whole(ranks)
+
+
+def test_a_large_value_comes_and_goes(ranks: jaxcluster.Cluster) -> None:
+    ranks.run("big = spread(np.arange(float(1 << 22)))", show=False)
+    assert ranks.pull("big").sum() == sum(range(1 << 22))
+
+
+def test_a_skipped_collective_is_named_and_the_rank_in_it_released(
+    several: jaxcluster.Cluster,
+) -> None:
+    """Rank 0 waits in NCCL; a replay lets it go on, or new processes do."""
+    with pytest.raises(Divergence) as caught:
+        several.run("if r != 1:\n    s = float(total(g * 2))\n    print(s)", show=False)
+    assert caught.value.report.culprits == (1,)
+    print(caught.value)  # how it was released: to be read with -rA
+    check_whole(several)
+
+
+def test_a_skip_that_nobody_waits_for_yet_is_found(several: jaxcluster.Cluster) -> None:
+    with pytest.raises(Divergence):
+        several.run("if r != 1: s = total(g * 3)", show=False)
+    check_whole(several)
+
+
+def test_other_programs_of_one_shape_never_mix(several: jaxcluster.Cluster) -> None:
+    with pytest.raises(Divergence) as caught:
+        several.run("s = total(g) if r == 0 else largest(g)\nprint(float(s))", show=False)
+    assert caught.value.report.kind == "mismatch"
+    check_whole(several)
+
+
+def test_a_constant_that_differs_is_another_program(several: jaxcluster.Cluster) -> None:
+    with pytest.raises(Divergence):
+        several.run("f = jax.jit(lambda a: jnp.sum(a * (2.5 + r)))\nprint(f(g))", show=False)
+    check_whole(several)
+
+
+def test_in_strict_mode_nothing_is_launched(several: jaxcluster.Cluster) -> None:
+    several.strict(True)
+    try:
+        check_whole(several)
+        with pytest.raises(Divergence):
+            several.run("s = total(g) if r == 0 else largest(g)\nprint(float(s))", show=False)
+    finally:
+        several.strict(False)
+    check_whole(several)
+
+
+def test_an_error_on_one_rank_releases_the_others(several: jaxcluster.Cluster) -> None:
+    with pytest.raises(CellFailed, match="no data") as caught:
+        several.run("if r == 1: raise ValueError('no data')\nprint(float(total(g)))", show=False)
+    assert caught.value.ranks == (1,)
+    check_whole(several)
+
+
+def test_a_time_limit_releases_ranks_in_a_collective(several: jaxcluster.Cluster) -> None:
+    """As the stop button does: an interrupt, then a replay or new processes."""
+    with pytest.raises(JaxClusterError, match="3 s"):
+        source = "if r == 1: time.sleep(600)\nprint(float(total(g)))"
+        several.run(source, show=False, timeout_s=3)
+    check_whole(several)
+
+
+def test_variables_are_saved_while_ranks_are_stuck_in_different_collectives(
+    several: jaxcluster.Cluster,
+) -> None:
+    """No replay helps there: new processes, to which the values go from ranks that sit in NCCL."""
+    with pytest.raises(Divergence):
+        several.run("s = float(total(g)) if r else float(largest(g))", show=False)
+    check_whole(several)
+    assert several.run("print(history)", show=False).stdout(0) == "[1.0, 2.0]\n"
+
+
+def test_a_restart_keeps_arrays_of_the_cards(ranks: jaxcluster.Cluster) -> None:
+    assert "variables kept" in ranks.restart()
+    check_whole(ranks)
+    assert ranks.run("print(float(total(g)), history)", show=False).stdout(0) == (
+        "120.0 [1.0, 2.0]\n"
+    )
+
+
+def test_a_rank_that_is_killed_in_a_collective_is_replaced(several: jaxcluster.Cluster) -> None:
+    timer = threading.Timer(1.0, send_signal, (several, 1))
+    timer.start()
+    with pytest.raises(RankDied) as caught:
+        several.run("for step in range(10**7): s = float(total(g * step))", show=False)
+    timer.join()
+    assert "Rank 1 died" in str(caught.value) or 1 in caught.value.ranks
+    assert float(several.pull("w").sum()) == 10.0  # replicated: the survivor had it
+    several.run(SETUP, show=False)  # of two ranks' own, and of parts, no copy is left
+    check_whole(several)
+
+
+def test_after_a_stop_the_cards_are_as_they_were(
+    home: Home, cards: Cards, used_before: dict[str, int]
+) -> None:
+    """What another cluster took of the cards' memory is given back; kill -9 of a rank included."""
+    if not cards.visible:
+        pytest.skip("it is about memory of a card")
+    if not used_before:
+        pytest.skip("nothing tells what a card's memory is used for: pip install nvidia-ml-py")
+    with cards.start("clean", env={"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.1"}) as cluster:
+        pids = list(cluster.record.pids)
+        send_signal(cluster, 0)
+        until(lambda: 0 in cluster.dead, "word of the death")
+    assert pids
+    slack = 64 << 20
+
+    def is_free() -> bool:
+        now = {use.name: use.used_nbytes for use in gpu_uses(cards.visible)}
+        return all(now[name] <= was + slack for name, was in used_before.items())
+
+    until(is_free, "the cards' memory to be given back")
