@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from helpers import Notebook
+from helpers import DEADLINE_S, Notebook, until
 from jupyter_client import KernelManager
 
 from rig.hosts import Host
@@ -43,6 +43,14 @@ class HostNotebook(Notebook):
         manager.kernel_spec.interrupt_mode = "message"  # a signal would end what carries it
         manager.start_kernel()
         return manager
+
+    def close(self) -> None:
+        """As everywhere; what has started the kernel has time to end by itself, and clean up."""
+        if self.inside and not self.closed:
+            process = self.manager.provisioner.process  # type: ignore[union-attr]
+            self.client.shutdown()
+            until(lambda: process.poll() is not None, f"end of {self.inside[0]}", DEADLINE_S)
+        super().close()
 
     def kill(self) -> None:
         """kill -9 of the notebook's process."""
