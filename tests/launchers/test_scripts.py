@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rig import Mpi, Rig
+from rig import Rig, find_mpi, provided
 
 from jaxcluster.notebook import export
 
@@ -93,15 +93,10 @@ def test_by_srun_alone_and_as_a_job(slurm: Rig, script: Path) -> None:
     check(run(slurm, script, "--launcher", "slurm", *options))
 
 
-def test_by_mpiexec(ssh: Rig, mpi: Mpi, script: Path) -> None:
-    """Open MPI 4 is what JAX knows by itself, where mpiexec runs on rank 0's host.
-
-    The others need jaxcluster, or mpi4py.
-    """
-    if mpi.name == "openmpi4":
-        argv = mpi.argv({"h0": 2, "h1": 2}, ssh.python, script)
-        done = ssh["h0"].run(*argv, cwd=script.parent, timeout_s=DEADLINE_S)
-        check(done.stdout)
-    else:
-        options = ("--launcher", "mpi", "--hosts", "h1:2,h2:2", "--mpiexec", str(mpi.mpiexec))
-        check(run(ssh, script, *options))
+def test_by_mpiexec_alone_and_by_the_launcher(ssh: Rig, script: Path) -> None:
+    """Open MPI 4 is what JAX knows by itself, where mpiexec runs on rank 0's host."""
+    mpi = provided(lambda: find_mpi("openmpi4"))
+    argv = mpi.argv({"h0": 2, "h1": 2}, ssh.python, script)
+    check(ssh["h0"].run(*argv, cwd=script.parent, timeout_s=DEADLINE_S).stdout)
+    options = ("--launcher", "mpi", "--hosts", "h1:2,h2:2", "--mpiexec", str(mpi.mpiexec))
+    check(run(ssh, script, *options))
