@@ -16,7 +16,7 @@ from typing import Any
 
 from jaxcluster.agent import folder as folders
 from jaxcluster.agent.messages import LIMIT
-from jaxcluster.agent.server import LEASE_S, Agent
+from jaxcluster.agent.server import FIRST_LEASE_S, LEASE_S, Agent
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.host.processes import (
     allow_files,
@@ -30,6 +30,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--bind", default="tcp://0.0.0.0:*")
     parser.add_argument("--notebook", default="", help="an address on the notebook's side")
     parser.add_argument("--lease", type=float, default=LEASE_S, help="seconds without a client")
+    parser.add_argument("--first-lease", type=float, default=FIRST_LEASE_S, help="until one comes")
+    parser.add_argument("--signalled-status", type=int, default=0, help="when a signal ends it")
     parser.add_argument("--owner-stdin", action="store_true", help="end with standard input")
     parser.add_argument("--announce", default="", help="a folder to write the line to instead")
     parser.add_argument("--id", default="", help="the cluster's name for this host's agent")

@@ -106,7 +106,7 @@ class Agent:
         self.clients: dict[bytes, Client] = {}
         self.addresses: dict[int, str] = {}  # of ranks that were spawned with one of their own
         self.detached = self.is_theirs = False
-        self.alone_s = min(0.0, options.lease - FIRST_LEASE_S)
+        self.alone_s = min(0.0, options.lease - options.first_lease)
         self.why = ""
         self.has_failed = False
         self.doors = report.Doors()
@@ -539,7 +539,8 @@ class Agent:
         with contextlib.suppress(OSError):
             line = {"jaxcluster-agent-ended": self.why, "host": socket.gethostname()}
             print(json.dumps(line), flush=True)
-        os._exit(int(self.has_failed))
+        signalled = self.why.startswith("SIG")
+        os._exit(self.options.signalled_status if signalled else int(self.has_failed))
 
 
 def _in_url(address: str) -> str:

@@ -76,6 +76,7 @@ class _Run:
     err: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     file_at: int = 0
     trouble: Reason | None = None  # what an agent has said of itself
+    lost: list[tuple[int, Reason]] = field(default_factory=list)  # hosts, of one that goes on
 
     @property
     def is_ready(self) -> bool:
@@ -384,6 +385,10 @@ class Launch:
             run = self._runs[id]
         if "out" in event:
             self._note(run, event["out"])
+            while run.lost:
+                number, why = run.lost.pop()
+                if self._is_up and not self._stopped and self.on_end is not None:
+                    self.on_end((number,), why)
         elif "err" in event:
             run.err.append(event["err"])
         elif "ended" in event:
@@ -415,13 +420,17 @@ class Launch:
                 )
                 continue
             if "jaxcluster-agent-ended" in one:
-                run.trouble = Reason(
-                    f"{where} has ended: {one['jaxcluster-agent-ended']}.", has_ended=True
-                )
+                told = one.get("message", f"{where} has ended: {one['jaxcluster-agent-ended']}")
+                ended = Reason(f"{told}.", has_ended=True)
+                if "number" in one and run.is_ready:  # its launcher says so, and looks after others
+                    run.lost.append((one["number"], ended))
+                else:
+                    run.trouble = ended
                 continue
             alone = run.command.hosts[0] if len(run.command.hosts) == 1 else None
             tunnel = run.command.tunnel
-            run.agents.append(StartedAgent(alone, one, tunnel.here if tunnel is not None else ""))
+            via = tunnel.here if tunnel is not None else one.get("via", "")
+            run.agents.append(StartedAgent(alone, one, via))
         if rest.strip():
             run.out.append(rest)
 

@@ -18,6 +18,8 @@ from typing import Any
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import Launcher
 from jaxcluster.launchers.hosts import Host, parse_hosts, read_hostfile
+from jaxcluster.launchers.kube.launcher import Kubernetes, seconds_of
+from jaxcluster.launchers.kube.manifests import Pod, pairs
 from jaxcluster.launchers.mpi import MPI
 from jaxcluster.launchers.slurm import Slurm
 from jaxcluster.launchers.ssh import SSH
@@ -26,8 +28,9 @@ from jaxcluster.launchers.tpu import TPU
 from jaxcluster.launchers.wishes import wish_of
 from jaxcluster.text import join_words
 
-NAMES = ("local", "auto", "ssh", "slurm", "mpi", "tpu", "ipp:NAME")
-REMOTE = ("ssh", "slurm", "mpi", "tpu", "ipp")  # those with an agent on each host
+NAMES = ("local", "auto", "ssh", "slurm", "mpi", "tpu", "kubernetes", "ipp:NAME")
+REMOTE = ("ssh", "slurm", "mpi", "tpu", "kubernetes", "ipp")  # those with an agent on each host
+KUBE = ("kubernetes",)
 
 
 @dataclass(frozen=True)
@@ -77,17 +80,17 @@ OPTIONS = (
         "--ssh-option", ("ssh", "tpu"), "NAME=VALUE", "as for ssh -o; may be repeated", str, True
     ),
     Option("--ssh", ("ssh", "tpu"), "COMMAND", "what stands for ssh"),
-    Option("--direct", ("ssh", "tpu"), "", "reach the agents by TCP, not through ssh"),
+    Option("--direct", ("ssh", "tpu", *KUBE), "", "reach the agents by TCP, not by a tunnel"),
     Option("--nodes", ("slurm", "ipp"), "N", "how many nodes", _count),
     Option("--ntasks-per-node", ("slurm", "ipp"), "N", "ranks on each node", _count),
     Option("--partition", ("slurm",), "NAME", "as for sbatch"),
     Option("--account", ("slurm",), "NAME", "as for sbatch"),
     Option("--qos", ("slurm",), "NAME", "as for sbatch"),
-    Option("--time", ("slurm",), "TIME", "the job's time limit: 2:00:00 is two hours"),
+    Option("--time", ("slurm", "kubernetes"), "TIME", "the job's limit: 2:00:00 is two hours"),
     Option("--gres", ("slurm",), "LIST", "as for sbatch: gpu:4"),
     Option("--constraint", ("slurm",), "LIST", "as for sbatch"),
     Option("--cpus-per-task", ("slurm",), "N", "as for sbatch", _count),
-    Option("--mem", ("slurm",), "SIZE", "of a node: 64G"),
+    Option("--mem", ("slurm", "kubernetes"), "SIZE", "of a node: 64G; of a pod: 64Gi"),
     Option(
         "--sbatch",
         ("slurm",),
@@ -103,6 +106,21 @@ OPTIONS = (
     Option("--internal-ip", ("tpu",), "", "log in to the hosts' internal addresses"),
     Option("--mpiexec", ("mpi",), "PATH", "which one"),
     Option("--mpi-args", ("mpi",), "WORDS", "further arguments for it"),
+    Option("--image", KUBE, "IMAGE", "with Python, jax and this jaxcluster"),
+    Option("--namespace", KUBE, "NAME", "as for kubectl"),
+    Option("--pods", KUBE, "N", "how many pods", _count),
+    Option("--ranks-per-pod", KUBE, "N", "ranks in each pod", _count),
+    Option("--gpus", KUBE, "N", "nvidia.com/gpu of each pod", _count),
+    Option("--cpu", KUBE, "N", "cores of each pod"),
+    Option("--resource", KUBE, "NAME=N", "another device of each pod: amd.com/gpu=8", str, True),
+    Option("--tpu-type", KUBE, "TYPE", "GKE's TPU: tpu-v5-lite-podslice"),
+    Option("--tpu-topology", KUBE, "AxB", "of the TPU slice: 4x4"),
+    Option("--tpu-chips", KUBE, "N", "TPU chips of each pod: 4", _count),
+    Option("--label", KUBE, "NAME=VALUE", "of Job and pods, for Kueue; may be repeated", str, True),
+    Option("--service-account", KUBE, "NAME", "the pods'"),
+    Option("--pod-template", KUBE, "FILE", "a pod to which the rest is added"),
+    Option("--kubeconfig", KUBE, "FILE", "as for kubectl"),
+    Option("--context", KUBE, "NAME", "of the kubeconfig"),
     Option("--ipp-profile", ("ipp",), "NAME", "an ipyparallel profile with its settings"),
     Option("--sync", REMOTE, "FOLDER", "whose code the hosts get; '' for none"),
     Option("--no-sync", REMOTE, "", "send the hosts no code"),
@@ -114,6 +132,7 @@ EXAMPLES = {
     "slurm": "%jaxcluster start --launcher slurm --nodes 2 --ntasks-per-node 2",
     "mpi": "%jaxcluster start --launcher mpi --hosts h1:2,h2:2",
     "tpu": "%jaxcluster start --launcher tpu --tpu NAME --zone us-central2-b",
+    "kubernetes": "%jaxcluster start --launcher kubernetes --image team/jax:1 --pods 2 --gpus 8",
     "ipp": "%jaxcluster start --launcher ipp:pbs --ipp-profile NAME --nodes 2 -n 4",
 }
 
@@ -172,9 +191,14 @@ def launcher_of(
     """
     kind, rest = check(name or "local", typed)
     given = {dest: _read(BY_DEST[dest], value) for dest, value in typed.items()}
-    python = str(given.pop("python", ""))
+    # No other machine's path to a Python means anything in an image.
+    python = str(given.pop("python", "python3" if kind == "kubernetes" else ""))
     wish_of(given)
-    make = {"ssh": _ssh, "slurm": _slurm, "mpi": _mpi, "tpu": _tpu, "ipp": _ipp}.get(kind)
+    makers = {
+        "ssh": _ssh, "slurm": _slurm, "mpi": _mpi, "tpu": _tpu, "kubernetes": _kubernetes,
+        "ipp": _ipp,
+    }  # fmt: skip
+    make = makers.get(kind)
     if make is None:
         return None, ""
     return make(_Given(given), num_processes, rest), python
@@ -350,6 +374,33 @@ def _mpi(given: _Given, num_processes: int | None, rest: str) -> Launcher:
         num_processes,
         mpiexec=_home(given.text("mpiexec")) or "mpiexec",
         extra=given.arguments("mpi_args"),
+    )
+
+
+def _kubernetes(given: _Given, num_processes: int | None, rest: str) -> Launcher:
+    time = given.text("time")
+    return Kubernetes(
+        num_processes,
+        given.number("pods"),
+        given.number("ranks_per_pod"),
+        Pod(
+            image=given.text("image"),
+            cpu=given.text("cpu"),
+            memory=given.text("mem"),
+            gpus=given.number("gpus"),
+            resources=pairs(given.several("resource"), "--resource", "amd.com/gpu=8"),
+            tpu=given.text("tpu_type"),
+            topology=given.text("tpu_topology"),
+            chips=given.number("tpu_chips"),
+            labels=pairs(given.several("label"), "--label", "kueue.x-k8s.io/queue-name=team-a"),
+            service_account=given.text("service_account"),
+        ),
+        namespace=given.text("namespace"),
+        deadline_s=seconds_of(time) if time else None,
+        kubeconfig=_home(given.text("kubeconfig")),
+        context=given.text("context"),
+        direct=given.switch("direct"),
+        pod_template=_home(given.text("pod_template")),
     )
 
 

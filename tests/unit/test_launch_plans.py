@@ -5,6 +5,7 @@ Write them again with ``GOLDEN=write pytest tests/unit/test_launch_plans.py`` an
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import AgentOptions, Launcher, LaunchPlan, announcements, describe
 from jaxcluster.launchers.hosts import parse_hosts
+from jaxcluster.launchers.kube.launcher import Kubernetes
+from jaxcluster.launchers.kube.manifests import Pod
 from jaxcluster.launchers.mpi import MPI, flavour_of, hosts_of_job
 from jaxcluster.launchers.slurm import Allocation, Slurm
 from jaxcluster.launchers.ssh import SSH, jump_host, remote_command
@@ -28,6 +31,25 @@ AGENT = AgentOptions(
     env=(("XLA_FLAGS", "--xla_a='1 2' !"), ("EMPTY", "")),
 )
 FOLDER = "/home/me/.jaxcluster/launch/4f2a"
+TEMPLATE = {
+    "metadata": {"annotations": {"team": "a"}, "labels": {"x": "y"}},
+    "spec": {
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        "nodeSelector": {"pool": "gpu"},
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+        "containers": [
+            {"name": "log", "image": "fluent/fluent-bit:3"},
+            {
+                "name": "jaxcluster",
+                "image": "from/the:template",
+                "command": ["/entry.sh"],
+                "env": [{"name": "EMPTY", "value": "full"}, {"name": "KEPT", "value": "1"}],
+                "resources": {"limits": {"memory": "1Gi", "vendor/x": 1}},
+                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+            },
+        ],
+    },
+}
 HOSTS = parse_hosts("h1:2,me@h2:2:2222,[fe80::1]:2")
 NODES = ("n01", "n02", "n03")
 LAUNCHERS: dict[str, Launcher] = {
@@ -66,6 +88,19 @@ LAUNCHERS: dict[str, Launcher] = {
         health="UNHEALTHY_MAINTENANCE",
     ),
     "tpu-hosts": TPU(parse_hosts("t0,t1"), direct=True, user="me"),
+    "kubernetes": Kubernetes(
+        pods=2, pod=Pod("team/jax:1", "8", "64Gi", 8), namespace="team-a", here="/usr/bin/python3"
+    ),
+    "kubernetes-inside": Kubernetes(
+        4, 2, pod=Pod(
+            template=json.dumps(TEMPLATE), resources=(("amd.com/gpu", "8"),),
+            labels=(("kueue.x-k8s.io/queue-name", "team-a"),), service_account="jax",
+        ), inside=True, here="/usr/bin/python3",
+    ),
+    "kubernetes-tpu": Kubernetes(
+        pod=Pod("team/jax:1", tpu="tpu-v5-lite-podslice", topology="4x4"), context="gke",
+        deadline_s=7200, direct=True, here="/usr/bin/python3",
+    ),
     "ipp": ThroughIPP("pbs", "mine", 2, 4, here="/usr/bin/python3"),
 }  # fmt: skip
 
@@ -107,9 +142,13 @@ def test_two_starts_share_no_socket_and_no_job() -> None:
 def test_only_some_launchers_have_a_successor(name: str) -> None:
     command = LAUNCHERS[name].successor(plan(name), 1, "whoever")
     if not name.startswith(("ssh", "tpu")) and name != "slurm-allocation":
+    if not name.startswith(("ssh", "kubernetes")) and name != "slurm-allocation":
         assert command is None
         return
     assert command is not None and command.hosts == (1,)
+    if name.startswith("kubernetes"):  # the Job makes another pod, once the old one has ended
+        assert command.argv[-2:] == (FOLDER, "1")
+        return
     assert command.argv[-1].endswith("--fence")
     if name == "slurm-allocation":
         assert "--nodes=1" in command.argv and "--ntasks=1" in command.argv

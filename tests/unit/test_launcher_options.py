@@ -98,7 +98,8 @@ def test_a_hostfile_is_read(tmp_path: Path) -> None:
     ("line", "said"),
     [
         ("--launcher shh", "There is no launcher 'shh' (did you mean ssh?)."),
-        ("--launcher kubernetes", "There is no launcher 'kubernetes'."),
+        ("--launcher pbs", "There is no launcher 'pbs'."),
+        ("--launcher k8s", "There is no launcher 'k8s'."),
         ("--launcher ssh:x --hosts h1", "There is no launcher 'ssh:x'"),
         ("--launcher ipp", "ipp needs the name of one of ipyparallel's launchers."),
         ("--launcher ipp:", "ipp needs the name of one of ipyparallel's launchers."),

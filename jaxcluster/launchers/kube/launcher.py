@@ -1,0 +1,234 @@
+"""``--launcher kubernetes``: what is to be made, as manifests, and the command that makes it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from jaxcluster.errors import LauncherUnavailable, UsageError
+from jaxcluster.launchers.base import (
+    AgentOptions,
+    Command,
+    End,
+    Launcher,
+    LaunchPlan,
+    PlannedFile,
+    Reason,
+)
+from jaxcluster.launchers.hosts import Host, place
+from jaxcluster.launchers.kube import manifests, template
+from jaxcluster.launchers.kube.manifests import Pod
+from jaxcluster.launchers.reasons import how_it_ended, last_line
+
+ROOT = str(Path(__file__).parents[3])
+MODULE = "jaxcluster.launchers.kube.process"
+DEADLINE_S = 24 * 3600  # where nothing of the cluster's own ends the Job with the notebook
+WARN_S = 600.0  # before the deadline
+LOOK_S = 30.0
+STOP_S = 30.0  # for the deletion
+TOLD = "jaxcluster-kubernetes"  # a line of the process's that is for explain()
+# What it writes into the launch's folder.
+WAITING, STARTED_AT, SEEN = "waiting", "deadline", "pod-{}.json"
+
+
+@dataclass(frozen=True)
+class Kubernetes(Launcher):
+    """``--launcher kubernetes``.
+
+    Attributes:
+      num_processes: ``-n``; None where ``ranks_each`` or the pods' devices decide it.
+      pods: how many; None means 1, or as many as a TPU slice has hosts.
+      ranks_each: how many ranks each pod gets.
+      namespace: empty for that of the context, or of the notebook's own pod.
+      deadline_s: after which Kubernetes ends the Job, however it is; None for none of the user's.
+      kubeconfig: a file; empty for the usual ones.
+      context: of the kubeconfig; empty for its current one.
+      direct: whether pods are reached at their own addresses also from outside of the cluster.
+      pod_template: a file; ``prepared`` reads it.
+      inside: whether this process is in a pod itself; ``prepared`` fills it in.
+      here: this machine's Python.
+    """
+
+    num_processes: int | None = None
+    pods: int | None = None
+    ranks_each: int | None = None
+    pod: Pod = field(default_factory=Pod)
+    namespace: str = ""
+    deadline_s: int | None = None
+    kubeconfig: str = ""
+    context: str = ""
+    direct: bool = False
+    pod_template: str = ""
+    inside: bool = False
+    here: str = sys.executable
+
+    name = "kubernetes"
+
+    def prepared(self, environ: Mapping[str, str]) -> Kubernetes:
+        if importlib.util.find_spec("kubernetes") is None:
+            raise LauncherUnavailable(
+                "--launcher kubernetes needs the Kubernetes client, which this Python lacks.",
+                "pip install 'jaxcluster[k8s]'",
+            )
+        read = self.pod
+        if self.pod_template:
+            read = replace(read, template=template.read(Path(self.pod_template)))
+        named = self.kubeconfig or self.context
+        inside = bool(environ.get("KUBERNETES_SERVICE_HOST")) and not named
+        return replace(self, pod=read, inside=inside)
+
+    def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
+        manifests.check(self.pod)
+        if self.namespace and not re.fullmatch(
+            r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", self.namespace
+        ):
+            raise UsageError(f"--namespace can't be {self.namespace!r}.", "--namespace team-a")
+        pods = self._count()
+        deadline_s = self.deadline_s
+        if deadline_s is None and not self.inside:
+            deadline_s = DEADLINE_S
+        name = manifests.name_of(agent, folder)
+        through = not (self.inside or self.direct)
+        task = {
+            "name": name,
+            "pods": pods,
+            "namespace": self.namespace,
+            "kubeconfig": self.kubeconfig,
+            "context": self.context,
+            "inside": self.inside,
+            "forward": through,
+            "deadline_s": DEADLINE_S,  # where the notebook's pod can't own the Job
+            "python": agent.python,
+        }
+        made = {
+            "job": manifests.job(name, pods, agent, self.pod, deadline_s),
+            "service": manifests.service(name, agent.cluster),
+            "task": task,
+        }
+        files = tuple(
+            PlannedFile(f"{folder}/{what}.json", json.dumps(value, indent=1) + "\n")
+            for what, value in made.items()
+        )
+        command = Command(
+            self._argv("main", folder),
+            tuple(range(pods)),
+            agent.python,
+            keeps_stdin=True,
+            cancel=self._argv("remove", folder),
+            stdin_s=STOP_S,
+            term_s=5.0,
+        )
+        ranks, notes = self._ranks(pods), self._notes(through)
+        return LaunchPlan("kubernetes", pods, (command,), (), ranks, files, notes, agent)
+
+    def _argv(self, function: str, *words: str) -> tuple[str, ...]:
+        source = f"import sys; sys.path.append({ROOT!r}); from {MODULE} import {function}; "
+        return (self.here, "-c", f"{source}{function}(*sys.argv[1:])", *words)
+
+    def _notes(self, through: bool) -> tuple[str, ...]:
+        where = self.namespace or (
+            "that of this notebook's pod" if self.inside else "that of the kubeconfig's context"
+        )
+        way = "by port-forward" if through else "at their own addresses"
+        return (f"namespace: {where}", f"the agents are reached {way}")
+
+    def _count(self) -> int:
+        pods, slice_ = self.pods, manifests.tpu_pods(self.pod)
+        if slice_ is not None and pods not in (None, slice_):
+            raise UsageError(
+                f"--pods {pods}: the TPU slice {self.pod.topology} has {slice_} hosts of "
+                f"{manifests.chips_each(self.pod)} chips.",
+                "Leave out --pods.",
+            )
+        return slice_ or pods or 1
+
+    def _ranks(self, pods: int) -> tuple[int, ...] | None:
+        try:
+            return place(
+                [Host(f"pod {i}", self.ranks_each) for i in range(pods)], self.num_processes
+            )
+        except UsageError as error:
+            raise UsageError(
+                error.message.replace("hosts", "pods"),
+                "For example: --pods 2 --ranks-per-pod 2, without -n",
+            ) from None
+
+    # -- what Kubernetes says
+
+    def waiting(self, plan: LaunchPlan) -> str:
+        return _read(plan, WAITING)
+
+    def warning(self, plan: LaunchPlan) -> tuple[str, float]:
+        try:
+            left_s = float(_read(plan, STARTED_AT)) - time.time()
+        except ValueError:  # it has none
+            return "", LOOK_S
+        if left_s > WARN_S:
+            return "", min(LOOK_S, left_s - WARN_S)
+        return (
+            f"Kubernetes ends the Job of this cluster in {left_s / 60:.0f} minutes, at its "
+            "deadline (--time). What is to be kept: %jaxcluster checkpoint NAME",
+            0.0,
+        )
+
+    def evidence(self, plan: LaunchPlan, end: End) -> tuple[str, ...]:
+        return (_read(plan, WAITING),)
+
+    def explain(self, end: End, hosts: Sequence[str] = ()) -> Reason:
+        for line in end.errors:  # the first: what is told later came of it
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                return Reason(*json.loads(line)[TOLD])
+        said = last_line(end.errors)
+        if end.code is None:
+            waits = " ".join(filter(None, end.evidence))
+            return Reason(
+                f"Kubernetes: {waits or said or 'the Job is being made'}.",
+                "Wait longer: --timeout 600",
+            )
+        evidence = f' It says: "{said}"' if said else ""
+        return Reason(f"The process that looks after the Job {how_it_ended(end.code)}.{evidence}")
+
+    def successor(self, plan: LaunchPlan, number: int, name: str) -> Command | None:
+        """Waits for the pod that the Job makes in the place of one that has ended."""
+        folder = str(_folder(plan))
+        return Command(
+            self._argv("successor", folder, str(number)), (number,),
+            plan.commands[0].python, keeps_stdin=True,
+        )  # fmt: skip
+
+
+def _folder(plan: LaunchPlan) -> Path:
+    return Path(plan.files[0].path).parent
+
+
+def _read(plan: LaunchPlan, name: str) -> str:
+    try:
+        return (_folder(plan) / name).read_text().strip()
+    except OSError:
+        return ""
+
+
+def seconds_of(text: str) -> int:
+    """Of ``2:00:00``, ``90m`` or ``12h``.
+
+    Raises:
+      UsageError: it is none of these.
+    """
+    if found := re.fullmatch(r"(?:([0-9]+)-)?([0-9]+):([0-5]?[0-9]):([0-5]?[0-9])", text):
+        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    elif found := re.fullmatch(r"([0-9]+)([dhms])", text):
+        days, hours, minutes, seconds = (int(found[1]) if found[2] == u else 0 for u in "dhms")
+    else:
+        days = hours = minutes = seconds = 0
+    if not (total := ((days * 24 + hours) * 60 + minutes) * 60 + seconds):
+        raise UsageError(
+            f"--time {text!r} is not a time.", "For example: --time 2:00:00 or --time 2h"
+        )
+    return total

@@ -1,0 +1,286 @@
+"""What the API server says, and what it means: refusals, pods that wait, pods that end. Pure.
+
+Objects are as the API has them, in JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxcluster.launchers.base import Reason
+from jaxcluster.launchers.kube.template import CONTAINER
+from jaxcluster.launchers.reasons import last_line, python_trouble
+
+Object = Mapping[str, Any]
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+# Reasons of a container that waits, after which waiting is in vain.
+_NEVER = (
+    "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError",
+    "RunContainerError",
+)  # fmt: skip
+_NOT_THERE = re.compile(
+    r"not found|manifest unknown|denied|unauthorized|authentication|forbidden|no basic auth"
+    r"|does not exist|invalid reference",
+    re.IGNORECASE,
+)
+# https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
+_DISRUPTIONS = {
+    "PreemptionByScheduler": "it had to make way for a pod of higher priority",
+    "DeletionByTaintManager": "its node is not ready or may not run it any more (a taint)",
+    "EvictionByEvictionAPI": "it was evicted, as when a node is drained",
+    "DeletionByPodGC": "its node is gone",
+    "TerminationByKubelet": "its node ended it",
+}
+
+
+def refusal(status: int, body: str, doing: str, namespace: str) -> Reason:
+    """Why the API server did not do something.
+
+    Args:
+      status: of HTTP.
+      body: of the answer: a Status, in JSON.
+      doing: "make the Job".
+    """
+    try:
+        message = str(json.loads(body).get("message", ""))
+    except (ValueError, AttributeError):
+        message = body.strip()[:300]
+    said = f'It says: "{message}"'
+    right = re.search(
+        r'(?P<what>\S+) .*?is forbidden: User "(?P<user>.+?)" cannot (?P<verb>\w+) resource '
+        r'"(?P<resource>[\w/]+)"(?: in API group "(?P<group>[\w.]*)")?',
+        message,
+    )
+    if status == 403 and right is not None:
+        resource = right["resource"] + (f".{right['group']}" if right["group"] else "")
+        plain, slash, sub = right["resource"].partition("/")
+        named = f"{plain}.{right['group']}{slash}{sub}" if right["group"] else right["resource"]
+        account = re.fullmatch(r"system:serviceaccount:(\S+):(\S+)", right["user"])
+        whom = (
+            f"--serviceaccount={account[1]}:{account[2]}"
+            if account is not None
+            else f"--user={right['user']}"
+        )
+        return Reason(
+            f"{right['user']} may not {right['verb']} {resource} in the namespace {namespace}, "
+            f"so jaxcluster can't {doing}. {said}",
+            "Who may give rights there types: "
+            f"kubectl -n {namespace} create role jaxcluster-{plain} --verb={right['verb']} "
+            f"--resource={named} && kubectl -n {namespace} create rolebinding "
+            f"jaxcluster-{plain} --role=jaxcluster-{plain} {whom}   "
+            "(docs/launchers.md has the whole role)",
+        )
+    if status == 403 and "exceeded quota" in message:
+        return Reason(
+            f"A quota of the namespace {namespace} does not let jaxcluster {doing}. {said}",
+            f"kubectl -n {namespace} describe quota shows what is taken.",
+        )
+    if status == 404 and re.search(r"namespaces? \S+ not found", message):
+        return Reason(
+            f"There is no namespace {namespace} in this Kubernetes cluster. {said}",
+            "Name one that is there (kubectl get namespaces): --namespace NAME",
+        )
+    if status == 401:
+        return Reason(
+            f"The API server does not know who asks. {said}",
+            "Log in again (kubectl get pods must work), or name another: --context NAME",
+        )
+    if status in (400, 422) and "unknown field" in message:
+        return Reason(
+            f"The API server knows no such field of a pod. {said}",
+            "Mend the file of --pod-template; --dry-run prints what is made of it.",
+        )
+    if status in (400, 403, 422):
+        return Reason(
+            f"The API server did not {doing}. {said}",
+            "--dry-run prints what it was asked for.",
+        )
+    return Reason(f"The API server did not {doing}: status {status}. {said}")
+
+
+def name(pod: Object) -> str:
+    return str(pod["metadata"]["name"])
+
+
+def uid(pod: Object) -> str:
+    return str(pod["metadata"]["uid"])
+
+
+def index(pod: Object) -> int | None:
+    """Which of the Job's pods it is, or has taken the place of."""
+    metadata = pod["metadata"]
+    for marks in (metadata.get("annotations") or {}, metadata.get("labels") or {}):
+        if str(marks.get(INDEX, "")).isdecimal():
+            return int(marks[INDEX])
+    return None
+
+
+def has_ended(pod: Object) -> bool:
+    """Whether it runs no more, or is being ended."""
+    ended = pod.get("status", {}).get("phase") in ("Failed", "Succeeded")
+    # Beside its agent a pod may have containers that never end.
+    ended = ended or bool(container_status(pod).get("state", {}).get("terminated"))
+    return ended or bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def runs(pod: Object) -> bool:
+    return pod.get("status", {}).get("phase") == "Running" and not has_ended(pod)
+
+
+def container_status(pod: Object) -> Object:
+    """The agent's container's."""
+    statuses = pod.get("status", {}).get("containerStatuses") or []
+    found = [one for one in statuses if one.get("name") == CONTAINER] or statuses[:1]
+    return found[0] if found else {}
+
+
+def _condition(thing: Object, kind: str) -> Object:
+    conditions = thing.get("status", {}).get("conditions") or []
+    return next((one for one in conditions if one.get("type") == kind), {})
+
+
+def why_pending(pod: Object, events: Sequence[Object] = ()) -> str:
+    """What a pod that does not run waits for, in the cluster's own words."""
+    scheduled = _condition(pod, "PodScheduled")
+    if scheduled.get("status") == "False":
+        told = scheduled.get("message") or scheduled.get("reason") or ""
+        if told:
+            return f"{scheduled.get('reason', 'not scheduled')}: {told}".rstrip(". ")
+    waiting = _waiting(pod)
+    if reason := waiting.get("reason", ""):
+        quiet = reason in ("ContainerCreating", "PodInitializing")
+        told = "" if quiet else waiting.get("message", "")
+        if quiet and (event := _last_warning(events)):
+            return event
+        if quiet:
+            pulling = [e for e in events if e.get("reason") == "Pulling"]
+            pulled = [e for e in events if e.get("reason") == "Pulled"]
+            if pulling and not pulled:
+                return "its image is being pulled"
+        return f"{reason}: {told}".rstrip(": .")
+    return _last_warning(events) or "it has not been scheduled yet"
+
+
+def _waiting(pod: Object) -> Object:
+    """Of the container, or of the init container that is before it."""
+    status = pod.get("status", {})
+    for one in [*(status.get("initContainerStatuses") or []), container_status(pod)]:
+        found: Object = one.get("state", {}).get("waiting") or {}
+        if found and found.get("reason") != "PodInitializing":
+            return found
+    return container_status(pod).get("state", {}).get("waiting") or {}
+
+
+def _last_warning(events: Sequence[Object]) -> str:
+    warnings = [one for one in events if one.get("type") == "Warning"]
+    if not warnings:
+        return ""
+    last = max(warnings, key=when)
+    return f"{last.get('reason', '')}: {last.get('message', '')}".strip(": .")
+
+
+def when(event: Object) -> str:
+    """An event's time; RFC 3339 sorts as text."""
+    found = event.get("lastTimestamp") or event.get("eventTime")
+    return str(found or event.get("metadata", {}).get("creationTimestamp") or "")
+
+
+def why_no_pods(job: Object, events: Sequence[Object]) -> str:
+    """Why a Job has not made its pods, where something says so: a quota, a queue, a policy."""
+    queue = (job["metadata"].get("labels") or {}).get("kueue.x-k8s.io/queue-name")
+    if job.get("spec", {}).get("suspend"):
+        told = sorted((e for e in events if e.get("message")), key=when)
+        last = f": {told[-1]['message']}".rstrip(".") if told else ""
+        return (
+            f"the Job waits in the queue {queue}{last}" if queue else f"the Job is suspended{last}"
+        )
+    return _last_warning(events)
+
+
+def never_runs(pod: Object, image: str) -> Reason | None:
+    """Why a pod that waits can't ever run; None where it may."""
+    waiting = _waiting(pod)
+    reason, message = waiting.get("reason", ""), str(waiting.get("message", "")).strip()
+    said = f'Kubernetes says: "{message or reason}"'
+    if reason in ("ErrImagePull", "ImagePullBackOff") and _NOT_THERE.search(message):
+        return Reason(
+            f"The image {image} can't be pulled ({reason}). {said}",
+            "Is its name right (--image), and may this namespace pull it "
+            "(imagePullSecrets, in a --pod-template)?",
+        )
+    if reason == "InvalidImageName":
+        return Reason(f"{image} is not the name of an image. {said}", "--image REGISTRY/NAME:TAG")
+    if reason in _NEVER:
+        if (trouble := _no_python(message, image)) is not None:
+            return trouble
+        return Reason(f"The pod {name(pod)} can't start ({reason}). {said}", "See --dry-run.")
+    return None
+
+
+def _no_python(message: str, image: str) -> Reason | None:
+    found = re.search(r'exec: \\?"(?P<python>[^"\\]+)\\?": (?P<why>[^:"]+)', message)
+    if found is None:
+        return None
+    return Reason(
+        f"There is no Python {found['python']} in the image {image}. "
+        f'Kubernetes says: "{found["why"].strip()}"',
+        "Name the one that is there: --python PATH",
+    )
+
+
+def why_ended(pod: Object | None) -> str:
+    """Why a pod has ended or is being ended, for "The pod X has ended: ..."."""
+    if pod is None:
+        return "it was deleted"
+    status = pod.get("status", {})
+    disruption = _condition(pod, "DisruptionTarget")
+    if disruption.get("status") == "True":
+        reason = str(disruption.get("reason", ""))
+        told = _DISRUPTIONS.get(reason, reason)
+        message = str(disruption.get("message", "")).rstrip(".")
+        return f"{told} ({reason}: {message})" if message else f"{told} ({reason})"
+    if status.get("reason"):  # Evicted, NodeLost, ...
+        message = str(status.get("message", "")).rstrip(".")
+        return f"{status['reason']}: {message}" if message else str(status["reason"])
+    ended = container_status(pod).get("state", {}).get("terminated") or {}
+    if ended.get("reason") == "OOMKilled":
+        return "it used more memory than its limit (OOMKilled)"
+    if pod["metadata"].get("deletionTimestamp"):
+        return "it is being deleted"
+    if ended.get("signal"):
+        return f"its agent was ended by signal {ended['signal']}"
+    code = ended.get("exitCode")
+    if code is not None and code > 128:
+        return f"its agent was ended by signal {code - 128}"
+    return f"its agent ended with code {code}" if code is not None else "nobody says why"
+
+
+def why_failed(pod: Object, log: Sequence[str], image: str, python: str) -> Reason:
+    """Why a pod ended before its agent was there."""
+    ended = container_status(pod).get("state", {}).get("terminated") or {}
+    message = str(ended.get("message", ""))
+    trouble = _no_python(message, image) or python_trouble(log, python, f"in the image {image}")
+    if trouble is not None:
+        return trouble
+    said = last_line(log) or last_line(message.splitlines())
+    evidence = f' Its last line: "{said}"' if said else ""
+    hint = "--mem 16Gi" if ended.get("reason") == "OOMKilled" else ""
+    return Reason(f"The pod {name(pod)} has started no agent: {why_ended(pod)}.{evidence}", hint)
+
+
+def job_end(job: Object) -> Reason | None:
+    """Why the whole Job is over; None while it is not."""
+    # FailureTarget (Kubernetes 1.31): it is going to be Failed, once its pods have ended.
+    failed = _condition(job, "Failed") or _condition(job, "FailureTarget")
+    if failed.get("status") == "True":
+        reason, message = str(failed.get("reason", "")), str(failed.get("message", ""))
+        if reason == "DeadlineExceeded":
+            return Reason("Kubernetes ended the Job at its deadline.", "Ask for longer: --time 48h")
+        return Reason(f'Kubernetes ended the Job ({reason}). It says: "{message}"')
+    if _condition(job, "Complete").get("status") == "True":
+        return Reason("All agents of the Job have ended.")
+    return None

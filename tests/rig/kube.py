@@ -1,0 +1,666 @@
+"""A small Kubernetes for the tests: an API server, a Job controller, a scheduler, and kubelets.
+
+It is no Kubernetes: it proves what jaxcluster asks for and makes of the answers, not how a cluster
+behaves. The API server speaks HTTP to the real client, checks what is made against Kubernetes' own
+schemas, and has rights, quotas, events, evictions, uids, owners and port-forward. A node runs one
+pod at a time, as a process of the node's.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import ctypes
+import hashlib
+import http.server
+import json
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.parse
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+from rig.hosts import Host
+
+T = TypeVar("T")
+KINDS = {
+    "pods": ("v1", "Pod"), "services": ("v1", "Service"), "jobs": ("batch/v1", "Job"),
+    "events": ("v1", "Event"),
+}  # fmt: skip
+PATH = re.compile(
+    r"/(?:api/v1|apis/batch/v1)/namespaces/([^/]+)/(pods|services|jobs|events)(?:/([^/]+))?(?:/(\w+))?"
+)
+VERBS = {"GET": "get", "POST": "create", "DELETE": "delete", "PATCH": "patch"}
+INDEX = "batch.kubernetes.io/job-completion-index"
+SCHEMAS = "1.30"
+STEP_S = 0.1
+BACKOFF_S = 0.5  # until a pod is made anew; Kubernetes takes 10 s and more
+
+Object = dict[str, Any]
+
+
+@dataclass
+class Node:
+    """Where one pod at a time runs.
+
+    Attributes:
+      run: starts a pod's command with this environment and host name, output to a file.
+      connect: to a port of the pod.
+    """
+
+    name: str
+    address: str
+    run: Callable[[list[str], Mapping[str, str], str, Any], subprocess.Popen[bytes]]
+    connect: Callable[[int], socket.socket]
+
+
+@dataclass
+class Container:
+    """A pod that a node runs."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    killed_at: float | None = None
+    told: set[int] = field(default_factory=set)
+
+    def signal(self, number: int) -> None:
+        """To its first process: the last one of those that carry it in."""
+        try:
+            one = psutil.Process(self.process.pid)
+            while (children := one.children()) and one.name() in ("nsenter", "unshare"):
+                one = children[0]
+            one.send_signal(number)
+        except psutil.Error:
+            pass
+
+
+class Kube:
+    """The cluster. Tests set what goes wrong.
+
+    Attributes:
+      images: what is in them: variables of the environment.
+      bad_images: of those that can't be pulled: (reason, message).
+      namespaces: those that are there.
+      forbidden: (verb, resource) that nobody may.
+      quota: why no pod may be made; empty for none.
+      closed: nodes that take no pods.
+      down: whether the API server answers nobody.
+    """
+
+    def __init__(
+        self, listener: socket.socket, nodes: list[Node], images: Object, scheme: str = "http"
+    ) -> None:
+        self.nodes, self.images = nodes, images
+        self.bad_images: dict[str, tuple[str, str]] = {}
+        self.namespaces = {"default", "team-a"}
+        self.forbidden: set[tuple[str, str]] = set()
+        self.quota = ""
+        self.closed: set[str] = set()
+        self.down = False
+        self.requests: list[tuple[str, str]] = []
+        self.objects: dict[tuple[str, str, str], Object] = {}
+        self.containers: dict[str, Container] = {}  # by the pod's uid
+        self.removed: list[Object] = []  # as they were last
+        self.lock = threading.RLock()
+        self._folder = tempfile.TemporaryDirectory(prefix="jckube")
+        self._over = threading.Event()
+        kube = self
+
+        class Handler(_Handler):
+            cluster = kube
+
+        self._server = http.server.ThreadingHTTPServer(("", 0), Handler, bind_and_activate=False)
+        self._server.socket.close()
+        self._server.socket = listener
+        self._server.daemon_threads = True
+        address, port = listener.getsockname()[:2]
+        self.url = f"{scheme}://{address}:{port}"
+        for work in (self._server.serve_forever, self._control):
+            threading.Thread(target=work, daemon=True).start()
+
+    def kubeconfig(self, namespace: str = "team-a") -> str:
+        """The text of one that leads here."""
+        context = {"cluster": "c", "user": "u", "namespace": namespace}
+        return json.dumps({
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "clusters": [{"name": "c", "cluster": {"server": self.url}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+            "contexts": [{"name": "test", "context": context}],
+        })  # fmt: skip
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._over.set()
+        with self.lock:
+            for one in self.containers.values():
+                one.signal(signal.SIGKILL)
+                one.process.kill()
+                one.process.wait()
+        self._folder.cleanup()
+
+    # -- for tests
+
+    def all(self, plural: str) -> list[Object]:
+        with self.lock:
+            return [copy.deepcopy(o) for (kind, _, _), o in self.objects.items() if kind == plural]
+
+    def pod(self, index: int) -> Object | None:
+        """The one that runs."""
+        for pod in self.all("pods"):
+            running = pod["status"]["phase"] == "Running"
+            if pod["metadata"]["annotations"][INDEX] == str(index) and running:
+                return pod
+        return None
+
+    def evict(self, index: int, reason: str, message: str) -> str:
+        """End a pod as the cluster does for reasons of its own; returns its name."""
+        with self.lock:
+            pod = self.pod(index)
+            assert pod is not None
+            name = str(pod["metadata"]["name"])
+            real = self.objects["pods", pod["metadata"]["namespace"], name]
+            real["status"].setdefault("conditions", []).append(
+                {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
+            )
+            self.delete("pods", pod["metadata"]["namespace"], name)
+        return name
+
+    def kill(self, index: int, number: int = signal.SIGKILL) -> None:
+        """Send a signal to a pod's agent."""
+        pod = self.pod(index)
+        assert pod is not None
+        self.containers[pod["metadata"]["uid"]].signal(number)
+
+    def add(self, plural: str, namespace: str, made: Object) -> Object:
+        """Make an object, as its creator wants it."""
+        api, kind = KINDS[plural]
+        metadata = made.setdefault("metadata", {})
+        metadata.update(namespace=namespace, uid=str(uuid.uuid4()), creationTimestamp=now())
+        made = {"apiVersion": api, "kind": kind, "status": {}, **made}
+        with self.lock:
+            self.objects[plural, namespace, metadata["name"]] = made
+        return made
+
+    def delete(self, plural: str, namespace: str, name: str) -> None:
+        """As a user does: a pod first gets its signal."""
+        with self.lock:
+            found = self.objects[plural, namespace, name]
+            if plural == "pods" and found["metadata"]["uid"] in self.containers:
+                found["metadata"].setdefault("deletionTimestamp", now())
+            else:
+                self.removed.append(self.objects.pop((plural, namespace, name)))
+
+    # -- the cluster's own work
+
+    def _control(self) -> None:
+        while not self._over.wait(STEP_S):
+            with self.lock:
+                self._collect()
+                for job in [o for (kind, _, _), o in self.objects.items() if kind == "jobs"]:
+                    self._control_job(job)
+                for key, pod in list(self.objects.items()):
+                    if key[0] == "pods":
+                        self._control_pod(pod)
+
+    def _collect(self) -> None:
+        """What has lost its owner goes."""
+        uids = {o["metadata"]["uid"] for o in self.objects.values()}
+        for (plural, namespace, name), one in list(self.objects.items()):
+            owners = one["metadata"].get("ownerReferences", [])
+            if owners and not any(owner["uid"] in uids for owner in owners):
+                self.delete(plural, namespace, name)
+
+    def _control_job(self, job: Object) -> None:
+        spec, status, metadata = job["spec"], job["status"], job["metadata"]
+        if spec.get("suspend") or status.get("conditions"):
+            return
+        started = status.setdefault("startTime", time.time())
+        mine = [
+            (int(o["metadata"]["annotations"][INDEX]), o)
+            for (kind, _, _), o in self.objects.items()
+            if kind == "pods"
+            and any(r["uid"] == metadata["uid"] for r in o["metadata"].get("ownerReferences", []))
+        ]
+        if time.time() - started > spec.get("activeDeadlineSeconds", 1e9):
+            status["conditions"] = [
+                {
+                    "type": "Failed",
+                    "status": "True",
+                    "reason": "DeadlineExceeded",
+                    "message": "late",
+                }
+            ]
+            for _, pod in mine:
+                self.delete("pods", metadata["namespace"], pod["metadata"]["name"])
+            return
+        done = {i for i, pod in mine if pod["status"].get("phase") == "Succeeded"}
+        if len(done) == spec["completions"]:
+            status["conditions"] = [{"type": "Complete", "status": "True"}]
+        active = {i for i, pod in mine if pod["status"].get("phase") in ("Pending", "Running")}
+        for index in set(range(spec["completions"])) - done - active:
+            ends = [p["status"].get("endedAt", 0.0) for i, p in mine if i == index]
+            if time.time() > max(ends, default=0.0) + BACKOFF_S:
+                self._make_pod(job, index)
+
+    def _make_pod(self, job: Object, index: int) -> None:
+        metadata, template = job["metadata"], copy.deepcopy(job["spec"]["template"])
+        namespace = metadata["namespace"]
+        if self.quota:
+            message = f'Error creating: pods "x" is forbidden: exceeded quota: {self.quota}'
+            self.tell(job, "FailedCreate", message)
+            return
+        template["spec"]["hostname"] = f"{metadata['name']}-{index}"
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": metadata["name"]}
+        made = {
+            "metadata": {
+                **template["metadata"],
+                "name": f"{metadata['name']}-{index}-{uuid.uuid4().hex[:5]}",
+                "annotations": {**template["metadata"].get("annotations", {}), INDEX: str(index)},
+                "ownerReferences": [{**owner, "uid": metadata["uid"], "controller": True}],
+            },
+            "spec": template["spec"],
+            "status": {"phase": "Pending"},
+        }
+        self.add("pods", namespace, made)
+
+    def tell(self, one: Object, reason: str, message: str, kind: str = "Warning") -> None:
+        """An event."""
+        about = {"uid": one["metadata"]["uid"], "name": one["metadata"]["name"]}
+        event = {
+            "metadata": {"name": f"{about['name']}.{reason}"},
+            "involvedObject": about, "reason": reason, "message": message, "type": kind,
+            "lastTimestamp": now(),
+        }  # fmt: skip
+        self.add("events", one["metadata"]["namespace"], event)
+
+    def _control_pod(self, pod: Object) -> None:
+        container = self.containers.get(pod["metadata"]["uid"])
+        if container is not None:
+            self._watch(pod, container)
+        elif pod["status"].get("phase") == "Pending" and "node" not in pod["status"]:
+            self._schedule(pod)
+
+    def _schedule(self, pod: Object) -> None:
+        status = pod["status"]
+        busy = {o["spec"].get("nodeName") for o in self.objects.values()
+                if o["metadata"]["uid"] in self.containers}  # fmt: skip
+        free = [n for n in self.nodes if n.name not in busy | self.closed]
+        if not free:
+            message = (
+                f"0/{len(self.nodes)} nodes are available: {len(self.nodes)} Insufficient cpu."
+            )
+            status["conditions"] = [
+                {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                 "message": message}
+            ]  # fmt: skip
+            return
+        status["conditions"] = [{"type": "PodScheduled", "status": "True"}]
+        (main, *_) = [c for c in pod["spec"]["containers"] if c["name"] == "jaxcluster"]
+        if main["image"] in self.bad_images or main["image"] not in self.images:
+            unknown = ("ErrImagePull", f"{main['image']}: not found")
+            reason, message = self.bad_images.get(main["image"], unknown)
+            waiting = {"reason": reason, "message": message}
+            status["containerStatuses"] = [{"name": main["name"], "state": {"waiting": waiting}}]
+            return
+        self._run(pod, main, free[0])
+
+    def _run(self, pod: Object, main: Object, node: Node) -> None:
+        metadata, status = pod["metadata"], pod["status"]
+        env = {
+            **self.images[main["image"]],
+            "HOSTNAME": pod["spec"]["hostname"],
+            "JOB_COMPLETION_INDEX": metadata["annotations"][INDEX],
+            "KUBERNETES_SERVICE_HOST": "10.0.0.1",
+            "KUBERNETES_SERVICE_PORT": "443",
+            **{e["name"]: e["value"].replace("$$", "$") for e in main.get("env", [])},
+        }
+        words = [w.replace("$$", "$") for w in main.get("command", []) + main.get("args", [])]
+        log = Path(self._folder.name, metadata["uid"])
+        pod["spec"]["nodeName"] = node.name
+        try:
+            with open(log, "wb") as file:
+                process = node.run(words, env, pod["spec"]["hostname"], file)
+        except FileNotFoundError:
+            message = f'exec: "{words[0]}": executable file not found in $PATH: unknown'
+            ended = {"reason": "StartError", "exitCode": 128, "message": message}
+            status.update(phase="Failed", endedAt=time.time())
+            status["containerStatuses"] = [{"name": main["name"], "state": {"terminated": ended}}]
+            return
+        self.containers[metadata["uid"]] = Container(process, log)
+        status.update(phase="Running", podIP=node.address)
+        status["containerStatuses"] = [{"name": main["name"], "state": {"running": {}}}]
+
+    def _watch(self, pod: Object, container: Container) -> None:
+        metadata, status = pod["metadata"], pod["status"]
+        code = container.process.poll()
+        if code is None and metadata.get("deletionTimestamp"):
+            grace_s = pod["spec"].get("terminationGracePeriodSeconds", 30)
+            if container.killed_at is None:
+                container.killed_at = time.monotonic()
+                container.signal(signal.SIGTERM)
+            elif time.monotonic() > container.killed_at + grace_s:
+                container.signal(signal.SIGKILL)
+            return
+        if code is None:
+            return
+        del self.containers[metadata["uid"]]
+        if metadata.get("deletionTimestamp"):
+            self.removed.append(self.objects.pop(("pods", metadata["namespace"], metadata["name"])))
+            return
+        code = 128 - code if code < 0 else code
+        ended = {"reason": "Error" if code else "Completed", "exitCode": code}
+        status.update(phase="Failed" if code else "Succeeded", endedAt=time.time())
+        status["containerStatuses"] = [{"name": "jaxcluster", "state": {"terminated": ended}}]
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+class _Refusal(Exception):
+    def __init__(self, status: int, message: str) -> None:
+        self.status, self.message = status, message
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    """The API server."""
+
+    protocol_version = "HTTP/1.1"
+    cluster: Kube
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    do_POST = do_DELETE = do_GET
+
+    def _answer(self) -> None:
+        url = urllib.parse.urlparse(self.path)
+        query = dict(urllib.parse.parse_qsl(url.query))
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+        if self.cluster.down:
+            self.close_connection = True
+            return
+        self.cluster.requests.append((self.command, url.path))
+        try:
+            found = PATH.fullmatch(url.path)
+            if found is None:
+                raise _Refusal(404, f"no such path: {url.path}")
+            data = self._do(*found.groups(), query, body)
+        except _Refusal as refusal:
+            status = {"kind": "Status", "status": "Failure", "message": refusal.message,
+                      "code": refusal.status}  # fmt: skip
+            self._send(refusal.status, json.dumps(status).encode())
+        else:
+            if data is not None:
+                self._send(200, data if isinstance(data, bytes) else json.dumps(data).encode())
+
+    def _send(self, status: int, data: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _do(
+        self, namespace: str, plural: str, name: str | None, sub: str | None,
+        query: Mapping[str, str], body: Object,
+    ) -> Object | bytes | None:  # fmt: skip
+        cluster = self.cluster
+        verb = VERBS[self.command] if name or self.command != "GET" else "list"
+        verb = "watch" if query.get("watch") == "true" else verb
+        resource = f"{plural}/{sub}" if sub else plural
+        group = "batch" if plural == "jobs" else ""
+        if (verb, resource) in cluster.forbidden:
+            full = f"{plural}.{group}" if group else resource
+            raise _Refusal(
+                403,
+                f'{full} is forbidden: User "me" cannot {verb} resource "{resource}" in API group '
+                f'"{group}" in the namespace "{namespace}"',
+            )
+        if query.get("watch") == "true":
+            self._watch(namespace, plural, query)
+            return None
+        with cluster.lock:
+            if self.command == "POST":
+                return self._create(namespace, plural, query, body)
+            if name is None:
+                return self._list(namespace, plural, query)
+            found = cluster.objects.get((plural, namespace, name))
+            if found is None:
+                raise _Refusal(404, f'{plural} "{name}" not found')
+            if self.command == "DELETE":
+                wanted = (body.get("preconditions") or {}).get("uid")
+                if wanted not in (None, found["metadata"]["uid"]):
+                    raise _Refusal(409, "the UID in the precondition does not match")
+                cluster.delete(plural, namespace, name)
+                return {"kind": "Status", "status": "Success"}
+            container = cluster.containers.get(found["metadata"]["uid"])
+        if sub == "log":
+            log = Path(cluster._folder.name, found["metadata"]["uid"])
+            return log.read_bytes() if log.exists() else b""
+        if sub == "portforward":
+            if container is None:
+                raise _Refusal(400, "the pod does not run")
+            self._forward(found, int(query["ports"]))
+            return None
+        return copy.deepcopy(found)
+
+    def _create(
+        self, namespace: str, plural: str, query: Mapping[str, str], body: Object
+    ) -> Object:
+        if namespace not in self.cluster.namespaces:
+            raise _Refusal(404, f'namespaces "{namespace}" not found')
+        if (plural, namespace, body["metadata"]["name"]) in self.cluster.objects:
+            raise _Refusal(409, "already exists")
+        if query.get("fieldValidation") == "Strict" and (wrong := _schema_error(body)):
+            raise _Refusal(400, f"strict decoding error: {wrong}")
+        return copy.deepcopy(self.cluster.add(plural, namespace, body))
+
+    def _watch(self, namespace: str, plural: str, query: Mapping[str, str]) -> None:
+        """Lines of what changes, until the client leaves or the cluster ends."""
+        self.close_connection = True
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        cluster, known = self.cluster, dict[str, str]()
+        removed = len(cluster.removed)
+        try:
+            while not cluster._over.wait(0.05) and not cluster.down:
+                with cluster.lock:
+                    items = self._list(namespace, plural, query)["items"]
+                    gone, removed = cluster.removed[removed:], len(cluster.removed)
+                    events = [("DELETED", o) for o in gone if o["metadata"]["uid"] in known]
+                for one in items:
+                    uid, text = one["metadata"]["uid"], json.dumps(one)
+                    if known.get(uid) != text:
+                        events.append(("MODIFIED" if uid in known else "ADDED", one))
+                        known[uid] = text
+                for kind, one in events:
+                    line = json.dumps({"type": kind, "object": one}).encode() + b"\n"
+                    self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
+                self.wfile.flush()
+        except (OSError, ValueError):
+            pass
+
+    def _list(self, namespace: str, plural: str, query: Mapping[str, str]) -> Object:
+        labels = dict(w.split("=") for w in query.get("labelSelector", "").split(",") if w)
+        fields = dict(w.split("=") for w in query.get("fieldSelector", "").split(",") if w)
+        items = [
+            copy.deepcopy(one)
+            for (kind, space, _), one in self.cluster.objects.items()
+            if (kind, space) == (plural, namespace)
+            and labels.items() <= (one["metadata"].get("labels") or {}).items()
+            and fields.get("involvedObject.uid") in (None, one.get("involvedObject", {}).get("uid"))
+        ]
+        return {"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}
+
+    # -- port-forward, as v4.channel.k8s.io has it: a byte for the channel before all data
+
+    def _forward(self, pod: Object, port: int) -> None:
+        key = self.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+        self.send_response(101)
+        self.send_header("Upgrade", "websocket")
+        self.send_header("Connection", "Upgrade")
+        accept = base64.b64encode(hashlib.sha1(key.encode()).digest()).decode()
+        self.send_header("Sec-WebSocket-Accept", accept)
+        self.send_header("Sec-WebSocket-Protocol", "v4.channel.k8s.io")
+        self.end_headers()
+        self.close_connection = True
+        (node,) = [n for n in self.cluster.nodes if n.name == pod["spec"]["nodeName"]]
+        lock = threading.Lock()
+
+        def put(channel: int, data: bytes) -> None:
+            payload = bytes([channel]) + data
+            size = len(payload)
+            short = bytes([size]) if size < 126 else b"\x7e" + struct.pack(">H", size)
+            head = short if size < 65536 else b"\x7f" + struct.pack(">Q", size)
+            with lock:
+                self.wfile.write(b"\x82" + head + payload)
+                self.wfile.flush()
+
+        for channel in (0, 1):
+            put(channel, struct.pack("<H", port))
+        try:
+            there = node.connect(port)
+        except OSError as error:
+            put(1, f"can't connect to port {port} of the pod: {error}".encode())
+            return
+
+        def back() -> None:
+            try:
+                while data := there.recv(30000):
+                    put(0, data)
+                with lock:
+                    self.wfile.write(b"\x88\x00")
+                    self.wfile.flush()
+            except (OSError, ValueError):
+                pass
+
+        threading.Thread(target=back, daemon=True).start()
+        try:
+            while (frame := self._frame()) is not None:
+                opcode, data = frame
+                if opcode == 8:
+                    break
+                if opcode == 2 and data[:1] == b"\0":
+                    there.sendall(data[1:])
+        except OSError:
+            pass
+        finally:
+            try:
+                there.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            there.close()
+
+    def _frame(self) -> tuple[int, bytes] | None:
+        head = self.rfile.read(2)
+        if len(head) < 2:
+            return None
+        size = head[1] & 0x7F
+        if size == 126:
+            (size,) = struct.unpack(">H", self.rfile.read(2))
+        elif size == 127:
+            (size,) = struct.unpack(">Q", self.rfile.read(8))
+        mask = self.rfile.read(4)
+        data = self.rfile.read(size)
+        long = (mask * (size // 4 + 1))[:size]
+        plain = int.from_bytes(data, "big") ^ int.from_bytes(long, "big")
+        return head[0] & 0xF, plain.to_bytes(size, "big")
+
+
+def _schema_error(body: Object) -> str:
+    """What Kubernetes' own schemas say against it; nothing where they are not installed."""
+    try:
+        import kubernetes_validate
+    except ImportError:
+        return ""
+    try:
+        kubernetes_validate.validate(body, SCHEMAS, strict=True)
+    except kubernetes_validate.ValidationError as error:
+        return re.sub(r".*\('(\w+)' was unexpected\)", r'unknown field "\1"', str(error.message))
+    return ""
+
+
+# ------------------------------------------------------------------------- nodes
+
+
+def in_network(host: Host, do: Callable[[], T]) -> T:
+    """What ``do`` returns, done by a thread of this process in a host's network."""
+    done: list[T] = []
+    failed: list[OSError] = []
+
+    def work() -> None:
+        with open(f"/proc/{host.pid}/ns/net") as network:
+            if ctypes.CDLL(None, use_errno=True).setns(network.fileno(), 0x40000000):
+                failed.append(OSError(ctypes.get_errno(), "setns"))
+                return
+        try:
+            done.append(do())
+        except OSError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]
+
+
+def listener_on(host: Host) -> socket.socket:
+    """A socket of this process that listens in a host's network."""
+    return in_network(host, lambda: socket.create_server((host.address, 0), backlog=64))
+
+
+POD = """hostname "$0" && mount -t tmpfs tmpfs /dev/shm && mount -t tmpfs -o mode=700 tmpfs /mnt
+exec "$@" """
+
+
+def node_on(host: Host) -> Node:
+    """A node whose pods have processes, a host name, ``/dev/shm`` and ``/mnt`` of their own."""
+
+    def run(words: list[str], env: Mapping[str, str], name: str, log: Any) -> Any:
+        own = ("unshare", "--uts", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc")
+        argv = [*own, "--", "sh", "-c", POD, name, *words]
+        return host.popen(*argv, env=env, cwd="/", stdout=log, stderr=log)
+
+    return Node(
+        f"node-{host.name}",
+        host.address,
+        run,
+        lambda port: in_network(host, lambda: socket.create_connection((host.address, port), 10)),
+    )
+
+
+def node_here(name: str) -> Node:
+    """A node whose pods are plain processes of this machine."""
+
+    def run(words: list[str], env: Mapping[str, str], name: str, log: Any) -> Any:
+        return subprocess.Popen(
+            words,
+            env={**os.environ, **env},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+    return Node(name, "127.0.0.1", run, lambda port: socket.create_connection(("127.0.0.1", port)))
