@@ -18,6 +18,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import tempfile
@@ -161,7 +162,7 @@ class Kube:
         """The one that runs."""
         for pod in self.all("pods"):
             running = pod["status"]["phase"] == "Running"
-            if pod["metadata"]["annotations"][INDEX] == str(index) and running:
+            if running and pod["metadata"]["annotations"].get(INDEX) == str(index):
                 return pod
         return None
 
@@ -380,6 +381,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     cluster: Kube
+
+    def setup(self) -> None:
+        if isinstance(self.request, ssl.SSLSocket):
+            self.request.do_handshake()
+        super().setup()
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -630,7 +636,7 @@ def listener_on(host: Host) -> socket.socket:
     return in_network(host, lambda: socket.create_server((host.address, 0), backlog=64))
 
 
-POD = """hostname "$0" && mount -t tmpfs tmpfs /dev/shm && mount -t tmpfs -o mode=700 tmpfs /mnt
+POD = """hostname "$0" && mount -n -t tmpfs tmpfs /dev/shm && mount -n -t tmpfs -o mode=700 tmpfs /mnt
 exec "$@" """
 
 
