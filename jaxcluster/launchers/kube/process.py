@@ -108,7 +108,9 @@ def remove(folder: str) -> None:
     if Path(folder, MADE).exists() and not Path(folder, REMOVED).exists():
         from jaxcluster.launchers.kube.api import Api
 
-        Launch(Path(folder), Api(_json(Path(folder, "task.json")))).remove()
+        launch = Launch(Path(folder), Api(_json(Path(folder, "task.json"))))
+        launch.may_be_there = True
+        launch.remove()
 
 
 def successor(folder: str, number: str) -> None:
@@ -155,6 +157,7 @@ class Launch:
         self.task = _json(folder / "task.json")
         self.name = str(self.task["name"])
         self.uid = ""
+        self.may_be_there = False  # the Job, so that it is to be removed
         self.places = [Place() for _ in range(self.task["pods"])]
         self.first = True  # until every agent has been told
         self.missed = 0
@@ -182,7 +185,8 @@ class Launch:
             else:
                 job["spec"].setdefault("activeDeadlineSeconds", self.task["deadline_s"])
         self.image = str(self._container(job).get("image", ""))
-        self._write(MADE, json.dumps({"uid": ""}))  # from now on there may be something to remove
+        self.may_be_there = True
+        self._write(MADE, json.dumps({"uid": ""}))
         made = self.api.create_job(job)
         self.uid = str(made["metadata"]["uid"])
         self._write(MADE, json.dumps({"uid": self.uid}))
@@ -358,12 +362,15 @@ class Launch:
     # -- removing
 
     def remove(self) -> None:
-        """Delete the Job, with all that is its own: pods and Service go with it."""
+        """Delete the Job, with all that is its own: pods and Service go with it.
+
+        The folder may be gone by now, with all files in it.
+        """
         from jaxcluster.launchers.kube.api import Trouble
 
         if self.forwards is not None:
             self.forwards.close_all()
-        if not (self.folder / MADE).exists():
+        if not self.may_be_there:
             return
         try:
             uid = self.uid or self._uid_of_ours()
