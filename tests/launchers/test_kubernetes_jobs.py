@@ -138,13 +138,19 @@ def test_a_start_a_lost_pod_its_successor_and_a_stop(site: Site) -> None:
     assert ends[1][0] == (1,) and "ended by signal 9" in ends[1][1].message
     again = launch.successor(1, "whoever", DEADLINE_S)
     assert again is not None and again.facts["key"] != agent.facts["key"]
+
+    # An agent that the notebook has given up, whatever for: its pod is ended before.
+    fresh = launch.successor(0, "whoever", DEADLINE_S)
+    assert fresh is not None and fresh.facts["key"] != facts[0]["key"]
+    until(lambda: len(ends) == 3, "the third end is told", DEADLINE_S)
+    assert ends[2][0] == (0,)
     launch.stop()
     assert not site.kube.all("pods") and not site.kube.all("services")
     assert [one["metadata"]["uid"] for one in site.kube.all("jobs")] == [
         stranger["metadata"]["uid"]
     ]
     site.kube.delete("jobs", "team-a", "mine")
-    assert len(ends) == 2
+    assert len(ends) == 3
 
 
 def test_what_can_never_be_is_told_at_once(site: Site) -> None:
@@ -258,11 +264,12 @@ def with_lines(mark: str) -> list[tuple[int, str]]:
 
 def test_a_job_that_ends_is_told(site: Site) -> None:
     """At its deadline, and where somebody deletes it; the API server may be away in between."""
-    launch = site.launch(deadline_s=20)
+    launch = site.launch(deadline_s=299)
     ends: list[Reason] = []
     launch.on_end = lambda hosts, why: ends.append(why)
     launch.start(DEADLINE_S)
-    assert "ends the Job of this cluster in 0 minutes" in launch.launcher.warning(launch.plan)[0]
+    assert "ends the Job of this cluster in" in launch.launcher.warning(launch.plan)[0]
+    site.kube.expire(site.kube.all("jobs")[0]["metadata"]["name"])
     until(lambda: any("at its deadline" in str(why) for why in ends), "its end", DEADLINE_S)
 
     launch = site.launch()

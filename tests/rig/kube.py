@@ -179,6 +179,11 @@ class Kube:
             self.delete("pods", pod["metadata"]["namespace"], name)
         return name
 
+    def expire(self, job: str, namespace: str = "team-a") -> None:
+        """Let a Job's deadline have come."""
+        with self.lock:
+            self.objects["jobs", namespace, job]["status"]["startTime"] = 0.0
+
     def kill(self, index: int, number: int = signal.SIGKILL) -> None:
         """Send a signal to a pod's agent."""
         pod = self.pod(index)
@@ -636,8 +641,8 @@ def listener_on(host: Host) -> socket.socket:
     return in_network(host, lambda: socket.create_server((host.address, 0), backlog=64))
 
 
-POD = """hostname "$0" && mount -n -t tmpfs tmpfs /dev/shm && mount -n -t tmpfs -o mode=700 tmpfs /mnt
-exec "$@" """
+POD = """hostname "$0" && mount -n -t tmpfs tmpfs /dev/shm &&
+mount -n -t tmpfs -o mode=700 tmpfs /mnt && exec "$@" """
 
 
 def node_on(host: Host) -> Node:

@@ -188,6 +188,17 @@ class Api:
         Raises:
           Refused: other than that it is not there, or is another one.
         """
+        self._delete("delete the Job", self._path(BATCH, "jobs", name), uid)
+
+    def delete_pod(self, name: str, uid: str) -> None:
+        """This very pod, with the grace that it has; its Job makes another.
+
+        Raises:
+          Refused: other than that it is not there, or is another one.
+        """
+        self._delete("delete a pod", self._path(CORE, "pods", name), uid)
+
+    def _delete(self, doing: str, url: str, uid: str) -> None:
         body = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -195,7 +206,7 @@ class Api:
             "preconditions": {"uid": uid},
         }
         try:
-            self._ask("delete the Job", "DELETE", self._path(BATCH, "jobs", name), None, body)
+            self._ask(doing, "DELETE", url, None, body)
         except Refused as error:
             if error.status not in (404, 409):
                 raise

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from jaxcluster.launchers.kube.api import Api
     from jaxcluster.launchers.kube.forward import Forwards
 
-MADE, REMOVED, TAKEN = "made.json", "removed", "taken-{}"
+MADE, REMOVED, TAKEN, FENCE = "made.json", "removed", "taken-{}", "fence-{}"
 FIRST_LOOK_S = 0.3  # while agents are waited for
 LOOK_S = 1.5
 EVENTS_S = 3.0  # between two looks at what is said of what waits
@@ -114,9 +114,14 @@ def remove(folder: str) -> None:
 
 
 def successor(folder: str, number: str) -> None:
-    """Print the agent of another pod than the last one of this index, and stay with it."""
+    """Print the agent of another pod than the last one of this index, and stay with it.
+
+    The notebook has given up the last one's agent; if its pod still runs, that is ended first.
+    """
     over = Over()
     seen, taken = Path(folder, SEEN.format(number)), Path(folder, TAKEN.format(number))
+    with contextlib.suppress(OSError):
+        Path(folder, FENCE.format(number)).write_text(taken.read_text())
     while not over.wait(FIRST_LOOK_S):
         with contextlib.suppress(OSError, ValueError, KeyError):
             found = _json(seen)
@@ -277,6 +282,7 @@ class Launch:
         if place.uid:
             mine = next((pod for pod in pods if words.uid(pod) == place.uid), None)
             if mine is not None and not words.has_ended(mine):
+                self._fence_if_asked(number, words.name(mine), place.uid)
                 return
             mine = mine or self.last.get(place.uid)
             self._tell_end(number, place, words.why_ended(mine), mine)
@@ -285,6 +291,15 @@ class Launch:
                 self._look_for_agent(number, place, pod)
             elif self.first:
                 self._refuse_dead(pod)
+
+    def _fence_if_asked(self, number: int, pod: str, uid: str) -> None:
+        """End a pod whose agent the notebook has given up: two of one index would share a GPU."""
+        asked = self.folder / FENCE.format(number)
+        with contextlib.suppress(OSError):
+            is_it = asked.read_text() == uid
+            asked.unlink()
+            if is_it:
+                self.api.delete_pod(pod, uid)
 
     def _refuse_dead(self, pod: Mapping[str, Any]) -> None:
         """While a start waits, what can't become an agent ends the start."""
