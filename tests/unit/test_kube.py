@@ -133,7 +133,10 @@ def started(line: str) -> Launcher:
         ("--image i --tpu-type v5", "--tpu-type and --tpu-topology belong together"),
         ("--image i --tpu-type v5 --tpu-topology 4by4", "--tpu-topology '4by4' is none"),
         ("--image i --tpu-chips 4", "--tpu-chips needs --tpu"),
-        ("--image i --tpu-type v5 --tpu-topology 4x4 --tpu-chips 3", "no multiple of --tpu-chips 3"),
+        (
+            "--image i --tpu-type v5 --tpu-topology 4x4 --tpu-chips 3",
+            "no multiple of --tpu-chips 3",
+        ),
         ("--image i --tpu-type v5 --tpu-topology 4x4 --pods 3", "has 4 hosts of 4 chips"),
         ("--image i --namespace Team_A", "--namespace can't be 'Team_A'"),
         ("--image i --service-account Me", "--service-account can't be 'Me'"),

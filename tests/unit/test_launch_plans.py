@@ -141,8 +141,7 @@ def test_two_starts_share_no_socket_and_no_job() -> None:
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_only_some_launchers_have_a_successor(name: str) -> None:
     command = LAUNCHERS[name].successor(plan(name), 1, "whoever")
-    if not name.startswith(("ssh", "tpu")) and name != "slurm-allocation":
-    if not name.startswith(("ssh", "kubernetes")) and name != "slurm-allocation":
+    if not name.startswith(("ssh", "tpu", "kubernetes")) and name != "slurm-allocation":
         assert command is None
         return
     assert command is not None and command.hosts == (1,)

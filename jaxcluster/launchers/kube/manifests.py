@@ -140,7 +140,9 @@ def check(pod: Pod) -> None:
     if pod.topology and not _TOPOLOGY.fullmatch(pod.topology):
         refuse(f"--tpu-topology {pod.topology!r} is none.", "--tpu-topology 4x4")
     if pod.chips is not None and not pod.tpu:
-        refuse("--tpu-chips needs --tpu-type.", "--tpu-type tpu-v5-lite-podslice --tpu-topology 4x4")
+        refuse(
+            "--tpu-chips needs --tpu-type.", "--tpu-type tpu-v5-lite-podslice --tpu-topology 4x4"
+        )
 
 
 def name_of(agent: AgentOptions, folder: str) -> str:
