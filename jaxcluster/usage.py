@@ -214,7 +214,8 @@ WORDS = {
     ),
     "--tpu-chips": (
         "",
-        "--launcher kubernetes --image jax:1 --tpu-type tpu-v6e-slice --tpu-topology 4x4 --tpu-chips 4",
+        "--launcher kubernetes --image team/jax:1 --tpu-type tpu-v6e-slice --tpu-topology 4x4 "
+        "--tpu-chips 4",
     ),
     "--label": ("", "--launcher kubernetes --image team/jax:1 --label team=a"),
     "--service-account": ("", "--launcher kubernetes --image team/jax:1 --service-account jax"),
