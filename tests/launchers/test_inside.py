@@ -44,16 +44,22 @@ def test_a_notebook_in_a_slurm_allocation_is_offered_it_and_auto_takes_it(slurm:
         notebook.close()
 
 
-def test_a_notebook_in_a_step_takes_all_of_its_job(slurm: Rig) -> None:
-    """On a node, as a job's task of its own: the step says one task, the job has two nodes."""
-    notebook = HostNotebook(
-        slurm["h0"], inside=("salloc", "--quiet", "--nodes=2", "--ntasks=2", *IN_STEP)
-    )
+def test_a_notebook_in_a_step_takes_all_of_its_job_with_its_gpus(slurm: Rig) -> None:
+    """On a node, as a job's task of its own: the step says one task, the job has two nodes.
+
+    Slurm's GPUs are empty devices here: what it sets is real, and no rank computes on them.
+    """
+    job = ("salloc", "--quiet", "--nodes=2", "--ntasks=2", "--gres=gpu:2")
+    notebook = HostNotebook(slurm["h0"], inside=(*job, *IN_STEP))
     try:
-        notebook.ok("%load_ext jaxcluster")
+        notebook.ok("%load_ext jaxcluster\nimport jaxcluster")
         assert notebook.ok("!hostname").text.strip() == "h1"
-        notebook.ok("%jaxcluster start --launcher auto --timeout 90", 100)
+        notebook.ok("%jaxcluster start --launcher auto --platform cpu --timeout 90", 100)
         assert ranks(notebook) == ["0 h1", "1 h2"]
+        said = notebook.ok("%%spmd --all\nimport os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+        assert "── ranks 0, 1 ──\n0,1\n" in said.text
+        told = notebook.ok("[f.gpus for f in jaxcluster.current().record.facts]").result
+        assert told == "[['0', '1'], ['0', '1']]"
         notebook.ok("%jaxcluster stop")
     finally:
         notebook.close()
@@ -68,24 +74,5 @@ def test_a_notebook_under_mpiexec_takes_its_hosts(ssh: Rig) -> None:
         notebook.ok("%jaxcluster start --launcher auto --timeout 90", 100)
         assert ranks(notebook) == ["0 h0", "1 h1", "2 h2", "3 h2"]
         notebook.ok("%jaxcluster stop")
-    finally:
-        notebook.close()
-
-
-def test_ranks_see_the_gpus_that_slurm_made_visible(slurm: Rig) -> None:
-    """Slurm's GPUs are empty devices here: what it sets is real, and no rank computes on them."""
-    notebook = HostNotebook(slurm["h0"], env={"JAXCLUSTER_SHARED_DIR": str(slurm.shared)})
-    try:
-        notebook.ok("%load_ext jaxcluster\nimport jaxcluster")
-        start = "%jaxcluster start --launcher slurm --nodes 2 --gres gpu:2 --timeout 90"
-        notebook.ok(f"{start} --platform cpu", 100)
-        said = notebook.ok("%%spmd --all\nimport os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
-        assert "── ranks 0, 1 ──\n0,1\n" in said.text
-        told = notebook.ok("[f.gpus for f in jaxcluster.current().record.facts]").result
-        assert told == "[['0', '1'], ['0', '1']]"
-        notebook.ok("%jaxcluster stop")
-        # Their devices decide the number of ranks, and the missing plugin is found before these.
-        told = notebook.run(f"{start} --platform cuda", 100).text
-        assert "The jax of h1 and h2 has no CUDA plugin." in told
     finally:
         notebook.close()
