@@ -42,7 +42,12 @@ STEP = {  # srun -N1 -n1 in salloc -N2 -n4: the notebook's own step
     "SLURM_STEP_NODELIST": "h1",
     "SLURM_STEP_NUM_TASKS": "1",
 }
-ONE_TASK = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "g1", "SLURM_NTASKS": "1"}
+ONE_TASK = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_JOB_NODELIST": "g1",
+    "SLURM_NTASKS": "1",
+    "SLURM_TASKS_PER_NODE": "1",
+}
 OMPI4 = {
     "OMPI_COMM_WORLD_SIZE": "4",
     "OMPI_COMM_WORLD_RANK": "0",
