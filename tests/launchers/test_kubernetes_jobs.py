@@ -32,7 +32,7 @@ from jaxcluster.launchers.kube.launcher import Kubernetes
 from jaxcluster.launchers.kube.manifests import Pod
 
 pytest.importorskip("kubernetes")
-pytestmark = pytest.mark.any_jax
+pytestmark = [pytest.mark.any_jax, pytest.mark.timeout(300)]
 MARK = "JAXCLUSTER_TEST_KUBE"
 DEADLINE_S = 90
 AGENT = """#!{python}
