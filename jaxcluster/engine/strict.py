@@ -45,6 +45,8 @@ class Strict:
         Raises:
           Divergence: one of them has announced another.
         """
+        if str(self.rank) not in program.processes.split(","):
+            return  # a stage of a pipeline that others compute: none of it runs here
         seq = self.journal.counts.get(program.processes, [0])[0]
         cell, line = self.journal.place()
         # After a divergence, or a launch that XLA refused, the same seq comes again, and must not
