@@ -123,3 +123,13 @@ def test_transfers_that_ranks_skip_or_that_differ_are_told_and_mix_up_nothing(
     with pytest.raises((CellFailed, Divergence), match="if every shard"):
         ranks.run(REFUSED, show=False)
     check(ranks)
+
+
+def test_in_strict_mode_a_pipeline_runs_and_a_skipped_transfer_is_never_made(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    ranks.strict(True)
+    check(ranks)
+    with pytest.raises(Divergence, match="and launched none"):
+        ranks.run(SKIPPED.format(rank=1) + "else:\n    float(total(x))", show=False)
+    check(ranks)
