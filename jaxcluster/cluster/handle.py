@@ -650,6 +650,7 @@ class Cluster:
         replay = recovery.Replay(self.link)
         if not self.dead and recovery.bring_back(self.world.turns, self.link, replay):
             self.world.counts.clear()
+            self.world.excused.clear()
             self.world.divergence = None
             return replay.told(time.monotonic() - started, "All variables are kept.")
         return self.restart()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from jaxcluster import wire
 from jaxcluster.cluster import events
-from jaxcluster.model import deadlock, diagnose, findings, notices
+from jaxcluster.model import deadlock, diagnose, excused, findings, notices
 
 if TYPE_CHECKING:
     from jaxcluster.cluster.running import RunningCell
@@ -47,7 +47,10 @@ class Looks:
             return  # whatever is uneven now, the interrupt made it so
         if self.report is not None:
             return
-        found = diagnose.diagnose(
+        world = self._cell.world
+        found: findings.Report | findings.Suspicion | None
+        world.excused, found = excused.made_elsewhere(world.excused, reports)
+        found = found or diagnose.diagnose(
             reports,
             ended,
             record.source,
@@ -71,6 +74,14 @@ class Looks:
                 self._cell.on_notice(notices.Alarm(f"{told}\nThe cell is ended.\n"))
             self._cell.cluster.recovered = ""
             events.tell()
+
+    def excuse(self, reports: Mapping[int, wire.RankReport]) -> None:
+        """Remember, and say, what ranks ended this cell without since a thread may make it yet."""
+        cell, record = self._cell, self._cell.record
+        found = excused.find(reports, record.seq, record.ranks)
+        cell.world.excused += found
+        if found and cell.on_notice is not None:
+            cell.on_notice("\n".join(one.tell(cell.world.hosts) for one in found) + "\n")
 
     def _concerns(self, found: findings.Report) -> bool:
         """Whether a finding is this cell's, or an earlier one's whose notebook does not mend it."""

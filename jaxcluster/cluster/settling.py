@@ -47,7 +47,7 @@ class Settling:
         if cell.cluster.closed:
             return
         ended = not (cell.replay or cell.looks.report or cell.silent or cell.watch.interrupted)
-        whole = ended and lockstep.in_lockstep(world.counts)
+        whole = ended and lockstep.in_lockstep(world.counts) and not world.excused
         if ended and not whole and not world.dead:
             whole = not self._look_at_uneven_end()
         if not (world.dead or whole or self._is_left_to_others()):
@@ -79,6 +79,8 @@ class Settling:
         else:
             how = recovery.bring_back(world.turns, world.link, replay)
         self._unsettled = False
+        if how:
+            world.excused.clear()
         if how == "replayed":
             world.counts.update(replay.counts)
             if cell.looks.report is not None or replay.ran:
@@ -86,7 +88,9 @@ class Settling:
                 self.recovered = replay.told(seconds, self._say_undone())
             cell.silent = ()
         elif replay.is_under_way and cell.looks.report is None:
-            return  # a thread of the user's launches on: nobody can tell more now
+            cell.looks.excuse(
+                reports
+            )  # a thread of the user's launches on: nobody can tell more now
         elif how == "completed":
             world.counts.clear()
             self.recovered = (
@@ -182,6 +186,7 @@ class Settling:
             if (suspicion := cell.looks.suspicion) is not None:
                 if not suspicion.has("moment") and not suspicion.has("cell"):
                     if suspicion.has("background"):
+                        cell.looks.excuse(reports)
                         return False
                 elif suspicion.has("cell"):
                     deadline = now + recovery.SETTLE_S

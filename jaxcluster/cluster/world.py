@@ -26,7 +26,7 @@ from jaxcluster.host import procfs
 from jaxcluster.host.exits import OomKills, describe_event
 from jaxcluster.host.facts import host_key
 from jaxcluster.host.procfs import ProcessLook, Silence
-from jaxcluster.model import findings, lockstep, obituary
+from jaxcluster.model import excused, findings, lockstep, obituary
 from jaxcluster.ranks import name_ranks, several_hosts
 from jaxcluster.records import kept, registry
 from jaxcluster.wire.link import Event, Link, unwrap
@@ -53,6 +53,7 @@ class World:
     Attributes:
       dead: the ranks whose processes have ended, and why.
       counts: each rank's launches, as last heard (see ``diagnose``).
+      excused: launches that ranks ended their cells without, which their threads may yet make.
       divergence: why no cell may run; None while the ranks are in lockstep.
       unreachable: the hosts that can't be reached from here and may live, and why.
       coordinator_died: how JAX's coordination service has ended; "" while it serves.
@@ -89,6 +90,7 @@ class World:
         self.hosts = several_hosts({f.rank: f.hostname for f in record.facts})
         self.dead: dict[int, dict[str, Any]] = {}
         self.counts: dict[int, lockstep.Counts] = {}
+        self.excused: list[excused.Excused] = []
         self.divergence: findings.Report | None = None
         self.coordinator_died = ""
         self.unreachable: dict[str, str] = {}

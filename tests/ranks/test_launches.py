@@ -513,6 +513,34 @@ def test_a_skipped_collective_is_named_after_a_callback_that_logs(
     check_whole(ranks)
 
 
+LOADER = """
+def poll():
+    while True: time.sleep(0.05)
+threading.Thread(target=poll, name='loader', daemon=True).start()
+z = plus(x)
+"""
+
+
+def test_a_skip_under_a_living_thread_is_told_and_the_next_number_is_not_believed(
+    start: Callable[..., jaxcluster.Cluster],
+) -> None:
+    """The thread might make the launch that is missing; once the next cell has, it has not."""
+    cluster = start(devices_per_process=2)  # with one rank 1 waits in its cell, which is told
+    cluster.run(SETUP + LOADER, show=False)
+    notices: list[str] = []
+    cell = cluster.submit("if r == 1: kept = total(z)")
+    cell.on_notice = notices.append
+    cell.wait()
+    told = "".join(notices)
+    assert "Rank 1 launched jit(sum) at cell [2] line 1. Rank 0 ended the cell without it" in told
+    assert "its thread 'loader' may still make it." in told
+    with pytest.raises(Divergence) as caught:
+        cluster.run("print(float(total(x)))", show=False)
+    assert "Rank 0 ended that cell without it, its thread 'loader' has not" in str(caught.value)
+    assert "is that of cell [3] line 1" in str(caught.value)
+    check_whole(cluster)
+
+
 def test_a_launch_with_a_deleted_input_in_strict_mode(ranks: jaxcluster.Cluster) -> None:
     """Nothing is announced that will not be launched; afterwards announcements meet again."""
     ranks.run("g = total.lower(x).compile(); z = plus(x); z.delete()", show=False)
