@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -36,6 +37,7 @@ class Looks:
         self.suspicion: findings.Suspicion | None = None
         self.circle: list[str] = []
         self.foreign_since: float | None = None
+        self._excused_at: Mapping[int, int] = {}  # the ranks' probes at the first look
 
     def find(self, reports: Mapping[int, wire.RankReport]) -> None:
         """Keep the first certain finding in these reports that concerns this cell."""
@@ -47,9 +49,7 @@ class Looks:
             return  # whatever is uneven now, the interrupt made it so
         if self.report is not None:
             return
-        world = self._cell.world
-        found: findings.Report | findings.Suspicion | None
-        world.excused, found = excused.made_elsewhere(world.excused, reports)
+        found: findings.Report | findings.Suspicion | None = self._find_excused(reports)
         found = found or diagnose.diagnose(
             reports,
             ended,
@@ -75,13 +75,41 @@ class Looks:
             self._cell.cluster.recovered = ""
             events.tell()
 
-    def excuse(self, reports: Mapping[int, wire.RankReport]) -> None:
-        """Remember, and say, what ranks ended this cell without since a thread may make it yet."""
+    def _find_excused(self, reports: Mapping[int, wire.RankReport]) -> findings.Report | None:
+        """What a cell has made that an earlier one was excused for, where it concerns this one."""
+        remembered = self._cell.world.excused
+        settled, found = excused.look(tuple(remembered), reports)
+        for one in settled:
+            with contextlib.suppress(ValueError):  # another cell's thread has
+                remembered.remove(one)
+        return found if found is not None and found.concerns(self._cell.record.seq) else None
+
+    def excuse(self, reports: Mapping[int, wire.RankReport], sure: bool = False) -> bool:
+        """Remember, and say, what ranks ended this cell without since a thread may make it yet.
+
+        Args:
+          sure: at once. Else a second look is asked for (False), since a task that the cell has
+            begun is told by the next answer of the main thread only.
+        """
         cell, record = self._cell, self._cell.record
-        found = excused.find(reports, record.seq, record.ranks)
-        cell.world.excused += found
+        known = {(one.rank, one.launch.processes) for one in cell.world.excused}
+        found = [
+            one
+            for one in excused.find(reports, record.seq, record.ranks)
+            if (one.rank, one.launch.processes) not in known
+        ]
+        probes = {rank: report.state.probes for rank, report in reports.items()}
+        before, self._excused_at = self._excused_at, self._excused_at or probes
+        if (
+            found
+            and not sure
+            and not (before and all(probes[rank] > before.get(rank, 0) for rank in probes))
+        ):
+            return False
+        cell.world.excused.extend(found)
         if found and cell.on_notice is not None:
             cell.on_notice("\n".join(one.tell(cell.world.hosts) for one in found) + "\n")
+        return True
 
     def _concerns(self, found: findings.Report) -> bool:
         """Whether a finding is this cell's, or an earlier one's whose notebook does not mend it."""

@@ -42,6 +42,7 @@ DEATH_NOTICE_AFTER_S = 2.0
 SUSPECTED_S = 2.0  # before it is said that ranks wait for a launch that may still come
 AGAIN_S = 0.1  # between looks at ranks that have ended a cell with uneven counts
 STILL_WORKING_S = 5.0  # before it is said who a cell waits for; then ever more rarely
+POLL_DEPTH = 256  # launches of each rank
 REPLAY_AFTER_S = 0.2  # that interrupted ranks get to leave by themselves
 SCRIPT_ANSWER_S = 3.0  # that a script's ranks get to leave it where another one has failed
 SCRIPT_STOP_S = 30.0  # ... and after Ctrl-C, to write what they must; a second one ends them
@@ -297,7 +298,8 @@ class RunningCell:
                         self.places = self._ask_places(ranks)
                     if why == "error" and self.looks.report is None:  # the last moment to see why
                         names = recovery.assigned_names(self.record.source)
-                        self.looks.find(recovery.ask_reports(self.world.link, names, launches=256))
+                        depth = self._depth()
+                        self.looks.find(recovery.ask_reports(self.world.link, names, depth))
                     self.silences.look(ranks)
                     self._talk.end()
                     self._interrupt(ranks, spare=why not in ("stop", "timeout"))
@@ -412,7 +414,7 @@ class RunningCell:
         names = recovery.assigned_names(self.record.source)
         # No output is shown meanwhile: for those that were silent before it is not waited as long.
         wait_s = silence.ANSWER_S if self._are_silent else recovery.REPORT_S
-        reports = recovery.ask_reports(self.world.link, names, launches=256, timeout_s=wait_s)
+        reports = recovery.ask_reports(self.world.link, names, self._depth(), timeout_s=wait_s)
         self._are_silent = self._silent(reports)
         self._paused = paused.kinds(report.state for report in reports.values())
         if self._held().ranks != self.watch.paused:
@@ -427,6 +429,10 @@ class RunningCell:
             self._feed(health.Suspected())
         if self.on_notice is not None:
             self.say_waiting(reports)
+
+    def _depth(self) -> int:
+        """How many launches of each rank are looked at; all, where an earlier one is searched."""
+        return recovery.JOURNAL_DEPTH if self.world.excused else POLL_DEPTH
 
     def _held(self) -> health.Paused:
         return health.Paused(frozenset(rank for rank, kind in self._paused.items() if kind))

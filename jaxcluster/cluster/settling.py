@@ -185,9 +185,9 @@ class Settling:
                 return False
             if (suspicion := cell.looks.suspicion) is not None:
                 if not suspicion.has("moment") and not suspicion.has("cell"):
-                    if suspicion.has("background"):
-                        cell.looks.excuse(reports)
-                        return False
+                    if suspicion.has("background") and cell.looks.excuse(reports):
+                        cell.looks.find(reports)  # a cell that was queued may have made it already
+                        return cell.looks.report is not None
                 elif suspicion.has("cell"):
                     deadline = now + recovery.SETTLE_S
                     cell.say_waiting(reports)

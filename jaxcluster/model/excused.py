@@ -16,7 +16,7 @@ from jaxcluster.model.explain import hosts_of
 from jaxcluster.model.findings import Report
 from jaxcluster.ranks import begin_ranks
 
-ON_MAIN_THREAD = ("task", "a timer of the event loop")  # how their names begin
+ON_MAIN_THREAD = ("task", "a timer")  # how their names begin
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ class Excused:
 def find(reports: Mapping[int, wire.RankReport], seq: int, ranks: Iterable[int]) -> list[Excused]:
     """What ranks have ended the cell ``seq`` without, that other ranks' cells have launched.
 
+    A later cell may have made it in its place already: ``look`` tells.
+
     Args:
       ranks: that ran the cell.
     """
@@ -58,37 +60,55 @@ def find(reports: Mapping[int, wire.RankReport], seq: int, ranks: Iterable[int])
         if wire.CROSSING in processes:
             continue
         members = [r for r in lockstep.members(processes) if r in reports]
-        held = {r: counts[r].get(processes, (0, 0))[0] for r in members}
-        maker = max(members, key=lambda r: held[r])
+        maker = max(members, key=lambda r: _count(reports[r], processes))
+        made = [e for e in reports[maker].launches if (e.processes, e.cell_seq) == (processes, seq)]
         for rank in sorted(set(members) & set(ranks)):
             state = reports[rank].state
-            launch = _entry(reports[maker], processes, held[rank])
-            has_ended = state.state == "idle" and state.ended >= seq
             threads = tuple(state.background)
-            if launch is None or launch.cell_seq != seq or not (has_ended and threads):
+            if state.ended < seq or not threads or _launch_on_main_thread(threads):
                 continue
-            if not any(name.startswith(ON_MAIN_THREAD) for name in threads):
+            own = {e.seq: e for e in reports[rank].launches if e.processes == processes}
+            count = _count(reports[rank], processes)
+            lacks = (e for e in made if e.seq >= count or _is_anothers(own.get(e.seq), seq))
+            if (launch := next(lacks, None)) is not None:
                 found.append(Excused(rank, maker, launch, threads))
     return found
 
 
-def made_elsewhere(
+def look(
     excused: Iterable[Excused], reports: Mapping[int, wire.RankReport]
 ) -> tuple[list[Excused], Report | None]:
-    """(those that are still open, the certain finding if a later cell has made one of them)."""
-    left = []
+    """(those that are settled, the certain finding if a later cell has made one of them)."""
+    settled, found = [], None
     for one in excused:
-        if (report := reports.get(one.rank)) is None:
-            left.append(one)
+        if one.rank not in reports or one.maker not in reports:
             continue
-        made = one.launch
-        own = _entry(report, made.processes, made.seq)
-        if own is None:
-            if report.state.launches.get(made.processes, (0, 0))[0] <= made.seq:
-                left.append(one)
-        elif own.cell_seq not in (0, made.cell_seq):
-            return [], _report(one, own, reports)
-    return left, None
+        made, late = one.launch, reports[one.rank]
+        makers = _entry(reports[one.maker], made.processes, made.seq)
+        own = _entry(late, made.processes, made.seq)
+        counts = {r: rep.state.launches for r, rep in reports.items()}
+        is_even = not lockstep.uneven(counts, made.processes)
+        has_restarted = makers is not None and makers != made  # the ranks count from zero again
+        if has_restarted or (own is None and is_even) or (own is not None and own.cell_seq == 0):
+            settled.append(one)
+        elif own is not None and _is_anothers(own, made.cell_seq):
+            if _launch_on_main_thread(late.state.background):
+                continue  # it may have been that task's, in a cell that awaits
+            found = found or _report(one, own, reports)
+    return settled, found
+
+
+def _is_anothers(own: wire.Launch | None, seq: int) -> bool:
+    """Whether a launch is one of another cell than ``seq``: not of a thread, nor unknown."""
+    return own is not None and own.cell_seq not in (0, seq)
+
+
+def _launch_on_main_thread(names: Iterable[str]) -> bool:
+    return any(name.startswith(ON_MAIN_THREAD) for name in names)
+
+
+def _count(report: wire.RankReport, processes: str) -> int:
+    return report.state.launches.get(processes, [0, 0])[0]
 
 
 def _entry(report: wire.RankReport, processes: str, seq: int) -> wire.Launch | None:

@@ -97,7 +97,7 @@ def _redirect(module: Any) -> None:
     @functools.wraps(make_spec)
     def elsewhere(num_processes: int | None = None, **options: Any) -> Any:
         is_count = isinstance(num_processes, int) and num_processes > 0
-        here = options.get("launcher", "local") == "local"
+        here = options.get("launcher") in (None, "local")
         if here and (is_count or num_processes is None):
             num_processes = num_processes or 2
             where = shares(num_processes, hosts())

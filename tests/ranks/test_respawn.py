@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -79,7 +80,8 @@ def stop_at(step: str, presses: int = 1) -> Callable[[str], None]:
     def listen(line: str) -> None:
         if left and line.startswith(left[0]):
             left.clear()
-            for _ in range(presses):
+            for press in range(presses):
+                time.sleep(0.2 * (press > 0))  # two at once are one to Python
                 os.kill(os.getpid(), signal.SIGINT)
 
     return listen
