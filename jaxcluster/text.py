@@ -34,7 +34,21 @@ def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY$|^KEY$|AUTH", re.IGNORECASE)
+_SECRET = re.compile(
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|_KEY$|^KEY$|AUTH|_PWD$|(^|_)PAT$|_PASS$",
+    re.IGNORECASE,
+)
+# A variable that is set, or an option, in a text that a shell or another program reads.
+_SET = re.compile(
+    r"""(?P<quote>["'])(?P<inside>[A-Z_][A-Z0-9_]*)=.*?(?P=quote)"""
+    r"""|(?P<name>(?<![\w-])(?:--[\w-]+|[A-Z_][A-Z0-9_]*))=(?P<value>"[^"]*"|'[^']*'|\S*)""",
+    re.DOTALL,
+)
+
+
+def is_secret(variable: str) -> bool:
+    """Whether its name is that of a secret: ``HF_TOKEN``."""
+    return _SECRET.search(variable) is not None
 
 
 def shown_value(variable: str, value: str) -> str:
@@ -42,7 +56,21 @@ def shown_value(variable: str, value: str) -> str:
 
     What is shown in a notebook is saved, and shared.
     """
-    return "..." if _SECRET.search(variable) else value
+    return "..." if is_secret(variable) else value
+
+
+def without_secrets(text: str) -> str:
+    """A text with ``...`` for what it sets secrets to: ``-x HF_TOKEN=...``."""
+
+    def hide(found: re.Match[str]) -> str:
+        quote, name = found["quote"] or "", found["inside"] or found["name"]
+        if is_secret(name):
+            return f"{quote}{name}=...{quote}"
+        if quote:
+            return found[0]
+        return f"{name}={without_secrets(found['value'])}"
+
+    return _SET.sub(hide, text)
 
 
 def visible(text: str) -> str:

@@ -7,24 +7,30 @@ script runs by itself under ``srun`` and ``mpiexec`` and on TPU hosts, and under
 from __future__ import annotations
 
 import ast
+import inspect
 import io
 import re
 import shlex
 import textwrap
 import tokenize
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from IPython.core.inputtransformer2 import TransformerManager
 
 from jaxcluster import arguments
 from jaxcluster.errors import UsageError
+from jaxcluster.notebook import exported
 from jaxcluster.ranks import parse_ranks
+from jaxcluster.text import is_secret
 
 SHORT = 200  # characters of a pushed value that is written out
 TIMED = ("time",)  # magics that run what they are given, and say more of it
 BODIES = ("time", "capture", "prun")  # the same of cells
 SHELLS = ("system", "getoutput", "getoutput_detailed")
+# What needs the event loop that runs while a notebook's cell does, without an await.
+LOOPS = {"create_task", "ensure_future", "gather", "get_running_loop", "current_task"}
+NO_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -64,16 +70,28 @@ class World:
 
 
 def describe(name: str, value: object) -> tuple[str | None, str]:
-    """A pushed value as Python, where it is short and plain, and in words."""
+    """A pushed value as Python, where it is short, plain and no secret by its name; in words."""
     kind = type(value).__name__
     shape = getattr(value, "shape", None)
-    told = f"{name} ({kind}{f' of shape {shape}' if isinstance(shape, tuple) else ''})"
+    of_shape = f" of shape {shape}" if isinstance(shape, tuple) else ""
     text = repr(value)
     try:
         is_plain = len(text) <= SHORT and ast.literal_eval(text) == value
     except Exception:
         is_plain = False
-    return (text if is_plain else None), told
+    hidden = is_plain and _has_secret(name, text)
+    told = f"{name} ({kind}{of_shape}{', a secret by its name' if hidden else ''})"
+    return (text if is_plain and not hidden else None), told
+
+
+def _has_secret(name: str, literal: str) -> bool:
+    """Whether a text in it stands under a name, its own or a dictionary's key, of a secret."""
+    nodes = list(ast.walk(ast.parse(literal, mode="eval")))
+    keys = [key for node in nodes if isinstance(node, ast.Dict) for key in node.keys]
+    names = [name, *(str(key.value) for key in keys if isinstance(key, ast.Constant))]
+    values = [node for node in nodes if isinstance(node, ast.Constant) and node not in keys]
+    is_text = any(isinstance(node.value, str | bytes) for node in values)
+    return is_text and any(map(is_secret, names))
 
 
 def script(
@@ -99,18 +117,24 @@ def script(
         title = f"# %% [{one.cell.number}]" if one.cell.number else "# %%"
         options = f" {one.cell.options.strip()}" if one.cell.options.strip() else ""
         parts.append(f"{title}{options}\n{one.text.strip(chr(10))}")
-    imports = [IMPORTS[name] for name in IMPORTS if name in needs]
+    imports = [exported.IMPORTS[name] for name in exported.IMPORTS if name in needs]
     made_up = [
         _head(world, notebook, order, path, missing),
         *(["\n".join(futures)] if futures else []),
         "\n".join([*imports, "import jax"]),
-        START.format(devices=_devices(world)).strip("\n"),
+        exported.START.format(devices=_devices(world)).strip("\n"),
     ]
     if world.cpu_devices and any("make_mesh" in part for part in parts):
-        made_up[-1] += ONE_SLICE.rstrip("\n")
-    helpers = [HELPERS[name].strip("\n") for name in HELPERS if name in needs]
+        made_up[-1] += exported.ONE_SLICE.rstrip("\n")
+    helpers = [exported.HELPERS[name].strip("\n") for name in exported.HELPERS if name in needs]
     text = "\n\n\n".join(["\n\n".join(made_up), *helpers, "\n\n".join(parts)]) + "\n"
-    compile(text, path, "exec", dont_inherit=True)
+    try:
+        compile(text, path, "exec", dont_inherit=True)
+    except NO_PYTHON as error:
+        raise UsageError(
+            f"These cells, one after the other, are not valid Python: {error}.",
+            "Mend them in the notebook: each has to stand in one script with the others.",
+        ) from None
     notes = [f"{path}: {len(cells)} cell{'' if len(cells) == 1 else 's'} of {notebook}, {order}."]
     if missing:
         told = ", ".join(missing.values())
@@ -123,48 +147,6 @@ def script(
 
 
 # --------------------------------------------------------------------------- the script's head
-
-START = """
-if not jax.distributed.is_initialized():  # jaxcluster run has done it
-{devices}    jax.distributed.initialize()
-"""
-# XLA takes each machine's CPU devices for a slice, and has no option for that (jax 0.10.2, 0.12).
-ONE_SLICE = """
-    if jax.default_backend() == "cpu":  # jax.make_mesh refuses those of several hosts
-        for name in ("slice_index", "partition_index"):
-            setattr(type(jax.devices()[0]), name, property(lambda device: 0))
-"""
-
-SHOW = '''
-def show(value):
-    """What the notebook showed under a cell: its last expression, by process 0."""
-    from jax.experimental import multihost_utils
-
-    if isinstance(value, jax.Array) and not value.is_fully_addressable:
-        value = multihost_utils.process_allgather(value, tiled=True)
-    if value is not None and jax.process_index() == 0:
-        print(repr(value), flush=True)
-'''
-RUN_FILE = '''
-def run_file(*argv):
-    """A script with its arguments, in place of %run: its names are bound here."""
-    import runpy
-    import sys
-
-    before, sys.argv = sys.argv, list(argv)
-    try:
-        names = runpy.run_path(argv[0], run_name="__main__")
-    finally:
-        sys.argv = before
-    globals().update((k, v) for k, v in names.items() if not k.startswith("__"))
-'''
-IMPORTS = {
-    "asyncio": "import asyncio",
-    "os": "import os",
-    "subprocess": "import subprocess",
-    "display": "from IPython.display import display",
-}
-HELPERS = {"show": SHOW, "run_file": RUN_FILE}
 
 
 def _devices(world: World) -> str:
@@ -244,27 +226,33 @@ class _Made:
                 return self._comment(body, first[0])
         try:
             python = TransformerManager().transform_cell(body)
-            flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-            tree = compile(python, "<cell>", "exec", flags, dont_inherit=True)
-        except SyntaxError as error:
-            raise UsageError(
-                f"Cell [{cell.number}] is not Python: {error.msg} (line {error.lineno}).",
-                "Mend it in the notebook, or leave it out: %jaxcluster export takes cells that "
-                "have run.",
-            ) from None
-        assert isinstance(tree, ast.Module)
+            tree = _parsed(python)
+        except NO_PYTHON as error:
+            raise self._refused(error) from None
         some = options.ranks is not None
-        edits = [*self._magics(tree, python), *self._futures(tree, python)]
+        edits = [*self._magics(tree, python, some), *self._unscripted(tree, python)]
         edits += self._shown(tree, python, plain=some)
-        text = _edited(python, edits)
+        text = _edited(python, edits).strip("\n")
         self._names(tree)
-        if _awaits(tree):
-            text = self._awaited(tree, text)
-        if some:
-            ranks = _ranks(options.ranks, world)
-            text = text.strip("\n")
-            text = f"if jax.process_index() in {ranks}:\n{_indented(text)}"
+        try:
+            if _awaits(text) or _wants_loop(tree):
+                text = self._awaited(text)
+            if some:
+                ranks = _ranks(options.ranks, world)
+                text = f"if jax.process_index() in {ranks}:\n{_indented(text)}"
+            compile(text, "<cell>", "exec", dont_inherit=True)
+        except NO_PYTHON as error:
+            raise self._refused(error) from None
         return text
+
+    def _refused(self, error: BaseException) -> UsageError:
+        said = error.msg if isinstance(error, SyntaxError) else str(error) or type(error).__name__
+        line = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
+        return UsageError(
+            f"Cell [{self.cell.number}] is not Python: {said}{line}.",
+            "Mend it in the notebook, or leave it out: %jaxcluster export takes cells that "
+            "have run.",
+        )
 
     def _comment(self, text: str, line: str) -> str:
         self.left_out.append(line)
@@ -275,11 +263,18 @@ class _Made:
         if "display" in names:
             self.needs.add("display")
 
-    def _futures(self, tree: ast.Module, source: str) -> Iterable[tuple[ast.stmt, str]]:
+    def _unscripted(self, tree: ast.Module, source: str) -> Iterable[tuple[ast.stmt, str]]:
+        """What stands elsewhere in a script, or nowhere.
+
+        At the top of a module ``global x`` says nothing, and is refused below another cell's x.
+        """
         for node in tree.body:
             if isinstance(node, ast.ImportFrom) and node.module == "__future__":
-                self.futures.append(ast.get_source_segment(source, node) or "")
+                self.futures.append(ast.unparse(node))
                 yield node, f"# {self.futures[-1]}"
+        for inner in _outside_functions(tree):
+            if isinstance(inner, ast.Global):
+                yield inner, f"pass  # {ast.unparse(inner)}"
 
     def _shown(self, tree: ast.Module, source: str, plain: bool) -> Iterable[tuple[ast.stmt, str]]:
         """The last expression, as what prints it."""
@@ -298,13 +293,20 @@ class _Made:
             return
         if isinstance(call, ast.Constant) and isinstance(call.value, str) and "\n" in call.value:
             return  # text of its own
-        if not plain:
-            self.needs.add("show")
-        yield last, f"print(repr({text}), flush=True)" if plain else f"show({text})"
+        yield last, self._show(text, plain)
+
+    def _show(self, text: str, plain: bool) -> str:
+        call, value = (_parsed(one).body[0].value for one in (f"f({text}\n)", text))  # type: ignore[attr-defined]
+        if [ast.dump(arg) for arg in call.args] != [ast.dump(value)]:
+            text = f"({text})"  # a bare tuple
+        if plain:
+            return f"print(repr({text}), flush=True)"
+        self.needs.add("show")
+        return f"_nb_show({text})"
 
     # ------------------------------------------------------------------ magics
 
-    def _magics(self, tree: ast.Module, source: str) -> Iterable[tuple[ast.stmt, str]]:
+    def _magics(self, tree: ast.Module, source: str, plain: bool) -> Iterable[tuple[ast.stmt, str]]:
         for node in ast.walk(tree):
             if not isinstance(node, ast.Expr | ast.Assign):
                 continue
@@ -315,7 +317,11 @@ class _Made:
             target = ""
             if isinstance(node, ast.Assign):
                 target = f"{ast.unparse(node.targets[0])} = "
-            yield node, self._python(kind, words, target, is_top=node.col_offset == 0)
+            made = self._python(kind, words, target, is_top=node.col_offset == 0)
+            is_timed = kind == "run_line_magic" and words[0] in TIMED
+            if node is tree.body[-1] and is_timed and not target and _is_expression(made):
+                made = self._show(made, plain)
+            yield node, made
 
     def _python(self, kind: str, words: list[str], target: str, is_top: bool) -> str:
         """A magic as Python; where there is none, as a comment."""
@@ -325,7 +331,7 @@ class _Made:
         elif kind == "run_line_magic":
             name, rest = words[0], words[1] if len(words) > 1 else ""
             typed = f"%{name} {rest}".rstrip()
-            made = self._line(name, rest)
+            made = self._line(name, rest, bool(target))
         else:
             typed = f"%%{words[0]}"
             made = None
@@ -339,15 +345,10 @@ class _Made:
     def _shell(self, command: str, is_kept: bool) -> str | None:
         if re.search(r"(?<!\{)\{|\$", command) or re.match(r"\s*(pip|conda|mamba|uv)\b", command):
             return None
-        self.needs.add("subprocess")
-        if is_kept:
-            return (
-                f"subprocess.run({command!r}, shell=True, capture_output=True, text=True)"
-                ".stdout.splitlines()"
-            )
-        return f"subprocess.run({command!r}, shell=True)"
+        self.needs.add(name := "lines" if is_kept else "shell")
+        return f"_nb_{name}({command!r})"
 
-    def _line(self, name: str, rest: str) -> str | None:
+    def _line(self, name: str, rest: str, is_kept: bool) -> str | None:
         if "{" in rest or "$" in rest:
             return None
         if name == "run":
@@ -357,31 +358,73 @@ class _Made:
                 return None
             if not argv or argv[0].startswith("-") or not argv[0].endswith(".py"):
                 return None
-            self.needs.add("run_file")
-            return f"run_file({', '.join(map(repr, argv))})"
+            self.needs.add("run")
+            return f"_nb_run({', '.join(map(repr, argv))})"
         if name in TIMED and rest and not rest.startswith("-"):
-            self.left_out.append("%time")
-            return rest
+            if (made := self._timed(rest, is_kept)) is not None:
+                self.left_out.append("%time")
+            return made
         if name == "cd" and rest and not rest.startswith("-"):
-            self.needs.add("os")
-            return f"os.chdir(os.path.expanduser({rest.strip()!r}))"
+            self.needs.add("cd")
+            return f"_nb_cd({rest.strip()!r})"
         if name in ("env", "set_env"):
             variable, equals, value = rest.partition("=") if "=" in rest else rest.partition(" ")
             if equals and variable.strip():
-                self.needs.add("os")
-                return f"os.environ[{variable.strip()!r}] = {value.strip()!r}"
+                self.needs.add("env")
+                return f"_nb_env({variable.strip()!r}, {value.strip()!r})"
         return None
+
+    def _timed(self, rest: str, is_kept: bool) -> str | None:
+        """What stands behind %time: Python, or another magic; None where it is neither."""
+        try:
+            source = TransformerManager().transform_cell(rest).strip("\n")
+            tree = _parsed(source)
+        except NO_PYTHON:
+            return None
+        only = tree.body[0] if len(tree.body) == 1 else None
+        if isinstance(only, ast.Expr | ast.Assign) and (found := _magic(only.value)) is not None:
+            kind, words = found
+            if isinstance(only, ast.Assign) or kind not in (*SHELLS, "run_line_magic"):
+                return None
+            if kind in SHELLS:
+                return self._shell(words[0], is_kept)
+            return self._line(words[0], words[1] if len(words) > 1 else "", is_kept)
+        if "get_ipython" in source or (is_kept and not _is_expression(source)):
+            return None
+        return source
 
     # ------------------------------------------------------------------ await
 
-    def _awaited(self, tree: ast.Module, text: str) -> str:
-        """A cell that awaits, as a function that is run: what it binds is global."""
-        self.needs.add("asyncio")
-        bound = sorted(_bound(tree))
-        name = f"cell_{self.cell.number}"
-        text = text.strip("\n")
-        declared = f"    global {', '.join(bound)}\n" if bound else ""
-        return f"async def {name}():\n{declared}{_indented(text)}\n\n\nasyncio.run({name}())"
+    def _awaited(self, text: str) -> str:
+        """A cell that awaits, as text: a function would have other names than the script."""
+        self.needs.add("await")
+        if "'''" in text:
+            escaped = text.replace("\\", "\\\\").replace("'''", "\\'\\'\\'")
+            return f"_nb_await('''\n{escaped}\n''')"
+        return f"_nb_await({'r' if chr(92) in text else ''}'''\n{text}\n''')"
+
+
+def _parsed(source: str) -> ast.Module:
+    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    tree = compile(source, "<cell>", "exec", flags, dont_inherit=True)
+    assert isinstance(tree, ast.Module)
+    return tree
+
+
+def _awaits(source: str) -> bool:
+    """Whether it awaits outside of functions, as Python and so IPython see it."""
+    code = compile(source, "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    return bool(code.co_flags & inspect.CO_COROUTINE)
+
+
+def _is_expression(source: str) -> bool:
+    """Whether it is one, which a notebook would show."""
+    try:
+        tree = _parsed(source)
+    except NO_PYTHON:
+        return False
+    is_one = len(tree.body) == 1 and isinstance(tree.body[0], ast.Expr)
+    return is_one and not source.rstrip().endswith(";") and not source.startswith("_nb_")
 
 
 def _magic(value: ast.expr | None) -> tuple[str, list[str]] | None:
@@ -405,6 +448,10 @@ def _ranks(word: str, world: World) -> str:
     return f"({', '.join(map(str, ranks))}{',' if len(ranks) == 1 else ''})"
 
 
+def _place(edit: tuple[ast.stmt, str]) -> tuple[int, int]:
+    return edit[0].lineno, edit[0].col_offset
+
+
 def _edited(source: str, edits: Iterable[tuple[ast.stmt, str]]) -> str:
     """The source with these statements replaced. ``ast`` counts columns in bytes."""
     lines = source.encode().splitlines(keepends=True)
@@ -412,7 +459,7 @@ def _edited(source: str, edits: Iterable[tuple[ast.stmt, str]]) -> str:
     for line in lines:
         starts.append(starts[-1] + len(line))
     data = source.encode()
-    for node, text in sorted(edits, key=lambda one: one[0].lineno, reverse=True):
+    for node, text in sorted(edits, key=_place, reverse=True):
         begin = starts[node.lineno - 1] + node.col_offset
         end = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
         rest = data[end:]
@@ -443,32 +490,19 @@ def _indented(text: str) -> str:
     return "\n".join(shown if has_code else [*shown, "    pass"])
 
 
-def _awaits(tree: ast.Module) -> bool:
-    """Whether it awaits outside of functions."""
+def _outside_functions(tree: ast.Module) -> Iterator[ast.AST]:
+    """What of it runs with the cell itself, in its namespace."""
     waiting: list[ast.AST] = list(tree.body)
     while waiting:
         node = waiting.pop()
-        if isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith):
-            return True
+        yield node
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
             waiting += ast.iter_child_nodes(node)
-    return False
 
 
-def _bound(tree: ast.Module) -> set[str]:
-    """The names that its statements bind, but those within functions and classes."""
-    names: set[str] = set()
-    waiting: list[ast.AST] = list(tree.body)
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-            continue
-        if isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp):
-            continue
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            names |= {(one.asname or one.name).partition(".")[0] for one in node.names}
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        waiting += ast.iter_child_nodes(node)
-    return names
+def _wants_loop(tree: ast.Module) -> bool:
+    """Whether it makes tasks or futures, and no loop of its own."""
+    called = [node.func for node in _outside_functions(tree) if isinstance(node, ast.Call)]
+    names = {getattr(func, "attr", getattr(func, "id", "")) for func in called}
+    has_own = {"run", "run_until_complete"} & names
+    return bool(LOOPS & names) and not has_own

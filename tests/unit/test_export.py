@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import runpy
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -53,28 +56,57 @@ def test_the_head_says_how_to_run_it_and_initializes() -> None:
 @pytest.mark.parametrize(
     ("body", "made"),
     [
-        ("x = 1\nx", "x = 1\nshow(x)"),
+        ("x = 1\nx", "x = 1\n_nb_show(x)"),
         ("x = 1\nx;", "x = 1\nx;"),
         ("print(x)", "print(x)"),
-        ("'é'; f(a,\n  b)  # why", "'é'; show(f(a,\n  b))  # why"),
+        ("'é'; f(a,\n  b)  # why", "'é'; _nb_show(f(a,\n  b))  # why"),
         ("if x:\n    x", "if x:\n    x"),
         ("%timeit -n 10 f(x)", "# %timeit -n 10 f(x)"),
         ("%time y = f(x)", "y = f(x)"),
-        ("%%time\ny = f(x)\ny", "# %%time\ny = f(x)\nshow(y)"),
+        ("%%time\ny = f(x)\ny", "# %%time\ny = f(x)\n_nb_show(y)"),
         ("%%timeit\nf(x)", "# %%timeit\n# f(x)"),
         ("%%bash\nls", "# %%bash\n# ls"),
-        ("!ls -l", "subprocess.run('ls -l', shell=True)"),
+        ("!ls -l", "_nb_shell('ls -l')"),
         ("!ls {folder}", "# !ls {folder}"),
         ("!pip install x", "# !pip install x"),
         ("%pip install x", "# %pip install x"),
         ("x?", "# %pinfo x"),
-        ("%cd ~/data", "os.chdir(os.path.expanduser('~/data'))"),
-        ("%env A=b", "os.environ['A'] = 'b'"),
-        ("%run train.py --n 3", "run_file('train.py', '--n', '3')"),
+        ("%cd ~/data", "_nb_cd('~/data')"),
+        ("%env A=b", "_nb_env('A', 'b')"),
+        ("%run train.py --n 3", "_nb_run('train.py', '--n', '3')"),
         ("%run -i train.py", "# %run -i train.py"),
         ("if x:\n    %matplotlib inline\ny = 1", "if x:\n    pass  # %matplotlib inline\ny = 1"),
         ("t = %timeit -o f()", "t = None  # %timeit -o f()"),
         ("s = '''\n%cd x\n!ls\n'''", "s = '''\n%cd x\n!ls\n'''"),
+        ("%time x.sum()", "_nb_show(x.sum())"),
+        ("%time x.sum();", "x.sum();"),
+        ("%time x.sum()\ny = 1", "x.sum()\ny = 1"),
+        ("%time a, b", "_nb_show((a, b))"),
+        ("t = %time f(x)", "t = f(x)"),
+        ("t = %time y = f(x)", "t = None  # %time y = f(x)"),
+        ("%time !ls", "_nb_shell('ls')"),
+        ("%time %cd /tmp", "_nb_cd('/tmp')"),
+        ("%time %matplotlib inline", "# %time %matplotlib inline"),
+        ("%time f(", "# %time f("),
+        ("%time files = !ls", "# %time files = !ls"),
+        ("if x:\n    %time %who", "if x:\n    pass  # %time %who"),
+        ("a, b", "_nb_show((a, b))"),
+        ("*a, 1", "_nb_show((*a, 1))"),
+        ("(a), b", "_nb_show(((a), b))"),
+        ("(a, b)", "_nb_show((a, b))"),
+        ("(y := 1)", "_nb_show((y := 1))"),
+        ("(a,),", "_nb_show(((a,),))"),
+        ("a,  # one", "_nb_show((a,))  # one"),
+        ("(i for i in x)", "_nb_show((i for i in x))"),
+        ("a = 1; global b; b = 2", "a = 1; pass  # global b\nb = 2"),
+        (
+            "from __future__ import annotations; 1 + 1",
+            "# from __future__ import annotations\n_nb_show(1 + 1)",
+        ),
+        (
+            "from __future__ import (\n    annotations,\n)\nx = 1",
+            "# from __future__ import annotations\nx = 1",
+        ),
         ("", ""),
         ("# nothing", "# nothing"),
     ],
@@ -83,12 +115,66 @@ def test_a_cell_becomes_python(body: str, made: str) -> None:
     assert cell(body) == made
 
 
-def test_output_of_a_shell_is_kept() -> None:
-    made = cell("files = !ls")
-    assert made.startswith("files = subprocess.run('ls', shell=True, capture_output=True")
-    namespace: dict[str, Any] = {"subprocess": __import__("subprocess")}
-    exec(cell("files = !echo a; echo b"), namespace)
-    assert namespace["files"] == ["a", "b"]
+class Jax:
+    """As much of jax as a script of these tests needs."""
+
+    Array = np.ndarray
+    distributed = types.SimpleNamespace(is_initialized=lambda: True)
+    process_index = staticmethod(lambda: 0)
+    __name__ = "jax"
+    __spec__ = None
+    experimental = types.SimpleNamespace(multihost_utils=None)
+
+
+def ran(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *bodies: str, options: str = ""
+) -> dict[str, Any]:
+    """The names that the script of these cells leaves."""
+    for name, module in {
+        "jax": Jax(),
+        "jax.experimental": Jax.experimental,
+        "jax.experimental.multihost_utils": None,
+    }.items():
+        monkeypatch.setitem(sys.modules, name, module or types.ModuleType(name))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nb_module.py").write_text("starred = 5\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    script = tmp_path / "train.py"
+    world = World(1, 0)
+    script.write_text(
+        exported(*(Cell(n, options, b) for n, b in enumerate(bodies, 1)), world=world)
+    )
+    return runpy.run_path(str(script), run_name="__main__")
+
+
+@pytest.mark.parametrize("options", ["", "--ranks 0"])
+def test_a_script_prints_what_the_cells_showed(
+    options: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: Any
+) -> None:
+    """Also where cells have names of their own for what the script uses."""
+    own = "show = run_file = os = subprocess = asyncio = None\na = [1, 2]"
+    cells = (
+        own,
+        "a, 3",
+        "*a, 1",
+        "%time sum(a)",
+        "!echo shell",
+        "(await __import__('asyncio').sleep(0, 7)), 8",
+    )
+    ran(monkeypatch, tmp_path, *cells, options=options)
+    assert capfd.readouterr().out.splitlines() == [
+        "([1, 2], 3)",
+        "(1, 2, 1)",
+        "3",
+        "shell",
+        "(7, 8)",
+    ]
+
+
+def test_output_of_a_shell_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NB_A", "")
+    cells = (f"%cd {tmp_path}", "%env NB_A=b c", "lines = !pwd; printenv NB_A")
+    assert ran(monkeypatch, tmp_path, *cells)["lines"] == [str(tmp_path), "b c"]
 
 
 def test_cells_of_some_ranks_are_theirs() -> None:
@@ -101,12 +187,59 @@ def test_cells_of_some_ranks_are_theirs() -> None:
     assert "# %% [3] --timeout 60\n" in exported(Cell(3, "--timeout 60", "x = 1"))
 
 
-def test_a_cell_that_awaits_is_run() -> None:
-    made = cell("import asyncio\nx = [await asyncio.sleep(0, i) for i in range(2)]")
-    namespace: dict[str, Any] = {"asyncio": __import__("asyncio")}
-    exec(made, namespace)
-    assert namespace["x"] == [0, 1]
-    assert "asyncio.run" not in cell("async def f():\n    await g()")
+AGEN = """
+import asyncio
+async def agen():
+    yield 1
+    yield 2
+def match_it(x): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("cells", "names"),
+    [
+        (["x = [await asyncio.sleep(0, i) for i in range(2)]"], {"x": [0, 1]}),
+        (["r = [x async for x in agen()]"], {"r": [1, 2]}),
+        (["async for x in agen():\n    last = x"], {"last": 2}),
+        (["x: int = 1\nawait asyncio.sleep(0)"], {"x": 1}),
+        (["from nb_module import *\nawait asyncio.sleep(0)"], {"starred": 5}),
+        (["x = 1", "global x\nx = 2\nawait asyncio.sleep(0)"], {"x": 2}),
+        (["y = 1", "await asyncio.sleep(0)\ndel y"], {}),
+        (["await asyncio.sleep(0)\nmatch [1, 2]:\n    case [a, *b]: pass"], {"a": 1, "b": [2]}),
+        (["await asyncio.sleep(0)\nr = [w := i for i in (1, 2)]"], {"w": 2}),
+        (["t = asyncio.create_task(asyncio.sleep(0, 3))", "x = await t"], {"x": 3}),
+        (["%time x = await asyncio.sleep(0, 4)"], {"x": 4}),
+        (["s = '''a\\tb\n c'''\nawait asyncio.sleep(0)"], {"s": "a\tb\n c"}),
+        (['s = r"\\d"\nawait asyncio.sleep(0)'], {"s": "\\d"}),
+        (["asyncio.run(asyncio.sleep(0))", "x = asyncio.run(asyncio.sleep(0, 5))"], {"x": 5}),
+    ],
+)
+@pytest.mark.parametrize("options", ["", "--ranks 0"])
+def test_cells_that_await_bind_what_they_bound(
+    cells: list[str],
+    names: dict[str, Any],
+    options: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    found = ran(monkeypatch, tmp_path, AGEN, *cells, options=options)
+    assert {name: found[name] for name in names} == names
+    assert "y" not in found
+
+
+def test_errors_of_a_cell_that_awaits_have_the_scripts_lines(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        ran(monkeypatch, tmp_path, "import asyncio\nawait asyncio.sleep(0)\nx = 1\n1 / 0")
+    last = caught.traceback[-1]
+    assert (tmp_path / "train.py").read_text().splitlines()[last.lineno] == "_nb_show(1 / 0)"
+    assert str(last.path) == str(tmp_path / "train.py")
+
+
+def test_a_cell_with_functions_that_await_is_as_it_was() -> None:
+    assert cell("async def f():\n    await g()") == "async def f():\n    await g()"
 
 
 def test_futures_come_first() -> None:
@@ -132,6 +265,27 @@ def test_what_was_pushed_is_named_and_short_values_are_written() -> None:
     assert export.describe("x", float("nan"))[0] is None
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "is_hidden"),
+    [
+        ("HF_TOKEN", "hf_hush", True),
+        ("ssh_passphrase", "hush", True),
+        ("GITHUB_PAT", "hush", True),
+        ("config", {"opt": [{"api_key": "hush"}]}, True),
+        ("max_tokens", 512, False),  # a number is none
+        ("config", {"tokens": 3, "name": "run"}, True),  # not told apart
+        ("pattern", "shown", False),
+    ],
+)
+def test_a_pushed_secret_is_not_written_out(name: str, value: Any, is_hidden: bool) -> None:
+    python, told = export.describe(name, value)
+    assert (python is None) is is_hidden
+    assert ("a secret by its name" in told) is is_hidden
+    text = exported(Push({name: python}, {name: told}), Cell(1, "", f"print({name})"))
+    assert "hush" not in text
+    assert (f"# {name} = ..." in text) is is_hidden
+
+
 def test_what_became_a_comment_is_told() -> None:
     assert "Left as comments: %%bash; %pip install x." in notes(
         Cell(1, "", "%pip install x"), Cell(2, "", "%%bash\nls")
@@ -141,6 +295,8 @@ def test_what_became_a_comment_is_told() -> None:
 def test_what_is_not_python_is_named() -> None:
     with pytest.raises(UsageError, match=r"Cell \[4\] is not Python: .* \(line 2\)"):
         exported(Cell(4, "", "x = 1\nx ="))
+    with pytest.raises(UsageError, match=r"Cell \[4\] is not Python"):
+        exported(Cell(4, "--ranks 0", "def f():\n  return\nbreak"))
 
 
 # --------------------------------------------------------------------------- the command
@@ -228,5 +384,6 @@ def test_cells_as_they_stand(
     monkeypatch.setenv("JPY_SESSION_NAME", "some/where/nb.ipynb")
     assert "in the order in which they stand" in write("train.py --as-written", logs)
     text = (tmp_path / "train.py").read_text()
-    assert "a = 1" in text and "show(c)" in text and "no" not in text.split('"""')[2].split("# %%")
+    assert "a = 1" in text and "show(c)" in text
+    assert [part for part in text.split("# %%")[1:] if "no" in part] == []
     assert ("b = 2" in text) is spmd
