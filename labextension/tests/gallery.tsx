@@ -5,7 +5,7 @@ import { flushSync } from 'react-dom';
 import { createRoot, type Root } from 'react-dom/client';
 import golden from '../../tests/golden/panel.json';
 import shards from '../../tests/golden/shards-array.json';
-import type { ICell, ICellRank, ILaunch, IRank, IReport, ISeries, IState, ITimeline, IVariable, RankStatus } from '../src/protocol';
+import type { ICell, ICellRank, ILaunch, IProfile, IRank, IReport, ISeries, IState, ITimeline, IVariable, RankStatus } from '../src/protocol';
 import { Badges, OutputHead } from '../src/widgets/badges';
 import { Ticker } from '../src/widgets/clock';
 import { Inspector, type Shown } from '../src/widgets/inspector';
@@ -26,6 +26,10 @@ const trans: any = {
     format(n === 1 ? one : many, n, ...args)
 };
 
+const profiles: IProfile[] = [
+  { name: 'team', place: '~/.config/jaxcluster/jaxcluster.toml line 3', is_default: false, options: [['num_processes', '8']], problem: '' },
+  { name: 'broken', place: '/etc/jaxcluster/jaxcluster.toml line 9', is_default: false, options: [], problem: 'there is no launcher ssg' }
+];
 const state = golden.state as unknown as IState;
 const cell = golden.cell as unknown as ICell;
 const clockOffset = state.now - Date.now();
@@ -251,7 +255,13 @@ const widgets: { [name: string]: () => JSX.Element } = {
   'inspector': () => <FakeInspector variables={variables} />,
   'inspector-long': () => <FakeInspector variables={longVariables} />,
   'form': () => (
-    <StartFields initial={{ ...NO_OPTIONS, numProcesses: '4', env: 'XLA_FLAGS=--a b' }} trans={trans} onChange={options => execute('options', options)} />
+    <StartFields
+      initial={{ ...NO_OPTIONS, numProcesses: '4', env: 'XLA_FLAGS=--a b' }}
+      defaults={NO_OPTIONS}
+      profiles={profiles}
+      trans={trans}
+      onChange={options => execute('options', options)}
+    />
   )
 };
 
