@@ -13,7 +13,7 @@ import os
 import platform
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from jaxcluster.host.gpus import gpus_in_use
@@ -26,6 +26,7 @@ KFD = Path("/sys/class/kfd/kfd/topology/nodes")  # what AMD's driver says of pro
 GOOGLE_PCI_VENDOR = "0x1ae0"
 
 _VISIBLE_GPU = re.compile(r"\d+|(GPU|MIG)-\S+")
+_CONTAINERS = (Path("/.dockerenv"), Path("/run/.containerenv"))  # Docker's and Podman's own marks
 
 
 def host_gpus(
@@ -34,16 +35,19 @@ def host_gpus(
     proc: Path = Path("/proc/driver/nvidia/gpus"),
     dev: Path = Path("/dev"),
     kfd: Path = KFD,
+    contained: bool | None = None,
 ) -> list[str]:
     """The GPUs that a process with this environment may use, as CUDA, or AMD's HIP, names them.
 
     The entries of CUDA_VISIBLE_DEVICES where it is set, up to the first one that names no device,
     as CUDA itself reads it: so ``""``, ``"-1"`` and Slurm's ``"NoDevFiles"`` are not GPUs. Else the
-    indices 0 .. k-1 of the driver's k cards; CUDA numbers those that it can open, whatever number
-    their ``/dev/nvidia<number>`` carries. On a host of AMD's: HIP_VISIBLE_DEVICES, which counts in
+    indices 0 .. k-1 of the k cards that are in ``/dev``; CUDA numbers those that it can open,
+    whatever number their ``/dev/nvidia<number>`` carries. Where none is there yet, those that the
+    driver lists; in a container (``contained``; found out by default) that list is its node's, of
+    which it may have no card. On a host of AMD's: HIP_VISIBLE_DEVICES, which counts in
     what ROCR_VISIBLE_DEVICES (Slurm's) leaves, and which HIP also reads as CUDA_VISIBLE_DEVICES.
     """
-    cards = len(_names(proc)) or len(_names(dev, r"nvidia\d+"))
+    cards = _nvidia_cards(proc, dev, contained)
     amd = 0 if cards else _amd_cards(kfd)
     names = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES") if amd else ("CUDA_VISIBLE_DEVICES",)
     for name in names:
@@ -69,10 +73,24 @@ def gpu_platform(
     proc: Path = Path("/proc/driver/nvidia/gpus"),
     dev: Path = Path("/dev"),
     kfd: Path = KFD,
+    contained: bool | None = None,
 ) -> str:
     """JAX's platform for this host's GPUs: "rocm" where they are AMD's alone, else "cuda"."""
-    nvidia = _names(proc) or _names(dev, r"nvidia\d+")
+    nvidia = _nvidia_cards(proc, dev, contained)
     return "rocm" if not nvidia and _amd_cards(kfd) else "cuda"
+
+
+def _nvidia_cards(proc: Path, dev: Path, contained: bool | None) -> int:
+    if cards := len(_names(dev, r"nvidia\d+")):
+        return cards
+    return 0 if (in_container() if contained is None else contained) else len(_names(proc))
+
+
+def in_container(
+    environ: Mapping[str, str] = os.environ, marks: Sequence[Path] = _CONTAINERS
+) -> bool:
+    """Whether this process is in a pod's container, Docker's or Podman's."""
+    return "KUBERNETES_SERVICE_HOST" in environ or any(mark.exists() for mark in marks)
 
 
 def _amd_cards(kfd: Path) -> int:

@@ -22,6 +22,7 @@ from jaxcluster.host.facts import (
     host_gpus,
     host_key,
     host_tpu_chips,
+    in_container,
 )
 
 POD = {
@@ -64,7 +65,27 @@ def test_visible_devices_are_read_as_cuda_reads_them(
 
 def test_gpus_are_counted_in_the_drivers_folder(tmp_path: Path) -> None:
     proc = make_files(tmp_path / "gpus", "0000:1b:00.0/information", "0000:43:00.0/information")
-    assert host_gpus({}, proc=proc, dev=tmp_path / "no") == ["0", "1"]
+    assert host_gpus({}, proc=proc, dev=tmp_path / "no", contained=False) == ["0", "1"]
+
+
+@pytest.mark.parametrize("cards", [0, 1])
+def test_a_container_has_the_cards_in_its_dev_and_not_its_nodes(cards: int, tmp_path: Path) -> None:
+    proc = make_files(tmp_path / "gpus", *(f"0000:{bus}:00.0/information" for bus in range(8)))
+    dev = make_files(tmp_path / "dev", "nvidiactl", *[f"nvidia{n}" for n in range(3, 3 + cards)])
+    kfd = amd_nodes(tmp_path / "kfd", 1)
+    places = {"proc": proc, "dev": dev}
+    assert host_gpus({}, **places, contained=True) == ["0"][:cards]
+    assert gpu_platform(**places, kfd=kfd, contained=True) == ("cuda" if cards else "rocm")
+    if cards:  # of a container that bears no mark
+        assert host_gpus({}, **places, contained=False) == ["0"]
+
+
+def test_what_marks_a_container(tmp_path: Path) -> None:
+    mark = tmp_path / ".dockerenv"
+    assert not in_container({}, [mark])
+    assert in_container({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, [mark])
+    mark.touch()
+    assert in_container({}, [mark])
 
 
 def test_gpus_of_a_container_are_numbered_from_zero(tmp_path: Path) -> None:
