@@ -28,8 +28,6 @@ IMPORT_TIME_PREFIXES = (
     "JAX_",
     "XLA_",
     "TF_CPP_",
-    "TPU_LIBRARY_PATH",
-    "CUDA_ROOT",
     "NPY_",
     "NUMPY_",
     "OPENBLAS_",
@@ -41,16 +39,20 @@ IMPORT_TIME_PREFIXES = (
     "LD_",
     "GLIBC_",
     "MALLOC_",
-    "LANG",
     "LC_",
     "PYTHON",
-    "JAXCLUSTER_NO_FORK",
 )
+# These alone: they stand where others can read them, and LANGCHAIN_API_KEY is none of theirs.
+IMPORT_TIME_NAMES = ("TPU_LIBRARY_PATH", "CUDA_ROOT", "LANG", "LANGUAGE", "JAXCLUSTER_NO_FORK")
 
 
 def import_time_settings(env: Mapping[str, str]) -> dict[str, str]:
     """The part of an environment that a process can't take on after its imports."""
-    return {k: v for k, v in sorted(env.items()) if k.startswith(IMPORT_TIME_PREFIXES)}
+    return {
+        name: value
+        for name, value in sorted(env.items())
+        if name.startswith(IMPORT_TIME_PREFIXES) or name in IMPORT_TIME_NAMES
+    }
 
 
 def can_fork() -> bool:
