@@ -108,7 +108,7 @@ class Agent:
         self.detached = self.is_theirs = False
         self.alone_s = min(0.0, options.lease - options.first_lease)
         self.why = ""
-        self.has_failed = False
+        self.has_failed = self.is_cut_short = False
         self.doors = report.Doors()
         self.turns = Turns()
         self.fork_server: subprocess.Popen[bytes] | None = None
@@ -131,8 +131,9 @@ class Agent:
             self.context, options.owner_key, lambda key: is_guest(self.folder.path, key)
         )
         keys = transport.new_keys()
-        self.router, endpoint = transport.open_router(self.context, options.bind, keys)
         said = report.host_report(options.notebook)
+        bind = options.bind or anywhere_for(said["address"])
+        self.router, endpoint = transport.open_router(self.context, bind, keys)
         for anywhere in ("0.0.0.0", "[::]"):
             endpoint = endpoint.replace(f"//{anywhere}:", f"//{_in_url(said['address'])}:")
         return {
@@ -221,14 +222,19 @@ class Agent:
             if self._fork_server_code() is not None:
                 break
             time.sleep(0.005)
-        self.end_for(f"its fork server did not start\n{self._fork_log()}")
+        self._cut_short(f"its fork server did not start\n{self._fork_log()}")
         return False
+
+    def _cut_short(self, why: str) -> None:
+        """End, although there is work left."""
+        self.is_cut_short = self.is_cut_short or not self.why
+        self.end_for(why)
 
     def _fork_events(self) -> None:
         """The agent's own connection is there to hear of the fork server's end."""
         if self._fork_watch.receive() is None:
             code = self._fork_server_code(2)
-            self.end_for(f"its fork server has ended with code {code}\n{self._fork_log()}")
+            self._cut_short(f"its fork server has ended with code {code}\n{self._fork_log()}")
 
     def _fork_server_code(self, timeout_s: float = 0) -> int | None:
         """The fork server's exit code, if it has ended by then."""
@@ -539,8 +545,22 @@ class Agent:
         with contextlib.suppress(OSError):
             line = {"jaxcluster-agent-ended": self.why, "host": socket.gethostname()}
             print(json.dumps(line), flush=True)
-        signalled = self.why.startswith("SIG")
-        os._exit(self.options.signalled_status if signalled else int(self.has_failed))
+        os._exit(self._status())
+
+    def _status(self) -> int:
+        """Its exit status. A Job makes another pod for one that is not 0; mpiexec ends all hosts.
+
+        So it is 0 for an end that comes of others' ends, unless ``--signalled-status`` asks.
+        """
+        asked = int(self.options.signalled_status)
+        if self.why.startswith("SIG"):
+            return asked
+        return int(self.has_failed or (self.is_cut_short and asked != 0))
+
+
+def anywhere_for(address: str) -> str:
+    """Where to listen so that this host's address leads here: on its family's, any port."""
+    return "tcp://[::]:*" if ":" in address else "tcp://0.0.0.0:*"
 
 
 def _in_url(address: str) -> str:

@@ -287,6 +287,19 @@ def test_an_agents_end_is_the_end_of_all_that_it_has_started(
             host.ask("facts")
         with pytest.raises(LaunchError, match="Host h1 is lost"):
             host.fork.command("exits")
+    if how != "killed":
+        assert running.process.returncode == 0  # mpiexec would end all hosts
+
+
+def test_an_agent_that_is_cut_short_says_so_to_its_job(
+    run_agent: Callable[..., Running],
+) -> None:
+    """An Indexed Job makes no other pod for one whose status is 0."""
+    running = run_agent(NO_FORK, "--signalled-status=143")
+    (server,) = [p for p, line in running.processes().items() if "engine.forkserver" in line]
+    os.kill(server, signal.SIGKILL)
+    assert running.until_gone()["jaxcluster-agent-ended"].startswith("its fork server")
+    assert running.process.returncode == 1
 
 
 def test_an_agent_ends_when_its_lease_is_over(
