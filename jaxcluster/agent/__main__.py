@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> None:
     """Run an agent. Words that it does not know are left: ipyparallel's launchers add some."""
     parser = argparse.ArgumentParser(prog="python -m jaxcluster.agent")
     parser.add_argument("--owner-key", required=True, help="the public key that is let in")
-    parser.add_argument("--bind", default="tcp://0.0.0.0:*")
+    parser.add_argument("--bind", default="", help="else any TCP port of its address's family")
     parser.add_argument("--notebook", default="", help="an address on the notebook's side")
     parser.add_argument("--lease", type=float, default=LEASE_S, help="seconds without a client")
     parser.add_argument("--first-lease", type=float, default=FIRST_LEASE_S, help="until one comes")

@@ -130,16 +130,26 @@ def own_address(notebook: str = "", environ: Mapping[str, str] = os.environ) -> 
     """This host's address on the way to ``notebook``, or on its way out; no packet is sent.
 
     The host's name is no help: it is 127.0.1.1 on many, and resolves nowhere on others. Where no
-    way leads out, it is the address at which ssh was let in, else that of a network card.
+    way leads out, it is the address at which ssh was let in, else that of a network card. An
+    address of its own cable alone (169.254.0.0/16) comes last: pods with IPv6 have one beside it.
     """
+    poor = ""
     for target in filter(None, (notebook, "192.0.2.1", "2001:db8::1")):
-        if found := _address_towards(target):
+        if (found := _address_towards(target)) and not _is_link_local(found):
             return found
+        poor = poor or found
     at_ssh = [*environ.get("SSH_CONNECTION", "").split(), "", "", ""][2]
     for found in (at_ssh, *_card_addresses()):
-        if found and not found.startswith("127.") and found != "::1":
+        if not found or found.startswith("127.") or found == "::1":
+            continue
+        if not _is_link_local(found):
             return found
-    return "127.0.0.1"
+        poor = poor or found
+    return poor or "127.0.0.1"
+
+
+def _is_link_local(address: str) -> bool:
+    return address.startswith("169.254.") or address.lower().startswith("fe80:")
 
 
 def _address_towards(target: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jaxcluster.agent import folder as folders
-from jaxcluster.agent import report
+from jaxcluster.agent import report, server
 from jaxcluster.agent.folder import Folder, Record
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.host.processes import is_alive, pid_space, process_token
@@ -182,4 +182,25 @@ def test_the_launchers_number_is_read_where_it_says_one(
 def test_a_hosts_address_is_the_one_on_the_way_to_the_notebook() -> None:
     assert report.own_address("127.0.0.5") == "127.0.0.1"
     assert report.own_address("no address at all")
+    assert server.anywhere_for("10.0.0.2") == "tcp://0.0.0.0:*"
+    assert server.anywhere_for("2001:db8::7") == "tcp://[::]:*"
     assert report.own_address()
+
+
+@pytest.mark.parametrize(
+    ("ways_out", "cards", "address"),
+    [
+        # A pod with IPv6 alone: its IPv4 address is of use to nobody else.
+        ({"192.0.2.1": "169.254.172.2", "2001:db8::1": "2600:1f13::7"}, [], "2600:1f13::7"),
+        ({"192.0.2.1": "10.0.0.2", "2001:db8::1": "2600:1f13::7"}, [], "10.0.0.2"),
+        ({"192.0.2.1": "169.254.172.2"}, ["127.0.0.1", "169.254.172.2", "10.1.0.2"], "10.1.0.2"),
+        ({"2001:db8::1": "fe80::1"}, ["169.254.9.9"], "fe80::1"),  # better than none
+        ({}, ["127.0.0.1"], "127.0.0.1"),
+    ],
+)
+def test_an_address_is_one_that_others_reach(
+    ways_out: dict[str, str], cards: list[str], address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "_address_towards", lambda target: ways_out.get(target, ""))
+    monkeypatch.setattr(report, "_card_addresses", lambda: iter(cards))
+    assert report.own_address("", {}) == address
