@@ -21,7 +21,7 @@ from jaxcluster.host.facts import host_tpu_chips
 from jaxcluster.host.tpus import TpuWorker, tpu_worker
 from jaxcluster.launchers.hosts import Host, parse_hostfile, read_hostfile
 from jaxcluster.launchers.mpi import hosts_of_job
-from jaxcluster.launchers.slurm import allocation_of
+from jaxcluster.launchers.slurm import allocation_of, is_over
 from jaxcluster.text import plural
 
 # An mpiexec's process count and this process's place, whichever it is: Open MPI's, MPICH's.
@@ -42,6 +42,7 @@ class Inside:
       options: what else is typed for it, by ``options.Option.dest``.
       num_processes: what ``-n`` takes for it; None where the launcher knows, or the devices decide.
       obstacle: why it can't be taken as it stands, and what can be done; empty where it can.
+      is_offered: whether it is worth a word to who has not asked for it.
     """
 
     what: str
@@ -49,6 +50,7 @@ class Inside:
     options: Mapping[str, str] = field(default_factory=dict)
     num_processes: int | None = None
     obstacle: str = ""
+    is_offered: bool = True
 
     @property
     def typed(self) -> str:
@@ -61,7 +63,7 @@ class Inside:
     @property
     def offer(self) -> str:
         """One line that says so to who has started elsewhere; nothing where it can't be taken."""
-        if self.obstacle:
+        if self.obstacle or not self.is_offered:
             return ""
         always = "" if self.launcher == "local" else "   (or always: --launcher auto)"
         return (
@@ -75,6 +77,7 @@ def find(
     ancestors: Callable[[], Sequence[Sequence[str]]] | None = None,
     worker: Callable[[], TpuWorker | None] | None = None,
     has: Callable[[str], bool] | None = None,
+    listed: Callable[[str], bool] | None = None,
 ) -> Inside | None:
     """The allocation that a process with this environment runs in; None where it is in none.
 
@@ -84,23 +87,36 @@ def find(
       ancestors: the command lines of the processes above this one, the nearest first.
       worker: which host of a TPU slice this is; takes up to ``tpus.ASK_S`` on a TPU host.
       has: whether there is a command of this name.
+      listed: whether Slurm knows a job still.
     """
     has = has or (lambda name: shutil.which(name, path=environ.get("PATH")) is not None)
     return (
-        _slurm(environ, has)
+        _slurm(environ, has, listed)
         or _batch(environ, has)
         or _mpiexec(environ, ancestors or _ancestors)
         or _tpu(worker or (lambda: tpu_worker(host_tpu_chips(), environ)))
     )
 
 
-def _slurm(environ: Mapping[str, str], has: Callable[[str], bool]) -> Inside | None:
-    if (here := allocation_of(environ)) is None:
+def _slurm(
+    environ: Mapping[str, str],
+    has: Callable[[str], bool],
+    listed: Callable[[str], bool] | None,
+) -> Inside | None:
+    if (here := allocation_of(environ)) is None or is_over(environ, listed):
         return None
     size = plural(len(here.nodes), "node") if here.nodes else "unknown nodes"
     tasks = f", {plural(sum(here.tasks), 'task')}" if here.tasks else ""
     obstacle = "" if has("srun") else "there is no srun on this machine"
-    return Inside(f"Slurm's job {here.job} ({size}{tasks})", "slurm", obstacle=obstacle)
+    if not here.nodes:
+        obstacle = "SLURM_JOB_NODELIST does not say on which nodes: --new-job, or --launcher local"
+    # One node with one task is what a notebook itself needs: a start takes all of it as it is.
+    return Inside(
+        f"Slurm's job {here.job} ({size}{tasks})",
+        "slurm",
+        obstacle=obstacle,
+        is_offered=len(here.nodes) > 1 or bool(here.tasks),
+    )
 
 
 def _batch(environ: Mapping[str, str], has: Callable[[str], bool]) -> Inside | None:
@@ -117,6 +133,8 @@ def _batch(environ: Mapping[str, str], has: Callable[[str], bool]) -> Inside | N
     ranks = sum(host.ranks or 1 for host in hosts)
     if ranks == 1:
         return None  # the notebook's own
+    if len(hosts) == 1 and system != "PBS":
+        return None  # its slots are cores, and how many ranks this host gets its devices say
     what = f"{system}'s job {job} ({plural(len(hosts), 'host')}, {plural(ranks, 'slot')})"
     obstacle = "" if has("mpiexec") else "there is no mpiexec on this machine"
     return Inside(what, "mpi", obstacle=obstacle)

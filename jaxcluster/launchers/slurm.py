@@ -14,7 +14,8 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
@@ -39,6 +40,17 @@ from jaxcluster.launchers.slurm_jobs import Job
 ASK_S = 20.0  # Slurm's commands have so long
 # Of the allocation's own; the rest of SLURM_* would be taken by srun for its options.
 KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS")
+# Of a job's script: what it asked for each task or GPU, which srun would give the one agent.
+OF_A_TASK = (
+    "SLURM_CPU_BIND",
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_CPUS_PER_GPU",
+    "SLURM_TRES_PER_TASK",
+    "SLURM_GPU_BIND",
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_GPUS_PER_SOCKET",
+    "SLURM_NTASKS_PER_GPU",
+)
 # What a node's one agent is started with: all that the job has there, bound to nothing, and one
 # node's end is not the others'.
 STEP = (
@@ -78,6 +90,37 @@ def allocation_of(environ: Mapping[str, str]) -> Allocation | None:
         nodes = ()
     nodes = tuple(node for node in nodes if node)
     return Allocation(job, nodes, _tasks(environ, len(nodes)))
+
+
+def is_over(environ: Mapping[str, str], listed: Callable[[str], bool] | None = None) -> bool:
+    """Whether the job of an environment has ended: its end has come, and squeue knows no such job.
+
+    A shell, a multiplexer or a kernel may outlive the job in which it was started. The end alone
+    does not say it: a job's time may be extended.
+    """
+    end = environ.get("SLURM_JOB_END_TIME", "")
+    if not end.isdecimal() or int(end) > time.time():
+        return False
+    return not (listed or _is_listed)(environ.get("SLURM_JOB_ID", ""))
+
+
+def _is_listed(job: str) -> bool:
+    """Whether squeue has the job among those that run or wait; so too where it does not answer."""
+    try:
+        done = subprocess.run(
+            ("squeue", "--noheader", f"--jobs={job}", "--format=%i"),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ASK_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return True
+    if done.returncode != 0:
+        return "Invalid job id" not in done.stderr
+    return bool(done.stdout.strip())
 
 
 def _tasks(environ: Mapping[str, str], nodes: int) -> tuple[int, ...]:
@@ -231,7 +274,7 @@ class Slurm(Launcher):
                 lines.append(f"#SBATCH --{name}={_sbatch_word(value)}")
         lines += [f"#SBATCH {_as_option(line)}" for line in self.extra]
         # For every rank's sake, not for one: srun would hand on the limits of one task.
-        lines.append("unset SLURM_CPU_BIND SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK SLURM_GPU_BIND")
+        lines.append(f"unset {' '.join(OF_A_TASK)}")
         lines += [f"export {name}={shlex.quote(value)}" for name, value in agent.env]
         step = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", *STEP]
         # ALL: what the job was submitted with (a site may have it submitted with NONE).
@@ -548,7 +591,8 @@ _REFUSED = (
     (
         r"Invalid job id|already completing or completed|Job has been revoked|has expired",
         "The Slurm job in which this notebook runs is over.",
-        "Start the notebook in a new one, or submit a job: --new-job",
+        "Start the notebook in a new one, or submit a job: --new-job   "
+        "This machine alone: --launcher local",
     ),
 )
 _CANCELLED = re.compile(

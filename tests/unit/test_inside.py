@@ -19,7 +19,7 @@ from helpers import python
 from jaxcluster.cluster import make_spec, sessions
 from jaxcluster.errors import UsageError
 from jaxcluster.host.tpus import TpuWorker, tpu_worker
-from jaxcluster.launchers import inside
+from jaxcluster.launchers import inside, slurm
 from jaxcluster.launchers.inside import Inside, find
 from jaxcluster.launchers.mpi import MPI
 from jaxcluster.launchers.slurm import Allocation, Slurm, allocation_of
@@ -64,6 +64,7 @@ def found(
     argv: Sequence[str] = (),
     worker: TpuWorker | None = None,
     missing: str = "",
+    listed: bool = True,
 ) -> Inside | None:
     shell = ["bash", "-l"]
     return find(
@@ -71,6 +72,7 @@ def found(
         ancestors=lambda: [shell, list(argv), ["init"]],
         worker=lambda: worker,
         has=lambda name: name != missing,
+        listed=lambda job: listed,
     )
 
 
@@ -100,7 +102,10 @@ def test_a_slurm_job_is_offered_with_its_tasks(
 ) -> None:
     here = allocation_of(environ)
     assert here is not None and here.tasks == tasks
-    assert found(environ) == Inside(what, "slurm")
+    here_found = found(environ)
+    assert here_found is not None and (here_found.what, here_found.launcher) == (what, "slurm")
+    assert bool(here_found.obstacle) == ("unknown nodes" in what)
+    assert bool(here_found.offer) == (what not in ("Slurm's job 7 (1 node)",) and bool(here.nodes))
     offer = f"This notebook runs in {what}. To use it: %jaxcluster start --launcher slurm   (or"
     assert Inside(what, "slurm").offer.startswith(offer)
 
@@ -112,6 +117,37 @@ def test_the_ranks_of_an_allocation_lie_where_srun_would_start_its_tasks() -> No
     assert Slurm(ntasks_per_node=1, allocation=here)._ranks(3) == (1, 1, 1)
     assert Slurm(num_processes=6, allocation=here)._ranks(3) == (2, 2, 2)
     assert Slurm(allocation=Allocation("6", ("h1", "h2")))._ranks(2) is None
+
+
+@pytest.mark.parametrize(
+    ("end", "listed", "is_there"),
+    [("1700000000", False, False), ("1700000000", True, True), ("99999999999", False, True),
+     ("", False, True), ("soon", False, True)],
+)  # fmt: skip
+def test_a_job_that_has_ended_is_none(end: str, listed: bool, is_there: bool) -> None:
+    """What a job has set outlives it, in a multiplexer's shells."""
+    environ = {**SALLOC_2_2, "SLURM_JOB_END_TIME": end}
+    assert (found(environ, listed=listed) is not None) == is_there
+
+
+@pytest.mark.parametrize(
+    ("script", "is_over"),
+    [
+        ("echo 6", False),
+        ("exit 0", True),
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", True),
+        ("echo 'Unable to contact slurm controller' >&2; exit 1", False),
+        ("", False),
+    ],
+)
+def test_squeue_says_whether_a_job_is_there(
+    script: str, is_over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if script:
+        (tmp_path / "squeue").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert slurm.is_over({**JOB, "SLURM_JOB_END_TIME": "1700000000"}) == is_over
 
 
 def test_where_there_is_no_srun_nothing_is_offered() -> None:
@@ -129,6 +165,9 @@ def test_where_there_is_no_srun_nothing_is_offered() -> None:
         ("LSB_DJOB_HOSTFILE", "LSB_JOBID", "h1\nh2\n", "LSF's job 5 (2 hosts, 2 slots)"),
         ("PE_HOSTFILE", "JOB_ID", "h1 2 q\nh2 2 q\n", "Grid Engine's job 5 (2 hosts, 4 slots)"),
         ("PBS_NODEFILE", "PBS_JOBID", "h1\n", None),
+        ("PBS_NODEFILE", "PBS_JOBID", "h1\nh1\n", "PBS's job 5 (1 host, 2 slots)"),
+        ("LSB_DJOB_HOSTFILE", "LSB_JOBID", "h1\nh1\nh1\n", None),  # cores: devices decide
+        ("PE_HOSTFILE", "JOB_ID", "h1 16 q\n", None),
         ("PBS_NODEFILE", "PBS_JOBID", None, None),
     ],
 )
