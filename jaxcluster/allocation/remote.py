@@ -58,7 +58,7 @@ def dry_run(spec: wire.ClusterSpec) -> str:
     folder = registry.runtime_root() / spec.name / LAUNCH
     if launcher.shares_folder:
         folder = _shared_root() / f"{spec.name}-XXXX"
-    agent = AgentOptions(spec.name, "PUBLIC-KEY", python, env=_agent_env(spec))
+    agent = _agent_options(spec, "PUBLIC-KEY", python)
     plan = describe(launcher.render(agent, str(folder)))
     platform = spec.platform or "as the hosts' devices decide"
     if spec.devices_per_process is not None:
@@ -76,6 +76,13 @@ def _shared_root() -> Path:
     if chosen := os.environ.get(SHARED_DIR):
         return Path(os.path.abspath(chosen)) / f"jaxcluster-{os.getuid()}"
     return Path.home() / ".jaxcluster" / LAUNCH
+
+
+def _agent_options(spec: wire.ClusterSpec, owner_key: str, python: str) -> AgentOptions:
+    first_lease_s = spec.timeout_s + 60.0  # the first agent waits for the last one
+    return AgentOptions(
+        spec.name, owner_key, python, env=_agent_env(spec), first_lease_s=first_lease_s
+    )
 
 
 def _agent_env(spec: wire.ClusterSpec) -> tuple[tuple[str, str], ...]:
@@ -170,7 +177,7 @@ class HostAllocation:
         launcher, python = launcher_for(spec)
         launcher = launcher.prepared(os.environ)
         keys = self._make_keys()
-        agent = AgentOptions(spec.name, keys.public, python, env=_agent_env(spec))
+        agent = _agent_options(spec, keys.public, python)
         plan = launcher.render(agent, str(self._launch_folder(launcher)))
         self._counts = plan.ranks
         fleet = Fleet(keys, lambda: launcher.ended(plan))

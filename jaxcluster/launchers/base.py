@@ -34,6 +34,8 @@ class AgentOptions:
       python: the Python of the hosts.
       lease_s: how long an agent lives without its owner's connection.
       env: variables of the agents' environment, beside those of the host.
+      first_lease_s: how long an agent may have to wait for its owner's first connection, because
+        the start waits for other agents; only launchers whose agents come apart pass it on.
     """
 
     cluster: str
@@ -41,6 +43,7 @@ class AgentOptions:
     python: str
     lease_s: float = LEASE_S
     env: tuple[tuple[str, str], ...] = ()
+    first_lease_s: float = 60.0
 
 
 def agent_argv(agent: AgentOptions, listen: str = "", stdin_ends: bool = False) -> list[str]:
@@ -256,6 +259,14 @@ class Launcher(ABC):
         Raises:
           UsageError: an option can't be passed on.
         """
+
+    def left_behind(self, end: End, cancelled: int | None) -> Reason | None:
+        """What a command that was stopped has left behind it, and how to remove it.
+
+        Args:
+          cancelled: the exit status of its cancel command; None where none has run.
+        """
+        return None
 
     @abstractmethod
     def explain(self, end: End, hosts: Sequence[str] = ()) -> Reason:

@@ -253,6 +253,7 @@ class Launch:
         self._starting = threading.Lock()
         self._guarded: GuardedCommands | None = None
         self._is_up = self._stopped = False
+        self._left_behind: list[Reason] = []
         self._over = threading.Event()
 
     def start(
@@ -301,11 +302,16 @@ class Launch:
         return agent
 
     def stop(self) -> None:
-        """End every command; returns when they have ended and what they need is cancelled."""
+        """End every command; returns when they have ended and what they need is cancelled.
+
+        What could not be removed is told on standard error.
+        """
         self._stopped = True
         self._over.set()
         if self._guarded is not None:
-            self._guarded.close()
+            self._guarded.close(max(map(stop_s, self.plan.commands), default=STOP_S))
+        while self._left_behind:
+            print(self._left_behind.pop(), file=sys.stderr)
         for command in self.plan.commands:
             if command.tunnel is not None:
                 Path(command.tunnel.here).unlink(missing_ok=True)
@@ -394,6 +400,9 @@ class Launch:
         elif "ended" in event:
             with self._lock:
                 del self._runs[id]
+            end = run.end(event["ended"])
+            if (left := self.launcher.left_behind(end, event.get("cancelled"))) is not None:
+                self._left_behind.append(left)
             if run.is_ready and self._is_up and not self._stopped and self.on_end is not None:
                 self.on_end(run.command.hosts, self._reason(run, event["ended"]))
         if self._starting.locked():
@@ -550,6 +559,12 @@ class _BringUp:
         run.file_at += len(whole)
         for line in whole.decode(errors="replace").splitlines():
             Launch._note(run, line)
+
+
+def stop_s(command: Command) -> float:
+    """How long the guard may need to end a command: as long as it lets it, and a little more."""
+    cancel_s = guard.CANCEL_S if command.cancel else 0.0
+    return max(STOP_S, command.stdin_s + command.term_s + cancel_s + 5.0)
 
 
 def write(path: Path, text: str, mode: int) -> None:

@@ -463,6 +463,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 return {"kind": "Status", "status": "Success"}
             container = cluster.containers.get(found["metadata"]["uid"])
         if sub == "log":
+            name = query.get("container")
+            if name and name not in [one["name"] for one in found["spec"]["containers"]]:
+                raise _Refusal(400, f"container {name} is not valid for pod {found['metadata']}")
             log = Path(cluster._folder.name, found["metadata"]["uid"])
             return log.read_bytes() if log.exists() else b""
         if sub == "portforward":

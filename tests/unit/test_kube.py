@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,15 @@ import pytest
 
 from jaxcluster.arguments import start_parser
 from jaxcluster.errors import UsageError
-from jaxcluster.launchers.base import AgentOptions, End, Launcher
-from jaxcluster.launchers.kube import template, words
+from jaxcluster.launchers import guard
+from jaxcluster.launchers.base import AgentOptions, Command, End, Launcher, Reason
+from jaxcluster.launchers.commands import Launch, stop_s
+from jaxcluster.launchers.kube import process, template, words
 from jaxcluster.launchers.kube.launcher import TOLD, Kubernetes, seconds_of
 from jaxcluster.launchers.kube.manifests import Pod, name_of
 from jaxcluster.launchers.options import launcher_of, taken_from
 
+GONE_WRONG = ["The Job x could not be deleted. Why.", "kubectl -n a delete job x"]
 AGENT = AgentOptions("My_Cluster", "ab" * 32, "python3", env=(("A", "$(HOME) $$x"),))
 FULL = Pod(
     "team/jax:1", "500m", "64Gi", 8, (("rdma/ib", "1"),),
@@ -66,6 +70,22 @@ def test_the_schemas_refuse_a_field_that_is_none() -> None:
     job["spec"]["template"]["spec"]["containers"][0]["imagee"] = "x"
     with pytest.raises(validate.ValidationError):
         validate.validate(job, "1.30", strict=True)
+
+
+def test_the_agents_container_has_its_name_whatever_a_template_calls_it() -> None:
+    """Its log and its state are asked for by that name."""
+    spec = {"containers": [{"name": "main", "image": "i", "workingDir": "/w"}]}
+    text = json.dumps(template.checked({"kind": "Pod", "spec": spec}, "f"))
+    (container,) = made(Kubernetes(pod=Pod(template=text)), "job")["spec"]["template"]["spec"][
+        "containers"
+    ]
+    assert (container["name"], container["workingDir"]) == ("jaxcluster", "/w")
+
+
+@pytest.mark.parametrize(("wait_s", "lease"), [(60.0, "600"), (7260.0, "7260")])
+def test_the_first_agent_waits_for_the_last_as_long_as_the_start(wait_s: float, lease: str) -> None:
+    plan = Kubernetes(pod=Pod("jax")).render(replace(AGENT, first_lease_s=wait_s), "/f")
+    assert f'"--first-lease={lease}"' in plan.files[0].text
 
 
 def test_names_and_words_are_kubernetes_own() -> None:
@@ -297,6 +317,25 @@ def test_a_job_without_pods_says_why() -> None:
 
 
 @pytest.mark.parametrize(
+    ("why", "hint"),
+    [
+        ('FailedCreate: pods "x" is forbidden: violates PodSecurity "restricted:latest": ...',
+         "securityContext"),
+        ("FailedCreate: pods is forbidden: failed quota: q: must specify limits.cpu for: main",
+         "--cpu 4 --mem 16Gi"),
+        ('FailedCreate: admission webhook "w" denied the request: no team label', "--pod-template"),
+        ("FailedCreate: exceeded quota: gpus, requested: 8", None),
+        ("the Job waits in the queue q", None),
+        ("", None),
+    ],
+)  # fmt: skip
+def test_pods_that_are_refused_are_not_waited_for(why: str, hint: str | None) -> None:
+    reason = words.never_made(why)
+    assert (reason is None) == (hint is None)
+    assert reason is None or (hint in reason.hint and why in reason.message)
+
+
+@pytest.mark.parametrize(
     ("one", "told"),
     [
         (waiting("ImagePullBackOff", "pull access denied for team/jax"), "can't be pulled"),
@@ -350,6 +389,144 @@ def test_ends_of_jobs() -> None:
     assert deadline is not None and "--time" in deadline.hint
     assert words.job_end(job("Complete", "")) is not None
     assert words.job_end({"status": {}}) is None
+
+
+@pytest.mark.parametrize(
+    ("cancelled", "errors", "told"),
+    [
+        (1, (json.dumps({TOLD: ["No.", "x"]}), json.dumps({TOLD: GONE_WRONG})), GONE_WRONG),
+        (0, (json.dumps({TOLD: GONE_WRONG}),), None),  # the second try has deleted it
+        (-9, (), ["A Job of this start may be left: the process that deletes it was ended by "
+                  "signal 9.", "kubectl get jobs -l app.kubernetes.io/managed-by=jaxcluster"]),
+        (None, (json.dumps({TOLD: GONE_WRONG}),), GONE_WRONG),
+        (0, (), None),
+        (None, (), None),
+    ],
+)  # fmt: skip
+def test_a_job_that_is_left_is_told(
+    cancelled: int | None, errors: tuple[str, ...], told: list[str] | None
+) -> None:
+    launcher = Kubernetes(pod=Pod("jax"))
+    end = End(launcher.render(AGENT, "/f").commands[0], 0, errors)
+    reason = launcher.left_behind(end, cancelled)
+    assert (None if reason is None else [reason.message, reason.hint]) == told
+
+
+def test_a_stop_tells_of_a_job_that_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    launcher = Kubernetes(pod=Pod("jax"))
+    said, told = json.dumps({"jaxcluster-agent": 1, "host": "h"}), json.dumps({TOLD: GONE_WRONG})
+    script = 'echo "$1"; read x; echo "$2" >&2'
+    command = Command(
+        ("sh", "-c", script, "sh", said, told), (0,), keeps_stdin=True, cancel=("false",)
+    )
+    plan = replace(launcher.render(AGENT, "/f"), commands=(command,), files=())
+    launch = Launch(launcher, plan)
+    launch.start(60)
+    launch.stop()
+    assert capsys.readouterr().err.splitlines() == GONE_WRONG
+
+
+def test_a_command_that_is_slow_to_end_is_not_cut_off() -> None:
+    command = Kubernetes(pod=Pod("jax")).render(AGENT, "/f").commands[0]
+    assert stop_s(command) > command.stdin_s + command.term_s + guard.CANCEL_S
+
+
+def sidecar(code: int | None, **metadata: Any) -> dict[str, Any]:
+    """A pod whose agent has ended, beside a container that goes on."""
+    state = {"running": {}} if code is None else {"terminated": {"exitCode": code}}
+    one = pod(phase="Running", containerStatuses=[
+        {"name": "proxy", "state": {"running": {}}}, {"name": "jaxcluster", "state": state},
+    ])  # fmt: skip
+    one["metadata"].update(metadata)
+    return one
+
+
+def test_a_sidecar_does_not_make_an_agent() -> None:
+    deleted = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    assert not words.has_no_agent_left(sidecar(None)) and not words.lingers(sidecar(None))
+    assert words.has_no_agent_left(sidecar(1)) and words.lingers(sidecar(1))
+    assert words.has_no_agent_left(sidecar(0)) and not words.lingers(sidecar(0))
+    assert not words.has_no_agent_left(sidecar(1, **deleted))
+    assert not words.lingers(sidecar(1, **deleted)) and not words.lingers(ended())
+    assert words.has_no_agent_left(pod(phase="Succeeded")) and words.has_no_agent_left(ended())
+
+
+class FakeApi:
+    """An API server in which pods are as a test puts them."""
+
+    namespace = "team-a"
+
+    def __init__(self, *pods: Mapping[str, Any], event: str = "") -> None:
+        self.there, self.event = list(pods), event
+        self.deleted: list[tuple[str, str]] = []
+
+    def pods(self, launch: str) -> list[Mapping[str, Any]]:
+        return self.there
+
+    def job(self, name: str) -> dict[str, Any]:
+        return {"metadata": {"name": name, "uid": "j"}, "spec": {}, "status": {}}
+
+    def events(self, uid: str) -> list[dict[str, Any]]:
+        return [{"type": "Warning", "reason": "FailedCreate", "message": self.event}]
+
+    def log(self, name: str, container: str) -> list[str]:
+        return ["its fork server did not start"]
+
+    def delete_pod(self, name: str, uid: str) -> None:
+        self.deleted.append((name, uid))
+
+    def delete_job(self, name: str, uid: str) -> None:
+        from jaxcluster.launchers.kube.api import Unreachable
+
+        raise Unreachable(Reason("The API server can't be reached."))
+
+
+def looked_after(folder: Path, api: FakeApi) -> process.Launch:
+    pytest.importorskip("kubernetes")
+    task = {"name": "x", "pods": 1, "python": "python3"}
+    (folder / "task.json").write_text(json.dumps(task))
+    launch = process.Launch(folder, api)  # type: ignore[arg-type]
+    launch.uid, launch.image = "j", "img"
+    return launch
+
+
+@pytest.mark.parametrize("one", [pod(phase="Succeeded"), sidecar(0), sidecar(1)])
+def test_a_start_does_not_wait_for_an_agent_that_has_ended(
+    one: Mapping[str, Any], tmp_path: Path
+) -> None:
+    launch = looked_after(tmp_path, FakeApi(one))
+    with pytest.raises(Exception, match=r"has started no agent: .*its fork server did not start"):
+        launch.look()
+
+
+def test_a_lost_agents_pod_is_ended_where_a_sidecar_keeps_it(tmp_path: Path) -> None:
+    api = FakeApi(sidecar(1))
+    launch = looked_after(tmp_path, api)
+    launch.first, launch.places[0].uid = False, "u"
+    launch.look()
+    launch.look()
+    assert api.deleted == [("p-0-x", "u")]
+
+
+def test_a_start_does_not_wait_for_pods_that_an_admission_refuses(tmp_path: Path) -> None:
+    refused = 'pods "x" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot'
+    launch = looked_after(tmp_path, FakeApi(event=refused))
+    with pytest.raises(Exception, match="violates PodSecurity"):
+        launch.look()
+    launch = looked_after(tmp_path, FakeApi(event="exceeded quota: gpus"))
+    assert launch.look() and "exceeded quota" in (tmp_path / "waiting").read_text()
+    launch = looked_after(tmp_path, FakeApi(event=refused))
+    launch.first = False  # of a cluster that runs: it goes on with what it has
+    assert launch.look()
+
+
+def test_a_job_that_can_not_be_deleted_is_no_success(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launch = looked_after(tmp_path, FakeApi())
+    launch.may_be_there = True
+    assert launch.remove() is False and not (tmp_path / "removed").exists()
+    assert "could not be deleted" in capsys.readouterr().err
 
 
 def test_what_the_process_tells_is_the_explanation() -> None:

@@ -34,6 +34,7 @@ WARN_S = 600.0  # before the deadline
 LOOK_S = 30.0
 STOP_S = 30.0  # for the deletion
 TOLD = "jaxcluster-kubernetes"  # a line of the process's that is for explain()
+LEFT = "could not be deleted"  # in such a line: the Job is there still
 # What it writes into the launch's folder.
 WAITING, STARTED_AT, SEEN = "waiting", "deadline", "pod-{}.json"
 
@@ -194,6 +195,22 @@ class Kubernetes(Launcher):
             )
         evidence = f' It says: "{said}"' if said else ""
         return Reason(f"The process that looks after the Job {how_it_ended(end.code)}.{evidence}")
+
+    def left_behind(self, end: End, cancelled: int | None) -> Reason | None:
+        """The Job, where neither the process nor, after it, the cancel command could delete it."""
+        if cancelled == 0:
+            return None
+        for line in end.errors:
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                if LEFT in (told := json.loads(line)[TOLD])[0]:
+                    return Reason(*told)
+        if cancelled is None:  # none was made, or the guard has done it and does not say how
+            return None
+        return Reason(
+            "A Job of this start may be left: the process that deletes it "
+            f"{how_it_ended(cancelled)}.",
+            "kubectl get jobs -l app.kubernetes.io/managed-by=jaxcluster",
+        )
 
     def successor(self, plan: LaunchPlan, number: int, name: str) -> Command | None:
         """Waits for the pod that the Job makes in the place of one that has ended."""

@@ -18,8 +18,9 @@ LAUNCH = "jaxcluster/launch"  # the label by which the objects of one launch are
 CLUSTER = "jaxcluster/cluster"
 MADE_BY = {"app.kubernetes.io/managed-by": "jaxcluster"}
 # Pods may come minutes after each other: a node is made, an image pulled. Their agents wait for
-# the last one so long.
-FIRST_LEASE_S = 3600
+# the last one as long as the start does. One that is made later, in the place of a lost one, waits
+# for the next cell: at least so long.
+FIRST_LEASE_S = 600.0
 # An agent that is ended by a signal (a drained node, a preemption) says by this status that it has
 # not done its work: then the Job makes the pod anew.
 SIGNALLED = 143
@@ -224,10 +225,11 @@ def _pod_template(
 def _container(given: Mapping[str, Any], agent: AgentOptions, pod: Pod) -> dict[str, Any]:
     words = [
         *agent_command(replace(agent, env=())),
-        f"--first-lease={FIRST_LEASE_S}",
+        f"--first-lease={max(FIRST_LEASE_S, agent.first_lease_s):g}",
         f"--signalled-status={SIGNALLED}",
     ]
-    made: dict[str, Any] = {"name": CONTAINER, **given}
+    # Whatever the template calls it: its log and its state are asked for by this name.
+    made: dict[str, Any] = {**given, "name": CONTAINER}
     # An entry point of the template's own gets the agent's words, and has to end with exec "$@".
     made["args" if given.get("command") else "command"] = [_literal(word) for word in words]
     if not given.get("command"):

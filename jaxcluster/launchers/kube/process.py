@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcluster.launchers.base import Reason, announcements
 from jaxcluster.launchers.kube import words
-from jaxcluster.launchers.kube.launcher import SEEN, STARTED_AT, TOLD, WAITING
+from jaxcluster.launchers.kube.launcher import LEFT, SEEN, STARTED_AT, TOLD, WAITING
 from jaxcluster.launchers.kube.manifests import LAUNCH
 from jaxcluster.launchers.kube.template import CONTAINER
 
@@ -110,7 +110,8 @@ def remove(folder: str) -> None:
 
         launch = Launch(Path(folder), Api(_json(Path(folder, "task.json"))))
         launch.may_be_there = True
-        launch.remove()
+        if not launch.remove():
+            sys.exit(1)
 
 
 def successor(folder: str, number: str) -> None:
@@ -168,6 +169,7 @@ class Launch:
         self.missed = 0
         self.looked_at_events = 0.0
         self.said = ""
+        self.ended: set[str] = set()  # uids of pods that we have ended
         self.forwards: Forwards | None = None
         self.last: dict[str, Mapping[str, Any]] = {}  # pods by uid, as the watch has seen them last
 
@@ -289,8 +291,19 @@ class Launch:
         for pod in sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp", ""))):
             if words.runs(pod):
                 self._look_for_agent(number, place, pod)
-            elif self.first:
+                continue
+            if self.first:
                 self._refuse_dead(pod)
+            if words.lingers(pod) and words.uid(pod) not in self.ended:
+                self.ended.add(words.uid(pod))
+                self._end(words.name(pod), words.uid(pod))
+
+    def _end(self, pod: str, uid: str) -> None:
+        """End one whose agent has failed: its other containers keep the Job from another one."""
+        from jaxcluster.launchers.kube.api import Trouble
+
+        with contextlib.suppress(Trouble):  # without the right to it, it is as it would be
+            self.api.delete_pod(pod, uid)
 
     def _fence_if_asked(self, number: int, pod: str, uid: str) -> None:
         """End a pod whose agent the notebook has given up: two of one index would share a GPU."""
@@ -307,7 +320,8 @@ class Launch:
 
         if (reason := words.never_runs(pod, self.image)) is not None:
             raise Trouble(reason)
-        if pod.get("status", {}).get("phase") == "Failed" and not _was_disrupted(pod):
+        # Also one that has ended well, or has other containers that go on: it has no agent.
+        if words.has_no_agent_left(pod) and not _was_disrupted(pod):
             log = self.api.log(words.name(pod), CONTAINER)
             for line in log:  # an agent that can't work has said why
                 for said in announcements(line)[0]:
@@ -351,7 +365,13 @@ class Launch:
     def _say_what_waits(
         self, by_index: Mapping[int, list[Mapping[str, Any]]], pods: list[Mapping[str, Any]]
     ) -> None:
-        """Write down, for whoever asks, what is waited for."""
+        """Write down, for whoever asks, what is waited for.
+
+        Raises:
+          Trouble: the start waits for pods that can't ever be made.
+        """
+        from jaxcluster.launchers.kube.api import Trouble
+
         waiting = [number for number, place in enumerate(self.places) if not place.uid]
         if not waiting:
             return self._say("")
@@ -367,6 +387,8 @@ class Launch:
             return self._say(f"the agent of the pod {words.name(there[0])} has not started yet")
         job = self.job or self.api.job(self.name)
         why = words.why_no_pods(job, self.api.events(self.uid)) if job is not None else ""
+        if self.first and (reason := words.never_made(why)) is not None:
+            raise Trouble(reason)
         self._say(f"the Job's pods are not there: {why}" if why else "the Job makes its pods")
 
     def _say(self, text: str) -> None:
@@ -376,17 +398,18 @@ class Launch:
 
     # -- removing
 
-    def remove(self) -> None:
+    def remove(self) -> bool:
         """Delete the Job, with all that is its own: pods and Service go with it.
 
-        The folder may be gone by now, with all files in it.
+        The folder may be gone by now, with all files in it. Returns whether it is gone; else says
+        what to type.
         """
         from jaxcluster.launchers.kube.api import Trouble
 
         if self.forwards is not None:
             self.forwards.close_all()
         if not self.may_be_there:
-            return
+            return True
         try:
             uid = self.uid or self._uid_of_ours()
             if uid:
@@ -394,9 +417,11 @@ class Launch:
                 self._wait_until_gone()
             self._write(REMOVED, "")
         except Trouble as trouble:
-            told = f"The Job {self.name} could not be deleted. {trouble.reason.message}"
+            told = f"The Job {self.name} {LEFT}. {trouble.reason.message}"
             hint = f"kubectl -n {self.api.namespace} delete job {self.name}"
             _tell(Reason(told, hint))
+            return False
+        return True
 
     def _uid_of_ours(self) -> str:
         """It may have been made without our hearing of it; its name is this launch's alone."""

@@ -127,6 +127,23 @@ def has_ended(pod: Object) -> bool:
     return ended or bool(pod["metadata"].get("deletionTimestamp"))
 
 
+def has_no_agent_left(pod: Object) -> bool:
+    """Whether its agent has ended by itself, whatever its other containers do."""
+    ended = container_status(pod).get("state", {}).get("terminated")
+    if pod.get("status", {}).get("phase") in ("Failed", "Succeeded"):
+        return True
+    return bool(ended) and not pod["metadata"].get("deletionTimestamp")
+
+
+def lingers(pod: Object) -> bool:
+    """Whether it counts as running although its agent has failed: a sidecar goes on."""
+    ended = container_status(pod).get("state", {}).get("terminated") or {}
+    is_running = pod.get("status", {}).get("phase") == "Running"
+    return (
+        is_running and bool(ended.get("exitCode")) and not pod["metadata"].get("deletionTimestamp")
+    )
+
+
 def runs(pod: Object) -> bool:
     return pod.get("status", {}).get("phase") == "Running" and not has_ended(pod)
 
@@ -199,6 +216,25 @@ def why_no_pods(job: Object, events: Sequence[Object]) -> str:
             f"the Job waits in the queue {queue}{last}" if queue else f"the Job is suspended{last}"
         )
     return _last_warning(events)
+
+
+def never_made(why: str) -> Reason | None:
+    """Why a Job's pods can't ever be made, from what ``why_no_pods`` says; None where they may.
+
+    What a quota has given to others comes back; what an admission refuses stays refused.
+    """
+    if "exceeded quota" in why:
+        return None
+    said = f'The pods of the Job can\'t be made. Kubernetes says: "{why}"'
+    if found := re.search(r"must specify (?P<what>[\w./, -]+)", why):
+        return Reason(
+            said, f"Say what each pod needs ({found['what'].strip()}): --cpu 4 --mem 16Gi"
+        )
+    if re.search(r"violates PodSecurity", why):
+        return Reason(said, "Put the securityContext that it asks for into a --pod-template FILE.")
+    if re.search(r"denied the request", why):
+        return Reason(said, "Put what it asks for into a --pod-template FILE; see --dry-run.")
+    return None
 
 
 def never_runs(pod: Object, image: str) -> Reason | None:
