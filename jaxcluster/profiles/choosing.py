@@ -171,9 +171,7 @@ class Profiles:
 
     def _choosing(self) -> ConfigFile | None:
         """The file whose default counts; ``default = ""`` in the user's takes the site's back."""
-        return next(
-            (file for file in self.files if file.is_trusted and ("default",) in file.lines), None
-        )
+        return next((file for file in self.files if file.is_trusted and file.has_default), None)
 
     def _proposed(self) -> ConfigFile | None:
         """The folder's file, where it has a default that can be named."""
@@ -217,7 +215,7 @@ class Profiles:
             try:
                 own[argument] = words.read_value(option, value)
             except ValueError as error:
-                what = f"{word} must be {error}, not {words.shown(value)}"
+                what = f"{word} must be {error}, not {words.shown(option, value)}"
                 raise _wrong(name, place, what) from None
             at[argument] = place
         parent = self._parent(file, name, (*seen, (file.origin, name)))
@@ -245,7 +243,7 @@ class Profiles:
             return None
         place = file.at("profile", name, INHERITS)
         if not isinstance(wanted, str):
-            what = f"{INHERITS} must be the name of a profile, not {words.shown(wanted)}"
+            what = f"{INHERITS} must be the name of a profile, not {words.shown(None, wanted)}"
             raise _wrong(name, place, what)
         may = [one for one in self.files if one.is_trusted or not file.is_trusted]
         if wanted == name:

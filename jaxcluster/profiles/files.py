@@ -6,6 +6,7 @@ A file that can't be used does not raise: it says why, with the line, and whoeve
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import re
 import stat
@@ -21,6 +22,8 @@ NAME = "jaxcluster.toml"
 SITE = "JAXCLUSTER_SITE_CONFIG"  # the path of a file, instead of the site's
 SITE_FILE = f"/etc/jaxcluster/{NAME}"
 MOST_BYTES = 1 << 20
+LINES_COST = 1 << 20  # characters that are parsed to find out where keys stand: about 0.5 s
+PARSE_COST = 100  # of each time, in these
 
 USER, ADMIN, FOLDER = "user", "site", "folder"
 
@@ -36,7 +39,7 @@ class ConfigFile:
       origin: whose it is: the user's, the site's, or of the folder that the notebook lies in.
       tables: what stands in each profile, unchecked.
       default: the name of the profile that a start without one is to take; "" for none.
-      lines: where each key stands, from 1 on, by its path: ``("profile", "team", "hosts")``.
+      text: of a file that is TOML.
       problem: why it can't be used, or not all of it; a sentence without its end.
     """
 
@@ -44,13 +47,22 @@ class ConfigFile:
     path: Path
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     default: str = ""
-    lines: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+    has_default: bool = False
+    text: str = ""
     problem: str = ""
 
     @property
     def is_trusted(self) -> bool:
         """Whether it may choose a profile that nobody has named; see docs/profiles.md."""
         return self.origin != FOLDER
+
+    @functools.cached_property
+    def lines(self) -> Mapping[tuple[str, ...], int]:
+        """Where keys stand, from 1 on, by their paths: ``("profile", "team", "hosts")``.
+
+        It costs more than all else of a file, so it is found where it is asked for.
+        """
+        return _lines(self.text)
 
     def at(self, *keys: str) -> str:
         """``~/jaxcluster.toml:3``."""
@@ -124,7 +136,7 @@ def read(origin: str, path: Path) -> ConfigFile | None:
         whole = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         return ConfigFile(origin, path, problem=_syntax(path, text, str(error)))
-    file = ConfigFile(origin, path, lines=_lines(text))
+    file = ConfigFile(origin, path, text=text)
     problem = _wrong_key(file, whole)
     found = whole.get("profile", {})
     tables = {}
@@ -137,7 +149,8 @@ def read(origin: str, path: Path) -> ConfigFile | None:
         path,
         tables,
         default if isinstance(default, str) else "",
-        file.lines,
+        "default" in whole,
+        text,
         problem,
     )
 
@@ -206,20 +219,26 @@ def _lines(text: str) -> dict[tuple[str, ...], int]:
     """Where each key of a valid TOML text begins.
 
     tomllib does not say. A statement of TOML ends at the end of a line and none that is incomplete
-    can be parsed, so each is found by parsing what begins where the one before has ended.
+    can be parsed, so each is found by parsing what begins where the one before has ended. One of
+    many lines is parsed as often, so that is done up to ``LINES_COST``: a file may come from
+    anywhere, and keys further down have no lines then.
     """
     found: dict[tuple[str, ...], int] = {}
     above: tuple[str, ...] = ()
-    begun, part = 1, ""
+    begun, part, cost = 1, "", 0
     for number, line in enumerate(text.split("\n"), 1):
         if not part:
+            if not line.strip() or line.lstrip().startswith("#"):
+                continue
             begun = number
         part += line + "\n"
+        cost += len(part) + PARSE_COST
+        if cost > LINES_COST:
+            break
         try:
-            statement = tomllib.loads(part)
+            keys = _paths(tomllib.loads(part))
         except (ValueError, RecursionError):
             continue
-        keys = _paths(statement)
         if part.lstrip().startswith("["):
             above = keys[-1] if keys else ()
             keys = [above[:n] for n in range(1, len(above) + 1)]

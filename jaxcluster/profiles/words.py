@@ -15,7 +15,7 @@ from typing import Any
 
 from jaxcluster.launchers import options
 from jaxcluster.launchers.options import Option
-from jaxcluster.text import shown_value, visible
+from jaxcluster.text import is_secret, shown_value, visible, without_secrets
 
 Options = dict[str, Any]  # by the names of ``make_spec``'s arguments; False is a switch taken back
 
@@ -162,10 +162,13 @@ def _read_env(value: object) -> dict[str, str]:
             raise ValueError(wanted) from None
     if not isinstance(value, Mapping):
         raise ValueError(wanted)
-    try:
-        return {str(name): _text(one) for name, one in value.items()}
-    except ValueError:
-        raise ValueError(wanted) from None
+    found = {}
+    for name, one in value.items():
+        try:
+            found[str(name)] = _text(one)
+        except ValueError:
+            raise ValueError(f"{wanted}, and {visible(name)} is no text in quotes") from None
+    return found
 
 
 def _read_device_ids(value: object) -> list[int] | list[list[int]]:
@@ -180,14 +183,34 @@ def _read_device_ids(value: object) -> list[int] | list[list[int]]:
     return [ids] if is_nested and len(lists) == 1 else ids  # type: ignore[return-value]
 
 
-def shown(value: object) -> str:
-    """A value as it stands in the file, about."""
+def shown(option: Option | None, value: object) -> str:
+    """A value as it stands in the file, about; of a variable its name alone."""
+    hidden = _without_values(value) if option in COMMON and option.flag == "--env" else value
     try:
-        text = json.dumps(value, ensure_ascii=False)
+        text = json.dumps(_hidden(hidden), ensure_ascii=False)
     except TypeError:  # a date
         text = str(value)
     text = visible(text)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _hidden(value: object) -> object:
+    """A value without what stands under a secret's name in it."""
+    if isinstance(value, Mapping):
+        return {k: "..." if is_secret(k) else _hidden(one) for k, one in value.items()}
+    if isinstance(value, list):
+        return [_hidden(one) for one in value]
+    return without_secrets(value) if isinstance(value, str) else value
+
+
+def _without_values(value: object) -> object:
+    """Of ``env``, whose variables may be any: their names."""
+    if isinstance(value, Mapping):
+        return dict.fromkeys(value, "...")
+    if isinstance(value, list):
+        return [_without_values(one) for one in value]
+    name, equals, _ = str(value).partition("=")
+    return f"{name}=..." if equals else "..."
 
 
 # ------------------------------------------------------------------------------ put together
@@ -264,6 +287,8 @@ def line(given: Mapping[str, Any], hide: bool = False) -> str:
         written = value
         if hide and option.flag == "--env":
             written = f"{variable}{equals}{shown_value(variable, text)}"
+        elif hide:
+            written = without_secrets(value)
         if not option.metavar:
             words.append(flag)
         elif written.startswith("-"):  # else it would be read as an option

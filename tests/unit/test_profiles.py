@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,48 @@ def test_what_is_a_secret_by_its_name_is_not_shown(files: Files) -> None:
     assert "hush" not in "".join(differences(make_spec(2), spec))
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('env = { HF_TOKEN = "hush", DEBUG = true }', "DEBUG is no text in quotes"),
+        ("env = { PIN = [4711] }", "PIN is no text in quotes"),
+        ('env = "HF_TOKEN=hush"', 'not "HF_TOKEN=..."'),
+        ('env = "hush"', 'not "..."'),
+        ('env = ["MINE=hush", 1]', '"MINE=..."'),
+        ('env = ["hush"]', "env must be"),
+        ('inherits = { HF_TOKEN = "hush" }', '"HF_TOKEN": "..."'),
+        ('platform = ["-x HF_TOKEN=hush"]', "HF_TOKEN=..."),
+    ],
+)
+def test_an_error_names_a_variable_and_never_its_value(files: Files, text: str, named: str) -> None:
+    files.user.write_text(f'default = "a"\n[profile.a]\n{text}\n')
+    found = profiles.load()
+    told = [files.refused("--profile a"), found.table(), check_profiles(found).detail]
+    assert named in told[0]
+    assert not any("hush" in one or "4711" in one for one in told)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        "-x HF_TOKEN=hush",
+        "-x 'HF_TOKEN=hush hush'",
+        '-env A=1 -x GITHUB_PAT=\\"hush hush\\"',
+        "--export=ALL,MYSQL_PWD=hush",
+        "--password=hush",
+        "-x SSH_PASSPHRASE=hush,hush",
+    ],
+)
+def test_a_secret_in_a_launchers_arguments_is_not_shown(files: Files, args: str) -> None:
+    files.user.write_text(f'[profile.a]\nlauncher = "mpi"\nmpi-args = "{args}"\n')
+    found = profiles.load()
+    _, said = files.started("--profile a")
+    for shown in (*said, found.table(), found.explained("a")):
+        assert "hush" not in shown
+        assert "=..." in shown
+    assert "hush" in found.named("a").line()  # what is run
+
+
 def test_nothing_in_a_file_can_hide_the_line_that_it_amounts_to(files: Files) -> None:
     files.near.write_text('[profile.a]\nn = 9\nname = "\\r\\u001b[2K\\u202e"\n"\\u001b[2K" = 1\n')
     for shown in (profiles.load().table(), files.refused("--profile a")):
@@ -442,7 +485,7 @@ HERE = "~/.config/jaxcluster/jaxcluster.toml"
         ("timeout = inf", 3, "timeout must be a number of seconds above 0, not Infinity"),
         ('timeout = "60"', 3, 'timeout must be a number of seconds above 0, not "60"'),
         ('detach = "yes"', 3, 'detach must be true or false, not "yes"'),
-        ('env = "A=1"', 3, 'env must be a table of variables: { NAME = "VALUE" }, not "A=1"'),
+        ('env = "A=1"', 3, 'env must be a table of variables: { NAME = "VALUE" }, not "A=..."'),
         ("env = { A = [1] }", 3, 'env must be a table of variables: { NAME = "VALUE" }'),
         ('env = ["A"]', 3, "env must be a table of variables"),
         ("name = [1]", 3, "name must be a text in quotes, not [1]"),
@@ -617,6 +660,24 @@ def test_each_key_has_the_line_on_which_it_begins(files: Files) -> None:
         "profile.a.x": 18,
         "profile.a.x.n": 19,
     }
+
+
+def test_a_file_that_costs_much_is_read_all_the_same(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One statement of many lines: each of them would be parsed as often as there are lines."""
+    parsed: list[int] = []
+    loads = tomllib.loads
+    monkeypatch.setattr(tomllib, "loads", lambda text: (parsed.append(len(text)), loads(text))[1])
+    many = "hosts = [\n" + "'h1',\n" * 20_000 + "]\n"
+    files.near.write_text(f"[profile.early]\nn = 2\n[profile.a]\n{many}[profile.late]\nn = 3\n")
+    assert files.started("-n 2")[1] == []
+    assert parsed == [len(files.near.read_text())]  # where keys stand was not asked
+    assert files.started("--profile late")[1][0].startswith("Profile 'late' (~/project")
+    assert sum(parsed) < 3 * MOST_BYTES
+    assert profiles.load().named("early").place.endswith("toml:1")
+    files.near.write_text(f"[profile.a]\nn = 2\n{'x.' * 5000}x = 1\n")
+    assert "has no option" in files.refused("--profile a")
 
 
 # ------------------------------------------------------------------------------ the form
