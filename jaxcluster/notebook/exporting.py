@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ class Log:
     world: export.World = field(default_factory=export.World)
     steps: list[export.Cell | export.Push] = field(default_factory=list)
     failed: set[int] = field(default_factory=set)
+    _places: dict[int, int] = field(default_factory=dict)  # by the cells' seq
 
     @contextlib.contextmanager
     def running(self, step: export.Cell | export.Push) -> Iterator[None]:
@@ -42,10 +44,14 @@ class Log:
             self.failed.add(place)
             raise
 
-    def undo(self) -> None:
-        """The last cell was taken back."""
-        cells = [at for at, step in enumerate(self.steps) if isinstance(step, export.Cell)]
-        self.failed |= {*cells[-1:]}
+    def sent(self, seq: int) -> None:
+        """The step that goes on has this ``seq`` on the ranks."""
+        self._places[seq] = len(self.steps) - 1
+
+    def take_back(self, seq: int) -> None:
+        """A cell has failed in the background, or was undone; it may be none of this log's."""
+        if (place := self._places.get(seq)) is not None:
+            self.failed.add(place)
 
     def good(self) -> list[export.Cell | export.Push]:
         """What has ended well."""
@@ -85,7 +91,10 @@ def read_line(line: str) -> Any:
     parser.example = EXAMPLE
     parser.add_argument("--as-written", nargs="?", const="", metavar="NOTEBOOK")
     parser.add_argument("--force", action="store_true")
-    return parser.read(line)
+    parsed = parser.read(line)
+    if parsed.path is None and (parsed.as_written or "").endswith(".py"):
+        parsed.path, parsed.as_written = parsed.as_written, ""  # --as-written train.py
+    return parsed
 
 
 def carry_out(parsed: Any, logs: Logs, namespace: Mapping[str, Any]) -> list[str]:
@@ -111,13 +120,11 @@ def carry_out(parsed: Any, logs: Logs, namespace: Mapping[str, Any]) -> list[str
     log = logs.found()
     name = os.path.basename(os.environ.get("JPY_SESSION_NAME", "")) or "this notebook"
     steps, order = log.good(), "in the order in which they ran"
+    left_out: list[str] = []
     if parsed.as_written is not None:
         file = find_notebook(parsed.as_written, namespace)
-        steps, order, name = (
-            as_written(file, log.good()),
-            "in the order in which they stand",
-            file.name,
-        )
+        steps, left_out = as_written(file, log.good())
+        order, name = "in the order in which they stand", file.name
     if not any(isinstance(step, export.Cell) for step in steps):
         raise UsageError(
             f"No %%spmd cell of {name} "
@@ -130,6 +137,8 @@ def carry_out(parsed: Any, logs: Logs, namespace: Mapping[str, Any]) -> list[str
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{parsed.path} can't be written: {error.strerror}.", EXAMPLE) from None
+    if left_out:
+        notes.insert(1, f"Left out, to be written by hand: {'; '.join(left_out)}.")
     return notes
 
 
@@ -152,8 +161,12 @@ def find_notebook(named: str, namespace: Mapping[str, Any]) -> Path:
     )
 
 
-def as_written(path: Path, ran: list[export.Cell | export.Push]) -> list[export.Cell | export.Push]:
-    """The ranks' cells as they stand in a notebook, after what was pushed.
+def as_written(
+    path: Path, ran: list[export.Cell | export.Push]
+) -> tuple[list[export.Cell | export.Push], list[str]]:
+    """The ranks' cells as they stand in a notebook, after what was pushed; what is none of them.
+
+    The latter are cells that come to the ranks by the notebook's own Python, a line each.
 
     Raises:
       UsageError: it is not a notebook.
@@ -172,14 +185,33 @@ def as_written(path: Path, ran: list[export.Cell | export.Push]) -> list[export.
             "%jaxcluster export train.py --as-written NOTEBOOK.ipynb",
         ) from None
     steps: list[export.Cell | export.Push] = [s for s in ran if isinstance(s, export.Push)]
-    for number, source in cells:
+    left_out: list[str] = []
+    for number, typed in cells:
+        source = _without_timing(typed)
         first, _, rest = source.lstrip("\n").partition("\n")
         if first.split()[:1] == ["%%spmd"]:
             steps.append(export.Cell(number, first.removeprefix("%%spmd"), rest))
         elif ours.get("spmd") is True and not rewrite.stays_in_notebook(source.splitlines()):
             steps.append(export.Cell(number, "", source))
         else:
-            lines = [line.removeprefix("%spmd ") for line in source.splitlines()
-                     if line.startswith("%spmd ")]  # fmt: skip
-            steps += [export.Cell(number, "", line) for line in lines]
-    return steps
+            for line in source.splitlines():
+                if line.startswith("%spmd "):
+                    steps.append(export.Cell(number, "", line.removeprefix("%spmd ")))
+                elif _BY_PYTHON.search(line):
+                    left_out.append(f"{f'[{number}] ' if number else ''}{line.strip()}")
+    return steps, left_out
+
+
+# A line that runs something on the ranks from within the notebook's own statements.
+_BY_PYTHON = re.compile(r"^\s*(\w[^#'\"]*=\s*|%\w+ +)?%{1,2}spmd\b")
+
+
+def _without_timing(source: str) -> str:
+    """A cell without ``%%time`` and the like above its ``%%spmd``."""
+    rest = source.lstrip("\n")
+    while rest.startswith("%%") and rest[2:].split(None, 1)[:1] != ["spmd"]:
+        first, _, rest = rest.partition("\n")
+        if first[2:].split(None, 1)[0:1] not in ([one] for one in export.BODIES):
+            return source
+        rest = rest.lstrip("\n")
+    return rest if rest.startswith("%%spmd") else source

@@ -295,8 +295,10 @@ class JaxClusterMagics(Magics):
         word = arguments.command_parser("%jaxcluster undo", "size").read(line).size
         running = cluster.current()
         if word is None:
+            last = running.last
             print(running.undo())
-            self.logs.of(running).undo()
+            if last is not None:
+                self.logs.of(running).take_back(last.seq)
             return
         most = running.limit_undo(undoing.parse_limit(word))
         print(
@@ -504,11 +506,13 @@ class JaxClusterMagics(Magics):
             cell_id=self._cell_id(),
             prompt=None if options.background else display.prompt,
         )
+        log = self.logs.of(running)
+        log.sent(submitted.record.seq)
         if options.background:
             if relay is not None:
                 relay.begin(submitted.record)
             submitted.on_notice = None
-            self._run_in_background(submitted, options.out)
+            self._run_in_background(submitted, options.out, log)
             return
         try:
             try:
@@ -564,7 +568,9 @@ class JaxClusterMagics(Magics):
                 "ranks that don't run this cell; its .addressable_shards are safe.",
             )
 
-    def _run_in_background(self, submitted: cluster.RunningCell, out: str | None) -> None:
+    def _run_in_background(
+        self, submitted: cluster.RunningCell, out: str | None, log: exporting.Log
+    ) -> None:
         from IPython.display import display
 
         number = submitted.record.execution_count
@@ -577,6 +583,8 @@ class JaxClusterMagics(Magics):
             print(started["text/plain"])
 
         def done(record: CellRecord) -> None:
+            if not record.ok or submitted.report is not None:
+                log.take_back(record.seq)
             if handle is not None:
                 state = "is done" if record.ok else "has failed (%jaxcluster outputs)"
                 line = f"Cell [{number}] {state}, {record.seconds:.1f} s."

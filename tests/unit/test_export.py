@@ -316,14 +316,22 @@ def write(line: str, logs: exporting.Logs) -> str:
 def test_cells_that_failed_or_were_undone_are_left_out(
     logs: exporting.Logs, tmp_path: Path
 ) -> None:
-    logs.last.undo()
+    with logs.last.running(Cell(5, "", "x = 5")):
+        logs.last.sent(12)
+    with logs.last.running(Cell(6, "--async", "x = 6")):
+        logs.last.sent(13)
+    with logs.last.running(Cell(7, "", "x = 7")):
+        logs.last.sent(14)
+    logs.last.take_back(12)  # undone from another cell's, or by one that is not in this log
+    logs.last.take_back(13)  # in the background, after it was sent
+    logs.last.take_back(99)
     with pytest.raises(ZeroDivisionError), logs.last.running(Cell(3, "", "x = 3")):
         1 / 0  # noqa: B018
     with logs.last.running(Cell(4, "", "x = 4")):
         pass
     write(f"{tmp_path}/train.py", logs)
     text = (tmp_path / "train.py").read_text()
-    assert [n for n in range(5) if f"x = {n}\n" in text] == [1, 4]
+    assert [n for n in range(9) if f"x = {n}\n" in text] == [1, 2, 4, 7]
 
 
 def test_nothing_is_written_over(logs: exporting.Logs, tmp_path: Path) -> None:
@@ -387,3 +395,28 @@ def test_cells_as_they_stand(
     assert "a = 1" in text and "show(c)" in text
     assert [part for part in text.split("# %%")[1:] if "no" in part] == []
     assert ("b = 2" in text) is spmd
+
+
+def test_cells_that_reach_the_ranks_by_the_notebooks_own_python(
+    logs: exporting.Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = [
+        "%%time\n%%spmd --all\na = 1",
+        "%%capture out\n\n%%spmd\nb = 1",
+        "for i in range(3):\n    %spmd c(i)",
+        "%time %spmd d()",
+        "y = %spmd e()",
+        "print('%spmd f') # %spmd g",
+        "%%timeit\n%%spmd\nh = 1",
+    ]
+    cells = [{"cell_type": "code", "source": s, "execution_count": 4} for s in sources]
+    (tmp_path / "nb.ipynb").write_text(json.dumps({"cells": cells}))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JPY_SESSION_NAME", "nb.ipynb")
+    told = write("--as-written train.py", logs)  # in this order too
+    text = (tmp_path / "train.py").read_text()
+    assert [name for name in "abcdefgh" if f"{name} = 1\n" in text] == ["a", "b"]
+    assert (
+        "Left out, to be written by hand: [4] %spmd c(i); [4] %time %spmd d(); "
+        "[4] y = %spmd e(); [4] %%spmd.\n"
+    ) in told
