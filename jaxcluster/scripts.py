@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
-from jaxcluster import arguments, cluster, wire
+from jaxcluster import arguments, cluster, errors, wire
 from jaxcluster.cluster.prompts import Labelled, here
 from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError, UsageError
 from jaxcluster.model.outputs import ANSI, CellRecord
@@ -31,6 +31,8 @@ from jaxcluster.views.live import StartDisplay
 EXAMPLE = "jaxcluster run -n 4 train.py --steps 100   or   jaxcluster run -n 4 -m package.train"
 LINE_CHARS = 1 << 16  # of an unfinished line that is held back for its end
 LOG_LINES = 200  # of a dead rank's log
+
+_RANKS_FILE = re.compile(r"rank-\d+\.txt")
 
 
 def run(words: list[str]) -> int:
@@ -65,6 +67,10 @@ def run(words: list[str]) -> int:
             return _run(spec, script, source, outputs, signals, strict)
         except KeyboardInterrupt:  # during the start
             return 128 + (signals.received or signal.SIGINT)
+        finally:
+            if logs is None:
+                with contextlib.suppress(OSError):  # not empty, once there are ranks
+                    outputs.folder.rmdir()
 
 
 def _run(
@@ -99,7 +105,7 @@ def _run(
         for rank in started.dead:
             outputs.write(rank, f"\n── its process's log ──\n{started.logs(rank, LOG_LINES)}\n")
         if error is not None and not outputs.is_closed:
-            say(for_script(tell(error), script))
+            say(tell(error, script))
             say(f"All outputs: {outputs.folder}")
         if outputs.is_closed:
             return 128 + signal.SIGPIPE
@@ -244,6 +250,7 @@ class Outputs:
         self._everything = everything
         self._open_lines: dict[tuple[int, str], str] = {}  # with --all
         self._told_full = False
+        self._unshown: set[str] = set()  # streams that take nothing
         for stream in (sys.stdout, sys.stderr):
             if reconfigure := getattr(stream, "reconfigure", None):
                 reconfigure(errors="backslashreplace")
@@ -251,7 +258,8 @@ class Outputs:
     def begin(self, num_processes: int) -> None:
         """Files for so many ranks; those of an earlier run in this folder are gone then."""
         for old in self.folder.glob("rank-*.txt"):
-            old.unlink(missing_ok=True)
+            if _RANKS_FILE.fullmatch(old.name):  # the others are the user's
+                old.unlink(missing_ok=True)
         for rank in range(num_processes):
             self.write(rank, "")
         say(f"jaxcluster: {name_ranks(range(num_processes))}. All outputs: {self.folder}")
@@ -300,15 +308,31 @@ class Outputs:
 
     def _show(self, stream: str, text: str) -> None:
         target: TextIO | None = sys.stderr if stream == "stderr" else sys.stdout
-        if target is None or self.is_closed or not text:  # started with it closed
+        if target is None or not text:  # started with it closed
+            return
+        if self.is_closed or stream in self._unshown:
             return
         try:
             target.write(text)
             target.flush()
         except BrokenPipeError:
             self.is_closed = True
-            os.dup2(os.open(os.devnull, os.O_WRONLY), target.fileno())
+            _discard(target)
             self.stop()
+        except OSError as error:  # a full disk: the files may lie on another one
+            self._unshown.add(stream)
+            _discard(target)
+            name = "stderr" if stream == "stderr" else "stdout"
+            say(
+                f"jaxcluster: {name} can't be written to ({error.strerror}); the script goes on. "
+                f"All outputs: {self.folder}"
+            )
+
+
+def _discard(target: TextIO) -> None:
+    """Have what it still holds go nowhere: at the end it would fail again."""
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), target.fileno())
 
 
 def text_of(output: wire.RankOutput) -> tuple[str, str]:
@@ -327,6 +351,8 @@ def exit_status(
     received: int,
 ) -> int:
     """The status of the first rank that has failed; 128 and the signal's number, where one did it.
+
+    A death counts before an error: what the others raise is mostly what has come of it.
 
     Args:
       failed: the first reply of a failure.
@@ -348,13 +374,16 @@ def exit_status(
     return 1 if error is not None else 0
 
 
-def tell(error: BaseException) -> str:
-    """An error of the run, as text."""
+def tell(error: BaseException, script: wire.Script) -> str:
+    """An error of the run, as text. Its tracebacks and messages stay as the script made them."""
     if isinstance(error, CellFailed) and error.traceback:
-        return "\n".join(filter(None, [*error.traceback, error.hint]))
+        shown = "\n".join(error.traceback)
+        if hasattr(errors, error.ename):  # what is raised there for strict mode
+            shown = for_script(shown, script)
+        return "\n".join(filter(None, [shown, for_script(error.hint, script)]))
     if isinstance(error, KeyboardInterrupt):
-        return str(error)
-    return f"{type(error).__name__}: {error}"
+        return for_script(str(error), script)
+    return for_script(f"{type(error).__name__}: {error}", script)
 
 
 def for_script(told: str, script: wire.Script) -> str:

@@ -268,6 +268,8 @@ def explain(prog: str, flag: str, written: str, told: str) -> Entry:
         typed = name + typed.removeprefix("--launcher ssh ").replace("h1:2,user@h2:2", "h1")
     elif command == "run":
         typed += " train.py"
+    if not prog.startswith("%"):  # in a shell
+        what = what.replace("%jaxcluster", "jaxcluster")
     is_needed = f"{command} {flag}" in NEEDED
     return Entry(written, what or told, f"{prog} {typed}" if typed else "", is_needed)
 

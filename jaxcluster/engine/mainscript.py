@@ -43,10 +43,37 @@ NO_INPUT = (
 )
 
 
+class NoBytes(io.BufferedIOBase):
+    """The bytes below ``NoInput``."""
+
+    def readable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        raise io.UnsupportedOperation(NO_INPUT)
+
+    def read1(self, size: int = -1, /) -> bytes:
+        raise io.UnsupportedOperation(NO_INPUT)
+
+    def readinto(self, buffer: object, /) -> int:
+        raise io.UnsupportedOperation(NO_INPUT)
+
+    readinto1 = readinto
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        raise io.UnsupportedOperation(NO_INPUT)
+
+
 class NoInput(io.TextIOBase):
     """A ``sys.stdin`` that says that there is none, where an end of file would be wrong."""
 
     encoding = "utf-8"
+
+    def __init__(self) -> None:
+        self.buffer = NoBytes()
 
     def readable(self) -> bool:
         return True

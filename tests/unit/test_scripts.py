@@ -5,8 +5,10 @@ from __future__ import annotations
 import atexit
 import concurrent.futures
 import signal
+import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 from jaxcluster import arguments, scripts, wire
 from jaxcluster.cluster import make_spec
 from jaxcluster.engine import mainscript
-from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, UsageError
+from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, LaunchError, UsageError
 from jaxcluster.model.outputs import CellRecord
 
 SCRIPT = wire.Script(["x/train.py"], "/home/me/x/train.py", "/home/me/x")
@@ -55,6 +57,7 @@ def test_every_option_of_start_stands_before_a_script() -> None:
 def test_help_has_an_example_of_each_option_with_a_script() -> None:
     told = arguments.run_parser().format_help()
     assert "jaxcluster run -n 4 --logs out train.py" in told
+    assert "%" not in told + arguments.start_parser("jaxcluster start").format_help()
     assert "jaxcluster run --launcher ssh --hosts h1:2,user@h2:2 train.py" in told
 
 
@@ -150,7 +153,7 @@ def failed(ename: str, evalue: str) -> wire.CellReply:
         (None, {}, None, signal.SIGTERM, 0),  # its own handler has ended it well
     ],
 )
-def test_the_status_is_that_of_the_first_rank_that_failed(
+def test_the_status_is_that_of_a_death_else_of_the_first_rank_that_failed(
     first: wire.CellReply | None, dead: Any, error: Any, received: int, status: int
 ) -> None:
     assert scripts.exit_status(first, dead, error, received) == status
@@ -166,6 +169,7 @@ def text(rank: int, what: str, stream: str = "stdout") -> wire.RankOutput:
     return wire.RankOutput(rank, 1, "stream", {"name": stream, "text": what})
 
 
+FOLDER = "All outputs: {}"
 RECORD = CellRecord(1, 1, "", [0, 1])
 
 
@@ -173,6 +177,7 @@ def test_rank_0_is_shown_and_all_are_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "rank-7.txt").write_text("of an earlier run")
+    (tmp_path / "rank-notes.txt").write_text("the user's")
     made = outputs(tmp_path)
     for what in (text(0, "a\r"), text(1, "b\n"), text(0, "c\n", "stderr"), text(0, "d")):
         made.take(RECORD, what)
@@ -184,6 +189,7 @@ def test_rank_0_is_shown_and_all_are_kept(
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
         "rank-0.txt": "a\nc\nd",  # read_text takes \r for an end of line
         "rank-1.txt": "b\nValueError: bad\n",
+        "rank-notes.txt": "the user's",
     }
     assert made.failed == failed("ValueError", "bad")
 
@@ -206,6 +212,54 @@ def test_a_full_disk_is_told_once_and_the_run_goes_on(
     shown = capsys.readouterr()
     assert shown.out == "a\na\n"
     assert shown.err.count("can't be written to (No such file or directory)") == 1
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_an_output_that_takes_nothing_is_told_once_and_the_files_go_on(
+    stream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = outputs(tmp_path)
+    stopped: list[bool] = []
+    made.stop = lambda: stopped.append(True)
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, stream, full)
+        for _ in range(2):
+            made.take(RECORD, text(0, "a\n", stream))
+        made.take(RECORD, text(1, "b\n", stream))
+        monkeypatch.undo()
+        full.flush()  # as at the end of the process
+    assert (tmp_path / "rank-0.txt").read_text() == "a\na\n"
+    assert (tmp_path / "rank-1.txt").read_text() == "b\n"
+    assert not stopped and not made.is_closed
+    if stream == "stdout":
+        told = f"stdout can't be written to (No space left on device); the script goes on. {FOLDER}"
+        assert capsys.readouterr().err.count(told.format(tmp_path)) == 1
+
+
+def test_a_start_that_fails_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise LaunchError("no host")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(scripts.cluster, "start_spec", fail)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "mine").mkdir()
+    for words in (["-n", "2", "train.py"], ["-n", "2", "--logs", "mine", "train.py"]):
+        with pytest.raises(LaunchError):
+            scripts.run(words)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "train.py"]
+
+
+def test_what_the_script_said_itself_is_not_rewritten() -> None:
+    own = ["On rank 0:", "ValueError: this cell is not in cell [1]"]
+    error = CellFailed("", "Cell [1] is ended.", [0], "ValueError", own)
+    assert scripts.tell(error, SCRIPT) == "\n".join([*own, "train.py is ended."])
+    assert scripts.tell(Divergence("in cell [1]"), SCRIPT) == "Divergence: in train.py"
+    ours = CellFailed("", "", [0], "Divergence", ["Divergence: in cell [1]"])  # strict mode's
+    assert scripts.tell(ours, SCRIPT) == "Divergence: in train.py"
 
 
 def test_messages_name_the_script() -> None:
@@ -275,6 +329,14 @@ def test_standard_input_is_refused_with_a_reason() -> None:
     with pytest.raises(OSError, match="not passed on to ranks"):
         next(iter(mainscript.NoInput()))
     assert not mainscript.NoInput().isatty()
+    raw = mainscript.NoInput().buffer
+    reads: list[Callable[[], object]] = [
+        raw.read, raw.read1, raw.readline, raw.readlines, lambda: raw.readinto(bytearray(1)),
+        lambda: next(raw),
+    ]  # fmt: skip
+    for read in reads:
+        with pytest.raises(OSError, match="not passed on to ranks"):
+            read()
 
 
 def test_modules_are_found_as_python_finds_them(
