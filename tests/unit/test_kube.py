@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from jaxcluster.allocation import remote
 from jaxcluster.arguments import start_parser
+from jaxcluster.cluster import make_spec
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers import guard
 from jaxcluster.launchers.base import AgentOptions, Command, End, Launcher, Reason
@@ -86,6 +88,8 @@ def test_the_agents_container_has_its_name_whatever_a_template_calls_it() -> Non
 def test_the_first_agent_waits_for_the_last_as_long_as_the_start(wait_s: float, lease: str) -> None:
     plan = Kubernetes(pod=Pod("jax")).render(replace(AGENT, first_lease_s=wait_s), "/f")
     assert f'"--first-lease={lease}"' in plan.files[0].text
+    spec = make_spec(2, platform="cpu", timeout_s=wait_s)
+    assert remote._agent_options(spec, "k", "python3").first_lease_s > wait_s
 
 
 def test_names_and_words_are_kubernetes_own() -> None:
