@@ -110,12 +110,14 @@ def _slurm(
     obstacle = "" if has("srun") else "there is no srun on this machine"
     if not here.nodes:
         obstacle = "SLURM_JOB_NODELIST does not say on which nodes: --new-job, or --launcher local"
-    # One node with one task is what a notebook itself needs: a start takes all of it as it is.
+    # On the job's one node, with one task: a start takes all of it as it is. A shell of salloc's,
+    # which has no SLURMD_NODENAME, may be elsewhere.
+    is_all = len(here.nodes) == 1 and not here.tasks and bool(environ.get("SLURMD_NODENAME"))
     return Inside(
         f"Slurm's job {here.job} ({size}{tasks})",
         "slurm",
         obstacle=obstacle,
-        is_offered=len(here.nodes) > 1 or bool(here.tasks),
+        is_offered=not is_all,
     )
 
 

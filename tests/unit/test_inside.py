@@ -105,7 +105,7 @@ def test_a_slurm_job_is_offered_with_its_tasks(
     here_found = found(environ)
     assert here_found is not None and (here_found.what, here_found.launcher) == (what, "slurm")
     assert bool(here_found.obstacle) == ("unknown nodes" in what)
-    assert bool(here_found.offer) == (what not in ("Slurm's job 7 (1 node)",) and bool(here.nodes))
+    assert bool(here_found.offer) == bool(here.nodes)
     offer = f"This notebook runs in {what}. To use it: %jaxcluster start --launcher slurm   (or"
     assert Inside(what, "slurm").offer.startswith(offer)
 
@@ -117,6 +117,13 @@ def test_the_ranks_of_an_allocation_lie_where_srun_would_start_its_tasks() -> No
     assert Slurm(ntasks_per_node=1, allocation=here)._ranks(3) == (1, 1, 1)
     assert Slurm(num_processes=6, allocation=here)._ranks(3) == (2, 2, 2)
     assert Slurm(allocation=Allocation("6", ("h1", "h2")))._ranks(2) is None
+
+
+def test_the_one_node_of_a_job_of_one_task_is_not_offered_to_itself() -> None:
+    on_it = found({**ONE_TASK, "SLURMD_NODENAME": "g1"})
+    assert on_it is not None and not on_it.offer and not on_it.obstacle
+    several = found({**ONE_TASK, "SLURM_NTASKS_PER_NODE": "4", "SLURMD_NODENAME": "g1"})
+    assert several is not None and several.offer
 
 
 @pytest.mark.parametrize(
