@@ -90,6 +90,31 @@ if r != {rank}:
     two = jax.device_put(one, stages[1])
     held(two)
 """
+# By devices in place of shardings, with what is sent right after it.
+BY_DEVICE = """
+one = jax.device_put(np.ones(4, "float32"), devices[0])
+if r != {rank}:
+    two = jax.device_put(one, devices[2])
+three = jax.device_put(jax.device_put(np.arange(4, dtype="float32"), on(0)), on(2))
+print(held(three))
+"""
+# XLA numbers these in eight groups, in another order on each process.
+MANY = """
+places = [(start, end) for end in (2, 3, 4, 5) for start in (0, 1)]
+sent = [jax.device_put(np.full(2, i, "float32"), on(start)) for i, (start, _) in enumerate(places)]
+came = jax.device_put(sent, [on(end) for _, end in places])
+print(*(held(array)[0][1] for array in came if held(array)))
+values = [np.full(2, i, "float32") for i in range(len(places))]
+sent = [jax.device_put(values[i], devices[start]) for i, (start, _) in enumerate(places)]
+as_devices = jax.device_put(sent, [devices[end] for _, end in places])
+print(*(held(array)[0][1] for array in as_devices if held(array)))
+"""
+OTHERWISE = """
+one = jax.device_put(np.ones(4, "float32"), devices[0])
+if r == 1:
+    jax.make_array_from_callback(
+        (4,), jax.sharding.SingleDeviceSharding(devices[2]), lambda index: one)
+"""
 # Of one shape and of another device order, so that all of it would come to an end.
 OTHER = """
 one = jax.device_put(np.arange(4, dtype="float32"), stages[0] if r else on(1, 0))
@@ -117,11 +142,32 @@ def test_transfers_that_ranks_skip_or_that_differ_are_told_and_mix_up_nothing(
         assert f"Rank {rank} finished the cell without it" in message
         assert f"runs jax.device_put only `if r != {rank}`" in message
         check(ranks)
+    for rank in (1, 2):
+        with pytest.raises(Divergence):
+            ranks.run(BY_DEVICE.format(rank=rank), show=False)
+        check(ranks)
+    with pytest.raises((CellFailed, Divergence), match="an order that all processes keep"):
+        ranks.run(OTHERWISE, show=False)
+    check(ranks)
     with pytest.raises(Divergence, match="different programs as launch"):
         ranks.run(OTHER, show=False)
     check(ranks)
     with pytest.raises((CellFailed, Divergence), match="if every shard"):
         ranks.run(REFUSED, show=False)
+    check(ranks)
+
+
+def test_what_goes_to_several_places_at_once_arrives_where_it_must(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    record = ranks.run(MANY, show=False)
+    assert [record.stdout(rank) for rank in range(3)] == [
+        "\n\n",
+        "0.0 1.0 2.0 3.0\n" * 2,
+        "4.0 5.0 6.0 7.0\n" * 2,
+    ]
+    right = ranks.run(BY_DEVICE.format(rank=-1), show=False)
+    assert right.stdout(1) == "[[0.0, 1.0, 2.0, 3.0]]\n"
     check(ranks)
 
 

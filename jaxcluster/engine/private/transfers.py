@@ -8,11 +8,19 @@ listens on one that is free, the receiver dials port 0, and waits for ever (jax 
 A transfer is no program, but it must keep the order all the same. Each process numbers the
 transfers that it has asked for, and sender and receiver find each other by these numbers. Where a
 process leaves one out, whether it takes part in it or not, later ones hang, or bring another
-array's values. So each counts as a launch of all processes.
+array's values. So each counts as a launch of all processes. Three ways lead to them, by which XLA
+takes numbers:
+
+- ``device_put`` to a sharding. One call numbers its arrays in groups, of the same devices, in the
+  order of a hash table that each process seeds anew: so each group has a call of its own.
+- ``device_put`` to a device, by another function, which is not counted: so it goes the first way.
+- What puts arrays onto devices of this process, as ``device_put_sharded`` does, where one of them
+  is another process's: it is refused.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 import socket
@@ -23,6 +31,8 @@ if TYPE_CHECKING:
     from jaxcluster.engine.journal import Journal, Program
 
 NAME = "batched_copy_array_to_devices_with_sharding"  # what asks for transfers
+PUT = "batched_device_put"  # what asks for them too, where it is given another process's array
+IMPL = "_device_put_sharding_impl"
 SOCKETS = 4  # of the data, as JAX has it by default, on all of the machine's addresses
 PORTS = range(10_000, 32_000)  # that no operating system hands out by itself
 TRIES = 20
@@ -34,7 +44,8 @@ def record_transfers(journal: Journal) -> bool:
     """Have ``journal`` hear of every transfer between processes, right before it is made.
 
     Returns:
-      False where a private name has moved (jax 0.10.2 and 0.12: ``dispatch.xc``).
+      False where a private name has moved (jax 0.10.2 and 0.12: ``dispatch.xc``,
+      ``dispatch._device_put_sharding_impl``, ``xla_client.batched_device_put``).
     """
     from jaxcluster.engine.journal import COUNTING
 
@@ -51,6 +62,8 @@ def record_transfers(journal: Journal) -> bool:
     COUNTING.add(_Client.launch.__code__)
     copy = getattr(client, NAME)
     dispatch.xc = _Client(client, copy, journal)  # type: ignore[assignment]
+    setattr(client, PUT, _refuse_others(getattr(client, PUT)))
+    setattr(dispatch, IMPL, _by_sharding(getattr(dispatch, IMPL)))
     return True
 
 
@@ -61,10 +74,73 @@ def can_record() -> bool:
       ImportError, AttributeError: it has none of these names.
     """
     from jax._src import dispatch, xla_bridge
+    from jax._src.interpreters import pxla
+    from jax._src.lib import xla_client
 
-    names = dispatch._batched_device_put_impl.__code__.co_names
-    found = hasattr(dispatch.xc, NAME) and "xc" in names and NAME in names
-    return found and hasattr(xla_bridge, "CROSS_HOST_TRANSFER_SOCKET_ADDRESS")
+    def calls(function: Any, *names: str) -> bool:
+        return set(names) <= set(function.__code__.co_names)
+
+    put: Any = getattr(dispatch, IMPL)
+    put = getattr(put, "__wrapped__", put)
+    return (
+        calls(dispatch._batched_device_put_impl, "xc", NAME)
+        and hasattr(dispatch.xc, NAME)
+        and calls(dispatch._device_put_impl, IMPL)
+        and put.__code__.co_varnames[:4] == ("x", "aval", "device", "copy")
+        and calls(pxla.batched_device_put, "xc", PUT)
+        and pxla.xc is xla_client
+        and hasattr(xla_client, PUT)
+        and hasattr(xla_bridge, "CROSS_HOST_TRANSFER_SOCKET_ADDRESS")
+    )
+
+
+def _by_sharding(put: Callable[..., Any]) -> Callable[..., Any]:
+    """``device_put`` of one array, which goes to another process's device as to its sharding."""
+    import jax
+    from jax._src.array import ArrayImpl
+    from jax.sharding import SingleDeviceSharding
+
+    device_type: Any = jax.Device
+
+    @functools.wraps(put)
+    def by_sharding(x: Any, aval: Any, device: Any, copy: Any) -> Any:
+        # Of what isn't committed each process has its own: nothing is sent.
+        one = isinstance(x, ArrayImpl) and x._committed and x.sharding.num_devices == 1
+        if one and isinstance(device, device_type) and _others([x], [device]):
+            device = SingleDeviceSharding(device)
+        return put(x, aval, device, copy)
+
+    return by_sharding
+
+
+def _refuse_others(put: Callable[..., Any]) -> Callable[..., Any]:
+    """``batched_device_put``, which refuses what would be a transfer that nobody counts."""
+
+    @functools.wraps(put)
+    def batched_device_put(
+        aval: Any, sharding: Any, xs: Sequence[Any], devices: Sequence[Any], *args: Any, **kw: Any
+    ) -> Any:
+        if _others(xs, devices):
+            raise ValueError(
+                "this would send an array from one process to another without an order that all "
+                "processes keep. Send it by jax.device_put(x, sharding) on all ranks."
+            )
+        return put(aval, sharding, xs, devices, *args, **kw)
+
+    return batched_device_put
+
+
+def _others(xs: Sequence[Any], devices: Sequence[Any]) -> bool:
+    """Whether one of ``xs`` lies with another process than the device that it goes to."""
+    import jax
+
+    def processes(sharding: Any) -> set[int]:
+        return {device.process_index for device in sharding.device_set}
+
+    return any(
+        isinstance(x, jax.Array) and processes(x.sharding) != {device.process_index}
+        for x, device in zip(xs, devices, strict=False)
+    )
 
 
 class _Client:
@@ -79,6 +155,18 @@ class _Client:
         return getattr(self.client, name)
 
     def batched_copy_array_to_devices_with_sharding(
+        self, arrays: Sequence[Any], devices: Any, shardings: Sequence[Any], semantics: Any
+    ) -> list[Any]:
+        copied: list[Any] = [None] * len(arrays)
+        for group in _groups(arrays, shardings, semantics):
+            parts = [
+                [column[i] for i in group] for column in (arrays, devices, shardings, semantics)
+            ]
+            for i, array in zip(group, self.copy_group(*parts), strict=True):
+                copied[i] = array
+        return copied
+
+    def copy_group(
         self, arrays: Sequence[Any], devices: Any, shardings: Sequence[Any], semantics: Any
     ) -> Any:
         program = _describe(arrays, shardings)
@@ -106,6 +194,20 @@ class _Client:
 
 # What jaxlib says before it has numbered a transfer.
 REFUSED = "only if every shard requires a cross-host transfer"
+
+
+def _groups(
+    arrays: Sequence[Any], shardings: Sequence[Any], semantics: Sequence[Any]
+) -> list[list[int]]:
+    """The places of the arrays that XLA numbers together, in order of first appearance."""
+    groups: dict[Any, list[int]] = {}
+    for i, (array, to, how) in enumerate(zip(arrays, shardings, semantics, strict=True)):
+        ends = [
+            (tuple(d.id for d in sharding._device_assignment), sharding.memory_kind)
+            for sharding in (array.sharding, to)
+        ]
+        groups.setdefault((*ends, str(how)), []).append(i)
+    return list(groups.values())
 
 
 def _describe(arrays: Sequence[Any], shardings: Sequence[Any]) -> Program:
