@@ -32,7 +32,7 @@ from jaxcluster.launchers.options import launcher_of
 from jaxcluster.launchers.wishes import wish_of
 from jaxcluster.records import claims, registry
 from jaxcluster.records.runtimefolder import VARIABLE, make_private
-from jaxcluster.text import shown_value
+from jaxcluster.text import shown_value, without_secrets
 
 SHARED_DIR = "JAXCLUSTER_SHARED_DIR"  # a folder that the hosts share, where the home is none
 ASK_S = 10.0
@@ -59,7 +59,7 @@ def dry_run(spec: wire.ClusterSpec) -> str:
     if launcher.shares_folder:
         folder = _shared_root() / f"{spec.name}-XXXX"
     agent = _agent_options(spec, "PUBLIC-KEY", python)
-    plan = describe(launcher.render(agent, str(folder)))
+    plan = without_secrets(describe(launcher.render(agent, str(folder))))
     platform = spec.platform or "as the hosts' devices decide"
     if spec.devices_per_process is not None:
         each = spec.devices_per_process or "all of a host's"

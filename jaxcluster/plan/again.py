@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.text import shown_value
+from jaxcluster.text import shown_value, without_secrets
 
 # What a start may take, how its cluster is called, and where its options stand, are no part of
 # what runs.
@@ -90,5 +90,5 @@ def _flag(flag: str, value: Any) -> str:
         case [[*_], *_]:
             return f"{flag} {'/'.join(','.join(map(str, ids)) for ids in value)}"
         case list() | tuple():
-            return " ".join(f"{flag} {shlex.quote(str(one))}" for one in value)
-    return f"{flag} {shlex.quote(str(value))}"
+            return " ".join(_flag(flag, str(one)) for one in value)
+    return f"{flag} {shlex.quote(without_secrets(str(value)))}"

@@ -261,7 +261,9 @@ def test_a_secret_in_a_launchers_arguments_is_not_shown(files: Files, args: str)
     files.user.write_text(f'[profile.a]\nlauncher = "mpi"\nmpi-args = "{args}"\n')
     found = profiles.load()
     _, said = files.started("--profile a")
-    for shown in (*said, found.table(), found.explained("a")):
+    spec = files.spec("--profile a --hosts h1,h2")
+    compared = "\n".join(differences(make_spec(2, launcher="mpi", hosts="h1,h2"), spec))
+    for shown in (*said, found.table(), found.explained("a"), dry_run(spec), compared):
         assert "hush" not in shown
         assert "=..." in shown
     assert "hush" in found.named("a").line()  # what is run
