@@ -320,7 +320,7 @@ class _Made:
             made = self._python(kind, words, target, is_top=node.col_offset == 0)
             is_timed = kind == "run_line_magic" and words[0] in TIMED
             if node is tree.body[-1] and is_timed and not target and _is_expression(made):
-                made = self._show(made, plain)
+                made = self._show(_without_comment(made), plain)
             yield node, made
 
     def _python(self, kind: str, words: list[str], target: str, is_top: bool) -> str:
@@ -349,6 +349,10 @@ class _Made:
         return f"_nb_{name}({command!r})"
 
     def _line(self, name: str, rest: str, is_kept: bool) -> str | None:
+        if name in TIMED and rest and not rest.startswith("-"):
+            if (made := self._timed(rest, is_kept)) is not None:
+                self.left_out.append("%time")
+            return made
         if "{" in rest or "$" in rest:
             return None
         if name == "run":
@@ -360,10 +364,6 @@ class _Made:
                 return None
             self.needs.add("run")
             return f"_nb_run({', '.join(map(repr, argv))})"
-        if name in TIMED and rest and not rest.startswith("-"):
-            if (made := self._timed(rest, is_kept)) is not None:
-                self.left_out.append("%time")
-            return made
         if name == "cd" and rest and not rest.startswith("-"):
             self.needs.add("cd")
             return f"_nb_cd({rest.strip()!r})"
@@ -409,6 +409,10 @@ def _parsed(source: str) -> ast.Module:
     tree = compile(source, "<cell>", "exec", flags, dont_inherit=True)
     assert isinstance(tree, ast.Module)
     return tree
+
+
+def _without_comment(expression: str) -> str:
+    return ast.get_source_segment(expression, _parsed(expression).body[0]) or expression
 
 
 def _awaits(source: str) -> bool:

@@ -81,6 +81,8 @@ def test_the_head_says_how_to_run_it_and_initializes() -> None:
         ("%time x.sum()", "_nb_show(x.sum())"),
         ("%time x.sum();", "x.sum();"),
         ("%time x.sum()\ny = 1", "x.sum()\ny = 1"),
+        ("%time f({1: x})", "_nb_show(f({1: x}))"),
+        ("%time f(x)  # why", "_nb_show(f(x))"),
         ("%time a, b", "_nb_show((a, b))"),
         ("t = %time f(x)", "t = f(x)"),
         ("t = %time y = f(x)", "t = None  # %time y = f(x)"),
