@@ -290,6 +290,11 @@ def test_a_reader_that_goes_ends_the_run(
 
 
 QUICKSTART = Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb"
+WAITING = """%%spmd
+import asyncio
+waited = await asyncio.sleep(0, 'waited')
+waited, 1
+"""
 TRAINING = """%%spmd
 w = jax.device_put(np.zeros(8, 'float32'), NamedSharding(mesh, P()))
 a = np.random.default_rng(0).normal(size=(32, 8)).astype('float32')
@@ -317,6 +322,9 @@ def test_an_exported_notebook_gives_its_numbers(
     assert "ZeroDivisionError" in notebook.run("%%spmd\n1 / 0").error
     notebook.ok("%%spmd\nrate = 10.0\n")
     notebook.ok("%jaxcluster undo")
+    notebook.ok("%%spmd --async --out late\nlate_name = 1 / 0")
+    assert "ZeroDivisionError" in notebook.run("late.wait()").error
+    assert "('waited', 1)" in notebook.ok(WAITING).text
     shown += notebook.ok(TRAINING).text.splitlines()
     told = notebook.ok("%jaxcluster export train.py").text
     assert "jaxcluster run -n 4 --devices-per-process 2 train.py" in told
@@ -324,12 +332,13 @@ def test_an_exported_notebook_gives_its_numbers(
     notebook.ok("%jaxcluster stop")
     text = (tmp_path / "train.py").read_text()
     assert "rate = 0.1  # pushed from the notebook" in text
-    assert "1 / 0" not in text and "rate = 10.0" not in text
+    assert "1 / 0" not in text and "late_name" not in text and "rate = 10.0" not in text
 
     words = ("run", "-n", "4", "--devices-per-process", "2", "--logs", "out", "train.py")
     done = python("-m", "jaxcluster.cli", *words, env=home.environ(), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert numbers(done.stdout) == numbers("\n".join(shown))
+    assert "('waited', 1)\n" in done.stdout
 
 
 def numbers(text: str) -> tuple[list[str], list[str]]:
