@@ -20,8 +20,17 @@ def described(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfers, "_describe", lambda arrays, shardings: PROGRAM)
 
 
-def array(deleted: bool = False) -> Any:
-    return types.SimpleNamespace(is_deleted=lambda: deleted)
+def on(*devices: int, memory: str = "device") -> Any:
+    """A sharding over these devices."""
+    made = [types.SimpleNamespace(id=device) for device in devices]
+    return types.SimpleNamespace(_device_assignment=made, memory_kind=memory)
+
+
+def array(deleted: bool = False, sharding: Any = None) -> Any:
+    return types.SimpleNamespace(is_deleted=lambda: deleted, sharding=sharding or on(0))
+
+
+ONE = ([array()], ["devices"], [on(3)], ["semantics"])
 
 
 def client(journal: Journal, copy: Any) -> Any:
@@ -31,12 +40,12 @@ def client(journal: Journal, copy: Any) -> Any:
 def test_a_transfer_is_counted_before_it_is_made_and_all_else_is_left_alone() -> None:
     journal = Journal()
 
-    def copy(*what: Any) -> str:
+    def copy(*what: Any) -> list[str]:
         assert journal.counts["0,1,2"][0] == 1
-        return f"copied {len(what)}"
+        return [f"copied {len(what)}"]
 
     stands_in = client(journal, copy)
-    assert getattr(stands_in, COPY)([array()], "devices", "shardings", "semantics") == "copied 4"
+    assert getattr(stands_in, COPY)(*ONE) == ["copied 4"]
     assert stands_in.other == 5
     assert [entry.name for entry in journal.tail(5)] == ["device_put"]
 
@@ -59,11 +68,27 @@ def test_what_was_not_made_is_not_counted_and_what_may_have_been_agrees_with_nob
         raise error
 
     with pytest.raises(RuntimeError):
-        getattr(client(journal, copy), COPY)([array(bool(deleted))], "d", "s", "c")
+        getattr(client(journal, copy), COPY)([array(bool(deleted))], *ONE[1:])
     assert journal.counts.get("0,1,2", [0])[0] == counted
     if counted:
         other.launched(PROGRAM)
         assert journal.launches() != other.launches()
+
+
+def test_what_goes_to_several_places_is_sent_and_counted_place_by_place() -> None:
+    """XLA numbers the places of one call in an order of each process's own."""
+    journal, sent = Journal(), []
+
+    def copy(arrays: Any, devices: Any, *how: Any) -> list[str]:
+        sent.append(list(devices))
+        return [f"at {device}" for device in devices]
+
+    arrays = [array(), array(sharding=on(1)), array(), array(), array()]
+    to = [on(3), on(3), on(4), on(3), on(3, memory="host")]
+    copied = getattr(client(journal, copy), COPY)(arrays, list("abcde"), to, ["s"] * 5)
+    assert copied == ["at a", "at b", "at c", "at d", "at e"]
+    assert sent == [["a", "d"], ["b"], ["c"], ["e"]]
+    assert journal.counts["0,1,2"][0] == 4
 
 
 def test_in_strict_mode_nothing_is_sent_that_others_do_not_send() -> None:
@@ -74,16 +99,21 @@ def test_in_strict_mode_nothing_is_sent_that_others_do_not_send() -> None:
 
     journal.before_launch = refuse
     with pytest.raises(ValueError, match="about to"):
-        getattr(client(journal, lambda *what: pytest.fail("it was made")), COPY)([], "d", "s", "c")
+        getattr(client(journal, lambda *what: pytest.fail("it was made")), COPY)(*ONE)
     assert journal.counts == {}
 
 
 def test_an_interrupt_during_a_transfer_is_raised_after_it() -> None:
     journal = Journal()
     journal.interrupted = True
-    made = []
+    made: list[Any] = []
+
+    def copy(*what: Any) -> list[Any]:
+        made.append(what)
+        return [None]
+
     with pytest.raises(KeyboardInterrupt):
-        getattr(client(journal, lambda *what: made.append(what)), COPY)([array()], "d", "s", "c")
+        getattr(client(journal, copy), COPY)(*ONE)
     assert made and journal.counts["0,1,2"][0] == 1
 
 

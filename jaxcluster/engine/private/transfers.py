@@ -96,11 +96,11 @@ def can_record() -> bool:
 
 def _by_sharding(put: Callable[..., Any]) -> Callable[..., Any]:
     """``device_put`` of one array, which goes to another process's device as to its sharding."""
-    import jax
     from jax._src.array import ArrayImpl
+    from jax._src.lib import xla_client
     from jax.sharding import SingleDeviceSharding
 
-    device_type: Any = jax.Device
+    device_type: Any = xla_client.Device
 
     @functools.wraps(put)
     def by_sharding(x: Any, aval: Any, device: Any, copy: Any) -> Any:
