@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,10 @@ FLAGS = [
     "--disable-sync",
     "--no-first-run",
 ]
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background command ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
