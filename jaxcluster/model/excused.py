@@ -88,7 +88,8 @@ def look(
         own = _entry(late, made.processes, made.seq)
         counts = {r: rep.state.launches for r, rep in reports.items()}
         is_even = not lockstep.uneven(counts, made.processes)
-        has_restarted = makers is not None and makers != made  # the ranks count from zero again
+        # The ranks count from zero again. (The same launch may have broken off since.)
+        has_restarted = makers is not None and makers.cell_seq != made.cell_seq
         if has_restarted or (own is None and is_even) or (own is not None and own.cell_seq == 0):
             settled.append(one)
         elif own is not None and _is_anothers(own, made.cell_seq):

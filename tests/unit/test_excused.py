@@ -107,3 +107,13 @@ def test_where_the_journal_no_longer_reaches_back_it_stays_open_while_counts_are
 def test_ranks_that_count_from_zero_again_owe_nothing() -> None:
     again = reports([8, 9], [8, 9])  # brought back by another notebook
     assert excused.look(remember(), again) == (remember(), None)
+
+
+def test_a_launch_that_has_broken_off_since_is_still_owed() -> None:
+    """It is told by another name then, as where stop ended the wait for it."""
+    later = reports([4, 6], [4, 5, 6])
+    made = later[1].launches
+    made[1] = replace(made[1], name="jit(f), broken off by KeyboardInterrupt", fingerprint=9)
+    settled, found = excused.look(remember(), later)
+    assert settled == []
+    assert found is not None
