@@ -15,6 +15,7 @@ import textwrap
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from IPython.core.inputtransformer2 import TransformerManager
 
@@ -69,15 +70,38 @@ class World:
     cpu_devices: int = 0
 
 
+def _is_short(value: object) -> bool:
+    """Whether it is made of Python's own plain types, and may be short as text.
+
+    Of what is long, or somebody's own, no text is made: that costs what its size is, or raises.
+    """
+    length, left = 0, [value]
+    while left and length <= SHORT:
+        one: Any = left.pop()
+        if type(one) in (str, bytes):
+            length += len(one)
+        elif type(one) is int:
+            length += one.bit_length() // 4
+        elif type(one) in (list, tuple, set, dict):
+            length += len(one)
+            if length <= SHORT:
+                left += [*one, *one.values()] if type(one) is dict else one
+        elif one is None or type(one) in (bool, float, complex):
+            length += 1
+        else:
+            return False
+    return length <= SHORT
+
+
 def describe(name: str, value: object) -> tuple[str | None, str]:
     """A pushed value as Python, where it is short, plain and no secret by its name; in words."""
     kind = type(value).__name__
     shape = getattr(value, "shape", None)
     of_shape = f" of shape {shape}" if isinstance(shape, tuple) else ""
-    text = repr(value)
+    text = repr(value) if _is_short(value) else ""
     try:
-        is_plain = len(text) <= SHORT and ast.literal_eval(text) == value
-    except Exception:
+        is_plain = 0 < len(text) <= SHORT and ast.literal_eval(text) == value
+    except ValueError:  # nan, inf
         is_plain = False
     hidden = is_plain and _has_secret(name, text)
     told = f"{name} ({kind}{of_shape}{', a secret by its name' if hidden else ''})"

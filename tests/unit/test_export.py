@@ -266,6 +266,19 @@ def test_what_was_pushed_is_named_and_short_values_are_written() -> None:
     )
     assert export.describe("x", float("nan"))[0] is None
 
+    class Shy:
+        def __repr__(self) -> str:
+            raise RuntimeError("no repr")
+
+    for made in (Shy(), [Shy()], {"a": Shy()}):  # nobody asks for its text
+        assert export.describe("shy", made) == (None, f"shy ({type(made).__name__})")
+    endless: list[object] = [1]
+    endless.append(endless)
+    for long in (endless, [[0] * 10**6], "a" * 10**6, 10**9999):
+        assert export.describe("long", long)[0] is None
+    for plain in ([1, 2.5], {"a": (None, True)}, -3, b"x", 1j):
+        assert export.describe("plain", plain)[0] == repr(plain)
+
 
 @pytest.mark.parametrize(
     ("name", "value", "is_hidden"),
