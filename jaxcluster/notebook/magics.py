@@ -72,6 +72,15 @@ COMMANDS = {
     "doctor": "check this machine, or hosts, and say what to mend",
 }
 
+ELSEWHERE = {  # words that look like commands, and what has them
+    "pull": "%pull",
+    "push": "%push",
+    "shards": "%shards",
+    "spmd": "%%spmd",
+    "run": "%%spmd with %run in it, or jaxcluster run in a shell",
+    "mcp": "jaxcluster mcp in a shell",
+}
+
 
 def list_commands() -> str:
     """Every command, with a line."""
@@ -157,10 +166,12 @@ class JaxClusterMagics(Magics):
         if command in ("", "-h", "--help", "help"):
             raise arguments.Help(list_commands())
         if command not in COMMANDS:
-            close = difflib.get_close_matches(command, COMMANDS, n=1)
+            meant = ELSEWHERE.get(command, "")
+            for close in difflib.get_close_matches(command, COMMANDS, n=1):
+                meant = meant or f"%jaxcluster {close}"
             raise UsageError(
                 f"There is no %jaxcluster {command}"
-                + (f": did you mean %jaxcluster {close[0]}?" if close else "."),
+                + (f": did you mean {meant}?" if meant else "."),
                 "%jaxcluster alone lists what there is.",
             )
         getattr(self, f"_{command}")(rest)

@@ -193,6 +193,7 @@ def test_a_setting_without_a_word_shows_its_state(
     ("line", "message"),
     [
         ("%jaxcluster strat", "There is no %jaxcluster strat: did you mean %jaxcluster start?"),
+        ("%jaxcluster pull w", "There is no %jaxcluster pull: did you mean %pull?"),
         (
             "%jaxcluster what",
             "There is no %jaxcluster what.\n%jaxcluster alone lists what there is",
