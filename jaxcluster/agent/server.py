@@ -36,6 +36,7 @@ import argparse
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -65,6 +66,9 @@ from jaxcluster.host.processes import (
 
 LEASE_S = 20.0
 FIRST_LEASE_S = 60.0  # a start of many hosts takes its time until it connects to the first
+# A fork server that still imports does not hear that it should end. What a killed one has started
+# is ours then, and ended in the same way.
+QUIT_S = 0.5
 LOOK_S = 1.0  # how often it is looked who is there
 FORK_SERVER_S = 60.0  # until it listens, on a busy host
 RANK_HWM = 16  # messages of a rank that wait in its socket here, of up to 1 MiB of text each
@@ -221,7 +225,8 @@ class Agent:
                 return True
             if self._fork_server_code() is not None:
                 break
-            time.sleep(0.005)
+            if select.select([0] if 0 in self._handlers else [], [], [], 0.005)[0]:
+                self._stdin()
         self._cut_short(f"its fork server did not start\n{self._fork_log()}")
         return False
 
@@ -532,7 +537,7 @@ class Agent:
         if self.fork_server is not None and self.fork_server.stdin is not None:
             with contextlib.suppress(OSError):
                 self.fork_server.stdin.close()
-            if self._fork_server_code(6) is None:
+            if self._fork_server_code(QUIT_S) is None:
                 self.fork_server.kill()
         end_children(5)
         self.folder.remove()

@@ -30,6 +30,7 @@ LOOK_S = 0.5
 REASON_S = 12.0  # for a launcher to say why an agent was ended: sbatch looks now and then
 ENDED_BY_OTHERS = re.compile("SIGTERM|SIGHUP|standard input")
 CONNECT_S = 20.0
+QUIT_S = 5.0  # all agents together; who has not heard it ends with its input, or its lease
 JOIN_S = 5.0  # for an agent that is there already
 REFUSAL_S = 0.3  # for the answer
 REFUSED_S = (
@@ -263,10 +264,14 @@ class Fleet:
 
     def quit(self) -> None:
         """End all agents, with all that they have started."""
+        asked, deadline = [], time.monotonic() + QUIT_S
         for place in self.places:
             if not place.lost:
                 with contextlib.suppress(LaunchError):
-                    place.agent.ask("quit", 5.0)
+                    asked.append(place.agent.begin("quit"))
+        for one in asked:
+            with contextlib.suppress(LaunchError):
+                one.wait(max(0.0, deadline - time.monotonic()))
         self.close()
 
     def close(self) -> None:

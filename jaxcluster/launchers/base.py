@@ -191,6 +191,7 @@ class End:
       chatter: the last lines of its output that no agent wrote.
       was_ready: whether its agents had announced themselves.
       evidence: what ``Launcher.evidence`` found.
+      cancel_said: the last line of what its cancel command has said, where that has failed.
     """
 
     command: Command
@@ -199,6 +200,7 @@ class End:
     chatter: tuple[str, ...] = ()
     was_ready: bool = False
     evidence: tuple[str, ...] = ()
+    cancel_said: str = ""
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from jaxcluster.launchers.base import (
     Reason,
     announcements,
 )
+from jaxcluster.launchers.reasons import last_line
 
 TRIES = 3
 TRY_AGAIN_S = 0.5  # before the second try; each further one waits twice as long
@@ -189,12 +190,13 @@ class GuardedCommands:
             assert self._process.stdin is not None
             self._process.stdin.close()
         for id, task in orphans.items():
-            self._end_orphan(self._pids.get(id), task)
-            self._on_event(id, {"id": id, "ended": None, "cancelled": None})
+            self._on_event(
+                id, {"id": id, "ended": None, **self._end_orphan(self._pids.get(id), task)}
+            )
 
     @staticmethod
-    def _end_orphan(pid: int | None, task: guard.Task) -> None:
-        """The guard was killed: do what it would have done."""
+    def _end_orphan(pid: int | None, task: guard.Task) -> dict[str, Any]:
+        """The guard was killed: do what it would have done, and say of it what that would say."""
         deadline = time.monotonic() + task.term_s
         told: set[int] = set()
         while pid is not None:
@@ -211,15 +213,23 @@ class GuardedCommands:
                     os.kill(one, signal.SIGKILL if late else signal.SIGTERM)
             time.sleep(0.05)
         if task.cancel:
-            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                subprocess.run(
+            try:
+                done = subprocess.run(
                     task.cancel,
                     stdin=subprocess.DEVNULL,
                     capture_output=True,
+                    text=True,
+                    errors="replace",
                     env=task.environ(),
                     timeout=guard.CANCEL_S,
                     check=False,
                 )
+            except OSError as error:
+                return {"cancelled": 127, "said": f"{task.cancel[0]}: {error.strerror}"}
+            except subprocess.TimeoutExpired:
+                return {"cancelled": -signal.SIGKILL}
+            return {"cancelled": done.returncode, "said": last_line(done.stderr.splitlines())}
+        return {"cancelled": None}
 
 
 class Launch:
@@ -400,7 +410,7 @@ class Launch:
         elif "ended" in event:
             with self._lock:
                 del self._runs[id]
-            end = run.end(event["ended"])
+            end = replace(run.end(event["ended"]), cancel_said=event.get("said", ""))
             if (left := self.launcher.left_behind(end, event.get("cancelled"))) is not None:
                 self._left_behind.append(left)
             if run.is_ready and self._is_up and not self._stopped and self.on_end is not None:

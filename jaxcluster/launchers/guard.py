@@ -9,7 +9,7 @@ it reads are JSON lines: ``{"run": ID, "task": Task}``, ``{"stop": ID}``,
 these folders is gone or a command's own socket, since nobody can find what runs any more. What it
 prints are JSON lines, too: ``{"id": ID, "started": PID}``; ``"out"`` and ``"err"`` with a line
 of the command's; and as a command's last one ``"ended"`` with its exit status and ``"cancelled"``
-with that of its cancel command, or null.
+with that of its cancel command, or null, and what that has ``"said"`` where it has failed.
 
 A command ends
 
@@ -167,13 +167,21 @@ class Running:
                 self.task.cancel,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
                 env=self.task.environ(),
                 start_new_session=True,
             )
         except OSError as error:
             return f"{self.task.cancel[0]}: {error.strerror}"
         return ""
+
+    def cancel_said(self) -> str:
+        """The last line that the cancel command has said, once it has ended; it may be empty."""
+        assert self.cancelling is not None and self.cancelling.stderr is not None
+        with self.cancelling.stderr as stream:
+            os.set_blocking(stream.fileno(), False)  # what it has started may hold it open
+            said = (stream.read() or b"").decode(errors="replace")
+        return next((line for line in reversed(said.splitlines()) if line.strip()), "")[:LINE]
 
 
 class Guard:
@@ -369,21 +377,24 @@ class Guard:
             one.enter("cancels", CANCEL_S)
             if one.task.cancel and (why := one.cancel()):
                 self._say(one, err=why)
+                self._finish(one, 127, why)
+                return
         if one.phase == "cancels":
             code = one.cancelling.poll() if one.cancelling is not None else None
             if one.cancelling is not None and code is None:
                 if one.late:
                     one.cancelling.kill()
                 return
-            self._finish(one, code)
+            self._finish(one, code, one.cancel_said() if code is not None else "")
 
-    def _finish(self, one: Running, cancelled: int | None) -> None:
+    def _finish(self, one: Running, cancelled: int | None, said: str) -> None:
         del self.running[one.id]
         self._listen({fd: r for r in self.running.values() for fd in r.streams})
         for stream in (one.process.stdout, one.process.stderr):
             if stream is not None:
                 stream.close()
-        self._say(one, ended=one.process.returncode, cancelled=cancelled)
+        told = {"said": said} if cancelled else {}
+        self._say(one, ended=one.process.returncode, cancelled=cancelled, **told)
 
     def _end_others(self) -> None:
         """What commands have put into sessions of their own."""

@@ -33,11 +33,15 @@ from jaxcluster.launchers.base import (
     agent_argv,
     agent_command,
 )
+from jaxcluster.launchers.guard import CANCEL_S
 from jaxcluster.launchers.hosts import Host, expand_nodelist, place
 from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble
 from jaxcluster.launchers.slurm_jobs import Job
 
 ASK_S = 20.0  # Slurm's commands have so long
+# From the end of its input: srun that gets SIGTERM has the agents killed, with what they still
+# have to remove on their nodes.
+STEP_ENDS_S = 10.0
 # Of the allocation's own; the rest of SLURM_* would be taken by srun for its options.
 KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS")
 # Of a job's script: what it asked for each task or GPU, which srun would give the one agent.
@@ -310,7 +314,10 @@ class Slurm(Launcher):
             "--unbuffered",
             *agent_command(agent, stdin_ends=True),
         )
-        return Command(argv, numbers, agent.python, drop=self.drop, keeps_stdin=True, term_s=2.0)
+        return Command(
+            argv, numbers, agent.python, drop=self.drop, keeps_stdin=True, stdin_s=STEP_ENDS_S,
+            term_s=2.0,
+        )  # fmt: skip
 
     def successor(self, plan: LaunchPlan, number: int, name: str) -> Command | None:
         """A step of the allocation in which this process runs, or of the job while that runs."""
@@ -446,6 +453,18 @@ class Slurm(Launcher):
 
     def explain(self, end: End, hosts: Sequence[str] = ()) -> Reason:
         return explain_slurm(end, self.allocation.job if self.allocation else "")
+
+    def left_behind(self, end: End, cancelled: int | None) -> Reason | None:
+        """The job, where scancel could not end it. Its agents were told to end all the same."""
+        refused = end.code is not None and end.code > 0 and not submitted(end.chatter)
+        if not cancelled or refused:
+            return None
+        said = f' It says: "{end.cancel_said}"' if end.cancel_said else ""
+        how = how_it_ended(cancelled) if cancelled > 0 else f"had no answer for {CANCEL_S:g} s"
+        return Reason(
+            f"Slurm's job of this cluster may be left, queued or running: scancel {how}.{said}",
+            f"squeue --me lists it. To end it: {shlex.join(end.command.cancel)}",
+        )
 
     def ended(self, plan: LaunchPlan) -> Reason | None:
         """``sbatch --wait`` looks at its job every ten seconds only."""

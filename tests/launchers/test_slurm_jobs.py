@@ -225,6 +225,29 @@ def test_a_job_s_agents_come_up_and_stop_cancels_it(site: Site) -> None:
     assert not Path(launch.plan.files[0].path).exists()
 
 
+def test_a_job_that_scancel_can_not_end_is_told_with_what_to_type(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = site.path / "bin"
+    own.mkdir()
+    (own / "scancel").write_text("#!/bin/sh\necho scancel: error: No answer >&2\nexit 1\n")
+    (own / "scancel").chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", f"{own}:{os.environ['PATH']}")
+        launch = site.launch()
+        launch.start(60)
+        launch.stop()
+    told, hint = capsys.readouterr().err.splitlines()
+    assert told == (
+        "Slurm's job of this cluster may be left, queued or running: scancel ended with code 1. "
+        'It says: "scancel: error: No answer"'
+    )
+    typed = hint.removeprefix("squeue --me lists it. To end it: ")
+    assert len(queue()) == 1
+    subprocess.run(typed, shell=True, check=True, timeout=60)
+    until(lambda: not queue(), "the job is gone", 10)
+
+
 def test_what_waits_in_the_queue_is_told_and_cancelled_at_the_timeout(
     site: Site, busy_node: str
 ) -> None:

@@ -497,6 +497,26 @@ def test_what_a_killed_agent_and_its_fork_server_have_left_is_removed_by_the_nex
     assert not os.path.exists(old.said["memory"])
 
 
+@pytest.mark.parametrize("how", ["stdin", "SIGTERM"])
+def test_it_ends_at_once_while_its_fork_server_does_not_hear_yet(
+    run_agent: Callable[..., Running], tmp_path: Path, how: str
+) -> None:
+    """Slurm and mpiexec kill what does not end soon, with its folders still there."""
+    forks = 'any("forkserver" in word for word in sys.orig_argv)'
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import sys, time\nif {forks}:\n    time.sleep(1000)\n"
+    )
+    running = run_agent("--owner-stdin", f"--env=PYTHONPATH={tmp_path}")
+    if how == "stdin":
+        assert running.process.stdin is not None
+        running.process.stdin.close()
+    else:
+        running.process.terminate()
+    assert running.until_gone()["jaxcluster-agent-ended"].startswith(
+        "its standard input has ended" if how == "stdin" else "SIGTERM"
+    )
+
+
 def test_a_host_without_a_place_for_its_folder_says_so(private_home: Home) -> None:
     place = private_home.path / "file"
     place.write_text("")

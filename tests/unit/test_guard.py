@@ -202,7 +202,17 @@ def test_a_command_that_ended_by_itself_is_cancelled_once_too(
 def test_a_cancel_command_that_can_not_run_is_told(watched: Watched) -> None:
     id = watched.run("true", cancel=["/no/such/scancel"])
     assert watched.wait_for_end(id) == 0
-    assert watched.lines(id, "err") == ["/no/such/scancel: No such file or directory"]
+    said = "/no/such/scancel: No such file or directory"
+    assert watched.lines(id, "err") == [said]
+    assert watched.ended(id)[0] == {"id": id, "ended": 0, "cancelled": 127, "said": said}
+
+
+def test_what_a_cancel_command_says_is_told_where_it_has_failed(watched: Watched) -> None:
+    """A process that it leaves behind, with its output still open, holds nothing up."""
+    script = "sleep 1000 & echo noise >&2; echo no answer >&2; echo >&2; exit 3"
+    id = watched.run("true", cancel=["sh", "-c", script])
+    watched.wait_for_end(id)
+    assert watched.ended(id)[0] == {"id": id, "ended": 0, "cancelled": 3, "said": "no answer"}
 
 
 def test_a_notebook_that_does_not_read_slows_the_command_and_loses_nothing(mark: str) -> None:

@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 
 from jaxcluster.errors import UsageError
-from jaxcluster.launchers.base import AgentOptions, Launcher, LaunchPlan, announcements, describe
+from jaxcluster.launchers.base import (
+    AgentOptions,
+    End,
+    Launcher,
+    LaunchPlan,
+    announcements,
+    describe,
+)
 from jaxcluster.launchers.hosts import parse_hosts
 from jaxcluster.launchers.kube.launcher import Kubernetes
 from jaxcluster.launchers.kube.manifests import Pod
@@ -175,6 +182,29 @@ def test_a_job_has_a_successor_while_it_runs(
     assert command is not None and command.hosts == (1,) and command.keeps_stdin
     assert {"--jobid=7", f"--nodelist={node}", "--nodes=1", "--ntasks=1"} <= set(command.argv)
     assert command.argv[-1].endswith("--fence")
+
+
+@pytest.mark.parametrize(
+    ("code", "chatter", "cancelled", "told"),
+    [
+        (-15, (), 0, None),
+        (-15, (), None, None),
+        (1, (), 1, None),  # sbatch took no job
+        (1, ("7",), 1, "scancel ended with code 1."),  # the job itself has failed
+        (-15, (), 127, "scancel ended with code 127."),
+        (None, (), -9, "scancel had no answer for 20 s."),
+    ],
+)
+def test_a_job_that_may_be_left_is_told(
+    code: int | None, chatter: tuple[str, ...], cancelled: int | None, told: str | None
+) -> None:
+    command = plan("slurm").commands[0]
+    reason = LAUNCHERS["slurm"].left_behind(End(command, code, chatter=chatter), cancelled)
+    if told is None or reason is None:
+        assert reason is None and told is None
+        return
+    assert reason.message.endswith(told)
+    assert reason.hint.endswith(f"To end it: {' '.join(command.cancel)}")
 
 
 # ------------------------------------------------------------------------------------- details
