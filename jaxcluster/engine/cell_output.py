@@ -99,10 +99,13 @@ class CellOutput:
                 data = mime_bundle(payload["data"])
                 self.emit("display_data", {"data": data, "metadata": {}, "transient": {}})
 
-    def tick(self) -> None:
-        self.show_log(last=False)
+    def tick(self) -> bool:
+        return self.show_log(last=False)
 
-    def show_log(self, last: bool) -> None:
+    def show_log(self, last: bool) -> bool:
+        """Whether there was something to show."""
         running = self._runner.current
-        if running is not None and running.shown and (text := self.log.read(last)):
-            self.print("stdout", text)
+        if running is None or not running.shown or not (text := self.log.read(last)):
+            return False
+        self.print("stdout", text)
+        return True

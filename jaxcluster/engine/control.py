@@ -12,6 +12,7 @@ Requests come in three kinds, by where they are handled:
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import threading
@@ -35,6 +36,7 @@ Handler = Callable[["Request"], Any]
 Buffer = bytes | memoryview
 
 STREAM_PERIOD_S = 0.02  # printed text is gathered for this long: one message instead of hundreds
+LOOK_S = (STREAM_PERIOD_S, 0.2)  # between ticks: after one that has found something, and at last
 STREAM_MAX_CHARS = 1 << 20  # text that is gathered at most
 SEND_HWM = 32  # messages in zmq's own queue to a notebook; then they wait here
 RETRY_S = (0.001, 0.02)  # how soon it is tried again to send them: at first, and at last
@@ -90,14 +92,15 @@ class ControlChannel:
     """Serves one ROUTER socket on a thread of its own.
 
     Attributes:
-      on_tick: called on the thread at least every ``STREAM_PERIOD_S`` while ``ticking`` is set.
+      on_tick: called on the thread while ``ticking`` is set, ever more rarely until it says that it
+        has found something: a cell may run for days, and mostly there is nothing.
       call_main: hands a function to the main thread; the main thread sets it once it has a loop.
     """
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.handlers: dict[str, tuple[str, Handler]] = {}
-        self.on_tick: Callable[[], None] | None = None
+        self.on_tick: Callable[[], bool] = lambda: False
         self.ticking = False
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.call_main: Callable[[Callable[[], None]], None] = self._jobs.put
@@ -105,6 +108,8 @@ class ControlChannel:
         self._outbox: deque[tuple[bytes, bytes, Sequence[Buffer]]] = deque()
         self._behind: dict[bytes, deque[tuple[bytes, bytes, Sequence[Buffer]]]] = {}
         self._retry_s = RETRY_S[0]
+        self._look_s = LOOK_S[0]
+        self._look_at = 0.0
         self._stream: _Stream | None = None
         self._lock = threading.Lock()
         self._wake_read, self._wake_write = os.pipe()
@@ -210,23 +215,32 @@ class ControlChannel:
 
     def _turn(self, socket: zmq.Socket[bytes], poller: zmq.Poller) -> None:
         """Wait for something to do, and do it."""
-        with self._lock:
-            busy = self._stream is not None or self.ticking
-        wait_s = self._retry_s if self._behind else STREAM_PERIOD_S if busy else None
-        events = dict(poller.poll(None if wait_s is None else int(wait_s * 1000)))
+        if not self.ticking:
+            self._look_s, self._look_at = LOOK_S[0], 0.0
+        wait_s = self._wait_s()
+        events = dict(poller.poll(None if wait_s is None else math.ceil(wait_s * 1000)))
         if self._wake_read in events:
             os.read(self._wake_read, 4096)
         self._woken = False
         if socket in events:
             self._receive(socket)
         now = time.monotonic()
-        if self.ticking and self.on_tick is not None:
-            self.on_tick()
+        if self.ticking and now >= self._look_at:
+            self._look_s = LOOK_S[0] if self.on_tick() else min(1.5 * self._look_s, LOOK_S[1])
+            self._look_at = now + self._look_s
         with self._lock:
             waiting = self._stream
             if waiting is not None and now - waiting.since >= STREAM_PERIOD_S:
                 self._gather()
         self._send_out(socket)
+
+    def _wait_s(self) -> float | None:
+        """How long nothing is to be done unless something comes; None: for ever."""
+        if self._behind:
+            return self._retry_s
+        if self._stream is not None:
+            return STREAM_PERIOD_S
+        return max(0.0, self._look_at - time.monotonic()) if self.ticking else None
 
     def _send_out(self, socket: zmq.Socket[bytes]) -> None:
         """Send what there is; what a notebook has no room for waits, and nobody else with it."""
