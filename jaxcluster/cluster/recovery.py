@@ -47,7 +47,7 @@ def ask_reports(
     body = {"names": sorted(names), "launches": launches}
     answers = link.gather(link.ranks, "poll", body, timeout_s=timeout_s)
     return {
-        rank: wire.parse(wire.RankReport, event.body)
+        rank: wire.parse(wire.PollReply, event.body).unpacked()
         for rank, event in answers.items()
         if event.op == "reply"
     }

@@ -136,7 +136,7 @@ def _small(scope: Mapping[str, Any], names: Iterable[str]) -> dict[str, str]:
 
 def report(
     runner: CellRunner, state: wire.RankState, names: list[str], count: int
-) -> wire.RankReport:
+) -> wire.PollReply:
     """What is needed to find out why a cell does not end. Microseconds, or ``ASK_S``; any thread.
 
     Args:
@@ -144,13 +144,14 @@ def report(
       count: how many of the last launches.
     """
     stack = stack_of(runner.main_thread_id)
-    return wire.RankReport(
+    report = wire.RankReport(
         state=state,
         stack=told_stack(stack, runner.cell_numbers),
-        launches=runner.journal.tail(count),
+        launches=[],
         locals=small_values(runner, names, stack),
         announced=runner.journal.announced,
     )
+    return wire.PollReply(report, *runner.journal.packed_tail(count))
 
 
 def complete(runner: CellRunner, request: Request) -> Any:

@@ -325,31 +325,38 @@ class Journal:
 
     def tail(self, count: int) -> list[wire.Launch]:
         """The last ``count`` launches, oldest first. Any thread."""
+        return wire.unpacked(*self.packed_tail(count))
+
+    def packed_tail(self, count: int) -> tuple[list[wire.Launch], list[list[int]]]:
+        """The same as a ``PollReply`` has it, without an object for each launch."""
         self._enter_latest()
         # By identity: code of two files with the same text is equal.
-        places: dict[tuple[int, ...], tuple[int | None, int | None, str]] = {}
-        launches = []
+        numbers: dict[tuple[Any, ...], int] = {}
+        kinds: list[wire.Launch] = []
+        made = []
         for seq, told, place, running in list(self._ring)[-count:]:
-            processes, name, fingerprint, signature, collective = told
-            key = id(place[0]), place[1], id(place[2]), place[3]
-            if key not in places:
-                places[key] = self._tell(place)
-            cell, line, within = places[key]
-            launches.append(
-                wire.Launch(
-                    seq,
-                    processes,
-                    name,
-                    fingerprint,
-                    cell,
-                    line,
-                    signature,
-                    running,
-                    collective,
-                    within,
+            key = told, id(place[0]), place[1], id(place[2]), place[3], running
+            number = numbers.get(key)
+            if number is None:
+                number = numbers[key] = len(kinds)
+                processes, name, fingerprint, signature, collective = told
+                cell, line, within = self._tell(place)
+                kinds.append(
+                    wire.Launch(
+                        0,
+                        processes,
+                        name,
+                        fingerprint,
+                        cell,
+                        line,
+                        signature,
+                        running,
+                        collective,
+                        within,
+                    )
                 )
-            )
-        return launches
+            made.append([seq, number])
+        return kinds, made
 
     def _tell(self, place: _Place) -> tuple[int | None, int | None, str]:
         """Cell, line, and the line of a script, module or library that the cell has called."""

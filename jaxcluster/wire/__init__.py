@@ -48,6 +48,7 @@ from jaxcluster.wire.messages import (
     MeshInfo,
     NameChanges,
     NamedBytes,
+    PollReply,
     Question,
     RankOutput,
     RankReport,
@@ -61,6 +62,7 @@ from jaxcluster.wire.messages import (
     VariableInfo,
     crossing,
     next_hash,
+    unpacked,
 )
 
 __all__ = [
@@ -89,6 +91,7 @@ __all__ = [
     "NameChanges",
     "NamedBytes",
     "OtherVersion",
+    "PollReply",
     "Question",
     "RankOutput",
     "RankReport",
@@ -114,4 +117,5 @@ __all__ = [
     "shorten",
     "told",
     "type_name",
+    "unpacked",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 # --------------------------------------------------------------------------- a cluster's making
@@ -311,6 +312,28 @@ class RankReport:
     launches: list[Launch]
     locals: dict[str, str] = field(default_factory=dict)
     announced: Launch | None = None
+
+
+@dataclass(frozen=True)
+class PollReply:
+    """A ``RankReport`` on its way: a training loop's launches differ in little but their ``seq``.
+
+    ``report`` has none of its launches. ``kinds`` are those that differ in more than the ``seq``,
+    which is 0 there; ``made`` has the ``seq`` and the number of its kind of each, oldest first.
+    """
+
+    report: RankReport
+    kinds: list[Launch]
+    made: list[list[int]]
+
+    def unpacked(self) -> RankReport:
+        return replace(self.report, launches=unpacked(self.kinds, self.made))
+
+
+def unpacked(kinds: Sequence[Launch], made: Iterable[Sequence[int]]) -> list[Launch]:
+    """The launches of which a ``PollReply`` has these."""
+    others = [tuple(vars(kind).values())[1:] for kind in kinds]
+    return [Launch(seq, *others[kind]) for seq, kind in made]
 
 
 HASH_MODULUS = (1 << 61) - 1

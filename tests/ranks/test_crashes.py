@@ -127,9 +127,10 @@ sys.setswitchinterval(1e-5)
             [0, 1], "poll", {"names": ["secret"], "launches": 1}, timeout_s=5.0
         )
         for event in answers.values():
-            if event.op == "reply" and event.body["state"]["state"] == "running":
-                places.add(event.body["state"]["function"])
-                values.add(event.body["locals"].get("secret"))
+            report = event.body["report"] if event.op == "reply" else None
+            if report is not None and report["state"]["state"] == "running":
+                places.add(report["state"]["function"])
+                values.add(report["locals"].get("secret"))
         asked += 1
         if cell.done:
             break

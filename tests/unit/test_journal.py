@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from jaxcluster import wire
 from jaxcluster.engine.journal import LATEST, Journal, Program
 
 SOURCE = """\
@@ -317,3 +318,20 @@ def test_a_finalizer_that_launches_while_launches_are_entered_comes_after_them()
     journal.launched(Interrupting())  # type: ignore[arg-type]
     assert [entry.fingerprint for entry in journal.tail(10)] == [1, 2, 9]
     assert journal.counts["0,1"][0] == 3
+
+
+def test_a_training_loops_launches_are_told_in_a_few_words() -> None:
+    """Whoever waits for a long cell is told 256 of them each second, by every rank."""
+    journal = Journal()
+    steps = [program(1), program(2)]
+    for k in range(300):
+        journal.launched(steps[k % 10 == 0])
+    kinds, made = journal.packed_tail(256)
+    assert len(kinds) == 2
+    assert len(made) == 256
+    told = wire.encode("reply", "1", {"kinds": kinds, "made": made})
+    assert len(told) < 256 * 16 + 2 * 500
+    assert wire.unpacked(kinds, made) == journal.tail(256)
+    assert [(e.seq, e.fingerprint) for e in journal.tail(256)] == [
+        (k, 2 if k % 10 == 0 else 1) for k in range(44, 300)
+    ]
