@@ -164,11 +164,13 @@ class Allocation:
         on_event: Callable[[dict[str, Any]], None],
         say: Callable[[str], None] = lambda line: None,
         timeout_s: float = 60.0,
+        stopped: threading.Event | None = None,
     ) -> LocalCluster:
         """Have the fork server come up, and lay out what it is to start: a generation of ranks.
 
         Args:
           on_event: told by the fork server of each process that ends.
+          stopped: as for hosts; nothing here waits in a queue.
 
         Raises:
           LaunchError: there are too few file descriptors for so many ranks.

@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,7 +27,7 @@ from jaxcluster.allocation.processes import HostProcesses
 from jaxcluster.allocation.supervisor import import_time_settings
 from jaxcluster.allocation.sync import Sync
 from jaxcluster.errors import JaxClusterError, LaunchError
-from jaxcluster.launchers.base import AgentOptions, Launcher, describe
+from jaxcluster.launchers.base import STOPPED, AgentOptions, Launcher, Wait, describe
 from jaxcluster.launchers.commands import Launch
 from jaxcluster.launchers.options import launcher_of
 from jaxcluster.launchers.wishes import wish_of
@@ -133,11 +134,13 @@ class HostAllocation:
         on_event: Callable[[Event], None],
         say: Say = lambda line: None,
         timeout_s: float = 60.0,
+        stopped: threading.Event | None = None,
     ) -> HostProcesses:
         """Have an agent on every host, and lay out a generation of ranks.
 
         Args:
           on_event: told of each process that ends, and of each host that is lost.
+          stopped: ends it when it is set, also while a job or a slice waits in a queue.
 
         Raises:
           LaunchError: an agent did not come up, or the hosts' versions differ.
@@ -145,9 +148,9 @@ class HostAllocation:
         deadline = time.monotonic() + timeout_s
         if self.fleet is None:
             check_files(0)
-            self._bring_up(spec, say, deadline)
+            self._bring_up(spec, say, deadline, stopped or threading.Event())
         else:
-            self._bring_back(say, deadline)
+            self._bring_back(say, deadline, stopped)
         assert self.fleet is not None
         self.fleet.on_event = on_event
         placed = place(spec, self.fleet.places, self._counts)
@@ -167,15 +170,26 @@ class HostAllocation:
         Raises:
           LaunchError: an agent did not come up.
         """
-        self._bring_up(spec, say, time.monotonic() + timeout_s, check=False)
+        self._bring_up(spec, say, time.monotonic() + timeout_s, threading.Event(), check=False)
         assert self.fleet is not None
         return look(self.fleet.places)
 
     def _bring_up(
-        self, spec: wire.ClusterSpec, say: Say, deadline: float, check: bool = True
+        self,
+        spec: wire.ClusterSpec,
+        say: Say,
+        deadline: float,
+        stopped: threading.Event,
+        check: bool = True,
     ) -> None:
+        def pause(seconds: float) -> None:
+            if stopped.wait(seconds):
+                raise LaunchError(STOPPED)
+
         launcher, python = launcher_for(spec)
-        launcher = launcher.prepared(os.environ)
+        launcher = launcher.granted(
+            os.environ, Wait(lambda: deadline - time.monotonic(), say, pause)
+        )
         keys = self._make_keys()
         agent = _agent_options(spec, keys.public, python)
         plan = launcher.render(agent, str(self._launch_folder(launcher)))
@@ -186,7 +200,7 @@ class HostAllocation:
         try:
             left_s = max(1.0, deadline - time.monotonic())
             say(f"starting agents on {plan.num_hosts} hosts ...")
-            started = launch.start(left_s, lambda text: say(f"agents: {text}"))
+            started = launch.start(left_s, lambda text: say(f"agents: {text}"), stopped)
             named = in_order(started, plan.hosts)
             if check:
                 check_versions(named)
@@ -210,14 +224,14 @@ class HostAllocation:
         with open(os.open(path / KEYS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump({"public": keys.public, "secret": keys.secret}, file)
 
-    def _bring_back(self, say: Say, deadline: float) -> None:
+    def _bring_back(self, say: Say, deadline: float, stopped: threading.Event | None) -> None:
         """Another agent for each host that is lost. On the host it first ends what is left of the
         old one, and waits for its end: two would share a GPU or TPU."""
         assert self.fleet is not None and self._launch is not None
         for lost in [p for p in self.fleet.places if p.lost]:
             say(f"waiting for another agent on host {lost.name} ...")
             agent = self._launch.successor(
-                lost.number, lost.name, max(1.0, deadline - time.monotonic())
+                lost.number, lost.name, max(1.0, deadline - time.monotonic()), stopped
             )
             if agent is None:
                 raise LaunchError(

@@ -34,6 +34,7 @@ from jaxcluster.errors import (
 from jaxcluster.host.exits import OomKills, describe_event
 from jaxcluster.host.facts import gpu_plugin_installed, host_gpus, host_key
 from jaxcluster.host.processes import pid_space, process_token
+from jaxcluster.launchers.base import STOPPED
 from jaxcluster.model import obituary
 from jaxcluster.plan import placement
 from jaxcluster.plan.spec import GPU_PLATFORMS, INSTALL, UNIX
@@ -82,6 +83,7 @@ class Starting:
         self.local: LocalCluster | HostProcesses | None = None
         self.link: Link | None = None
         self.coordinator_pid = 0
+        self._stopped = threading.Event()
         self._oom_kills = OomKills()
 
     @property
@@ -93,7 +95,7 @@ class Starting:
         if self.spec.launcher == "local":
             self.say(f"starting {self.spec.num_processes} processes ...")
         self.local = local = self.allocation.prepare(
-            self.spec, self._on_exit, self.say, self.left_s
+            self.spec, self._on_exit, self.say, self.left_s, self._stopped
         )
         if self.spec.launcher != "local":
             self.say(f"starting {local.spec.num_processes} processes ...")
@@ -150,6 +152,7 @@ class Starting:
 
     def cancel(self) -> None:
         """End it at its next wait, which is over now. Another thread."""
+        self._stopped.set()
         self.exits.put({"event": "cancelled"})
         if self.link is not None:
             for rank in range(self.spec.num_processes):
@@ -344,7 +347,7 @@ class Starting:
                     f"{what.get(role, role)} ended ({describe_event(event)}).\n" + self._tail(role)
                 )
             elif event["event"] == "cancelled":
-                raise LaunchError("The start was stopped.")
+                raise LaunchError(STOPPED)
             elif event["event"] == "lost":
                 raise LaunchError("The fork server ended while the cluster came up.")
             elif event["event"] == "host_lost":

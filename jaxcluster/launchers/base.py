@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ FENCE = "--fence"  # the last argument of a successor: it first ends an older ag
 LEASE_S = 20.0  # an agent without its owner's connection ends after this
 AT_ONCE = 8  # logins through one jump host; sshd drops more ("MaxStartups 10:30:100")
 ANNOUNCEMENT = "jaxcluster-agent"
+STOPPED = "The start was stopped."
 
 
 @dataclass(frozen=True)
@@ -223,6 +224,21 @@ class Reason:
         return f"{self.message}\n{self.hint}" if self.hint else self.message
 
 
+@dataclass(frozen=True)
+class Wait:
+    """The rest of a start, for what may have to wait for long.
+
+    Attributes:
+      left_s: how long it may still take.
+      say: told what is waited for, a line at a time.
+      pause: returns after so many seconds; raises LaunchError at once when the start is stopped.
+    """
+
+    left_s: Callable[[], float]
+    say: Callable[[str], None]
+    pause: Callable[[float], None]
+
+
 class Launcher(ABC):
     """One way to start agents: a frozen dataclass of the options that the user gave.
 
@@ -248,6 +264,14 @@ class Launcher(ABC):
           UsageError: the options don't fit this machine.
         """
         return self
+
+    def granted(self, environ: Mapping[str, str], wait: Wait) -> Launcher:
+        """This launcher, ``prepared``, once what it was told to start on is there.
+
+        Raises:
+          LaunchError: it never will be, or is not within the time, or the start is stopped.
+        """
+        return self.prepared(environ)
 
     @abstractmethod
     def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:

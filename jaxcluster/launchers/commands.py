@@ -30,6 +30,7 @@ from jaxcluster.errors import LaunchError
 from jaxcluster.launchers import guard
 from jaxcluster.launchers.base import (
     AT_ONCE,
+    STOPPED,
     Command,
     End,
     Launcher,
@@ -267,7 +268,10 @@ class Launch:
         self._over = threading.Event()
 
     def start(
-        self, timeout_s: float, progress: Callable[[str], None] | None = None
+        self,
+        timeout_s: float,
+        progress: Callable[[str], None] | None = None,
+        stopped: threading.Event | None = None,
     ) -> list[StartedAgent]:
         """Run everything and wait until every agent has announced itself.
 
@@ -275,8 +279,8 @@ class Launch:
         how many are there.
 
         Raises:
-          LaunchError: a command ended before, or not all came within ``timeout_s``. All have been
-            ended again.
+          LaunchError: a command ended before, or not all came within ``timeout_s``, or until it was
+            ``stopped``. All have been ended again.
         """
         try:
             for file in self.plan.files:
@@ -288,6 +292,7 @@ class Launch:
                 time.monotonic() + timeout_s,
                 timeout_s,
                 progress,
+                stopped,
             )
         except BaseException:
             self.stop()
@@ -297,7 +302,9 @@ class Launch:
             threading.Thread(target=self._watch, name="jaxcluster-launch", daemon=True).start()
         return sorted(found, key=lambda agent: -1 if agent.host is None else agent.host)
 
-    def successor(self, number: int, name: str, timeout_s: float) -> StartedAgent | None:
+    def successor(
+        self, number: int, name: str, timeout_s: float, stopped: threading.Event | None = None
+    ) -> StartedAgent | None:
         """A new agent on a host whose old one is known to be gone; None if there is no way to one.
 
         Raises:
@@ -307,7 +314,7 @@ class Launch:
         if command is None:
             return None
         (agent,) = self._bring_up(
-            [(number, command)], time.monotonic() + timeout_s, timeout_s, None
+            [(number, command)], time.monotonic() + timeout_s, timeout_s, None, stopped
         )
         return agent
 
@@ -374,9 +381,10 @@ class Launch:
         deadline: float,
         timeout_s: float,
         progress: Callable[[str], None] | None,
+        stopped: threading.Event | None,
     ) -> list[StartedAgent]:
         with self._starting:
-            return _BringUp(self, wanted, deadline, timeout_s, progress).run()
+            return _BringUp(self, wanted, deadline, timeout_s, progress, stopped).run()
 
     def _run(self, number: int, command: Command, tries: int) -> tuple[int, _Run]:
         assert self._guarded is not None
@@ -464,9 +472,10 @@ class _BringUp:
         deadline: float,
         timeout_s: float,
         progress: Callable[[str], None] | None,
+        stopped: threading.Event | None,
     ) -> None:
         self.launch, self.deadline, self.timeout_s = launch, deadline, timeout_s
-        self.progress = progress
+        self.progress, self.stopped = progress, stopped or threading.Event()
         self.expected = sum(len(command.hosts) for _, command in wanted)
         # (not before, number, command, which try)
         self.due = [(0.0, number, command, 1) for number, command in wanted]
@@ -493,6 +502,8 @@ class _BringUp:
             if not self.current and not self.due:
                 return [agent for run in self.ready for agent in run.agents]
             self._wait()
+            if self.stopped.is_set():
+                raise LaunchError(STOPPED)
             if time.monotonic() > self.deadline:
                 raise self._too_late()
 

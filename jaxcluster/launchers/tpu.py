@@ -20,12 +20,14 @@ from typing import Any
 from jaxcluster.errors import LaunchError, LauncherUnavailable, UsageError
 from jaxcluster.host.facts import host_tpu_chips
 from jaxcluster.host.tpus import tpu_worker
-from jaxcluster.launchers.base import AgentOptions, End, LaunchPlan, Reason
+from jaxcluster.launchers.base import AgentOptions, End, LaunchPlan, Reason, Wait
 from jaxcluster.launchers.hosts import Host
 from jaxcluster.launchers.reasons import last_line
 from jaxcluster.launchers.ssh import DEFAULTS, FIRST, SSH
 
 GCLOUD_S = 60.0  # each of its commands takes one to three seconds
+POLL_S = 5.0  # how often gcloud is asked for what is waited for
+MISSES = 3  # so often in a row it may fail meanwhile
 EXAMPLE = "--launcher tpu --tpu NAME --zone us-central2-b"
 
 
@@ -65,6 +67,10 @@ class TPU(SSH):
     health: str = ""
 
     name = "tpu"
+
+    def granted(self, environ: Mapping[str, str], wait: Wait) -> TPU:
+        """A queued resource is waited for until it is a slice, and that until it is made."""
+        return self._described(environ, wait) if self.tpu else self.prepared(environ)
 
     def prepared(self, environ: Mapping[str, str]) -> TPU:
         if self.tpu:
@@ -125,8 +131,11 @@ class TPU(SSH):
             *(["--internal-ip"] if self.internal_ip and verb == "ssh" else []),
         ]  # fmt: skip
 
-    def _described(self, environ: Mapping[str, str]) -> TPU:
+    def _described(self, environ: Mapping[str, str], wait: Wait | None = None) -> TPU:
         """With the slice's hosts, and how to log in to them.
+
+        Args:
+          wait: how a slice that is not there yet is waited for; None: it is an error.
 
         Raises:
           LauncherUnavailable: there is no gcloud.
@@ -137,15 +146,7 @@ class TPU(SSH):
                 f"There is no {self.gcloud} on this machine.",
                 "Install the Google Cloud CLI, or name the slice's hosts: --hosts t0,t1",
             )
-        name = self.tpu
-        told = self._ask(environ, "tpu-vm", "describe", name)
-        if isinstance(told, Reason) and "NOT_FOUND" in told.message:
-            resource = self._ask(environ, "queued-resources", "describe", name)
-            if not isinstance(resource, Reason):
-                name = node_of(resource, name)
-                told = self._ask(environ, "tpu-vm", "describe", name)
-        if isinstance(told, Reason):
-            raise LaunchError(told.message, told.hint)
+        name, told = self._slice(environ, wait)
         number = num_workers(told, name, shlex.join(self._gcloud("tpu-vm", "start", name)))
         health = str(told.get("health", ""))
         named = replace(self, tpu=name, health="" if health in ("HEALTHY", "") else health)
@@ -168,6 +169,54 @@ class TPU(SSH):
                 f"Try: {shlex.join(argv)}",
             )
         return replace(named, hosts=hosts, logins=logins)
+
+    def _slice(
+        self, environ: Mapping[str, str], wait: Wait | None
+    ) -> tuple[str, Mapping[str, Any]]:
+        """The slice's name, and what gcloud says of it once it is not waited for any more."""
+        before, misses = "", 0
+        while True:
+            name, told, pending = self._look(environ, wait is not None)
+            misses = misses + 1 if isinstance(told, Reason) else 0
+            if isinstance(told, Reason) and before and misses < MISSES:
+                pending = before  # a wait of an hour does not end with a network's bad minute
+            if wait is None or not pending:
+                break
+            if (left_s := wait.left_s()) <= 0:
+                raise LaunchError(
+                    f"The TPU was not there in time: {pending}.",
+                    "Wait longer: --timeout 3600   What is queued stays so; to give it up: "
+                    f"{self._typed_delete()}",
+                )
+            before = pending
+            wait.say(f"waiting for the TPU: {pending} ...")
+            wait.pause(min(POLL_S, left_s))
+        if isinstance(told, Reason):
+            raise LaunchError(told.message, told.hint)
+        return name, told
+
+    def _look(
+        self, environ: Mapping[str, str], waits: bool
+    ) -> tuple[str, Mapping[str, Any] | Reason, str]:
+        """(the slice's name, what gcloud says of it, what it has to wait for).
+
+        Raises:
+          LaunchError: a queued resource of this name is no slice, and ``waits`` does not help.
+        """
+        name = self.tpu
+        told = self._ask(environ, "tpu-vm", "describe", name)
+        if isinstance(told, Reason) and "NOT_FOUND" in told.message:
+            resource = self._ask(environ, "queued-resources", "describe", name)
+            if not isinstance(resource, Reason):
+                if waits and (pending := queued(resource, name)):
+                    return name, {}, pending
+                name = node_of(resource, name, self._typed_delete())
+                told = self._ask(environ, "tpu-vm", "describe", name)
+        pending = "" if isinstance(told, Reason) or not waits else coming(told, name)
+        return name, told, pending
+
+    def _typed_delete(self) -> str:
+        return shlex.join(self._gcloud("queued-resources", "delete"))
 
     @property
     def _is_plain(self) -> bool:
@@ -263,20 +312,53 @@ def num_workers(node: Mapping[str, Any], name: str, start: str) -> int:
     return len(addresses)
 
 
-def node_of(resource: Mapping[str, Any], name: str) -> str:
+# Cloud TPU API v2, QueuedResourceState.State and Node.State: those that become ACTIVE and READY.
+_QUEUED = {
+    "CREATING": "it is being made",
+    "ACCEPTED": "its turn has not come",
+    "WAITING_FOR_RESOURCES": "there is no capacity for it yet",
+    "PROVISIONING": "it has its capacity, and its hosts are being made",
+}
+_COMING = ("CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING", "UNHIDING")
+
+
+def resource_state(resource: Mapping[str, Any]) -> str:
+    """A queued resource's state; empty where gcloud names none."""
+    state = resource.get("state", {})
+    return str(state.get("state", "")) if isinstance(state, Mapping) else str(state)
+
+
+def queued(resource: Mapping[str, Any], name: str) -> str:
+    """What a queued resource waits for; empty for one that is ACTIVE, or never will be."""
+    state = resource_state(resource)
+    why = _QUEUED.get(state)
+    return f"the queued resource {name} is {state} ({why})" if why else ""
+
+
+def coming(node: Mapping[str, Any], name: str) -> str:
+    """That a slice is going to be READY; empty for one that is, or is not going to be."""
+    state = str(node.get("state", ""))
+    return f"the slice {name} is {state}" if state in _COMING else ""
+
+
+def node_of(resource: Mapping[str, Any], name: str, delete: str) -> str:
     """The slice that a queued resource has become.
+
+    Args:
+      delete: gcloud's command that removes it.
 
     Raises:
       LaunchError: it has not, or it is several.
     """
-    state = resource.get("state", {})
-    state = str(state.get("state", "")) if isinstance(state, Mapping) else str(state)
+    state = resource_state(resource)
     if state != "ACTIVE":
-        hint = "Start again when it is ACTIVE."
-        if state in ("FAILED", "SUSPENDED", "SUSPENDING", "DELETING"):
-            hint = "It does not become one any more: delete it and ask again."
+        hint = "A start waits until it is ACTIVE: --timeout 3600"
+        if state not in _QUEUED:
+            hint = f"It does not become one any more: {delete}   Then ask for it again."
+        why = ((resource.get("state") or {}).get("failedData") or {}).get("error") or {}
+        said = f' Google says: "{why["message"]}"' if why.get("message") else ""
         raise LaunchError(
-            f"The queued resource {name} is {state or 'not ACTIVE'}, no slice yet.", hint
+            f"The queued resource {name} is {state or 'not ACTIVE'}, no slice.{said}", hint
         )
     nodes = (resource.get("tpu") or {}).get("nodeSpec", [])
     names = [str(node.get("nodeId", "")) for node in nodes if node.get("nodeId")]

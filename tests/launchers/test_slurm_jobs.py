@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ import pytest
 from helpers import processes_with, until
 
 from jaxcluster.errors import LaunchError, LauncherUnavailable, UsageError
-from jaxcluster.launchers.base import AgentOptions, Reason
+from jaxcluster.launchers.base import STOPPED, AgentOptions, Reason
 from jaxcluster.launchers.commands import Launch
 from jaxcluster.launchers.slurm import Slurm
 
@@ -260,6 +261,13 @@ def test_what_waits_in_the_queue_is_told_and_cancelled_at_the_timeout(
     assert "It is cancelled.\nWait longer: --timeout 3600" in text
     assert any(re.match(r"0 of 1 hosts \(job \d+ is queued \(", line) for line in told)
     assert "0 jobs before it" in told[-1]
+    until(lambda: queue() == [busy_node], "ours is out of the queue", 10)
+
+
+def test_a_start_that_is_stopped_leaves_the_queue(site: Site, busy_node: str) -> None:
+    stopped = threading.Event()
+    with pytest.raises(LaunchError, match=STOPPED):
+        site.launch().start(600, lambda text: "is queued" in text and stopped.set(), stopped)
     until(lambda: queue() == [busy_node], "ours is out of the queue", 10)
 
 

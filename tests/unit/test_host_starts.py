@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,10 @@ from helpers import Home
 from jaxcluster.allocation.fleet import Place
 from jaxcluster.allocation.placing import in_order, place
 from jaxcluster.allocation.remote import SHARED_DIR, HostAllocation
-from jaxcluster.cluster import make_spec
-from jaxcluster.cluster.starting import dry_run
+from jaxcluster.cluster import events, make_spec
+from jaxcluster.cluster.starting import dry_run, start_world
 from jaxcluster.errors import LaunchError, UsageError
-from jaxcluster.launchers.base import Command, End
+from jaxcluster.launchers.base import STOPPED, Command, End, Wait
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.slurm import Slurm
 from jaxcluster.launchers.through_ipp import explain_ipp
@@ -80,6 +82,25 @@ def test_agents_are_told_what_is_read_when_they_start_and_nothing_else(
     ]
     assert "TOKEN=..." in after  # a notebook is saved, and shared
     assert "secret" not in text
+
+
+def test_a_start_that_waits_in_a_queue_is_stopped_from_another_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As by Cancel in the sidebar: no agent is there yet, and nobody listens to ranks."""
+
+    def queued(self: Slurm, environ: Mapping[str, str], wait: Wait) -> Slurm:
+        wait.say("in the queue")
+        wait.pause(1000)
+        raise AssertionError("it was not stopped")
+
+    def told(line: str) -> None:
+        assert line == "in the queue" and events.course is not None
+        threading.Thread(target=events.course.cancel).start()
+
+    monkeypatch.setattr(Slurm, "granted", queued)
+    with pytest.raises(LaunchError, match=STOPPED):
+        start_world(make_spec(launcher="slurm", nodes="2"), told)
 
 
 def test_a_profile_that_is_not_there_is_told_with_how_to_make_one() -> None:

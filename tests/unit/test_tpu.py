@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from jaxcluster.engine import bootstrap
 from jaxcluster.errors import LaunchError, LauncherUnavailable, PlanError, UsageError
 from jaxcluster.host.tpus import TpuWorker, wait_for_libtpu
 from jaxcluster.launchers import tpu as module
-from jaxcluster.launchers.base import AgentOptions, End
+from jaxcluster.launchers.base import AgentOptions, End, Wait
 from jaxcluster.launchers.hosts import Host, parse_hosts
 from jaxcluster.launchers.tpu import TPU, Login, explain_gcloud, node_of, parse_login
 from jaxcluster.plan.placement import plan_ranks
@@ -193,8 +193,13 @@ def test_a_host_that_gcloud_does_not_log_in_to_is_told(cloud: Cloud) -> None:
 @pytest.mark.parametrize(
     ("resource", "said"),
     [
-        ({"state": {"state": "WAITING_FOR_RESOURCES"}}, "is WAITING_FOR_RESOURCES, no slice yet"),
-        ({"state": {"state": "FAILED"}}, "delete it and ask again"),
+        ({"state": {"state": "WAITING_FOR_RESOURCES"}}, "is WAITING_FOR_RESOURCES, no slice"),
+        ({"state": {"state": "ACCEPTED"}}, "A start waits until it is ACTIVE: --timeout 3600"),
+        ({"state": {"state": "SUSPENDED"}}, "It does not become one any more: gcloud delete"),
+        (
+            {"state": {"state": "FAILED", "failedData": {"error": {"code": 8, "message": "No!"}}}},
+            'mine is FAILED, no slice. Google says: "No!"',
+        ),
         ({}, "is not ACTIVE"),
         (
             {"state": {"state": "ACTIVE"}, "tpu": {"nodeSpec": [{"nodeId": "a"}, {"nodeId": "b"}]}},
@@ -205,7 +210,79 @@ def test_a_host_that_gcloud_does_not_log_in_to_is_told(cloud: Cloud) -> None:
 )
 def test_a_queued_resource_that_is_no_slice_is_told(resource: Any, said: str) -> None:
     with pytest.raises(LaunchError, match=said):
-        node_of(resource, "mine")
+        node_of(resource, "mine", "gcloud delete")
+
+
+class Course:
+    """A start that waits: what it is told, and what each further look at the cloud shows."""
+
+    def __init__(self, *looks: Callable[[], None], left_s: float = 100) -> None:
+        self.looks, self.left_s, self.told = list(looks), left_s, list[str]()
+        self.wait = Wait(lambda: self.left_s, self.told.append, self.pause)
+
+    def pause(self, seconds: float) -> None:
+        self.left_s -= seconds
+        self.looks.pop(0)()
+
+
+def test_a_queued_resource_is_waited_for_with_its_state_shown(cloud: Cloud) -> None:
+    def is_state(state: str) -> Callable[[], None]:
+        body = json.dumps({**RESOURCE, "state": {"state": state}})
+        return lambda: cloud.says("queued-resources describe mine", body)
+
+    cloud.says("tpu-vm describe mine", "", NOT_FOUND, 1)
+    is_state("WAITING_FOR_RESOURCES")()
+    course = Course(
+        lambda: cloud.says("queued-resources describe mine", "", "ERROR: timed out\n", 1),
+        is_state("PROVISIONING"),
+        lambda: (is_state("ACTIVE")(), cloud.knows("pod", {**NODE, "state": "CREATING"})),
+        lambda: cloud.knows("pod"),
+    )
+    ready = TPU((), tpu="mine").granted(cloud.environ, course.wait)
+    assert [host.name for host in ready.hosts] == ["pod-w0", "pod-w1"]
+    waits = "waiting for the TPU: the queued resource mine is WAITING_FOR_RESOURCES"
+    assert course.told[0] == f"{waits} (there is no capacity for it yet) ..."
+    assert [line.partition(" is ")[2].split()[0] for line in course.told] == [
+        "WAITING_FOR_RESOURCES",
+        "WAITING_FOR_RESOURCES",  # gcloud had no answer
+        "PROVISIONING",
+        "CREATING",
+    ]
+    assert not course.looks
+
+
+def test_the_end_of_a_wait_is_told(cloud: Cloud) -> None:
+    def is_state(state: str) -> None:
+        cloud.says("queued-resources describe mine", json.dumps({"state": {"state": state}}))
+
+    def stop() -> None:
+        raise LaunchError("The start was stopped.")
+
+    cloud.says("tpu-vm describe mine", "", NOT_FOUND, 1)
+    launcher = TPU((), tpu="mine", zone="z")
+    is_state("ACCEPTED")
+    with pytest.raises(LaunchError, match=r"not there in time: the queued .* ACCEPTED") as late:
+        launcher.granted(cloud.environ, Course(*[lambda: None] * 9, left_s=12).wait)
+    assert "--timeout 3600" in late.value.hint
+    assert late.value.hint.endswith("gcloud compute tpus queued-resources delete mine --zone=z")
+    with pytest.raises(LaunchError, match="The start was stopped"):
+        launcher.granted(cloud.environ, Course(stop).wait)
+    with pytest.raises(LaunchError, match="mine is FAILED, no slice"):
+        launcher.granted(cloud.environ, Course(lambda: is_state("FAILED")).wait)
+    is_state("ACCEPTED")
+    gone = Course(*[lambda: cloud.says("tpu-vm describe mine", "", NO_LOGIN, 1)] * 9)
+    with pytest.raises(LaunchError, match="gcloud is not logged in"):
+        launcher.granted(cloud.environ, gone.wait)
+    assert len(gone.told) == module.MISSES
+
+
+def test_a_slice_that_is_there_is_looked_at_once(cloud: Cloud) -> None:
+    course = Course()
+    assert TPU((), tpu="pod", zone="z").granted(cloud.environ, course.wait).num_processes is None
+    assert len(cloud.asked) == 2 and not course.told
+    cloud.knows("pod", {**NODE, "state": "STOPPED"})
+    with pytest.raises(LaunchError, match="is STOPPED"):
+        TPU((), tpu="pod", zone="z").granted(cloud.environ, course.wait)
 
 
 @pytest.mark.parametrize(
