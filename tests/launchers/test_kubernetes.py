@@ -25,6 +25,26 @@ from jax.experimental.multihost_utils import process_allgather
 w = globals().get("w", jnp.full(3, 7.0))
 print(float(process_allgather(jnp.float32(1 + jax.process_index())).sum()), float(w.sum()))
 """
+IN_SUM = """%%spmd
+import time
+print("into the sum", flush=True)
+if jax.process_index() == 1:
+    time.sleep(1000)
+print(float(process_allgather(jnp.float32(1)).sum()))
+"""
+SCRIPT = """import sys, jax, jax.numpy as jnp
+from jax.experimental.multihost_utils import process_allgather
+from helper import RATE
+print(float(process_allgather(jnp.float32(1 + jax.process_index())).sum()), RATE)
+sys.exit(int(sys.argv[1]))
+"""
+PROFILE = """[profile.pods]
+launcher = "kubernetes"
+image = "team/jax:1"
+pods = 2
+ranks-per-pod = 2
+label = ["team=a"]
+"""
 DEADLINE_S = 120
 
 
@@ -92,6 +112,39 @@ def check_whole(notebook: HostNotebook) -> None:
     assert not cell.error and cell.text.splitlines() == ["10.0 21.0"], cell.text
 
 
+def run_course(notebook: HostNotebook) -> None:
+    """What each launcher shows: hangs, the stop button, a rank's death, a restart."""
+    check_whole(notebook)
+    # A rank that skips a collective is named with its pod.
+    cell = shown(notebook, SUM.replace("print(", "if jax.process_index() != 2:\n    print("))
+    assert "Divergence" in cell.text and "Back in lockstep" in cell.text
+    assert re.search(r"Rank 2 \(jaxcluster-main-\w+-1\)", cell.text), cell.text
+    # The others wait in a sum for one that never comes.
+    cell = notebook.begin(IN_SUM)
+    notebook.until(lambda: "into the sum" in cell.text, "the sum's begin", DEADLINE_S)
+    notebook.press_stop()
+    notebook.wait(cell, DEADLINE_S)
+    assert cell.ename == "CellInterrupted", cell.text
+    check_whole(notebook)
+    # A rank is killed in a pod that goes on.
+    cell = shown(
+        notebook, "%%spmd\nimport os\nif jax.process_index() == 3: os.kill(os.getpid(), 9)"
+    )
+    assert "RankDied" in cell.text and "killed by SIGKILL on host jaxcluster-main-" in cell.text
+    assert "rank 3 replaced" in cell.text, cell.text
+    check_whole(notebook)
+    assert "variables kept" in shown(notebook, "%jaxcluster restart").text
+    check_whole(notebook)
+
+
+def end_of_all(kube: Kube, strangers: int = 0) -> None:
+    """What the launches have made is gone."""
+    until(
+        lambda: not kube.all("jobs") and len(kube.all("pods")) == strangers, "all goes", DEADLINE_S
+    )
+    until(lambda: not kube.all("services"), "the Service goes", DEADLINE_S)
+
+
 def test_through_port_forward_with_a_pod_that_is_evicted(
     kube: Kube, hosts: Rig, open_notebook: Callable[..., HostNotebook]
 ) -> None:
@@ -101,9 +154,9 @@ def test_through_port_forward_with_a_pod_that_is_evicted(
     assert "reached by port-forward" in told.text and not kube.requests
     assert "ranks 0-3" in shown(notebook, START).text
     assert any(path.endswith("/portforward") for _, path in kube.requests)
-    check_whole(notebook)
     (job,) = kube.all("jobs")
     assert job["spec"]["activeDeadlineSeconds"] == 86400
+    run_course(notebook)
 
     # A node is drained while a cell computes: the reason is told, the Job's next pod is taken.
     source = "%%spmd\nimport time\nprint('going')\nfor i in range(900):\n    time.sleep(0.1)"
@@ -118,10 +171,21 @@ def test_through_port_forward_with_a_pod_that_is_evicted(
     assert "ranks 2, 3 replaced" in cell.text, cell.text
     check_whole(notebook)
 
-    # The notebook's process is killed.
+    # Another notebook of this machine comes to the pods as it is: also to the one that is new.
+    second = open_notebook()
+    second.ok("%load_ext jaxcluster")
+    assert "ranks 0-3" in shown(second, "%jaxcluster attach main").text
+    check_whole(second)
+    second.close()
+    assert "Stopped ranks 0-3" in shown(notebook, "%jaxcluster stop").text
+    end_of_all(kube)
+
+    # The notebook's process is killed while its pods wait for a node.
+    kube.closed = {"node-h2"}
+    cell = notebook.begin(START)
+    notebook.until(lambda: "Insufficient cpu" in cell.text, "why it waits", DEADLINE_S)
     notebook.kill()
-    until(lambda: not kube.all("pods") and not kube.all("jobs"), "all goes", DEADLINE_S)
-    assert not kube.all("services")
+    end_of_all(kube)
 
 
 def test_from_a_notebook_in_a_pod(
@@ -141,15 +205,31 @@ def test_from_a_notebook_in_a_pod(
     assert (owner["kind"], owner["name"]) == ("Pod", "notebook-0")
     assert "activeDeadlineSeconds" not in job["spec"]
     assert not any(path.endswith("/portforward") for _, path in kube.requests)
-    check_whole(notebook)
-    # A rank that skips a collective is named with its pod.
-    cell = shown(notebook, SUM.replace("print(", "if jax.process_index() != 2:\n    print("))
-    assert "Divergence" in cell.text and "Back in lockstep" in cell.text
-    assert re.search(r"Rank 2 \(jaxcluster-main-\w+-1\)", cell.text), cell.text
+    run_course(notebook)
     # The first host's agent dies, and JAX's coordinator with it: new ranks, one in another pod.
     kube.kill(0)
     cell = shown(notebook, SUM)
     assert "RankDied" in cell.text and "has ended: its agent" in cell.text
     check_whole(notebook)
-    assert "Stopped ranks 0-3" in shown(notebook, "%jaxcluster stop").text
-    until(lambda: not kube.all("jobs") and len(kube.all("pods")) == 1, "all goes", DEADLINE_S)
+    # The notebook's process is killed while its ranks wait for each other. Its pod goes on.
+    cell = notebook.begin(IN_SUM)
+    notebook.until(lambda: "into the sum" in cell.text, "the sum's begin", DEADLINE_S)
+    notebook.kill()
+    end_of_all(kube, strangers=1)
+
+
+def test_a_script_by_a_profile(kube: Kube, hosts: Rig) -> None:
+    """It is on the notebook's machine alone, and so is what it imports."""
+    first = hosts["h0"]
+    first.write("~/run/helper.py", "RATE = 5\n")
+    first.write("~/run/train.py", SCRIPT)
+    first.write("~/.config/jaxcluster/jaxcluster.toml", PROFILE)
+    try:
+        words = ("run", "--profile", "pods", "--logs", "logs", "train.py", "3")
+        command = (hosts.python, "-m", "jaxcluster.cli", *words)
+        done = first.run(*command, cwd=f"{hosts.home}/run", timeout_s=DEADLINE_S, check=False)
+        assert done.stdout == "10.0 5\n", (done.stdout, done.stderr)
+        assert done.returncode == 3, done.stderr
+        end_of_all(kube)
+    finally:
+        first.run("rm", "-r", f"{hosts.home}/run", f"{hosts.home}/.config")

@@ -644,8 +644,10 @@ def listener_on(host: Host) -> socket.socket:
     return in_network(host, lambda: socket.create_server((host.address, 0), backlog=64))
 
 
+# A pod's own name leads to its address, as a kubelet has it.
 POD = """hostname "$0" && mount -n -t tmpfs tmpfs /dev/shm &&
-mount -n -t tmpfs -o mode=700 tmpfs /mnt && exec "$@" """
+mount -n -t tmpfs -o mode=700 tmpfs /mnt && (cat /etc/hosts; echo "$1 $0") >/mnt/.hosts &&
+mount -n --bind /mnt/.hosts /etc/hosts && shift && exec "$@" """
 
 
 def node_on(host: Host) -> Node:
@@ -653,7 +655,7 @@ def node_on(host: Host) -> Node:
 
     def run(words: list[str], env: Mapping[str, str], name: str, log: Any) -> Any:
         own = ("unshare", "--uts", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc")
-        argv = [*own, "--", "sh", "-c", POD, name, *words]
+        argv = [*own, "--", "sh", "-c", POD, name, host.address, *words]
         return host.popen(*argv, env=env, cwd="/", stdout=log, stderr=log)
 
     return Node(
