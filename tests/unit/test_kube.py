@@ -15,9 +15,9 @@ from jaxcluster.arguments import start_parser
 from jaxcluster.cluster import make_spec
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers import guard
-from jaxcluster.launchers.base import AgentOptions, Command, End, Launcher, Reason
+from jaxcluster.launchers.base import AgentOptions, Command, End, Launcher
 from jaxcluster.launchers.commands import Launch, stop_s
-from jaxcluster.launchers.kube import process, template, words
+from jaxcluster.launchers.kube import template, words
 from jaxcluster.launchers.kube.launcher import TOLD, Kubernetes, seconds_of
 from jaxcluster.launchers.kube.manifests import Pod, name_of
 from jaxcluster.launchers.options import launcher_of, taken_from
@@ -274,11 +274,14 @@ def forbidden(verb: str, resource: str, group: str) -> str:
          "knows no such field of a pod", "--pod-template"),
         (422, '{"message": "Job is invalid: image: Required"}', "did not make the Job",
          "--dry-run"),
-        (500, "<html>oops", 'status 500. It says: "<html>oops"', ""),
+        (500, "<html>oops", '(status 500). It says: "<html>oops"', "Try again"),
+        (403, forbidden("create", "jobs", "batch").replace("serviceaccount:team-a:nb", "anonymous"),
+         "does not know who asks. The kubeconfig's login failed: no aws. It says", "Log in again"),
     ],
 )  # fmt: skip
 def test_refusals_say_what_is_missing(status: int, body: str, told: str, hint: str) -> None:
-    reason = words.refusal(status, body, "make the Job", "team-a")
+    login = "no aws." if "anonymous" in body else ""
+    reason = words.refusal(status, body, "make the Job", "team-a", login)
     assert told in reason.message and hint in reason.hint
 
 
@@ -329,6 +332,24 @@ def test_a_job_without_pods_says_why() -> None:
          "--cpu 4 --mem 16Gi"),
         ('FailedCreate: admission webhook "w" denied the request: no team label', "--pod-template"),
         ("FailedCreate: exceeded quota: gpus, requested: 8", None),
+        ("FailedCreate: exceeded quota: q, requested: requests.cpu=4,pods=1, used: "
+         "requests.cpu=9,pods=1, limited: requests.cpu=10,pods=9", None),
+        ("FailedCreate: exceeded quota: q, requested: requests.memory=16Gi,pods=1, used: "
+         "requests.memory=0,pods=1, limited: requests.memory=8Gi,pods=9",
+         "asks for 16Gi of requests.memory, and the quota is 8Gi for all"),
+        ("FailedCreate: exceeded quota: q, requested: cpu=1500m, used: cpu=0, limited: cpu=1",
+         "asks for 1500m of cpu"),
+        ('FailedCreate: pods "x" is forbidden: error looking up service account team-a/jax: '
+         'serviceaccount "jax" not found', "--service-account NAME"),
+        ('FailedCreate: pods "x" is forbidden: error looking up service account team-a/default: '
+         'serviceaccount "default" not found', None),
+        ('FailedCreate: pods "x" is forbidden: no PriorityClass with name high was found',
+         "kubectl get priorityclasses"),
+        ('FailedCreate: pods "x" is forbidden: maximum cpu usage per Container is 2, but limit '
+         "is 4", "--cpu 2"),
+        ('FailedCreate: Pod "x" is invalid: spec.containers[0].env[0].name: Required value',
+         "--pod-template"),
+        ('FailedCreate: Internal error occurred: failed calling webhook "w": timeout', None),
         ("the Job waits in the queue q", None),
         ("", None),
     ],
@@ -433,104 +454,6 @@ def test_a_stop_tells_of_a_job_that_is_left(capsys: pytest.CaptureFixture[str]) 
 def test_a_command_that_is_slow_to_end_is_not_cut_off() -> None:
     command = Kubernetes(pod=Pod("jax")).render(AGENT, "/f").commands[0]
     assert stop_s(command) > command.stdin_s + command.term_s + guard.CANCEL_S
-
-
-def sidecar(code: int | None, **metadata: Any) -> dict[str, Any]:
-    """A pod whose agent has ended, beside a container that goes on."""
-    state = {"running": {}} if code is None else {"terminated": {"exitCode": code}}
-    one = pod(phase="Running", containerStatuses=[
-        {"name": "proxy", "state": {"running": {}}}, {"name": "jaxcluster", "state": state},
-    ])  # fmt: skip
-    one["metadata"].update(metadata)
-    return one
-
-
-def test_a_sidecar_does_not_make_an_agent() -> None:
-    deleted = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
-    assert not words.has_no_agent_left(sidecar(None)) and not words.lingers(sidecar(None))
-    assert words.has_no_agent_left(sidecar(1)) and words.lingers(sidecar(1))
-    assert words.has_no_agent_left(sidecar(0)) and not words.lingers(sidecar(0))
-    assert not words.has_no_agent_left(sidecar(1, **deleted))
-    assert not words.lingers(sidecar(1, **deleted)) and not words.lingers(ended())
-    assert words.has_no_agent_left(pod(phase="Succeeded")) and words.has_no_agent_left(ended())
-
-
-class FakeApi:
-    """An API server in which pods are as a test puts them."""
-
-    namespace = "team-a"
-
-    def __init__(self, *pods: Mapping[str, Any], event: str = "") -> None:
-        self.there, self.event = list(pods), event
-        self.deleted: list[tuple[str, str]] = []
-
-    def pods(self, launch: str) -> list[Mapping[str, Any]]:
-        return self.there
-
-    def job(self, name: str) -> dict[str, Any]:
-        return {"metadata": {"name": name, "uid": "j"}, "spec": {}, "status": {}}
-
-    def events(self, uid: str) -> list[dict[str, Any]]:
-        return [{"type": "Warning", "reason": "FailedCreate", "message": self.event}]
-
-    def log(self, name: str, container: str) -> list[str]:
-        return ["its fork server did not start"]
-
-    def delete_pod(self, name: str, uid: str) -> None:
-        self.deleted.append((name, uid))
-
-    def delete_job(self, name: str, uid: str) -> None:
-        from jaxcluster.launchers.kube.api import Unreachable
-
-        raise Unreachable(Reason("The API server can't be reached."))
-
-
-def looked_after(folder: Path, api: FakeApi) -> process.Launch:
-    pytest.importorskip("kubernetes")
-    task = {"name": "x", "pods": 1, "python": "python3"}
-    (folder / "task.json").write_text(json.dumps(task))
-    launch = process.Launch(folder, api)  # type: ignore[arg-type]
-    launch.uid, launch.image = "j", "img"
-    return launch
-
-
-@pytest.mark.parametrize("one", [pod(phase="Succeeded"), sidecar(0), sidecar(1)])
-def test_a_start_does_not_wait_for_an_agent_that_has_ended(
-    one: Mapping[str, Any], tmp_path: Path
-) -> None:
-    launch = looked_after(tmp_path, FakeApi(one))
-    with pytest.raises(Exception, match=r"has started no agent: .*its fork server did not start"):
-        launch.look()
-
-
-def test_a_lost_agents_pod_is_ended_where_a_sidecar_keeps_it(tmp_path: Path) -> None:
-    api = FakeApi(sidecar(1))
-    launch = looked_after(tmp_path, api)
-    launch.first, launch.places[0].uid = False, "u"
-    launch.look()
-    launch.look()
-    assert api.deleted == [("p-0-x", "u")]
-
-
-def test_a_start_does_not_wait_for_pods_that_an_admission_refuses(tmp_path: Path) -> None:
-    refused = 'pods "x" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot'
-    launch = looked_after(tmp_path, FakeApi(event=refused))
-    with pytest.raises(Exception, match="violates PodSecurity"):
-        launch.look()
-    launch = looked_after(tmp_path, FakeApi(event="exceeded quota: gpus"))
-    assert launch.look() and "exceeded quota" in (tmp_path / "waiting").read_text()
-    launch = looked_after(tmp_path, FakeApi(event=refused))
-    launch.first = False  # of a cluster that runs: it goes on with what it has
-    assert launch.look()
-
-
-def test_a_job_that_can_not_be_deleted_is_no_success(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    launch = looked_after(tmp_path, FakeApi())
-    launch.may_be_there = True
-    assert launch.remove() is False and not (tmp_path / "removed").exists()
-    assert "could not be deleted" in capsys.readouterr().err
 
 
 def test_what_the_process_tells_is_the_explanation() -> None:

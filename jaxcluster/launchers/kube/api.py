@@ -7,8 +7,11 @@ fields that are newer than they are, which a pod template may have.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
+import re
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -25,6 +28,9 @@ OWN = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # in a pod
 CONNECT_S, READ_S = 10.0, 30.0
 WATCH_S = 240
 LOG_NBYTES = 1 << 20
+CONNECTIONS = 24  # kept open: logs are read by several threads
+# It is busy or being moved. 409: also a quota of which two have taken at the same time.
+MAY_PASS = (409, 429, 500, 502, 503, 504)
 CORE, BATCH = "/api/v1", "/apis/batch/v1"
 
 
@@ -41,11 +47,12 @@ class Refused(Trouble):
 
     Attributes:
       status: of HTTP.
+      may_pass: whether it may do the same later.
     """
 
     def __init__(self, status: int, reason: Reason) -> None:
         super().__init__(reason)
-        self.status = status
+        self.status, self.may_pass = status, status in MAY_PASS
 
 
 class Unreachable(Trouble):
@@ -64,6 +71,8 @@ class Api:
 
     def __init__(self, task: Mapping[str, Any]) -> None:
         self.settings = client.Configuration()
+        self.settings.connection_pool_maxsize = CONNECTIONS
+        self.login = ""  # what kept the kubeconfig's program for logins from it
         try:
             if task["inside"]:
                 loader = config.incluster_config.InClusterConfigLoader(
@@ -90,7 +99,9 @@ class Api:
     def _load_file(self, path: str, context: str) -> str:
         """Returns the context's namespace."""
         options = {"config_file": path or None, "context": context or None}
-        config.load_kube_config(client_configuration=self.settings, **options)
+        with _logged() as errors:
+            config.load_kube_config(client_configuration=self.settings, **options)
+        self.login = " ".join(errors)
         contexts, active = config.list_kube_config_contexts(path or None)
         chosen = [one for one in contexts if one["name"] == context] or [active]
         return str(chosen[0]["context"].get("namespace") or "")
@@ -139,13 +150,13 @@ class Api:
             told = answer.read().decode(errors="replace")
         except Exception as error:  # urllib3's, ssl's, those of a plugin for logins
             raise self._unreachable(doing, error) from None
-        why = words.refusal(answer.status, told, doing, self.namespace)
+        why = words.refusal(answer.status, told, doing, self.namespace, self.login)
         raise Refused(answer.status, why)
 
     def _unreachable(self, doing: str, error: Exception) -> Unreachable:
         return Unreachable(
             Reason(
-                f"The API server at {self.host} can't be reached to {doing}: {error}",
+                f"The API server at {self.host} can't be reached to {doing}: {_plain(error)}.",
                 "kubectl get pods must work from here. Another cluster: --context NAME",
             )
         )
@@ -170,13 +181,14 @@ class Api:
         strict = {"fieldValidation": "Strict"}
         return self._ask("make the Job", "POST", self._path(BATCH, "jobs"), strict, job)
 
-    def create_service(self, service: Mapping[str, Any]) -> None:
-        self._ask("make the Service", "POST", self._path(CORE, "services"), None, service)
+    def create_service(self, service: Mapping[str, Any]) -> dict[str, Any]:
+        return self._ask("make the Service", "POST", self._path(CORE, "services"), None, service)
 
-    def job(self, name: str) -> Mapping[str, Any] | None:
-        """None: there is none."""
+    def get(self, plural: str, name: str) -> Mapping[str, Any] | None:
+        """A Job (``jobs``) or a Service; None: there is none."""
+        group, what = (BATCH, "Job") if plural == "jobs" else (CORE, "Service")
         try:
-            return self._ask("look at the Job", "GET", self._path(BATCH, "jobs", name))
+            return self._ask(f"look at the {what}", "GET", self._path(group, plural, name))
         except Refused as error:
             if error.status == 404:
                 return None
@@ -299,6 +311,29 @@ def _lines(answer: Any) -> Iterator[bytes]:
     for part in answer.stream(amt=None, decode_content=False):
         *whole, rest = (rest + part).split(b"\n")
         yield from filter(None, whole)
+
+
+@contextlib.contextmanager
+def _logged() -> Iterator[list[str]]:
+    """What is logged as an error meanwhile: so the client tells of a login that failed."""
+    found: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append(record.getMessage())
+
+    handler, root = Handler(logging.ERROR), logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield found
+    finally:
+        root.removeHandler(handler)
+
+
+def _plain(error: Exception) -> str:
+    """What urllib3 says, without the objects that say it."""
+    text = re.sub(r"^(?:<[^>]*object at 0x\w+>|\w+\(host=[^)]*\)): ", "", str(error))
+    return text.rstrip(". ") or type(error).__name__
 
 
 def _text(path: Path) -> str:

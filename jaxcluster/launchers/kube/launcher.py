@@ -35,6 +35,7 @@ LOOK_S = 30.0
 STOP_S = 30.0  # for the deletion
 TOLD = "jaxcluster-kubernetes"  # a line of the process's that is for explain()
 LEFT = "could not be deleted"  # in such a line: the Job is there still
+LOGIN = "the kubeconfig's login has not answered yet"
 # What it writes into the launch's folder.
 WAITING, STARTED_AT, SEEN = "waiting", "deadline", "pod-{}.json"
 

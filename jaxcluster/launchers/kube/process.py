@@ -15,32 +15,28 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import selectors
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from jaxcluster.launchers.base import Reason, announcements
-from jaxcluster.launchers.kube import words
-from jaxcluster.launchers.kube.launcher import LEFT, SEEN, STARTED_AT, TOLD, WAITING
-from jaxcluster.launchers.kube.manifests import LAUNCH
-from jaxcluster.launchers.kube.template import CONTAINER
+from jaxcluster.launchers.kube.job import (
+    FENCE,
+    FIRST_LOOK_S,
+    MADE,
+    REMOVED,
+    TAKEN,
+    Launch,
+    read_json,
+    tell,
+)
+from jaxcluster.launchers.kube.launcher import LOGIN, SEEN, WAITING
 
 if TYPE_CHECKING:
     from jaxcluster.launchers.kube.api import Api
-    from jaxcluster.launchers.kube.forward import Forwards
-
-MADE, REMOVED, TAKEN, FENCE = "made.json", "removed", "taken-{}", "fence-{}"
-FIRST_LOOK_S = 0.3  # while agents are waited for
-LOOK_S = 1.5
-EVENTS_S = 3.0  # between two looks at what is said of what waits
-GONE_S = 8.0  # for the pods to go, after the Job
-MISSED = 3  # looks in a row at which a Job is not there before it is believed
 
 
 class Over:
@@ -48,13 +44,17 @@ class Over:
 
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
+        # A kubeconfig's plugin for logins would read it, too, and be asked by nobody.
+        self._input = os.dup(0)
+        with open(os.devnull) as nothing:
+            os.dup2(nothing.fileno(), 0)
         signalled, wake = os.pipe()
         self._stirred, self._stir = os.pipe()
         for end in (signalled, wake, self._stirred, self._stir):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(wake)
         signal.signal(signal.SIGTERM, lambda *_: None)
-        for fd in (0, signalled, self._stirred):
+        for fd in (self._input, signalled, self._stirred):
             self.selector.register(fd, selectors.EVENT_READ)
 
     def stir(self) -> None:
@@ -69,16 +69,15 @@ class Over:
             if key.fd == self._stirred:
                 os.read(self._stirred, 4096)
             else:
-                over = over or key.fd != 0 or not _input()
+                over = over or key.fd != self._input or not self._read()
         return over
 
-
-def _input() -> bytes:
-    """What has come; nothing at its end."""
-    try:
-        return os.read(0, 4096)
-    except OSError:
-        return b""
+    def _read(self) -> bytes:
+        """What has come; nothing at its end."""
+        try:
+            return os.read(self._input, 4096)
+        except OSError:
+            return b""
 
 
 def main(folder: str) -> None:
@@ -86,21 +85,54 @@ def main(folder: str) -> None:
     over = Over()
     # Where this is installed, the client imports it, and with it seconds of what nobody needs here.
     sys.modules.setdefault("kubernetes_validate", None)  # type: ignore[arg-type]
-    from jaxcluster.launchers.kube.api import Api, Trouble
+    from jaxcluster.launchers.kube.api import Trouble
 
     launch = None
     try:
-        launch = Launch(Path(folder), Api(_json(Path(folder, "task.json"))))
-        launch.make()
+        if (api := _log_in(Path(folder), over)) is None:
+            return
+        launch = Launch(Path(folder), api)
+        launch.make(over.wait)
         threading.Thread(target=launch.watch, args=(over.stir,), daemon=True).start()
         while not over.wait(launch.look()):
             pass
     except Trouble as trouble:
-        _tell(trouble.reason)
+        tell(trouble.reason)
         sys.exit(1)
     finally:
         if launch is not None:
             launch.remove()
+
+
+def _log_in(folder: Path, over: Over) -> Api | None:
+    """A way to the cluster; None where nobody waits for one any more.
+
+    On a thread: a kubeconfig may name a program that logs in, and that may wait for an answer.
+
+    Raises:
+      Trouble: there is none.
+    """
+    from jaxcluster.launchers.kube.api import Api
+
+    found: queue.SimpleQueue[Api | BaseException] = queue.SimpleQueue()
+
+    def make() -> None:
+        try:
+            found.put(Api(read_json(folder / "task.json")))
+        except BaseException as error:
+            found.put(error)
+        over.stir()
+
+    (folder / WAITING).write_text(LOGIN)
+    threading.Thread(target=make, daemon=True).start()
+    while found.empty():
+        if over.wait(60.0):
+            return None
+    (folder / WAITING).write_text("")
+    api = found.get()
+    if isinstance(api, BaseException):
+        raise api
+    return api
 
 
 def remove(folder: str) -> None:
@@ -108,7 +140,7 @@ def remove(folder: str) -> None:
     if Path(folder, MADE).exists() and not Path(folder, REMOVED).exists():
         from jaxcluster.launchers.kube.api import Api
 
-        launch = Launch(Path(folder), Api(_json(Path(folder, "task.json"))))
+        launch = Launch(Path(folder), Api(read_json(Path(folder, "task.json"))))
         launch.may_be_there = True
         if not launch.remove():
             sys.exit(1)
@@ -125,324 +157,10 @@ def successor(folder: str, number: str) -> None:
         Path(folder, FENCE.format(number)).write_text(taken.read_text())
     while not over.wait(FIRST_LOOK_S):
         with contextlib.suppress(OSError, ValueError, KeyError):
-            found = _json(seen)
+            found = read_json(seen)
             if taken.read_text() != found["uid"]:
                 taken.write_text(found["uid"])
                 print(json.dumps(found["line"]), flush=True)
                 break
     while not over.wait(3600):
         pass
-
-
-def _json(path: Path) -> Any:
-    return json.loads(path.read_text())
-
-
-def _tell(reason: Reason) -> None:
-    print(json.dumps({TOLD: [reason.message, reason.hint]}), file=sys.stderr, flush=True)
-
-
-@dataclass
-class Place:
-    """One index of the Job.
-
-    Attributes:
-      uid: of the pod whose agent has been told; empty while there is none.
-      host: that agent's name for itself.
-    """
-
-    uid: str = ""
-    host: str = ""
-
-
-class Launch:
-    """One Job, from its creation to its end."""
-
-    def __init__(self, folder: Path, api: Api) -> None:
-        self.folder, self.api = folder, api
-        self.task = _json(folder / "task.json")
-        self.name = str(self.task["name"])
-        self.uid = ""
-        self.may_be_there = False  # the Job, so that it is to be removed
-        self.places = [Place() for _ in range(self.task["pods"])]
-        self.first = True  # until every agent has been told
-        self.missed = 0
-        self.looked_at_events = 0.0
-        self.said = ""
-        self.ended: set[str] = set()  # uids of pods that we have ended
-        self.forwards: Forwards | None = None
-        self.last: dict[str, Mapping[str, Any]] = {}  # pods by uid, as the watch has seen them last
-
-    # -- making
-
-    def make(self) -> None:
-        """Make the Job, and the Service that goes with it.
-
-        Raises:
-          Trouble: why not.
-        """
-        job, service = _json(self.folder / "job.json"), _json(self.folder / "service.json")
-        if self.task["forward"]:
-            from jaxcluster.launchers.kube.forward import Forwards
-
-            self.forwards = Forwards(self.api, self.folder)
-        if self.task["inside"]:
-            if (owner := self.api.own_pod()) is not None:
-                job["metadata"]["ownerReferences"] = [owner]
-            else:
-                job["spec"].setdefault("activeDeadlineSeconds", self.task["deadline_s"])
-        self.image = str(self._container(job).get("image", ""))
-        self.may_be_there = True
-        self._write(MADE, json.dumps({"uid": ""}))
-        made = self.api.create_job(job)
-        self.uid = str(made["metadata"]["uid"])
-        self._write(MADE, json.dumps({"uid": self.uid}))
-        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self.name, "uid": self.uid}
-        service["metadata"]["ownerReferences"] = [owner]
-        self.api.create_service(service)
-        if (deadline_s := job["spec"].get("activeDeadlineSeconds")) is not None:
-            self._write(STARTED_AT, str(time.time() + deadline_s))
-
-    @staticmethod
-    def _container(job: Mapping[str, Any]) -> Mapping[str, Any]:
-        containers = job["spec"]["template"]["spec"]["containers"]
-        return next((one for one in containers if one["name"] == CONTAINER), containers[0])
-
-    def _write(self, name: str, text: str) -> None:
-        draft = self.folder / f"{name}.part"
-        with contextlib.suppress(OSError):  # the folder goes with the notebook
-            draft.write_text(text)
-            draft.replace(self.folder / name)
-
-    # -- looking
-
-    def watch(self, stir: Callable[[], None]) -> None:
-        """On a thread: note every pod's last state, and have it looked at.
-
-        A list of pods alone does not say why one that is not in it any more has ended.
-        """
-        from jaxcluster.launchers.kube.api import Refused, Unreachable
-
-        def seen(pod: Mapping[str, Any]) -> None:
-            self.last[words.uid(pod)] = pod
-            stir()
-
-        while True:
-            try:
-                self.api.watch_pods(f"{LAUNCH}={self.name}", seen)
-            except Refused:
-                return  # without the right to it ends are told with less of a reason
-            except Unreachable:
-                time.sleep(LOOK_S)
-
-    def look(self) -> float:
-        """Tell what has changed; returns in how many seconds to look again.
-
-        Raises:
-          Trouble: the Job is over, or its agents can't ever come.
-        """
-        from jaxcluster.launchers.kube.api import Refused, Unreachable
-
-        try:
-            pods = self.api.pods(f"{LAUNCH}={self.name}")
-            self._look_at_job(pods)
-        except (Unreachable, Refused) as trouble:
-            if self.first and isinstance(trouble, Refused):
-                raise
-            self._say(trouble.reason.message)  # it may pass: the agents need no API server
-            return LOOK_S
-        by_index: dict[int, list[Mapping[str, Any]]] = {}
-        for pod in pods:
-            if (number := words.index(pod)) is not None and number < len(self.places):
-                by_index.setdefault(number, []).append(pod)
-        for number, place in enumerate(self.places):
-            self._look_at(number, place, by_index.get(number, []))
-        self.first = self.first and not all(place.uid for place in self.places)
-        self._say_what_waits(by_index, pods)
-        return FIRST_LOOK_S if not all(place.uid for place in self.places) else LOOK_S
-
-    def _look_at_job(self, pods: list[Mapping[str, Any]]) -> None:
-        """Its end, which is looked for where not all pods run."""
-        from jaxcluster.launchers.kube.api import Trouble
-
-        self.job: Mapping[str, Any] | None = None
-        if sum(words.runs(pod) for pod in pods) >= len(self.places):
-            self.missed = 0
-            return
-        self.job = self.api.job(self.name)
-        if self.job is None or words.uid(self.job) != self.uid:
-            self.missed += 1
-            if self.missed >= MISSED:
-                raise Trouble(Reason(f"Somebody has deleted the Job {self.name}."))
-            return
-        self.missed = 0
-        if (end := words.job_end(self.job)) is not None:
-            raise Trouble(end)
-
-    def _look_at(self, number: int, place: Place, pods: list[Mapping[str, Any]]) -> None:
-        """One index: has its agent's pod ended, has another one come?"""
-        if place.uid:
-            mine = next((pod for pod in pods if words.uid(pod) == place.uid), None)
-            if mine is not None and not words.has_ended(mine):
-                self._fence_if_asked(number, words.name(mine), place.uid)
-                return
-            mine = mine or self.last.get(place.uid)
-            self._tell_end(number, place, words.why_ended(mine), mine)
-        for pod in sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp", ""))):
-            if words.runs(pod):
-                self._look_for_agent(number, place, pod)
-                continue
-            if self.first:
-                self._refuse_dead(pod)
-            if words.lingers(pod) and words.uid(pod) not in self.ended:
-                self.ended.add(words.uid(pod))
-                self._end(words.name(pod), words.uid(pod))
-
-    def _end(self, pod: str, uid: str) -> None:
-        """End one whose agent has failed: its other containers keep the Job from another one."""
-        from jaxcluster.launchers.kube.api import Trouble
-
-        with contextlib.suppress(Trouble):  # without the right to it, it is as it would be
-            self.api.delete_pod(pod, uid)
-
-    def _fence_if_asked(self, number: int, pod: str, uid: str) -> None:
-        """End a pod whose agent the notebook has given up: two of one index would share a GPU."""
-        asked = self.folder / FENCE.format(number)
-        with contextlib.suppress(OSError):
-            is_it = asked.read_text() == uid
-            asked.unlink()
-            if is_it:
-                self.api.delete_pod(pod, uid)
-
-    def _refuse_dead(self, pod: Mapping[str, Any]) -> None:
-        """While a start waits, what can't become an agent ends the start."""
-        from jaxcluster.launchers.kube.api import Trouble
-
-        if (reason := words.never_runs(pod, self.image)) is not None:
-            raise Trouble(reason)
-        # Also one that has ended well, or has other containers that go on: it has no agent.
-        if words.has_no_agent_left(pod) and not _was_disrupted(pod):
-            log = self.api.log(words.name(pod), CONTAINER)
-            for line in log:  # an agent that can't work has said why
-                for said in announcements(line)[0]:
-                    if "error" in said:
-                        print(json.dumps(said), flush=True)
-            raise Trouble(words.why_failed(pod, log, self.image, str(self.task["python"])))
-
-    def _look_for_agent(self, number: int, place: Place, pod: Mapping[str, Any]) -> None:
-        """A pod that runs has an agent as soon as its log has the agent's line."""
-        for line in self.api.log(words.name(pod), CONTAINER):
-            for said in announcements(line)[0]:
-                if "key" in said:
-                    return self._tell_agent(number, place, pod, {**said, "number": number})
-
-    def _tell_agent(
-        self, number: int, place: Place, pod: Mapping[str, Any], line: dict[str, Any]
-    ) -> None:
-        if self.forwards is not None:
-            line["via"] = self.forwards.open(number, words.name(pod), str(line["endpoint"]))
-        place.uid, place.host = words.uid(pod), str(line["host"])
-        self._write(SEEN.format(number), json.dumps({"uid": place.uid, "line": line}))
-        if self.first:
-            self._write(TAKEN.format(number), place.uid)
-            print(json.dumps(line), flush=True)
-
-    def _tell_end(self, number: int, place: Place, why: str, pod: Mapping[str, Any] | None) -> None:
-        if self.forwards is not None:
-            self.forwards.close(number)
-        who = f"The pod {words.name(pod)}" if pod is not None else "Its pod"
-        node = (pod or {}).get("spec", {}).get("nodeName", "")
-        where = f" on the node {node}" if node else ""
-        line = {
-            "jaxcluster-agent-ended": why,
-            "host": place.host,
-            "number": number,
-            "message": f"{who}{where} has ended: {why}",
-        }
-        place.uid = place.host = ""
-        print(json.dumps(line), flush=True)
-
-    def _say_what_waits(
-        self, by_index: Mapping[int, list[Mapping[str, Any]]], pods: list[Mapping[str, Any]]
-    ) -> None:
-        """Write down, for whoever asks, what is waited for.
-
-        Raises:
-          Trouble: the start waits for pods that can't ever be made.
-        """
-        from jaxcluster.launchers.kube.api import Trouble
-
-        waiting = [number for number, place in enumerate(self.places) if not place.uid]
-        if not waiting:
-            return self._say("")
-        if time.monotonic() < self.looked_at_events + EVENTS_S:
-            return
-        self.looked_at_events = time.monotonic()
-        there = [p for n in waiting for p in by_index.get(n, []) if not words.has_ended(p)]
-        pending = [pod for pod in there if not words.runs(pod)]
-        if pending:
-            why = words.why_pending(pending[0], self.api.events(words.uid(pending[0])))
-            return self._say(f"{len(pending)} of {len(self.places)} pods wait: {why}")
-        if there:
-            return self._say(f"the agent of the pod {words.name(there[0])} has not started yet")
-        job = self.job or self.api.job(self.name)
-        why = words.why_no_pods(job, self.api.events(self.uid)) if job is not None else ""
-        if self.first and (reason := words.never_made(why)) is not None:
-            raise Trouble(reason)
-        self._say(f"the Job's pods are not there: {why}" if why else "the Job makes its pods")
-
-    def _say(self, text: str) -> None:
-        if text != self.said:
-            self.said = text
-            self._write(WAITING, text)
-
-    # -- removing
-
-    def remove(self) -> bool:
-        """Delete the Job, with all that is its own: pods and Service go with it.
-
-        The folder may be gone by now, with all files in it. Returns whether it is gone; else says
-        what to type.
-        """
-        from jaxcluster.launchers.kube.api import Trouble
-
-        if self.forwards is not None:
-            self.forwards.close_all()
-        if not self.may_be_there:
-            return True
-        try:
-            uid = self.uid or self._uid_of_ours()
-            if uid:
-                self.api.delete_job(self.name, uid)
-                self._wait_until_gone()
-            self._write(REMOVED, "")
-        except Trouble as trouble:
-            told = f"The Job {self.name} {LEFT}. {trouble.reason.message}"
-            hint = f"kubectl -n {self.api.namespace} delete job {self.name}"
-            _tell(Reason(told, hint))
-            return False
-        return True
-
-    def _uid_of_ours(self) -> str:
-        """It may have been made without our hearing of it; its name is this launch's alone."""
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            if uid := str(_json(self.folder / MADE)["uid"]):
-                return uid
-        job = self.api.job(self.name)
-        mine = job is not None and (job["metadata"].get("labels") or {}).get(LAUNCH) == self.name
-        return words.uid(job) if job is not None and mine else ""
-
-    def _wait_until_gone(self) -> None:
-        """For the pods: who starts again may need their devices, or their part of a quota."""
-        until = time.monotonic() + GONE_S
-        while time.monotonic() < until and self.api.pods(f"{LAUNCH}={self.name}"):
-            time.sleep(FIRST_LOOK_S)
-
-
-def _was_disrupted(pod: Mapping[str, Any]) -> bool:
-    """Whether the cluster ended it, so that the Job's next one may well run."""
-    conditions = pod.get("status", {}).get("conditions") or []
-    evicted = pod.get("status", {}).get("reason") in ("Evicted", "NodeLost", "Preempting")
-    return evicted or any(
-        one.get("type") == "DisruptionTarget" and one.get("status") == "True" for one in conditions
-    )

@@ -37,13 +37,14 @@ _DISRUPTIONS = {
 }
 
 
-def refusal(status: int, body: str, doing: str, namespace: str) -> Reason:
+def refusal(status: int, body: str, doing: str, namespace: str, login: str = "") -> Reason:
     """Why the API server did not do something.
 
     Args:
       status: of HTTP.
       body: of the answer: a Status, in JSON.
       doing: "make the Job".
+      login: what kept the kubeconfig's program for logins from its work.
     """
     try:
         message = str(json.loads(body).get("message", ""))
@@ -55,6 +56,14 @@ def refusal(status: int, body: str, doing: str, namespace: str) -> Reason:
         r'"(?P<resource>[\w/]+)"(?: in API group "(?P<group>[\w.]*)")?',
         message,
     )
+    is_anonymous = right is not None and right["user"] == "system:anonymous"
+    if status == 401 or (status == 403 and is_anonymous):
+        # Who asks without a login, or with an old one, is told what nobody may, or nothing.
+        why = f" The kubeconfig's login failed: {login.rstrip('. ')}." if login else ""
+        return Reason(
+            f"The API server does not know who asks.{why} {said}",
+            "Log in again (kubectl get pods must work), or name another: --context NAME",
+        )
     if status == 403 and right is not None:
         resource = right["resource"] + (f".{right['group']}" if right["group"] else "")
         plain, slash, sub = right["resource"].partition("/")
@@ -84,11 +93,6 @@ def refusal(status: int, body: str, doing: str, namespace: str) -> Reason:
             f"There is no namespace {namespace} in this Kubernetes cluster. {said}",
             "Name one that is there (kubectl get namespaces): --namespace NAME",
         )
-    if status == 401:
-        return Reason(
-            f"The API server does not know who asks. {said}",
-            "Log in again (kubectl get pods must work), or name another: --context NAME",
-        )
     if status in (400, 422) and "unknown field" in message:
         return Reason(
             f"The API server knows no such field of a pod. {said}",
@@ -98,6 +102,10 @@ def refusal(status: int, body: str, doing: str, namespace: str) -> Reason:
         return Reason(
             f"The API server did not {doing}. {said}",
             "--dry-run prints what it was asked for.",
+        )
+    if status == 429 or status >= 500:
+        return Reason(
+            f"The API server could not {doing} (status {status}). {said}", "Try again in a while."
         )
     return Reason(f"The API server did not {doing}: status {status}. {said}")
 
@@ -223,9 +231,15 @@ def never_made(why: str) -> Reason | None:
 
     What a quota has given to others comes back; what an admission refuses stays refused.
     """
-    if "exceeded quota" in why:
-        return None
     said = f'The pods of the Job can\'t be made. Kubernetes says: "{why}"'
+    if "exceeded quota" in why:
+        if (more := _more_than_all(why)) is None:
+            return None
+        return Reason(
+            said,
+            f"One pod asks for {more[1]} of {more[0]}, and the quota is {more[2]} for all: ask for "
+            "less (--cpu, --mem, --gpus), or another --namespace",
+        )
     if found := re.search(r"must specify (?P<what>[\w./, -]+)", why):
         return Reason(
             said, f"Say what each pod needs ({found['what'].strip()}): --cpu 4 --mem 16Gi"
@@ -234,7 +248,65 @@ def never_made(why: str) -> Reason | None:
         return Reason(said, "Put the securityContext that it asks for into a --pod-template FILE.")
     if re.search(r"denied the request", why):
         return Reason(said, "Put what it asks for into a --pod-template FILE; see --dry-run.")
+    # A new namespace's own account, "default", may come a moment later.
+    if found := re.search(r'serviceaccount "(?P<name>[^"]+)" not found', why):
+        if found["name"] == "default":
+            return None
+        return Reason(
+            said,
+            "Name one that is there (kubectl get serviceaccounts, in that namespace): "
+            "--service-account NAME",
+        )
+    if re.search(r"no PriorityClass with name", why):
+        return Reason(said, "kubectl get priorityclasses lists them, for the --pod-template FILE.")
+    # A LimitRange: "maximum cpu usage per Container is 2, but limit is 4".
+    if re.search(r"(maximum|minimum|max limit to request ratio) .* per (Container|Pod)", why):
+        return Reason(said, "Ask for what that allows: --cpu 2 --mem 8Gi")
+    if re.search(r"is invalid:", why):
+        return Reason(said, "Mend the file of --pod-template; --dry-run prints what is made of it.")
     return None
+
+
+_UNITS = {"m": 1e-3, "": 1, **{u: 1e3**i for i, u in enumerate("kMGTP", 1)},
+          **{f"{u}i": 1024.0**i for i, u in enumerate("KMGTP", 1)}}  # fmt: skip
+
+
+def _more_than_all(why: str) -> tuple[str, str, str] | None:
+    """(what, how much a pod asks for, the quota) where one pod is more than the whole quota."""
+
+    def amounts(word: str) -> dict[str, str]:
+        found = re.search(rf"{word}: (\S+=\S+?)(?:, \w+: |$)", why)
+        return dict(p.split("=", 1) for p in found[1].split(",")) if found else {}
+
+    def number(text: str) -> float | None:
+        found = re.fullmatch(r"([0-9.]+)([a-zA-Z]*)", text)
+        unit = _UNITS.get(found[2]) if found else None
+        return float(found[1]) * unit if found and unit is not None else None
+
+    all_of = amounts("limited")
+    for what, asked in amounts("requested").items():
+        one, limit = number(asked), number(all_of.get(what, ""))
+        if one is not None and limit is not None and one > limit:
+            return what, asked, all_of[what]
+    return None
+
+
+def never_pulls(events: Sequence[Object], image: str) -> Reason | None:
+    """Why an image can't ever be pulled, where its pod says only that it is tried again."""
+    for event in events:
+        message = str(event.get("message", ""))
+        is_pull = event.get("reason") == "Failed" and message.startswith("Failed to pull image")
+        if is_pull and _NOT_THERE.search(message):
+            return _not_pulled(image, "ErrImagePull", message)
+    return None
+
+
+def _not_pulled(image: str, reason: str, message: str) -> Reason:
+    return Reason(
+        f'The image {image} can\'t be pulled ({reason}). Kubernetes says: "{message}"',
+        "Is its name right (--image), and may this namespace pull it "
+        "(imagePullSecrets, in a --pod-template)?",
+    )
 
 
 def never_runs(pod: Object, image: str) -> Reason | None:
@@ -243,11 +315,7 @@ def never_runs(pod: Object, image: str) -> Reason | None:
     reason, message = waiting.get("reason", ""), str(waiting.get("message", "")).strip()
     said = f'Kubernetes says: "{message or reason}"'
     if reason in ("ErrImagePull", "ImagePullBackOff") and _NOT_THERE.search(message):
-        return Reason(
-            f"The image {image} can't be pulled ({reason}). {said}",
-            "Is its name right (--image), and may this namespace pull it "
-            "(imagePullSecrets, in a --pod-template)?",
-        )
+        return _not_pulled(image, reason, message)
     if reason == "InvalidImageName":
         return Reason(f"{image} is not the name of an image. {said}", "--image REGISTRY/NAME:TAG")
     if reason in _NEVER:
