@@ -6,10 +6,9 @@ A document has ``v``, ``kind`` and what that kind has. A device is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from jaxcluster import wire
 from jaxcluster.cluster.array_queries import Memory, Meshes
 from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, TreeLayout
 from jaxcluster.views import formatting, plain
@@ -144,30 +143,4 @@ def memory(found: Memory) -> Document:
         ],
         "devices": _devices(found.devices),
         "notes": [f"Rank {rank}: {word}" for rank, word in found.reasons.items()],
-    }
-
-
-def status(states: Sequence[wire.RankState], dead: Mapping[int, Mapping[str, Any]]) -> Document:
-    """What every rank is doing."""
-    return {
-        "v": VERSION,
-        "kind": "status",
-        "ranks": [
-            {
-                "rank": s.rank,
-                "host": s.hostname,
-                "pid": s.pid,
-                "state": s.state,
-                "why": str(dead.get(s.rank, {}).get("why", "")),
-                "cell": s.cell,
-                "line": s.line,
-                "function": s.function,
-                "seconds": round(s.seconds, 1),
-                "queued": s.queued,
-                "rss": s.rss_nbytes,
-                "devices": s.devices,
-                "launches": s.launches,
-            }
-            for s in states
-        ],
     }

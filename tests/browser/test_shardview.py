@@ -159,15 +159,6 @@ def memory(ranks: int = 4) -> dict[str, Any]:
     return document.memory(array_queries.Memory(reports, known))
 
 
-def status() -> dict[str, Any]:
-    states = [
-        wire.RankState(0, 11, "host-00", "running", ["cpu:0"], 3, 7, 4, "step", seconds=2.5),
-        wire.RankState(1, 12, "host-00", "idle", ["cpu:1"]),
-        wire.RankState(2, 13, "host-00", "dead"),
-    ]
-    return document.status(states, {2: {"why": "killed by SIGKILL"}})
-
-
 ALL: dict[str, Any] = {
     "grid": lambda: document.array(grid()),
     "replicated-checked": lambda: document.array(replicated(), checked()),
@@ -179,7 +170,6 @@ ALL: dict[str, Any] = {
     "big-tree": lambda: tree(2000),
     "mesh": mesh,
     "memory": memory,
-    "status": status,
 }
 
 
@@ -516,15 +506,6 @@ def test_memory_has_a_bar_for_each_device_and_the_variables(page: Any) -> None:
     text = page.locator("#view").inner_text()
     assert "4.0 MiB" in text
     assert "params" in text
-
-
-def test_status_says_what_each_rank_does(page: Any) -> None:
-    show(page, status())
-    shoot(page, "status")
-    text = page.locator("#view").inner_text()
-    assert "1 running, 1 idle, 1 dead" in text
-    assert "killed by SIGKILL" in text
-    assert "4 step" in text
 
 
 def test_a_document_of_a_newer_version_is_not_drawn_wrongly(page: Any) -> None:

@@ -1,4 +1,4 @@
-// Draws jaxcluster's documents: arrays cut into shards, pytrees, meshes, memory and status.
+// Draws jaxcluster's documents: arrays cut into shards, pytrees, meshes and memory.
 //
 // ES modules without dependencies or a build step. JupyterLab's panel and MIME renderer import them; for the widget
 // views/drawing.py makes one of them. The documents are those of views/document.py.
@@ -8,14 +8,13 @@ import { h } from './dom.js';
 import { onWidth, within } from './lifetime.js';
 import { drawMemory } from './memory.js';
 import { drawMesh } from './mesh.js';
-import { drawStatus } from './status.js';
 import { drawTree } from './tree.js';
 
 export { COLORS, GLYPHS, color, glyph, ink } from './palette.js';
 export { bytes, ranksText } from './wording.js';
 
 const VERSION = 1;
-const KINDS = { array: drawArray, tree: drawTree, mesh: drawMesh, memory: drawMemory, status: drawStatus };
+const KINDS = { array: drawArray, tree: drawTree, mesh: drawMesh, memory: drawMemory };
 const LINES_PX = 560; // in less, a row of a table or a tree is a few lines
 const drawn = new WeakMap(); // what ends the view that an element has
 
@@ -27,7 +26,6 @@ const drawn = new WeakMap(); // what ends the view that an element has
  * device, start, stop}, {op: 'check', name}, {op: 'look', name}.
  */
 export function draw(el, doc, { ask = null, signal = new AbortController().signal } = {}) {
-  const focused = doc?.kind === 'status' && el.querySelector('.jxc-scroll:focus') != null;
   drawn.get(el)?.abort();
   const life = within(signal);
   drawn.set(el, life);
@@ -39,6 +37,5 @@ export function draw(el, doc, { ask = null, signal = new AbortController().signa
   const kind = KINDS[doc?.kind];
   if (!kind || doc.v > VERSION) root.append(h('p', {}, 'This view was made by another version of jaxcluster; the cell\'s text says the same.'));
   else kind(root, doc, { ask, signal: life.signal });
-  if (focused) root.querySelector('.jxc-scroll')?.focus(); // a status is drawn again twice a second
   return root;
 }
