@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from jaxcluster import cluster, wire
 from jaxcluster.cluster import Cluster, array_queries, recovery
 from jaxcluster.errors import UsageError
-from jaxcluster.model import deadlock, diagnose, explain, lockstep
+from jaxcluster.model import deadlock, diagnose, explain, lockstep, timeline
 from jaxcluster.model.findings import Suspicion
 from jaxcluster.model.outputs import ANSI, RankRecord, group_outputs
 from jaxcluster.ranks import begin_ranks, name_ranks, parse_ranks
@@ -124,7 +124,8 @@ def _tell_last(last: LastReport, now_ns: int) -> str:
     reports = {rep.state.rank: rep for rep in last.reports}
     if reports:
         parts.append(f"Where the ranks were then:\n{text.stacks(reports)}")
-        parts.append(f"What they had launched by then:\n{text.journal(reports, 10)}")
+        told = text.journal(timeline.journal(reports, 10, is_past=True))
+        parts.append(f"What they had launched by then:\n{told}")
     return "\n".join(filter(None, parts))
 
 
@@ -139,7 +140,7 @@ def stacks(running: Cluster) -> str:
 
 def journal(running: Cluster, count: int) -> str:
     """The last launches of each set of processes, side by side."""
-    return text.journal(running.reports(), count)
+    return text.journal(timeline.journal(running.reports(), count))
 
 
 def logs(running: Cluster, ranks: str, lines: int, search: str) -> str:

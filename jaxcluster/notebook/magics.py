@@ -27,7 +27,7 @@ from jaxcluster.cluster import checkpoints, events, transfer, undoing
 from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError, UsageError
 from jaxcluster.launchers import options
-from jaxcluster.model import rewrite
+from jaxcluster.model import rewrite, timeline
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.notebook import debugging, export, exporting
 from jaxcluster.notebook.completion import Completion
@@ -38,7 +38,7 @@ from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks, parse_ranks
 from jaxcluster.records import registry
 from jaxcluster.text import format_nbytes
-from jaxcluster.views import lost, status, text
+from jaxcluster.views import journal, lost, status, text
 from jaxcluster.views import shards as array_views
 from jaxcluster.views.comms import relay_of
 from jaxcluster.views.live import CellDisplay, StartDisplay, show_hosts
@@ -324,9 +324,13 @@ class JaxClusterMagics(Magics):
 
     def _journal(self, line: str) -> None:
         word = arguments.command_parser("%jaxcluster journal", "count").read(line).count
-        if word is not None and not word.isdecimal():
+        if word is not None and not (word.isdecimal() and int(word)):
             raise UsageError(f"{word!r} is not a number of launches.", "%jaxcluster journal 30")
-        print(text.journal(cluster.current().reports(), int(word or 20)))
+        found = timeline.journal(cluster.current().reports(), int(word or 20))
+        if self.rich and found:
+            self.shell.display_pub.publish(journal.bundle(found))
+        else:
+            print(text.journal(found))
 
     @staticmethod
     def _is_choice(word: str | None, choices: Sequence[str], state: str, prog: str) -> bool:

@@ -1,15 +1,11 @@
-"""What a report shows beside its words: where the ranks were, and what they had launched. Pure."""
+"""Where the ranks were, as a report marks it in the cells' lines. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from jaxcluster import wire
 from jaxcluster.panel import protocol
-
-LAUNCHES = 12  # that a timeline shows
-AFTER = 3  # of these, that come after the first that differs
-MOST_LANES = 16
 
 Line = tuple[int, int]  # a cell's number, and one of its lines
 
@@ -74,65 +70,3 @@ def _made_at(report: wire.RankReport, at: tuple[str, int]) -> wire.Launch | None
     processes, seq = at
     made = (e for e in report.launches if e.processes == processes and e.seq == seq)
     return next(made, None)
-
-
-def timelines(
-    reports: Mapping[int, wire.RankReport], of: str = "", seq: int | None = None
-) -> list[protocol.Timeline]:
-    """The last launches of each set of processes, ranks that made the same ones on one lane.
-
-    Args:
-      of: the set of processes that a finding is about, or two that cross; "" for all.
-      seq: the first launch that is not to be trusted: it is shown, and some after it.
-    """
-    sets = {entry.processes for report in reports.values() for entry in report.launches}
-    about = set(of.split(wire.CROSSING)) if of else sets
-    shown = sorted(one for one in about & sets if wire.CROSSING not in one)
-    return [line for one in shown if (line := _timeline(one, reports, seq)) is not None]
-
-
-def _timeline(
-    processes: str, reports: Mapping[int, wire.RankReport], seq: int | None
-) -> protocol.Timeline | None:
-    ranks = [int(rank) for rank in processes.split(",")]
-    known = {
-        rank: {entry.seq: entry for entry in reports[rank].launches if entry.processes == processes}
-        for rank in ranks
-        if rank in reports
-    }
-    last = max((max(made, default=0) for made in known.values()), default=0)
-    if seq is not None:
-        last = min(last, seq + AFTER)
-    # Journals are as long as they are: what all of them had forgotten is no difference.
-    start = max((min(made) for made in known.values() if made), default=0)
-    first = max(last - LAUNCHES + 1, min(start, last))
-    numbers: dict[tuple[int, str], int] = {}
-    lanes: dict[tuple[tuple[int, int | None, int | None] | None, ...], list[int]] = {}
-    drawn: dict[int, list[protocol.Launch | None]] = {}
-    for rank, made in known.items():
-        drawn[rank] = list(_launches(made, range(first, last + 1), numbers))
-        key = tuple(
-            None if one is None else (one.program, one.cell, one.line) for one in drawn[rank]
-        )
-        lanes.setdefault(key, []).append(rank)
-    if not numbers:
-        return None
-    grouped = sorted(lanes.values())
-    return protocol.Timeline(
-        ranks,
-        first + 1,
-        [protocol.Lane(members, drawn[members[0]]) for members in grouped[:MOST_LANES]],
-        sorted(rank for members in grouped[MOST_LANES:] for rank in members),
-    )
-
-
-def _launches(
-    made: Mapping[int, wire.Launch], window: Sequence[int], numbers: dict[tuple[int, str], int]
-) -> Iterator[protocol.Launch | None]:
-    """A rank's launches within a window; a program's number stands for its fingerprint."""
-    for seq in window:
-        if (entry := made.get(seq)) is None:
-            yield None
-        else:
-            program = numbers.setdefault((entry.fingerprint, entry.name), len(numbers))
-            yield protocol.Launch(entry.name, program, entry.cell, entry.line)

@@ -9,7 +9,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.cluster import Cluster, RunningCell, recovery
 from jaxcluster.cluster.running import Owner
-from jaxcluster.model import explain, obituary
+from jaxcluster.model import explain, obituary, timeline
 from jaxcluster.panel import evidence, protocol
 from jaxcluster.panel.poller import RankPoller
 from jaxcluster.views import text
@@ -60,7 +60,7 @@ class Incidents:
             culprits=list(found.culprits),
             stacks=text.stacks(said),
             places=evidence.places(said, found.kind, found.culprits, at, errors),
-            timelines=evidence.timelines(said, found.processes, found.seq),
+            timelines=timeline.timelines(said, found.processes, found.seq),
         )
 
     def of_cluster(self, current: Cluster, now: int, poller: RankPoller | None = None) -> None:
@@ -89,7 +89,7 @@ class Incidents:
                 waiting=list(why.others),
                 culprits=list(why.culprits),
                 stacks=text.stacks(said),
-                timelines=evidence.timelines(said),
+                timelines=timeline.timelines(said),
             )
 
     def _keep_death(
@@ -126,7 +126,7 @@ class Incidents:
             culprits=dead,
             stacks=text.stacks(said),
             places=evidence.places(said, "dead", dead, last_seen=last_seen),
-            timelines=evidence.timelines(said),
+            timelines=timeline.timelines(said),
         )
 
     def _keep(

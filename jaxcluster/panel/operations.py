@@ -15,6 +15,7 @@ from typing import Any
 from jaxcluster import arguments, cluster, profiles
 from jaxcluster.cluster import Cluster, array_queries, delegation, events
 from jaxcluster.errors import ClusterExists, JaxClusterError, UsageError
+from jaxcluster.model import timeline
 from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.panel import protocol
 from jaxcluster.panel.model import Model
@@ -24,7 +25,7 @@ from jaxcluster.views import comms, document, shards, text
 from jaxcluster.views.cell_outputs import MOST_CHARS, notebook_outputs
 
 HEARD_S = 0.25  # that a cell's own thread has to pass an interrupt on
-JOURNAL_ROWS = 20
+JOURNAL_LAUNCHES = 40  # the panel scrolls
 PLATFORM_ENV = ("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "CUDA_VISIBLE_DEVICES")
 
 
@@ -199,8 +200,9 @@ class Operations:
     def _stacks(self) -> str:
         return text.stacks(cluster.current().reports(launches=1))
 
-    def _journal(self) -> str:
-        return text.journal(cluster.current().reports(), JOURNAL_ROWS)
+    def _journal(self) -> Any:
+        found = timeline.journal(cluster.current().reports(), JOURNAL_LAUNCHES)
+        return protocol.plain(found)
 
     def _outputs(self, cell_id: str, rank: int) -> list[dict[str, Any]]:
         record = self._model.record(cell_id)

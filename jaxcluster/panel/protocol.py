@@ -11,6 +11,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+from jaxcluster.model.timeline import Timeline
+
 PROTOCOL = 1
 EVENTS = "jaxcluster.events"
 EVENTS_ID = "jaxcluster-events"
@@ -100,38 +102,6 @@ class Place:
     line: int
     ranks: list[int]
     what: str
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One launch of a lane. ``program`` is equal on all lanes for the same program."""
-
-    name: str
-    program: int
-    cell: int | None
-    line: int | None
-
-
-@dataclass(frozen=True)
-class Lane:
-    """Ranks that have made the same launches; None where they have made none."""
-
-    ranks: list[int]
-    launches: list[Launch | None]
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """The last launches that a set of processes should have made together.
-
-    ``first`` is the number of the first that is shown, from 1 on; ``hidden`` are ranks that are
-    left out, where there are too many lanes.
-    """
-
-    processes: list[int]
-    first: int
-    lanes: list[Lane]
-    hidden: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxcluster import wire
 from jaxcluster.cluster.resources import Sample
+from jaxcluster.model import timeline
 from jaxcluster.model.outputs import CellRecord, group_outputs
 from jaxcluster.ranks import format_ranks, name_hosts, name_ranks
 from jaxcluster.records.registry import ClusterRecord
@@ -150,40 +151,34 @@ def _fold(functions: Sequence[str]) -> list[str]:
     return [f"  [... {len(functions)} {frames} of JAX, the innermost in {functions[-1]}]"]
 
 
-def journal(reports: Mapping[int, wire.RankReport], count: int) -> str:
+def journal(found: Sequence[timeline.Timeline]) -> str:
     """The last launches of each set of processes, the first difference between ranks marked."""
-    sets = sorted({entry.processes for r in reports.values() for entry in r.launches})
-    if not sets:
-        return "No program that spans processes has been launched since the ranks were in lockstep."
-    parts = []
-    for processes in sets:
-        ranks = [r for r in sorted(reports) if str(r) in processes.split(",")]
-        known = {r: {e.seq: e for e in reports[r].launches if e.processes == processes}
-                 for r in ranks}  # fmt: skip
-        last = max(max(entries, default=0) for entries in known.values())
-        rows, marked = [], False
-        for seq in range(max(0, last - count + 1), last + 1):
-            groups: dict[tuple[object, ...], list[int]] = {}
-            for rank in ranks:
-                e = known[rank].get(seq)
-                key: tuple[object, ...] = (None, "-", None, None, "")
-                if e is not None:
-                    key = (e.fingerprint, e.name, e.cell, e.line, e.within)
-                groups.setdefault(key, []).append(rank)
-            different = len({key[0] for key in groups}) > 1
-            for (_, name, cell, line, within), members in groups.items():
-                mark = "<- first difference" if different and not marked else ""
-                marked = marked or different
-                place = f"[{cell}] line {line}" if cell is not None else ""
-                place += f", {str(within).partition(': ')[0]}" if within else ""
-                rows.append([str(seq + 1), format_ranks(members), str(name), place, mark])
-        title = f"Programs of {name_ranks(ranks)}"
-        parts.append(
-            title
-            + "\n"
-            + "\n".join(format_table([["launch", "ranks", "program", "cell", ""], *rows]))
-        )
-    return "\n".join(parts)
+    return "\n".join(_launches(one) for one in found) or NOTHING_LAUNCHED
+
+
+NOTHING_LAUNCHED = (
+    "No program that spans processes has been launched since the ranks were in lockstep."
+)
+
+
+def _launches(found: timeline.Timeline) -> str:
+    rows = [["launch", "ranks", "program", "cell", ""]]
+    different = found.difference()
+    for at in range(found.length):
+        groups: dict[timeline.Launch | str, list[int]] = {}
+        for lane in found.lanes:
+            none = "not yet" if lane.under_way else "-"
+            groups.setdefault(lane.launches[at] or none, []).extend(lane.ranks)
+        for launch, ranks in groups.items():
+            row = [str(found.first + at), format_ranks(sorted(ranks))]
+            if isinstance(launch, str):
+                row += [launch, ""]
+            else:
+                row += [launch.name, launch.place]
+            rows.append([*row, "<- first difference" if at == different else ""])
+    left = f"\nnot shown: {name_ranks(found.hidden)}" if found.hidden else ""
+    title = f"Programs of {name_ranks(found.processes)}"
+    return f"{title}\n" + "\n".join(format_table(rows)) + left
 
 
 def outputs(record: CellRecord) -> str:

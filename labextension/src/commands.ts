@@ -5,7 +5,6 @@ import { Dialog, InputDialog, showDialog } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import {
   fastForwardIcon,
-  historyIcon,
   linkIcon,
   listIcon,
   refreshIcon,
@@ -352,17 +351,6 @@ export function addCommands(parts: IParts): void {
     execute: async () => {
       const link = linkOf(clusters);
       await showText('stacks', trans.__('Stacks'), () => link.call('stacks', {}));
-    }
-  });
-
-  add(CommandIDs.journal, {
-    icon: historyIcon,
-    label: trans.__('Show Journal'),
-    caption: trans.__('What every rank has launched'),
-    isEnabled: hasCluster,
-    execute: async () => {
-      const link = linkOf(clusters);
-      await showText('journal', trans.__('Journal'), () => link.call('journal', {}));
     }
   });
 

@@ -19,6 +19,7 @@ export const RPC = 'jaxcluster.rpc';
 export const RESOURCES_ID = 'jaxcluster-resources';
 export const RESOURCES_MIME = 'application/vnd.jaxcluster.resources+json';
 export const SHARDS_MIME = 'application/vnd.jaxcluster.shards+json';
+export const JOURNAL_MIME = 'application/vnd.jaxcluster.journal+json';
 
 // ------------------------------------------------------------------------------------- the state
 
@@ -93,12 +94,16 @@ export interface ILaunch {
   program: number;
   cell: number | null;
   line: number | null;
+  /** The line of a script or module that launched it, where that was not the cell's: "train.py line 3: x.sum()". */
+  within: string;
 }
 
 /** Ranks that have made the same launches, from the timeline's first one on. */
 export interface ILane {
   ranks: number[];
   launches: (ILaunch | null)[];
+  /** Whether they are in a cell still: what they have not launched may come. */
+  under_way: boolean;
 }
 
 /** The last launches that a set of processes should have made together. */
@@ -265,7 +270,8 @@ export interface IOperations {
   /** The last lines of a rank's log; of all ranks, each line with its rank, where that is null. */
   logs: { args: { rank: number | null; lines: number }; result: string };
   stacks: { args: Record<string, never>; result: string };
-  journal: { args: Record<string, never>; result: string };
+  /** The last launches of each set of processes. */
+  journal: { args: Record<string, never>; result: ITimeline[] };
   /** What one rank put out in a cell, as notebook outputs (nbformat 4). */
   outputs: { args: { cell_id: string; rank: number }; result: INotebookOutput[] };
   variables: { args: Record<string, never>; result: IVariable[] };

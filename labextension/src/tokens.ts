@@ -60,8 +60,8 @@ export interface ISettings {
 }
 
 /**
- * The ids of all commands. commands.ts adds them, except those that open a panel: showClusters, inspect
- * and showReport are added by the plugins of these panels (sidebar, inspector, report).
+ * The ids of all commands. commands.ts adds them, except those that open a panel: showClusters, inspect,
+ * journal and showReport are added by the plugins of these panels (sidebar, inspector, journal, report).
  *
  * Arguments: start {line?, cell?}, without a line a form asks, with `cell` a cell of the notebook starts it;
  * attach {name}; use {name}; stop {name?, id?}, where an id is

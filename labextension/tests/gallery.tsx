@@ -13,6 +13,7 @@ import { ReportView } from '../src/widgets/report';
 import { Sidebar } from '../src/widgets/sidebar';
 import { StartFields } from '../src/widgets/startFields';
 import { NO_OPTIONS } from '../src/widgets/startOptions';
+import { Journal } from '../src/widgets/journal';
 import { Logs } from '../src/widgets/logs';
 import type { ISamples } from '../src/widgets/resources';
 import { SpmdSwitch, StateChip, StatusItem } from '../src/widgets/toolbar';
@@ -177,11 +178,35 @@ const long: ITimeline = {
     launches: Array.from({ length: 12 }, (_, at): ILaunch | null =>
       rank === 3 && at > 9
         ? null
-        : { name: at % 3 ? 'jit(train_step)' : 'jit(_reduce_sum)', program: rank === 1 && at > 8 ? 7 : at % 3, cell: 7, line: at + 2 }
-    )
+        : { name: at % 3 ? 'jit(train_step)' : 'jit(_reduce_sum)', program: rank === 1 && at > 8 ? 7 : at % 3, cell: 7, line: at + 2, within: '' }
+    ),
+    under_way: false
   })),
   hidden: []
 };
+/** Sixty-four ranks in lockstep, of which two are behind, in a script. */
+const wide: ITimeline = {
+  processes: Array.from({ length: 64 }, (_, rank) => rank),
+  first: 1001,
+  lanes: [Array.from({ length: 62 }, (_, rank) => rank), [62, 63]].map(ranks => ({
+    ranks,
+    launches: Array.from({ length: 40 }, (_, at): ILaunch | null =>
+      ranks[0] && at > 37
+        ? null
+        : { name: `jit(program_${at % 30})`, program: at % 30, cell: 3, line: 1, within: `train.py line ${at}: step()` }
+    ),
+    under_way: !!ranks[0]
+  })),
+  hidden: []
+};
+const journal = (timelines: ITimeline[]) => (
+  <Journal
+    timelines={timelines}
+    trans={trans}
+    has={cell => cell === 7}
+    onPlace={(cell, line) => execute('place', { cell, line })}
+  />
+);
 const noRanks = golden.state_without_cluster as unknown as IState;
 const idle = (n: number): IState => ({
   ...state,
@@ -240,6 +265,8 @@ const widgets: { [name: string]: () => JSX.Element } = {
   'report-death': () => report(died),
   'report-timeline': () => report({ timelines: [long, ...state.report!.timelines] }),
   'report-none': () => <ReportView report={null} trans={trans} execute={execute} has={() => false} onPlace={() => undefined} />,
+  'journal': () => journal(structuredClone([wide, long])),
+  'journal-none': () => journal([]),
   'logs': () => (
     <Logs
       rank={null}
@@ -275,6 +302,10 @@ let root: Root | null = null;
     root?.unmount();
     root = createRoot(document.getElementById('view')!);
     asked.length = 0;
+    flushSync(() => root!.render(widgets[name]()));
+  },
+  /** Show the same with what was said anew. */
+  again(name: string): void {
     flushSync(() => root!.render(widgets[name]()));
   },
   /** How long it takes to draw a sidebar of n ranks, to unfold all hosts, and to draw one rank again; in ms. */

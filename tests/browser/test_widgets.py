@@ -407,15 +407,76 @@ def test_each_place_in_a_report_is_a_way_there(widgets: Any) -> None:
 def test_the_last_launches_stand_side_by_side(widgets: Any) -> None:
     view = show(widgets, "report-timeline")
     table = view.get_by_role("table", name="Last launches of ranks 0-3")
-    assert table.locator("thead th").all_inner_texts()[-3:] == ["40", "41", "42"]
-    assert table.locator("thead th[data-first]").inner_text() == "40"
+    assert table.locator("thead th").all_inner_texts()[-3:] == ["40 ≠", "41", "42"]
+    assert table.locator("thead th[data-first]").inner_text() == "40 ≠"
     row = table.get_by_role("row", name="rank 3")
     assert row.locator(".jxl-launch.jxl-mod-none").count() == 2
-    assert table.get_by_role("row", name="rank 1").locator("[data-odd]").count() >= 1
-    # The newest are in view, however narrow it is.
-    assert view.locator(".jxl-timeline").first.evaluate("box => box.scrollLeft") > 0
-    row.get_by_role("button", name="[7] line 2", exact=True).click()
-    assert asked(widgets) == [["place", {"cell": 7, "line": 2}]]
+    odd = table.get_by_role("row", name="rank 1").locator("[data-odd]")
+    assert odd.all_inner_texts() == ["≠H", "≠H", "≠H"]
+    # What differs is told, with the ways to the lines; a letter leads there too.
+    difference = view.locator(".jxl-difference").first
+    assert "rank 1: H _reduce_sum [7] line 11" in difference.inner_text()
+    difference.get_by_role("button", name="[7] line 11").first.click()
+    row.get_by_role("button", name="Launch 31 on rank 3: A _reduce_sum, [7] line 2").click()
+    assert asked(widgets) == [["place", {"cell": 7, "line": n}] for n in (11, 2)]
+
+
+def test_a_timeline_is_used_by_keyboard_and_keeps_its_place(widgets: Any) -> None:
+    view = show(widgets, "journal")
+    ranks = view.locator(".jxl-timelineBox").last
+    told = ranks.locator(".jxl-launchTold")
+    ranks.locator("button[tabindex='0']").first.focus()  # where they part
+    assert told.inner_text() == "Launch 40 on rank 0: A _reduce_sum, [7] line 11"
+    assert ranks.locator("tbody button[tabindex='0']").count() == 1
+    for key, text in {
+        "ArrowDown": "Launch 40 on rank 1: H _reduce_sum, [7] line 11",
+        "ArrowRight": "Launch 41 on rank 1: H train_step, [7] line 12",
+        "Home": "Launch 31 on rank 1: A _reduce_sum, [7] line 2",
+        "ArrowLeft": "Launch 31 on rank 1: A _reduce_sum, [7] line 2",
+        "ArrowUp": "Launch 31 on rank 0: A _reduce_sum, [7] line 2",
+        "End": "Launch 42 on rank 0: C train_step, [7] line 13",
+    }.items():
+        widgets.keyboard.press(key)
+        assert told.inner_text() == text, key
+    widgets.keyboard.press("Enter")
+    assert asked(widgets) == [["place", {"cell": 7, "line": 13}]]
+    # Asked again, it is the same place that has the focus; what is under the pointer is told.
+    widgets.evaluate("() => gallery.again('journal')")
+    assert told.inner_text() == "Launch 42 on rank 0: C train_step, [7] line 13"
+    focused = "() => document.activeElement.getAttribute('aria-label')"
+    assert widgets.evaluate(focused) == told.inner_text()
+    ranks.get_by_role("button", name="Launch 41: none on rank 3").hover()
+    assert told.inner_text() == "Launch 41: none on rank 3"
+    widgets.keyboard.press("ArrowLeft")  # from where the focus is
+    assert widgets.evaluate(focused) == "Launch 41 on rank 0: B train_step, [7] line 12"
+
+
+def test_64_ranks_that_launched_the_same_share_a_row(widgets: Any) -> None:
+    view = show(widgets, "journal")
+    ranks = view.locator(".jxl-timelineBox").first
+    rows = ranks.locator("tbody tr")
+    assert rows.count() == 2
+    # Who is in the cell still may launch the rest: that is no difference.
+    assert rows.last.locator(".jxl-mod-later").all_inner_texts() == ["…", "…"]
+    assert ranks.locator("[data-odd], [data-first], .jxl-difference").count() == 0
+    # The newest are in view.
+    assert ranks.locator(".jxl-timeline").evaluate("box => box.scrollLeft") > 0
+    ranks.get_by_label("A row for each rank").check()
+    assert rows.count() == 64
+    assert rows.last.locator("th").inner_text() == "rank 63"
+    box = ranks.locator(".jxl-timeline").evaluate("b => [b.scrollHeight, b.clientHeight]")
+    assert box[0] > box[1]  # it scrolls by itself
+    ranks.get_by_role("button", name="Launch 1005 on rank 62").hover()
+    told = ranks.locator(".jxl-launchTold").inner_text()
+    assert told.endswith(", [3] line 1, train.py line 4: step()")
+    ranks.get_by_role("button", name="Launch 1005 on rank 62").click()
+    assert asked(widgets) == []  # that cell is not in the notebook any more
+    widgets.evaluate("() => { document.getElementById('view').style.width = '250px'; }")
+    # Only the table itself is scrolled sideways.
+    assert widgets.evaluate(
+        "() => { const view = document.getElementById('view');"
+        " return view.scrollWidth <= view.clientWidth; }"
+    )
 
 
 def test_the_form_shows_its_line_and_what_is_wrong(widgets: Any) -> None:

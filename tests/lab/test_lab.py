@@ -566,7 +566,8 @@ HANG = "%%spmd\nif rank != 1:\n    print(float(jnp.sum(x)))"
 
 
 def test_a_hang_is_reported_with_its_stacks(page: LabPage) -> None:
-    page.open("hang.ipynb", START, SETUP, HANG, "%%spmd\nprint(float(jnp.sum(x)))")
+    last = "%%spmd\nprint(float(jnp.sum(x)))"
+    page.open("hang.ipynb", START, SETUP, HANG, last, "%jaxcluster journal")
     page.do(0, 1)
     assert "waited in jnp.sum at cell" in page.do(2)
     report = page.page.locator(".jxl-report")
@@ -588,6 +589,25 @@ def test_a_hang_is_reported_with_its_stacks(page: LabPage) -> None:
         "the cursor is in that line",
     )
     assert page.do(3) == "28.0\n"
+    # The last launches, in a panel that follows, and in a cell.
+    page.command("jaxcluster:journal")
+    panel = page.page.locator(".jp-MainAreaWidget .jxl-journal")
+    marks = panel.locator(".jxl-timeline tbody tr").first.locator(".jxl-launch")
+    marks.first.wait_for()
+    before = marks.count()
+    page.do(3)
+    page.wait(lambda: marks.count() > before, "it has the cell's launches")
+    page.do(4)
+    shown = page.page.locator(".jp-OutputArea .jxl-journal")
+    shown.locator("tbody tr").nth(1).locator(".jxl-launch").last.click()
+    page.until(
+        "window.jaxcluster.currentPanel.content.activeCellIndex === 3"
+        " && window.jaxcluster.currentPanel.content.activeCell.editor"
+        ".getCursorPosition().line === 1",
+        "the cursor is in the line that launched it",
+    )
+    if SHOTS:
+        page.shot(SHOTS / "journal.png")
     page.run(2)  # with the cell's next run the marks of the last one are gone, and new ones come
     page.finish(2)
     page.wait(lambda: line.count() == 1, "the new finding's mark")

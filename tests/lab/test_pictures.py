@@ -83,6 +83,11 @@ def test_the_pictures_of_the_documentation(page: LabPage) -> None:
     picture(page, "report", at(".jxl-report"))
     assert page.do(4) == "496.0\n"
 
+    page.command("jaxcluster:journal")
+    journal = at(".jxl-journal")
+    journal.locator("tbody tr").nth(3).wait_for()
+    picture(page, "journal", journal.locator(".jxl-timelineBox"))
+
     page.command("jaxcluster:start")
     at(".jp-Dialog .jxl-form").wait_for()
     picture(page, "form", at(".jp-Dialog-content"))

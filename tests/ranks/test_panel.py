@@ -335,7 +335,12 @@ def test_texts(notebook: Notebook, page: Page) -> None:
     assert "from a child" in page.call("logs", rank=1, lines=50)
     assert page.call("stacks") == "── ranks 0, 1 ──\nidle, in no cell"
     notebook.ok("%spmd float(jnp.sum(x))")
-    assert "Programs of ranks 0, 1" in page.call("journal")
+    (line,) = page.call("journal")
+    assert line["processes"] == [0, 1]
+    (lane,) = line["lanes"]  # they have launched the same
+    assert (lane["ranks"], lane["under_way"]) == ([0, 1], False)
+    assert lane["launches"][-1]["name"] == "jit(_reduce_sum)"
+    assert "Programs of ranks 0, 1" in notebook.ok("%jaxcluster journal").text
 
 
 def test_errors_say_what_to_do_and_have_no_traceback(notebook: Notebook, page: Page) -> None:

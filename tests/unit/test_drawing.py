@@ -68,3 +68,11 @@ def test_listeners_and_observers_are_made_where_they_are_bound_to_a_signal() -> 
 
 def test_a_module_tells_one_story() -> None:
     assert max(len(path.read_text().splitlines()) for path in MODULES) < 200
+
+
+def test_every_style_sheet_of_the_lab_extension_is_loaded() -> None:
+    folder = Path(__file__).parents[2] / "labextension" / "style"
+    sheets = {path.name for path in folder.glob("*.css")} - {"index.css"}
+    for index in ("index.js", "index.css"):
+        text = (folder / index).read_text()
+        assert {name for name in sheets if f"{name}'" in text} == sheets, index

@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
+from jaxcluster.model.timeline import Lane, Launch, Timeline
 from jaxcluster.panel import protocol
 from jaxcluster.panel.protocol import (
     Cell,
     CellRank,
     Cluster,
-    Lane,
-    Launch,
     Place,
     Profile,
     Rank,
@@ -29,9 +28,9 @@ from jaxcluster.panel.protocol import (
     Series,
     Start,
     State,
-    Timeline,
     plain,
 )
+from jaxcluster.views import journal
 from jaxcluster.wire import VariableInfo
 
 ROOT = Path(__file__).parents[2]
@@ -183,9 +182,29 @@ RESULTS: dict[str, Any] = {
     "interrupt": [0, 2],
     "logs": "INFO: loading\nWARNING: slow",
     "stacks": "── ranks 0, 2 ──\n  cell [7] line 3, in <module>\n    total = jnp.sum(x)",
-    "journal": (
-        "No program that spans processes has been launched since the ranks were in lockstep."
-    ),
+    "journal": [
+        {
+            "processes": [0, 1],
+            "first": 3,
+            "lanes": [
+                {
+                    "ranks": [0],
+                    "launches": [
+                        {
+                            "name": "jit(f)",
+                            "program": 0,
+                            "cell": 6,
+                            "line": 2,
+                            "within": "train.py line 3: x.sum()",
+                        }
+                    ],
+                    "under_way": False,
+                },
+                {"ranks": [1], "launches": [None], "under_way": True},
+            ],
+            "hidden": [],
+        }
+    ],
     "outputs": [
         {"output_type": "stream", "name": "stdout", "text": "hello from 1\n"},
         {
@@ -292,7 +311,6 @@ def interface(name: str) -> list[str]:
         Place,
         Launch,
         Lane,
-        Timeline,
         Report,
         Resources,
         Series,
@@ -320,6 +338,12 @@ def test_the_names_are_those_of_typescript(name: str) -> None:
     found = re.search(rf"export const {name} = '?([^';]+)'?;", TYPESCRIPT.read_text())
     assert found is not None
     assert found.group(1) == str(getattr(protocol, name))
+
+
+def test_the_journals_mime_type_is_that_of_typescript() -> None:
+    found = re.search(r"export const JOURNAL_MIME = '(.*?)';", TYPESCRIPT.read_text())
+    assert found is not None
+    assert found.group(1) == journal.MIME
 
 
 def test_no_message_has_a_state_of_its_own_that_nbclient_would_take_for_a_widgets() -> None:

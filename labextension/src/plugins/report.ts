@@ -12,10 +12,11 @@ import * as React from 'react';
 import { icon } from '../icon';
 import { CommandIDs, IClusters, IPreferences, type ILink } from '../tokens';
 import type { IPlace, IReport } from '../protocol';
-import { goToLine, markLines } from '../widgets/lineMarks';
+import { markLines } from '../widgets/lineMarks';
 import { headingOf, ReportView } from '../widgets/report';
 import { View } from '../widgets/view';
 import { cellOf } from './cellsByNumber';
+import { goTo } from './goTo';
 import { place } from './place';
 
 /** Says what was found on the ranks, and shows the finding in a panel of its notebook and in its lines. */
@@ -48,7 +49,7 @@ export const report: JupyterFrontEndPlugin<void> = {
             void app.commands.execute(command);
           },
           has: number => cellOf(notebook, link, number) !== null,
-          onPlace: (number, line) => void goTo(notebook, number, line)
+          onPlace: (number, line) => void goTo(app, notebook, link, number, line)
         })
       );
       view.addClass('jxl-view');
@@ -67,19 +68,6 @@ export const report: JupyterFrontEndPlugin<void> = {
       panel.disposed.connect(() => link.stateChanged.disconnect(update));
       notebook.disposed.connect(() => panel.dispose());
       return panel;
-    };
-
-    const goTo = async (notebook: NotebookPanel, number: number, line: number): Promise<void> => {
-      const cell = cellOf(notebook, clusters.linkOf(notebook), number);
-      if (!cell) {
-        return;
-      }
-      app.shell.activateById(notebook.id);
-      notebook.content.activeCellIndex = notebook.content.widgets.indexOf(cell);
-      await notebook.content.scrollToItem(notebook.content.activeCellIndex);
-      await cell.ready;
-      notebook.content.mode = 'edit';
-      goToLine(cell, line);
     };
 
     /** `keepFocus`: what is typed meanwhile must not become commands of the notebook. */

@@ -1,4 +1,4 @@
-/** A panel of plain text that can be asked for again: logs, stacks, the journal. */
+/** A panel of plain text that can be asked for again: the stacks. */
 
 import { MainAreaWidget } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';

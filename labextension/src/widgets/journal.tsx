@@ -1,0 +1,32 @@
+/** The last launches of every set of processes. */
+
+import * as React from 'react';
+import type { ITimeline } from '../protocol';
+import { Failure } from './parts';
+import { Timeline } from './timeline';
+import type { Trans } from './labels';
+
+interface IJournalView {
+  /** Null until they are known. */
+  timelines: readonly ITimeline[] | null;
+  failure?: string;
+  trans: Trans;
+  onPlace: (cell: number, line: number) => void;
+  has: (cell: number) => boolean;
+}
+
+export function Journal({ timelines, failure, ...ways }: IJournalView): JSX.Element {
+  return (
+    <div className="jxl-journal">
+      {failure && <Failure text={failure} />}
+      {timelines?.map(one => <Timeline key={one.processes.join()} timeline={one} {...ways} />)}
+      {timelines?.length === 0 && (
+        <p className="jxl-empty">
+          {ways.trans.__(
+            'No program that spans processes has been launched since the ranks were in lockstep.'
+          )}
+        </p>
+      )}
+    </div>
+  );
+}

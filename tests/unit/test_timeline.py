@@ -1,0 +1,155 @@
+"""The last launches of ranks side by side."""
+
+from __future__ import annotations
+
+import re
+
+from journals import launches, report
+
+from jaxcluster import wire
+from jaxcluster.model.timeline import AFTER, LAUNCHES, MOST_LANES, journal, letter, timelines
+from jaxcluster.views import journal as views
+from jaxcluster.views import text
+
+
+def test_ranks_with_the_same_launches_share_a_lane_and_a_gap_is_none() -> None:
+    reports = {
+        rank: report(rank, launches("0,1,2", programs))
+        for rank, programs in enumerate(["ABA", "AB", "ABA"])
+    }
+    (shown,) = timelines(reports, "0,1,2", 2)
+    assert (shown.processes, shown.first, shown.hidden) == ([0, 1, 2], 1, [])
+    programs = {
+        tuple(lane.ranks): [one and one.program for one in lane.launches] for lane in shown.lanes
+    }
+    assert programs == {(0, 2): [0, 1, 0], (1,): [0, 1, None]}
+    first = shown.lanes[0].launches[0]
+    assert first is not None
+    assert (first.name, first.cell, first.line) == ("jit(A)", 7, 1)
+
+
+def test_the_first_difference_is_in_view_however_much_came_after_it() -> None:
+    long = "A" * 40
+    reports = {0: report(0, launches("0,1", long)), 1: report(1, launches("0,1", long[:10]))}
+    (shown,) = timelines(reports, "0,1", 10)
+    assert shown.first == 10 + AFTER - LAUNCHES + 2
+    assert [one is None for one in shown.lanes[1].launches] == [False] * 8 + [True] * 4
+
+
+def test_what_all_journals_have_forgotten_is_no_difference() -> None:
+    made = launches("0,1", "ABCDEF")
+    reports = {0: report(0, made[2:]), 1: report(1, made[3:])}
+    (shown,) = timelines(reports)
+    assert shown.first == 4
+    assert [lane.ranks for lane in shown.lanes] == [[0, 1]]
+
+
+def test_a_rank_that_launched_nothing_has_a_lane_and_a_dead_one_has_none() -> None:
+    reports = {0: report(0, launches("0,1,2", "AB")), 1: report(1)}
+    (shown,) = timelines(reports)
+    assert [lane.ranks for lane in shown.lanes] == [[0], [1]]
+    assert shown.lanes[1].launches == [None, None]
+
+
+def test_of_crossing_sets_both_are_shown_and_of_no_launches_nothing() -> None:
+    made = launches("0,1", "AB") + launches("1,2", "C") + launches("3,4", "D")
+    reports = {rank: report(rank, made) for rank in range(3)}
+    assert [one.processes for one in timelines(reports, "0,1&1,2")] == [[0, 1], [1, 2]]
+    assert len(timelines(reports)) == 2  # of a set none of whose ranks answered there is nothing
+    assert timelines({0: report(0)}) == []
+
+
+def test_many_lanes_are_bounded_and_the_rest_is_named() -> None:
+    everybody = ",".join(map(str, range(40)))
+    reports = {r: report(r, launches(everybody, chr(65 + r))) for r in range(40)}
+    (shown,) = timelines(reports)
+    assert len(shown.lanes) == MOST_LANES
+    assert shown.hidden == list(range(MOST_LANES, 40))
+
+
+# ----------------------------------------------------------------------------------------- journal
+
+
+def test_what_a_rank_may_still_launch_is_no_difference() -> None:
+    reports = {
+        0: report(0, launches("0,1,2", "ABA")),
+        1: report(1, launches("0,1,2", "A"), line=3),
+        2: report(2, launches("0,1,2", "AB"), line=3),
+    }
+    (shown,) = journal(reports, 20)
+    assert [lane.under_way for lane in shown.lanes] == [False, True, True]
+    assert shown.difference() is None
+    assert "not yet" in text.journal([shown])
+    assert "first difference" not in text.journal([shown])
+    (then,) = journal(reports, 20, is_past=True)
+    assert then.difference() == 1
+    assert "2       1      -        " in text.journal([then])
+
+
+def test_another_program_is_a_difference_also_while_a_rank_is_under_way() -> None:
+    reports = {0: report(0, launches("0,1", "ABA")), 1: report(1, launches("0,1", "AC"), line=3)}
+    (shown,) = journal(reports, 20)
+    assert shown.difference() == 1
+    rows = text.journal([shown]).splitlines()[2:]
+    assert [row.split()[:3] for row in rows] == [
+        ["1", "0,", "1"],
+        ["2", "0", "jit(B)"],
+        ["2", "1", "jit(C)"],
+        ["3", "0", "jit(A)"],
+        ["3", "1", "not"],
+    ]
+    assert [row.endswith("<- first difference") for row in rows] == [
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_the_journal_shows_as_many_launches_as_it_was_asked_for_and_each_rank() -> None:
+    everybody = ",".join(map(str, range(40)))
+    reports = {r: report(r, launches(everybody, chr(65 + r) * 30)) for r in range(40)}
+    (shown,) = journal(reports, 7)
+    assert (shown.first, shown.length, len(shown.lanes), shown.hidden) == (24, 7, 40, [])
+
+
+def test_programs_have_letters() -> None:
+    assert [letter(n) for n in (0, 25, 26, 27, 701, 702)] == ["A", "Z", "AA", "AB", "ZZ", "AAA"]
+
+
+# ---------------------------------------------------------------------------------- in a notebook
+
+
+def test_a_notebook_has_a_row_for_each_rank_and_says_what_the_letters_are() -> None:
+    reports = {
+        rank: report(rank, launches("0,1,2", programs))
+        for rank, programs in enumerate(["ABA", "AC", "ABA"])
+    }
+    bundle = views.bundle(journal(reports, 20))
+    assert bundle["text/plain"] == text.journal(journal(reports, 20))
+    assert bundle[views.MIME]["timelines"][0]["lanes"][1]["ranks"] == [1]
+    html = bundle["text/html"]
+    rows = re.findall(r"<tr><th scope='row'>(.*?)</th>(.*?)</tr>", html)
+    marks = [(rank, re.sub("<.*?>", " ", row).split()) for rank, row in rows]
+    assert marks == [("0", ["A", "B", "A"]), ("1", ["A", "≠C", "≠-"]), ("2", ["A", "B", "A"])]
+    assert "<th scope='col'>2 ≠</th>" in html
+    assert "Launch 2 is the first that differs." in html
+    assert "<b>C</b> jit(C): [7] line 2" in html
+    assert "style=" not in html  # GitHub and untrusted notebooks strip it
+
+
+def test_many_equal_ranks_share_a_row_and_names_are_escaped() -> None:
+    everybody = ",".join(map(str, range(64)))
+    made = [wire.Launch(0, everybody, "jit(<lambda>)", 1, 7, 1, within="<cell>.py line 2: f()")]
+    reports = {rank: report(rank, made if rank != 9 else []) for rank in range(64)}
+    html = views.bundle(journal(reports, 20))["text/html"]
+    assert re.findall(r"<th scope='row'>(.*?)<", html) == ["0-8, 10-63", "9"]
+    assert "jit(&lt;lambda&gt;): [7] line 1, &lt;cell&gt;.py line 2" in html
+    assert "<lambda>" not in html
+
+
+def test_of_no_launches_it_is_said_that_there_are_none() -> None:
+    bundle = views.bundle(journal({0: report(0)}, 20))
+    assert list(bundle) == ["text/plain"]
+    assert bundle["text/plain"].startswith("No program that spans processes has been launched")
