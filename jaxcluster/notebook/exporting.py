@@ -179,6 +179,8 @@ def as_written(
             if cell["cell_type"] == "code"
         ]
         ours = notebook.get("metadata", {}).get("jaxcluster") or {}
+        mode = ours.get("spmd") is True  # which the text says better, from where on
+        mode = mode and not any(_SWITCH.search(source) for _, source in cells)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{path} is not a notebook: {type(error).__name__}: {error}.",
@@ -188,10 +190,13 @@ def as_written(
     left_out: list[str] = []
     for number, typed in cells:
         source = _without_timing(typed)
+        was_on = mode
+        for switch in _SWITCH.finditer(source):
+            mode = switch[1] == "on"
         first, _, rest = source.lstrip("\n").partition("\n")
         if first.split()[:1] == ["%%spmd"]:
             steps.append(export.Cell(number, first.removeprefix("%%spmd"), rest))
-        elif ours.get("spmd") is True and not rewrite.stays_in_notebook(source.splitlines()):
+        elif was_on and not rewrite.stays_in_notebook(source.splitlines()):
             steps.append(export.Cell(number, "", source))
         else:
             for line in source.splitlines():
@@ -201,6 +206,8 @@ def as_written(
                     left_out.append(f"{f'[{number}] ' if number else ''}{line.strip()}")
     return steps, left_out
 
+
+_SWITCH = re.compile(r"^\s*%jaxcluster\s+auto\s+(on|off)\b", re.MULTILINE)
 
 # A line that runs something on the ranks from within the notebook's own statements.
 _BY_PYTHON = re.compile(r"^\s*(\w[^#'\"]*=\s*|%\w+ +)?%{1,2}spmd\b")

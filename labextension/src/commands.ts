@@ -18,7 +18,7 @@ import type { JSONObject, ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { complain, say, takeBack } from './messages';
 import type { IState } from './protocol';
 import { withSpmd } from './spmd';
-import { runStart } from './startCell';
+import { runStart, writeMode } from './startCell';
 import {
   CommandIDs,
   type IClusters,
@@ -270,16 +270,25 @@ export function addCommands(parts: IParts): void {
     isToggled: () => state()?.spmd ?? false,
     execute: async () => {
       const link = linkOf(clusters);
-      await link.call('auto', { on: !link.state?.spmd });
+      const panel = clusters.currentPanel;
+      const on = !link.state?.spmd;
+      await link.call('auto', { on });
+      if (panel && !panel.isDisposed) {
+        writeMode(panel, on); // for nbclient and papermill, which know of no metadata
+      }
     }
   });
 
   add(CommandIDs.writeSpmd, {
     label: trans.__('Write %1 into the Cells', '%%spmd'),
-    caption: trans.__('Make SPMD mode permanent, for nbclient and papermill too'),
+    caption: trans.__('Have each cell say that it runs on the ranks, in place of SPMD mode'),
     isEnabled: () => clusters.currentPanel?.content.model?.readOnly === false,
     execute: async () => {
-      for (const { model } of clusters.currentPanel?.content.widgets ?? []) {
+      const panel = clusters.currentPanel;
+      if (panel) {
+        writeMode(panel, false);
+      }
+      for (const { model } of panel?.content.widgets ?? []) {
         const source = model.sharedModel.getSource();
         const written = model.type === 'code' ? withSpmd(source) : source;
         if (written !== source) {

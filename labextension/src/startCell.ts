@@ -2,7 +2,16 @@
 
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import { NotebookActions } from '@jupyterlab/notebook';
-import { LOAD, loadIn, numberIn, placeStart, startIn, withNumber } from './startLine';
+import {
+  LOAD,
+  loadIn,
+  numberIn,
+  placeMode,
+  placeStart,
+  startIn,
+  withNumber,
+  withoutMode
+} from './startLine';
 
 /**
  * Write the line into the notebook, and run its cell. A line that starts the same cluster is replaced:
@@ -30,6 +39,22 @@ const sourcesOf = (panel: NotebookPanel): (string | null)[] =>
   panel.content.widgets.map(({ model }) =>
     model.type === 'code' ? model.sharedModel.getSource() : null
   );
+
+/** Have the notebook's text say that every cell runs on the ranks, or not. Runs nothing. */
+export function writeMode(panel: NotebookPanel, on: boolean): void {
+  const { model, widgets } = panel.content;
+  if (!model || model.readOnly) {
+    return;
+  }
+  const place = on ? placeMode(sourcesOf(panel)) : null;
+  if (place?.isNew) {
+    model.sharedModel.insertCell(place.index, { cell_type: 'code', source: place.source });
+    return;
+  }
+  for (const { index, source } of place ? [place] : on ? [] : withoutMode(sourcesOf(panel))) {
+    widgets[index].model.sharedModel.setSource(source);
+  }
+}
 
 /** How many ranks the notebook's own start line asks for; null without one. */
 export function numberOf(panel: NotebookPanel): number | null {

@@ -64,4 +64,47 @@ export function loadIn(cells: readonly (string | null)[]): number {
   return cells.findIndex(source => source?.split('\n').some(own => own.trim() === LOAD));
 }
 
+/** The line that has every following cell run on the ranks. */
+export const MODE = '%jaxcluster auto on';
+const isMode = (line: string): boolean => line.trim() === MODE;
+/** A statement that brings a cluster: a magic's, or Python's own. */
+const BRINGS = /^([ \t]*)(?:%jaxcluster[ \t]+(?:start|attach)\b|(?:\w+[ \t]*=[ \t]*)?jaxcluster\.(?:start|attach)\()/m;
+/** Cell magics whose body the notebook runs as if they were not there. */
+const PLAIN = /^\s*(?!%%)|^\s*%%(?:time|capture)\b/;
+
+/**
+ * Where SPMD mode is switched on in the text itself, which is all that nbclient and papermill send to
+ * a kernel. Above the statement that brings the cluster: where that fails, the cells below it fail
+ * too, and don't compute something else in the notebook. Without one below what loads jaxcluster,
+ * else, with that, above all code. Null where the text has it already.
+ */
+export function placeMode(cells: readonly (string | null)[]): IPlace | null {
+  const isPlain = (source: string | null): source is string => source !== null && PLAIN.test(source);
+  if (cells.some(source => isPlain(source) && source.split('\n').some(isMode))) {
+    return null;
+  }
+  const index = cells.findIndex(source => isPlain(source) && BRINGS.test(source));
+  if (index >= 0) {
+    const source = cells[index]!.replace(BRINGS, (found, indent) => `${indent}${MODE}\n${found}`);
+    return { index, source, isNew: false };
+  }
+  const loads = loadIn(cells);
+  if (loads >= 0) {
+    const source = cells[loads]!.replace(/^([ \t]*)%load_ext jaxcluster[ \t]*$/m, `$&\n$1${MODE}`);
+    return { index: loads, source, isNew: false };
+  }
+  const first = cells.findIndex(source => source !== null);
+  return { index: first < 0 ? cells.length : first, source: `${LOAD}\n${MODE}`, isNew: true };
+}
+
+/** What `placeMode` has written, taken away again: cells with their new sources. */
+export function withoutMode(cells: readonly (string | null)[]): { index: number; source: string }[] {
+  return cells.flatMap((source, index) => {
+    const isOurs = source !== null && (BRINGS.test(source) || source.includes(LOAD));
+    const lines = isOurs ? source.split('\n') : [];
+    const rest = lines.filter(line => !isMode(line));
+    return rest.length < lines.length ? [{ index, source: rest.join('\n') }] : [];
+  });
+}
+
 export { LOAD };

@@ -1,7 +1,15 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { staysInNotebook, whereOf, withSpmd } from '../src/spmd';
-import { loadIn, numberIn, placeStart, startIn, withNumber } from '../src/startLine';
+import {
+  loadIn,
+  numberIn,
+  placeMode,
+  placeStart,
+  startIn,
+  withNumber,
+  withoutMode
+} from '../src/startLine';
 import { read } from './golden';
 
 for (const [source, place] of read('auto.json') as [string, string][]) {
@@ -74,4 +82,39 @@ test("the notebook's own start line keeps its options with another number", () =
   assert.equal(withNumber('--platform cpu --num-processes=4', 8), '--platform cpu --num-processes 8');
   assert.equal(withNumber('--devices-per-process 2', 8), '-n 8 --devices-per-process 2');
   assert.equal(withNumber('', 8), '-n 8');
+});
+
+test('SPMD mode stands in the text, above what brings the cluster', () => {
+  const load = '%load_ext jaxcluster';
+  const on = '%jaxcluster auto on';
+  const place = (...cells: (string | null)[]) => {
+    const found = placeMode(cells);
+    return found && [found.index, found.source, found.isNew];
+  };
+  for (const bring of [
+    '%jaxcluster start -n 4 \\\n  --platform cpu',
+    '%jaxcluster attach main',
+    'cluster = jaxcluster.start(4)',
+    'jaxcluster.attach()'
+  ]) {
+    const cells = [null, 'x = 1', `${load}\n${bring}`, 'y'];
+    const written = `${load}\n${on}\n${bring}`;
+    assert.deepEqual(place(...cells), [2, written, false]);
+    assert.equal(place(null, 'x = 1', written, 'y'), null, 'it is there');
+    assert.deepEqual(withoutMode([null, 'x = 1', written, 'y']), [{ index: 2, source: cells[2] }]);
+  }
+  assert.deepEqual(place(load, 'if True:\n    %jaxcluster start'), [
+    1,
+    `if True:\n    ${on}\n    %jaxcluster start`,
+    false
+  ]);
+  assert.deepEqual(place(load, '%%time\n%jaxcluster start'), [1, `%%time\n${on}\n%jaxcluster start`, false]);
+  assert.deepEqual(place(load, '%%writefile a\n%jaxcluster start'), [0, `${load}\n${on}`, false]);
+  assert.deepEqual(place(`${load}\nx = 1`, 'y'), [0, `${load}\n${on}\nx = 1`, false]);
+  assert.deepEqual(place(null, 'x'), [1, `${load}\n${on}`, true]);
+  assert.deepEqual(place(), [0, `${load}\n${on}`, true]);
+  // What somebody has typed in a place of his own is his.
+  assert.equal(place(`${load}\n%jaxcluster start`, on, 'x'), null);
+  assert.deepEqual(withoutMode([`${load}\n%jaxcluster start`, on, '%%writefile a\n' + on]), []);
+  assert.deepEqual(place(`${load}\n%jaxcluster start`, `%%writefile a\n${on}`)![0], 0);
 });

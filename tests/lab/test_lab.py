@@ -15,6 +15,7 @@ import pytest
 from fitting import fits
 from helpers import python, until
 from labpage import SETUP, START, Lab, LabPage
+from nbclient import NotebookClient
 
 # A start that goes on until it is cancelled, as one does that waits for a busy host.
 SLOW_START = (
@@ -492,6 +493,7 @@ def test_the_mode_comes_back_with_restart_and_run_all(page: LabPage) -> None:
     page.page.evaluate("() => window.jaxcluster.currentPanel.context.save()")
     kept = page.wait(lambda: read_if_kept(page, "mode.ipynb"), "the mode is in the file")
     assert kept.metadata["jaxcluster"] == {"spmd": True}
+    assert kept.cells[1].source == START.replace("\n", "\n%jaxcluster auto on\n")
     page.command("notebook:restart-run-all")
     page.page.locator(".jp-Dialog .jp-mod-accept").click()
     page.until(
@@ -510,6 +512,20 @@ def test_the_mode_comes_back_with_restart_and_run_all(page: LabPage) -> None:
         "window.jaxcluster.currentPanel.content.model.getMetadata('jaxcluster') === undefined",
         "it is not kept any more",
     )
+    page.wait(lambda: sources(page)[1] == START, "nor in the text")
+    check_without_a_page(kept, page)
+
+
+def check_without_a_page(kept: Any, page: LabPage) -> None:
+    """nbclient, and so nbconvert and papermill, tell a kernel of no metadata."""
+    for cell in kept.cells:
+        cell.metadata.clear()
+    kept.metadata.pop("jaxcluster")
+    client = NotebookClient(kept, timeout=120, kernel_name="python3")
+    client.execute(env=page.lab.home.environ(JAX_PLATFORMS="cpu"))
+    ran = ["".join(output.get("text", "") for output in cell.outputs) for cell in kept.cells]
+    assert (ran[0], ran[2], ran[3]) == ("", "", "ran on 0\n")
+    assert "ran on 1\n" in ran[4]
 
 
 def read_if_kept(page: LabPage, name: str) -> Any:
@@ -523,6 +539,7 @@ def test_spmd_can_be_written_into_the_cells(page: LabPage) -> None:
     page.until_state("!!s", "the page knows of jaxcluster")
     page.page.get_by_role("switch", name="SPMD").click()
     page.until_state("s.spmd", "auto mode is on")
+    page.wait(lambda: "auto on" in sources(page)[0], "the text says so")
     page.command("jaxcluster:write-spmd")
     page.until(
         "window.jaxcluster.currentPanel.content.widgets[1].model.sharedModel.getSource()"

@@ -412,6 +412,22 @@ def test_cells_as_they_stand(
     assert ("b = 2" in text) is spmd
 
 
+def test_the_mode_as_the_cells_switch_it_says_more_than_the_metadata(
+    logs: exporting.Logs, tmp_path: Path
+) -> None:
+    start = "%load_ext jaxcluster\n%jaxcluster auto on\n%jaxcluster start -n 4"
+    sources = ["above = 1", start, "on = 1", "%jaxcluster auto off", "off = 1", "%%spmd\nown = 1"]
+    cells = [{"cell_type": "code", "source": source} for source in sources]
+    path = tmp_path / "nb.ipynb"
+    for ours in ({"spmd": True}, {}):
+        path.write_text(json.dumps({"cells": cells, "metadata": {"jaxcluster": ours}}))
+        steps, _ = exporting.as_written(path, [])
+        assert [step.body for step in steps if isinstance(step, export.Cell)] == [
+            "on = 1",
+            "own = 1",
+        ]
+
+
 def test_cells_that_reach_the_ranks_by_the_notebooks_own_python(
     logs: exporting.Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
