@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import getpass
+import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from jaxcluster import wire
@@ -132,14 +136,21 @@ class Labelled:
     Args:
       prompt: where they ask.
       show: shows an output.
+      before: called before a rank asks, so that what is half shown makes room.
     """
 
-    def __init__(self, prompt: Prompt, show: Callable[[wire.RankOutput], None]) -> None:
-        self._prompt, self._show = prompt, show
+    def __init__(
+        self,
+        prompt: Prompt,
+        show: Callable[[wire.RankOutput], None],
+        before: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._prompt, self._show, self._before = prompt, show, before
         self._speaker: int | None = None
         self._heard: dict[int, list[wire.RankOutput]] = {}
 
     def open(self, question: wire.Question, others: Sequence[int]) -> None:
+        self._before()
         rank = question.rank
         is_new, self._speaker = rank != self._speaker, rank
         heard = self._heard.get(rank, [])
@@ -173,6 +184,19 @@ def head_of(rank: int, others: Sequence[int]) -> str:
     """The line above the questions of a rank, where several ask."""
     also = f" ({name_ranks(others)} too, in turn)" if others else ""
     return f"── rank {rank} asks{also} ──"
+
+
+@functools.cache
+def is_console() -> bool:
+    """Whether this kernel's page is a terminal (jupyter console), which updates no displays.
+
+    It says so nowhere; but the kernel is its child.
+    """
+    try:
+        words = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(re.search(rb"(^|/)jupyter[-_]console$|^console$", word) for word in words[:4])
 
 
 def here() -> Prompt | None:

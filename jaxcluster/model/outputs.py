@@ -233,6 +233,19 @@ def _display_id(output: wire.RankOutput) -> Any:
     return (output.content.get("transient") or {}).get("display_id")
 
 
+def as_seen(text: str) -> str:
+    """Text whose lines were written over, as progress bars do it: what is to be seen in the end."""
+    if "\r" not in text:
+        return text
+    lines = []
+    for line in text.replace("\r\n", "\n").split("\n"):
+        seen = ""
+        for part in line.split("\r"):
+            seen = part + seen[len(part) :]
+        lines.append(seen)
+    return "\n".join(lines)
+
+
 def _without_rank(text: str) -> str:
     """An error's text without what always differs between ranks: addresses of objects."""
     return re.sub(r"0x[0-9a-f]{6,}", "0x…", ANSI.sub("", text))

@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.model.outputs import ANSI, CellRecord, Group, RankRecord, group_outputs
+from jaxcluster.model.outputs import ANSI, CellRecord, Group, RankRecord, as_seen, group_outputs
 from jaxcluster.ranks import name_ranks
 
 VERSION = 1
@@ -45,7 +45,7 @@ def _pieces(pieces: Sequence[wire.RankOutput], execution_count: int, most: int) 
     for piece in pieces:
         content = piece.content
         if piece.kind == "stream":
-            shown, left = _cut(_as_seen(content["text"]), left)
+            shown, left = _cut(as_seen(content["text"]), left)
             found.append({"output_type": "stream", "name": content["name"], "text": shown})
         elif piece.kind in ("display_data", "update_display_data", "execute_result"):
             kind = "execute_result" if piece.kind == "execute_result" else "display_data"
@@ -53,19 +53,6 @@ def _pieces(pieces: Sequence[wire.RankOutput], execution_count: int, most: int) 
             number = {"execution_count": execution_count} if kind == "execute_result" else {}
             found.append({"output_type": kind, **bundle, **number})
     return found
-
-
-def _as_seen(text: str) -> str:
-    """Text whose lines were written over, as progress bars do it: what is to be seen in the end."""
-    if "\r" not in text:
-        return text
-    lines = []
-    for line in text.replace("\r\n", "\n").split("\n"):
-        seen = ""
-        for part in line.split("\r"):
-            seen = part + seen[len(part) :]
-        lines.append(seen)
-    return "\n".join(lines)
 
 
 def _cut(text: str, most: int) -> tuple[str, int]:

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
 from jaxcluster.cluster import array_queries
-from jaxcluster.cluster.prompts import Labelled, here
+from jaxcluster.cluster.prompts import Labelled, here, is_console
 from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model.layout import TreeLayout
 from jaxcluster.model.notices import tell_behind
-from jaxcluster.model.outputs import CellRecord, group_outputs
-from jaxcluster.ranks import name_ranks
+from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import document, shards, text
-from jaxcluster.views.comms import model_of, relay_of, shown_by
+from jaxcluster.views.comms import model_of, relay_of
 from jaxcluster.views.message import show_message
-from jaxcluster.views.together import Together
+from jaxcluster.views.together import InTerminal, Together
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
@@ -31,8 +30,8 @@ SMALL_ARRAY = 1000  # elements that numpy prints in full
 class CellDisplay:
     """Shows a cell's first rank as a local cell would be shown, and at the end what else is due.
 
-    Of several ranks a notebook shows all together, as they go on; a terminal, which can't be
-    written to in several places, the first one as it goes on and the others at the end.
+    Several ranks are shown together, as they go on: in a notebook in one display, in a terminal as
+    lines that begin with their ranks.
 
     Args:
       shell: IPython's, of the notebook or the terminal.
@@ -47,12 +46,14 @@ class CellDisplay:
         self.cluster = cluster
         self.all_ranks = all_ranks
         self._rich = hasattr(shell, "kernel")
-        self._together: Together | None = None
+        self._together: Together | InTerminal | None = None
         self._deferred: wire.RankOutput | None = None
-        self._headed = False
+        self._result: wire.RankOutput | None = None
         self._widgets: list[tuple[int, dict[str, Any]]] = []
         prompt = here()
-        self.prompt = Labelled(prompt, self.show) if prompt is not None else None
+        self.prompt = (
+            Labelled(prompt, self._show_asking, self._pause) if prompt is not None else None
+        )
 
     def on_output(self, record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
         if isinstance(what, wire.CellReply):
@@ -60,20 +61,35 @@ class CellDisplay:
         is_first = what.rank == record.ranks[0]
         if is_first and what.kind == "execute_result" and "array" in what.content:
             self._deferred = what  # its values come from the other ranks, when they have ended
-        elif self.all_ranks and self._rich:
+        elif self.all_ranks:
             if self._together is None:
-                self._together = Together(self.shell, self.cluster, record)
-            self._together.more()
-            if is_first and what.kind == "update_display_data":  # an earlier cell's, perhaps
-                self.show(what)
+                self._together = (
+                    InTerminal(record.ranks[0])
+                    if not self._rich or is_console()
+                    else Together(self.shell, self.cluster, record)
+                )
+            in_terminal = isinstance(self._together, InTerminal)
+            if in_terminal and is_first and what.kind == "execute_result":
+                self._result = what  # Out[n], below what the ranks print
+            else:
+                self._together.add(what)
+            if is_first and not in_terminal and what.kind == "update_display_data":
+                self.show(what)  # an earlier cell's, perhaps
         elif is_first:
-            if self.all_ranks and not self._headed:
-                self._headed = True
-                print(f"── {name_ranks([what.rank])} ──")
             self.show(what)
 
     def on_notice(self, message: str) -> None:
+        self._pause()
         show_message(self.shell, message)
+
+    def _show_asking(self, output: wire.RankOutput) -> None:
+        """What a rank's debugger has put out, above its prompt; a terminal has it there already."""
+        if not isinstance(self._together, InTerminal):
+            self.show(output)
+
+    def _pause(self) -> None:
+        if self._together is not None:
+            self._together.pause()
 
     def show(self, output: wire.RankOutput) -> None:
         """One output, as if this process had made it."""
@@ -137,8 +153,8 @@ class CellDisplay:
         """After all ranks have ended the cell, and ``close``."""
         if self._deferred is not None:
             self._show_array(record, self._deferred)
-        if self.all_ranks and not self._rich:
-            self._show_others(record)
+        if self._result is not None:
+            self.show(self._result)
         behind = record.behind()
         if max(behind.values(), default=0.0) >= BEHIND_S:
             self.on_notice(tell_behind(behind, self.cluster.world.hosts))
@@ -176,23 +192,6 @@ class CellDisplay:
         bundle[document.MIME]["values"] = shown.partition("\n")[2].partition("\n")[2]
         bundle["text/html"] = f"<pre>{escape(shown)}</pre>\n{bundle['text/html']}"
         return bundle
-
-    def _show_others(self, record: CellRecord) -> None:
-        first = record.ranks[0]
-        for group in group_outputs(record.records):
-            others = [r for r in group.ranks if r != first]
-            if not others:
-                continue
-            if first in group.ranks:
-                print(text.same_as(others, first))
-                continue
-            print(f"── {name_ranks(others)} ──")
-            for output in group.outputs:
-                if output.kind == "execute_result":  # a cell has one Out: the first rank's
-                    content = shown_by(self.cluster, [output])[0].content
-                    self.shell.display_pub.publish(content["data"], content["metadata"])
-                else:
-                    self.show(output)
 
 
 class StartDisplay:

@@ -199,18 +199,12 @@ def plain_output(output: wire.RankOutput) -> str:
     return ""
 
 
-def same_as(ranks: Sequence[int], other: int) -> str:
-    """``ranks 1-3: same as rank 0``."""
-    return f"── {name_ranks(ranks)}: same as rank {other} ──"
-
-
 __all__ = [
     "clusters",
     "format_ranks",
     "journal",
     "outputs",
     "plain_output",
-    "same_as",
     "spanning_array",
     "stacks",
     "status",

@@ -1,23 +1,23 @@
-"""Several ranks' outputs in a notebook, live: one display, which is brought up to date."""
+"""Several ranks' outputs, live: in a notebook one display, in a terminal lines with their ranks."""
 
 from __future__ import annotations
 
-import contextvars
-import logging
+import itertools
+import shutil
+import sys
 import threading
-import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from jaxcluster import wire
+from jaxcluster.model.lines import Lines, fit, label
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import cell_outputs
 from jaxcluster.views.comms import shown_by
+from jaxcluster.views.soon import Soon
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
-
-AFTER_S = 0.2  # that outputs are collected before they are shown
-SHARE = 10  # of the time, at most one part in so many goes into showing
 
 
 class Together:
@@ -35,50 +35,99 @@ class Together:
         self._id = uuid.uuid4().hex
         self._is_shown = False
         self._last: Any = None
-        self._pause_s = AFTER_S
-        self._waiting: threading.Thread | None = None
-        self._is_over = threading.Event()
-        self._lock = threading.Lock()
+        self._soon = Soon(self._show)
 
-    def more(self) -> None:
-        """There is more to show: it is, in a moment."""
-        if self._waiting is not None and self._waiting.is_alive():
-            return
-        # A copy of the context keeps displays on the thread under this cell.
-        run = contextvars.copy_context().run
-        self._waiting = threading.Thread(
-            target=run, args=(self._show_later,), name="jaxcluster-outputs", daemon=True
-        )
-        self._waiting.start()
+    def add(self, output: wire.RankOutput) -> None:
+        """A rank has put out more; the record has it."""
+        self._soon.more()
+
+    def pause(self) -> None:
+        """Something else is about to be shown."""
 
     def finish(self) -> None:
         """Show all that there is."""
-        self._is_over.set()
-        if self._waiting is not None:
-            self._waiting.join()
-        self._show()
+        self._soon.finish()
 
-    def _show_later(self) -> None:
-        if not self._is_over.wait(self._pause_s):
-            try:
-                self._show()
-            except Exception:  # the end of the cell shows it, or says why it can't
-                logging.getLogger(__name__).exception("outputs could not be shown")
+    def _show(self) -> None:
+        shown = cell_outputs.document(
+            self._record,
+            list(self._record.ranks),
+            lambda outputs: shown_by(self._cluster, outputs),
+        )
+        if shown == self._last or (shown is None and not self._is_shown):
+            return
+        self._last = shown
+        bundle = {"text/plain": ""} if shown is None else cell_outputs.bundle(shown)
+        self._shell.display_pub.publish(
+            bundle, {}, transient={"display_id": self._id}, update=self._is_shown
+        )
+        self._is_shown = True
+
+
+class InTerminal:
+    """Shows the ranks' lines as they end: ``[rank 2] step 3``; lines that come together, once.
+
+    On a terminal the first rank's unfinished line, a progress bar perhaps, stands below all others.
+
+    Args:
+      first: that rank.
+      is_terminal: whether what is written can be wiped again; None to find out.
+    """
+
+    def __init__(self, first: int, is_terminal: bool | None = None) -> None:
+        self._first = first
+        if is_terminal is None:
+            is_terminal = sys.stdout.isatty() and sys.stderr.isatty()
+        self._is_terminal = is_terminal
+        self._lines = Lines()
+        self._lock = threading.Lock()  # outputs come while others are shown
+        self._shown = ""  # the unfinished line
+        self._soon = Soon(self._show)
+
+    def add(self, output: wire.RankOutput) -> None:
+        """A rank has put out more."""
+        content = output.content
+        with self._lock:
+            if output.kind == "stream":
+                self._lines.add(output.rank, content["name"], content["text"])
+            elif "array" not in content:
+                plain = (content.get("data") or {}).get("text/plain")
+                self._lines.add(output.rank, "stdout", f"{plain}\n" if plain else "")
+        self._soon.more()
+
+    def pause(self) -> None:
+        """Something else is about to be written, below all that is there."""
+        self._soon.now()
+        if self._shown:
+            self._shown = ""
+            print(flush=True)
+
+    def finish(self) -> None:
+        """Show all that there is."""
+        with self._lock:
+            self._lines.end()
+        self._soon.finish()
 
     def _show(self) -> None:
         with self._lock:
-            began = time.monotonic()
-            shown = cell_outputs.document(
-                self._record,
-                list(self._record.ranks),
-                lambda outputs: shown_by(self._cluster, outputs),
-            )
-            if shown == self._last or (shown is None and not self._is_shown):
-                return
-            self._last = shown
-            bundle = {"text/plain": ""} if shown is None else cell_outputs.bundle(shown)
-            self._shell.display_pub.publish(
-                bundle, {}, transient={"display_id": self._id}, update=self._is_shown
-            )
-            self._is_shown = True
-            self._pause_s = max(AFTER_S, SHARE * (time.monotonic() - began))
+            groups = self._lines.take()
+            unfinished = self._lines.open_line(self._first) if self._is_terminal else ""
+        if unfinished:
+            unfinished = fit(label([self._first]) + unfinished, shutil.get_terminal_size().columns)
+        if not groups and unfinished == self._shown:
+            return
+        if self._shown:
+            _write("stdout", "\r\x1b[K")
+        said = [
+            (name, f"{label(ranks)}{line}\n") for ranks, lines in groups for name, line in lines
+        ]
+        for name, texts in itertools.groupby(said, lambda one: one[0]):
+            _write(name, "".join(text for _, text in texts))
+        _write("stdout", unfinished)
+        self._shown = unfinished
+
+
+def _write(name: str, text: str) -> None:
+    target = sys.stderr if name == "stderr" else sys.stdout
+    target.write(text)
+    target.flush()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
+import pexpect
 import pytest
 from helpers import Home, plain, python
 
@@ -111,16 +116,75 @@ def test_ipython_in_a_terminal_runs_cells_on_the_ranks(
     assert done.returncode == 0, done.stderr
     assert re.search(r"Cluster 'main': ranks 0, 1, 2 cpu devices per rank .* ready in", text)
     assert "rank 0\n" in text
-    assert "rank 1\n" not in text.replace("── rank 1 ──", "")
+    assert "rank 1\n" not in text
     assert "Array(shape=(8,), dtype=float32)" in text
     assert "[0. 1. 2. 3. 4. 5. 6. 7.]" in text
     assert "pulled 28.0" in text
-    assert "── rank 0 ──\nI am 0\n── rank 1 ──\nI am 1\n" in text
+    assert "[rank 0] I am 0\n" in text and "[rank 1] I am 1\n" in text
     assert "<IPython.core.display.HTML object>" in text
     assert re.search(r"Out\[\d+\]: 6\n", text)
     assert re.search(r"^0 +\d+ .* idle", text, re.MULTILINE)
     assert re.search(r"Stopped ranks 0, 1 of 'main' in \d\.\d s\.", text)
     assert "jaxcluster/" not in text
+
+
+LIVE = """%%spmd --all
+import os, sys, time
+print("\\r 50%", end="", file=sys.stderr if rank == 0 else sys.stdout, flush=True)
+if rank == 1: print("rank one is here")
+while not os.path.exists("go"): time.sleep(0.05)
+print("\\r100%", file=sys.stderr)
+rank"""
+
+
+def test_a_terminal_shows_the_lines_of_all_ranks_as_they_go_on(
+    private_home: Home, tmp_path: Path
+) -> None:
+    """Above rank 0's progress bar, with what they ask; the debugger's output stands there once."""
+    options = ["--no-banner", "--no-confirm-exit", "--colors=NoColor", "--simple-prompt", "--quick"]
+    terminal = pexpect.spawn(
+        sys.executable,
+        ["-m", "IPython", *options],
+        env=private_home.environ(PYTHONPATH=os.getcwd()),
+        cwd=str(tmp_path),
+        encoding="utf-8",
+        timeout=80,
+        dimensions=(40, 200),
+    )
+
+    def run(*cells: str) -> None:
+        terminal.sendline(f"all(get_ipython().run_cell(one).success for one in {cells!r}) or 0;")
+
+    def see(*texts: str) -> None:
+        """Wait until all of them are on the terminal, in whatever order."""
+        end = time.monotonic() + 80
+        seen = ""
+        while missing := [text for text in texts if text not in seen]:
+            assert time.monotonic() < end, f"{missing} not in {seen}"
+            with contextlib.suppress(pexpect.TIMEOUT):
+                seen += terminal.read_nonblocking(10_000, timeout=1)
+
+    try:
+        see("In [1]:")
+        run(*LOAD, "%%spmd\nimport jax\nrank = jax.process_index()\nprint('rea' + 'dy')", LIVE)
+        see("[rank 0]  50%", "[rank 1]  50%rank one is here\r\n")
+        (tmp_path / "go").touch()
+        see("[rank 0] 100%\r\n", "[rank 1] 1\r\n", "Out[", "]: 0\r\n")
+        run("%%spmd --ranks 0,1\nprint('ha' 'lf', end='')\nbreakpoint()\nprint('en' + 'ded')")
+        see("] half", "rank 0 asks", "rank 0> ")
+        terminal.sendline("p 'rank', 40 + rank")
+        see("[rank 0] ('rank', 40)", "rank 0> ")
+        terminal.sendline("c")
+        see("rank 1 asks", "rank 1> ")
+        terminal.sendline("p 'rank', 40 + rank")
+        see("[rank 1] ('rank', 41)", "rank 1> ")
+        terminal.sendline("c")
+        see("] ended\r\n")
+        terminal.sendline("exit")
+        terminal.expect(pexpect.EOF)
+    finally:
+        terminal.close(force=True)
+    private_home.wait_until_empty()
 
 
 def test_ipython_in_a_terminal_shows_errors_as_a_notebook_does(

@@ -186,7 +186,3 @@ def test_what_has_no_text_is_left_out() -> None:
     assert text.plain_output(wire.RankOutput(0, 1, "clear_output", {"wait": True})) == ""
     figure = wire.RankOutput(0, 1, "display_data", {"data": {"image/png": "…"}})
     assert text.plain_output(figure) == "\n"
-
-
-def test_ranks_that_said_the_same_are_named() -> None:
-    assert text.same_as([1, 2, 3], 0) == "── ranks 1-3: same as rank 0 ──"

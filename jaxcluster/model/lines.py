@@ -1,0 +1,78 @@
+"""What ranks print, as whole lines with their ranks: for a terminal, written to at its end alone.
+
+Pure: text goes in as it comes, lines come out, each rank's in their order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from jaxcluster.model.outputs import ANSI, as_seen
+from jaxcluster.ranks import name_ranks
+
+LINE_CHARS = 1 << 16  # of an unfinished line that is held back for its end
+_MOVES = re.compile(r"\x1b\[[0-9;?]*[A-HJKSTfhlsu]")  # the cursor, which stands in others' lines
+_RESET = "\x1b[0m"
+
+Line = tuple[str, str]  # the stream's name; the text, without its end
+
+
+class Lines:
+    """The ranks' lines since the last look.
+
+    A line that was written over (``\\r``, as progress bars do it) is what is to be seen of it.
+    """
+
+    def __init__(self) -> None:
+        self._whole: dict[int, list[Line]] = {}
+        self._open: dict[tuple[int, str], str] = {}
+
+    def add(self, rank: int, stream: str, text: str) -> None:
+        """A rank has printed this."""
+        *whole, rest = (self._open.pop((rank, stream), "") + text).split("\n")
+        if len(rest) > LINE_CHARS:
+            # What was written over is gone, but for where the next text goes.
+            over, back, last = rest.rpartition("\r")
+            rest = as_seen(over) + back + last
+        if len(rest) > LINE_CHARS:
+            whole.append(rest)
+            rest = ""
+        if whole:
+            self._whole.setdefault(rank, []).extend((stream, _clean(line)) for line in whole)
+        if rest:
+            self._open[rank, stream] = rest
+
+    def take(self) -> list[tuple[Sequence[int], list[Line]]]:
+        """The lines that have ended since the last call, those that ranks have in common once."""
+        groups: dict[tuple[Line, ...], list[int]] = {}
+        for rank, lines in sorted(self._whole.items()):
+            groups.setdefault(tuple(lines), []).append(rank)
+        self._whole = {}
+        return [(ranks, list(lines)) for lines, ranks in groups.items()]
+
+    def open_line(self, rank: int) -> str:
+        """The unfinished line of a rank, as it is to be seen; "" where there is none."""
+        found = [text for (of, _), text in self._open.items() if of == rank]
+        return _clean(found[-1]) if found else ""
+
+    def end(self) -> None:
+        """Lines without an end have it now."""
+        for rank, stream in list(self._open):
+            self.add(rank, stream, "\n")
+
+
+def label(ranks: Sequence[int]) -> str:
+    """What stands before a line: ``[rank 2] ``."""
+    return f"[{name_ranks(ranks)}] "
+
+
+def fit(line: str, columns: int) -> str:
+    """A line that takes one row of so many columns at most."""
+    plain = ANSI.sub("", line)
+    return line if len(plain) < columns else plain[: max(0, columns - 1)]
+
+
+def _clean(line: str) -> str:
+    seen = _MOVES.sub("", as_seen(line))
+    return seen + _RESET if "\x1b" in seen and not seen.endswith(_RESET) else seen

@@ -1,0 +1,60 @@
+"""Shows what has come in, in a moment, so that much that comes at once is shown at once."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+AFTER_S = 0.2  # that outputs are collected before they are shown
+SHARE = 10  # of the time, at most one part in so many goes into showing
+
+
+class Soon:
+    """Calls ``show`` on a thread of its own, one call at a time, after there was ``more``.
+
+    Args:
+      show: shows all that there is.
+      after_s: how long it is waited at least.
+    """
+
+    def __init__(self, show: Callable[[], None], after_s: float = AFTER_S) -> None:
+        self._show_all = show
+        self._after_s = self._pause_s = after_s
+        self._waiting: threading.Thread | None = None
+        self._is_over = threading.Event()
+        self._lock = threading.Lock()
+
+    def more(self) -> None:
+        """There is more to show: it is, in a moment."""
+        if self._waiting is not None and self._waiting.is_alive():
+            return
+        # A copy of the context keeps displays on the thread under this cell.
+        run = contextvars.copy_context().run
+        self._waiting = threading.Thread(
+            target=run, args=(self._show_later,), name="jaxcluster-outputs", daemon=True
+        )
+        self._waiting.start()
+
+    def now(self) -> None:
+        """Show all that there is."""
+        with self._lock:
+            began = time.monotonic()
+            self._show_all()
+            self._pause_s = max(self._after_s, SHARE * (time.monotonic() - began))
+
+    def finish(self) -> None:
+        """Show all that there is; nothing more comes."""
+        self._is_over.set()
+        if self._waiting is not None:
+            self._waiting.join()
+        self.now()
+
+    def _show_later(self) -> None:
+        if not self._is_over.wait(self._pause_s):
+            try:
+                self.now()
+            except Exception:  # the end of the cell shows it, or says why it can't
+                logging.getLogger(__name__).exception("outputs could not be shown")

@@ -1,0 +1,111 @@
+"""What ranks print in a terminal: whole lines with their ranks, and one unfinished line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jaxcluster import wire
+from jaxcluster.cluster import prompts
+from jaxcluster.model.lines import LINE_CHARS, Lines, fit, label
+from jaxcluster.views.together import InTerminal
+
+
+def taken(lines: Lines) -> list[str]:
+    return [f"{label(ranks)}{text}" for ranks, own in lines.take() for _, text in own]
+
+
+def test_lines_come_whole_however_they_were_cut_and_equal_ones_once() -> None:
+    lines = Lines()
+    lines.add(2, "stdout", "on")
+    lines.add(0, "stdout", "one\ntw")
+    assert taken(lines) == ["[rank 0] one"]
+    lines.add(2, "stdout", "e\n\n")
+    lines.add(1, "stdout", "one\n\n")
+    lines.add(0, "stdout", "o")
+    assert taken(lines) == ["[ranks 1, 2] one", "[ranks 1, 2] "]
+    assert (lines.open_line(0), lines.open_line(1)) == ("two", "")
+    lines.end()
+    assert taken(lines) == ["[rank 0] two"] and taken(lines) == []
+
+
+def test_streams_have_lines_of_their_own_in_the_order_of_their_ends() -> None:
+    lines = Lines()
+    lines.add(0, "stdout", "a")
+    lines.add(0, "stderr", "warning\n")
+    lines.add(0, "stdout", "b\n")
+    assert lines.take() == [([0], [("stderr", "warning"), ("stdout", "ab")])]
+
+
+def test_a_progress_bar_is_what_is_to_be_seen_of_it() -> None:
+    lines = Lines()
+    for part in range(20_000):
+        lines.add(0, "stderr", f"\r{part:5} of 20000 ###")
+    assert taken(lines) == []  # it has no end, however long it takes
+    assert lines.open_line(0) == "19999 of 20000 ###"
+    lines.add(0, "stderr", "\rdone\n")
+    assert taken(lines) == ["[rank 0] done9 of 20000 ###"]
+    lines.add(0, "stdout", "x" * (LINE_CHARS + 1))
+    assert len(taken(lines)[0]) > LINE_CHARS
+
+
+def test_a_rank_moves_no_cursor_and_colours_its_own_lines_only() -> None:
+    lines = Lines()
+    lines.add(0, "stdout", "\x1b[31mred\n\x1b[2K\x1b[Aup\nplain\n")
+    assert taken(lines) == ["[rank 0] \x1b[31mred\x1b[0m", "[rank 0] up", "[rank 0] plain"]
+    assert fit("\x1b[31mred\x1b[0m", 4) == "\x1b[31mred\x1b[0m"
+    assert fit("\x1b[31mlonger\x1b[0m", 4) == "lon"
+
+
+def say(shown: InTerminal, rank: int, text: str, name: str = "stdout") -> None:
+    shown.add(wire.RankOutput(rank, 1, "stream", {"name": name, "text": text}))
+
+
+def test_the_unfinished_line_of_the_first_rank_stays_below_the_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown = InTerminal(0, is_terminal=True)
+    say(shown, 0, "\r 50%", "stderr")
+    shown._soon.now()
+    assert capsys.readouterr().out == "[rank 0]  50%"
+    say(shown, 1, "step\n")
+    shown._soon.now()
+    assert capsys.readouterr().out == "\r\x1b[K[rank 1] step\n[rank 0]  50%"
+    shown.pause()
+    assert capsys.readouterr().out == "\n"
+    say(shown, 0, "\r100%", "stderr")
+    say(shown, 1, "no end")
+    shown.finish()
+    found = capsys.readouterr()
+    assert (found.out[-16:], found.err) == ("[rank 1] no end\n", "[rank 0] 100%\n")
+
+
+def test_in_a_file_there_are_whole_lines_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = InTerminal(0, is_terminal=False)
+    say(shown, 0, "half")
+    bundle = {"data": {"text/plain": "[1,\n 2]"}, "metadata": {}}
+    shown.add(wire.RankOutput(1, 1, "execute_result", bundle))
+    shown.add(wire.RankOutput(1, 1, "execute_result", {"data": {}, "array": {}}))
+    shown.add(wire.RankOutput(1, 1, "display_data", {"data": {"image/png": "…"}}))
+    shown._soon.now()
+    assert capsys.readouterr().out == "[rank 1] [1,\n[rank 1]  2]\n"
+    shown.finish()
+    assert capsys.readouterr().out == "[rank 0] half\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("/usr/bin/python\0/usr/bin/jupyter-console\0", True),
+        ("python\0-m\0jupyter_console\0", True),
+        ("/usr/bin/python\0/usr/bin/jupyter\0console\0", True),
+        ("python\0-m\0jupyter\0lab\0", False),
+        ("python\0/usr/bin/jupyter-lab\0console.ipynb\0", False),
+    ],
+)
+def test_a_console_is_known_by_its_command_line(
+    words: str, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "read_bytes", lambda path: words.encode())
+    assert prompts.is_console.__wrapped__() is found
