@@ -159,6 +159,8 @@ class AutoMode:
       is_kept: whether the notebook of the cell that runs says so.
       has_cluster: whether there is one to run cells on.
       on_restored: called when the notebook has brought the mode back.
+      is_silent: whether what runs is no cell: a frontend, or the kernel's own debugger, runs a
+        line of its own.
     """
 
     def __init__(
@@ -166,6 +168,7 @@ class AutoMode:
         is_kept: Callable[[], bool] = lambda: False,
         has_cluster: Callable[[], bool] = lambda: True,
         on_restored: Callable[[], None] = lambda: None,
+        is_silent: Callable[[], bool] = lambda: False,
     ) -> None:
         self.is_said = False  # whether it was switched in this kernel
         self.paused = False  # for a moment, while the switch stays as it is
@@ -174,6 +177,7 @@ class AutoMode:
         self._is_kept = is_kept
         self._has_cluster = has_cluster
         self._on_restored = on_restored
+        self._is_silent = is_silent
 
     @property
     def on(self) -> bool:
@@ -209,7 +213,7 @@ class AutoMode:
             return lines
         if self.told is None and self._is_kept():
             self.restore()
-        if not self.applies or stays_in_notebook(lines):
+        if not self.applies or stays_in_notebook(lines) or self._is_silent():
             return lines
         return ["%%spmd --no-magic-line\n", *lines]
 

@@ -131,7 +131,9 @@ class JaxClusterMagics(Magics):
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
         self.logs = exporting.Logs()
-        self.auto = rewrite.AutoMode(self._is_kept, lambda: bool(cluster.connected()), events.tell)
+        self.auto = rewrite.AutoMode(
+            self._is_kept, lambda: bool(cluster.connected()), events.tell, self._is_silent
+        )
         self.debugger: Debugger | None = None
 
     @property
@@ -553,10 +555,17 @@ class JaxClusterMagics(Magics):
         """The id of the notebook's cell that runs, where the frontend has said it."""
         return str(self._metadata().get("cellId") or "")
 
+    def _parent(self) -> dict[str, Any]:
+        """The frontend's message with the cell that runs."""
+        return (self.shell.kernel.get_parent("shell") if self.rich else None) or {}
+
     def _metadata(self) -> dict[str, Any]:
         """What the frontend has sent with the cell that runs: the cell's own, and its id."""
-        parent = self.shell.kernel.get_parent("shell") if self.rich else {}
-        return parent.get("metadata") or {}
+        return self._parent().get("metadata") or {}
+
+    def _is_silent(self) -> bool:
+        """Whether what runs is no cell of the user's, but a line of the frontend's own."""
+        return bool((self._parent().get("content") or {}).get("silent"))
 
     def _is_kept(self) -> bool:
         """Whether the notebook of the cell that runs has auto mode on in its metadata."""

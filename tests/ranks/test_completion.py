@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 from helpers import Notebook, plain, until
@@ -21,6 +22,9 @@ def started(notebook: Notebook) -> None:
         "class Thing:\n    attribute = 1\nthing = Thing()"
     )
     notebook.ok("only_in_the_notebook = 1")
+    # A rank's first answers import what it takes, and the notebook waits only 0.7 s.
+    complete_at_last(notebook, "%%spmd\nonly_|", "%%spmd\nonly_on_the_ranks")
+    until(lambda: inspected(notebook, "%%spmd\ndocumented|"), "rank 0 tells of it")
 
 
 def completed(notebook: Notebook, code: str) -> list[str]:
@@ -34,7 +38,6 @@ def completed(notebook: Notebook, code: str) -> list[str]:
 
 
 def complete_at_last(notebook: Notebook, code: str, result: str) -> None:
-    """A rank's first completion imports what it takes, and the notebook waits only 0.7 s."""
     until(lambda: result in completed(notebook, code), f"{result!r} is offered")
 
 
@@ -147,7 +150,9 @@ def test_in_auto_mode_all_cells_are_answered_by_rank_0(notebook: Notebook) -> No
         notebook.ok("%jaxcluster auto off")
 
 
-def test_without_a_cluster_the_notebook_answers_by_itself(notebook: Notebook) -> None:
-    """The last: it ends the cluster."""
-    notebook.ok("%jaxcluster stop")
-    assert "only_in_the_notebook" in completed(notebook, "%%spmd\nonly_|")[0]
+def test_without_a_cluster_the_notebook_answers_by_itself(
+    open_notebook: Callable[..., Notebook],
+) -> None:
+    other = open_notebook()
+    other.ok("only_in_the_notebook = 1")
+    assert completed(other, "%%spmd\nonly_|") == ["%%spmd\nonly_in_the_notebook"]

@@ -55,7 +55,7 @@ class Debugged(Notebook):
 
     def body(self, command: str, **arguments: Any) -> Any:
         reply = self.debug(command, **arguments)
-        assert reply["success"], reply
+        assert reply["success"], f"{reply}"
         return reply.get("body")
 
     # What a person does.

@@ -486,6 +486,8 @@ def test_a_callbacks_error_on_all_ranks_alike_is_an_ordinary_error(
     pids = list(ranks.record.pids)
     with pytest.raises(CellFailed, match="no such shard") as caught:
         ranks.run(source, show=False)
+    # JAX keeps it for every effects_barrier that follows, and other tests call that.
+    ranks.run("from jax._src.dispatch import runtime_tokens\nruntime_tokens.clear()", show=False)
     assert "step" not in caught.value.hint
     assert ranks.record.pids == pids
     check_whole(ranks)

@@ -229,3 +229,13 @@ def test_empty_first_lines_are_counted_by_the_ranks_too(source: str, sent: str) 
 )
 def test_a_cell_that_may_ask_is_known_by_its_text(source: str, asks: bool) -> None:
     assert rewrite.may_ask(source) is asks
+
+
+def test_what_a_frontend_runs_silently_is_no_cell() -> None:
+    """ipykernel switches its debugger on by such a line."""
+    silent = [True]
+    auto = AutoMode(is_silent=lambda: silent[0])
+    auto.on = True
+    assert auto.transform(["import debugpy\n"]) == ["import debugpy\n"]
+    silent[0] = False
+    assert auto.transform(["x\n"])[0].startswith("%%spmd")
