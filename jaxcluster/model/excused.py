@@ -57,11 +57,11 @@ def find(reports: Mapping[int, wire.RankReport], seq: int, ranks: Iterable[int])
     counts = {rank: report.state.launches for rank, report in reports.items()}
     found = []
     for processes in lockstep.sets_of(counts):
-        if wire.CROSSING in processes:
-            continue
         members = [r for r in lockstep.members(processes) if r in reports]
-        maker = max(members, key=lambda r: _count(reports[r], processes))
-        made = [e for e in reports[maker].launches if (e.processes, e.cell_seq) == (processes, seq)]
+        # By the cell's own launches: a later cell may have made up for the number by now.
+        made_by = {r: _made_in(reports[r], processes, seq) for r in members}
+        maker = max(members, key=lambda r: len(made_by[r]))
+        made = made_by[maker]
         for rank in sorted(set(members) & set(ranks)):
             state = reports[rank].state
             threads = tuple(state.background)
@@ -110,6 +110,11 @@ def _launch_on_main_thread(names: Iterable[str]) -> bool:
 
 def _count(report: wire.RankReport, processes: str) -> int:
     return report.state.launches.get(processes, [0, 0])[0]
+
+
+def _made_in(report: wire.RankReport, processes: str, seq: int) -> list[wire.Launch]:
+    """What a rank has launched in a cell, of one set of processes."""
+    return [e for e in report.launches if (e.processes, e.cell_seq) == (processes, seq)]
 
 
 def _entry(report: wire.RankReport, processes: str, seq: int) -> wire.Launch | None:

@@ -74,6 +74,7 @@ def test_a_later_cell_that_makes_it_has_met_the_wrong_launch() -> None:
     assert found.concerns(6)
     assert found.concerns(5)
     assert not found.concerns(7)
+    assert not found.concerns(4)  # before it
     assert str(found) == (
         "Rank 1 launched jit(f) at cell [5] line 2 (launch 2).\n"
         "Rank 0 ended that cell without it, its thread 'loader' has not made it, and its own "
@@ -87,6 +88,10 @@ def test_a_queued_cell_may_have_made_it_before_it_was_looked_for() -> None:
     [found] = excused.find(late, 5, [0, 1])
     assert found.launch.seq == 1
     assert excused.look([found], late)[1] is not None
+    even = reports([4, 6], [4, 5], ended=6)  # and before the other one has begun that cell
+    [found] = excused.find(even, 5, [0, 1])
+    assert (found.rank, found.maker) == (0, 1)
+    assert excused.look([found], even)[1] is not None
 
 
 def test_a_task_on_the_main_thread_may_be_what_has_made_it_in_a_later_cell() -> None:
