@@ -149,7 +149,7 @@ class TPU(SSH):
         name, told = self._slice(environ, wait)
         number = num_workers(told, name, shlex.join(self._gcloud("tpu-vm", "start", name)))
         health = str(told.get("health", ""))
-        named = replace(self, tpu=name, health="" if health in ("HEALTHY", "") else health)
+        named = replace(self, tpu=name, health="" if health == "HEALTHY" else health)
         hosts = tuple(Host(f"{name}-w{worker}") for worker in range(number))
         if self._is_plain:
             addresses = endpoints(told, self.internal_ip)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import runpy
 import sys
@@ -48,9 +49,17 @@ def test_the_head_says_how_to_run_it_and_initializes() -> None:
     mesh = Cell(1, "", "mesh = jax.make_mesh((8,), 'i')")
     assert "slice_index" in exported(mesh)  # of CPU devices on several hosts
     assert "slice_index" not in exported(mesh, world=World(4, 0))
+    assert "jax_num_cpu_devices" not in exported(Cell(1, "", "print(1)"), world=World(4, 1))
     text = exported(Cell(1, "", "print(1)"), world=World())
     assert "jax_num_cpu_devices" not in text
     assert "jaxcluster run train.py" in text
+
+
+def test_the_head_is_python_whatever_the_notebook_is_called() -> None:
+    for name in ('a"""b.ipynb', "C:\\x\\nb.ipynb"):
+        text, _ = export.script([Cell(1, "", "x = 1")], WORLD, name, ORDER, "train.py")
+        docstring = ast.get_docstring(ast.parse(text)) or ""
+        assert name.replace('"""', "'''") in docstring
 
 
 @pytest.mark.parametrize(
@@ -72,6 +81,8 @@ def test_the_head_says_how_to_run_it_and_initializes() -> None:
         ("%pip install x", "# %pip install x"),
         ("x?", "# %pinfo x"),
         ("%cd ~/data", "_nb_cd('~/data')"),
+        ("%cd {folder}", "# %cd {folder}"),
+        ("%env A=$HOME", "# %env A=$HOME"),
         ("%env A=b", "_nb_env('A', 'b')"),
         ("%run train.py --n 3", "_nb_run('train.py', '--n', '3')"),
         ("%run -i train.py", "# %run -i train.py"),
@@ -213,6 +224,7 @@ def match_it(x): ...
         (["t = asyncio.create_task(asyncio.sleep(0, 3))", "x = await t"], {"x": 3}),
         (["%time x = await asyncio.sleep(0, 4)"], {"x": 4}),
         (["s = '''a\\tb\n c'''\nawait asyncio.sleep(0)"], {"s": "a\tb\n c"}),
+        (["s = '''a\\\\tb'''\nawait asyncio.sleep(0)"], {"s": "a\\tb"}),
         (['s = r"\\d"\nawait asyncio.sleep(0)'], {"s": "\\d"}),
         (["asyncio.run(asyncio.sleep(0))", "x = asyncio.run(asyncio.sleep(0, 5))"], {"x": 5}),
     ],
@@ -284,6 +296,7 @@ def test_what_was_pushed_is_named_and_short_values_are_written() -> None:
     ("name", "value", "is_hidden"),
     [
         ("HF_TOKEN", "hf_hush", True),
+        ("HF_TOKEN", b"hf_hush", True),
         ("ssh_passphrase", "hush", True),
         ("GITHUB_PAT", "hush", True),
         ("config", {"opt": [{"api_key": "hush"}]}, True),
@@ -347,6 +360,20 @@ def test_cells_that_failed_or_were_undone_are_left_out(
     write(f"{tmp_path}/train.py", logs)
     text = (tmp_path / "train.py").read_text()
     assert [n for n in range(9) if f"x = {n}\n" in text] == [1, 2, 4, 7]
+
+
+def test_what_the_ranks_no_longer_have_is_no_part_of_the_script() -> None:
+    class Running:
+        spec = types.SimpleNamespace(platform="cpu")
+        record = types.SimpleNamespace(devices=())
+        num_processes = 2
+
+    running: Any = Running()
+    logs = exporting.Logs()
+    logs.of(running).steps.append(Cell(1, "", "x = 1"))
+    logs.forget(running)
+    for log in (logs.last, logs.of(running)):
+        assert log.good() == []
 
 
 def test_nothing_is_written_over(logs: exporting.Logs, tmp_path: Path) -> None:

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,7 +22,8 @@ from helpers import python
 
 from jaxcluster.cluster import make_spec, sessions
 from jaxcluster.errors import UsageError
-from jaxcluster.host.tpus import TpuWorker, tpu_worker
+from jaxcluster.host import tpus
+from jaxcluster.host.tpus import TpuWorker, metadata, tpu_worker
 from jaxcluster.launchers import inside, slurm
 from jaxcluster.launchers.inside import Inside, find
 from jaxcluster.launchers.mpi import MPI
@@ -229,6 +234,24 @@ def test_a_hostfile_of_mpiexec_s_is_read(tmp_path: Path) -> None:
     assert found(ALONE, ["mpirun", "--hostfile", "/no/such", "jupyter"]) is None
 
 
+def test_an_mpiexec_further_up_is_found() -> None:
+    """As that of a notebook's server, whose kernels are processes of its own."""
+    asked = "from jaxcluster.launchers.inside import find; print(find().typed)"
+    below = shlex.join([sys.executable, "-c", asked]) + "; true"
+    script = 'exec -a mpiexec bash -c "$1; true" x --host h1:2,h2:2 jupyter'
+    argv = ["bash", "-c", script, "x", shlex.join(["bash", "-c", below])]
+    environ = {**os.environ, **ALONE}
+    for name in [n for n in environ if n.startswith(("SLURM_", "PBS_", "LSB_", "JOB_ID"))]:
+        del environ[name]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == "--launcher mpi --hosts h1:2,h2:2\n"
+
+
+def test_what_is_typed_is_read_as_one_word_each() -> None:
+    here = inside.Inside("x", "mpi", {"mpiexec": "/opt/my mpi/mpiexec"}, 4)
+    assert here.typed == "-n 4 --launcher mpi --mpiexec '/opt/my mpi/mpiexec'"
+
+
 def test_what_mpiexec_sets_is_kept_from_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     said = type("Done", (), {"stdout": "mpiexec (OpenRTE) 4.1.4", "stderr": ""})
     monkeypatch.setattr("jaxcluster.launchers.mpi.subprocess.run", lambda *a, **k: said)
@@ -249,6 +272,7 @@ def test_what_mpiexec_sets_is_kept_from_the_next_one(monkeypatch: pytest.MonkeyP
         (TpuWorker(0, ("t0",)), None, ""),
         (TpuWorker(1, ("t0", "t1")), "a TPU slice of 2 hosts, as its worker 1", ""),
         (TpuWorker(0, ("t0", "t1"), 2), "2 TPU slices that work together", "on several"),
+        (TpuWorker(0, ("t0",), 2), "2 TPU slices that work together", "on several"),
     ],
 )
 def test_a_tpu_host_offers_its_slice(worker: TpuWorker, what: str | None, obstacle: str) -> None:
@@ -327,7 +351,7 @@ def metadata_server() -> Iterator[str]:
             right = self.headers["Metadata-Flavor"] == "Google" and text is not None
             self.send_response(200 if right else 404)
             self.end_headers()
-            self.wfile.write((text or "").encode())
+            self.wfile.write(((text or "") if right else "1: there is no such page").encode())
 
         def log_message(self, *args: Any) -> None:
             pass
@@ -338,6 +362,27 @@ def metadata_server() -> Iterator[str]:
         yield f"127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+def test_an_attribute_that_is_not_there_is_none(metadata_server: str) -> None:
+    environ = {"GCE_METADATA_IP": metadata_server}
+    assert metadata("agent-worker-number", environ) == "1"
+    assert metadata("no-such", environ) is None
+
+
+def test_a_metadata_server_that_does_not_answer_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tpus, "ASK_S", 0.1)
+    found: list[str | None] = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        environ = {"GCE_METADATA_IP": f"127.0.0.1:{silent.getsockname()[1]}"}
+        asks = threading.Thread(target=lambda: found.append(metadata("tpu-env", environ)))
+        asks.start()
+        asks.join(30)
+        is_waiting = asks.is_alive()
+    asks.join()
+    assert not is_waiting and found == [None]
 
 
 def test_jax_s_own_detection_finds_as_many_ranks_in_the_same_order(metadata_server: str) -> None:

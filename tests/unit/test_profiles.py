@@ -278,6 +278,11 @@ def test_nothing_in_a_file_can_hide_the_line_that_it_amounts_to(files: Files) ->
     assert said[0].endswith(": -n 9 --name '\\r\\x1b[2K\\u202e'")
     files.near.write_text('[profile.a]\nname = ["\\u202e"]\n')
     assert "\u202e" not in files.refused("--profile a")
+    odd = files.near.parent / "a\u202eb"  # where it lies is shown, too
+    odd.mkdir()
+    (odd / files.near.name).write_text("[profile.a]\nn = 9\n")
+    shown = profiles.load(folder=str(odd)).table()
+    assert "a\\u202eb/jaxcluster.toml:1" in shown and "\u202e" not in shown
 
 
 def test_the_doctor_says_what_is_wrong_with_any_of_them(files: Files) -> None:
@@ -529,6 +534,12 @@ def test_a_value_that_only_the_launcher_can_judge_is_told_with_its_place(files: 
     assert f"Profile 'lab' ({HERE}:1) has: --launcher ssh --hosts h1 --port 99999" in told
     files.user.write_text('[profile.lab]\nlauncher = "ssh"\nuser = "me"\n')
     assert "--launcher ssh needs hosts." in files.refused("--profile lab")
+    files.user.write_text(
+        '[profile.lab]\nlauncher = "ssh"\nport = 99999\nhosts = "h1"\nenv = { HF_TOKEN = "hush" }\n'
+    )
+    told = files.refused("--profile lab")
+    assert "HF_TOKEN=..." in told and "hush" not in told
+    files.user.write_text('[profile.lab]\nlauncher = "ssh"\nuser = "me"\n')
     assert files.spec("--profile lab --hosts h1").options == {"hosts": "h1", "user": "me"}
 
 

@@ -70,6 +70,12 @@ def test_default_is_one_process_per_gpu_or_tpu_chip_else_two(
     assert default_num_processes(gpus, tpu_chips) == expected
 
 
+def test_more_gpus_a_process_than_there_are_is_one_process() -> None:
+    """Which is refused with the numbers, where none would be nothing to say anything about."""
+    assert default_num_processes(["0", "1", "2"], 0, 2) == 1
+    assert default_num_processes(["0"], 0, 2) == 1
+
+
 @pytest.mark.parametrize("chips", range(1, 17))
 def test_default_number_of_tpu_processes_can_always_be_planned(chips: int) -> None:
     tpu_plan(default_num_processes([], chips), chips)
@@ -421,6 +427,8 @@ def test_local_device_ids_beyond_the_visible_gpus_are_refused() -> None:
         gpu_plan(2, ["4", "5"], local_device_ids=[[0], [5]])
     assert "local_device_ids gives rank 1 device 5, but it sees 2 GPUs on box" in str(caught.value)
     assert caught.value.hint == "The ids of rank 1 count from 0 to 1."
+    with pytest.raises(PlanError, match="local_device_ids gives rank 0 device -1"):
+        gpu_plan(2, ["4", "5"], local_device_ids=[[-1], [0]])
 
 
 # --------------------------------------------------------------------------- TPU
@@ -532,6 +540,11 @@ def test_dry_run_shows_what_differs_between_ranks_in_the_table() -> None:
     assert "0     box   GPU 0    CUDA_VISIBLE_DEVICES=0\n" in text
     assert "environment of every rank" not in text
     assert text.endswith("note: no rank uses GPU 5 of box")
+
+
+def test_dry_run_hides_the_values_of_secrets() -> None:
+    shown = describe_plan(plan(2, env={"HF_TOKEN": "hush", "SEEN": "1"}))
+    assert "HF_TOKEN=..." in shown and "SEEN=1" in shown and "hush" not in shown
 
 
 def test_dry_run_shows_the_users_local_device_ids() -> None:

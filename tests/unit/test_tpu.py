@@ -135,7 +135,9 @@ def test_with_a_login_of_the_user_s_the_addresses_are_enough(cloud: Cloud) -> No
 def test_another_user_and_internal_addresses_are_gcloud_s_options(cloud: Cloud) -> None:
     cloud.says("tpu-vm ssh you@pod", *cloud.answers["tpu-vm ssh pod"][1:])
     cloud.prepared(user="you", internal_ip=True)
-    assert "ssh you@pod --zone=us-central2-b --internal-ip" in cloud.asked[1]
+    describe, ssh = cloud.asked
+    assert "ssh you@pod --zone=us-central2-b --internal-ip" in ssh
+    assert "--internal-ip" not in describe  # which knows no such option
 
 
 def test_ranks_are_one_on_each_host_or_as_many_as_were_asked_for(cloud: Cloud) -> None:
@@ -154,6 +156,8 @@ def test_a_slice_that_is_not_well_is_told(cloud: Cloud) -> None:
     cloud.knows("pod", {**NODE, "health": "UNHEALTHY_MAINTENANCE"})
     notes = cloud.prepared().render(AGENT, "/f").notes
     assert notes == ("gcloud says that pod is UNHEALTHY_MAINTENANCE",)
+    cloud.knows("pod", {name: NODE[name] for name in ("state", "networkEndpoints")})
+    assert cloud.prepared().render(AGENT, "/f").notes == ()
 
 
 # ---------------------------------------------------------------------------------- what is wrong
@@ -321,11 +325,34 @@ def test_a_gcloud_that_fails_ends_the_start(cloud: Cloud, tmp_path: Path) -> Non
     cloud.says("tpu-vm describe pod", "", NO_LOGIN, 1)
     with pytest.raises(LaunchError, match="gcloud is not logged in"):
         cloud.prepared()
+    assert len(cloud.asked) == 1  # what else there is of that name is no question then
     cloud.says("tpu-vm describe pod", "no JSON")
     with pytest.raises(LaunchError, match="answer is not understood: 'no JSON'"):
         cloud.prepared()
     with pytest.raises(LauncherUnavailable, match="There is no gcloud on this machine"):
         TPU((), tpu="pod").prepared({"PATH": str(tmp_path)})
+
+
+def test_a_gcloud_that_does_not_answer_is_not_waited_for_and_asks_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "gcloud"
+    script.write_text("#!/bin/sh\nread answer || echo nobody is there\n")
+    script.chmod(0o755)
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    before, (reads, writes) = os.dup(0), os.pipe()
+    os.dup2(reads, 0)  # a terminal at which somebody might type
+    try:
+        with pytest.raises(LaunchError, match="is not understood: 'nobody is there"):
+            TPU((), tpu="pod").prepared(environ)
+    finally:
+        os.dup2(before, 0)
+        for one in (before, reads, writes):
+            os.close(one)
+    script.write_text("#!/bin/sh\nexec sleep 100\n")
+    monkeypatch.setattr(module, "GCLOUD_S", 0.1)
+    with pytest.raises(LaunchError, match="gcloud did not answer within"):
+        TPU((), tpu="pod").prepared(environ)
 
 
 @pytest.mark.parametrize("line", ["", "Using ssh batch size of 1.", "ssh -T me@h -- false", "a b"])
