@@ -17,6 +17,7 @@ import time
 import warnings
 from typing import Any
 
+from ipykernel.iostream import OutStream
 from ipyparallel.engine import app as ipyparallel_app
 from ipyparallel.engine.app import IPEngine
 from traitlets import default
@@ -61,11 +62,24 @@ ACTIONS = {"": "default", "a": "always", "d": "default", "e": "error", "i": "ign
 REGISTRATION_TIMEOUT_S = 60.0  # ipyparallel's 5 s are short on a busy machine
 
 
+class PythonsText(OutStream):
+    """What Python prints, on its way to ipyparallel's clients.
+
+    ipykernel's own class puts a pipe in the place of file descriptors 1 and 2 (but not under
+    pytest), and a Python thread empties it. What C code says before it aborts would be lost in
+    there, and C code that keeps the GIL and prints more than a pipe holds would never go on.
+    """
+
+    def __init__(self, session: Any, pub_thread: Any, name: str) -> None:
+        super().__init__(session, pub_thread, name, watchfd=False)  # type: ignore[no-untyped-call]
+
+
 class JaxEngine(IPEngine):
     """ipyparallel's engine with a :class:`CellRunner` on its shell."""
 
     name = "jaxcluster-engine"
     enable_nanny = False
+    out_stream_factory = PythonsText
     runner: CellRunner
     rank: Rank
 

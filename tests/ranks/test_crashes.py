@@ -41,6 +41,23 @@ def test_a_crash_is_told_with_its_line(
     assert "New processes" in told
 
 
+def test_what_c_code_says_is_in_the_log_at_once(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No pipe is in the way: code that keeps the GIL would fill it, and an abort leave it unread.
+
+    ipykernel's stream classes put one there in all processes but those that pytest has started.
+    """
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    cluster = start(1)
+    source = "import ctypes, os\ncode = ctypes.PyDLL(None)\n"  # calls that keep the GIL
+    record = cluster.run(f"{source}code.write(1, b'x' * 200_000 + b'\\n', 200_001);", show=False)
+    assert record.stdout() == "x" * 200_000 + "\n"
+    with pytest.raises(RankDied) as caught:
+        cluster.run("os.write(2, b'F0000 out of memory\\n')\ncode.abort()", show=False)
+    assert "F0000 out of memory\nAborted at cell [2] line 2\n" in str(caught.value)
+
+
 def test_a_crash_in_a_thread_of_the_users(start: Start) -> None:
     cluster = start(2, devices_per_process=1)
     cluster.run(SETUP)
