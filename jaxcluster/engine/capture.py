@@ -123,17 +123,18 @@ class LogTail:
         self._lock = threading.Lock()  # the control thread and the main thread both read
 
     def reset(self) -> None:
-        """Begin here. The rest of a line that is half written now belongs to what was before."""
+        """Begin here. The rest of chatter that is half written now is chatter, too."""
         with self._lock:
             self._offset = self._size()
             self._partial = b""
             self._in_old_line = False
             if self._offset:
                 with open(self._path, "rb") as log:
-                    log.seek(max(0, self._offset - 200))
-                    end = log.read()
-                self._in_old_line = not end.endswith(b"\n")
-                self._after_gloo = GLOO.search(end.decode(errors="replace")) is not None
+                    log.seek(max(0, self._offset - 1000))
+                    end = log.read().decode(errors="replace")
+                line = end.rpartition("\n")[2]
+                self._in_old_line = bool(line) and _begins_chatter(line)
+                self._after_gloo = GLOO.search(end) is not None
 
     def _size(self) -> int:
         try:
@@ -172,6 +173,11 @@ class LogTail:
             return True
         self._after_gloo = False
         return CHATTER.match(line) is not None
+
+
+def _begins_chatter(half: str) -> bool:
+    """Whether half a line is the transport's. Anybody else's goes on in the next cell's output."""
+    return bool(GLOO.search(half) or CHATTER.match(half)) or "[Gloo] Rank".startswith(half)
 
 
 def capture_displays(shell: Any, emit: Emit, tell: Tell, active: Callable[[], bool]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ class CellOutput:
     def __init__(self, runner: CellRunner, log: LogTail) -> None:
         self._runner = runner
         self.log = log
+        self._showing = threading.Lock()  # held from the log's being read until it is sent
 
     def is_heard(self) -> bool:
         """Whether what is displayed now goes to a notebook of ours."""
@@ -100,9 +102,27 @@ class CellOutput:
                 self.emit("display_data", {"data": data, "metadata": {}, "transient": {}})
 
     def tick(self) -> bool:
-        return self.show_log(last=False)
+        """On the control thread, while a cell runs: show what has come to the log.
 
-    def show_log(self, last: bool) -> bool:
+        It waits for nobody: the main thread may wait for this one to send what was printed. What
+        is not read now is read later. Returns whether there was, or may be, something to show.
+        """
+        running, control = self._runner.current, self._runner.control
+        if running is None:
+            return False
+        if control.is_behind(running.request.ident) or not self._showing.acquire(blocking=False):
+            return True
+        try:  # a cell that ticks no longer has shown its rest, and may be over
+            return control.ticking and self._show_log(last=False)
+        finally:
+            self._showing.release()
+
+    def show_rest(self) -> None:
+        """At a cell's end: all that the log has of it, after what the control thread shows now."""
+        with self._showing:
+            self._show_log(last=True)
+
+    def _show_log(self, last: bool) -> bool:
         """Whether there was something to show."""
         running = self._runner.current
         if running is None or not running.shown or not (text := self.log.read(last)):

@@ -201,7 +201,7 @@ class CellRunner:
             self._end_child(running)
         self.control.ticking = False
         attempt(lambda: mend(self.interrupts.handler))
-        attempt(lambda: self.output.show_log(last=True))
+        attempt(self.output.show_rest)
         attempt(self.output.show_pages)
         if not cell.post_mortem:
             attempt(self.undo.end)

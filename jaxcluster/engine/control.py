@@ -117,6 +117,7 @@ class ControlChannel:
         os.set_blocking(self._wake_write, False)
         self._woken = False
         self._bound = threading.Event()
+        self._thread_id = 0
 
     def handle(self, op: str, where: str, handler: Handler) -> None:
         """Answer ``op`` with what ``handler`` returns: a body, (body, buffers), or DEFERRED."""
@@ -145,13 +146,14 @@ class ControlChannel:
 
     def stream(self, request: Request, rank: int, seq: int, name: str, text: str) -> None:
         """Queue printed text; what follows within 20 ms shares its message. Any thread."""
-        if self._stream_text(request, rank, seq, name, text):
+        full = self._stream_text(request, rank, seq, name, text)
+        if full and threading.get_ident() != self._thread_id:  # which alone sends it
             # Not with the lock: an interrupt may break off the wait, and nothing else.
             deadline = time.monotonic() + FULL_S
-            while self._is_behind(request.ident) and time.monotonic() < deadline:
+            while self.is_behind(request.ident) and time.monotonic() < deadline:
                 time.sleep(0.001)
 
-    def _is_behind(self, ident: bytes) -> bool:
+    def is_behind(self, ident: bytes) -> bool:
         """Whether a notebook takes less than it is sent, or the thread has not got to it."""
         return len(self._outbox) + len(self._behind.get(ident, ())) >= FULL_MESSAGES
 
@@ -170,7 +172,7 @@ class ControlChannel:
                 self._stream = _Stream(
                     request, rank, seq, name, [text], len(text), time.monotonic()
                 )
-            full = self._is_behind(request.ident)
+            full = self.is_behind(request.ident)
         self._wake()
         return full
 
@@ -190,6 +192,7 @@ class ControlChannel:
     # ------------------------------------------------------------------ the thread
 
     def _serve(self) -> None:
+        self._thread_id = threading.get_ident()
         # A context of its own: the main thread's may be stuck or torn down.
         socket = zmq.Context().socket(zmq.ROUTER)
         procfs.name_this_thread(procfs.CONTROL_COMM)

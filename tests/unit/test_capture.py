@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import os
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from jaxcluster.engine import capture
 from jaxcluster.engine.capture import LogTail, RankStream
+from jaxcluster.engine.cell_output import CellOutput
 
 # --------------------------------------------------------------------------- the log
 
@@ -54,12 +57,90 @@ def test_an_unfinished_line_waits_for_its_end(log: Log) -> None:
     assert log.tail.read(last=True) == "and "
 
 
-def test_the_rest_of_a_line_from_before_is_not_the_cells(tmp_path: Path) -> None:
+@pytest.mark.parametrize("half", [4, 12, 21])
+def test_the_rest_of_chatter_from_before_is_not_the_cells(tmp_path: Path, half: int) -> None:
+    line = "[Gloo] Rank 0 is connected to 3 peer ranks\n"
     log = Log(tmp_path / "log")
-    log.write("[Gloo] Rank 0 is conn")
+    log.write(line[:half])
     log.tail.reset()
-    log.write("ected to 3 peer ranks\nmine\n")
+    log.write(f"{line[half:]}mine\n")
     assert log.tail.read() == "mine\n"
+
+
+def test_what_follows_a_line_that_an_earlier_cell_has_not_ended_is_shown(log: Log) -> None:
+    log.write("no end")
+    assert log.tail.read(last=True) == "no end"
+    log.tail.reset()
+    log.write("hello\nagain\n")
+    assert log.tail.read(last=True) == "hello\nagain\n"
+
+
+def output_of(runner: SimpleNamespace, log: Log) -> tuple[CellOutput, list[str]]:
+    """A cell's output, and what of it was sent."""
+    sent: list[str] = []
+    output = CellOutput(runner, log.tail)  # type: ignore[arg-type]
+    output.print = lambda name, text: sent.append(text) or True  # type: ignore[method-assign]
+    return output, sent
+
+
+def runner_in_a_cell(*, behind: bool = False) -> SimpleNamespace:
+    control = SimpleNamespace(ticking=True, is_behind=lambda ident: behind)
+    running = SimpleNamespace(shown=True, request=SimpleNamespace(ident=b"notebook"))
+    return SimpleNamespace(current=running, control=control)
+
+
+def test_a_cells_end_waits_for_what_the_control_thread_has_read_and_not_sent(log: Log) -> None:
+    """Else it was sent after the cell's reply, or not at all."""
+    runner = runner_in_a_cell()
+    output, sent = output_of(runner, log)
+    has_read, may_send = threading.Event(), threading.Event()
+    read = log.tail.read
+
+    def read_slowly(last: bool = False) -> str:
+        text = read(last)
+        if threading.current_thread() is ticks:
+            has_read.set()
+            assert may_send.wait(30)
+        return text
+
+    log.tail.read = read_slowly  # type: ignore[method-assign]
+    ticks = threading.Thread(target=output.tick)
+    log.write("from C\n")
+    ticks.start()
+    assert has_read.wait(30)
+
+    def end_the_cell() -> None:
+        runner.control.ticking = False
+        output.show_rest()
+        runner.current = None
+        sent.append("the reply")
+
+    ends = threading.Thread(target=end_the_cell)
+    ends.start()
+    ends.join(0.1)
+    may_send.set()
+    ends.join(30)
+    ticks.join(30)
+    assert sent == ["from C\n", "the reply"]
+
+
+def test_the_control_thread_shows_nothing_of_a_cell_that_has_shown_its_rest(log: Log) -> None:
+    runner = runner_in_a_cell()
+    output, sent = output_of(runner, log)
+    runner.control.ticking = False
+    log.write("a thread that goes on\n")
+    output.tick()
+    assert sent == []
+
+
+def test_the_control_thread_reads_no_log_for_a_notebook_that_is_behind(log: Log) -> None:
+    """It alone sends what there is, so it must not wait; the cell's end shows the rest."""
+    output, sent = output_of(runner_in_a_cell(behind=True), log)
+    log.write("from C\n")
+    output.tick()
+    assert sent == []
+    output.show_rest()
+    assert sent == ["from C\n"]
 
 
 def test_a_character_is_never_cut_in_two(log: Log) -> None:

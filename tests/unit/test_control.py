@@ -445,3 +445,18 @@ def test_a_quiet_log_is_looked_at_ever_more_rarely(monkeypatch: pytest.MonkeyPat
     turn_until(1061.0)
     assert looks[at + 1] - looks[at] <= STREAM_PERIOD_S + 0.002
     assert looks[-1] - looks[-2] > 5 * STREAM_PERIOD_S
+
+
+def test_the_thread_that_sends_never_waits_for_a_full_socket(
+    control: ControlChannel, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shows what C code prints, too: it would wait for itself."""
+    monkeypatch.setattr("jaxcluster.engine.control.FULL_S", 3600.0)
+    monkeypatch.setattr(control, "is_behind", lambda ident: True)
+
+    def show(request: Request) -> None:
+        control.stream(request, 0, 1, "stdout", "from C\n")
+
+    control.handle("show", "now", show)
+    peer.send("show")
+    assert [message["op"] for message in peer.until_reply()] == ["output", "reply"]
