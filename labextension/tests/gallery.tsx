@@ -281,6 +281,15 @@ const widgets: { [name: string]: () => JSX.Element } = {
   ),
   'inspector': () => <FakeInspector variables={variables} />,
   'inspector-long': () => <FakeInspector variables={longVariables} />,
+  'form-pods': () => (
+    <StartFields
+      initial={{ ...NO_OPTIONS, launcher: 'kubernetes', pods: '2', gpus: 'eight' }}
+      defaults={NO_OPTIONS}
+      profiles={[]}
+      trans={trans}
+      onChange={options => execute('options', options)}
+    />
+  ),
   'form': () => (
     <StartFields
       initial={{ ...NO_OPTIONS, numProcesses: '4', env: 'XLA_FLAGS=--a b' }}

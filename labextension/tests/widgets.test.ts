@@ -128,6 +128,11 @@ describe('the form', () => {
     assert.deepEqual(wrong({ launcher: 'ssh', hosts: 'h1:2', nodes: 'two' }), []);
     assert.deepEqual(wrong({ launcher: 'slurm', nodes: 'two', ntasksPerNode: '0' }), ['nodes', 'ntasksPerNode']);
     assert.deepEqual(wrong({ launcher: 'ipp' }), ['ippName']);
+    assert.deepEqual(wrong({ launcher: 'auto', image: 'x y' }), []);
+    assert.deepEqual(wrong({ launcher: 'kubernetes', pods: 'two', gpus: '0' }), ['pods', 'gpus', 'image']);
+    assert.deepEqual(wrong({ launcher: 'kubernetes', image: '-x' }), ['image']);
+    assert.deepEqual(wrong({ launcher: 'kubernetes', more: '--pod-template pod.yaml' }), []);
+    assert.deepEqual(wrong({ launcher: 'tpu', zone: 'us-central2-b' }), ['tpu']);
     assert.deepEqual(wrong({ hosts: 'h1 h2', nodes: 'x', ippName: '?' }), []);
   });
 });
@@ -156,12 +161,22 @@ describe('a profile in the form', () => {
     assert.ok(PLATFORMS.includes(all.platform));
     const odd = optionsOf({
       ...big,
-      options: [['-n', '8'], ['--launcher', 'tpu'], ['--sync', ''], ['--sbatch', '--x=1 2'], ['--new-job']]
+      options: [['-n', '8'], ['--launcher', 'elsewhere'], ['--sync', ''], ['--sbatch', '--x=1 2'], ['--new-job']]
     });
     assert.equal(odd.launcher, '');
     assert.equal(odd.numProcesses, '8');
-    assert.equal(odd.more, `--launcher tpu --sync '' '--sbatch=--x=1 2' --new-job`);
+    assert.equal(odd.more, `--launcher elsewhere --sync '' '--sbatch=--x=1 2' --new-job`);
     assert.equal(optionsOf({ ...big, options: [['--launcher', 'ipp:pbs']] }).ippName, 'pbs');
+  });
+
+  test('a profile of pods fills their fields', () => {
+    const pods = optionsOf({
+      ...big,
+      options: [['--launcher', 'kubernetes'], ['--image', 'team/jax:1'], ['--pods', '2'], ['--gpus', '8'], ['--label', 'a=b']]
+    });
+    const { launcher, image, pods: many, gpus, more } = pods;
+    assert.deepEqual([launcher, image, many, gpus, more], ['kubernetes', 'team/jax:1', '2', '8', '--label a=b']);
+    assert.equal(optionsOf({ ...big, options: [['--launcher', 'auto']] }).launcher, 'auto');
   });
 
   test('the line has its name, and what was changed', () => {

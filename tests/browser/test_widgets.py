@@ -493,6 +493,30 @@ def test_the_form_shows_its_line_and_what_is_wrong(widgets: Any) -> None:
     assert line.inner_text() == "%jaxcluster start -n 8 --platform cpu --detach"
 
 
+def test_the_form_has_the_main_options_of_each_launcher(widgets: Any) -> None:
+    view = show(widgets, "form-pods")
+    line = view.locator(".jxl-command")
+    assert line.inner_text() == "%jaxcluster start --launcher kubernetes --pods 2 --gpus eight"
+    assert view.get_by_label("GPUs").get_attribute("aria-invalid") == "true"
+    assert view.get_by_label("Image").get_attribute("aria-invalid") == "true"
+    assert view.get_by_label("Pods").get_attribute("aria-invalid") is None
+    view.get_by_label("Image").fill("team/jax:1")
+    view.get_by_label("In each pod").fill("4")
+    assert not view.get_by_label("Ranks").count()  # the pods have them
+    where = view.get_by_label("Where")
+    values = where.locator("option").evaluate_all("all => all.map(one => one.value)")
+    assert values == ["", "auto", "ssh", "slurm", "mpi", "tpu", "kubernetes", "ipp"]
+    where.select_option("tpu")
+    view.get_by_label("TPU").fill("my-pod")
+    view.get_by_label("Zone").fill("us-central2-b")
+    assert line.inner_text() == (
+        "%jaxcluster start --launcher tpu --tpu my-pod --zone us-central2-b"
+    )
+    where.select_option("auto")
+    assert "batch system" in view.inner_text()
+    assert line.inner_text() == "%jaxcluster start --launcher auto"
+
+
 # ------------------------------------------------------------------------------- looks
 
 

@@ -12,6 +12,8 @@ from jaxcluster.arguments import start_parser
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import Launcher
 from jaxcluster.launchers.hosts import Host
+from jaxcluster.launchers.kube.launcher import Kubernetes
+from jaxcluster.launchers.kube.manifests import Pod
 from jaxcluster.launchers.mpi import MPI
 from jaxcluster.launchers.options import (
     EXAMPLES,
@@ -176,15 +178,27 @@ CHOSEN = {
     "-n 4 --launcher ipp:pbs --ipp-profile mine --nodes 2 --env A=1": ThroughIPP(
         "pbs", "mine", 2, 4
     ),
+    "--launcher tpu --tpu my-pod --zone us-central2-b --project mine "
+    "--python /opt/py/bin/python": TPU(
+        (), None, tpu="my-pod", zone="us-central2-b", project="mine"
+    ),
+    "--launcher tpu": TPU(()),
+    "--launcher kubernetes --image team/jax:1 --pods 2 --ranks-per-pod 4 --gpus 8 --mem 64Gi "
+    "--namespace team-a": Kubernetes(
+        None, 2, 4, Pod("team/jax:1", gpus=8, memory="64Gi"), namespace="team-a"
+    ),
+    "-n 2 --launcher kubernetes --pod-template pod.yaml": Kubernetes(2, pod_template="pod.yaml"),
 }
 
 
 def test_each_line_of_the_form_is_known_here() -> None:
-    assert [example["line"] for example in FORM] == list(CHOSEN)
+    assert [example["line"] for example in FORM] == ["-n 4 --launcher auto", *CHOSEN]
+    assert start_parser("%jaxcluster start").read(FORM[0]["line"]).launcher == "auto"
 
 
-@pytest.mark.parametrize("example", FORM, ids=lambda example: example["line"])
+@pytest.mark.parametrize("example", FORM[1:], ids=lambda example: example["line"])
 def test_the_line_that_the_form_makes_starts_what_was_chosen(example: dict[str, Any]) -> None:
     launcher, python = started(example["line"])
     assert launcher == CHOSEN[example["line"]]
-    assert python == example["options"].get("python", "")
+    default = "python3" if isinstance(launcher, Kubernetes) else ""
+    assert python == example["options"].get("python", default)

@@ -24,7 +24,7 @@ interface IStartFields {
 }
 
 /** Fields as wide as the form. */
-const LONG: (keyof IStartOptions)[] = ['profile', 'env', 'more', 'hosts'];
+const LONG: (keyof IStartOptions)[] = ['profile', 'env', 'more', 'hosts', 'image'];
 
 export function StartFields(props: IStartFields): JSX.Element {
   const { trans, profiles } = props;
@@ -81,14 +81,25 @@ export function StartFields(props: IStartFields): JSX.Element {
 
   const launchers: { [name: string]: string } = {
     '': trans.__('this machine'),
+    auto: trans.__('the job that this notebook runs in'),
     ssh: trans.__('hosts, by ssh'),
     slurm: trans.__('Slurm'),
     mpi: trans.__('hosts, by mpiexec'),
+    tpu: trans.__('a TPU slice'),
+    kubernetes: trans.__('Kubernetes'),
     ipp: trans.__('ipyparallel’s launchers')
   };
   /** A field of the launcher's own; nothing with another launcher. */
   const asked = (key: Text, ...rest: [string, string, (own: object) => JSX.Element]) =>
     isAsked(options, key) && field(key, ...rest);
+  const where =
+    options.launcher === 'auto'
+      ? trans.__('Slurm’s, a batch system’s, mpiexec’s or a TPU slice; else this machine')
+      : '';
+  const python =
+    options.launcher === 'kubernetes'
+      ? trans.__('In the image; else python3')
+      : trans.__('Its path on the hosts; else this kernel’s');
   const elsewhere = options.launcher !== '';
   const fill = (name: string) => {
     const profile = profiles.find(one => one.name === name);
@@ -110,7 +121,7 @@ export function StartFields(props: IStartFields): JSX.Element {
             ))}
           </select>
         ))}
-      {field('launcher', trans.__('Where'), '', own => (
+      {field('launcher', trans.__('Where'), where, own => (
         <select {...own}>
           {Object.keys(LAUNCHERS).map(name => (
             <option key={name} value={name}>
@@ -122,6 +133,15 @@ export function StartFields(props: IStartFields): JSX.Element {
       {asked('ippName', trans.__('Launcher'), trans.__('As ipyparallel calls it'), text('pbs'))}
       {asked('ippProfile', trans.__('Its profile'), trans.__('An ipyparallel profile of yours'), text('default'))}
       {asked('hosts', trans.__('Hosts'), trans.__('With the number of ranks on each'), text('h1:2,user@h2:2'))}
+      {asked('tpu', trans.__('TPU'), trans.__('As gcloud names it; empty for the one that this runs on'), text('my-pod'))}
+      {asked('zone', trans.__('Zone'), trans.__('As for gcloud'), text(trans.__('automatic')))}
+      {asked('project', trans.__('Project'), trans.__('As for gcloud'), text(trans.__('automatic')))}
+      {asked('image', trans.__('Image'), trans.__('With Python, jax and this jaxcluster'), text('team/jax:1'))}
+      {asked('pods', trans.__('Pods'), trans.__('How many'), text('1', true))}
+      {asked('ranksPerPod', trans.__('In each pod'), trans.__('How many ranks'), text(trans.__('automatic'), true))}
+      {asked('gpus', trans.__('GPUs'), trans.__('Of each pod (nvidia.com/gpu)'), text(trans.__('none'), true))}
+      {asked('mem', trans.__('Memory'), trans.__('Of each pod'), text('64Gi'))}
+      {asked('namespace', trans.__('Namespace'), trans.__('As for kubectl'), text(trans.__('automatic')))}
       {asked('nodes', trans.__('Nodes'), trans.__('How many'), text('1', true))}
       {asked('ntasksPerNode', trans.__('On each node'), trans.__('How many ranks'), text(trans.__('automatic'), true))}
       {asked('partition', trans.__('Partition'), trans.__('As for sbatch'), text(trans.__('automatic')))}
@@ -157,7 +177,7 @@ export function StartFields(props: IStartFields): JSX.Element {
         </select>
         )
       )}
-      {asked('python', trans.__('Python'), trans.__('Its path on the hosts; else this kernel’s'), text(trans.__('automatic')))}
+      {asked('python', trans.__('Python'), python, text(trans.__('automatic')))}
       {field('name', trans.__('Name'), trans.__('To attach to it by'), text(trans.__('automatic')))}
       {field('timeout', trans.__('Time limit'), trans.__('Seconds for the start'), text('60', true))}
       {field('env', trans.__('Environment'), '', own => (

@@ -23,6 +23,17 @@ export interface IStartOptions {
   /** Which of ipyparallel's launchers, and with which profile's settings. */
   ippName: string;
   ippProfile: string;
+  /** A TPU slice, as gcloud names it. */
+  tpu: string;
+  zone: string;
+  project: string;
+  /** Of Kubernetes' pods: what runs in them, how many, and what each has. */
+  image: string;
+  pods: string;
+  ranksPerPod: string;
+  gpus: string;
+  mem: string;
+  namespace: string;
   /** The hosts' Python. */
   python: string;
   name: string;
@@ -50,6 +61,15 @@ export const NO_OPTIONS: IStartOptions = {
   time: '',
   ippName: '',
   ippProfile: '',
+  tpu: '',
+  zone: '',
+  project: '',
+  image: '',
+  pods: '',
+  ranksPerPod: '',
+  gpus: '',
+  mem: '',
+  namespace: '',
   python: '',
   name: '',
   env: '',
@@ -64,6 +84,7 @@ export const PLATFORMS = ['cpu', 'cuda', 'rocm', 'tpu'];
 /** What is asked for besides where a launcher is chosen, with the words that it becomes; '' is this machine. */
 export const LAUNCHERS: { [name: string]: { [K in keyof IStartOptions]?: string } } = {
   '': {},
+  auto: {},
   ssh: { hosts: '--hosts', python: '--python' },
   slurm: {
     nodes: '--nodes',
@@ -74,6 +95,16 @@ export const LAUNCHERS: { [name: string]: { [K in keyof IStartOptions]?: string 
     python: '--python'
   },
   mpi: { hosts: '--hosts', python: '--python' },
+  tpu: { tpu: '--tpu', zone: '--zone', project: '--project', python: '--python' },
+  kubernetes: {
+    image: '--image',
+    pods: '--pods',
+    ranksPerPod: '--ranks-per-pod',
+    gpus: '--gpus',
+    mem: '--mem',
+    namespace: '--namespace',
+    python: '--python'
+  },
   ipp: {
     ippName: '',
     ippProfile: '--ipp-profile',
@@ -93,7 +124,8 @@ export function hostsHaveRanks(options: IStartOptions): boolean {
   const hosts = options.hosts.replace(/\[[^\]]*\]/g, ''); // [fe80::1]:2, n[01-04]:8
   return (
     (isAsked(options, 'hosts') && /:\d/.test(hosts)) ||
-    (isAsked(options, 'ntasksPerNode') && !!options.ntasksPerNode.trim())
+    (isAsked(options, 'ntasksPerNode') && !!options.ntasksPerNode.trim()) ||
+    (isAsked(options, 'ranksPerPod') && !!options.ranksPerPod.trim())
   );
 }
 
@@ -242,13 +274,23 @@ export function optionsOf(profile: IProfile): IStartOptions {
   return { ...found, env: env.join('\n'), more: more.join(' ') };
 }
 
+const NUMBERS = [
+  'numProcesses',
+  'devicesPerProcess',
+  'nodes',
+  'ntasksPerNode',
+  'pods',
+  'ranksPerPod',
+  'gpus'
+] as const;
+
 /** What is wrong with which option, in words; empty if nothing is. */
 export function checkOptions(
   options: IStartOptions,
   trans: Trans
 ): { [K in keyof IStartOptions]?: string } {
   const wrong: { [K in keyof IStartOptions]?: string } = {};
-  for (const key of ['numProcesses', 'devicesPerProcess', 'nodes', 'ntasksPerNode'] as const) {
+  for (const key of NUMBERS) {
     const asked = key === 'numProcesses' ? !hostsHaveRanks(options) : key === 'devicesPerProcess' || isAsked(options, key);
     const isAll = key === 'devicesPerProcess' && options[key].trim() === 'all';
     if (asked && options[key].trim() && !isAll && !/^[1-9]\d{0,5}$/.test(options[key].trim())) {
@@ -261,6 +303,15 @@ export function checkOptions(
   }
   if (isAsked(options, 'ippName') && !/^[\w.-]+$/.test(options.ippName.trim())) {
     wrong.ippName = trans.__('One of ipyparallel’s launchers, such as pbs, sge, lsf, htcondor.');
+  }
+  const isInTemplate = /(^|\s)--pod-template\b/.test(options.more);
+  if (isAsked(options, 'image') && !/^[^\s-]\S*$/.test(options.image.trim())) {
+    if (options.image.trim() || !isInTemplate) {
+      wrong.image = trans.__('An image, such as registry.example/team/jax:1.');
+    }
+  }
+  if (isAsked(options, 'tpu') && !options.tpu.trim() && (options.zone + options.project).trim()) {
+    wrong.tpu = trans.__('The slice in that zone and project.');
   }
   // As registry.py has it.
   if (options.name.trim() && !/^[A-Za-z0-9][A-Za-z0-9_.-]{0,30}$/.test(options.name.trim())) {
