@@ -20,6 +20,7 @@ from jaxcluster import wire
 from jaxcluster.allocation.supervisor import (
     Supervisor,
     import_time_settings,
+    release_warm,
     retire,
     warm_supervisor,
 )
@@ -207,10 +208,25 @@ class Allocation:
     def _fork_server(self, env: Mapping[str, str], cwd: str) -> Supervisor:
         """The fork server, whose imports fit ``env``; it may not be up yet."""
         found = self._supervisor
-        if found is None or not found.alive or found.settings != import_time_settings(env):
+        if found is None or found.settings != import_time_settings(env) or not found.is_kept():
             self.rest()
             found = self._supervisor = warm_supervisor(self.folder.parent, env, cwd)
         return found
+
+    def detach(self) -> None:
+        """Have its ranks outlive this process.
+
+        Raises:
+          LaunchError: the fork server does not answer.
+        """
+        assert self._supervisor is not None
+        self._supervisor.command("detach", detached=True)
+        release_warm(self._supervisor)
+
+    def keep(self) -> None:
+        """Before its ranks end for others to come: a detached fork server would end with them."""
+        if self._supervisor is not None:
+            self._supervisor.is_kept()
 
     def clear(self) -> None:
         """After the end of its ranks: what they have left goes, for the next ones."""

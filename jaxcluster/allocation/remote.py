@@ -278,6 +278,9 @@ class HostAllocation:
                         one.agent.ask("remove", ASK_S, path="ranks")
                         one.agent.ask("mkdir", ASK_S, path="ranks")
 
+    def keep(self) -> None:
+        """The agents stay, detached or not: this process is connected to them."""
+
     def rest(self) -> None:
         """The agents stay: they have what was saved."""
 

@@ -78,6 +78,7 @@ class Supervisor:
         self._ids = itertools.count(1)
         self._replies: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
         self._socket: socket.socket | None = None
+        self._is_lost = False  # the fork server has ended the connection
         self._send_lock = threading.Lock()
 
     @classmethod
@@ -108,9 +109,25 @@ class Supervisor:
 
     @property
     def alive(self) -> bool:
+        if self._is_lost:  # its process may still be on its way out
+            return False
         if self._process is not None:
             return self._process.poll() is None
         return self._socket is not None
+
+    def is_kept(self, timeout_s: float = 10.0) -> bool:
+        """Have it live for what is started next; returns whether it does.
+
+        A detached one would end with the last of its processes, an idle one after its time: once
+        it has answered, it has not, and for its whole idle time it won't.
+        """
+        if not self.alive:
+            return False
+        try:
+            self.command("detach", timeout_s, detached=False)
+        except LaunchError:
+            return False
+        return True
 
     def connect(self, timeout_s: float) -> None:
         """Connect to its socket.
@@ -202,11 +219,11 @@ class Supervisor:
 
     def close(self) -> None:
         """Let go of the connection; the fork server lives on with its owner."""
-        if self._socket is not None:
-            with contextlib.suppress(OSError):  # it wakes the reader, which close alone does not
-                self._socket.shutdown(socket.SHUT_RDWR)
-            self._socket.close()
+        if (connection := self._socket) is not None:
             self._socket = None
+            with contextlib.suppress(OSError):  # it wakes the reader, which close alone does not
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
 
     def leave(self) -> None:
         """Let go of it for good: it is detached, and does not end with this process."""
@@ -221,6 +238,7 @@ class Supervisor:
             try:
                 self._socket.sendall(json.dumps(message).encode() + b"\n")
             except OSError as error:
+                self._is_lost = True
                 raise LaunchError(f"The fork server is gone ({error}).") from None
 
     def _read(self, connection: socket.socket) -> None:
@@ -239,6 +257,7 @@ class Supervisor:
                     answer.put(message)
                 elif self.on_event is not None:
                     self.on_event(message)
+        self._is_lost = self._is_lost or self._socket is connection  # else it was we who left
         for answer in list(self._replies.values()):
             answer.put({"event": "lost"})
         if self.on_event is not None:
@@ -259,7 +278,7 @@ def warm_supervisor(root: Path, env: Mapping[str, str], cwd: str) -> Supervisor:
     global _warm
     settings = import_time_settings(env)
     if _warm is not None and not _warm.in_use:
-        if _warm.alive and _warm.settings == settings:
+        if _warm.settings == settings and _warm.is_kept():
             _warm.in_use = True
             return _warm
         _warm.quit()

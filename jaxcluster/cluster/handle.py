@@ -246,12 +246,13 @@ class Cluster:
         if self.world.is_over:
             return 0.0
         started = time.perf_counter()
-        self.world.end()
-        allocation = self._allocation
-        if self.life.state is State.REPLACING and allocation is not None:
+        if self.life.state is State.REPLACING and self._allocation is not None:
+            self._allocation.keep()
+            self.world.end()
             registry.remove_connection_files(self.record)  # nobody else gets its name meanwhile
-            allocation.clear()
+            self._allocation.clear()
         else:
+            self.world.end()
             clear_away(self.record)
             self._let_go_of_allocation()
         return time.perf_counter() - started

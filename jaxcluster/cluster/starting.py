@@ -21,7 +21,7 @@ from jaxcluster.allocation import remote
 from jaxcluster.allocation.local import Allocation, LocalCluster
 from jaxcluster.allocation.processes import HostProcesses
 from jaxcluster.allocation.remote import HostAllocation
-from jaxcluster.allocation.supervisor import Supervisor, release_warm, sweep
+from jaxcluster.allocation.supervisor import sweep
 from jaxcluster.cluster import events
 from jaxcluster.cluster.names import claim
 from jaxcluster.cluster.world import World
@@ -137,11 +137,8 @@ class Starting:
         registry.write(record)
         if isinstance(local, HostProcesses):
             local.publish(record)
-        if spec.detach and isinstance(self.allocation, HostAllocation):
+        if spec.detach:
             self.allocation.detach()
-        elif spec.detach and isinstance(local.supervisor, Supervisor):
-            local.supervisor.command("detach", detached=True)
-            release_warm(local.supervisor)
         return World(record, self.link, local.supervisor, local, self.exits)
 
     def _on_exit(self, event: dict[str, Any]) -> None:

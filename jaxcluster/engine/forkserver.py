@@ -29,7 +29,7 @@ Commands and events are JSON lines on a Unix socket in a directory that only thi
     {"event": "stopping"}                        ... which the other connections hear first
     {"cmd": "exits", "id": 4}                    whose exits there were since the cluster's start:
     {"event": "exits", "id": 4, "exits": [...]}  for those who were not connected then
-    {"cmd": "detach", "id": 5, "detached": true}
+    {"cmd": "detach", "id": 5, "detached": true}  it is nobody's now; false: its owner's again
     {"cmd": "relay", "id": 6, "message": {...}}  to the other connections, which hear
     {"event": "relayed", "message": {...}}       ... this
     {"cmd": "quit"}                              ends all children, and then itself
@@ -239,6 +239,7 @@ class ForkServer:
 
     def _command(self, connection: Connection, message: dict[str, Any]) -> None:
         command, id = message["cmd"], message.get("id")
+        self.idle_since = time.monotonic()
         if command == "spawn":
             procs = message["procs"]
             if not self.preloaded and any(p["role"] == "rank" for p in procs):

@@ -92,6 +92,11 @@ def kill(cluster: jaxcluster.Cluster, rank: int) -> None:
     until(lambda: rank in cluster.dead, "word of the death", 5)
 
 
+def server_of(cluster: jaxcluster.Cluster) -> int | None:
+    """The pid of its fork server, on this machine."""
+    return getattr(cluster.world.supervisor, "pid", None)
+
+
 # --------------------------------------------------------------------------- one stop
 
 
@@ -366,8 +371,10 @@ def test_a_dead_ranks_death_is_still_told_when_its_recovery_was_given_up(
 def test_a_restarted_cluster_is_held_once_and_let_go_of(home: Home) -> None:
     """Who looks whether anybody is connected (the sidebar's list) must see the last one go."""
     cluster = jaxcluster.start(1, name="held", detach=True)
+    server = server_of(cluster)
     try:
         cluster.restart()
+        assert server_of(cluster) == server  # it has not ended with its first processes
         assert registry.is_held("held")
         cluster.close()
         assert not registry.is_held("held")

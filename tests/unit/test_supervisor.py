@@ -1,0 +1,97 @@
+"""The notebook's end of a fork server: one that is going, or gone, is not taken again."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from helpers import until
+
+from jaxcluster.allocation import supervisor
+from jaxcluster.allocation.supervisor import Supervisor, quit_warm, retire, warm_supervisor
+from jaxcluster.engine.forkserver import IDLE_EXIT_S, Connection, ForkServer
+
+Take = Callable[[], Supervisor]
+
+
+@pytest.fixture
+def take(monkeypatch: pytest.MonkeyPatch) -> Iterator[Take]:
+    """Takes this process's fork server: plain processes, so that it imports nothing."""
+    monkeypatch.setenv("JAXCLUSTER_NO_FORK", "1")
+    monkeypatch.setattr(supervisor, "_warm", None)
+    with tempfile.TemporaryDirectory() as root:  # short: it is a socket's path
+        yield lambda: warm_supervisor(Path(root), dict(os.environ), root)
+        if supervisor._warm is not None:
+            retire(supervisor._warm)
+        quit_warm()
+
+
+def detach(server: Supervisor) -> None:
+    """It has no processes, so this is its end, which it comes to after it has answered."""
+    server.command("detach", detached=True)
+
+
+def test_an_idle_fork_server_is_taken_again(take: Take) -> None:
+    first = take()
+    assert first.is_kept()
+    retire(first)
+    assert take() is first
+
+
+def test_one_that_has_let_go_and_is_still_there_is_replaced(
+    take: Take, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a process is, whose memory the system still clears away."""
+    first = take()
+    detach(first)
+    until(lambda: not first.alive, "its end", 30)
+    assert first._process is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(first._process, "poll", lambda: None)
+        assert not first.alive
+        assert not first.is_kept()
+    retire(first)
+    second = take()
+    assert second is not first
+    assert second.is_kept()
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_one_that_is_about_to_end_is_replaced(take: Take, attempt: int) -> None:
+    """Whether it has let go yet or not: what is taken answers."""
+    first = take()
+    detach(first)
+    retire(first)
+    second = take()
+    assert second is not first
+    assert second.is_kept()
+
+
+def test_whoever_commands_it_begins_its_idle_time_anew(tmp_path: Path) -> None:
+    path = str(tmp_path / "fork.sock")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        server = ForkServer(listener, path, "1:1", fork=False)
+    server.detached, server.idle_since = True, 0.0
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        server._command(Connection(theirs), {"cmd": "detach", "id": 1, "detached": False})
+        assert ours.recv(100) == b'{"event": "detached", "id": 1}\n'
+    assert not server.detached
+    assert time.monotonic() - server.idle_since < IDLE_EXIT_S / 2
+    server.selector.close()
+    os.close(server.wake_read)
+    os.close(server.wake_write)
+
+
+def test_our_own_leaving_is_no_loss(take: Take) -> None:
+    server = take()
+    assert server.is_kept()
+    server.close()
+    assert server.alive
+    assert server.is_kept()
