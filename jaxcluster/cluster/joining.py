@@ -76,7 +76,9 @@ def check_is_here(record: ClusterRecord) -> None:
     if claims.lives([record.name])[record.name] is not claims.Life.UNKNOWN:
         return
     hint = f"There: jaxcluster stop {record.name}   or   %jaxcluster attach {record.name}"
-    if record.hosts:
+    if record.hosts and record.spec.launcher == "kubernetes":  # nobody logs in to pods
+        hint += "\nIts pods are reached by a port-forward of that machine's."
+    elif record.hosts:
         hint += f"\nHere, if you can log in to its hosts: %jaxcluster attach {record.name} "
         hint += f"--hosts {record.hosts[0].name}"
     raise NoCluster(

@@ -62,7 +62,7 @@ class Site:
         config = self.path / "config"
         config.write_text(self.kube.kubeconfig())
         if not launcher.inside:
-            launcher = replace(launcher, kubeconfig=str(config))
+            options.setdefault("kubeconfig", str(config))
         launcher = replace(launcher, **options)
         folder = Path(tempfile.mkdtemp(dir=self.path))
         agent = AgentOptions("main", "ab" * 32, "python3", env=(("XLA_FLAGS", "--a='$(X) $$'"),))
@@ -204,21 +204,69 @@ def test_what_waits_says_for_what(site: Site) -> None:
     site.kube.closed = set()
     assert len(agents()) == 2
     launch.stop()
-    site.kube.quota = "gpus, requested: requests.nvidia.com/gpu=8"
+    site.kube.quota = (
+        "exceeded quota: gpus, requested: requests.nvidia.com/gpu=8, used: "
+        "requests.nvidia.com/gpu=8, limited: requests.nvidia.com/gpu=8"
+    )
     waits = "the Job's pods are not there: FailedCreate: Error creating: pods"
     agents = starts(site.launch(), waits)
     site.kube.quota = ""
     assert len(agents()) == 1
 
 
-def test_no_way_to_a_cluster(site: Site) -> None:
+def test_no_way_to_a_cluster(site: Site, capfd: pytest.CaptureFixture[str]) -> None:
     told = refused(site.launch(context="nowhere"))
-    assert "There is no way to a Kubernetes cluster by --context nowhere" in told
+    assert "no way to a Kubernetes cluster by --kubeconfig" in told and "--context nowhere" in told
+    told = refused(site.launch(kubeconfig="/nowhere/config"))
+    assert "by --kubeconfig /nowhere/config: " in told
+    broken = site.path / "broken.yaml"
+    broken.write_text("a: b: c")
+    assert "mapping values are not allowed here" in refused(site.launch(kubeconfig=str(broken)))
+    right = site.kube.url
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         site.kube.url = f"http://127.0.0.1:{unused.getsockname()[1]}"
         told = refused(site.launch())
-    assert "can't be reached to make the Job" in told and "kubectl get pods" in told
+    assert "can't be reached to make the Job: Failed to establish" in told
+    assert "object at" not in told and "kubectl get pods" in told
+    site.kube.url = right
+    for launch in site.launches:
+        launch.stop()
+    assert "could not be deleted" not in capfd.readouterr().err  # what was never made
+
+
+def test_a_login_that_fails(site: Site) -> None:
+    """A token that has expired; a program for logins that fails, and one that waits."""
+    site.kube.token = "another"
+    told = refused(site.launch())
+    assert "The API server does not know who asks." in told and "Log in again" in told
+    site.kube.token = "t"
+
+    def with_program(script: str) -> Launch:
+        made = json.loads(site.kube.kubeconfig())
+        program = {"command": "sh", "args": ["-c", script], "interactiveMode": "IfAvailable"}
+        program["apiVersion"] = "client.authentication.k8s.io/v1"
+        made["users"][0]["user"] = {"exec": program}
+        path = site.path / f"config-{uuid.uuid4().hex}"
+        path.write_text(json.dumps(made))
+        return site.launch(kubeconfig=str(path))
+
+    told = refused(with_program("echo 'SSO token has expired' >&2; exit 255"))
+    assert "login failed: exec: process returned 255. SSO token has expired" in told
+    assert "kubectl -n team-a create role" not in told  # no right is missing
+    told = refused(with_program("read answer; echo 'nobody answers' >&2; exit 1"))
+    assert "nobody answers" in told
+    told = refused(with_program("exec sleep 1000"), 3.0)
+    assert "the kubeconfig's login has not answered yet" in told and "in a terminal" in told
+
+
+def test_what_the_pods_are_refused_for_good(site: Site) -> None:
+    """It is an event of the Job's, and no pod has it."""
+    site.kube.quota = "exceeded quota: q, requested: cpu=8, used: cpu=0, limited: cpu=4"
+    told = refused(site.launch())
+    assert "One pod asks for 8 of cpu, and the quota is 4 for all" in told
+    site.kube.quota = 'error looking up service account team-a/jax: serviceaccount "jax" not found'
+    assert "--service-account NAME" in refused(site.launch())
 
 
 def test_a_notebook_killed_leaves_no_job(site: Site) -> None:

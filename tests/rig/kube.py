@@ -95,9 +95,10 @@ class Kube:
       bad_images: of those that can't be pulled: (reason, message).
       namespaces: those that are there.
       forbidden: (verb, resource) that nobody may.
-      quota: why no pod may be made; empty for none.
+      quota: why no pod may be made, by a quota or an admission; empty for none.
       closed: nodes that take no pods.
       down: whether the API server answers nobody.
+      token: whoever has none is anonymous, whoever has another nobody.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Kube:
         self.quota = ""
         self.closed: set[str] = set()
         self.down = False
+        self.token = "t"
         self.requests: list[tuple[str, str]] = []
         self.objects: dict[tuple[str, str, str], Object] = {}
         self.containers: dict[str, Container] = {}  # by the pod's uid
@@ -265,7 +267,8 @@ class Kube:
         metadata, template = job["metadata"], copy.deepcopy(job["spec"]["template"])
         namespace = metadata["namespace"]
         if self.quota:
-            message = f'Error creating: pods "x" is forbidden: exceeded quota: {self.quota}'
+            name = f"{metadata['name']}-{index}-{uuid.uuid4().hex[:5]}"
+            message = f'Error creating: pods "{name}" is forbidden: {self.quota}'
             self.tell(job, "FailedCreate", message)
             return
         template["spec"]["hostname"] = f"{metadata['name']}-{index}"
@@ -436,13 +439,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         verb = VERBS[self.command] if name or self.command != "GET" else "list"
         verb = "watch" if query.get("watch") == "true" else verb
         resource = f"{plural}/{sub}" if sub else plural
+        told = self.headers.get("Authorization", "")
+        if told and told != f"Bearer {cluster.token}":
+            raise _Refusal(401, "Unauthorized")
+        user = "me" if told else "system:anonymous"
         group = "batch" if plural == "jobs" else ""
-        if (verb, resource) in cluster.forbidden:
+        if (verb, resource) in cluster.forbidden or not told:
             full = f"{plural}.{group}" if group else resource
             raise _Refusal(
                 403,
-                f'{full} is forbidden: User "me" cannot {verb} resource "{resource}" in API group '
-                f'"{group}" in the namespace "{namespace}"',
+                f'{full} is forbidden: User "{user}" cannot {verb} resource "{resource}" in API '
+                f'group "{group}" in the namespace "{namespace}"',
             )
         if query.get("watch") == "true":
             self._watch(namespace, plural, query)

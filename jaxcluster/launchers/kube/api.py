@@ -34,6 +34,9 @@ MAY_PASS = (409, 429, 500, 502, 503, 504)
 CORE, BATCH = "/api/v1", "/apis/batch/v1"
 
 
+_HANDSHAKE = re.compile(r"CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|HANDSHAKE", re.IGNORECASE)
+
+
 class Trouble(Exception):
     """What ends a launch, for the user."""
 
@@ -56,7 +59,15 @@ class Refused(Trouble):
 
 
 class Unreachable(Trouble):
-    """The API server has not answered. It may later."""
+    """The API server has not answered. It may later.
+
+    Attributes:
+      was_asked: whether it may have heard the question.
+    """
+
+    def __init__(self, reason: Reason, was_asked: bool = True) -> None:
+        super().__init__(reason)
+        self.was_asked = was_asked
 
 
 class Api:
@@ -82,13 +93,10 @@ class Api:
                 default = _text(OWN / "namespace")
             else:
                 default = self._load_file(task["kubeconfig"], task["context"])
-        except (config.ConfigException, OSError, ValueError, TypeError, KeyError) as error:
-            what = f"--context {task['context']}" if task["context"] else "the kubeconfig"
-            what = "this pod's service account" if task["inside"] else what
+        except Exception as error:  # the client's, yaml's, those of a broken file
             raise Trouble(
                 Reason(
-                    f"There is no way to a Kubernetes cluster by {what}: {error}".rstrip(". ")
-                    + ".",
+                    f"There is no way to a Kubernetes cluster by {_named(task)}: {_why(error)}.",
                     "kubectl get pods must work. Another: --kubeconfig FILE --context NAME",
                 )
             ) from None
@@ -154,11 +162,13 @@ class Api:
         raise Refused(answer.status, why)
 
     def _unreachable(self, doing: str, error: Exception) -> Unreachable:
+        never = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
         return Unreachable(
             Reason(
                 f"The API server at {self.host} can't be reached to {doing}: {_plain(error)}.",
                 "kubectl get pods must work from here. Another cluster: --context NAME",
-            )
+            ),
+            not isinstance(error, never) and not _HANDSHAKE.search(str(error)),
         )
 
     def _read(self, doing: str, *request: Any, **options: Any) -> bytes:
@@ -328,6 +338,22 @@ def _logged() -> Iterator[list[str]]:
         yield found
     finally:
         root.removeHandler(handler)
+
+
+def _named(task: Mapping[str, Any]) -> str:
+    """What was to lead to a cluster."""
+    if task["inside"]:
+        return "this pod's service account"
+    file = f"--kubeconfig {task['kubeconfig']}" if task["kubeconfig"] else ""
+    context = f"--context {task['context']}" if task["context"] else ""
+    usual = os.environ.get("KUBECONFIG") or "~/.kube/config"
+    return " ".join(filter(None, (file, context))) or f"the kubeconfig ({usual})"
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, TypeError | KeyError | AttributeError | IndexError):
+        return "it is not a kubeconfig"
+    return " ".join(str(error).split()).rstrip(". ") or type(error).__name__
 
 
 def _plain(error: Exception) -> str:

@@ -120,23 +120,35 @@ class Launch:
         Raises:
           Trouble: the API server refuses it for good.
         """
-        from jaxcluster.launchers.kube.api import Refused
+        from jaxcluster.launchers.kube.api import Refused, Unreachable
 
         tries = 0
         while True:
             try:
                 return make()
+            except Unreachable as error:
+                if not (tries or error.was_asked):
+                    self._is_not_there()
+                raise
             except Refused as error:
                 # An earlier try may have made it, with an error for an answer.
                 found = self.api.get(plural, self.name) if error.status == 409 and tries else None
                 if found is not None and self._is_ours(found):
                     return found
+                if not (tries or error.may_pass):
+                    self._is_not_there()
                 if not error.may_pass or tries == len(TRIES_S):
                     raise
                 self._say(error.reason.message)
                 tries += 1
             if wait(TRIES_S[tries - 1]):
                 return None
+
+    def _is_not_there(self) -> None:
+        """What was asked for first was not made: nothing is to be removed."""
+        if not self.uid:
+            self.may_be_there = False
+            (self.folder / MADE).unlink(missing_ok=True)
 
     def _is_ours(self, one: Mapping[str, Any]) -> bool:
         return (one["metadata"].get("labels") or {}).get(LAUNCH) == self.name

@@ -190,6 +190,11 @@ class Kubernetes(Launcher):
         said = last_line(end.errors)
         if end.code is None:
             waits = " ".join(filter(None, end.evidence))
+            if waits == LOGIN:
+                return Reason(
+                    f"Kubernetes: {LOGIN}.",
+                    "kubectl get pods must work in a terminal: does it wait for something there?",
+                )
             return Reason(
                 f"Kubernetes: {waits or said or 'the Job is being made'}.",
                 "Wait longer: --timeout 600",
