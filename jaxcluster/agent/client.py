@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import heapq
 import itertools
 import json
 import os
 import queue
+import selectors
 import threading
 import time
 import traceback
@@ -36,6 +38,7 @@ from jaxcluster.errors import LaunchError
 
 CLOSE_S = 2.0
 PUT_CHUNK = 4 << 20
+MOST_SOCKETS = 1 << 14  # of zmq's; a host has three, and 1023 were the default
 
 Event = dict[str, Any]
 
@@ -66,10 +69,14 @@ class Agents:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         self._woken = self._closed = False
-        self._hosts: list[Host] = []
-        self._poller = zmq.Poller()
-        self._poller.register(self._wake_read, zmq.POLLIN)
-        self._handlers: dict[Any, Callable[[], None]] = {}
+        self._context.set(zmq.MAX_SOCKETS, MOST_SOCKETS)
+        self._hosts: dict[Host, None] = {}  # in the order in which they came
+        # Not zmq's poller: it looks at all sockets at each turn, and each host has two.
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._touched: dict[Host, None] = {}  # what was done to them may have left something
+        self._alarms: list[tuple[float, int, Host]] = []  # a heap: when a host is to be looked at
+        self._numbers = itertools.count()
         self._thread = threading.Thread(target=self._serve, name="jaxcluster-agents", daemon=True)
         self._thread.start()
 
@@ -122,24 +129,41 @@ class Agents:
 
     def _serve(self) -> None:
         while not self._closed:
-            for source, _ in self._poller.poll(self._timeout_ms()):
-                if source == self._wake_read:
+            for key, _ in self._selector.select(self._timeout_s()):
+                if key.data is None:
                     os.read(self._wake_read, 4096)
-                elif (handler := self._handlers.get(source)) is not None:
-                    self._try(handler)
+                else:
+                    self._try(key.data)
             self._woken = False
             while self._jobs:
                 self._try(self._jobs.popleft())
             now = time.monotonic()
-            for host in self._hosts:
-                host._tick(now)
+            while self._alarms and self._alarms[0][0] <= now:
+                at, _, host = heapq.heappop(self._alarms)
+                if host._alarm == at and host in self._hosts:
+                    host._alarm = None
+                    host._tick(now)
+                    self._touched[host] = None
+            while self._touched:
+                host, _ = self._touched.popitem()
+                if host in self._hosts:
+                    self._try(host._look)
+                    self._set_alarm(host)
         for host in list(self._hosts):
             host._leave()
+        self._selector.close()
         # BYE is to go out; a connection that is cut is not waited for.
         self._context.destroy(linger=200)
         with self._lock:
             os.close(self._wake_read)
             os.close(self._wake_write)
+
+    def _set_alarm(self, host: Host) -> None:
+        """Look at a host again when its session has something to do; a later alarm is left."""
+        due = host._session.due
+        if due is not None and (host._alarm is None or due < host._alarm):
+            host._alarm = due
+            heapq.heappush(self._alarms, (due, next(self._numbers), host))
 
     def _try(self, job: Callable[[], None]) -> None:
         """A callback of somebody's must not end the thread for all hosts."""
@@ -148,17 +172,15 @@ class Agents:
         except Exception:
             traceback.print_exc()
 
-    def _timeout_ms(self) -> int | None:
-        due = [h._session.due for h in self._hosts if h._session.due is not None]
-        return max(0, int((min(due) - time.monotonic()) * 1000) + 1) if due else None
+    def _timeout_s(self) -> float | None:
+        return max(0.0, self._alarms[0][0] - time.monotonic()) if self._alarms else None
 
-    def _watch(self, source: Any, handler: Callable[[], None]) -> None:
-        self._handlers[source] = handler
-        self._poller.register(source, zmq.POLLIN)
+    def _watch(self, source: zmq.Socket[bytes], handler: Callable[[], None]) -> None:
+        """Call ``handler`` when there may be something: it must take in all there is."""
+        self._selector.register(source.getsockopt(zmq.FD), selectors.EVENT_READ, handler)  # type: ignore[arg-type]
 
-    def _unwatch(self, source: Any) -> None:
-        del self._handlers[source]
-        self._poller.unregister(source)
+    def _unwatch(self, source: zmq.Socket[bytes]) -> None:
+        self._selector.unregister(source.getsockopt(zmq.FD))  # type: ignore[arg-type]
 
 
 class Host:
@@ -185,6 +207,7 @@ class Host:
         self.state, self.since, self.why = State.CONNECTING, time.monotonic(), ""
         self.fork = ForkServer(self)
         self._agents = agents
+        self._alarm: float | None = None  # when the thread is to look at it, at the latest
         self._own = new_name()
         self._session = Session(self._own, limit=limit)
         self._waiting: deque[list[Any]] = deque()  # until the session has room
@@ -286,13 +309,14 @@ class Host:
         )
         agents._watch(self._socket, self._receive)
         agents._watch(self._monitor, self._monitored)
-        agents._hosts.append(self)
+        agents._hosts[self] = None
         self._socket.connect(self.endpoint)
+        agents._touched[self] = None
 
     def _leave(self) -> None:
         if self not in self._agents._hosts:
             return
-        self._agents._hosts.remove(self)
+        del self._agents._hosts[self]
         self._session.bye()
         self._transmit()
         self._end("this notebook has left it")
@@ -319,8 +343,20 @@ class Host:
                 answer.put(({"lost": why}, []))
         self.fork._lost()
 
+    def _look(self) -> None:
+        """What has come meanwhile: whatever is done with a socket may take in what would wake the
+        thread, and not say so, until its events are asked for (ZMQ_FD in zmq_getsockopt(3)).
+        """
+        self._monitored()
+        if _has_some(self._socket):
+            self._receive()
+
     def _monitored(self) -> None:
-        event = recv_monitor_message(self._monitor)["event"]
+        while _has_some(self._monitor):
+            self._hear(recv_monitor_message(self._monitor)["event"])
+
+    def _hear(self, event: int) -> None:
+        """Of the connection's course."""
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._session.opened(time.monotonic())
             self._transmit()
@@ -344,6 +380,7 @@ class Host:
     def _transmit(self) -> None:
         session = self._session
         now = time.monotonic()
+        self._agents._touched[self] = None  # its session may be due by now
         while True:
             while self._waiting and not session.is_full:
                 session.send(self._waiting.popleft(), now)
@@ -385,6 +422,13 @@ class Host:
                 answer.put((body, [frame.buffer for frame in frames[1:]]))
         elif (on_message := self._ranks.get(int(to))) is not None:
             on_message(frames)
+
+
+def _has_some(socket: zmq.Socket[bytes]) -> bool:
+    """Whether a message has come; if not, the next one is told by the socket's descriptor."""
+    events = socket.getsockopt(zmq.EVENTS)
+    assert isinstance(events, int)
+    return bool(events & zmq.POLLIN)
 
 
 class Asked:

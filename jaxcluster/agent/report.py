@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import importlib.metadata
 import os
 import platform
-import selectors
 import socket
 import struct
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxcluster.host.facts import (
@@ -97,33 +94,6 @@ class Doors:
         self._listener = socket.create_server((address, 0), family=family, backlog=64)
         port: int = self._listener.getsockname()[1]
         return port
-
-
-def ways(targets: Sequence[tuple[str, int]], timeout_s: float = 2.0) -> list[str]:
-    """Whether a TCP connection to each (address, port) can be made: why not, or ""."""
-    found = ["no answer"] * len(targets)
-    waiting = selectors.DefaultSelector()
-    with contextlib.ExitStack() as opened:
-        opened.callback(waiting.close)
-        for number, (address, port) in enumerate(targets):
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            try:
-                tried = opened.enter_context(socket.socket(family))
-                tried.setblocking(False)
-                if (code := tried.connect_ex((address, port))) not in (0, errno.EINPROGRESS):
-                    found[number] = os.strerror(code)
-                    continue
-                waiting.register(tried, selectors.EVENT_WRITE, number)
-            except OSError as error:
-                found[number] = error.strerror or str(error)
-        deadline = time.monotonic() + timeout_s
-        while waiting.get_map() and (left_s := deadline - time.monotonic()) > 0:
-            for key, _ in waiting.select(left_s):
-                waiting.unregister(key.fileobj)
-                assert isinstance(key.fileobj, socket.socket)
-                code = key.fileobj.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                found[key.data] = os.strerror(code) if code else ""
-    return found
 
 
 def own_address(notebook: str = "", environ: Mapping[str, str] = os.environ) -> str:

@@ -63,6 +63,7 @@ from jaxcluster.host.processes import (
     pid_space,
     process_token,
 )
+from jaxcluster.host.ways import ways
 
 LEASE_S = 20.0
 FIRST_LEASE_S = 60.0  # a start of many hosts takes its time until it connects to the first
@@ -491,7 +492,7 @@ class Agent:
             elif request["cmd"] == "listen":
                 body, found = {"port": self.doors.open(request["address"])}, b""
             elif request["cmd"] == "ways":  # the others wait for 2 s where nobody answers
-                body, found = {"ways": report.ways([(a, int(p)) for a, p in request["to"]])}, b""
+                body, found = {"ways": ways([(a, int(p)) for a, p in request["to"]])}, b""
             elif request["cmd"] in ("turn", "turn_done", "turns"):
                 self._take_turns(client, request)
                 return

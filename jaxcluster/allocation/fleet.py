@@ -7,10 +7,12 @@ ranks that were there.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import errno
+import os
 import queue
 import re
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +23,7 @@ from typing import Any
 from jaxcluster.agent.client import Agents, Host, State
 from jaxcluster.agent.transport import Keys
 from jaxcluster.errors import LaunchError
+from jaxcluster.host.ways import ways
 from jaxcluster.launchers.base import Reason
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.records.registry import HostRecord
@@ -123,8 +126,7 @@ class Fleet:
           LaunchError: one of them does not answer.
         """
         self._place(started)
-        for place in self.places:
-            place.agent.ask("mkdir", CONNECT_S, path="ranks")
+        ask_each(self.places, "mkdir", CONNECT_S, path="ranks")
 
     def _place(self, started: Sequence[tuple[str, StartedAgent]]) -> None:
         for number, (name, agent) in enumerate(started):
@@ -218,7 +220,9 @@ class Fleet:
 
     def place_of(self, rank: int) -> Place:
         """The host that a rank is on."""
-        return next(place for place in self.places if rank in place.ranks)
+        at = bisect.bisect_right(self.places, rank, key=lambda place: place.ranks.start) - 1
+        assert rank in self.places[at].ranks
+        return self.places[at]
 
     def ended(self, numbers: Iterable[int], why: Reason) -> None:
         """The launcher's command for these hosts has ended. Any thread."""
@@ -264,14 +268,7 @@ class Fleet:
 
     def quit(self) -> None:
         """End all agents, with all that they have started."""
-        asked, deadline = [], time.monotonic() + QUIT_S
-        for place in self.places:
-            if not place.lost:
-                with contextlib.suppress(LaunchError):
-                    asked.append(place.agent.begin("quit"))
-        for one in asked:
-            with contextlib.suppress(LaunchError):
-                one.wait(max(0.0, deadline - time.monotonic()))
+        ask_each([p for p in self.places if not p.lost], "quit", QUIT_S, LaunchError)
         self.close()
 
     def close(self) -> None:
@@ -300,17 +297,23 @@ class Fleet:
             for number, (until, why) in list(self._ending.items()):
                 if now > until:
                     self._lose(self.places[number], why, True)
-            for place in self.places:
-                if place.lost or place.agent.state is not State.CUT:
-                    self._refusing.pop(place.number, None)
-                elif place.agent.cut_s > CUT_S:
-                    why = f"it has not been reached for {place.agent.cut_s:.0f} s"
-                    self._lose(place, why, self.owns)  # its agent ends by itself
-                elif not _refuses(place.agent.endpoint):
-                    self._refusing.pop(place.number, None)
-                elif now - self._refusing.setdefault(place.number, now) > REFUSED_S:
-                    why = "its agent has ended: nothing answers at its port there"
-                    self._lose(place, why, True)
+            self._look_at_cuts(now)
+
+    def _look_at_cuts(self, now: float) -> None:
+        """Give up the hosts that have not been reached for long, or whose agents are known gone."""
+        cut = [p for p in self.places if not p.lost and p.agent.state is State.CUT]
+        refusing = _refusing([p.agent.endpoint for p in cut]) if cut else set()
+        since = self._refusing
+        self._refusing = {
+            p.number: since.get(p.number, now) for p in cut if p.agent.endpoint in refusing
+        }
+        for place in cut:
+            if place.agent.cut_s > CUT_S:
+                why = f"it has not been reached for {place.agent.cut_s:.0f} s"
+                self._lose(place, why, self.owns)  # its agent ends by itself
+            elif now - self._refusing.get(place.number, now) > REFUSED_S:
+                why = "its agent has ended: nothing answers at its port there"
+                self._lose(place, why, True)
 
     def _take(self, place: Place, event: Event) -> None:
         if event["event"] == "lost":  # the agent has said that it ends, or has
@@ -356,16 +359,41 @@ def _host_lost(place: Place) -> Event:
     }
 
 
-def _refuses(endpoint: str) -> bool:
-    """Whether a host answers that nothing listens at a TCP endpoint; False where nobody answers."""
-    kind, _, where = endpoint.partition("://")
-    address, _, port = where.rpartition(":")
-    if kind != "tcp":
-        return False  # a socket of ssh's, whose end its launcher tells
+def _refusing(endpoints: Iterable[str]) -> set[str]:
+    """At which TCP endpoints a host answers that nothing listens; not where nobody answers."""
+    targets = {}
+    for endpoint in endpoints:
+        kind, _, where = endpoint.partition("://")
+        address, _, port = where.rpartition(":")
+        if kind == "tcp":  # else a socket of ssh's, whose end its launcher tells
+            targets[endpoint] = address.strip("[]"), int(port)
+    whys = ways([*targets.values()], REFUSAL_S)
+    refused = os.strerror(errno.ECONNREFUSED)
+    return {endpoint for endpoint, why in zip(targets, whys, strict=True) if why == refused}
+
+
+def ask_each(
+    places: Iterable[Place],
+    cmd: str,
+    timeout_s: float,
+    *passed_over: type[Exception],
+    **fields: Any,
+) -> None:
+    """Ask something of the agents of several hosts, all at once.
+
+    Args:
+      timeout_s: until all have answered.
+      passed_over: what is not raised: ``LaunchError`` where a host may refuse, or be lost.
+
+    Raises:
+      LaunchError: the first of them that does not answer, or refuses.
+    """
+    deadline = time.monotonic() + timeout_s
+    asked = [place.agent.begin(cmd, **fields) for place in places]
     try:
-        socket.create_connection((address.strip("[]"), int(port)), REFUSAL_S).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
-    return False
+        for one in asked:
+            with contextlib.suppress(*passed_over):
+                one.wait(max(0.0, deadline - time.monotonic()))
+    finally:
+        for one in asked:
+            one.forget()

@@ -16,7 +16,7 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.agent.visit import RECORD
-from jaxcluster.allocation.fleet import Event, Fleet, Place
+from jaxcluster.allocation.fleet import Event, Fleet, Place, ask_each
 from jaxcluster.allocation.keys import keys_of
 from jaxcluster.allocation.local import Process
 from jaxcluster.allocation.states import HostStates
@@ -165,7 +165,7 @@ class HostProcesses:
 
     def _hand_out(self) -> None:
         """Bring the controller's connection file to the hosts, and its client's to the notebook."""
-        first, *others = self._places
+        first = self._places[0]
         security = f"ranks/profile/security/ipcontroller-{self._cluster_id}"
         deadline = time.monotonic() + FILE_S
         while time.monotonic() < deadline:
@@ -177,9 +177,9 @@ class HostProcesses:
                 time.sleep(0.02)
                 continue
             with contextlib.suppress(LaunchError, OSError):
-                for where in (first, *others):
-                    where.agent.put("ranks/engine.part", found["engine"])
-                    where.agent.ask("move", ASK_S, path="ranks/engine.part", to="ranks/engine.json")
+                draft, engine = "ranks/engine.part", found["engine"]
+                ask_each(self._places, "put", FILE_S, data=engine, path=draft)
+                ask_each(self._places, "move", FILE_S, path=draft, to="ranks/engine.json")
                 path = Path(self.cluster_file).with_name(
                     f"ipcontroller-{self._cluster_id}-client.json"
                 )
@@ -268,14 +268,17 @@ class HostProcesses:
         wanted: dict[int, list[int]] = {}
         for rank in ranks:
             wanted.setdefault(self.host_of(rank).number, []).append(rank)
-        found: dict[int, ProcessLook | None] = {}
+        asked = []
         for number, there in wanted.items():
             where = self._places[number]
-            if where.lost or where.agent.cut_s > 0:
-                continue
-            with contextlib.suppress(LaunchError):
+            if not where.lost and where.agent.cut_s == 0:
                 pids = {self._pids[rank]: rank for rank in there}
-                body, _ = where.agent.ask("look", LOOK_S, pids=list(pids))
+                asked.append((pids, where.agent.begin("look", pids=list(pids))))
+        found: dict[int, ProcessLook | None] = {}
+        deadline = time.monotonic() + LOOK_S
+        for pids, one in asked:
+            with contextlib.suppress(LaunchError):
+                body, _ = one.wait(max(0.0, deadline - time.monotonic()))
                 found |= {pids[int(pid)]: look_from(told) for pid, told in body["looks"].items()}
         return found
 

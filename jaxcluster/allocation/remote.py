@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -19,7 +18,7 @@ from pathlib import Path
 
 from jaxcluster import wire
 from jaxcluster.agent.transport import Keys, new_keys
-from jaxcluster.allocation.fleet import Event, Fleet, Place
+from jaxcluster.allocation.fleet import Event, Fleet, Place, ask_each
 from jaxcluster.allocation.keys import KEYS, LAUNCH, launch_folder
 from jaxcluster.allocation.local import check_files
 from jaxcluster.allocation.placing import check_versions, in_order, place
@@ -147,7 +146,6 @@ class HostAllocation:
         """
         deadline = time.monotonic() + timeout_s
         if self.fleet is None:
-            check_files(0)
             self._bring_up(spec, say, deadline, stopped or threading.Event())
         else:
             self._bring_back(say, deadline, stopped)
@@ -194,6 +192,7 @@ class HostAllocation:
         agent = _agent_options(spec, keys.public, python)
         plan = launcher.render(agent, str(self._launch_folder(launcher)))
         self._counts = plan.ranks
+        check_files(0, plan.num_hosts)
         fleet = Fleet(keys, lambda: launcher.ended(plan))
         folders = [self.folder, *([self._shared] if self._shared is not None else [])]
         launch = Launch(launcher, plan, fleet.ended, _note, folders, [self.claim.descriptor])
@@ -272,11 +271,9 @@ class HostAllocation:
             self.claim.empty()
         if self.fleet is not None:
             self.fleet.on_event = None
-            for one in self.fleet.places:
-                if not one.lost:
-                    with contextlib.suppress(LaunchError):
-                        one.agent.ask("remove", ASK_S, path="ranks")
-                        one.agent.ask("mkdir", ASK_S, path="ranks")
+            there = [one for one in self.fleet.places if not one.lost]
+            for command in ("remove", "mkdir"):
+                ask_each(there, command, ASK_S, LaunchError, path="ranks")
 
     def keep(self) -> None:
         """The agents stay, detached or not: this process is connected to them."""

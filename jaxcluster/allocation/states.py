@@ -20,8 +20,7 @@ class HostStates:
         self._fleet = fleet
         self._name = f"state-{secrets.token_hex(4)}"
         self._brought: set[tuple[int, str]] = set()
-        for where in fleet.places:
-            self._make(where)
+        self._each("mkdir")
 
     def _path(self, where: Place) -> str:
         return f"{where.memory}/{self._name}"
@@ -55,7 +54,11 @@ class HostStates:
 
     def remove(self) -> None:
         """Remove all of it."""
-        for where in self._fleet.places:
-            if not where.lost:
-                with contextlib.suppress(LaunchError):
-                    where.agent.ask("remove", ASK_S, path=self._path(where))
+        self._each("remove")
+
+    def _each(self, cmd: str) -> None:
+        """On all hosts that there are; a host's folder has a path of its own."""
+        there = [where for where in self._fleet.places if not where.lost]
+        for asked in [where.agent.begin(cmd, path=self._path(where)) for where in there]:
+            with contextlib.suppress(LaunchError):
+                asked.wait(ASK_S)

@@ -46,11 +46,7 @@ def ask_reports(
     """What the control channels say of all ranks; those that are dead or silent are missing."""
     body = {"names": sorted(names), "launches": launches}
     answers = link.gather(link.ranks, "poll", body, timeout_s=timeout_s)
-    return {
-        rank: wire.parse(wire.PollReply, event.body).unpacked()
-        for rank, event in answers.items()
-        if event.op == "reply"
-    }
+    return wire.parse_polls({r: e.body for r, e in answers.items() if e.op == "reply"})
 
 
 @dataclass

@@ -38,11 +38,12 @@ from jaxcluster.launchers.base import STOPPED
 from jaxcluster.model import obituary
 from jaxcluster.plan import placement
 from jaxcluster.plan.spec import GPU_PLATFORMS, INSTALL, UNIX
-from jaxcluster.ranks import name_ranks
+from jaxcluster.ranks import name_hosts, name_ranks
 from jaxcluster.records import claims, kept, registry
 from jaxcluster.wire.link import Event, Link, Sink, unwrap
 
 LOOPBACK = "127.0.0.1"
+PROBE_S = 6.0  # for ranks to say whether they reach each other
 Progress = Callable[[str], None]
 
 STEPS = {"facts": "up", "initialize": "initialized", "serve": "ready"}  # by what a rank was asked
@@ -207,25 +208,13 @@ class Starting:
         Raises:
           LaunchError: one of them can't reach it.
         """
-        assert self.link is not None and self.local is not None
+        assert self.link is not None
         where = {"address": address, "port": port}
-        answers = self.link.gather(ranks, "probe", where, timeout_s=min(6.0, self.left_s))
+        answers = self.link.gather(ranks, "probe", where, timeout_s=min(PROBE_S, self.left_s))
         self._check_exits()
         deaf = [r for r in ranks if r not in answers or answers[r].op != "reply"]
-        if deaf and isinstance(self.local, HostProcesses):
-            there = self.local.host_of(to).name
-            hosts = list(dict.fromkeys(self.local.host_of(rank).name for rank in deaf))
-            raise LaunchError(
-                f"Host {there} (rank {to} listens at {address}, port {port}) can't be reached from "
-                f"host{'s' if len(hosts) > 1 else ''} {', '.join(hosts)} ({name_ranks(deaf)}).",
-                "JAX's processes connect to each other by TCP, on any port. Is there a firewall "
-                "between these hosts, or has one of them several networks?",
-            )
         if deaf:
-            raise LaunchError(
-                f"Rank {to} at {address} can't be reached from {name_ranks(deaf)}.",
-                "%jaxcluster doctor looks at the network of this machine.",
-            )
+            raise self._no_way(to, address, port, deaf)
         return {rank: unwrap(answer) for rank, answer in answers.items()}
 
     def _probe_all_ways(
@@ -233,17 +222,50 @@ class Starting:
     ) -> None:
         """Whether every host reaches every other one: collectives need all ways, both directions.
 
+        One question to a rank of each host, however many hosts there are: it tries all ways itself.
+
         Args:
           addresses: at which each rank's collectives will listen.
 
         Raises:
           LaunchError: one does not; else JAX would hang, or abort silently.
         """
-        firsts = {f.host_key: f.rank for f in reversed(facts)}.values()  # of each host
-        others = {rank: addresses[rank] for rank in sorted(firsts) if rank != 0}
-        for to, reserved in self._reserve(others).items():
-            ranks = [rank for rank in firsts if rank != to]
-            self._probe(to, others[to], reserved["probe_port"], ranks)
+        assert self.link is not None
+        firsts = sorted({f.host_key: f.rank for f in reversed(facts)}.values())  # of each host
+        others = {rank: addresses[rank] for rank in firsts if rank != 0}
+        ports = {to: found["probe_port"] for to, found in self._reserve(others).items()}
+        targets = [[others[to], ports[to]] for to in others]
+        timeout_s = min(PROBE_S, self.left_s)
+        answers = self.link.gather(firsts, "ways", {"to": targets}, timeout_s=timeout_s)
+        self._check_exits()
+        deaf: dict[int, list[int]] = {}
+        for rank in firsts:
+            answer = answers.get(rank)
+            told = answer is not None and answer.op == "reply"
+            missed = [place for place, _ in answer.body] if told and answer else range(len(targets))
+            for to in (list(others)[place] for place in missed):
+                if to != rank:
+                    deaf.setdefault(to, []).append(rank)
+        if deaf:
+            to = max(deaf, key=lambda to: len(deaf[to]))
+            raise self._no_way(to, others[to], ports[to], deaf[to])
+
+    def _no_way(self, to: int, address: str, port: int, deaf: Sequence[int]) -> LaunchError:
+        """What is said where ranks can't reach rank ``to``."""
+        assert self.local is not None
+        if not isinstance(self.local, HostProcesses):
+            return LaunchError(
+                f"Rank {to} at {address} can't be reached from {name_ranks(deaf)}.",
+                "%jaxcluster doctor looks at the network of this machine.",
+            )
+        there = self.local.host_of(to).name
+        hosts = list(dict.fromkeys(self.local.host_of(rank).name for rank in deaf))
+        return LaunchError(
+            f"Host {there} (rank {to} listens at {address}, port {port}) can't be reached from "
+            f"host{'s' if len(hosts) > 1 else ''} {name_hosts(hosts)} ({name_ranks(deaf)}).",
+            "JAX's processes connect to each other by TCP, on any port. Is there a firewall "
+            "between these hosts, or has one of them several networks?",
+        )
 
     def _with_coordinator(self, plan: placement.RankPlan, one_host: bool) -> placement.RankPlan:
         """Start the coordination service beside the ranks, so that rank 0 may die as well.

@@ -56,8 +56,10 @@ from jaxcluster.host.processes import (
     process_token,
     share_files_in,
 )
+from jaxcluster.host.ways import ways
 
 CONNECTION_FILE_TIMEOUT_S = 60.0
+WAYS_S = 5.0  # for other ranks' listeners to answer
 ACTIONS = {"": "default", "a": "always", "d": "default", "e": "error", "i": "ignore"}
 REGISTRATION_TIMEOUT_S = 60.0  # ipyparallel's 5 s are short on a busy machine
 
@@ -131,6 +133,7 @@ class Rank:
         handle("facts", "now", lambda request: self.facts)
         handle("reserve", "side", self._reserve)
         handle("probe", "side", self._probe)
+        handle("ways", "side", self._ways)
         handle("initialize", "main", self._initialize)
         handle("serve", "main", self._serve)
         handle("cell", "now", self.runner.queue.on_cell)
@@ -238,6 +241,11 @@ class Rank:
 
     def _probe(self, request: Request) -> Any:
         return bootstrap.probe(request.body["address"], request.body["port"])
+
+    def _ways(self, request: Request) -> Any:
+        """Which of these (address, port) can't be reached from here, by their place; and why."""
+        found = ways([(address, int(port)) for address, port in request.body["to"]], WAYS_S)
+        return [[place, why] for place, why in enumerate(found) if why]
 
     def _initialize(self, request: Request) -> Any:
         plan = wire.parse(wire.InitializeRequest, request.body)

@@ -39,7 +39,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 LINE = 1 << 16  # of output; longer ones come in parts
@@ -153,9 +153,8 @@ class Running:
         self.partial[name] = rest
         return name, [line.decode(errors="replace").rstrip("\r") for line in lines]
 
-    def signal_group(self, number: int) -> bool:
-        """Whether somebody of its process group was there to be signalled."""
-        members = [pid for pid, (_, group) in processes().items() if group == self.process.pid]
+    def signal_group(self, number: int, members: Sequence[int]) -> bool:
+        """Whether somebody of its process group is there, or was, to be signalled."""
         for pid in members:
             _kill(pid, number)
         return bool(members)
@@ -205,9 +204,7 @@ class Guard:
         self.selector.register(0, selectors.EVENT_READ)
         while not self.leaving or self.running:
             self._turn(0.02 if any(r.phase != "runs" for r in self.running.values()) else 0.2)
-            for one in list(self.running.values()):
-                one.stopping = one.stopping or self.leaving
-                self._step(one)
+            self._step_all()
             self._look_for_itself(time.monotonic())
             if self.detached and not self.running:
                 self.leaving = True
@@ -348,13 +345,31 @@ class Guard:
 
     # -- the end of a command
 
-    def _step(self, one: Running) -> None:
+    def _step_all(self) -> None:
+        """One step for each command. The machine's processes are read once for all of them, after
+        it is known which commands have ended: whatever those have started is there to be seen.
+        """
+        ended = {one.id: one.process.poll() is not None for one in self.running.values()}
+        groups: dict[int, list[int]] | None = None
+
+        def members(group: int) -> list[int]:
+            nonlocal groups
+            if groups is None:
+                groups = {}
+                for pid, (_, its) in processes().items():
+                    groups.setdefault(its, []).append(pid)
+            return groups.get(group, [])
+
+        for one in list(self.running.values()):
+            one.stopping = one.stopping or self.leaving
+            self._step(one, ended[one.id], members)
+
+    def _step(self, one: Running, ended: bool, members: Callable[[int], list[int]]) -> None:
         """One step of a command's end, as far as it is due."""
-        ended = one.process.poll() is not None
         if one.phase in ("runs", "asked", "termed", "killed"):
             if ended:
                 one.enter("others", one.task.term_s)
-                one.signal_group(signal.SIGTERM)
+                one.signal_group(signal.SIGTERM, members(one.process.pid))
             elif one.phase == "runs" and one.stopping:
                 if one.process.stdin is not None:
                     one.process.stdin.close()
@@ -364,11 +379,12 @@ class Guard:
                 _kill(one.process.pid, signal.SIGTERM)
                 one.enter("termed", one.task.term_s)
             elif one.phase == "termed" and one.late:
-                one.signal_group(signal.SIGKILL)
+                one.signal_group(signal.SIGKILL, members(one.process.pid))
                 one.enter("killed", one.task.term_s)
         if one.phase == "others":  # of its group
             _reap(-one.process.pid)
-            if not one.signal_group(signal.SIGKILL if one.late else 0):
+            left = members(one.process.pid)
+            if not one.signal_group(signal.SIGKILL if one.late else 0, left):
                 one.enter("drains", DRAIN_S)
         if one.phase == "drains" and (one.late or not one.streams):
             for name, rest in one.partial.items():

@@ -12,10 +12,13 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from jaxcluster.errors import LauncherUnavailable, UsageError
 from jaxcluster.launchers.base import (
+    AT_ONCE,
     FENCE,
     AgentOptions,
     Command,
@@ -88,32 +91,42 @@ class SSH(Launcher):
     name = "ssh"
 
     def prepared(self, environ: Mapping[str, str]) -> SSH:
-        """Ask ``ssh -G`` what each host is reached through; some 10 ms a host."""
+        """Ask ``ssh -G`` what each host is reached through.
+
+        Some 10 ms a host; one host is asked where nothing that ssh reads can name a jump host.
+        """
         if shutil.which(self.ssh[0], path=environ.get("PATH")) is None:
             raise LauncherUnavailable(
                 f"There is no {self.ssh[0]} on this machine.",
                 "Install OpenSSH's client, or name one: --ssh /path/to/ssh",
             )
-        through = []
-        for host in self.hosts:
-            done = subprocess.run(
-                [*self._base(host), "-G", "--", host.name],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                env=dict(environ),
-                timeout=60,
-                check=False,
+        first, log = self._settings(self.hosts[0], environ, "-v")
+        if not (self.jump or jump_host(first)) and not may_name_jump_hosts(log, self.options):
+            return replace(self, through=("",) * len(self.hosts))
+        with ThreadPoolExecutor(AT_ONCE, "jaxcluster-ssh") as pool:
+            settings = pool.map(lambda host: self._settings(host, environ)[0], self.hosts)
+            return replace(self, through=tuple(map(jump_host, settings)))
+
+    def _settings(self, host: Host, environ: Mapping[str, str], *words: str) -> tuple[str, str]:
+        """What ``ssh -G`` says of a host, and its log."""
+        done = subprocess.run(
+            [*self._base(host), *words, "-G", "--", host.name],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=dict(environ),
+            timeout=60,
+            check=False,
+        )
+        if done.returncode:
+            said = [s for s in done.stderr.splitlines() if not s.startswith("debug1: ")]
+            raise UsageError(
+                f"ssh can't read its settings for {host.name}: "
+                + last_line(said).replace("command-line: line 0: ", ""),
+                f"Try: {' '.join(self.ssh)} {host.name} true",
             )
-            if done.returncode:
-                raise UsageError(
-                    f"ssh can't read its settings for {host.name}: "
-                    + last_line(done.stderr.splitlines()).replace("command-line: line 0: ", ""),
-                    f"Try: {' '.join(self.ssh)} {host.name} true",
-                )
-            through.append(jump_host(done.stdout))
-        return replace(self, through=tuple(through))
+        return done.stdout, done.stderr
 
     def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
         ranks = place(self.hosts, self.num_processes)
@@ -249,6 +262,24 @@ def check_environment(env: Sequence[tuple[str, str]]) -> None:
             raise UsageError(
                 f"--env: {name!r} is not the name of a variable.", "For example: --env JAX_DEBUG=1"
             )
+
+
+def may_name_jump_hosts(log: str, options: Sequence[str]) -> bool:
+    """Whether ssh's settings may name one for some host; True where that can't be told.
+
+    A file that names one says ``Proxy`` somewhere, in whichever block, under whatever condition.
+
+    Args:
+      log: of ``ssh -v -G``, which names all files that are read, those of other hosts' too.
+      options: those of the user's own.
+    """
+    files = re.findall(r"^debug1: Reading configuration data (.+?)\r?$", log, re.MULTILINE)
+    try:
+        said = [*options, *(Path(file).read_text(errors="replace") for file in files)]
+    except OSError:
+        return True
+    lines = [line for text in said for line in text.splitlines()]
+    return not files or any("proxy" in s.lower() for s in lines if not s.lstrip().startswith("#"))
 
 
 def jump_host(settings: str) -> str:

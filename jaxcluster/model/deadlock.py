@@ -62,19 +62,24 @@ def circle(
 def _complete(
     queues: dict[int, deque[wire.Launch]], is_past: Callable[[int, wire.Launch], bool]
 ) -> None:
-    """Take from the queues all that can complete."""
-    ready = deque(queues)
-    while ready:
-        queue = queues[ready.popleft()]
-        if not queue:
-            continue
-        head = queue[0]
-        members = _members(head)
-        come = [m for m in members if queues.get(m) and _key(queues[m][0]) == _key(head)]
-        if all(m in come or is_past(m, head) for m in members):
-            for m in come:
+    """Take from the queues all that can complete: each launch is looked at once on each rank."""
+    wanted: dict[_Key, int] = {}  # of how many ranks it is to be the first, to complete
+    come: dict[_Key, list[int]] = {}
+    arrived = deque(rank for rank, queue in queues.items() if queue)
+    while arrived:
+        rank = arrived.popleft()
+        head = queues[rank][0]
+        key = _key(head)
+        if key not in wanted:
+            wanted[key] = sum(not is_past(m, head) for m in _members(head))
+            come[key] = []
+        come[key].append(rank)
+        if len(come[key]) == wanted[key]:
+            del wanted[key]
+            for m in come.pop(key):
                 queues[m].popleft()
-            ready.extend(come)
+                if queues[m]:
+                    arrived.append(m)
 
 
 def _cycle(edges: Mapping[int, Sequence[int]]) -> list[int]:

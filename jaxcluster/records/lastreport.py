@@ -60,8 +60,8 @@ def keep(
     with contextlib.suppress(OSError, ValueError):
         folder = inside() / name
         draft = folder / f"{FILE}.{os.getpid()}"
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(dataclasses.asdict(found), file)
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(wire.encode_body(found))
         draft.replace(folder / FILE)
 
 

@@ -27,6 +27,7 @@ from jaxcluster.wire.codec import (
     type_name,
 )
 from jaxcluster.wire.comms import VIEW_MIME, WIDGET, CommState, opening_order
+from jaxcluster.wire.journals import parse_polls
 from jaxcluster.wire.messages import (
     BROKEN_OFF,
     CROSSING,
@@ -112,6 +113,7 @@ __all__ = [
     "next_hash",
     "opening_order",
     "parse",
+    "parse_polls",
     "parse_strictly",
     "plain",
     "shorten",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 # --------------------------------------------------------------------------- a cluster's making
@@ -325,9 +325,6 @@ class PollReply:
     report: RankReport
     kinds: list[Launch]
     made: list[list[int]]
-
-    def unpacked(self) -> RankReport:
-        return replace(self.report, launches=unpacked(self.kinds, self.made))
 
 
 def unpacked(kinds: Sequence[Launch], made: Iterable[Sequence[int]]) -> list[Launch]:

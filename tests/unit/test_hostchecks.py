@@ -9,6 +9,7 @@ from typing import Any, cast
 from jaxcluster.agent import report
 from jaxcluster.allocation.fleet import Place
 from jaxcluster.doctor.hosts import Row, judge, judge_ways, look, render
+from jaxcluster.host.ways import ways
 
 
 def facts(**changes: Any) -> dict[str, Any]:
@@ -84,10 +85,10 @@ def test_a_lost_host_and_a_silent_one_are_told_with_the_reason() -> None:
 def test_ways_are_tried_and_doors_opened() -> None:
     doors = report.Doors()
     port = doors.open("127.0.0.1")
-    assert report.ways([("127.0.0.1", port)]) == [""]
+    assert ways([("127.0.0.1", port)]) == [""]
     doors.open("")
-    assert report.ways([("127.0.0.1", port), ("no address", 1)])[0] == "Connection refused"
-    assert report.ways([]) == []
+    assert ways([("127.0.0.1", port), ("no address", 1)])[0] == "Connection refused"
+    assert ways([]) == []
 
 
 def test_nobody_answers_within_the_time() -> None:
@@ -96,7 +97,7 @@ def test_nobody_answers_within_the_time() -> None:
         with socket.create_connection(address), socket.socket() as second:
             second.setblocking(False)
             second.connect_ex(address)
-            assert report.ways([address] * 3, 0.1)[-1] == "no answer"
+            assert ways([address] * 3, 0.1)[-1] == "no answer"
 
 
 def test_this_host_has_room() -> None:

@@ -134,15 +134,30 @@ def test_too_few_files_are_refused_before_anything_is_started(
     local.check_files(4)
     allow(-1, -1)  # RLIM_INFINITY
     local.check_files(1000)
-    allow(48, 4096)
+    allow(48, 48)
     with pytest.raises(LaunchError, match=r"This process may have 48 files open, and 4 ranks need"):
         local.check_files(4)
+    with pytest.raises(LaunchError, match=r"This process may have 48 files open, and 256 hosts"):
+        local.check_files(0, 256)
     allow(1024, 150)
     with pytest.raises(
         LaunchError, match=r"Each process of a cluster may have 150 files"
     ) as caught:
         local.check_files(4)
     assert "ulimit -n 4096" in caught.value.hint
+
+
+def test_a_process_allows_itself_the_files_that_hosts_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[tuple[int, int]] = []
+    monkeypatch.setattr(local.resource, "getrlimit", lambda which: (1024, 4096))
+    monkeypatch.setattr(local.resource, "setrlimit", lambda which, limits: raised.append(limits))
+    local.check_files(0, 8)
+    assert raised == []
+    local.check_files(0, 256)
+    ((soft, hard),) = raised
+    assert 4 * 256 + 30 < soft < 4096 and hard == 4096
+    with pytest.raises(LaunchError, match="may have 4096 files open, and 2000 hosts need"):
+        local.check_files(0, 2000)
 
 
 def test_the_fork_server_is_told_what_a_process_has(plan: ProcessPlan) -> None:

@@ -1,0 +1,197 @@
+"""Many hosts, each of one rank: what grows with them, and how much. No times are measured here."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from helpers import Home, until
+from manyhosts import ManyHosts
+
+import jaxcluster
+from jaxcluster import wire
+from jaxcluster.agent import client
+from jaxcluster.cluster import recovery
+from jaxcluster.errors import Divergence, LaunchError, RankDied
+from jaxcluster.model import deadlock
+from jaxcluster.wire.link import Link
+
+NUM_HOSTS = 8
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[ManyHosts]:
+    with ManyHosts(NUM_HOSTS) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    home = Home.make()
+    for name, value in home.variables.items():
+        monkeypatch.setenv(name, value)
+    yield
+    home.remove()
+
+
+@pytest.fixture
+def cluster(hosts: ManyHosts) -> Iterator[jaxcluster.Cluster]:
+    with jaxcluster.start(**hosts.options) as made:
+        yield made
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How many requests there were to ranks, of each kind."""
+    found: Counter[str] = Counter()
+    request_each = Link.request_each
+
+    def count(self: Link, bodies: Mapping[int, Any], op: str, *rest: Any, **more: Any) -> list[str]:
+        found[op] += len(bodies)
+        return request_each(self, bodies, op, *rest, **more)
+
+    monkeypatch.setattr(Link, "request_each", count)
+    return found
+
+
+def test_a_start_asks_each_rank_for_each_step_once(hosts: ManyHosts, asked: Counter[str]) -> None:
+    """Also for the ways between all pairs of hosts."""
+    with jaxcluster.start(**hosts.options) as cluster:
+        assert cluster.num_processes == NUM_HOSTS
+    for step in ("facts", "probe", "ways", "initialize", "serve"):
+        assert asked[step] == NUM_HOSTS, step
+    assert asked["reserve"] == NUM_HOSTS
+
+
+def test_threads_do_not_grow_with_the_hosts(hosts: ManyHosts) -> None:
+    before = set(threading.enumerate())
+    with jaxcluster.start(**hosts.options) as cluster:
+        cluster.run("pass", show=False)
+        new = [t.name for t in threading.enumerate() if t not in before]
+    pooled = ("jaxcluster-sync", "jaxcluster-ssh", "jaxcluster-controller")  # and end by themselves
+    assert len([name for name in new if not name.startswith(pooled)]) <= 4, new
+
+
+def test_cells_run_and_end_on_all_of_them(cluster: jaxcluster.Cluster, asked: Counter[str]) -> None:
+    cluster.run("pass", show=False)
+    record = cluster.run("# prints", show=False)
+    assert asked == {"cell": 2 * NUM_HOSTS}
+    assert [record.stdout(rank) for rank in (0, 7)] == ["rank 0 prints\n", "rank 7 prints\n"]
+
+
+def test_one_that_skips_a_launch_is_named_and_the_others_as_ranges(
+    cluster: jaxcluster.Cluster,
+) -> None:
+    with pytest.raises(Divergence) as caught:
+        cluster.run("import jax\ns = jnp.sum(x)  # skipped by 3", show=False)
+    said = str(caught.value)
+    assert said.startswith("Ranks 0-2, 4-7 waited in jnp.sum at cell"), said
+    assert "\nRank 3 (h003) finished the cell without it" in said
+    assert len(said.splitlines()) <= 6
+    cluster.run("pass", show=False)
+
+
+def test_a_rank_that_dies_is_named_with_its_host(cluster: jaxcluster.Cluster) -> None:
+    cluster.recovery = "never"
+    with pytest.raises(RankDied, match=r"Rank 5 \(h005\) died in cell .*: killed by SIGKILL"):
+        cluster.run("# dies 5", show=False)
+
+
+def test_an_answer_of_one_host_is_no_work_for_the_others(
+    cluster: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: Counter[str] = Counter()
+    look = client.Host._look
+
+    def count(self: client.Host) -> None:
+        looked[self.name] += 1
+        look(self)
+
+    def ask() -> Counter[str]:
+        """How often each host is looked at while one of them answers a hundred times."""
+        looked.clear()
+        for _ in range(100):
+            cluster.world.ask([2], "busy")
+        return Counter(looked)
+
+    monkeypatch.setattr(client.Host, "_look", count)
+    found = ask()
+    # The others are looked at where their own sessions have something to do: each second or so.
+    until(lambda: ask()["h002"] > 10 * max(ask()[f"h{n:03d}"] for n in (0, 1, 7)), "it alone is")
+    assert found["h002"] >= 100
+
+
+def test_hosts_that_can_not_be_logged_in_to_are_told_and_nothing_else() -> None:
+    refused = "ssh: connect to host x port 22: Connection refused\n"
+    with ManyHosts(5, {1: refused, 3: refused}) as hosts, pytest.raises(LaunchError) as caught:
+        jaxcluster.start(timeout_s=30, **hosts.options)
+    assert "Nothing answers h00" in str(caught.value)
+    assert len(str(caught.value).splitlines()) <= 3
+
+
+# --------------------------------------------------------------------------- what a roll-call says
+
+
+def launches(n: int, num_ranks: int) -> list[wire.Launch]:
+    everybody = ",".join(map(str, range(num_ranks)))
+    return [wire.Launch(i, everybody, "jit_step", 7, 3, 2, "f32[8]", 3) for i in range(n)]
+
+
+def report(
+    rank: int, made: list[wire.Launch], announced: wire.Launch | None = None
+) -> wire.RankReport:
+    state = wire.RankState(rank, 1, "h", "idle", launches={made[0].processes: [len(made), 1]})
+    return wire.RankReport(state, [["f", 1, "g", "", None, False]], made, announced=announced)
+
+
+def told(found: wire.RankReport) -> Any:
+    """What comes of a report, as a rank sends it."""
+    numbers: dict[wire.Launch, int] = {}
+    seqs = [
+        [e.seq, numbers.setdefault(dataclasses.replace(e, seq=0), len(numbers))]
+        for e in found.launches
+    ]
+    reply = wire.PollReply(dataclasses.replace(found, launches=[]), [*numbers], seqs)
+    return wire.decode(wire.encode("reply", "x", reply))["body"]
+
+
+def test_reports_come_back_as_they_were_told() -> None:
+    within = wire.Launch(0, "0,1", "jit_a", 5, None, None, "f32[]", 0, False, "train.py line 3")
+    other = wire.Launch(1, "0,1", "jit_b", 1 << 60, 4, 2)
+    made = {0: [within, other], 1: [within, dataclasses.replace(other, line=3)], 2: [other]}
+    reports = {r: report(r, entries, other) for r, entries in made.items()}
+    assert wire.parse_polls({r: told(found) for r, found in reports.items()}) == reports
+
+
+def test_what_all_ranks_have_launched_is_kept_once() -> None:
+    bodies = {r: told(report(r, launches(256, 256))) for r in range(3)}
+    first, second, _ = wire.parse_polls(bodies).values()
+    assert len(first.launches) == 256
+    assert all(a is b for a, b in zip(first.launches, second.launches, strict=True))
+
+
+def test_looking_for_circles_takes_each_launch_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: Counter[int] = Counter()
+    members = deadlock._members
+
+    def count(entry: wire.Launch) -> list[int]:
+        asked[entry.seq] += 1
+        return members(entry)
+
+    monkeypatch.setattr(deadlock, "_members", count)
+    reports = {r: report(r, launches(50, 16)) for r in range(16)}
+    assert deadlock.find(reports) == (None, [])
+    assert asked == dict.fromkeys(range(50), 1)
+
+
+def test_a_roll_call_is_one_question_to_each(
+    cluster: jaxcluster.Cluster, asked: Counter[str]
+) -> None:
+    cluster.run("# launches 20", show=False)
+    reports = recovery.ask_reports(cluster.link, launches=10)
+    assert asked["poll"] == NUM_HOSTS == len(reports)
+    assert [e.seq for e in reports[7].launches] == [*range(10, 20)]
