@@ -15,7 +15,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.allocation.local import Allocation
 from jaxcluster.allocation.remote import HostAllocation
-from jaxcluster.cluster import delegation, events, recovery, telling, undoing
+from jaxcluster.cluster import delegation, events, mending, recovery, telling
 from jaxcluster.cluster.dispatch import Dispatcher
 from jaxcluster.cluster.names import clear_away
 from jaxcluster.cluster.prompts import Labelled, here
@@ -26,19 +26,14 @@ from jaxcluster.cluster.running import CellOptions, Listener, RunningCell
 from jaxcluster.cluster.starting import Progress, Starting, one_at_a_time, start_world
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import (
-    CellInterrupted,
-    JaxClusterError,
     NoCluster,
-    RankDied,
     RecoveryError,
-    UsageError,
 )
 from jaxcluster.host.processes import pid_space, process_token
 from jaxcluster.model import findings
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.model.life import Life, State
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
 from jaxcluster.records.kept import Kept
 from jaxcluster.wire.link import Event, Link
@@ -68,6 +63,7 @@ class Cluster:
       recovered: what was done about the last finding or death; "" if nothing was yet.
       undo_nbytes: what ``limit_undo`` was given last.
       asked: what it was started with, before the hosts decided what was left open.
+      changing: held while it gets new processes, or its end.
     """
 
     def __init__(self, world: World, allocation: Allocation | HostAllocation | None = None) -> None:
@@ -85,12 +81,12 @@ class Cluster:
         self._allocation = allocation  # of the process that started it
         self._dispatcher = Dispatcher(self)
         self._delegate = delegation.Delegate(self)
-        self._changing = threading.RLock()  # held while it gets new processes, or its end
+        self.changing = threading.RLock()
         self._take(world)
 
     def _take(self, world: World) -> None:
         """Have these ranks as its own from now on."""
-        world.check = self._check_not_closed
+        world.check = self.check_not_closed
         world.on_death = self._forget_recovery
         world.on_stopping = self._end_with_others
         world.on_message = self._delegate.on_message
@@ -155,7 +151,7 @@ class Cluster:
         Answered during a cell too. A rank that gives no answer is missing. GPUs are told where
         ``nvidia-ml-py`` is installed beside the ranks.
         """
-        self._check_not_closed()
+        self.check_not_closed()
         meter = Meter(self.link)
         meter.look(ASK_S)
         time.sleep(seconds)
@@ -168,7 +164,7 @@ class Cluster:
         while one of them does. Each call takes one too, if the last is older. A sample's ``cpu``
         is since the one before.
         """
-        self._check_not_closed()
+        self.check_not_closed()
         self.meter.keep_up(ASK_S)
         return {rank: list(found) for rank, found in sorted(self.meter.history.items())}
 
@@ -225,7 +221,7 @@ class Cluster:
         """
         if (respawn := self._respawn) is not None:
             respawn.stop_for_good()
-        with self._changing:
+        with self.changing:
             if not force:
                 self.world.check_reach()
             self.life.become(State.STOPPED, only=set(State) - {State.LEFT})
@@ -298,9 +294,9 @@ class Cluster:
           LaunchError: the new processes did not come up; what was saved is kept.
           CellInterrupted: it was stopped; the message says what the cluster is now.
         """
-        with self._changing:
+        with self.changing:
             if not self.down:
-                self._check_not_closed()
+                self.check_not_closed()
             if self.world.processes is None:
                 raise RecoveryError(
                     f"Cluster {self.name!r} was started elsewhere and can't be restarted from "
@@ -327,7 +323,7 @@ class Cluster:
         Raises:
           RecoveryError: there is no such process any more, or it could not do it.
         """
-        self._check_not_closed()
+        self.check_not_closed()
         return delegation.ask_restart(self.world, clean, lambda: self.is_replaced)
 
     @property
@@ -509,7 +505,7 @@ class Cluster:
 
     def _submit(self, source: str, options: CellOptions) -> RunningCell:
         with contextlib.ExitStack() as on_its_way:
-            with self._changing:
+            with self.changing:
                 cell, pressed = self._dispatcher.send(source, options, on_its_way)
             events.tell(cell)
         if pressed:
@@ -542,36 +538,16 @@ class Cluster:
 
     def check_open(self) -> None:
         """Raises where no cell can run; what can be done about that has been done."""
-        if self.down:
-            raise NoCluster(self.down, self.down_hint)
-        if self.closed or self._is_ending:
-            raise NoCluster(f"Cluster {self.name!r} is stopped.", "%jaxcluster start -n 4")
-        if unreachable := self.world.unreachable:
-            why = "; ".join(f"{host}: {why}" for host, why in unreachable.items())
-            raise NoCluster(
-                f"Hosts can't be reached from here, so the cell was not run ({why}).",
-                telling.again(self),
-            )
-        if self.dead:
-            rank, facts = next(iter(sorted(self.dead.items())))
-            dead = sorted(self.dead)
-            told = (
-                f"{name_ranks(dead).capitalize()} died ({facts['why']}), so the cell was not run."
-            )
-            said = self.world.say_log_end(rank)
-            when = f"when {name_ranks(dead)} died"
-            raise RankDied(told, self.recover(said, told=told, when=when), dead)
-        if self.coordinator_died:  # this jax's ranks outlive it
-            told = f"JAX's coordinator died ({self.coordinator_died}), so the cell was not run."
-            raise RankDied(told, self.recover(told=told, when="when JAX's coordinator died"), [])
+        mending.check_open(self)
 
     @property
     def can_restart(self) -> bool:
         """Whether its processes can be replaced from here: by whom it was started."""
-        return self.world.processes is not None and not (self.closed or self._is_ending)
+        return self.world.processes is not None and not (self.closed or self.is_ending)
 
     @property
-    def _is_ending(self) -> bool:
+    def is_ending(self) -> bool:
+        """Whether another process has stopped it, and its end is on its way."""
         return self.life.state is State.ENDING
 
     def recover(self, said: str = "", *, told: str = "", when: str = "", undo: bool = False) -> str:
@@ -585,33 +561,7 @@ class Cluster:
         Raises:
           CellInterrupted: it was stopped.
         """
-        stopped = self.closed or self._is_ending  # by another thread or process, under the cell
-        hint = "%jaxcluster restart gives it new processes with the variables that live."
-        if self.down:
-            hint = f"{self.down}\n{self.down_hint}"
-        elif stopped:
-            hint = "%jaxcluster start starts another."
-        elif self.world.unreachable:
-            hint = telling.again(self)
-        elif self.world.processes is None:
-            hint = (
-                "The notebook that started it can restart it; "
-                f"{telling.how_to_attach(self)} connects to its new processes then."
-                if self.record.owner
-                else "%jaxcluster stop ends it; %jaxcluster start starts another."
-            )
-        elif self.recovery == "auto":
-            try:
-                with self._changing:  # another thread may have done it just now
-                    if self.is_broken:
-                        hint = self.restart(when=when, undo=undo)
-                    else:
-                        hint = self.recovered
-            except JaxClusterError as error:
-                hint = f"Recovery failed: {error}"
-            except CellInterrupted as stop:
-                raise CellInterrupted("\n".join(filter(None, [told, str(stop)]))) from None
-        return "\n".join(filter(None, [said, hint]))
+        return mending.recover(self, said, told=told, when=when, undo=undo)
 
     @property
     def is_replaced(self) -> bool:
@@ -638,23 +588,13 @@ class Cluster:
         Raises:
           RecoveryError: no way works; ``restart(clean=True)`` gives it empty ranks.
         """
-        with self._changing:
+        with self.changing:
             if self.down:
                 return self.restart()
-            self._check_not_closed()
-            self.recovered = self._resync()
+            self.check_not_closed()
+            self.recovered = mending.bring_into_lockstep(self)
         events.tell()
         return self.recovered
-
-    def _resync(self) -> str:
-        started = time.monotonic()
-        replay = recovery.Replay(self.link)
-        if not self.dead and recovery.bring_back(self.world.turns, self.link, replay):
-            self.world.counts.clear()
-            self.world.excused.clear()
-            self.world.divergence = None
-            return replay.told(time.monotonic() - started, "All variables are kept.")
-        return self.restart()
 
     def undo(self) -> str:
         """Take back what the last cell did to the ranks' variables; returns what was done.
@@ -662,20 +602,8 @@ class Cluster:
         Raises:
           UsageError: it can't be taken back; why is said, and nothing was changed.
         """
-        self._check_not_closed()
-        if self.last is None:
-            raise UsageError(
-                "No cell of this notebook has run on this cluster.", "%%spmd runs one."
-            )
-        number = self.last.execution_count
-        cell = f"Cell [{number}]"
-        if self.cells:
-            raise UsageError(f"{cell} has not ended.", "%jaxcluster interrupt stops it.")
-        ranks = [rank for rank in self.last.ranks if rank not in self.dead]
-        undone = undoing.undo(self.link, self.world.turns, self.last.seq, number, ranks)
-        if undone.refused:
-            raise UsageError(f"{cell} can't be undone: {undone.refused}.")
-        return undone.told(cell)
+        self.check_not_closed()
+        return mending.undo(self)
 
     def limit_undo(self, nbytes: int | None) -> int:
         """How many bytes of a device may be kept for ``undo``; returns the most on any rank.
@@ -690,7 +618,7 @@ class Cluster:
 
     def reports(self, launches: int = 256) -> dict[int, wire.RankReport]:
         """Each rank's stack and last launches, also while it runs or hangs."""
-        self._check_not_closed()
+        self.check_not_closed()
         return recovery.ask_reports(self.link, launches=launches)
 
     def interrupt(self, ranks: Sequence[int] | None = None) -> list[int]:
@@ -701,13 +629,14 @@ class Cluster:
         if self.is_restarting:
             self.press_stop()
             return []
-        self._check_not_closed()
+        self.check_not_closed()
         answers = self.link.gather(
             self.check_ranks(ranks), "interrupt", {"seq": None}, timeout_s=ASK_S
         )
         return sorted(r for r, event in answers.items() if event.op == "reply" and event.body)
 
-    def _check_not_closed(self) -> None:
+    def check_not_closed(self) -> None:
+        """Raises NoCluster, with what to type, where it has no processes that could be asked."""
         if self.is_restarting and self.closed:
             raise NoCluster(
                 f"Cluster {self.name!r} is being given new processes.", "Wait until it has them."
