@@ -30,6 +30,9 @@ from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble
 from jaxcluster.launchers.ssh import NEVER_ASK, login_trouble
 
 FLAVOURS = ("openmpi4", "openmpi5", "mpich")
+# It ends its daemons on the hosts first, and gives an agent on its own host a second and more to
+# end; killed before, it leaves its folder in /tmp.
+TERM_S = 10.0
 EXAMPLE = "--launcher mpi --hosts h1:2,h2:2"
 # A notebook's own; of a Slurm step's, mpiexec would believe that it is one of its tasks.
 DROPPED = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_CONNECTION_INFO", "PMI_RANK", "PMIX_RANK")
@@ -122,7 +125,7 @@ class MPI(Launcher):
             agent.python,
             env=NEVER_ASK,
             drop=tuple(dict.fromkeys((*DROPPED, *self.inherited))),
-            term_s=2.0,  # it ends its daemons on the hosts first
+            term_s=TERM_S,
         )
         return LaunchPlan("mpi", len(names), (command,), names, ranks)
 

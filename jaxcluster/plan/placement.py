@@ -41,6 +41,7 @@ TPU_TOPOLOGY: Mapping[tuple[int, int], tuple[str, str]] = {
 TPU_FIRST_PORT = 10000
 
 # What gives a process its GPUs. HIP counts in what ROCR_VISIBLE_DEVICES, the scheduler's, leaves.
+MEM_FRACTION = {"XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"}
 VISIBLE: Mapping[str, str] = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES"}
 SHARE_GPU = "NCCL_MULTI_RANK_GPU_ENABLE"
 
@@ -314,9 +315,10 @@ def _shared_gpus(
         for index, rank in enumerate(ranks):
             own = gpus[index // most]
             env = {**spec.env, VISIBLE[spec.platform]: own}
-            if most > 1:
-                # JAX takes 75 % for one process; the rest is CUDA's own, for each of them.
-                env.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.75 / most:.3f}")
+            # JAX takes 75 % for one process; the rest is CUDA's own, for each of them. The
+            # variable has two names, and jaxlib refuses a process that has both.
+            if most > 1 and not MEM_FRACTION & env.keys():
+                env["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.75 / most:.3f}"
             shares[rank] = _Share(f"GPU {own}" + (f" (1/{most})" if most > 1 else ""), env)
     return [shares[rank] for rank in range(len(facts))], []
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from helpers import until
 from rig import HostNotebook, Rig, find_mpi, provided
+from rig.course import run_course
 
 pytestmark = pytest.mark.any_jax
 
@@ -65,14 +67,45 @@ def test_a_notebook_in_a_step_takes_all_of_its_job_with_its_gpus(slurm: Rig) -> 
         notebook.close()
 
 
-def test_a_notebook_under_mpiexec_takes_its_hosts(ssh: Rig) -> None:
+def test_the_course_in_an_allocation(slurm: Rig) -> None:
+    """In ``salloc``, where also a start is refused whose agents had come already."""
+    notebook = HostNotebook(slurm["h0"], inside=("salloc", "--quiet", "--nodes=2", "--ntasks=2"))
+    try:
+        notebook.ok("%load_ext jaxcluster")
+        said = notebook.run("%jaxcluster start --launcher auto --platform cuda", 100).text
+        assert "The jax of h1 and h2 has no CUDA plugin." in said
+        run_course(slurm, notebook, "--launcher auto", ["h1", "h2"])
+        until(lambda: not jobs(slurm), "the allocation's end", 60)
+    finally:
+        notebook.close()
+
+
+def test_the_course_in_a_batch_job(slurm: Rig) -> None:
+    """The kernel is what sbatch runs, on the job's first node."""
+    slurm["h0"].write("~/kernel.sh", '#!/bin/sh\nexec "$@"\n', 0o755)
+    job = ("sbatch", "--quiet", "--wait", "--nodes=2", "--ntasks=2", "--output=/dev/null")
+    notebook = HostNotebook(slurm["h0"], inside=(*job, f"{slurm.home}/kernel.sh"))
+    try:
+        notebook.ok("%load_ext jaxcluster")
+        assert notebook.ok("!hostname").text.strip() == "h1"
+        run_course(slurm, notebook, "--launcher auto", ["h1", "h2"])
+        until(lambda: not jobs(slurm), "the job's end", 60)
+        notebook.kill()  # sbatch looks every some seconds only whether the job has ended
+    finally:
+        notebook.close()
+        slurm["h0"].path("~/kernel.sh").unlink()
+
+
+def test_the_course_under_mpiexec(ssh: Rig) -> None:
     mpi = provided(lambda: find_mpi("openmpi4"))
     started = (str(mpi.mpiexec), *mpi.options, "--host", "h0:1,h1:1,h2:2", "-n", "1")
     notebook = HostNotebook(ssh["h0"], inside=started)
     try:
         notebook.ok("%load_ext jaxcluster")
-        notebook.ok("%jaxcluster start --launcher auto --timeout 90", 100)
-        assert ranks(notebook) == ["0 h0", "1 h1", "2 h2", "3 h2"]
-        notebook.ok("%jaxcluster stop")
+        run_course(ssh, notebook, "--launcher auto", ["h0", "h1", "h2", "h2"])
     finally:
         notebook.close()
+
+
+def jobs(slurm: Rig) -> str:
+    return slurm["h0"].run("squeue", "--noheader").stdout

@@ -354,6 +354,8 @@ def test_ranks_share_a_gpu_where_nccl_is_told_so_each_with_a_part_of_its_memory(
     assert visible_gpus(gpu_plan(3, ["5", "6"], env=SHARE)) == ["5", "5", "6"]
     mine = gpu_plan(2, ["0"], env={**SHARE, "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.1"})
     assert mine.requests[1].env["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.1"
+    mine = gpu_plan(2, ["0"], env={**SHARE, "XLA_CLIENT_MEM_FRACTION": "0.1"})  # its other name
+    assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in mine.requests[1].env
     alone = gpu_plan(2, ["0", "1"], env=SHARE)
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in alone.requests[0].env
 
