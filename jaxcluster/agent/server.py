@@ -313,8 +313,6 @@ class Agent:
                 name, head, *frames = self.router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 break
-            except ValueError:  # a packet without a head
-                continue
             client = self.clients.get(name.bytes)
             if client is None:
                 if sender_of(head.buffer) != name.bytes:

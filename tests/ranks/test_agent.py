@@ -230,6 +230,27 @@ def test_ranks_write_files_as_the_user_does_and_the_agent_for_him_alone(
     assert umask(rank) == umask(os.getpid()) != "0077"
 
 
+@pytest.mark.parametrize("ends", [signal.SIGTERM, signal.SIGHUP])
+def test_an_agent_heeds_the_signals_that_end_it_and_is_no_task_of_a_job_to_its_ranks(
+    run_agent: Callable[..., Running],
+    connect: Callable[..., Host],
+    ends: signal.Signals,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "3")  # JAX would take it for the rank's own
+    running = run_agent(NO_FORK, "--signalled-status=143")
+    host = connect(running)
+    host.ask("facts")
+    (server,) = [p for p, line in running.processes().items() if "engine.forkserver" in line]
+    mine, its = (Path(f"/proc/{p}/environ").read_bytes() for p in (running.process.pid, server))
+    assert b"SLURM_PROCID=3" in mine and b"SLURM_PROCID" not in its
+    running.process.send_signal(signal.SIGINT)  # at the terminal, it is the notebook's
+    assert host.ask("facts")[0]["host"]
+    running.process.send_signal(ends)
+    assert running.until_gone()["jaxcluster-agent-ended"] == ends.name
+    assert running.process.returncode == 143
+
+
 SESSION_OF_ITS_OWN = """
 import os, subprocess, sys
 if "JAXCLUSTER_ENGINE" in os.environ:
@@ -327,7 +348,13 @@ def test_a_guest_is_let_in_and_does_not_keep_an_agent_alive(
         stranger = connect(running, keys=new_keys())
         until(lambda: stranger.state is State.REFUSED, "it is refused", 20)
         owner.close()
-        until(lambda: visitor.state is State.ENDED, "the lease is over", 20)
+
+        def has_ended() -> bool:
+            connect(running, keys=guest)  # nor does one who comes again and again
+            wait(0.3)
+            return visitor.state is State.ENDED
+
+        until(has_ended, "the lease is over", 20)
     assert "its owner has not been connected" in running.until_gone(20)["jaxcluster-agent-ended"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -54,7 +55,9 @@ def left(
 
 
 def test_both_folders_are_the_users_alone_and_go_together(place: Path, memory: Path) -> None:
+    before = os.umask(0)
     made = folders.make(place, memory)
+    os.umask(before)
     assert made.path != made.memory
     for path in (made.path, made.memory):
         assert os.stat(path).st_mode & 0o777 == 0o700
@@ -71,6 +74,15 @@ def test_a_host_without_a_folder_in_memory_has_one_folder(place: Path) -> None:
 def test_a_place_that_can_t_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(JaxClusterError, match=f"Nothing can be written to {tmp_path}/none on "):
         folders.make(tmp_path / "none")
+
+
+def test_a_place_that_is_full_is_told_and_left_as_it_was(
+    place: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "ROOM", 1 << 62)
+    with pytest.raises(JaxClusterError, match=r"is full: \d+ KiB are free there"):
+        folders.make(place, memory)
+    assert list(place.iterdir()) == list(memory.iterdir()) == []
 
 
 def test_only_paths_below_it_are_inside(place: Path, memory: Path, tmp_path: Path) -> None:
@@ -131,6 +143,26 @@ def test_the_fence_ends_those_of_its_id_and_waits_for_their_end(
     assert not mine.path.exists()
     assert other.path.exists()
     assert folders.fence(place, "one/1") == []
+
+
+def test_the_fence_ends_a_fork_server_without_its_agent(
+    place: Path, memory: Path, process: subprocess.Popen[bytes]
+) -> None:
+    """It has the ranks, and with them the GPUs."""
+    mine, _ = left(place, memory, fork_token=process_token(process.pid))
+    assert folders.fence(place, "one/1") == [GONE]
+    assert process.wait(30) == -signal.SIGKILL
+    assert not mine.path.exists()
+
+
+def test_an_agent_that_ends_while_it_is_to_be_ended_is_no_error(
+    place: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, _ = left(place, memory)
+    looks = iter([True])  # it was there when it was looked for first
+    monkeypatch.setattr(folders, "is_alive", lambda token: next(looks, False))
+    assert folders.fence(place, "one/1") == [GONE]
+    assert not mine.path.exists()
 
 
 def test_no_id_is_nobodys(place: Path, memory: Path, process: subprocess.Popen[bytes]) -> None:

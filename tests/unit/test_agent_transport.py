@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import threading
@@ -143,6 +144,52 @@ def test_plain_sockets_are_not_let_in(
     assert_serves_its_owner(context, server)
 
 
+@pytest.mark.parametrize(
+    ("version", "mechanism", "owner_keys", "status"),
+    [
+        (b"1.0", b"CURVE", 1, b"200"),
+        (b"2.0", b"CURVE", 1, b"400"),
+        (b"1.0", b"GSSAPI", 1, b"400"),  # a principal, which may be called anything
+        (b"1.0", b"PLAIN", 2, b"400"),
+        (b"1.0", b"CURVE", 2, b"400"),
+        (b"1.0", b"CURVE", 0, b"400"),
+        (b"1.0", b"NULL", 0, b"400"),
+    ],
+)
+def test_the_owner_is_known_by_one_key_of_curve_alone(
+    version: bytes, mechanism: bytes, owner_keys: int, status: bytes
+) -> None:
+    """As zmq would ask; the answer is for the question."""
+    with zmq.Context() as context, contextlib.ExitStack() as opened:
+        is_any_guest = status == b"400"  # so that its form alone is what refuses it
+        doorkeeper = Doorkeeper(context, new_keys().public, lambda key: is_any_guest)
+        opened.enter_context(doorkeeper.socket)
+        asks = opened.enter_context(context.socket(zmq.REQ))
+        asks.linger = 0
+        asks.connect(transport.ZAP)
+        keys = [doorkeeper.owner] * owner_keys
+        asks.send_multipart([version, b"7", b"jaxcluster", b"", b"", mechanism, *keys])
+        assert doorkeeper.socket.poll(ANSWER_MS)
+        doorkeeper.answer()
+        assert asks.poll(ANSWER_MS)
+        found = asks.recv_multipart()
+        assert (found[1], found[2]) == (b"7", status)
+        assert doorkeeper.refused == (status != b"200")
+
+
+def test_one_that_comes_back_takes_its_old_place(
+    context: zmq.Context[zmq.Socket[bytes]], server: Server
+) -> None:
+    """Before its old connection is known to be gone, as after a cut."""
+    first = dealer(context, server, server.owner, b"jsame")
+    first.send(b"1")
+    assert first.poll(ANSWER_MS)
+    again = dealer(context, server, server.owner, b"jsame")
+    again.send(b"2")
+    assert again.poll(ANSWER_MS)
+    assert [packet for _, packet in server.came] == [b"1", b"2"]
+
+
 def test_a_password_is_no_key(context: zmq.Context[zmq.Socket[bytes]], server: Server) -> None:
     with context.socket(zmq.DEALER) as theirs:
         theirs.linger = 0
@@ -188,6 +235,21 @@ def test_random_bytes_on_the_port_change_nothing(
             except OSError:
                 pass  # it was closed: as good
     assert_serves_its_owner(context, server)
+
+
+def test_connections_that_say_nothing_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "HANDSHAKE_MS", 200)
+    server = Server("tcp://127.0.0.1:*")
+    host, _, port = server.endpoint.partition("://")[2].rpartition(":")
+    try:
+        with socket.create_connection((host, int(port))) as silent:
+            silent.settimeout(15)  # by itself zmq waits for 30 s
+            while silent.recv(64):
+                pass
+    finally:
+        server.close()
 
 
 def test_connections_that_say_nothing_keep_nobody_out(

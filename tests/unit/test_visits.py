@@ -50,6 +50,7 @@ def test_a_key_is_let_in_as_long_as_its_login_lasts(tmp_path: Path) -> None:
         assert visit.is_guest(tmp_path, KEY)
         assert not visit.is_guest(tmp_path, "cd" * 32)
         assert stat.S_IMODE((tmp_path / visit.GUESTS).stat().st_mode) == 0o700
+    assert not list((tmp_path / visit.GUESTS).iterdir())
     assert not visit.is_guest(tmp_path, KEY)
 
 
@@ -73,7 +74,7 @@ def test_the_clusters_of_agents_that_live_here_are_listed(tmp_path: Path) -> Non
 
 def run(*words: str) -> subprocess.Popen[str]:
     argv = [sys.executable, "-P", "-m", "jaxcluster.agent.visit", *words]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "umask": 0o022}
     return subprocess.Popen(argv, **pipes)  # type: ignore[call-overload, no-any-return]
 
 
@@ -83,9 +84,38 @@ def test_a_login_lets_its_key_in_until_its_input_ends(root: Path) -> None:
         assert login.stdin is not None and login.stdout is not None
         assert json.loads(login.stdout.readline())["jaxcluster-agent"] == 1
         assert visit.is_guest(made.path, KEY)
+        assert stat.S_IMODE((made.path / visit.GUESTS / KEY).stat().st_mode) == 0o600
         login.stdin.close()
         assert login.wait(30) == 0
     assert list((made.path / visit.GUESTS).iterdir()) == []
+
+
+def test_a_login_that_is_ended_takes_its_key_with_it(root: Path) -> None:
+    made = agent(root, "main")
+    with run("--agent", str(made.path), "--key", KEY) as login:
+        assert login.stdout is not None
+        login.stdout.readline()
+        login.terminate()
+        assert login.wait(30) == 0
+    assert list((made.path / visit.GUESTS).iterdir()) == []
+
+
+@pytest.mark.parametrize("key", ["", "../" * 8 + "tmp/x", "../agent.json", KEY.upper(), KEY[:-1]])
+def test_what_is_no_key_is_no_name_of_a_file(root: Path, key: str) -> None:
+    made = agent(root, "main")
+    record = (made.path / folders.RECORD).read_text()
+    with run("--agent", str(made.path), f"--key={key}") as login:
+        assert login.wait(30) == 2
+    assert (made.path / folders.RECORD).read_text() == record
+    assert not (made.path / visit.GUESTS).exists()
+
+
+def test_a_login_to_an_agent_that_was_killed_says_so_first(root: Path) -> None:
+    made = agent(root, "main", token="4194305:1")
+    with run("--agent", str(made.path), "--key", KEY) as login:
+        assert login.stdout is not None
+        assert "jaxcluster-agent-ended" in json.loads(login.stdout.readline())
+        assert login.wait(30) == 1
 
 
 def test_a_login_tells_of_its_agents_end(root: Path) -> None:

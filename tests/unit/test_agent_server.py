@@ -1,0 +1,174 @@
+"""What time and clients are to an agent: leases, turns, places of processes. No sockets."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from jaxcluster.agent import transport
+from jaxcluster.agent.folder import Folder
+from jaxcluster.agent.messages import Session, new_name
+from jaxcluster.agent.server import Agent, Client
+from jaxcluster.agent.turns import AWAY_S
+
+
+class Made(Agent):
+    """An agent of whose clients no packet is sent; what they would be told is ``told``."""
+
+    def __init__(self, folder: Path, lease: float = 20.0, first_lease: float = 60.0) -> None:
+        options = argparse.Namespace(lease=lease, first_lease=first_lease, limit=1 << 20)
+        super().__init__(options, Folder(folder, folder))
+        self.told: list[tuple[bytes, bytes]] = []
+        self.now = self._looked_at
+
+    def _transmit(self, client: Client) -> None:
+        client.session.take()
+
+    def _event(self, client: Client, to: bytes, body: Any) -> None:
+        self.told.append((client.name, to))
+
+    def comes(self, name: bytes, is_owner: bool = True) -> Client:
+        client = self.clients[name] = Client(name, Session(new_name(), name), is_owner)
+        client.session.is_open = True
+        return client
+
+    def passes(self, seconds: float, step: float = 1.0) -> None:
+        while seconds > 0:
+            self.now += min(step, seconds)
+            seconds -= step
+            self._look_after(self.now)
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Made:
+    return Made(tmp_path)
+
+
+def test_the_first_client_may_come_later_than_one_comes_back(agent: Made) -> None:
+    agent.passes(59)
+    assert not agent.why
+    agent.passes(3)
+    assert agent.why == "its owner has not been connected to it for 20 s"
+
+
+def test_time_in_which_it_was_stopped_itself_is_no_absence(agent: Made) -> None:
+    agent.alone_s = 0.0
+    agent.passes(1000, step=1000)
+    assert not agent.why
+    agent.passes(30)
+    assert agent.why
+
+
+def test_who_is_away_loses_the_turn_before_all_else(agent: Made) -> None:
+    holder, waiting = agent.comes(b"holder"), agent.comes(b"waiting")
+    request = {"cmd": "turn", "world": "w", "who": "somebody", "ranks": [0]}
+    agent._take_turns(holder, {**request, "id": 1})
+    agent._take_turns(waiting, {**request, "id": 2})
+    assert agent.told == [(b"holder", b"agent")]
+    holder.session.is_open = False
+    agent.passes(AWAY_S - 1)
+    assert agent.told[1:] == []
+    agent.passes(2)
+    assert agent.told[1:] == [(b"waiting", b"agent")]
+    assert holder.name in agent.clients  # what it is owed is kept, until the lease is over
+    agent.passes(AWAY_S)
+    assert holder.name not in agent.clients and not agent.why
+
+
+def test_the_turn_of_one_that_has_left_goes_on_at_once(agent: Made) -> None:
+    holder, waiting = agent.comes(b"holder"), agent.comes(b"waiting")
+    request = {"cmd": "turn", "world": "w", "who": "somebody", "ranks": None}
+    agent._take_turns(holder, {**request, "id": 1})
+    agent._take_turns(waiting, {**request, "id": 2})
+    agent._drop(holder)
+    assert agent.told == [(b"holder", b"agent"), (b"waiting", b"agent")]
+
+
+@pytest.mark.parametrize(("is_detached", "ends"), [(True, False), (False, True)])
+def test_after_its_login_a_detached_agent_is_theirs_who_are_there(
+    agent: Made, monkeypatch: pytest.MonkeyPatch, is_detached: bool, ends: bool
+) -> None:
+    monkeypatch.setattr(os, "read", lambda fd, size: b"")  # the end of standard input
+    visitor = agent.comes(b"visitor", is_owner=False)
+    agent.detached = is_detached
+    agent._stdin()
+    assert bool(agent.why) is ends
+    if ends:
+        return
+    agent.alone_s = 0.0
+    agent.passes(100)
+    assert not agent.why  # as long as the visitor is there
+    visitor.session.is_open = False
+    agent.passes(30)
+    assert agent.why
+
+
+def test_a_process_is_started_where_there_is_a_folder(
+    agent: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def place(cwd: str) -> str:
+        proc = {"role": "other", "cwd": cwd, "env": {}}
+        agent._place(proc)
+        return str(proc["cwd"])
+
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert place(str(tmp_path)) == str(tmp_path)
+    assert place("/no/such") == str(tmp_path / "home")
+    monkeypatch.setenv("HOME", "/no/such/home")
+    assert place("/no/such") == str(agent.folder.path)
+
+
+@pytest.mark.parametrize(
+    ("why", "asked", "more", "status"),
+    [
+        ("SIGTERM", 0, {}, 0),
+        ("SIGTERM", 143, {}, 143),
+        ("it was told to", 143, {}, 0),
+        ("its fork server has ended", 0, {"is_cut_short": True}, 0),
+        ("its fork server has ended", 143, {"is_cut_short": True}, 1),
+        ("no space", 0, {"has_failed": True}, 1),
+    ],
+)
+def test_its_status_is_what_jobs_and_mpiexec_make_of_it(
+    agent: Made, why: str, asked: int, more: dict[str, bool], status: int
+) -> None:
+    agent.options.signalled_status = asked
+    agent.end_for(why)
+    vars(agent).update(more)
+    assert agent._status() == status
+
+
+class Router:
+    """An agent's socket, as far as what comes from it."""
+
+    def __init__(self, *packets: list[bytes]) -> None:
+        self.packets = [list(map(zmq.Frame, packet)) for packet in packets]
+
+    def recv_multipart(self, *how: Any, copy: bool) -> list[zmq.Frame]:
+        if not self.packets:
+            raise zmq.Again
+        return self.packets.pop(0)
+
+
+def test_who_opens_no_session_of_his_own_name_is_nobody(
+    agent: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hello(name: bytes) -> bytes:
+        session = Session(name)
+        session.opened(0.0)
+        ((head, *_),) = session.take()
+        return bytes(head)
+
+    monkeypatch.setattr(zmq.Frame, "get", lambda self, name: transport.GUEST.decode())
+    mine, odd = new_name(), new_name()
+    router = Router([odd, b""], [odd, b"x", b"y"], [odd, hello(mine)], [mine, hello(mine)])
+    agent.router = router  # type: ignore[assignment]
+    agent._receive()
+    assert list(agent.clients) == [mine] and not router.packets
+    assert not agent.clients[mine].is_owner
