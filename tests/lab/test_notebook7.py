@@ -45,7 +45,9 @@ def page_7(chromium: Any, notebook_7: Lab) -> Iterator[LabPage]:
 def test_cells_switch_and_sidebar_work(page_7: LabPage) -> None:
     page = page_7
     every = "%%spmd --all\nprint('hello from', rank)"
-    page.write("seven.ipynb", [START, SETUP, "print('hello from', rank)", "%shards x", every])
+    compute = "print('hello from', rank, float(jnp.sum(x)))"
+    cells = [START, SETUP, compute, "%shards x", every, "%jaxcluster journal"]
+    page.write("seven.ipynb", cells)
     page.page.goto(f"{page.lab.url}/notebooks/seven.ipynb")
     page.ready()
     at = page.page.locator
@@ -54,7 +56,7 @@ def test_cells_switch_and_sidebar_work(page_7: LabPage) -> None:
     page.page.get_by_role("switch", name="SPMD").click()
     page.until_state("s.spmd", "auto mode is on")
     at("[data-jxl-where='2 ranks']").nth(1).wait_for()  # both cells that run there say so
-    assert page.do(2) == "hello from 0\n"
+    assert page.do(2) == "hello from 0 28.0\n"
     page.do(4)
     tabs = at(".jxl-ranksOutputs")
     tabs.get_by_role("button", name="Tabs").click()
@@ -81,6 +83,15 @@ def test_cells_switch_and_sidebar_work(page_7: LabPage) -> None:
         fits(page.page, ".jxl-inspector")
         if shots := os.environ.get("SCREENSHOTS"):
             page.shot(Path(shots) / f"seven-{name}.png")
+    # The last launches, too; a letter leads to its line.
+    page.do(5)
+    page.command("jaxcluster:journal")
+    for part in (".jp-OutputArea .jxl-journal", ".jp-MainAreaWidget .jxl-journal"):
+        page.page.evaluate("() => { window.jaxcluster.currentPanel.content.activeCellIndex = 0; }")
+        at(part).locator("tbody tr").nth(1).locator(".jxl-launch").first.click()
+        page.until("window.jaxcluster.currentPanel.content.activeCellIndex === 2", "it leads there")
+    if shots := os.environ.get("SCREENSHOTS"):
+        page.shot(Path(shots) / "seven-journal.png")
     page.command("jaxcluster:show-clusters")
     at(".jxl-sidebar").get_by_role("button", name="Stop main").click()
     at(".jp-Dialog").get_by_role("button", name="Stop", exact=True).click()

@@ -51,7 +51,7 @@ def test_widgets_of_ranks_are_used_on_the_page(page: LabPage) -> None:
     page.open(
         "widgets.ipynb", START, SETUP, MAKE, BARS, "%jaxcluster status --live",
         "%%spmd --all\nprint(len(clicks), total.widget.kwargs)", "%jaxcluster restart", BAR,
-        "%%spmd\nbar.container.children[2].value = 'goes on'",
+        "%%spmd\nbar.container.children[2].value = 'goes on'", "%jaxcluster journal",
     )  # fmt: skip
     page.do(0, 1, 2)
     shown = page.page.locator(".jp-Cell").nth(2).locator(".jp-Cell-outputArea")
@@ -94,6 +94,8 @@ def test_widgets_of_ranks_are_used_on_the_page(page: LabPage) -> None:
 
     # A status that is saved says how it was; it is no widget.
     page.do(4)
+    curve = page.page.locator(".jp-OutputArea img[alt='rank 1: CPU']")
+    page.wait(lambda: curve.count() == 1, "a curve of what rank 1 uses")
     (status,) = page.outputs(4)
     assert "as of" in status["data"]["text/plain"]
     assert not any("widget" in mime for mime in status["data"])
@@ -107,8 +109,15 @@ def test_widgets_of_ranks_are_used_on_the_page(page: LabPage) -> None:
     shown.get_by_role("button", name="count").click()
     page.run(5)
     page.wait(lambda: "2 {'k': 3}" in page.output(5), "the click after the reload")
+    # Lab shows nothing more below a cell that ran before: what callbacks print is in its log then,
+    # as it is with any kernel's.
+    page.command("logconsole:open")
+    log = page.page.locator(".jp-LogConsole")
+    page.wait(lambda: "clicked 2" in log.inner_text(), "the print after the reload, in the log")
+    page.command("docmanager:open", {"path": "widgets.ipynb"})
     shot(page, "reloaded")
 
+    page.do(9)
     page.do(2, 6)
     sees("are no longer live: the ranks have new processes")
     assert shown.get_by_role("button", name="count").is_disabled()
@@ -121,3 +130,28 @@ def test_widgets_of_ranks_are_used_on_the_page(page: LabPage) -> None:
     for text in ("are no longer live", "<pre>inside of it", "[ count ]", "as of", "bar-1"):
         assert text in html, text
     assert "model not found" not in html
+    looks_right(page, saved)
+
+
+def looks_right(page: LabPage, saved: nbformat.NotebookNode) -> None:
+    """What nbconvert makes of it has its curves and fits, without any server."""
+    context = page.page.context.browser.new_context(viewport={"width": 900, "height": 900})
+    alone = context.new_page()
+    alone.route("http*://**", lambda route: route.abort())
+    for theme in ("light", "dark"):
+        html, _ = HTMLExporter(theme=theme).from_notebook_node(saved)
+        file = page.lab.root / f"widgets-{theme}.html"
+        file.write_text(html)
+        alone.goto(file.as_uri(), wait_until="domcontentloaded")
+        curve = alone.locator("img[alt='rank 1: CPU']")
+        alone.wait_for_function(
+            "() => document.images.length && [...document.images].every("
+            "one => one.complete && one.naturalWidth > 0)"
+        )
+        assert curve.count() == 1
+        assert curve.bounding_box()["height"] < 40
+        assert alone.get_by_text("Last launches of ranks 0, 1").count() == 1
+        assert alone.get_by_role("rowheader").all_inner_texts() == ["0", "1"]
+        if SHOTS:
+            alone.screenshot(path=f"{SHOTS}/widgets-saved-{theme}.png", full_page=True)
+    context.close()
