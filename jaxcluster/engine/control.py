@@ -12,9 +12,11 @@ Requests come in three kinds, by where they are handled:
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import queue
+import select
 import threading
 import time
 import traceback
@@ -91,6 +93,9 @@ class Request:
 class ControlChannel:
     """Serves one ROUTER socket on a thread of its own.
 
+    Whoever posts a message sends it, with the lock held: to have the thread do it would cost each
+    cell two changes of threads. The thread sends what had no room.
+
     Attributes:
       on_tick: called on the thread while ``ticking`` is set, ever more rarely until it says that it
         has found something: a cell may run for days, and mostly there is nothing.
@@ -105,19 +110,27 @@ class ControlChannel:
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.call_main: Callable[[Callable[[], None]], None] = self._jobs.put
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="jaxcluster-side")
+        self._socket: zmq.Socket[bytes] | None = None  # touched with the lock alone
+        self._thread_id = 0
+        self._sending = False
         self._outbox: deque[tuple[bytes, bytes, Sequence[Buffer]]] = deque()
         self._behind: dict[bytes, deque[tuple[bytes, bytes, Sequence[Buffer]]]] = {}
         self._retry_s = RETRY_S[0]
         self._look_s = LOOK_S[0]
         self._look_at = 0.0
         self._stream: _Stream | None = None
-        self._lock = threading.Lock()
+        # A finalizer or a signal's handler may print while this thread holds it.
+        self._lock = threading.RLock()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         self._woken = False
         self._bound = threading.Event()
-        self._thread_id = 0
+        os.register_at_fork(after_in_child=self._in_child)
+
+    def _in_child(self) -> None:
+        """A process that a cell has forked has no such thread, and no use of its socket."""
+        self._socket, self._lock = None, threading.RLock()
 
     def handle(self, op: str, where: str, handler: Handler) -> None:
         """Answer ``op`` with what ``handler`` returns: a body, (body, buffers), or DEFERRED."""
@@ -138,16 +151,18 @@ class ControlChannel:
     # ------------------------------------------------------------------ sending
 
     def post(self, ident: bytes, envelope: bytes, buffers: Sequence[Buffer] = ()) -> None:
-        """Queue a message, after whatever text is still gathered. Any thread."""
+        """Send a message, after whatever text is still gathered. Any thread."""
         with self._lock:
             self._gather()
             self._outbox.append((ident, envelope, buffers))
+            if self._socket is not None and not self._behind and self._send_new(self._socket):
+                return
         self._wake()
 
     def stream(self, request: Request, rank: int, seq: int, name: str, text: str) -> None:
         """Queue printed text; what follows within 20 ms shares its message. Any thread."""
         full = self._stream_text(request, rank, seq, name, text)
-        if full and threading.get_ident() != self._thread_id:  # which alone sends it
+        if full and threading.get_ident() != self._thread_id:  # which sends it
             # Not with the lock: an interrupt may break off the wait, and nothing else.
             deadline = time.monotonic() + FULL_S
             while self.is_behind(request.ident) and time.monotonic() < deadline:
@@ -205,10 +220,12 @@ class ControlChannel:
         socket.bind(self.address)
         endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
         self.address = endpoint.decode() if isinstance(endpoint, bytes) else self.address
+        # Not zmq's own poller, which touches the socket whenever it likes.
+        poller = select.poll()
+        poller.register(socket.fileno(), select.POLLIN)
+        poller.register(self._wake_read, select.POLLIN)
+        self._socket = socket
         self._bound.set()
-        poller = zmq.Poller()
-        poller.register(socket, zmq.POLLIN)
-        poller.register(self._wake_read, zmq.POLLIN)
         while True:
             try:
                 self._turn(socket, poller)
@@ -216,7 +233,7 @@ class ControlChannel:
                 mend_builtins()
                 log.write("".join(traceback.format_exception(error)))
 
-    def _turn(self, socket: zmq.Socket[bytes], poller: zmq.Poller) -> None:
+    def _turn(self, socket: zmq.Socket[bytes], poller: select.poll) -> None:
         """Wait for something to do, and do it."""
         if not self.ticking:
             self._look_s, self._look_at = LOOK_S[0], 0.0
@@ -225,8 +242,7 @@ class ControlChannel:
         if self._wake_read in events:
             os.read(self._wake_read, 4096)
         self._woken = False
-        if socket in events:
-            self._receive(socket)
+        self._receive(socket)
         now = time.monotonic()
         if self.ticking and now >= self._look_at:
             self._look_s = LOOK_S[0] if self.on_tick() else min(1.5 * self._look_s, LOOK_S[1])
@@ -235,7 +251,8 @@ class ControlChannel:
             waiting = self._stream
             if waiting is not None and now - waiting.since >= STREAM_PERIOD_S:
                 self._gather()
-        self._send_out(socket)
+        if self._outbox or self._behind:
+            self._send_out(socket)
 
     def _wait_s(self) -> float | None:
         """How long nothing is to be done unless something comes; None: for ever."""
@@ -247,21 +264,55 @@ class ControlChannel:
 
     def _send_out(self, socket: zmq.Socket[bytes]) -> None:
         """Send what there is; what a notebook has no room for waits, and nobody else with it."""
-        before = sum(map(len, self._behind.values()))
-        for ident, waiting in list(self._behind.items()):
-            while waiting:
-                message = waiting.popleft()  # first: one that can't be sent is tried once
-                if not self._is_sent(socket, *message):
-                    waiting.appendleft(message)
-                    break
-            if not waiting:
-                del self._behind[ident]
-        moved = sum(map(len, self._behind.values())) < before
-        self._retry_s = RETRY_S[0] if moved else min(2 * self._retry_s, RETRY_S[1])
-        while self._outbox:
-            message = self._outbox.popleft()
-            if message[0] in self._behind or not self._is_sent(socket, *message):
-                self._behind.setdefault(message[0], deque()).append(message)
+        with self._lock:
+            before = sum(map(len, self._behind.values()))
+            for ident, waiting in list(self._behind.items()):
+                while waiting:
+                    message = waiting.popleft()  # first: one that can't be sent is tried once
+                    if not self._is_sent(socket, *message):
+                        waiting.appendleft(message)
+                        break
+                if not waiting:
+                    del self._behind[ident]
+            moved = sum(map(len, self._behind.values())) < before
+            self._retry_s = RETRY_S[0] if moved else min(2 * self._retry_s, RETRY_S[1])
+            is_done = self._send_new(socket)
+        if not is_done and not self._behind:
+            self._wake()  # for what came while this sent
+
+    def _send_new(self, socket: zmq.Socket[bytes]) -> bool:
+        """Send what was posted. With the lock held; whether the thread has nothing to do for it."""
+        if self._sending:  # a finalizer or a signal's handler posts in the middle of a message
+            return False
+        message = None
+        self._sending = True
+        try:
+            while self._outbox:
+                message = self._outbox.popleft()
+                if message[0] in self._behind or not self._is_sent(socket, *message):
+                    self._behind.setdefault(message[0], deque()).append(message)
+                message = None
+        except BaseException as error:
+            if message is None or threading.get_ident() == self._thread_id:
+                raise
+            # A cell has broken builtins, which the thread mends, or a handler of the user's for a
+            # signal has raised, perhaps between two parts of the message: what was begun is ended,
+            # whoever gets that drops it, and the thread sends the message.
+            with contextlib.suppress(zmq.ZMQError):
+                socket.send(b"", zmq.NOBLOCK)
+            self._outbox.appendleft(message)
+            if not isinstance(error, Exception):
+                self._wake()
+                raise
+            return False
+        finally:
+            self._sending = False
+        return not self._behind and not self._has_come(socket)
+
+    @staticmethod
+    def _has_come(socket: zmq.Socket[bytes]) -> bool:
+        """Whether there is a message. What is done to a socket takes the news from its file."""
+        return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
     @staticmethod
     def _is_sent(
@@ -281,16 +332,16 @@ class ControlChannel:
 
     def _receive(self, socket: zmq.Socket[bytes]) -> None:
         while True:
-            try:
+            with self._lock:
+                if not self._has_come(socket):
+                    return
                 frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
             ident, data = frames[0].bytes, frames[1].buffer
             try:
                 envelope = wire.decode(data)
             except ValueError as error:
                 body = {"ename": "ValueError", "message": str(error)}
-                self._outbox.append((ident, wire.encode("error", "", body), ()))
+                self.post(ident, wire.encode("error", "", body))
                 continue
             request = Request(
                 self,

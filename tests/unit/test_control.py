@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import itertools
+import os
+import select
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -50,6 +53,15 @@ class Peer:
     def ask(self, op: str, body: Any = None, *buffers: bytes) -> dict[str, Any]:
         self.send(op, body, *buffers)
         return self.receive()[0]
+
+    def until_reply_to(self, id: str) -> dict[str, Any]:
+        """The reply to this, past all else that comes; what is no message is dropped."""
+        while True:
+            assert self.socket.poll(ANSWER_S * 1000), "no answer"
+            with contextlib.suppress(ValueError):
+                envelope = wire.decode(self.socket.recv_multipart()[0])
+                if envelope["id"] == id:
+                    return envelope
 
     def until_reply(self) -> list[dict[str, Any]]:
         """All that comes, up to the reply."""
@@ -425,6 +437,11 @@ def test_a_quiet_log_is_looked_at_ever_more_rarely(monkeypatch: pytest.MonkeyPat
             now[0] += timeout_ms / 1000
             return []
 
+    class NothingComes:
+        @staticmethod
+        def getsockopt(option: int) -> int:
+            return 0
+
     def look() -> bool:
         looks.append(now[0])
         return bool(found and found.pop())
@@ -433,7 +450,7 @@ def test_a_quiet_log_is_looked_at_ever_more_rarely(monkeypatch: pytest.MonkeyPat
         """How often the thread has woken."""
         turns = 0
         while now[0] < end:
-            control._turn(None, Quiet())  # type: ignore[arg-type]
+            control._turn(NothingComes(), Quiet())  # type: ignore[arg-type]
             turns += 1
         return turns
 
@@ -460,3 +477,108 @@ def test_the_thread_that_sends_never_waits_for_a_full_socket(
     control.handle("show", "now", show)
     peer.send("show")
     assert [message["op"] for message in peer.until_reply()] == ["output", "reply"]
+
+
+# --------------------------------------------------------------------------- who sends
+
+
+def test_whoever_answers_sends_the_answer(
+    control: ControlChannel, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control thread is not woken for it: that would cost each cell two changes of threads."""
+    woken = []
+    asked: list[Request] = []
+    control.handle("ask", "now", lambda request: asked.append(request) or DEFERRED)
+    monkeypatch.setattr(control, "_wake", lambda: woken.append(threading.current_thread()))
+    for k in range(20):
+        peer.send("ask")
+        until(lambda k=k: len(asked) > k, "a request")
+        asked[k].send("before", None)
+        asked[k].reply(k)
+        assert [e["op"] for e in peer.until_reply()] == ["before", "reply"]
+    assert not woken
+
+
+def test_no_message_is_missed_while_others_are_sent() -> None:
+    """What is done to a zmq socket takes the news of a message from its file."""
+    control = ControlChannel("tcp://127.0.0.1:*")
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
+        port = socket.bind_to_random_port("tcp://127.0.0.1")
+        with context.socket(zmq.DEALER) as peer:
+            peer.linger = 0
+            peer.connect(f"tcp://127.0.0.1:{port}")
+            peer.send(b"one")
+            ident, _ = socket.recv_multipart()
+            control._socket = socket  # its thread is between two looks
+            for number in range(3):
+                assert not control._has_come(socket)
+                peer.send(b"another")
+                woken = False
+                while not woken:
+                    assert select.select([socket.fileno()], [], [], ANSWER_S)[0]
+                    control.post(ident, wire.encode("push", "", number))
+                    woken = bool(select.select([control._wake_read], [], [], 0)[0])
+                    assert woken or not control._has_come(socket)  # it was news of something else
+                control._woken = False
+                os.read(control._wake_read, 4096)
+                until(lambda: control._has_come(socket), "the message")
+                assert socket.recv_multipart() == [ident, b"another"]
+
+
+def test_what_is_posted_in_the_middle_of_a_message_comes_after_it(
+    control: ControlChannel, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by an object's finalizer, which the garbage collector runs wherever it likes."""
+    is_sent, posted = control._is_sent, []
+
+    def post_within(socket: Any, ident: bytes, envelope: bytes, buffers: Any) -> bool:
+        if not posted:
+            posted.append(ident)
+            control.post(ident, wire.encode("push", "", "second"))
+        return is_sent(socket, ident, envelope, buffers)
+
+    asked: list[Request] = []
+    control.handle("ask", "now", lambda request: asked.append(request) or DEFERRED)
+    peer.send("ask")
+    until(lambda: asked, "a request")
+    monkeypatch.setattr(control, "_is_sent", post_within)
+    asked[0].reply("first")
+    assert [peer.receive()[0]["body"] for _ in range(2)] == ["first", "second"]
+
+
+@pytest.mark.parametrize("error", [TimeoutError, KeyboardInterrupt])
+@pytest.mark.parametrize("parts", [0, 1, 2])
+def test_a_signals_handler_that_raises_between_the_parts_of_a_message_costs_no_message(
+    control: ControlChannel,
+    peer: Peer,
+    monkeypatch: pytest.MonkeyPatch,
+    parts: int,
+    error: type[BaseException],
+) -> None:
+    asked: list[Request] = []
+    control.handle("ask", "now", lambda request: asked.append(request) or DEFERRED)
+    control.handle("hello", "now", lambda request: "hello")
+    id = peer.send("ask")
+    until(lambda: asked, "a request")
+    sent = []
+
+    def alarm(socket: Any, ident: bytes, envelope: bytes, buffers: Any) -> bool:
+        monkeypatch.undo()
+        for part, flags in [(ident, zmq.SNDMORE), (envelope, 0)][:parts]:
+            sent.append(socket.send(part, flags | zmq.NOBLOCK))
+        raise error("of the user's own")
+
+    monkeypatch.setattr(control, "_is_sent", alarm)
+    with contextlib.suppress(KeyboardInterrupt):
+        asked[0].reply("here")
+    assert len(sent) == parts
+    assert peer.until_reply_to(id)["body"] == "here"
+    assert peer.until_reply_to(peer.send("hello"))["body"] == "hello"
+
+
+def test_a_forked_process_leaves_the_socket_alone() -> None:
+    control = ControlChannel("tcp://127.0.0.1:*")
+    control._socket = object()  # type: ignore[assignment]  # nothing can be done to it
+    control._in_child()
+    control.post(b"a notebook", wire.encode("push", "", None))
+    assert len(control._outbox) == 1
