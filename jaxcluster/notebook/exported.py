@@ -4,7 +4,13 @@ from __future__ import annotations
 
 START = """
 if not jax.distributed.is_initialized():  # jaxcluster run has done it
-{devices}    jax.distributed.initialize()
+{devices}    try:
+        jax.distributed.initialize()
+    except (ValueError, RuntimeError) as error:  # by hand, MPICH, Open MPI 5
+        raise SystemExit(
+            f"jax.distributed.initialize() failed: {{error}}\\nThis script is started by: "
+            "jaxcluster run SCRIPT   or, by any MPI: jaxcluster run --launcher mpi SCRIPT"
+        ) from None
 """
 # XLA takes each machine's CPU devices for a slice, and has no option for that (jax 0.10.2, 0.12).
 ONE_SLICE = """

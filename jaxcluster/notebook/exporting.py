@@ -32,6 +32,7 @@ class Log:
     steps: list[export.Cell | export.Push] = field(default_factory=list)
     failed: set[int] = field(default_factory=set)
     _places: dict[int, int] = field(default_factory=dict)  # by the cells' seq
+    _going_on: set[int] = field(default_factory=set)  # places, too
 
     @contextlib.contextmanager
     def running(self, step: export.Cell | export.Push) -> Iterator[None]:
@@ -48,6 +49,14 @@ class Log:
         """The step that goes on has this ``seq`` on the ranks."""
         self._places[seq] = len(self.steps) - 1
 
+    def goes_on(self, seq: int) -> None:
+        """That cell runs in the background: whether it ends well is not known yet."""
+        self._going_on.add(self._places[seq])
+
+    def has_ended(self, seq: int) -> None:
+        """What ran in the background does no longer."""
+        self._going_on.discard(self._places[seq])
+
     def take_back(self, seq: int) -> None:
         """A cell has failed in the background, or was undone; it may be none of this log's."""
         if (place := self._places.get(seq)) is not None:
@@ -55,7 +64,13 @@ class Log:
 
     def good(self) -> list[export.Cell | export.Push]:
         """What has ended well."""
-        return [step for at, step in enumerate(self.steps) if at not in self.failed]
+        left_out = self.failed | self._going_on
+        return [step for at, step in enumerate(self.steps) if at not in left_out]
+
+    def running_cells(self) -> list[int]:
+        """The numbers of the cells that still run in the background, in order."""
+        going_on = [self.steps[at] for at in sorted(self._going_on - self.failed)]
+        return [step.number for step in going_on if isinstance(step, export.Cell)]
 
 
 class Logs:
@@ -121,6 +136,7 @@ def carry_out(parsed: Any, logs: Logs, namespace: Mapping[str, Any]) -> list[str
     name = os.path.basename(os.environ.get("JPY_SESSION_NAME", "")) or "this notebook"
     steps, order = log.good(), "in the order in which they ran"
     left_out: list[str] = []
+    still = [] if parsed.as_written is not None else log.running_cells()
     if parsed.as_written is not None:
         file = find_notebook(parsed.as_written, namespace)
         steps, left_out = as_written(file, log.good())
@@ -137,6 +153,9 @@ def carry_out(parsed: Any, logs: Logs, namespace: Mapping[str, Any]) -> list[str
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{parsed.path} can't be written: {error.strerror}.", EXAMPLE) from None
+    if still:
+        cells = ", ".join(f"[{number}]" for number in still)
+        notes.insert(1, f"Left out, since it still runs: cell {cells}. Export again after its end.")
     if left_out:
         notes.insert(1, f"Left out, to be written by hand: {'; '.join(left_out)}.")
     return notes

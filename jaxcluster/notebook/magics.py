@@ -606,7 +606,10 @@ class JaxClusterMagics(Magics):
         if handle is None:
             print(started["text/plain"])
 
+        log.goes_on(submitted.record.seq)
+
         def done(record: CellRecord) -> None:
+            log.has_ended(record.seq)
             if not record.ok or submitted.report is not None:
                 log.take_back(record.seq)
             if handle is not None:

@@ -17,7 +17,7 @@ from jaxcluster.errors import UsageError
 from jaxcluster.notebook import export, exporting
 from jaxcluster.notebook.export import Cell, Push, World
 
-HEAD = "    jax.distributed.initialize()\n"
+HEAD = "    try:\n        jax.distributed.initialize()\n"
 ORDER = "in the order in which they ran"
 
 
@@ -53,6 +53,29 @@ def test_the_head_says_how_to_run_it_and_initializes() -> None:
     text = exported(Cell(1, "", "print(1)"), world=World())
     assert "jax_num_cpu_devices" not in text
     assert "jaxcluster run train.py" in text
+
+
+@pytest.mark.parametrize("error", [ValueError, RuntimeError, KeyError])
+def test_a_script_that_nobody_has_told_its_number_says_how_it_is_started(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under MPICH and Open MPI 5: the one raises a ValueError, the other a RuntimeError."""
+
+    def initialize() -> None:
+        raise error("coordinator_address should be defined.")
+
+    distributed = types.SimpleNamespace(is_initialized=lambda: False, initialize=initialize)
+    jax = types.SimpleNamespace(distributed=distributed, config=None)
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    script = exported(Cell(1, "", "print(1)"), world=World(2, 0))
+    with pytest.raises(KeyError if error is KeyError else SystemExit) as ended:
+        exec(script, {})
+    if error is not KeyError:
+        assert str(ended.value) == (
+            "jax.distributed.initialize() failed: coordinator_address should be defined.\n"
+            "This script is started by: jaxcluster run SCRIPT   or, by any MPI: "
+            "jaxcluster run --launcher mpi SCRIPT"
+        )
 
 
 def test_the_head_is_python_whatever_the_notebook_is_called() -> None:
@@ -360,6 +383,18 @@ def test_cells_that_failed_or_were_undone_are_left_out(
     write(f"{tmp_path}/train.py", logs)
     text = (tmp_path / "train.py").read_text()
     assert [n for n in range(9) if f"x = {n}\n" in text] == [1, 2, 4, 7]
+
+
+def test_a_cell_that_still_runs_is_left_out_and_named(logs: exporting.Logs, tmp_path: Path) -> None:
+    with logs.last.running(Cell(6, "--async", "x = 6")):
+        logs.last.sent(13)
+        logs.last.goes_on(13)
+    said = write(f"{tmp_path}/train.py", logs)
+    assert "Left out, since it still runs: cell [6]. Export again after its end." in said
+    assert "x = 6" not in (tmp_path / "train.py").read_text()
+    logs.last.has_ended(13)
+    assert "Left out" not in write(f"{tmp_path}/train.py --force", logs)
+    assert "x = 6" in (tmp_path / "train.py").read_text()
 
 
 def test_what_the_ranks_no_longer_have_is_no_part_of_the_script() -> None:
