@@ -8,9 +8,11 @@ around the cell. And it never takes SIGINT's handler, which is the runner's.
 from __future__ import annotations
 
 import bdb
+import code
 import os
 import pdb  # noqa: T100
 import sys
+import threading
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,8 @@ from jaxcluster.engine.paused import DEBUGGER
 if TYPE_CHECKING:
     from jaxcluster.engine.cells import CellRunner
 
+# Of what these run every line is the user's: %%debug, pdb.run and pdb.runcall.
+_RUN = {run.__code__ for run in (bdb.Bdb.run, bdb.Bdb.runeval, bdb.Bdb.runcall)}
 QUIT = bdb.BdbQuit.__name__  # what leaving the debugger by ``q`` raises in the cell
 
 _runner: CellRunner | None = None
@@ -51,6 +55,25 @@ class RankPdb(debugger.InterruptiblePdb):
             own = [i for i, (frame, _) in enumerate(stack) if not is_folded(frame.f_code)]
             at = own[-1] if own else at
         return stack, at
+
+    def do_interact(self, arg: str) -> None:
+        """interact
+
+        Start an interactive interpreter, with all names of this frame. exit() leaves it.
+        """
+        assert self.curframe is not None
+        names = {**self.curframe.f_globals, **self.curframe.f_locals}
+
+        def leave() -> None:  # the notebook's prompt has no Ctrl-D, and a rank's exit() a hint
+            raise SystemExit
+
+        shown, sys.displayhook = sys.displayhook, self.displayhook
+        try:
+            code.interact("*exit() leaves it*", local={**names, "exit": leave, "quit": leave})
+        except SystemExit:
+            pass
+        finally:
+            sys.displayhook = shown
 
     def _hidden_predicate(self, frame: FrameType) -> Any:
         if is_folded(frame.f_code) and frame is not self.curframe:
@@ -113,17 +136,18 @@ usercode.RUNS.add(post_mortem.__code__)
 def _is_steppable(frame: FrameType) -> bool:
     """Whether a frame is a cell's statement or was called by one, and not for JAX's own sake.
 
-    What JAX calls of the user's, as it traces a function, is.
+    What JAX calls of the user's, as it traces a function, is; so is his own code on a thread.
     """
     is_library = is_library_file(frame.f_code.co_filename)
     at: FrameType | None = frame
     while at is not None:
         if is_folded(at.f_code) and (is_library or at is frame):
             return False
-        if _is_statement(at):
+        if _is_statement(at) or (at.f_back is not None and at.f_back.f_code in _RUN):
             return True
         at = at.f_back
-    return False
+    assert _runner is not None
+    return not is_library and threading.get_ident() != _runner.main_thread_id
 
 
 def _is_statement(frame: FrameType) -> bool:

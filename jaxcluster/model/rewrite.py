@@ -15,7 +15,7 @@ OWN_MAGICS = ("%jaxcluster", "%push", "%pull", "%shards", "%load_ext", "%unload_
 
 DEEP_CHARS = 500  # a cell that is shorter can't be too deep for the compiler
 
-_ASKS = re.compile(r"\b(breakpoint|set_trace|input|getpass)\s*\(")
+_ASKS = re.compile(r"\b(breakpoint|set_trace|input|getpass)\s*\(|%%debug\b|\bpdb\.")
 
 # Cell magics whose body is Python that runs in the cell's namespace.
 PYTHON_MAGIC = re.compile(r"\s*%%(time|timeit|capture|prun)\b[^\n]*\n")

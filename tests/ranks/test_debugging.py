@@ -220,6 +220,58 @@ def test_steps_go_from_statement_to_statement_and_into_functions(talk: Callable[
     assert "site-packages" not in text
 
 
+ON_A_THREAD = """import threading
+def work():
+    local = 3
+    breakpoint()
+    return local
+if rank == 1:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+"""
+IN_A_CALLBACK = """@jax.jit
+def f(a):
+    def look(value):
+        local = 3
+        if rank == 1: breakpoint()
+    jax.debug.callback(look, a)
+    return a
+jax.block_until_ready(f(1.0))
+jax.effects_barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "answers"),
+    [
+        (ON_A_THREAD, ["p local + 40", "n", "c"]),
+        (IN_A_CALLBACK, ["p local + 40", "c"]),
+        ("%%debug\nlocal = 3\nlocal += 1", ["n", "p local + 40", "c"]),
+        (
+            "import pdb\ndef f(local): return local\nif rank == 1: pdb.runcall(f, 3)",
+            ["p local + 40", "c"],
+        ),
+        (
+            "local = 3\nif rank == 1: breakpoint()\nprint('end')",
+            ["interact", "local + 40", "exit()", "p local + 50", "c"],
+        ),
+    ],
+    ids=["thread", "callback", "%%debug", "runcall", "interact"],
+)
+def test_debuggers_stop_wherever_the_users_code_runs(
+    talk: Callable[..., Talk], source: str, answers: list[str]
+) -> None:
+    is_on_all = source.startswith("%%debug")
+    ranks = range(4) if is_on_all else [1]
+    told = talk(source, *[(rank, "", text) for rank in ranks for text in answers]).wait()
+    assert told.person.answers == []  # all were asked for
+    for rank in ranks:
+        shown = plain(told.cell.record.stdout(rank)).splitlines()
+        assert "43" in shown
+        assert ("53" in shown) is ("interact" in answers)
+
+
 def test_after_the_stop_button_all_ranks_have_left_the_debugger_and_are_in_lockstep(
     cluster: jaxcluster.Cluster, talk: Callable[..., Talk]
 ) -> None:
