@@ -213,3 +213,34 @@ def _text(output: dict[str, Any]) -> str:
         case _:
             plain = output["data"].get("text/plain", "")
             return ("".join(plain) if isinstance(plain, list) else plain) + "\n"
+
+
+# ------------------------------------------------------------------------------- what a rank asks
+
+
+def asks(page: LabPage, index: int, part: str) -> Any:
+    """A part of the prompt below a cell. One that was stopped stays there, as Lab leaves it."""
+    cells = page.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-Cell")
+    return cells.nth(index).locator(f".jp-Stdin-{part}")
+
+
+def asked(page: LabPage, index: int, prompt: str, answer: str | None = None) -> None:
+    """Wait for this prompt, and answer it."""
+    # One that was answered goes a moment later, and has its answer until then.
+    page.wait(
+        lambda: (
+            asks(page, index, "input").evaluate_all("all => all.map(one => one.value)") == [""]
+            and [said.strip() for said in asks(page, index, "prompt").all_inner_texts()] == [prompt]
+        ),
+        f"the prompt {prompt!r}",
+    )
+    if answer is not None:
+        asks(page, index, "input").fill(answer)
+        asks(page, index, "input").press("Enter")
+        page.wait(
+            lambda: (
+                f"{prompt} {answer}"
+                in " ".join(page.page.locator(".jp-Notebook").inner_text().split())
+            ),
+            f"{answer!r} stands behind its prompt",
+        )

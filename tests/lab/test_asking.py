@@ -4,41 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from helpers import plain
-from labpage import SETUP, START, LabPage
+from labpage import SETUP, START, LabPage, asked
 
 PICTURES = os.environ.get("PICTURES")
 STOPS = "%%spmd\nif rank == 1:\n    here = 5\n    breakpoint()\nprint(float(jax.jit(jnp.sum)(x)))"
-
-
-def asks(page: LabPage, index: int, part: str) -> Any:
-    """A part of the prompt below a cell. One that was stopped stays there, as Lab leaves it."""
-    cells = page.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-Cell")
-    return cells.nth(index).locator(f".jp-Stdin-{part}")
-
-
-def asked(page: LabPage, index: int, prompt: str, answer: str | None = None) -> None:
-    """Wait for this prompt, and answer it."""
-    # One that was answered goes a moment later, and has its answer until then.
-    page.wait(
-        lambda: (
-            asks(page, index, "input").evaluate_all("all => all.map(one => one.value)") == [""]
-            and [said.strip() for said in asks(page, index, "prompt").all_inner_texts()] == [prompt]
-        ),
-        f"the prompt {prompt!r}",
-    )
-    if answer is not None:
-        asks(page, index, "input").fill(answer)
-        asks(page, index, "input").press("Enter")
-        page.wait(
-            lambda: (
-                f"{prompt} {answer}"
-                in " ".join(page.page.locator(".jp-Notebook").inner_text().split())
-            ),
-            f"{answer!r} stands behind its prompt",
-        )
 
 
 def test_a_rank_is_debugged_below_its_cell_and_the_stop_button_leaves_it(page: LabPage) -> None:
