@@ -95,7 +95,7 @@ def _run(
             script,
             source,
             on_output=outputs.take,
-            on_notice=lambda told: say(for_script(told.rstrip("\n"), script)),
+            on_notice=lambda told: say(tell_notice(told, script)),
             prompt=Labelled(prompt, lambda output: None) if prompt is not None else None,
         )
         outputs.stop = cell.stop
@@ -384,6 +384,15 @@ def tell(error: BaseException, script: wire.Script) -> str:
     if isinstance(error, KeyboardInterrupt):
         return for_script(str(error), script)
     return for_script(f"{type(error).__name__}: {error}", script)
+
+
+def tell_notice(told: str, script: wire.Script) -> str:
+    """What is said while it runs, as text. An error's own message stays as the script made it."""
+    theirs: str = getattr(told, "theirs", "")
+    before, _, after = (
+        told.rstrip("\n").partition(theirs) if theirs else ("", "", told.rstrip("\n"))
+    )
+    return for_script(before, script) + theirs + for_script(after, script)
 
 
 def for_script(told: str, script: wire.Script) -> str:

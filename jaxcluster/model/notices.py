@@ -15,7 +15,13 @@ MOST_CHARS = 200  # of the line that tells of an error while other ranks still r
 
 
 class Alarm(str):
-    """A notice of something that went wrong."""
+    """A notice of something that went wrong.
+
+    Attributes:
+      theirs: the part of it that the cell's own code has said; "" if there is none.
+    """
+
+    theirs: str = ""
 
 
 def first_error(
@@ -47,7 +53,9 @@ def first_error(
     room = max(40, MOST_CHARS - len(place) - len(rest))
     if len(said) > room:
         said = said[: room - 1] + "…"
-    return Alarm(said + place + rest)
+    told = Alarm(said + place + rest)
+    told.theirs = said
+    return told
 
 
 def deaths(died: Mapping[int, str], open_ranks: Sequence[int], hosts: Mapping[int, str]) -> Alarm:

@@ -18,6 +18,7 @@ from jaxcluster import arguments, scripts, wire
 from jaxcluster.cluster import make_spec
 from jaxcluster.engine import mainscript
 from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, LaunchError, UsageError
+from jaxcluster.model import notices
 from jaxcluster.model.outputs import CellRecord
 
 SCRIPT = wire.Script(["x/train.py"], "/home/me/x/train.py", "/home/me/x")
@@ -260,6 +261,18 @@ def test_what_the_script_said_itself_is_not_rewritten() -> None:
     assert scripts.tell(Divergence("in cell [1]"), SCRIPT) == "Divergence: in train.py"
     ours = CellFailed("", "", [0], "Divergence", ["Divergence: in cell [1]"])  # strict mode's
     assert scripts.tell(ours, SCRIPT) == "Divergence: in train.py"
+
+
+def test_an_early_notice_leaves_the_scripts_own_message_as_it_is() -> None:
+    error = wire.ErrorInfo("ValueError", "this cell is not in cell [1]", [], lineno=3)
+    record = CellRecord(1, 1, "", [0, 1])
+    record.add_reply(wire.CellReply(1, 1, "error", 0.1, error))
+    told = notices.first_error(record, [0], 5.0, {})
+    assert scripts.tell_notice(told, SCRIPT) == (
+        "Rank 1 raised ValueError: this cell is not in cell [1] (train.py, line 3). "
+        "Rank 0 has 5 s to end the script."
+    )
+    assert scripts.tell_notice("This cell waits.\n", SCRIPT) == "This script waits."
 
 
 def test_messages_name_the_script() -> None:
