@@ -83,8 +83,7 @@ class Over:
 def main(folder: str) -> None:
     """Make the Job, look after it until the input ends, delete it."""
     over = Over()
-    # Where this is installed, the client imports it, and with it seconds of what nobody needs here.
-    sys.modules.setdefault("kubernetes_validate", None)  # type: ignore[arg-type]
+    _leave_out_schemas()
     from jaxcluster.launchers.kube.api import Trouble
 
     launch = None
@@ -102,6 +101,11 @@ def main(folder: str) -> None:
     finally:
         if launch is not None:
             launch.remove()
+
+
+def _leave_out_schemas() -> None:
+    """Where this is installed, the client imports it, and with it seconds of what is not needed."""
+    sys.modules.setdefault("kubernetes_validate", None)  # type: ignore[arg-type]
 
 
 def _log_in(folder: Path, over: Over) -> Api | None:
@@ -138,6 +142,7 @@ def _log_in(folder: Path, over: Over) -> Api | None:
 def remove(folder: str) -> None:
     """Delete the Job, where that has not been done."""
     if Path(folder, MADE).exists() and not Path(folder, REMOVED).exists():
+        _leave_out_schemas()
         from jaxcluster.launchers.kube.api import Api
 
         launch = Launch(Path(folder), Api(read_json(Path(folder, "task.json"))))
