@@ -440,7 +440,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         verb = "watch" if query.get("watch") == "true" else verb
         resource = f"{plural}/{sub}" if sub else plural
         told = self.headers.get("Authorization", "")
-        if told and told != f"Bearer {cluster.token}":
+        scheme, _, token = told.partition(" ")
+        if told and (scheme.lower(), token) != ("bearer", cluster.token):
             raise _Refusal(401, "Unauthorized")
         user = "me" if told else "system:anonymous"
         group = "batch" if plural == "jobs" else ""
