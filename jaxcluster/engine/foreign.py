@@ -42,12 +42,6 @@ def _as_folder(path: str) -> str:
     return os.path.join(os.path.abspath(path), "")
 
 
-@functools.lru_cache(4096)
-def is_jax_file(file: str) -> bool:
-    """Whether a file is one of JAX's own modules."""
-    return file.startswith(_jax_folders())
-
-
 def is_folded(code: CodeType) -> bool:
     """Whether code is folded in a traceback: JAX's, a debugger's, or ours."""
     return is_folded_file(code.co_filename)

@@ -39,12 +39,6 @@ def stack_of(thread_id: int) -> list[Place]:
     return _in_one_call(map(_place, takewhile(bool, frames)))
 
 
-def thread_ids() -> list[int]:
-    """The threads that run Python now, those that ``threading`` does not know among them."""
-    ids: list[list[int]] = _in_one_call(map(list, starmap(sys._current_frames, _ONCE)))
-    return ids[0]
-
-
 def _in_one_call(steps: Iterator[Any]) -> list[Any]:
     """What ``steps``, made of C functions alone, gives, with nothing else run in between.
 

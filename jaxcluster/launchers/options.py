@@ -10,7 +10,7 @@ import argparse
 import difflib
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -412,8 +412,3 @@ def _ipp(given: _Given, num_processes: int | None, rest: str) -> Launcher:
         num_processes=num_processes,
         ranks_each=given.number("ntasks_per_node"),
     )
-
-
-def options_known_to(kind: str) -> Sequence[str]:
-    """The flags that a launcher knows, for completion and documents."""
-    return [option.flag for option in OPTIONS if kind in option.launchers]

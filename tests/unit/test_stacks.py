@@ -15,7 +15,7 @@ from helpers import python, until
 
 import jaxcluster.engine
 from jaxcluster.engine.interlude import ask_main_thread
-from jaxcluster.engine.stacks import stack_of, thread_ids
+from jaxcluster.engine.stacks import stack_of
 
 
 class Waiting:
@@ -64,10 +64,6 @@ def test_a_thread_that_is_not_there_has_no_stack(waiting: Waiting) -> None:
     waiting.go.set()
     waiting.thread.join(20)
     assert stack_of(waiting.ident) == []
-
-
-def test_all_threads_are_listed(waiting: Waiting) -> None:
-    assert {waiting.ident, threading.get_ident()} <= set(thread_ids())
 
 
 def test_no_variable_of_the_thread_is_held(waiting: Waiting) -> None:

@@ -37,7 +37,7 @@ def test_jax_its_debugger_and_ours_are_folded_and_no_library_else() -> None:
     spec = importlib.util.find_spec("jax")
     assert spec is not None
     assert spec.origin is not None
-    assert foreign.is_jax_file(spec.origin)
+    assert foreign.is_folded_file(spec.origin)
     assert foreign.is_folded_file(asking.__file__)
     assert foreign.is_folded_file(importlib.util.find_spec("pdb").origin)  # type: ignore[union-attr,arg-type]
     numpy = importlib.util.find_spec("numpy")
@@ -46,7 +46,7 @@ def test_jax_its_debugger_and_ours_are_folded_and_no_library_else() -> None:
     assert foreign.is_library_file(str(numpy.origin))
     assert foreign.is_library_file("<string>")
     beside = str(Path(spec.origin).parent.parent / "jaxopt" / "x.py")
-    assert not foreign.is_jax_file(beside)
+    assert not foreign.is_folded_file(beside)
     assert not foreign.is_library_file("/home/me/project/train.py")
     assert foreign.is_library_file("/home/me/.local/lib/python3.11/site-packages/optax/__init__.py")
     assert foreign.is_library_file("/usr/lib/python3/dist-packages/yaml/__init__.py")
