@@ -345,7 +345,11 @@ def test_the_first_error_is_told_at_once_while_others_still_run(
     assert caught.value.ranks == (1,)
 
 
-def test_errors_of_all_ranks_are_no_notice(cluster: jaxcluster.Cluster) -> None:
+def test_errors_of_all_ranks_are_no_notice(
+    cluster: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a busy machine they come further apart than the tenth of a second that this mostly is.
+    monkeypatch.setattr("jaxcluster.cluster.running.NOTICE_AFTER_S", 60.0)
     notices: list[str] = []
     with pytest.raises(CellFailed):
         cluster.run("1/0", on_notice=notices.append)
