@@ -284,6 +284,8 @@ class End:
         self._finalizers = set(_finalizers())
         self._executors = {id(one) for one in _all_of(concurrent.futures.Executor)}
         self._functions: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
+        # The first finalizer of a process registers what ends all of them for good: not as ours.
+        weakref.finalize(self, bool).detach()
         self._register, self._unregister = atexit.register, atexit.unregister
         atexit.register, atexit.unregister = self._add, self._remove  # type: ignore[assignment]
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
+import builtins
 import concurrent.futures
+import dataclasses
+import multiprocessing
+import os
 import signal
 import sys
 import tempfile
 import threading
+import time
+import types
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -195,6 +203,100 @@ def test_rank_0_is_shown_and_all_are_kept(
     assert made.failed == failed("ValueError", "bad")
 
 
+def test_the_first_failure_counts_and_none_that_came_of_it(tmp_path: Path) -> None:
+    made = outputs(tmp_path)
+    ended = dataclasses.replace(failed("KeyboardInterrupt", ""), status="interrupted")
+    for reply in (ended, failed("ValueError", "first"), failed("ValueError", "second")):
+        made.take(RECORD, reply)
+    assert made.failed == failed("ValueError", "first")
+
+
+def test_what_is_no_text_is_shown_and_kept_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open(tmp_path / "shown", "w", encoding="ascii") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        outputs(tmp_path).take(RECORD, text(0, "\u00e9 \udc80\n"))
+        monkeypatch.undo()
+    assert (tmp_path / "shown").read_text() == "\\xe9 \\udc80\n"
+    assert (tmp_path / "rank-0.txt").read_text() == "\u00e9 \\udc80\n"
+
+
+def test_a_line_without_an_end_is_not_held_back_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(scripts, "LINE_CHARS", 8)
+    made = outputs(tmp_path, everything=True)
+    for _ in range(3):
+        made.take(RECORD, text(1, "12345"))
+    assert capsys.readouterr().out == "[1] 1234512345\n"
+
+
+def test_a_reader_that_has_gone_stops_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, stopped = outputs(tmp_path), []
+    made.stop = lambda: stopped.append(True)
+    reads, writes = os.pipe()
+    os.close(reads)
+    with os.fdopen(writes, "w") as nobody:
+        monkeypatch.setattr(sys, "stdout", nobody)
+        for _ in range(2):
+            made.take(RECORD, text(0, "a\n"))
+        monkeypatch.undo()
+    assert stopped == [True] and made.is_closed
+    assert (tmp_path / "rank-0.txt").read_text() == "a\na\n"
+
+
+def test_a_folder_of_outputs_is_named_after_the_script_as_far_as_names_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    long = wire.Script(["-m"], "", "/", "package." + "m" * 300)
+    assert scripts.make_folder(None, long).name.startswith("jaxcluster-run-package.mmm")
+    odd = wire.Script(["x"], "/a/b c;d.py", "/a")
+    made = scripts.make_folder(None, odd)
+    assert made.name.startswith("jaxcluster-run-b-c-d-")
+    assert made.stat().st_mode & 0o777 == 0o700
+
+
+class Started:
+    """A cluster of a run, of whose cell the test is."""
+
+    num_processes: int = 1
+
+    def __init__(self) -> None:
+        self.dead: dict[int, Any] = {}
+        self.asked: list[str] = []
+        self.handlers: list[Any] = []
+        self.waits: list[BaseException] = [KeyboardInterrupt(), CellInterrupted("cell [1]")]
+
+    def submit_script(self, *args: Any, **kwargs: Any) -> Any:
+        ask = self.asked.append
+        return types.SimpleNamespace(stop=lambda: ask("stop"), wait=self.wait, done=False)
+
+    def wait(self) -> None:
+        raise self.waits.pop(0)
+
+    def stop(self) -> None:
+        self.handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+        self.asked.append("end")
+
+
+def test_a_signal_before_the_wait_stops_the_cell_and_none_disturbs_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = Started()
+    monkeypatch.setattr(scripts.cluster, "start_spec", lambda *args: started)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    before = signal.getsignal(signal.SIGINT)
+    status = scripts.run(["-n", "1", "--logs", "out", "train.py"])
+    assert (status, started.asked) == (130, ["stop", "end"])
+    assert started.handlers == [signal.SIG_IGN] * 2
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def test_lines_of_all_ranks_stay_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = outputs(tmp_path, everything=True)
     for what in (text(0, "a"), text(1, "b\nc"), text(0, "A\n"), text(1, "", "stderr")):
@@ -313,6 +415,77 @@ def test_the_end_is_that_of_a_process(capsys: pytest.CaptureFixture[str], tmp_pa
     assert (tmp_path / "file").read_text() == "not flushed"
     file.close()
     assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_the_end_is_not_that_of_finalizers_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process's first one, made by the script, would have all others called, and never again."""
+    monkeypatch.setattr(weakref.finalize, "_registered_with_atexit", False)
+    called: list[str] = []
+    before, end = Thing(), mainscript.End(namespace := {"thing": Thing()})
+    for name in ("first", "last"):
+        weakref.finalize(namespace["thing"], called.append, name)
+    weakref.finalize(before, called.append, "not the script's").atexit = False
+    end.come(None)
+    assert called == ["last", "first"]  # in the order of a process's end
+    del before
+    weakref.finalize(Thing(), called.append, "later")
+    assert called[2:] == ["not the script's", "later"]
+
+
+class Thing:
+    """To be finalized."""
+
+
+def test_daemons_are_not_waited_for_and_daemonic_processes_are_ended() -> None:
+    event = threading.Event()
+    end = mainscript.End({})
+    thread = threading.Thread(target=event.wait, args=(60,), daemon=True)
+    thread.start()
+    child = multiprocessing.get_context("spawn").Process(
+        target=time.sleep, args=(600,), daemon=True
+    )
+    child.start()
+    try:
+        end.come(None)
+        assert thread.is_alive()
+        assert child.exitcode == -signal.SIGTERM
+    finally:
+        event.set()
+        child.kill()
+
+
+def test_after_a_script_its_process_is_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    script = wire.Script(["train.py", "--x"], str(path), str(tmp_path))
+    source = (
+        "import asyncio, sys\n"
+        "asyncio.run(asyncio.sleep(0))\n"
+        "found.append((sys.argv, sys.path[0], '' in sys.path, __name__, 'kept' in globals()))\n"
+        "left = 1\n"
+    )
+
+    async def of_a_rank() -> None:
+        loop, namespace = asyncio.get_running_loop(), {"kept": 1}
+        mainscript.run(script, source, namespace, {})
+        assert namespace == {"kept": 1}
+        assert asyncio.get_running_loop() is loop
+        asyncio._set_running_loop(None)
+        try:
+            assert asyncio.get_event_loop_policy().get_event_loop() is loop
+        finally:
+            asyncio._set_running_loop(loop)
+
+    found: list[Any] = []
+    before = list(sys.path)
+    sys.path.insert(0, "")
+    builtins.found = found  # type: ignore[attr-defined]
+    try:
+        asyncio.run(of_a_rank())
+        assert sys.path == ["", *before]
+    finally:
+        sys.path[:] = before
+        del builtins.found  # type: ignore[attr-defined]
+    assert found == [(["train.py", "--x"], str(tmp_path), False, "__main__", False)]
 
 
 def test_after_an_error_threads_are_not_waited_for() -> None:
