@@ -1,0 +1,122 @@
+"""What becomes of a pod template and of labels in a launch's Job; what a file may not do."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxcluster.errors import UsageError
+from jaxcluster.launchers.base import AgentOptions
+from jaxcluster.launchers.kube import launcher, manifests, template, words
+from jaxcluster.launchers.kube.launcher import Kubernetes
+from jaxcluster.launchers.kube.manifests import LAUNCH, MADE_BY, SHM, Pod
+
+AGENT = AgentOptions("main", "ab" * 32, "python3", env=(("A", "ours"),))
+MANAGED = next(iter(MADE_BY))
+CONTAINER: dict[str, Any] = {
+    "image": "theirs",
+    "args": ["--of-the-image"],
+    "env": [{"name": "A", "value": "theirs"}, {"name": "B", "value": "kept"}],
+    "resources": {"limits": {"cpu": "1", "ephemeral-storage": "1Gi"}},
+}
+
+
+def pod_of(container: Any = CONTAINER, pod: Any = None, **more: Any) -> dict[str, Any]:
+    """The pod template of the Job that is made of this container, with ``more`` beside it."""
+    metadata = {"labels": {MANAGED: "theirs", "mine": "1"}, "annotations": {"note": "kept"}}
+    found = {"metadata": metadata, "spec": {"containers": [container], **more}}
+    text = json.dumps(template.checked(found, "f"))
+    wanted = Pod(**{"template": text, **(pod or {})})
+    made: dict[str, Any] = manifests.job("n", 1, AGENT, wanted, None)["spec"]["template"]
+    return made
+
+
+def test_what_a_template_has_stays_and_what_agents_need_is_added() -> None:
+    made = pod_of(tolerations=[{"key": "gpu"}], hostIPC=True, pod={"cpu": "4"})
+    assert made["metadata"]["annotations"] == {"note": "kept"}
+    spec = made["spec"]
+    assert (spec["tolerations"], spec["hostIPC"]) == ([{"key": "gpu"}], True)
+    assert (spec["restartPolicy"], spec["subdomain"]) == ("Never", "n")
+    (container,) = spec["containers"]
+    assert container["image"] == "theirs"
+    assert container["env"] == [{"name": "B", "value": "kept"}, {"name": "A", "value": "ours"}]
+    assert container["resources"] == {
+        "limits": {"cpu": "4", "ephemeral-storage": "1Gi"},
+        "requests": {"cpu": "4"},
+    }
+    assert spec["volumes"] == [{"name": SHM, "emptyDir": {"medium": "Memory"}}]
+
+
+def test_the_agent_is_the_command_or_what_an_entry_point_ends_with() -> None:
+    (container,) = pod_of()["spec"]["containers"]
+    assert container["command"][:3] == ["python3", "-P", "-m"] and "args" not in container
+    (container,) = pod_of({**CONTAINER, "command": ["/entry"]})["spec"]["containers"]
+    assert container["command"] == ["/entry"] and container["args"][:3] == ["python3", "-P", "-m"]
+
+
+def test_a_templates_own_shared_memory_and_nodes_are_kept() -> None:
+    own = {"name": "big", "mountPath": "/dev/shm"}
+    made = pod_of({**CONTAINER, "volumeMounts": [own]}, volumes=[{"name": "big", "emptyDir": {}}])
+    assert made["spec"]["containers"][0]["volumeMounts"] == [own]
+    assert made["spec"]["volumes"] == [{"name": "big", "emptyDir": {}}]
+    named = [{"name": SHM, "emptyDir": {"sizeLimit": "1Gi"}}]
+    mount = {"name": SHM, "mountPath": "/dev/shm"}
+    made = pod_of({**CONTAINER, "volumeMounts": [mount]}, volumes=named)
+    assert made["spec"]["volumes"] == named
+    slice_ = {"tpu": "tpu-v5-lite-podslice", "topology": "2x2"}
+    made = pod_of(nodeSelector={"zone": "a"}, pod=slice_)
+    assert made["spec"]["nodeSelector"]["zone"] == "a" and len(made["spec"]["nodeSelector"]) == 3
+
+
+def test_the_labels_by_which_a_launch_is_found_are_nobody_elses() -> None:
+    labels = pod_of(pod={"labels": ((LAUNCH, "another's"), ("team", "a"))})["metadata"]["labels"]
+    assert labels[LAUNCH] == "n" and labels[MANAGED] == "jaxcluster"
+    assert (labels["team"], labels["mine"]) == ("a", "1")
+    for name in (LAUNCH, MANAGED):
+        with pytest.raises(UsageError, match=f"--label can't set {name}: it is the launcher's"):
+            manifests.check(Pod("jax", labels=((name, "x"),)))
+
+
+def test_a_template_is_data(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    file = tmp_path / "pod.yaml"
+    file.write_text(f'kind: !!python/object/apply:os.mkdir ["{tmp_path}/made"]\nspec: {{}}\n')
+    with pytest.raises(UsageError, match=r"pod.yaml, line 1"):
+        template.read(file)
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_notebook_in_a_pod_may_name_another_cluster() -> None:
+    pytest.importorskip("kubernetes")
+    environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    assert Kubernetes(pod=Pod("jax")).prepared(environ).inside
+    assert not Kubernetes(pod=Pod("jax"), context="other").prepared(environ).inside
+    assert not Kubernetes(pod=Pod("jax"), kubeconfig="/f").prepared(environ).inside
+
+
+def test_the_end_of_a_job_is_told_before_it_comes_and_not_all_day(tmp_path: Path) -> None:
+    made = Kubernetes(pod=Pod("jax"))
+    plan = made.render(AGENT, str(tmp_path))
+    assert made.warning(plan) == ("", launcher.LOOK_S)  # it has none
+    ends = tmp_path / launcher.STARTED_AT
+    ends.write_text(str(time.time() + 24 * 3600))
+    assert made.warning(plan) == ("", launcher.LOOK_S)
+    ends.write_text(str(time.time() + launcher.WARN_S / 2))
+    assert "in 5 minutes, at its deadline" in made.warning(plan)[0]
+
+
+def test_a_quota_of_an_admission_s_own_gives_back_what_others_have() -> None:
+    why = 'admission webhook "quotas" denied the request: exceeded quota: gpus'
+    assert words.never_made(why) is None
+    assert words.never_made('admission webhook "x" denied the request: no') is not None
+
+
+def test_a_job_that_is_going_to_fail_is_over() -> None:
+    """Since Kubernetes 1.31 it is Failed once its pods have ended, which may take long."""
+    going = {"type": "FailureTarget", "status": "True", "reason": "DeadlineExceeded"}
+    end = words.job_end({"status": {"conditions": [going]}})
+    assert end is not None and "at its deadline" in end.message
