@@ -85,7 +85,12 @@ def _library() -> Any:
 def _card(nvml: Any, name: str) -> Any:
     if name.isdecimal():
         return nvml.nvmlDeviceGetHandleByIndex(int(name))
-    return nvml.nvmlDeviceGetHandleByUUID(name)
+    try:
+        return nvml.nvmlDeviceGetHandleByUUID(name)
+    except Exception:  # NVMLError: CUDA takes the beginning of a name, and NVML does not
+        every = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+        (card,) = [card for card in every if str(nvml.nvmlDeviceGetUUID(card)).startswith(name)]
+        return card
 
 
 def _use(nvml: Any, name: str) -> GpuUse | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 
 import pytest
@@ -10,7 +11,7 @@ from helpers import Home, until
 from overhosts import send_signal
 
 import jaxcluster
-from jaxcluster.errors import CellFailed, Divergence, JaxClusterError, RankDied
+from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, JaxClusterError, RankDied
 from jaxcluster.host.gpus import gpu_uses
 
 pytestmark = pytest.mark.timeout(600)  # the first use of a card, and of NCCL, takes a while
@@ -89,6 +90,40 @@ def test_a_time_limit_releases_ranks_in_a_collective(several: jaxcluster.Cluster
     check_whole(several)
 
 
+def test_the_stop_button_releases_ranks_in_a_collective(several: jaxcluster.Cluster) -> None:
+    cell = several.submit("if r == 1: time.sleep(600)\nprint(float(total(g)))")
+    timer = threading.Timer(1.0, cell.stop)
+    timer.start()
+    with pytest.raises(CellInterrupted):
+        cell.wait()
+    timer.join()
+    check_whole(several)
+
+
+def test_a_step_that_donates_and_is_skipped_by_a_rank_is_found(several: jaxcluster.Cluster) -> None:
+    """What was donated in the aborted cell is lost on all ranks alike, and nothing reads it."""
+    several.run("step = jax.jit(lambda v: v - v.mean(), donate_argnums=0)", show=False)
+    several.run("d = spread(np.arange(16.0))\nd = step(d)", show=False)
+    with pytest.raises(Divergence):
+        several.run("if r != 1:\n    d = step(d)\n    print(float(total(d)))", show=False)
+    check_whole(several)
+    several.run("d = step(spread(np.arange(16.0)))", show=False)
+    assert several.run("print(abs(float(total(d))) < 1e-3)", show=False).stdout(0) == "True\n"
+
+
+def test_what_a_rank_uses_is_told_of_its_own_card(cards: Cards, ranks: jaxcluster.Cluster) -> None:
+    found = ranks.resources(0.1)
+    assert sorted(found) == list(range(cards.num_ranks))
+    if not gpu_uses(cards.visible):
+        assert not any(one.gpu_total_nbytes for one in found.values())
+        return
+    own = ranks.run("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])", show=False)
+    for rank, one in found.items():
+        (use,) = gpu_uses([own.stdout(rank).strip()])
+        assert one.gpu_total_nbytes == use.total_nbytes
+        assert 0 < one.gpu_used_nbytes <= use.total_nbytes
+
+
 def test_variables_are_saved_while_ranks_are_stuck_in_different_collectives(
     several: jaxcluster.Cluster,
 ) -> None:
@@ -139,3 +174,6 @@ def test_after_a_stop_the_cards_are_as_they_were(
         return all(now[name] <= was + slack for name, was in used_before.items())
 
     until(is_free, "the cards' memory to be given back")
+    listed = ("nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader")
+    said = subprocess.run(listed, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert not set(map(str, pids)) & set(said.split())  # in a container it lists none

@@ -57,6 +57,28 @@ def test_each_visible_card_is_read_and_one_that_is_lost_is_left_out(
     ]
 
 
+def test_a_card_is_found_by_the_beginning_of_its_name_as_cuda_finds_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    uuids = {"card 0": "GPU-8932f937-d72c", "card 1": "GPU-89aa-0001"}
+
+    def by_uuid(uuid: str) -> str:
+        if uuid not in uuids.values():
+            raise NVMLError("not found")
+        return next(card for card, own in uuids.items() if own == uuid)
+
+    library = fake(
+        nvmlDeviceGetHandleByUUID=by_uuid,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetUUID=uuids.get,
+        nvmlDeviceGetMemoryInfo=lambda c: types.SimpleNamespace(used=int(c[-1]), total=8),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    names = ["GPU-89aa", "GPU-8932f937-d72c"]
+    assert [use.used_nbytes for use in gpus.gpu_uses(names)] == [1, 0]
+    assert gpus.gpu_uses(["GPU-89", "GPU-1"]) == []  # of two cards, and of none
+
+
 def test_what_others_compute_on_a_card_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     used = {"card 0": 60 << 30, "card 1": 0}
 
