@@ -198,7 +198,7 @@ class StartDisplay:
     """One line that says how far a start has come, and in the end what it made."""
 
     def __init__(self, rich: bool, failed: str = "The cluster did not start.") -> None:
-        self._rich = rich
+        self._rich = rich and not is_console()
         self._failed = failed
         self._handle: Any = None
 
