@@ -1,4 +1,4 @@
-"""The site: ``sphinx-build -W -n docs docs/_build/html``, with ``jaxcluster[docs]`` installed.
+"""The site: ``sphinx-build -W docs docs/_build/html``, with ``jaxcluster[docs]`` installed.
 
 NOTEBOOKS=run executes the notebooks anew, on clusters of this machine; else they are shown without
 outputs (``tests/notebooks`` executes them in the checks).

@@ -542,7 +542,7 @@ class Cluster:
 
     @property
     def can_restart(self) -> bool:
-        """Whether its processes can be replaced from here: by whom it was started."""
+        """Whether this process has started it, so that its ranks can be replaced from here."""
         return self.world.processes is not None and not (self.closed or self.is_ending)
 
     @property
