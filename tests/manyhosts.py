@@ -135,7 +135,8 @@ class Rank:
     number: int
     host: str
     pid: int = 0
-    journal: list[wire.Launch] = field(default_factory=list)
+    kinds: dict[wire.Launch, int] = field(default_factory=dict)  # as ``PollReply`` has them
+    journal: list[list[int]] = field(default_factory=list)
     hash: int = 0
     seq: int = 0  # of the cell that it waits in; 0: it is idle
     cell: int | None = None
@@ -245,15 +246,14 @@ class Ranks:
         if rank.seq:
             stack = [[FILE.format(rank.cell), 2, "<module>", "s = jnp.sum(x)", rank.cell, False]]
             stack += [[JAX.format(f), line, name, "", None, True] for f, line, name in STACK]
-        told = rank.journal[-launches:] if launches else []
-        numbers: dict[wire.Launch, int] = {}
-        made = [[e.seq, numbers.setdefault(replace(e, seq=0), len(numbers))] for e in told]
-        return wire.PollReply(wire.RankReport(self.state(rank), stack, []), [*numbers], made)
+        made = rank.journal[-launches:] if launches else []
+        return wire.PollReply(wire.RankReport(self.state(rank), stack, []), [*rank.kinds], made)
 
     def launch(self, rank: Rank, name: str, fingerprint: int, cell: int = 0, seq: int = 0) -> None:
         line = 2 if cell else None
         place = (self.everybody, name, fingerprint, cell or None, line, "f32[8]", seq)
-        rank.journal.append(wire.Launch(len(rank.journal), *place))
+        kind = rank.kinds.setdefault(wire.Launch(0, *place), len(rank.kinds))
+        rank.journal.append([len(rank.journal), kind])
         rank.hash = wire.next_hash(rank.hash, fingerprint)
 
     def run(self, rank: Rank, cell: wire.CellRequest, send: Callable[..., None]) -> None:
