@@ -44,6 +44,8 @@ TRIES = 3
 TRY_AGAIN_S = 0.5  # before the second try; each further one waits twice as long
 KEPT_LINES = 60  # of a command's output
 LOOK_S = 0.1  # how often a file of announcements is read
+OTHERS_S = 1.0  # after the first host that can't be used, for others to be told with it
+MOST_NAMES = 8  # of hosts in one message
 STOP_S = 30.0
 ASK_S = 2.0  # how often the launcher is asked what is waited for
 GUARD_KILLED = "The process that watches over the launcher's commands was killed."
@@ -481,13 +483,18 @@ class _BringUp:
         self.due = [(0.0, number, command, 1) for number, command in wanted]
         self.current: dict[int, _Run] = {}
         self.ready: list[_Run] = []
+        self.failed: list[tuple[_Run, Reason]] = []
+        self.give_up_at = 0.0
 
     def run(self) -> list[StartedAgent]:
         while not self.launch._events.empty():  # of what was before us
             self.launch._events.get()
         told, asked = "", time.monotonic()
         while True:
-            self._begin_those_due()
+            if self.failed and (not self.current or time.monotonic() > self.give_up_at):
+                raise self._refusal()
+            if not self.failed:
+                self._begin_those_due()
             there = sum(len(r.agents) for r in (*self.ready, *self.current.values()))
             text = f"{there} of {self.expected} hosts"
             if time.monotonic() > asked + ASK_S:
@@ -499,7 +506,7 @@ class _BringUp:
             if text != told and self.progress is not None:
                 self.progress(text)
             told = text
-            if not self.current and not self.due:
+            if not (self.current or self.due or self.failed):
                 return [agent for run in self.ready for agent in run.agents]
             self._wait()
             if self.stopped.is_set():
@@ -531,8 +538,8 @@ class _BringUp:
         for one, run in list(self.current.items()):
             self._read_file(run)
             if run.trouble is not None:
-                raise LaunchError(run.trouble.message, run.trouble.hint)
-            if run.is_ready:
+                self._fail(self.current.pop(one), run.trouble)
+            elif run.is_ready:
                 self.ready.append(self.current.pop(one))
             elif one == id and "ended" in event:
                 del self.current[id]
@@ -545,9 +552,34 @@ class _BringUp:
         reason = self.launch._reason(run, code)
         again = run.command.may_be_tried_again and reason.may_pass and run.tries < TRIES
         if not again:
-            raise LaunchError(reason.message, reason.hint)
+            self._fail(run, reason)
+            return
         wait = TRY_AGAIN_S * 2 ** (run.tries - 1)
         self.due.append((time.monotonic() + wait, run.number, run.command, run.tries + 1))
+
+    def _fail(self, run: _Run, reason: Reason) -> None:
+        """It is over; who fails in the same moment is told with it, instead of at the next try."""
+        if not self.failed:
+            self.give_up_at = time.monotonic() + OTHERS_S
+        self.failed.append((run, reason))
+
+    def _refusal(self) -> LaunchError:
+        """What the first of them has failed of, and which others have."""
+        names = self.launch.plan.hosts
+        (first, reason), *others = sorted(self.failed, key=lambda one: one[0].command.hosts)
+        if not (others and names):
+            return LaunchError(reason.message, reason.hint)
+        name = names[first.command.hosts[0]]
+        same: list[str] = []
+        different: list[str] = []
+        for run, why in others:
+            its = names[run.command.hosts[0]]
+            equal = why.message.replace(its, name) == reason.message
+            (same if equal else different).append(its)
+        told = f"{len(self.failed)} of {self.expected} hosts can't be used. {reason.message}"
+        told += f" So it is with {_few(same)}." if same else ""
+        told += f" For other reasons: {_few(different)}." if different else ""
+        return LaunchError(told, reason.hint)
 
     def _error(self, run: _Run, code: int | None) -> LaunchError:
         reason = self.launch._reason(run, code)
@@ -580,6 +612,12 @@ class _BringUp:
         run.file_at += len(whole)
         for line in whole.decode(errors="replace").splitlines():
             Launch._note(run, line)
+
+
+def _few(names: Sequence[str]) -> str:
+    """Names of hosts; of very many the first ones."""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def stop_s(command: Command) -> float:

@@ -17,6 +17,7 @@ from jaxcluster import wire
 from jaxcluster.agent import client
 from jaxcluster.cluster import recovery
 from jaxcluster.errors import Divergence, LaunchError, RankDied
+from jaxcluster.launchers import commands
 from jaxcluster.model import deadlock
 from jaxcluster.wire.link import Link
 
@@ -125,12 +126,19 @@ def test_an_answer_of_one_host_is_no_work_for_the_others(
     assert found["h002"] >= 100
 
 
-def test_hosts_that_can_not_be_logged_in_to_are_told_and_nothing_else() -> None:
+def test_hosts_that_can_not_be_logged_in_to_are_told_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(commands, "OTHERS_S", 60.0)  # until all have come or failed
     refused = "ssh: connect to host x port 22: Connection refused\n"
-    with ManyHosts(5, {1: refused, 3: refused}) as hosts, pytest.raises(LaunchError) as caught:
+    broken = {1: refused, 3: refused, 4: "Permission denied (publickey).\n"}
+    with ManyHosts(6, broken) as hosts, pytest.raises(LaunchError) as caught:
         jaxcluster.start(timeout_s=30, **hosts.options)
-    assert "Nothing answers h00" in str(caught.value)
-    assert len(str(caught.value).splitlines()) <= 3
+    assert caught.value.message.startswith(
+        "3 of 6 hosts can't be used. Nothing answers h001 on ssh's port."
+    )
+    assert caught.value.message.endswith(" So it is with h003. For other reasons: h004.")
+    assert "Try: " in caught.value.hint and "h001 true" in caught.value.hint
 
 
 # --------------------------------------------------------------------------- what a roll-call says
