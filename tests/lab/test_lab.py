@@ -690,19 +690,25 @@ def test_a_reload_during_a_cell_restores_everything(page: LabPage) -> None:
 
 
 def test_a_restarted_kernel_has_no_cluster(page: LabPage) -> None:
-    page.open("restart.ipynb", START, SETUP)
-    page.do(0, 1)
+    page.open("restart.ipynb", START, SETUP, "%%spmd\nprint(float(jnp.sum(x)))")
+    page.do(0, 1, 2)
     show_sidebar(page)
     until_ranks(page, ["idle", "idle"])
+    page.command("jaxcluster:journal")
+    launches = page.page.locator(".jxl-journal .jxl-launch")
+    launches.first.wait_for()
     page.page.evaluate(
         "() => { void window.jaxcluster.currentPanel.sessionContext.session.kernel.restart(); }"
     )
     page.until("window.jaxcluster.current.state === null", "the state is gone", 2 + BUSY_S)
     page.page.wait_for_selector("text=not loaded in the kernel")
     page.wait(lambda: statuses(page, 1) == ["done", "done"], "how the cell went is still told")
+    page.wait(lambda: launches.count() == 0, "what ranks that are gone launched is not shown")
     page.ready()
     page.do(0, 1)
     until_ranks(page, ["idle", "idle"])
+    page.do(2)
+    launches.first.wait_for()
 
 
 def test_a_killed_kernel_has_no_cluster(page: LabPage) -> None:
@@ -898,8 +904,8 @@ def violations(page: LabPage, axe: str, part: str) -> list[Any]:
 
 
 def test_it_is_accessible_in_all_themes(page: LabPage, axe: str) -> None:
-    page.open("axe.ipynb", START, SETUP, HANG, "%shards x")
-    page.do(0, 1, 2, 3)
+    page.open("axe.ipynb", START, SETUP, HANG, "%jaxcluster journal", "%shards x")
+    page.do(0, 1, 2, 3, 4)
     show_sidebar(page)
     page.page.locator(".jxl-report").wait_for()
     page.command("jaxcluster:inspect")
@@ -911,7 +917,8 @@ def test_it_is_accessible_in_all_themes(page: LabPage, axe: str) -> None:
         page.command("apputils:change-theme", {"theme": theme})
         page.until("document.body.dataset.jpThemeName === " + repr(theme), f"the theme is {theme}")
         page.page.wait_for_timeout(700)
-        for part in [".jxl-sidebar", ".jxl-badges", ".jxl-inspector", ".jxl-chip", ".jxl-switch"]:
+        parts = [".jxl-sidebar", ".jxl-badges", ".jxl-inspector", ".jxl-chip", ".jxl-switch"]
+        for part in [*parts, ".jxl-journalOutput"]:
             if hit := violations(page, axe, part):
                 found[theme, part] = hit
         page.command("jaxcluster:show-report")

@@ -95,12 +95,19 @@ export const journal: JupyterFrontEndPlugin<void> = {
   }
 };
 
+/** Which ranks a notebook's cells run on now: another start of the same name has others; '' is none. */
+function clusterOf({ state }: ILink): string {
+  const found = state?.clusters.find(({ name }) => name === state.current);
+  return found ? `${found.name} ${found.created}` : '';
+}
+
 /** Asks when it is opened, when it is told to, and when a cell has ended while it can be seen. */
 class JournalPanel extends MainAreaWidget<View> {
   private timelines: ITimeline[] | null = null;
   private failure = '';
   private asked = 0;
   private stale = true;
+  private cluster: string;
 
   constructor(
     notebook: NotebookPanel,
@@ -131,6 +138,7 @@ class JournalPanel extends MainAreaWidget<View> {
         onClick: () => void this.refresh()
       })
     );
+    this.cluster = clusterOf(link);
     link.cellChanged.connect(this.onCell, this);
     link.stateChanged.connect(this.onState, this);
     this.content.visibilityChanged.connect((_, visible) => visible && this.stale && this.refresh());
@@ -147,8 +155,7 @@ class JournalPanel extends MainAreaWidget<View> {
       failure = (error as Error).message;
     }
     if (asked === this.asked && !this.isDisposed) {
-      // What was known stays while its cluster is there; of another one it would be wrong.
-      this.timelines = timelines ?? (this.link.state?.current ? this.timelines : null);
+      this.timelines = timelines ?? this.timelines;
       this.failure = failure;
       this.content.update();
     }
@@ -166,15 +173,20 @@ class JournalPanel extends MainAreaWidget<View> {
     }
   }
 
-  private cluster = '';
-
   /** Other ranks than those that said it, or none any more. */
   private onState(): void {
-    const cluster = this.link.state?.clusters.find(one => one.name === this.link.state?.current);
-    const now = cluster ? `${cluster.name} ${cluster.created}` : '';
-    if (now !== this.cluster) {
-      this.cluster = now;
+    const now = clusterOf(this.link);
+    if (now === this.cluster) {
+      return;
+    }
+    this.cluster = now;
+    this.timelines = null;
+    this.failure = '';
+    if (now) {
       this.again();
+    } else {
+      this.asked++; // what is answered still is of ranks that are gone
+      this.content.update();
     }
   }
 
