@@ -18,7 +18,7 @@ from jaxcluster.launchers import guard
 from jaxcluster.launchers.base import AgentOptions, Command, End, Launcher
 from jaxcluster.launchers.commands import Launch, stop_s
 from jaxcluster.launchers.kube import template, words
-from jaxcluster.launchers.kube.launcher import TOLD, Kubernetes, seconds_of
+from jaxcluster.launchers.kube.launcher import LOGIN, TOLD, Kubernetes, seconds_of
 from jaxcluster.launchers.kube.manifests import Pod, name_of
 from jaxcluster.launchers.options import launcher_of, taken_from
 
@@ -465,3 +465,5 @@ def test_what_the_process_tells_is_the_explanation() -> None:
     assert "ended with code 1" in launcher.explain(End(command, 1, ("boom",))).message
     waits = launcher.explain(End(command, None, evidence=("1 of 2 pods wait: x",)))
     assert waits.message == "Kubernetes: 1 of 2 pods wait: x."
+    waits = launcher.explain(End(command, None, evidence=(LOGIN,)))
+    assert "login has not answered" in waits.message and "in a terminal" in waits.hint

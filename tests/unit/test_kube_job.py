@@ -140,7 +140,7 @@ class Talking(FakeApi):
         self.together = threading.Barrier(count)
 
     def log(self, name: str, container: str) -> list[str]:
-        self.together.wait(20)
+        self.together.wait(60)
         said = {"jaxcluster-agent": 1, "key": name, "host": name, "endpoint": "tcp://h:1"}
         return ["Welcome.", json.dumps(said)]
 
