@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +19,9 @@ from jaxcluster import wire
 from jaxcluster.agent import client
 from jaxcluster.cluster import recovery
 from jaxcluster.errors import Divergence, LaunchError, RankDied
-from jaxcluster.launchers import commands
+from jaxcluster.launchers import commands, guard
+from jaxcluster.launchers.hosts import parse_hosts
+from jaxcluster.launchers.ssh import SSH, may_name_jump_hosts
 from jaxcluster.model import deadlock
 from jaxcluster.wire.link import Link
 
@@ -203,3 +207,50 @@ def test_a_roll_call_is_one_question_to_each(
     reports = recovery.ask_reports(cluster.link, launches=10)
     assert asked["poll"] == NUM_HOSTS == len(reports)
     assert [e.seq for e in reports[7].launches] == [*range(10, 20)]
+
+
+# --------------------------------------------------------------------------- ssh and the guard
+
+
+def test_one_host_is_asked_what_ssh_reads_where_no_file_names_a_jump_host(tmp_path: Path) -> None:
+    plain, jumps, log = tmp_path / "plain", tmp_path / "jumps", tmp_path / "log"
+    plain.write_text("Host a\n  # ProxyJump gate\n  User me\n")
+    jumps.write_text("Match host b\n  proxyJump gate\n")
+    for config, times in ((plain, 1), (jumps, 1 + 20)):
+        script = (
+            f"#!/bin/sh\necho x >>{log}\necho 'debug1: Reading configuration data {config}' >&2\n"
+        )
+        (tmp_path / "ssh").write_text(script)
+        (tmp_path / "ssh").chmod(0o700)
+        log.write_text("")
+        launcher = SSH(parse_hosts("n[01-20]"), ssh=(str(tmp_path / "ssh"),))
+        assert launcher.prepared(os.environ).through == ("",) * 20
+        assert len(log.read_text().splitlines()) == times
+
+
+def test_whether_ssh_names_a_jump_host_is_not_guessed(tmp_path: Path) -> None:
+    read = f"debug1: Reading configuration data {tmp_path}/config\n"
+    assert may_name_jump_hosts("", ())  # it does not say what it reads
+    assert may_name_jump_hosts(read, ())  # that can't be read
+    (tmp_path / "config").write_text("Host a\n")
+    assert not may_name_jump_hosts(read, ("User=me",))
+    assert may_name_jump_hosts(read, ("ProxyCommand=nc %h %p",))
+
+
+def test_the_guard_reads_the_machines_processes_once_for_all_commands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads: list[int] = []
+    monkeypatch.setattr(guard, "processes", lambda: reads.append(1) or {})
+    watch = guard.Guard(os.getppid())
+    watch._put = lambda event: None  # type: ignore[method-assign]
+    for id in range(5):
+        one = watch.running[id] = guard.Running(id, guard.Task(["true"], {}, [], False, [], 1, 1))
+        one.process.wait(30)
+    watch._step_all()
+    assert len(reads) == 1
+    for one in watch.running.values():
+        for stream in (one.process.stdout, one.process.stderr):
+            assert stream is not None
+            stream.close()
+    watch.selector.close()
