@@ -143,6 +143,7 @@ class RunningCell:
             self.watch.answer_s = SCRIPT_ANSWER_S
         self._ended: threading.Event | None = None  # where it is carried through on a thread
         self._are_silent: set[int] = set()  # at the last look
+        self._left: list[int] = []  # a script's ranks whose processes have ended with code 0
         self._paused: dict[int, str] = {}  # ranks that a person holds: in what
         self.left_early = False  # the stop button was pressed again: no rank is waited for
         self._talk = Conversation(cluster.world.link, NO_TERMINAL if is_last else IN_BACKGROUND)
@@ -370,6 +371,7 @@ class RunningCell:
         if event.op == "died":
             self._talk.withdraw(event.rank)
             if self.is_last and event.body.get("code") == 0:  # os._exit(0): its own end
+                self._left.append(event.rank)
                 self.record.add_reply(wire.CellReply(event.rank, self.record.seq, "ok", 0.0))
                 return health.Replied(event.rank, "ok")
             self.record.records[event.rank].died = event.body["why"]
@@ -464,6 +466,7 @@ class RunningCell:
             lines.append(explain.tell_suspicion(suspicion, waited))
         elif self.record.replies and working:
             lines += explain.tell_working(working, self.record.replies, waited, self.world.hosts)
+            lines += explain.tell_left(self._left, self.world.hosts)
         if lines:
             self._next_notice_at = 3 * waited
             self.on_notice("\n".join(lines) + "\n")

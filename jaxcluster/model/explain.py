@@ -334,6 +334,21 @@ def tell_working(
     ]
 
 
+def tell_left(ranks: Sequence[int], hosts: Mapping[int, str] | None = None) -> list[str]:
+    """What is to be known of ranks that a script has ended by ``os._exit(0)``; empty for none.
+
+    Nobody can ask them any more whether they had made what others wait for.
+    """
+    if not ranks:
+        return []
+    processes = "process has" if len(ranks) == 1 else "processes have"
+    whom = "it" if len(ranks) == 1 else "them"
+    return [
+        f"{begin_ranks(ranks, hosts)}: the {processes} ended with exit code 0 (os._exit). A "
+        f"collective that waits for {whom} never ends; Ctrl-C ends the run."
+    ]
+
+
 def tell_places(
     reports: Mapping[int, wire.RankReport], ranks: Iterable[int], source: str, cell: int
 ) -> list[str]:

@@ -411,3 +411,12 @@ def test_a_program_that_needs_no_other_rank_is_told_as_one() -> None:
         found = look(told, {1}, before=a_moment_ago(told))
         assert found is not None
         assert any(line.startswith(hint) for line in found.lines) == hinted
+
+
+def test_a_script_s_rank_that_has_left_by_exit_is_told() -> None:
+    assert explain.tell_left([]) == []
+    (one,) = explain.tell_left([1])
+    assert one.startswith("Rank 1: the process has ended with exit code 0 (os._exit). A collective")
+    (two,) = explain.tell_left([1, 2], {0: "h1", 1: "h1", 2: "h2"})
+    assert two.startswith("Ranks 1 (h1), 2 (h2): the processes have ended")
+    assert "waits for them never ends; Ctrl-C ends the run." in two
