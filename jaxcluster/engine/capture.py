@@ -115,7 +115,7 @@ class LogTail:
     """New lines of the rank's log since ``reset``, without the transport's chatter."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self.path = path
         self._offset = 0
         self._partial = b""
         self._in_old_line = False
@@ -129,7 +129,7 @@ class LogTail:
             self._partial = b""
             self._in_old_line = False
             if self._offset:
-                with open(self._path, "rb") as log:
+                with open(self.path, "rb") as log:
                     log.seek(max(0, self._offset - 1000))
                     end = log.read().decode(errors="replace")
                 line = end.rpartition("\n")[2]
@@ -138,7 +138,7 @@ class LogTail:
 
     def _size(self) -> int:
         try:
-            return os.stat(self._path).st_size
+            return os.stat(self.path).st_size
         except OSError:
             return 0
 
@@ -149,7 +149,7 @@ class LogTail:
 
     def _read(self, last: bool) -> str:
         if self._size() > self._offset:
-            with open(self._path, "rb") as log:
+            with open(self.path, "rb") as log:
                 log.seek(self._offset)
                 data = log.read(-1 if last else READ_NBYTES)
             self._offset += len(data)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -20,6 +21,7 @@ from ipyparallel import error
 from ipyparallel.engine.kernel import IPythonParallelKernel
 from traitlets import Any
 
+from jaxcluster.engine.capture import LogTail
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.host.processes import process_token, send_signal
 
@@ -70,6 +72,19 @@ class ClientCode:
         kernel.pre_handler_hook = self._enter
         kernel.post_handler_hook = self._leave
         kernel._cancel_on_sigint = self._cancelled_on_sigint
+        execute = kernel.do_execute
+
+        async def execute_and_show_log(*args: AnyType, **kwargs: AnyType) -> AnyType:
+            """What C code and subprocesses have written is sent behind what Python prints."""
+            log = LogTail(self.runner.output.log.path)
+            log.reset()
+            try:
+                return await execute(*args, **kwargs)
+            finally:
+                if text := log.read(last=True):
+                    sys.stdout.write(text)
+
+        kernel.do_execute = execute_and_show_log
         self.runner.on_idle_sigint = self._on_sigint
         self.runner.on_idle_unraisable = self._on_unraisable
 

@@ -52,6 +52,15 @@ def test_what_ipyparallel_runs_prints_to_ipyparallel(client: Any) -> None:
     assert result.stdout == [f"printed by {r}\n" for r in range(4)]
 
 
+def test_what_ipyparallel_runs_shows_what_its_subprocesses_print(client: Any) -> None:
+    shown = client[:].execute("import os; os.system('echo from a subprocess');", block=True)
+    until(lambda: all(shown.stdout), "the output has come")
+    assert shown.stdout == ["from a subprocess\n"] * len(client)
+    later = client[:].execute("print('mine')", block=True)
+    until(lambda: all(later.stdout), "the output has come")
+    assert later.stdout == ["mine\n"] * len(client)
+
+
 def test_our_cells_stay_ours(cluster: jaxcluster.Cluster, client: Any) -> None:
     record = cluster.run("print('ours again')\nrank", show=False)
     assert record.stdout(3) == "ours again\n"
