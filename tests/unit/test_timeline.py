@@ -139,6 +139,21 @@ def test_a_notebook_has_a_row_for_each_rank_and_says_what_the_letters_are() -> N
     assert "style=" not in html  # GitHub and untrusted notebooks strip it
 
 
+def test_a_rank_that_is_under_way_is_neither_odd_nor_the_measure() -> None:
+    everybody = "0,1,2,3,4,5,6"
+    idle = {0: "ABA", 1: "AC", 2: "A", 5: "ABA"}
+    reports = {r: report(r, launches(everybody, made)) for r, made in idle.items()}
+    reports |= {r: report(r, launches(everybody, "A"), line=3) for r in (3, 4, 6)}
+    html = views.bundle(journal(reports, 20))["text/html"]
+    rows = re.findall(r"<tr><th scope='row'>(.*?)</th>(.*?)</tr>", html)
+    marks = {rank: re.sub("<.*?>", " ", row).split() for rank, row in rows}
+    later = ["A", "…", "…"]
+    assert marks == {
+        "0": ["A", "B", "A"], "1": ["A", "≠C", "≠-"], "2": ["A", "≠-", "≠-"],
+        "3": later, "4": later, "5": ["A", "B", "A"], "6": later,
+    }  # fmt: skip
+
+
 def test_many_equal_ranks_share_a_row_and_names_are_escaped() -> None:
     everybody = ",".join(map(str, range(64)))
     made = [wire.Launch(0, everybody, "jit(<lambda>)", 1, 7, 1, within="<cell>.py line 2: f()")]
