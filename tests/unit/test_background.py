@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
+from typing import Any
 
 import pytest
 from helpers import until
@@ -178,6 +179,61 @@ def test_tasks_and_timers_of_the_event_loop_count(background: Background) -> Non
     assert turn(background) == ["a timer of the event loop"]
     timer.cancel()
     assert turn(background) == []
+
+
+def test_a_timer_of_signals_counts(background: Background, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("signal.getitimer", lambda which: (1.5, 0.0))
+    assert background.look() == ["a timer of signal"]
+
+
+def test_a_package_whose_name_begins_like_one_of_those_counts(
+    background: Background, release: threading.Event
+) -> None:
+    monitor = type("Monitor", (threading.Thread,), {"__module__": "tqdm_of_mine"})
+    monitor(target=wait, args=(release,), name="mine").start()
+    assert background.look() == ["thread 'mine'"]
+    release.set()
+
+
+def test_what_a_harmless_call_is_wrapped_around_counts(
+    background: Background, release: threading.Event
+) -> None:
+    """As the thread of a library's would be that calls what the user gave it."""
+    names = {"__name__": "tornado.web"}
+    exec("def call(function, *arguments):\n    function(*arguments)", names)
+    call: Any = names["call"]
+    for name, target in {
+        "mine": functools.partial(call, wait, release),
+        "its own": functools.partial(call),
+    }.items():
+        arguments = () if name == "mine" else (wait, release)
+        threading.Thread(target=target, args=arguments, name=name).start()
+    assert background.look() == ["thread 'mine'"]
+    release.set()
+
+
+def test_a_library_s_task_that_awaits_the_user_s_counts(background: Background) -> None:
+    loop = background._loop
+    assert loop is not None
+    names = {"__name__": "tornado.web"}
+    exec("async def serve(handler):\n    await handler", names)
+
+    async def handler() -> None:
+        await asyncio.sleep(1000)
+
+    serve: Any = names["serve"]
+    task = loop.create_task(serve(handler()), name="serve")
+    loop.run_until_complete(asyncio.sleep(0))
+    assert turn(background) == ["task 'serve'"]
+    task.cancel()
+    loop.run_until_complete(asyncio.sleep(0))
+    quiet = loop.create_task(serve(asyncio.sleep(1000)), name="quiet")
+    loop.run_until_complete(asyncio.sleep(0))
+    assert turn(background) == []
+    loop.call_later(2000, print, "x").cancel()  # it stays behind the task's own timer
+    assert turn(background) == []
+    quiet.cancel()
+    loop.run_until_complete(asyncio.sleep(0))
 
 
 def test_a_loop_that_does_not_turn_has_not_been_asked(background: Background) -> None:
