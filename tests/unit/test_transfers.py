@@ -134,3 +134,9 @@ def test_each_process_has_a_loopback_address_of_its_own(monkeypatch: pytest.Monk
     with pytest.raises(OSError, match="no loopback address"):
         transfers._free_address()
     assert taken.calls == transfers.TRIES
+
+
+def test_what_is_kept_and_what_is_given_away_are_sent_apart() -> None:
+    """XLA numbers the arrays of each way together: copies, and those that are donated."""
+    arrays, to = [array() for _ in range(3)], [on(3)] * 3
+    assert transfers._groups(arrays, to, ["copy", "donate", "copy"]) == [[0, 2], [1]]
