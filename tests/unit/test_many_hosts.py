@@ -200,6 +200,11 @@ def test_looking_for_circles_takes_each_launch_once(monkeypatch: pytest.MonkeyPa
     assert asked == dict.fromkeys(range(50), 1)
 
 
+def test_a_launch_that_is_announced_and_made_by_now_is_no_error() -> None:
+    made = launches(3, 4)
+    assert deadlock.find({r: report(r, made, made[-1]) for r in range(4)}) == (None, [])
+
+
 def test_a_roll_call_is_one_question_to_each(
     cluster: jaxcluster.Cluster, asked: Counter[str]
 ) -> None:
