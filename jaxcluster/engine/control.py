@@ -232,6 +232,7 @@ class ControlChannel:
             except Exception as error:  # a rank whose thread had ended would not be heard of again
                 mend_builtins()
                 log.write("".join(traceback.format_exception(error)))
+                self._wake()  # for what stands behind the message that can't be sent
 
     def _turn(self, socket: zmq.Socket[bytes], poller: select.poll) -> None:
         """Wait for something to do, and do it."""

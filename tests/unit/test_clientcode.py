@@ -41,7 +41,7 @@ def runner() -> Runner:
 
 @pytest.fixture
 def kernel(runner: Runner) -> Any:
-    kernel = types.SimpleNamespace()
+    kernel = types.SimpleNamespace(do_execute=None)
     ClientCode(runner).attach(kernel)  # type: ignore[arg-type]
     return kernel
 

@@ -247,6 +247,23 @@ def test_its_thread_outlives_errors_of_ours(control: ControlChannel, peer: Peer)
     assert peer.ask("next")["body"] == "next"
 
 
+def test_what_stands_behind_a_message_that_cannot_be_sent_is_sent(
+    control: ControlChannel, peer: Peer
+) -> None:
+    """Its answer finds the message in the way, and no other request wakes the thread."""
+
+    class Broken:
+        def __iter__(self) -> None:
+            raise RuntimeError("of ours")
+
+    def answer(request: Request) -> str:
+        control._outbox.append((b"nobody", b"x", Broken()))  # type: ignore[arg-type]
+        return "next"
+
+    control.handle("next", "now", answer)
+    assert peer.ask("next")["body"] == "next"
+
+
 def test_it_answers_when_builtins_were_deleted(control: ControlChannel, peer: Peer) -> None:
     control.handle("next", "now", lambda request: "next")
     kept = builtins.len

@@ -242,6 +242,7 @@ def test_whether_ssh_names_a_jump_host_is_not_guessed(tmp_path: Path) -> None:
     assert may_name_jump_hosts(read, ("ProxyCommand=nc %h %p",))
 
 
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of jax, which other tests import
 def test_the_guard_reads_the_machines_processes_once_for_all_commands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -49,7 +49,7 @@ def test_one_that_has_let_go_and_is_still_there_is_replaced(
     """As a process is, whose memory the system still clears away."""
     first = take()
     detach(first)
-    until(lambda: not first.alive, "its end", 30)
+    until(lambda: first._is_lost, "the end of its connection", 30)
     assert first._process is not None
     with monkeypatch.context() as patch:
         patch.setattr(first._process, "poll", lambda: None)
