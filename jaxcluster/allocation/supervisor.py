@@ -157,9 +157,13 @@ class Supervisor:
                     ) from None
                 time.sleep(0.002)
         _check_peer(connection, self.path)
-        self._socket = connection
+        # The one before may notice its end late: that is not the end of what is asked now.
+        self._socket, self._replies = connection, {}
         threading.Thread(
-            target=self._read, args=(connection,), name="jaxcluster-supervisor", daemon=True
+            target=self._read,
+            args=(connection, self._replies),
+            name="jaxcluster-supervisor",
+            daemon=True,
         ).start()
 
     def log_excerpt(self) -> str:
@@ -177,7 +181,8 @@ class Supervisor:
             self.connect(timeout_s)
         id = next(self._ids)
         answer: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._replies[id] = answer
+        replies = self._replies
+        replies[id] = answer
         self._send({"cmd": cmd, "id": id, **fields})
         try:
             reply = answer.get(timeout=timeout_s)
@@ -188,7 +193,7 @@ class Supervisor:
                 "On a busy machine: %jaxcluster start --timeout 120" if cmd == "spawn" else "",
             ) from None
         finally:
-            self._replies.pop(id, None)
+            replies.pop(id, None)
         if reply["event"] == "lost":
             raise LaunchError("The fork server has ended.\n" + self.log_excerpt())
         return reply
@@ -241,7 +246,9 @@ class Supervisor:
                 self._is_lost = True
                 raise LaunchError(f"The fork server is gone ({error}).") from None
 
-    def _read(self, connection: socket.socket) -> None:
+    def _read(
+        self, connection: socket.socket, replies: dict[int, queue.SimpleQueue[dict[str, Any]]]
+    ) -> None:
         inbox = b""
         while True:
             try:
@@ -253,14 +260,14 @@ class Supervisor:
             *lines, inbox = (inbox + data).split(b"\n")
             for line in lines:
                 message = json.loads(line)
-                if (answer := self._replies.get(message.get("id"))) is not None:
+                if (answer := replies.get(message.get("id"))) is not None:
                     answer.put(message)
                 elif self.on_event is not None:
                     self.on_event(message)
         self._is_lost = self._is_lost or self._socket is connection  # else it was we who left
-        for answer in list(self._replies.values()):
+        for answer in list(replies.values()):
             answer.put({"event": "lost"})
-        if self.on_event is not None:
+        if self.on_event is not None and self._replies is replies:
             self.on_event({"event": "lost"})
 
 

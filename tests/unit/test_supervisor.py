@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import queue
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import until
@@ -94,4 +97,46 @@ def test_our_own_leaving_is_no_loss(take: Take) -> None:
     assert server.is_kept()
     server.close()
     assert server.alive
+    assert server.is_kept()
+
+
+def test_the_end_of_a_former_connection_is_not_that_of_this_one(
+    take: Take, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reader may notice late."""
+    server = take()
+    late = threading.Event()
+    events: list[dict[str, Any]] = []
+    read = server._read
+
+    class Late:
+        """The connection, whose end comes late."""
+
+        def __init__(self, connection: socket.socket) -> None:
+            self.connection = connection
+
+        def recv(self, size: int) -> bytes:
+            data = self.connection.recv(size)
+            if not data:
+                late.wait(30)
+            return data
+
+    def read_late(connection: Any, *args: Any) -> None:
+        read(Late(connection), *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(server, "_read", read_late)
+    assert server.is_kept()
+    former = server._replies
+    server.close()
+    monkeypatch.setattr(server, "_read", read)
+    assert server.is_kept()
+    server.on_event = events.append
+    waits: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    server._replies[10**6] = waits
+    told: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    former[10**6] = told
+    late.set()
+    assert told.get(timeout=30) == {"event": "lost"}
+    assert waits.empty()
+    assert events == []
     assert server.is_kept()
