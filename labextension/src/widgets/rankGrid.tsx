@@ -62,8 +62,8 @@ export function RankGrid(props: IRankGrid): JSX.Element {
       onMouseLeave={() => setLooked(null)}
     >
       <div className="jxl-gridTiles">
-        {hosts.length === 1
-          ? tiles(sorted)
+        {hosts.length === 1 || hosts.length === ranks.length
+          ? tiles(sorted) // a line for each rank would be no grid
           : hosts.map(([host, own]) => (
               <Host
                 key={host}
@@ -71,9 +71,8 @@ export function RankGrid(props: IRankGrid): JSX.Element {
                 ranks={own}
                 open={ranks.length < FOLD_FROM}
                 trans={trans}
-              >
-                {() => tiles(own)}
-              </Host>
+                tiles={tiles}
+              />
             ))}
       </div>
       <ul className="jxl-gridDetail" aria-label={trans.__('The rank that is looked at')}>
@@ -92,7 +91,9 @@ export function RankGrid(props: IRankGrid): JSX.Element {
 function byHost(ranks: readonly IRank[]): [string, IRank[]][] {
   const hosts = new Map<string, IRank[]>();
   for (const rank of ranks) {
-    hosts.set(rank.host, [...(hosts.get(rank.host) ?? []), rank]);
+    const own = hosts.get(rank.host) ?? [];
+    own.push(rank);
+    hosts.set(rank.host, own);
   }
   // In the order of their ranks: a host does not move with what its ranks do.
   const first = (own: IRank[]) => Math.min(...own.map(({ rank }) => rank));
@@ -105,33 +106,49 @@ interface IHost {
   open: boolean;
   trans: Trans;
   /** Its tiles; not made while it is folded. */
-  children: () => JSX.Element;
+  tiles: (own: readonly IRank[]) => JSX.Element;
 }
 
 function Host(props: IHost): JSX.Element {
   const { host, ranks, trans } = props;
   const [open, setOpen] = React.useState(props.open);
-  const counts = countStatuses(ranks);
-  const numbers = ranks.map(({ rank }) => rank).sort((a, b) => a - b);
   return (
     <details
       className="jxl-host"
       open={open}
       onToggle={event => setOpen(event.currentTarget.open)}
     >
+      <HostLine host={host} ranks={ranks} trans={trans} />
+      {open && props.tiles(ranks)}
+    </details>
+  );
+}
+
+type IHostLine = Pick<IHost, 'host' | 'ranks' | 'trans'>;
+
+/** A cluster may have hundreds: one is drawn again only if it looks different. */
+const HostLine = React.memo(
+  function HostLine({ host, ranks, trans }: IHostLine): JSX.Element {
+    const numbers = ranks.map(({ rank }) => rank).sort((a, b) => a - b);
+    return (
       <summary>
         <Middle className="jxl-name" text={host || trans.__('host unknown')} />
         <span className="jxl-dim">
           {trans._n('rank %2', 'ranks %2', numbers.length, ranksText(numbers))}
         </span>
         <span className="jxl-counts">
-          <Counts counts={counts} trans={trans} />
+          <Counts counts={countStatuses(ranks)} trans={trans} />
         </span>
       </summary>
-      {open && props.children()}
-    </details>
-  );
-}
+    );
+  },
+  (a, b) =>
+    a.trans === b.trans &&
+    a.ranks.length === b.ranks.length &&
+    a.ranks.every(
+      ({ rank, status }, i) => rank === b.ranks[i].rank && status === b.ranks[i].status
+    )
+);
 
 interface ITile {
   rank: IRank;
