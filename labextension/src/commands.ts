@@ -18,7 +18,7 @@ import type { JSONObject, ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { complain, say, takeBack } from './messages';
 import type { IState } from './protocol';
 import { withSpmd } from './spmd';
-import { runStart, writeMode } from './startCell';
+import { runStart, setText, writeMode } from './startCell';
 import {
   CommandIDs,
   type IClusters,
@@ -292,7 +292,7 @@ export function addCommands(parts: IParts): void {
         const source = model.sharedModel.getSource();
         const written = model.type === 'code' ? withSpmd(source) : source;
         if (written !== source) {
-          model.sharedModel.setSource(written);
+          setText(model, written);
         }
       }
       if (clusters.current?.state?.spmd) {

@@ -2,8 +2,10 @@
 
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import { NotebookActions } from '@jupyterlab/notebook';
+import type { ICellModel } from '@jupyterlab/cells';
 import {
   LOAD,
+  edit,
   loadIn,
   numberIn,
   placeMode,
@@ -27,7 +29,7 @@ export async function runStart(panel: NotebookPanel, line: string): Promise<void
   if (isNew) {
     shared.insertCell(index, { cell_type: 'code', source });
   } else {
-    notebook.widgets[index].model.sharedModel.setSource(source);
+    setText(notebook.widgets[index].model, source);
   }
   notebook.activeCellIndex = index;
   notebook.deselectAll();
@@ -40,7 +42,13 @@ const sourcesOf = (panel: NotebookPanel): (string | null)[] =>
     model.type === 'code' ? model.sharedModel.getSource() : null
   );
 
-/** Have the notebook's text say that every cell runs on the ranks, or not. Runs nothing. */
+/** Change no more of a cell than differs: cursors in it, also those of others, stay where they are. */
+export function setText({ sharedModel }: ICellModel, source: string): void {
+  const { start, end, text } = edit(sharedModel.getSource(), source);
+  sharedModel.updateSource(start, end, text);
+}
+
+/** Have the notebook's text say that every cell runs on the ranks, or not. Runs nothing, and leaves cells that are locked. */
 export function writeMode(panel: NotebookPanel, on: boolean): void {
   const { model, widgets } = panel.content;
   if (!model || model.readOnly) {
@@ -52,7 +60,9 @@ export function writeMode(panel: NotebookPanel, on: boolean): void {
     return;
   }
   for (const { index, source } of place ? [place] : on ? [] : withoutMode(sourcesOf(panel))) {
-    widgets[index].model.sharedModel.setSource(source);
+    if (widgets[index].model.getMetadata('editable') !== false) {
+      setText(widgets[index].model, source);
+    }
   }
 }
 

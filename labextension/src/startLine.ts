@@ -1,7 +1,8 @@
 /** Where the line that starts a notebook's cluster belongs among its cells. Without any part of Jupyter. */
 
 const LOAD = '%load_ext jaxcluster';
-const START = /^[ \t]*%jaxcluster[ \t]+start\b.*$/m;
+/** With the lines that `\` continues it on. */
+const START = /^([ \t]*)%jaxcluster[ \t]+start\b(?:.*\\\n)*.*$/m;
 const nameIn = (line: string): string => /(?:^|\s)--name(?:\s+|=)(\S+)/.exec(line)?.[1] ?? '';
 
 /** A cell's new source; `isNew`: a cell is to be inserted there. */
@@ -26,9 +27,10 @@ export function placeStart(cells: readonly (string | null)[], line: string): IPl
   };
   const there = cells.findIndex(same);
   if (there >= 0) {
-    return { index: there, source: cells[there]!.replace(START, () => start), isNew: false };
+    const source = cells[there]!.replace(START, (_, indent) => indent + start);
+    return { index: there, source, isNew: false };
   }
-  const loads = cells.findIndex(source => source?.split('\n').some(own => own.trim() === LOAD));
+  const loads = loadIn(cells);
   if (loads >= 0) {
     return { index: loads + 1, source: start, isNew: true };
   }
@@ -61,16 +63,19 @@ export function withNumber(line: string, number: number): string {
 
 /** The cell that loads jaxcluster; -1 where there is none. */
 export function loadIn(cells: readonly (string | null)[]): number {
-  return cells.findIndex(source => source?.split('\n').some(own => own.trim() === LOAD));
+  return cells.findIndex(source => isPlain(source) && LOADS.test(source));
 }
+
+/** Cells but for those whose cell magic has the notebook do something else with their body. */
+const isPlain = (source: string | null): source is string =>
+  source !== null && /^\s*(?:%%(?:time|capture)\b|(?!\s|%%))/.test(source);
+const LOADS = /^([ \t]*)%load_ext jaxcluster[ \t]*$/m;
 
 /** The line that has every following cell run on the ranks. */
 export const MODE = '%jaxcluster auto on';
 const isMode = (line: string): boolean => line.trim() === MODE;
-/** A statement that brings a cluster: a magic's, or Python's own. */
-const BRINGS = /^([ \t]*)(?:%jaxcluster[ \t]+(?:start|attach)\b|(?:\w+[ \t]*=[ \t]*)?jaxcluster\.(?:start|attach)\()/m;
-/** Cell magics whose body the notebook runs as if they were not there. */
-const PLAIN = /^\s*(?!%%)|^\s*%%(?:time|capture)\b/;
+/** A statement that brings a cluster: a magic's, or Python's own, which indented may be part of another. */
+const BRINGS = /^(?:([ \t]*)%jaxcluster[ \t]+(?:start|attach)\b|(?:\w+[ \t]*=[ \t]*)?jaxcluster\.(?:start|attach)\()/m;
 
 /**
  * Where SPMD mode is switched on in the text itself, which is all that nbclient and papermill send to
@@ -79,18 +84,23 @@ const PLAIN = /^\s*(?!%%)|^\s*%%(?:time|capture)\b/;
  * else, with that, above all code. Null where the text has it already.
  */
 export function placeMode(cells: readonly (string | null)[]): IPlace | null {
-  const isPlain = (source: string | null): source is string => source !== null && PLAIN.test(source);
   if (cells.some(source => isPlain(source) && source.split('\n').some(isMode))) {
     return null;
   }
   const index = cells.findIndex(source => isPlain(source) && BRINGS.test(source));
-  if (index >= 0) {
-    const source = cells[index]!.replace(BRINGS, (found, indent) => `${indent}${MODE}\n${found}`);
+  const loads = loadIn(cells);
+  // Python's own start may stand above what makes the magics known.
+  const isKnown =
+    index > loads || (index === loads && cells[index]?.search(BRINGS)! > cells[index]?.search(LOADS)!);
+  if (index >= 0 && isKnown) {
+    const source = cells[index]!.replace(
+      BRINGS,
+      (found, indent = '') => `${indent}${MODE}\n${found}`
+    );
     return { index, source, isNew: false };
   }
-  const loads = loadIn(cells);
   if (loads >= 0) {
-    const source = cells[loads]!.replace(/^([ \t]*)%load_ext jaxcluster[ \t]*$/m, `$&\n$1${MODE}`);
+    const source = cells[loads]!.replace(LOADS, (found, indent) => `${found}\n${indent}${MODE}`);
     return { index: loads, source, isNew: false };
   }
   const first = cells.findIndex(source => source !== null);
@@ -99,12 +109,34 @@ export function placeMode(cells: readonly (string | null)[]): IPlace | null {
 
 /** What `placeMode` has written, taken away again: cells with their new sources. */
 export function withoutMode(cells: readonly (string | null)[]): { index: number; source: string }[] {
+  const indentOf = (line = '') => /^[ \t]*/.exec(line)![0];
   return cells.flatMap((source, index) => {
-    const isOurs = source !== null && (BRINGS.test(source) || source.includes(LOAD));
+    const isOurs = isPlain(source) && (BRINGS.test(source) || LOADS.test(source));
     const lines = isOurs ? source.split('\n') : [];
-    const rest = lines.filter(line => !isMode(line));
+    // All that an indented block has is not taken from it.
+    const isAlone = (at: number) =>
+      !!indentOf(lines[at]) &&
+      [lines[at - 1], lines[at + 1]].every(line => indentOf(line) !== indentOf(lines[at]));
+    const rest = lines.filter((line, at) => !isMode(line) || isAlone(at));
     return rest.length < lines.length ? [{ index, source: rest.join('\n') }] : [];
   });
+}
+
+/** What changes one text into another: from where to where there is to be what instead. */
+export function edit(before: string, after: string): { start: number; end: number; text: string } {
+  const most = Math.min(before.length, after.length);
+  let start = 0;
+  while (start < most && before[start] === after[start]) {
+    start++;
+  }
+  let same = 0;
+  while (
+    same < most - start &&
+    before[before.length - 1 - same] === after[after.length - 1 - same]
+  ) {
+    same++;
+  }
+  return { start, end: before.length - same, text: after.slice(start, after.length - same) };
 }
 
 export { LOAD };

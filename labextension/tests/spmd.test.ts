@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { staysInNotebook, whereOf, withSpmd } from '../src/spmd';
 import {
+  edit,
   loadIn,
   numberIn,
   placeMode,
@@ -117,4 +118,49 @@ test('SPMD mode stands in the text, above what brings the cluster', () => {
   assert.equal(place(`${load}\n%jaxcluster start`, on, 'x'), null);
   assert.deepEqual(withoutMode([`${load}\n%jaxcluster start`, on, '%%writefile a\n' + on]), []);
   assert.deepEqual(place(`${load}\n%jaxcluster start`, `%%writefile a\n${on}`)![0], 0);
+});
+
+test('a line that goes on over several lines is replaced as a whole, where it is indented, too', () => {
+  const cells = ['%load_ext jaxcluster', 'if x:\n    %jaxcluster start -n 4 \\\n        --platform cpu\ny'];
+  assert.deepEqual(placeStart(cells, '-n 2'), {
+    index: 1,
+    source: 'if x:\n    %jaxcluster start -n 2\ny',
+    isNew: false
+  });
+  const line = withNumber(startIn(cells)!, 2);
+  assert.equal(placeStart(cells, line).source, cells[1].replace('4', '2'));
+});
+
+test('SPMD mode breaks no code of a notebook', () => {
+  const load = '%load_ext jaxcluster';
+  const on = '%jaxcluster auto on';
+  // The magic is known below what loads it alone.
+  assert.deepEqual(placeMode(['c = jaxcluster.start(2)', load]), {
+    index: 1,
+    source: `${load}\n${on}`,
+    isNew: false
+  });
+  assert.equal(placeMode([`c = jaxcluster.start(2)\n${load}`])!.source, `c = jaxcluster.start(2)\n${load}\n${on}`);
+  // Nothing comes into the midst of a statement, or of a file.
+  assert.equal(placeMode([load, 'c = (\n  jaxcluster.start(2)\n)'])!.index, 0);
+  for (const magic of ['%%writefile a', '\n%%writefile a']) {
+    const file = `${magic}\n${load}\n${on}\n%jaxcluster start`;
+    assert.deepEqual(withoutMode([file]), []);
+    assert.deepEqual(placeMode([file]), { index: 0, source: `${load}\n${on}`, isNew: true });
+  }
+  // No block becomes empty.
+  assert.deepEqual(withoutMode([`${load}\nif x:\n    ${on}\n%jaxcluster start`]), []);
+});
+
+test('what does not differ is left as it is', () => {
+  for (const [before, after, start, end, text] of [
+    ['a\nc', 'a\nb\nc', 2, 2, 'b\n'],
+    ['a\nb\nc', 'a\nc', 2, 4, ''],
+    ['aa', 'aaa', 2, 2, 'a'],
+    ['', 'x', 0, 0, 'x'],
+    ['x', 'x', 1, 1, ''],
+    ['xay', 'xby', 1, 2, 'b']
+  ] as const) {
+    assert.deepEqual(edit(before, after), { start, end, text });
+  }
 });
