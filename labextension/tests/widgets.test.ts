@@ -169,6 +169,15 @@ describe('a profile in the form', () => {
     assert.equal(optionsOf({ ...big, options: [['--launcher', 'ipp:pbs']] }).ippName, 'pbs');
   });
 
+  test('a value of several lines comes into no cell', () => {
+    const lines: IProfile = { ...big, is_default: false, options: [['--env', 'A=1\nprint(2)']] };
+    const own = optionsOf(lines);
+    assert.deepEqual(checkOptions(own, trans, [lines]), {}); // the line has the profile's name alone
+    const without = { ...own, profile: '' };
+    assert.deepEqual(Object.keys(checkOptions(without, trans, [lines])), ['more']);
+    assert.deepEqual(checkOptions({ ...without, inCell: false }, trans, [lines]), {});
+  });
+
   test('a profile of pods fills their fields', () => {
     const pods = optionsOf({
       ...big,

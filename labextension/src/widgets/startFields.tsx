@@ -29,7 +29,7 @@ const LONG: (keyof IStartOptions)[] = ['profile', 'env', 'more', 'hosts', 'image
 export function StartFields(props: IStartFields): JSX.Element {
   const { trans, profiles } = props;
   const [options, setOptions] = React.useState(props.initial);
-  const wrong = checkOptions(options, trans);
+  const wrong = checkOptions(options, trans, profiles);
   const id = React.useId();
 
   const change = (part: Partial<IStartOptions>) => {

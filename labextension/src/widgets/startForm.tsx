@@ -70,7 +70,7 @@ class StartForm extends ReactWidget implements Dialog.IBodyWidget<IStartOptions>
 
   /** Whether it can be used as it is; if not, the first wrong field gets the focus. */
   check(): boolean {
-    if (!Object.keys(checkOptions(this.options, this.trans)).length) {
+    if (!Object.keys(checkOptions(this.options, this.trans, this.profiles)).length) {
       return true;
     }
     this.node.querySelector<HTMLElement>('[aria-invalid]')?.focus();

@@ -287,7 +287,8 @@ const NUMBERS = [
 /** What is wrong with which option, in words; empty if nothing is. */
 export function checkOptions(
   options: IStartOptions,
-  trans: Trans
+  trans: Trans,
+  profiles: readonly IProfile[] = []
 ): { [K in keyof IStartOptions]?: string } {
   const wrong: { [K in keyof IStartOptions]?: string } = {};
   for (const key of NUMBERS) {
@@ -328,6 +329,9 @@ export function checkOptions(
     wrong.more = trans.__('A quote is not closed.');
   } else if (options.more.trim() && !options.more.trim().startsWith('-')) {
     wrong.more = trans.__('Options start with a dash, as in --dry-run.');
+  } else if (options.inCell && startLine(options, profiles).includes('\n')) {
+    // In a cell what stands after it would be run as code.
+    wrong.more = trans.__('A value has several lines, which a cell can’t have: don’t write it into one.');
   }
   return wrong;
 }
