@@ -704,6 +704,7 @@ def test_a_restarted_kernel_has_no_cluster(page: LabPage) -> None:
     page.page.wait_for_selector("text=not loaded in the kernel")
     page.wait(lambda: statuses(page, 1) == ["done", "done"], "how the cell went is still told")
     page.wait(lambda: launches.count() == 0, "what ranks that are gone launched is not shown")
+    page.page.get_by_text("The notebook has no ranks now.").wait_for()
     page.ready()
     page.do(0, 1)
     until_ranks(page, ["idle", "idle"])

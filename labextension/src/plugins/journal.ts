@@ -119,6 +119,7 @@ class JournalPanel extends MainAreaWidget<View> {
       content: new View(() =>
         React.createElement(Journal, {
           timelines: this.timelines,
+          isAlone: !this.cluster,
           failure: this.failure,
           trans,
           ...places
