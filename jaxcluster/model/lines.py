@@ -6,13 +6,17 @@ Pure: text goes in as it comes, lines come out, each rank's in their order.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 
 from jaxcluster.model.outputs import ANSI, as_seen
 from jaxcluster.ranks import name_ranks
 
 LINE_CHARS = 1 << 16  # of an unfinished line that is held back for its end
-_MOVES = re.compile(r"\x1b\[[0-9;?]*[A-HJKSTfhlsu]")  # the cursor, which stands in others' lines
+# What moves the cursor, which stands in others' lines, or clears or names the whole terminal.
+_MOVES = re.compile(
+    r"\x1b\[[0-9;?]*[@-ln-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)|\x1b[()].|\x1b[^\[\]()]|[\v\f]"
+)
 _RESET = "\x1b[0m"
 
 Line = tuple[str, str]  # the stream's name; the text, without its end
@@ -69,10 +73,26 @@ def label(ranks: Sequence[int]) -> str:
 
 def fit(line: str, columns: int) -> str:
     """A line that takes one row of so many columns at most."""
-    plain = ANSI.sub("", line)
-    return line if len(plain) < columns else plain[: max(0, columns - 1)]
+    plain = ANSI.sub("", line).expandtabs()
+    if len(plain) < columns and plain.isascii():
+        return line
+    room = columns - 1
+    for at, char in enumerate(plain):
+        room -= _width(char)
+        if room < 0:
+            return plain[:at]
+    return line
+
+
+def _width(char: str) -> int:
+    """How many columns a character takes."""
+    if unicodedata.category(char) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
 def _clean(line: str) -> str:
+    if line.isprintable():
+        return line
     seen = _MOVES.sub("", as_seen(line))
     return seen + _RESET if "\x1b" in seen and not seen.endswith(_RESET) else seen

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 AFTER_S = 0.2  # that outputs are collected before they are shown
-SHARE = 10  # of the time, at most one part in so many goes into showing
+SHARE = 10  # of the time, one part in so many goes into showing, where nothing else is said
 
 
 class Soon:
@@ -18,11 +18,16 @@ class Soon:
     Args:
       show: shows all that there is.
       after_s: how long it is waited at least.
+      share: of the time, at most one part in so many goes into showing. What is to be shown grows
+        meanwhile: only where each call shows all anew is it to be much more than 1.
     """
 
-    def __init__(self, show: Callable[[], None], after_s: float = AFTER_S) -> None:
+    def __init__(
+        self, show: Callable[[], None], after_s: float = AFTER_S, share: float = SHARE
+    ) -> None:
         self._show_all = show
         self._after_s = self._pause_s = after_s
+        self._share = share
         self._waiting: threading.Thread | None = None
         self._is_over = threading.Event()
         self._lock = threading.Lock()
@@ -43,7 +48,7 @@ class Soon:
         with self._lock:
             began = time.monotonic()
             self._show_all()
-            self._pause_s = max(self._after_s, SHARE * (time.monotonic() - began))
+            self._pause_s = max(self._after_s, self._share * (time.monotonic() - began))
 
     def finish(self) -> None:
         """Show all that there is; nothing more comes."""

@@ -82,7 +82,7 @@ class InTerminal:
         self._lines = Lines()
         self._lock = threading.Lock()  # outputs come while others are shown
         self._shown = ""  # the unfinished line
-        self._soon = Soon(self._show)
+        self._soon = Soon(self._show, share=1)
 
     def add(self, output: wire.RankOutput) -> None:
         """A rank has put out more."""

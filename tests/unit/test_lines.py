@@ -58,6 +58,39 @@ def test_a_rank_moves_no_cursor_and_colours_its_own_lines_only() -> None:
     assert fit("\x1b[31mlonger\x1b[0m", 4) == "lon"
 
 
+def test_what_a_rank_does_to_the_whole_terminal_is_taken_out() -> None:
+    lines = Lines()
+    for code in (
+        "\x1bc",
+        "\x1b[?25l",
+        "\x1b]0;title\x07",
+        "\x1b]8;;http://x\x1b\\",
+        "\x1b(B",
+        "\x1b7",
+        "\f",
+    ):
+        lines.add(0, "stdout", f"a{code}b\n")
+    assert {text.replace("\x1b[0m", "") for text in taken(lines)} == {"[rank 0] ab"}
+
+
+def test_a_line_fits_by_the_columns_that_its_characters_take() -> None:
+    assert fit("進捗 50%", 9) == "進捗 50%"
+    assert fit("進捗 50%", 8) == "進捗 50"
+    assert fit("進捗 50%", 4) == "進"
+    assert fit("e\u0301e\u0301e", 4) == "e\u0301e\u0301e"
+    assert fit("\tx", 8) == " " * 7
+    assert fit("x", 0) == ""
+
+
+def test_a_terminal_is_written_to_as_fast_as_it_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it waits more comes: a pause of ten times the last one would grow without end."""
+    shown = InTerminal(0, is_terminal=False)
+    times = iter([10.0, 13.0])
+    monkeypatch.setattr("jaxcluster.views.soon.time.monotonic", lambda: next(times))
+    shown._soon.now()
+    assert shown._soon._pause_s == 3.0
+
+
 def say(shown: InTerminal, rank: int, text: str, name: str = "stdout") -> None:
     shown.add(wire.RankOutput(rank, 1, "stream", {"name": name, "text": text}))
 
