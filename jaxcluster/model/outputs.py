@@ -233,17 +233,42 @@ def _display_id(output: wire.RankOutput) -> Any:
     return (output.content.get("transient") or {}).get("display_id")
 
 
+_STEP = re.compile(r"(\r|\x08+|\x1b\[[0-9;?]*[A-Za-z])")
+
+
 def as_seen(text: str) -> str:
     """Text whose lines were written over, as progress bars do it: what is to be seen in the end."""
-    if "\r" not in text:
+    if "\r" not in text and "\b" not in text:
         return text
-    lines = []
-    for line in text.replace("\r\n", "\n").split("\n"):
+    lines = text.replace("\r\n", "\n").split("\n")
+    return "\n".join(_over(line) if "\r" in line or "\b" in line else line for line in lines)
+
+
+def _over(line: str) -> str:
+    """What a terminal shows of a line: what goes back, and what wipes its end, is heeded."""
+    if "\x1b" not in line and "\b" not in line:
         seen = ""
         for part in line.split("\r"):
             seen = part + seen[len(part) :]
-        lines.append(seen)
-    return "\n".join(lines)
+        return seen
+    cells: list[str] = []  # characters, each with the colours before it
+    at, colours = 0, ""
+    for step in _STEP.split(line):
+        if step[:1] == "\r":
+            at = 0
+        elif step[:1] == "\b":
+            at = max(0, at - len(step))
+        elif step in ("\x1b[K", "\x1b[0K"):
+            del cells[at:]
+        elif step == "\x1b[2K":
+            cells.clear()
+        elif step[:2] == "\x1b[":
+            colours += step if step[-1] == "m" else ""
+        elif step:
+            cells.extend(" " * (at - len(cells)))
+            cells[at : at + len(step)] = colours + step[0], *step[1:]
+            at, colours = at + len(step), ""
+    return "".join(cells) + colours
 
 
 def _without_rank(text: str) -> str:
