@@ -437,7 +437,9 @@ class RunningCell:
         return recovery.JOURNAL_DEPTH if self.world.excused else POLL_DEPTH
 
     def _held(self) -> health.Paused:
-        return health.Paused(frozenset(rank for rank, kind in self._paused.items() if kind))
+        ranks = frozenset(rank for rank, kind in self._paused.items() if kind)
+        self.record.held |= ranks
+        return health.Paused(ranks)
 
     def _silent(self, reports: Mapping[int, wire.RankReport]) -> set[int]:
         return set(self.watch.open_ranks) - set(reports) - set(self.world.dead)

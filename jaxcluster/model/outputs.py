@@ -123,6 +123,7 @@ class CellRecord:
       execution_count: the cell's number in the notebook, as in ``[7]``.
       ranks: the ranks that were told to run it.
       cell_id: Jupyter's, where there is one.
+      held: the ranks that a person has held in it, in a debugger or by a question.
     """
 
     seq: int
@@ -132,6 +133,7 @@ class CellRecord:
     records: dict[int, RankRecord] = field(default_factory=dict)
     seconds: float = 0.0
     cell_id: str = ""
+    held: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         for rank in self.ranks:
@@ -165,10 +167,11 @@ class CellRecord:
         """By how many seconds some ranks took notably longer than the fastest one.
 
         That is a tenth of a second, and of the rank's own time. Ranks that wait for each other in
-        collectives end together; where one has failed or was stopped, the others were not slow.
+        collectives end together; where one has failed or was stopped, the others were not slow, nor
+        where a person has held one.
         The strip below a cell says the same (``behindOf`` in labextension/src/widgets/behind.ts).
         """
-        if not self.ok:
+        if not self.ok or self.held:
             return {}
         times = {r: reply.seconds for r, reply in self.replies.items()}
         first = min(times.values())

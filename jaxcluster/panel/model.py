@@ -269,7 +269,9 @@ class Model:
                 status = "waiting" if poller.states[rank].seq == record.seq else "running"
             ranks.append(protocol.CellRank(rank, status, seconds))
         ended = followed.shown.started + int(record.seconds * 1000) if is_done else None
-        followed.shown = replace(followed.shown, ranks=ranks, ended=ended, now=now)
+        followed.shown = replace(
+            followed.shown, ranks=ranks, ended=ended, now=now, held=bool(record.held)
+        )
         self._incidents.of_cell(cell, now)
         if is_done:
             followed.cell = None

@@ -177,7 +177,10 @@ class CellRank:
 
 @dataclass(frozen=True)
 class Cell:
-    """One ``%%spmd`` cell as its ranks run it; ``cell_id`` is Jupyter's."""
+    """One ``%%spmd`` cell as its ranks run it; ``cell_id`` is Jupyter's.
+
+    ``held``: a person has held some of them, so that their times say nothing of them.
+    """
 
     cell_id: str
     seq: int
@@ -187,6 +190,7 @@ class Cell:
     ranks: list[CellRank]
     ended: int | None = None
     now: int = 0
+    held: bool = False
     type: str = "cell"
 
 

@@ -210,6 +210,8 @@ export interface ICell {
   /** Null while it runs. */
   ended: number | null;
   ranks: ICellRank[];
+  /** Whether a person has held some of them: then nobody was slow. */
+  held: boolean;
 }
 
 // --------------------------------------------------------------------------------------- resources

@@ -16,6 +16,7 @@ export type ISavedRun = {
   ended: number;
   /** Of each rank, in their order; '-' where it is not known. */
   seconds: string;
+  held?: true;
 } & { [K in (typeof ENDINGS)[number]]?: string };
 
 /** Null while the cell runs. */
@@ -26,6 +27,9 @@ export function saveRun(run: ICell): ISavedRun | null {
   const { number, cluster, started, ended } = run;
   const seconds = run.ranks.map(one => one.seconds?.toFixed(2) ?? '-').join(' ');
   const saved: ISavedRun = { number, cluster, started, ended, seconds };
+  if (run.held) {
+    saved.held = true;
+  }
   for (const ending of ENDINGS) {
     const ranks = run.ranks.filter(({ status }) => status === ending).map(({ rank }) => rank);
     if (ranks.length) {
@@ -52,7 +56,9 @@ export function readRun(saved: unknown, cell_id: string): ICell | null {
       return { ...one, seconds: isNumber(seconds) ? seconds : null };
     });
   const { number, started, ended } = run;
+  const cluster = String(run.cluster ?? '');
+  const held = run.held === true;
   return ranks.length
-    ? { type: 'cell', now: ended, cell_id, seq: -started, cluster: String(run.cluster ?? ''), number, started, ended, ranks }
+    ? { type: 'cell', now: ended, cell_id, seq: -started, cluster, number, started, ended, ranks, held }
     : null;
 }

@@ -266,6 +266,7 @@ def test_debuggers_stop_wherever_the_users_code_runs(
     ranks = range(4) if is_on_all else [1]
     told = talk(source, *[(rank, "", text) for rank in ranks for text in answers]).wait()
     assert told.person.answers == []  # all were asked for
+    assert told.cell.record.held == set(ranks)
     for rank in ranks:
         shown = plain(told.cell.record.stdout(rank)).splitlines()
         assert "43" in shown

@@ -288,6 +288,29 @@ def test_where_a_rank_has_failed_the_others_were_not_slow() -> None:
     assert timed(0.0, 5.0, status="error").behind() == {}
 
 
+def test_where_a_person_has_held_a_rank_nobody_was_slow() -> None:
+    record = timed(0.0, 5.0)
+    record.held.add(1)
+    assert record.behind() == {}
+
+
+@pytest.mark.parametrize(
+    ("written", "seen"),
+    [
+        ("a\r\nb\r\n", "a\nb\n"),
+        ("100%\rdone", "done"),
+        ("1/10 long\b\b\b\b\b\b\b\b\b\r2/10", "2/10 long"),  # as Keras does it
+        ("|\b/\b-\b ok", " ok"),
+        ("99% of it\r\x1b[Kdone", "done"),
+        ("99% of it\x1b[2K\rdone", "done"),
+        ("\x1b[31m50%\x1b[0m\r\x1b[32m100%\x1b[0m", "\x1b[0m\x1b[32m100%\x1b[0m"),
+        ("\x1b[31mno bar\x1b[K", "\x1b[31mno bar\x1b[K"),
+    ],
+)
+def test_lines_that_were_written_over_are_what_is_to_be_seen(written: str, seen: str) -> None:
+    assert outputs.as_seen(written) == seen
+
+
 class Pieces(list[Any]):
     """A list whose next ``append`` waits until it is told to go on."""
 
