@@ -37,13 +37,14 @@ def bundle(found: Sequence[Timeline]) -> dict[str, Any]:
 def html(found: Timeline) -> str:
     """A row for each rank, a letter for each launch; below it the programs that they stand for."""
     different = found.difference()
+    most = [usual(found, at) for at in range(found.length)]
     heads = "".join(
         f"<th scope='col'>{found.first + at}{' ≠' if at == different else ''}</th>"
         for at in range(found.length)
     )
     rows = "\n".join(
         f"<tr><th scope='row'>{format_ranks(ranks)}</th>"
-        f"{''.join(_marks(found, lane, different))}</tr>"
+        f"{''.join(_marks(lane, most, different))}</tr>"
         for lane, ranks in _rows(found)
     )
     title = f"<p><b>Last launches of {name_ranks(found.processes)}</b></p>"
@@ -65,14 +66,14 @@ def _rows(found: Timeline) -> list[tuple[Lane, list[int]]]:
     )
 
 
-def _marks(found: Timeline, lane: Lane, different: int | None) -> Iterator[str]:
+def _marks(lane: Lane, most: Sequence[int | None], different: int | None) -> Iterator[str]:
     for at, launch in enumerate(lane.launches):
         if launch is None:
             mark, said = ("…", "not yet") if lane.under_way else ("-", "not launched")
         else:
             mark, said = letter(launch.program), f"{launch.name} {launch.place}".strip()
         is_odd = launch is not None or not lane.under_way
-        if different is not None and is_odd and program_at(lane, at) != usual(found, at):
+        if different is not None and is_odd and program_at(lane, at) != most[at]:
             mark = f"<b>≠{mark}</b>"
         yield f"<td title='{escape(said)}'>{mark}</td>"
 
