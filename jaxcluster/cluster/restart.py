@@ -263,9 +263,14 @@ def plan(
             why_own = "it may have been the only survivor's own"
         lost |= dict.fromkeys(own, why_own)
         known = {n for report in chosen.values() for n in _all_names(report)}
+        had: dict[str, list[int]] = {}
         for rank, names in sorted(dead_names.items()):
             for name in (names or set()) - known - gone:
-                lost.setdefault(name, f"only rank {rank} had it, which died")
+                had.setdefault(name, []).append(rank)
+        # Of a cell that nobody has ended it is known only what it may have bound, on each of them.
+        for name, ranks in had.items():
+            can = "had it" if len(ranks) == 1 else "can have had it"
+            lost.setdefault(name, f"only {name_ranks(ranks)} {can}, which died")
     names = {n for report in chosen.values() for n in report["kept"]} - set(lost) - gone
     return Plan(
         frozenset(names),

@@ -57,6 +57,12 @@ def test_what_only_the_dead_rank_had_is_named():
     assert found.shared == {"a", "b"}
 
 
+def test_no_dead_rank_is_named_for_what_another_one_may_have_had():
+    """``if rank == 3: here = 5``, and the host of ranks 2 and 3 is lost while the cell runs."""
+    found = plan({0: report("a"), 1: report("a")}, {2: {"a", "here"}, 3: {"a", "here"}})
+    assert found.lost == {"here": "only ranks 2, 3 can have had it, which died"}
+
+
 # --------------------------------------------------------------------------- all ranks alike
 
 
