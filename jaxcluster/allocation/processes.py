@@ -158,6 +158,7 @@ class HostProcesses:
             "connection_file": f"{where.folder}/ranks/engine.json",
             "log_path": f"{where.folder}/ranks/rank-{rank}.log",
             "host_address": where.address,
+            "host": where.name,
             "code": self._sync.path_on(where),
         }
         env = {"JAXCLUSTER_ENGINE": json.dumps(engine)}

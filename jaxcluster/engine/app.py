@@ -112,6 +112,7 @@ class Rank:
         connection_file: str,
         log_path: str,
         host_address: str = "127.0.0.1",
+        host: str = "",
         code: str = "",
     ) -> None:
         self.rank = rank
@@ -123,7 +124,7 @@ class Rank:
         self.values = Values(rank)
         self.values.last_result = lambda: self.runner.last_result
         self.values.kept = self.runner.undo.old_values
-        self.facts = engine_facts(rank, host_address)
+        self.facts = engine_facts(rank, host_address, host)
         self.reservation: bootstrap.Reservation | None = None
         self.devices: list[str] = []
         self.gpus: list[str] = []  # as CUDA_VISIBLE_DEVICES has them

@@ -166,13 +166,18 @@ def host_key(
 
 
 def engine_facts(
-    rank: int, address: str = "127.0.0.1", *, environ: Mapping[str, str] | None = None
+    rank: int,
+    address: str = "127.0.0.1",
+    host: str = "",
+    *,
+    environ: Mapping[str, str] | None = None,
 ) -> EngineFacts:
     """What this process knows of itself and its host, as ``plan_ranks`` wants it.
 
     Args:
       rank: the rank that this process carries.
       address: the address at which the other ranks reach this one.
+      host: what the user's launcher calls this host, so that all messages do; else its own name.
       environ: the environment that the rank will have; this process's own by default.
     """
     environ = os.environ if environ is None else environ
@@ -181,7 +186,7 @@ def engine_facts(
     return EngineFacts(
         rank=rank,
         pid=os.getpid(),
-        hostname=socket.gethostname(),
+        hostname=host or socket.gethostname(),
         host_key=host_key(),
         address=address,
         python=platform.python_version(),

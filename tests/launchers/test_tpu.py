@@ -85,7 +85,7 @@ def test_a_named_slice_s_hosts_are_ranks_in_the_order_of_its_workers(slice_of_tw
         start = f"%jaxcluster start --launcher tpu --tpu pod --zone z --timeout 90 {ENV}"
         # The hosts have no chips: that is seen before JAX would begin on CPU.
         told = notebook.run(start, 100).text
-        assert "Rank 0 asked for a TPU, but h1 has no TPU chips." in told
+        assert "Rank 0 asked for a TPU, but pod-w0 has no TPU chips." in told
         notebook.ok(f"{start} --platform cpu", 100)
         said = notebook.ok(DETECTED).text
         assert "h1 0 True 0 2" in said and "h2 1 True 1 2" in said

@@ -209,6 +209,12 @@ def test_engine_facts_of_this_process_are_true() -> None:
     assert facts.tpu_hosts == ["t0", "t1", "t2"]
 
 
+def test_a_host_has_its_launchers_name() -> None:
+    """One name in all messages: in a death, which its agent tells, as in a divergence."""
+    assert engine_facts(0, "10.0.0.7", "pod-w1").hostname == "pod-w1"
+    assert engine_facts(0).hostname == socket.gethostname()
+
+
 def test_engine_facts_travel_unchanged() -> None:
     facts = engine_facts(0)
     body = wire.decode(wire.encode("facts", "1", facts))["body"]
