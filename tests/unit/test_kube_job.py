@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +132,98 @@ def test_a_job_that_can_not_be_deleted_is_no_success(
     launch.may_be_there = True
     assert launch.remove() is False and not (tmp_path / "removed").exists()
     assert "could not be deleted" in capsys.readouterr().err
+
+
+def test_a_job_is_deleted_by_an_api_server_that_is_busy_or_answers_no_more_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from_api = pytest.importorskip("jaxcluster.launchers.kube.api")
+    monkeypatch.setattr(job, "TRIES_S", (0.0, 0.0, 0.0))
+    answers: list[Any] = [from_api.Refused(429, Reason("Too many requests.")), None]
+
+    def delete_job(name: str, uid: str) -> None:
+        if (answer := answers.pop(0)) is not None:
+            raise answer
+
+    def pods(launch: str) -> Any:
+        raise from_api.Unreachable(Reason("The API server can't be reached."))
+
+    launch = looked_after(tmp_path, api := FakeApi())
+    launch.may_be_there = True
+    api.delete_job, api.pods = delete_job, pods  # type: ignore[method-assign]
+    assert launch.remove() and not answers and (tmp_path / "removed").exists()
+    assert not capsys.readouterr().err
+    answers += [from_api.Refused(403, Reason("You may not.")), None]
+    assert launch.remove() is False and len(answers) == 1
+
+
+class Over(Exception):
+    """Of a thread that ends with its process."""
+
+
+def test_watches_that_end_at_once_are_not_asked_for_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a login that is refused for a while does not end them for good."""
+    from_api = pytest.importorskip("jaxcluster.launchers.kube.api")
+    ends = [None, from_api.Refused(401, Reason("Who?")), from_api.Unreachable(Reason("No answer."))]
+    slept: list[float] = []
+
+    def watch_pods(launch: str, seen: Any) -> None:
+        if not ends:
+            raise Over
+        seen(pod())
+        if (end := ends.pop(0)) is not None:
+            raise end
+
+    launch = looked_after(tmp_path, api := FakeApi())
+    api.watch_pods = watch_pods  # type: ignore[attr-defined]
+    monkeypatch.setattr(job.time, "sleep", slept.append)
+    with pytest.raises(Over):
+        launch.watch(lambda: None)
+    assert len(slept) == 3 and sum(slept) > 0 and launch.changed and not launch.watches
+    ends.append(from_api.Refused(403, Reason("You may not.")))
+    launch.watch(lambda: None)  # there is no right to it, so it ends
+
+
+@pytest.mark.parametrize("event", ['{"type":"ERROR","object":{"message":"too old"}}', "no JSON"])
+def test_a_watch_that_tells_an_error_is_over(event: str) -> None:
+    from_api = pytest.importorskip("jaxcluster.launchers.kube.api")
+
+    class Answer:
+        def stream(self, **options: Any) -> list[bytes]:
+            return [
+                b'{"type":"ADDED","object":{"a":1}}\n{"type":"BOOKMARK"}\n',
+                event.encode() + b"\n",
+            ]
+
+        def close(self) -> None:
+            pass
+
+    api = from_api.Api.__new__(from_api.Api)
+    api.host, api.namespace, api._open = "h", "n", lambda *words, **options: Answer()
+    seen: list[Any] = []
+    with pytest.raises(from_api.Unreachable):
+        api.watch_pods("x", seen.append)
+    assert seen == [{"a": 1}]
+
+
+def test_a_token_that_is_old_is_made_anew_once_for_all_threads() -> None:
+    from_api = pytest.importorskip("jaxcluster.launchers.kube.api")
+    made: list[int] = []
+
+    class Settings:
+        def auth_settings(self) -> dict[str, Any]:
+            if not made:  # it is old: a program for logins is run
+                time.sleep(0.2)
+                made.append(1)
+            return {"BearerToken": {"key": "authorization", "value": "t", "in": "header"}}
+
+    api = from_api.Api.__new__(from_api.Api)
+    api.settings, api._logs_in = Settings(), threading.Lock()
+    with ThreadPoolExecutor(8) as readers:
+        found = list(readers.map(lambda _: api._headers(), range(8)))
+    assert found == [{"authorization": "t"}] * 8 and made == [1]
 
 
 class Talking(FakeApi):

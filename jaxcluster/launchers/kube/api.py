@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import re
+import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -83,6 +84,7 @@ class Api:
     def __init__(self, task: Mapping[str, Any]) -> None:
         self.settings = client.Configuration()
         self.settings.connection_pool_maxsize = CONNECTIONS
+        self._logs_in = threading.Lock()
         self.login = ""  # what kept the kubeconfig's program for logins from it
         try:
             if task["inside"]:
@@ -117,8 +119,9 @@ class Api:
     # -- requests
 
     def _headers(self) -> dict[str, str]:
-        """Who asks; a token that is old is made anew."""
-        found = self.settings.auth_settings().values()
+        """Who asks; a token that is old is made anew, once for all threads that need it."""
+        with self._logs_in:
+            found = self.settings.auth_settings().values()
         return {str(one["key"]): str(one["value"]) for one in found if one["in"] == "header"}
 
     def _path(self, group: str, *names: str) -> str:
@@ -252,6 +255,8 @@ class Api:
         try:
             for line in _lines(answer):
                 event = json.loads(line)
+                if event.get("type") == "ERROR":  # a Status: 410 of what it knows no more, say
+                    raise ValueError(event["object"].get("message", "the watch is over"))
                 if event.get("type") in ("ADDED", "MODIFIED", "DELETED"):
                     seen(event["object"])
         except Exception as error:

@@ -179,13 +179,15 @@ class Launch:
             stir()
 
         while True:
+            began = time.monotonic()
             try:
                 self.api.watch_pods(f"{LAUNCH}={self.name}", seen)
             except (Refused, Unreachable) as trouble:
                 self.watches = False
-                if isinstance(trouble, Refused) and not trouble.may_pass:
+                if isinstance(trouble, Refused) and trouble.status == 403:
                     return  # without the right to it ends are told with less of a reason
-                time.sleep(LOOK_S)
+            # Something between here and there may end each watch at once.
+            time.sleep(max(0.0, began + LOOK_S - time.monotonic()))
 
     def look(self) -> float:
         """Tell what has changed; returns in how many seconds to look again.
@@ -403,7 +405,7 @@ class Launch:
         try:
             uid = self.uid or self._uid_of_ours()
             if uid:
-                self.api.delete_job(self.name, uid)
+                self._delete(uid)
                 self._wait_until_gone()
             self._write(REMOVED, "")
         except Trouble as trouble:
@@ -412,6 +414,22 @@ class Launch:
             tell(Reason(told, hint))
             return False
         return True
+
+    def _delete(self, uid: str) -> None:
+        """Delete the Job; what a busy API server refuses is tried again.
+
+        Raises:
+          Trouble: it can't be deleted, or the API server can't be reached.
+        """
+        from jaxcluster.launchers.kube.api import Refused
+
+        for wait_s in (*TRIES_S, None):
+            try:
+                return self.api.delete_job(self.name, uid)
+            except Refused as error:
+                if not error.may_pass or wait_s is None:
+                    raise
+                time.sleep(wait_s)
 
     def _uid_of_ours(self) -> str:
         """It may have been made without our hearing of it; its name is this launch's alone."""
@@ -423,9 +441,12 @@ class Launch:
 
     def _wait_until_gone(self) -> None:
         """For the pods: who starts again may need their devices, or their part of a quota."""
+        from jaxcluster.launchers.kube.api import Trouble
+
         until = time.monotonic() + GONE_S
-        while time.monotonic() < until and self.api.pods(f"{LAUNCH}={self.name}"):
-            time.sleep(FIRST_LOOK_S)
+        with contextlib.suppress(Trouble):  # the Job is deleted, whatever becomes of this look
+            while time.monotonic() < until and self.api.pods(f"{LAUNCH}={self.name}"):
+                time.sleep(FIRST_LOOK_S)
 
 
 def _was_disrupted(pod: Mapping[str, Any]) -> bool:
