@@ -26,6 +26,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import zmq
@@ -39,6 +40,7 @@ from jaxcluster.errors import LaunchError
 CLOSE_S = 2.0
 PUT_CHUNK = 4 << 20
 MOST_SOCKETS = 1 << 14  # of zmq's; a host has three, and 1023 were the default
+AT_A_LOOK = 100  # messages of one host, before the others are looked at
 
 Event = dict[str, Any]
 
@@ -133,7 +135,7 @@ class Agents:
                 if key.data is None:
                     os.read(self._wake_read, 4096)
                 else:
-                    self._try(key.data)
+                    self._touched[key.data] = None
             self._woken = False
             while self._jobs:
                 self._try(self._jobs.popleft())
@@ -142,15 +144,16 @@ class Agents:
                 at, _, host = heapq.heappop(self._alarms)
                 if host._alarm == at and host in self._hosts:
                     host._alarm = None
-                    host._tick(now)
                     self._touched[host] = None
-            while self._touched:
-                host, _ = self._touched.popitem()
+                    self._try(partial(host._tick, now))
+            # One look at each: who sends all the time keeps neither jobs nor other hosts waiting.
+            touched, self._touched = self._touched, {}
+            for host in touched:
                 if host in self._hosts:
                     self._try(host._look)
                     self._set_alarm(host)
         for host in list(self._hosts):
-            host._leave()
+            self._try(host._leave)
         self._selector.close()
         # BYE is to go out; a connection that is cut is not waited for.
         self._context.destroy(linger=200)
@@ -173,11 +176,13 @@ class Agents:
             traceback.print_exc()
 
     def _timeout_s(self) -> float | None:
+        if self._touched:
+            return 0.0
         return max(0.0, self._alarms[0][0] - time.monotonic()) if self._alarms else None
 
-    def _watch(self, source: zmq.Socket[bytes], handler: Callable[[], None]) -> None:
-        """Call ``handler`` when there may be something: it must take in all there is."""
-        self._selector.register(source.getsockopt(zmq.FD), selectors.EVENT_READ, handler)  # type: ignore[arg-type]
+    def _watch(self, source: zmq.Socket[bytes], host: Host) -> None:
+        """Look at the host when its socket may have something, until it has nothing."""
+        self._selector.register(source.getsockopt(zmq.FD), selectors.EVENT_READ, host)  # type: ignore[arg-type]
 
     def _unwatch(self, source: zmq.Socket[bytes]) -> None:
         self._selector.unregister(source.getsockopt(zmq.FD))  # type: ignore[arg-type]
@@ -307,8 +312,8 @@ class Host:
         self._monitor = self._socket.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
         )
-        agents._watch(self._socket, self._receive)
-        agents._watch(self._monitor, self._monitored)
+        agents._watch(self._socket, self)
+        agents._watch(self._monitor, self)
         agents._hosts[self] = None
         self._socket.connect(self.endpoint)
         agents._touched[self] = None
@@ -344,16 +349,18 @@ class Host:
         self.fork._lost()
 
     def _look(self) -> None:
-        """What has come meanwhile: whatever is done with a socket may take in what would wake the
-        thread, and not say so, until its events are asked for (ZMQ_FD in zmq_getsockopt(3)).
-        """
-        self._monitored()
-        if _has_some(self._socket):
-            self._receive()
+        """Take in what has come, and be looked at again if there was anything.
 
-    def _monitored(self) -> None:
+        A descriptor tells of a message once. What is done with its socket may take that in and not
+        say so, and what is left here when something fails is not told again: only a socket that has
+        been asked and has nothing (ZMQ_FD in zmq_getsockopt(3)) tells of the next one.
+        """
         while _has_some(self._monitor):
+            self._agents._touched[self] = None
             self._hear(recv_monitor_message(self._monitor)["event"])
+        if _has_some(self._socket):
+            self._agents._touched[self] = None
+            self._receive()
 
     def _hear(self, event: int) -> None:
         """Of the connection's course."""
@@ -393,7 +400,7 @@ class Host:
     def _receive(self) -> None:
         session = self._session
         now = time.monotonic()
-        while True:
+        for _ in range(AT_A_LOOK):
             try:
                 head, *frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:

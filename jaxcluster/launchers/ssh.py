@@ -34,6 +34,7 @@ from jaxcluster.launchers.quoting import join, quote, quote_path
 from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble
 
 CONNECT_S = 10
+SETTINGS_S = 60.0  # for ``ssh -G``, which takes 10 ms where no command of the user's is run by it
 # A link that is cut is noticed after 15 s, before the agent's lease is over.
 ALIVE_S, ALIVE_COUNT = 5, 3
 SOCKET_LENGTH = 100  # of a Unix socket's path; the kernel takes 107 bytes
@@ -109,16 +110,22 @@ class SSH(Launcher):
 
     def _settings(self, host: Host, environ: Mapping[str, str], *words: str) -> tuple[str, str]:
         """What ``ssh -G`` says of a host, and its log."""
-        done = subprocess.run(
-            [*self._base(host), *words, "-G", "--", host.name],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=dict(environ),
-            timeout=60,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                [*self._base(host), *words, "-G", "--", host.name],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env=dict(environ),
+                timeout=SETTINGS_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:  # ``Match exec`` runs commands
+            raise LauncherUnavailable(
+                f"ssh did not tell its settings for {host.name} within {SETTINGS_S:g} s.",
+                f"Try: {' '.join(self.ssh)} -G {host.name}",
+            ) from None
         if done.returncode:
             said = [s for s in done.stderr.splitlines() if not s.startswith("debug1: ")]
             raise UsageError(
@@ -268,6 +275,7 @@ def may_name_jump_hosts(log: str, options: Sequence[str]) -> bool:
     """Whether ssh's settings may name one for some host; True where that can't be told.
 
     A file that names one says ``Proxy`` somewhere, in whichever block, under whatever condition.
+    What ``Include`` names by tokens (%h) is another file for another host.
 
     Args:
       log: of ``ssh -v -G``, which names all files that are read, those of other hosts' too.
@@ -279,7 +287,11 @@ def may_name_jump_hosts(log: str, options: Sequence[str]) -> bool:
     except OSError:
         return True
     lines = [line for text in said for line in text.splitlines()]
-    return not files or any("proxy" in s.lower() for s in lines if not s.lstrip().startswith("#"))
+    lines = [line.strip().lower() for line in lines]
+    lines = [line for line in lines if not line.startswith("#")]
+    return not files or any(
+        "proxy" in line or (line.startswith("include") and "%" in line) for line in lines
+    )
 
 
 def jump_host(settings: str) -> str:

@@ -7,7 +7,9 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +19,10 @@ from manyhosts import ManyHosts
 import jaxcluster
 from jaxcluster import wire
 from jaxcluster.agent import client
+from jaxcluster.agent.transport import new_keys
 from jaxcluster.cluster import recovery
-from jaxcluster.errors import Divergence, LaunchError, RankDied
-from jaxcluster.launchers import commands, guard
+from jaxcluster.errors import Divergence, LaunchError, LauncherUnavailable, RankDied
+from jaxcluster.launchers import commands, guard, ssh
 from jaxcluster.launchers.hosts import parse_hosts
 from jaxcluster.launchers.ssh import SSH, may_name_jump_hosts
 from jaxcluster.model import deadlock
@@ -145,6 +148,55 @@ def test_hosts_that_can_not_be_logged_in_to_are_told_together(
     assert "Try: " in caught.value.hint and "h001 true" in caught.value.hint
 
 
+class Restless:
+    """A host that always has something more to be taken in, or fails at it."""
+
+    def __init__(self, agents: client.Agents) -> None:
+        self.agents, self._alarm, self._session = agents, None, SimpleNamespace(due=None)
+        self.looks = 0
+
+    def _look(self) -> None:
+        self.looks += 1
+        self.agents._touched[self] = None  # type: ignore[index]
+
+    def _leave(self) -> None:
+        raise OSError("its socket is broken")
+
+
+def test_hosts_that_send_all_the_time_keep_nobody_waiting() -> None:
+    agents = client.Agents(new_keys())
+    both = [Restless(agents), Restless(agents)]
+    done = threading.Event()
+    for host in both:
+        agents._do(partial(agents._hosts.update, {host: None}))  # type: ignore[dict-item]
+        agents._do(partial(agents._touched.update, {host: None}))  # type: ignore[dict-item]
+    until(lambda: min(host.looks for host in both) > 2, "both are looked at in turn")
+    agents._do(done.set)
+    assert done.wait(60)
+    agents.close()
+    until(lambda: not agents._thread.is_alive(), "the thread has ended")
+
+
+def test_what_fails_at_one_message_does_not_leave_the_next_one_lying(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its descriptor tells of both at once, and not again."""
+    agents = client.Agents(new_keys())
+    left = [1, 2]
+
+    def receive(host: client.Host) -> None:
+        if left.pop(0) == 1:
+            raise ValueError("no such message")
+
+    monkeypatch.setattr(client, "_has_some", lambda socket: bool(left) and socket is host._socket)
+    monkeypatch.setattr(client.Host, "_receive", receive)
+    host = client.Host(agents, "tcp://127.0.0.1:1", new_keys().public, "h", 1 << 20, None)
+    agents._do(host._open)
+    until(lambda: not left, "both are taken in")
+    agents.close()
+    assert "no such message" in capsys.readouterr().err
+
+
 # --------------------------------------------------------------------------- what a roll-call says
 
 
@@ -240,6 +292,21 @@ def test_whether_ssh_names_a_jump_host_is_not_guessed(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("Host a\n")
     assert not may_name_jump_hosts(read, ("User=me",))
     assert may_name_jump_hosts(read, ("ProxyCommand=nc %h %p",))
+    (tmp_path / "config").write_text("Match all\n  Include conf.d/*.conf\n")
+    assert not may_name_jump_hosts(read, ())  # all of these are read, whatever the host
+    (tmp_path / "config").write_text("Match all\n  include=conf.d/%h.conf\n")
+    assert may_name_jump_hosts(read, ())
+
+
+def test_a_command_of_ssh_s_settings_that_does_not_end_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of ``Match exec``."""
+    (tmp_path / "ssh").write_text("#!/bin/sh\nexec sleep 1000\n")
+    (tmp_path / "ssh").chmod(0o700)
+    monkeypatch.setattr(ssh, "SETTINGS_S", 0.2)
+    with pytest.raises(LauncherUnavailable, match="ssh did not tell its settings for n1 within"):
+        SSH(parse_hosts("n1,n2"), ssh=(str(tmp_path / "ssh"),)).prepared(os.environ)
 
 
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of jax, which other tests import
