@@ -8,7 +8,8 @@ from pathlib import Path
 
 from jaxcluster.agent.client import Agents, State
 from jaxcluster.agent.transport import Keys
-from jaxcluster.errors import NoCluster
+from jaxcluster.allocation.local import check_files
+from jaxcluster.errors import LaunchError, NoCluster
 from jaxcluster.records import registry
 
 LAUNCH = "launch"
@@ -38,9 +39,12 @@ def keys_of(record: registry.ClusterRecord, folder: Path) -> Keys:
 def unreachable(record: registry.ClusterRecord, timeout_s: float) -> list[str]:
     """The hosts of a cluster, by the record in its folder here, that don't answer within that."""
     try:
+        check_files(0, len(record.hosts))
         agents = Agents(keys_of(record, registry.folder(record.name)))
     except NoCluster:
         return [host.name for host in record.hosts]
+    except LaunchError:
+        return []  # this process has no files left to ask so many, and nothing is known of them
     try:
         hosts = [agents.connect(h.endpoint, h.key, name=h.name) for h in record.hosts]
         deadline = time.monotonic() + timeout_s

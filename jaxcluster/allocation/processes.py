@@ -18,7 +18,7 @@ from jaxcluster import wire
 from jaxcluster.agent.visit import RECORD
 from jaxcluster.allocation.fleet import Event, Fleet, Place, ask_each
 from jaxcluster.allocation.keys import keys_of
-from jaxcluster.allocation.local import Process
+from jaxcluster.allocation.local import Process, check_files
 from jaxcluster.allocation.states import HostStates
 from jaxcluster.allocation.sync import Sync
 from jaxcluster.allocation.turns import HostTurns
@@ -71,7 +71,9 @@ class HostProcesses:
           NoCluster: this user has no key to it.
         """
         folder = registry.folder(record.name)
-        fleet = fleet or Fleet.joined(keys_of(record, folder), record.hosts)
+        if fleet is None:
+            check_files(0, len(record.hosts))
+            fleet = Fleet.joined(keys_of(record, folder), record.hosts)
         self = cls(record.spec, fleet, folder, Sync(Wish(None)))  # its owner sends the code
         self._cluster_id = Path(record.cluster_file).stem.removeprefix("cluster-")
         self._pids = record.pids
@@ -88,9 +90,10 @@ class HostProcesses:
         told = dataclasses.replace(record, spec=spec, hosts=hosts, supervisor="")
         data = json.dumps(dataclasses.asdict(told)).encode()
         asked = [p.agent.begin("put", data, path=RECORD) for p in self._places]
+        deadline = time.monotonic() + ASK_S  # for all: they may be cut off together
         for one in asked:
             with contextlib.suppress(LaunchError):
-                one.wait(ASK_S)
+                one.wait(max(0.0, deadline - time.monotonic()))
 
     @property
     def _places(self) -> Sequence[Place]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import time
 from collections.abc import Sequence
 
 from jaxcluster.allocation.fleet import Fleet, Place
@@ -59,6 +60,7 @@ class HostStates:
     def _each(self, cmd: str) -> None:
         """On all hosts that there are; a host's folder has a path of its own."""
         there = [where for where in self._fleet.places if not where.lost]
+        deadline = time.monotonic() + ASK_S  # for all: they may be cut off together
         for asked in [where.agent.begin(cmd, path=self._path(where)) for where in there]:
             with contextlib.suppress(LaunchError):
-                asked.wait(ASK_S)
+                asked.wait(max(0.0, deadline - time.monotonic()))

@@ -28,6 +28,7 @@ from jaxcluster import wire
 from jaxcluster.agent import visit
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation.fleet import Fleet
+from jaxcluster.allocation.local import check_files
 from jaxcluster.errors import LaunchError, NoCluster, UsageError, VersionMismatch
 from jaxcluster.launchers.base import Command, End, LaunchPlan, Tunnel
 from jaxcluster.launchers.commands import Launch, StartedAgent
@@ -217,6 +218,7 @@ class Visit:
         """
         keys = new_keys()
         deadline = time.monotonic() + timeout_s
+        check_files(0, len(self._hosts))
         fleet = Fleet(keys, owns=False)
         fleet.on_close = self.end
         try:

@@ -512,7 +512,7 @@ class _BringUp:
             if self.stopped.is_set():
                 raise LaunchError(STOPPED)
             if time.monotonic() > self.deadline:
-                raise self._too_late()
+                raise self._refusal() if self.failed else self._too_late()
 
     def _begin_those_due(self) -> None:
         busy: dict[str, int] = {}

@@ -355,7 +355,9 @@ def node_of(resource: Mapping[str, Any], name: str, delete: str) -> str:
         hint = "A start waits until it is ACTIVE: --timeout 3600"
         if state not in _QUEUED:
             hint = f"It does not become one any more: {delete}   Then ask for it again."
-        why = ((resource.get("state") or {}).get("failedData") or {}).get("error") or {}
+        told = resource.get("state")
+        told = told if isinstance(told, Mapping) else {}
+        why = (told.get("failedData") or {}).get("error") or {}
         said = f' Google says: "{why["message"]}"' if why.get("message") else ""
         raise LaunchError(
             f"The queued resource {name} is {state or 'not ACTIVE'}, no slice.{said}", hint

@@ -204,6 +204,7 @@ def test_a_host_that_gcloud_does_not_log_in_to_is_told(cloud: Cloud) -> None:
             {"state": {"state": "FAILED", "failedData": {"error": {"code": 8, "message": "No!"}}}},
             'mine is FAILED, no slice. Google says: "No!"',
         ),
+        ({"state": "FAILED"}, "is FAILED, no slice"),
         ({}, "is not ACTIVE"),
         (
             {"state": {"state": "ACTIVE"}, "tpu": {"nodeSpec": [{"nodeId": "a"}, {"nodeId": "b"}]}},
