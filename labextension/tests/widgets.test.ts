@@ -25,6 +25,7 @@ test('all ranks that were behind are named, as the kernel names them', () => {
   for (const [seconds, told] of read('behind.json') as [number[], string][]) {
     const ranks = seconds.map((took, rank) => ({ rank, status: 'done' as const, seconds: took }));
     assert.equal(behindText(behindOf(ranks), trans), told);
+    assert.equal(behindOf(ranks, true).size, 0);
   }
   const failed = [0, 5].map((took, rank) => ({ rank, status: 'failed' as const, seconds: took }));
   assert.equal(behindOf(failed).size, 0);

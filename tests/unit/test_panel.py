@@ -204,6 +204,9 @@ def test_a_rank_that_a_person_holds_is_paused_and_so_is_it_in_its_cell(running: 
     assert [rank.status for rank in shown.ranks] == ["running", "running", "paused", "running"]
     assert shown.ranks[2].note == "In the debugger."
     assert [rank.status for rank in cells[0].ranks] == ["running", "running", "paused", "running"]
+    assert not cells[0].held
+    cell.record.held.add(2)  # the times of its ranks say nothing
+    assert model.take_in()[1][0].held
 
 
 def test_dead_silent_restarting_and_diverged_ranks(

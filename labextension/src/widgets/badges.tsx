@@ -23,7 +23,7 @@ interface IBadges {
 
 export function Badges(props: IBadges): JSX.Element {
   const { cell, trans } = props;
-  const behind = React.useMemo(() => behindOf(cell.held ? [] : cell.ranks), [cell.ranks, cell.held]);
+  const behind = React.useMemo(() => behindOf(cell.ranks, cell.held), [cell.ranks, cell.held]);
   const told = behindText(behind, trans);
   const longest = cell.ranks.every(({ seconds }) => seconds !== null)
     ? Math.max(...cell.ranks.map(({ seconds }) => seconds!))

@@ -6,10 +6,17 @@ import type { Trans } from './labels';
 
 const NOTABLE_S = 0.1;
 
-/** By how many seconds; empty unless all have done the cell. */
-export function behindOf(ranks: readonly Pick<ICellRank, 'rank' | 'status' | 'seconds'>[]): Map<number, number> {
+/**
+ * By how many seconds; empty unless all have done the cell.
+ *
+ * @param held - Whether a person has held one of them.
+ */
+export function behindOf(
+  ranks: readonly Pick<ICellRank, 'rank' | 'status' | 'seconds'>[],
+  held = false
+): Map<number, number> {
   // Where one was stopped or has failed, the others were not slow.
-  if (ranks.some(one => one.status !== 'done' || one.seconds === null)) {
+  if (held || ranks.some(one => one.status !== 'done' || one.seconds === null)) {
     return new Map();
   }
   const first = Math.min(...ranks.map(({ seconds }) => seconds!));
