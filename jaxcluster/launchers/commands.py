@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import os
 import queue
 import signal
@@ -576,9 +577,11 @@ class _BringUp:
             its = names[run.command.hosts[0]]
             equal = why.message.replace(its, name) == reason.message
             (same if equal else different).append(its)
-        told = f"{len(self.failed)} of {self.expected} hosts can't be used. {reason.message}"
-        told += f" So it is with {_few(same)}." if same else ""
-        told += f" For other reasons: {_few(different)}." if different else ""
+        whose = [f"{_few(same)} for the same reason"] if same else []
+        if different:
+            whose.append(f"{_few(different)} for {'others' if same else 'another'}")
+        told = reason.message + ("" if reason.message.endswith((".", "!", "?")) else ".")
+        told += f" {len(self.failed)} of {self.expected} hosts can't be used: {', '.join(whose)}."
         return LaunchError(told, reason.hint)
 
     def _error(self, run: _Run, code: int | None) -> LaunchError:
@@ -588,7 +591,7 @@ class _BringUp:
     def _too_late(self) -> LaunchError:
         there = sum(len(r.agents) for r in (*self.ready, *self.current.values()))
         run = next(iter(self.current.values()), None)
-        told = f"{there} of {self.expected} hosts were ready within {round(self.timeout_s, 1):g} s."
+        told = f"{there} of {self.expected} hosts were ready within {math.ceil(self.timeout_s)} s."
         if run is None:
             return LaunchError(told, "Wait longer: --timeout 180")
         reason = self.launch.explain_run(run)
