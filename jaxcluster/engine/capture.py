@@ -30,7 +30,8 @@ CHATTER = re.compile(
 # connected to 7 peer ranks. ...: 77", and what is left of it on lines of their own.
 GLOO = re.compile(r"\[Gloo\] Rank|is connected to \d+ peer|connected peer ranks")
 SCRAPS = re.compile(r"[\d\s]*")
-READ_NBYTES = 1 << 20  # at a time while the cell runs; the last read takes all that there is
+READ_NBYTES = 1 << 20  # at a time while the cell runs, and of a line that does not end
+LAST_NBYTES = 1 << 24  # at the cell's end, which nothing interrupts: a flood may be of gigabytes
 
 Emit = Callable[[str, dict[str, Any]], None]
 Tell = Callable[[BaseException, list[str]], None]
@@ -143,26 +144,50 @@ class LogTail:
             return 0
 
     def read(self, last: bool = False) -> str:
-        """Text to show; an unfinished line waits, unless this is the ``last`` read of the cell."""
+        """Text to show, of what there is by now; it may be left for later.
+
+        Args:
+          last: this is the cell's end: an unfinished line does not wait, and of very much the end
+            is told alone.
+        """
         with self._lock:
             return self._read(last)
 
     def _read(self, last: bool) -> str:
-        if self._size() > self._offset:
+        try:
+            size = os.stat(self.path).st_size
+        except OSError:
+            size = self._offset
+        self._offset = min(self._offset, size)  # somebody has emptied it
+        shown = []
+        if last and (too_many := size - self._offset - LAST_NBYTES) > 0:
+            shown.append(self._take(b"", last=True))
+            shown.append(f"\n[... {too_many:,} bytes, which are in this rank's log alone ...]\n")
+            self._offset += too_many
+            self._in_old_line = False
+        end = size if last else min(size, self._offset + READ_NBYTES)
+        if self._offset < end:
             with open(self.path, "rb") as log:
                 log.seek(self._offset)
-                data = log.read(-1 if last else READ_NBYTES)
-            self._offset += len(data)
-            if self._in_old_line:
-                _, newline, data = data.partition(b"\n")
-                self._in_old_line = not newline
-            self._partial += data
+                while data := log.read(min(READ_NBYTES, end - self._offset)):
+                    self._offset += len(data)
+                    shown.append(self._take(data))
+        if last:
+            shown.append(self._take(b"", last=True))
+        return "".join(shown)
+
+    def _take(self, data: bytes, last: bool = False) -> str:
+        if self._in_old_line:
+            _, newline, data = data.partition(b"\n")
+            self._in_old_line = not newline
+        self._partial += data
         if not self._partial:
             return ""
-        whole, newline, self._partial = self._partial.rpartition(b"\n")
-        if last:
-            whole, newline, self._partial = whole + newline + self._partial, b"", b""
-        lines = (whole + newline).decode(errors="replace").splitlines(keepends=True)
+        end = len(self._partial) if last else self._partial.rfind(b"\n") + 1
+        if not end and len(self._partial) > READ_NBYTES:
+            end = _before_last_character(self._partial)
+        whole, self._partial = self._partial[:end], self._partial[end:]
+        lines = whole.decode(errors="replace").splitlines(keepends=True)
         return "".join(line for line in lines if not self._is_chatter(line))
 
     def _is_chatter(self, line: str) -> bool:
@@ -173,6 +198,12 @@ class LogTail:
             return True
         self._after_gloo = False
         return CHATTER.match(line) is not None
+
+
+def _before_last_character(data: bytes) -> int:
+    """Where UTF-8 may be cut: of its last character there may be more to come."""
+    is_first = (len(data) - k for k in range(1, 5) if data[-k] & 0xC0 != 0x80)
+    return next(is_first, len(data))
 
 
 def _begins_chatter(half: str) -> bool:

@@ -114,6 +114,8 @@ class CellOutput:
             return True
         try:  # a cell that ticks no longer has shown its rest, and may be over
             return control.ticking and self._show_log(last=False)
+        except OSError:  # the cell has used up the file descriptors: another time
+            return False
         finally:
             self._showing.release()
 

@@ -66,27 +66,42 @@ class ClientCode:
         self.runner = runner
         self._depth = 0
         self._request = 0  # counts them: an interrupt is for the one in which it came
+        self._stdout = sys.stdout  # a cell may put another one there, or close it
         self._awaited: list[asyncio.Future[AnyType]] = []  # cells with top-level await
 
     def attach(self, kernel: AnyType) -> None:
         kernel.pre_handler_hook = self._enter
         kernel.post_handler_hook = self._leave
         kernel._cancel_on_sigint = self._cancelled_on_sigint
-        execute = kernel.do_execute
+        execute, apply = kernel.do_execute, kernel.do_apply
 
         async def execute_and_show_log(*args: AnyType, **kwargs: AnyType) -> AnyType:
-            """What C code and subprocesses have written is sent behind what Python prints."""
-            log = LogTail(self.runner.output.log.path)
-            log.reset()
-            try:
+            with self._with_log():
                 return await execute(*args, **kwargs)
-            finally:
-                if text := log.read(last=True):
-                    sys.stdout.write(text)
 
-        kernel.do_execute = execute_and_show_log
+        def apply_and_show_log(*args: AnyType, **kwargs: AnyType) -> AnyType:
+            with self._with_log():
+                return apply(*args, **kwargs)
+
+        kernel.do_execute, kernel.do_apply = execute_and_show_log, apply_and_show_log
         self.runner.on_idle_sigint = self._on_sigint
         self.runner.on_idle_unraisable = self._on_unraisable
+
+    @contextlib.contextmanager
+    def _with_log(self) -> Iterator[None]:
+        """What C code and subprocesses have written is sent behind what Python prints.
+
+        Nothing of that may cost the client its answer.
+        """
+        log, stream = LogTail(self.runner.output.log.path), self._stdout
+        with contextlib.suppress(OSError):
+            log.reset()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(Exception):
+                if text := log.read(last=True):
+                    stream.write(text)
 
     def is_running(self) -> bool:
         """Whether this thread handles a client's request."""

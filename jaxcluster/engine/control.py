@@ -36,6 +36,7 @@ from jaxcluster.host import procfs
 
 Handler = Callable[["Request"], Any]
 Buffer = bytes | memoryview
+Message = tuple[bytes, "bytes | _Stream", Sequence[Buffer]]
 
 STREAM_PERIOD_S = 0.02  # printed text is gathered for this long: one message instead of hundreds
 LOOK_S = (STREAM_PERIOD_S, 0.2)  # between ticks: after one that has found something, and at last
@@ -113,8 +114,10 @@ class ControlChannel:
         self._socket: zmq.Socket[bytes] | None = None  # touched with the lock alone
         self._thread_id = 0
         self._sending = False
-        self._outbox: deque[tuple[bytes, bytes, Sequence[Buffer]]] = deque()
-        self._behind: dict[bytes, deque[tuple[bytes, bytes, Sequence[Buffer]]]] = {}
+        self._begun = False  # a message, and its last part may not have been sent
+        self._failed: Message | None = None  # what the thread could not send
+        self._outbox: deque[Message] = deque()
+        self._behind: dict[bytes, deque[Message]] = {}
         self._retry_s = RETRY_S[0]
         self._look_s = LOOK_S[0]
         self._look_at = 0.0
@@ -152,12 +155,16 @@ class ControlChannel:
 
     def post(self, ident: bytes, envelope: bytes, buffers: Sequence[Buffer] = ()) -> None:
         """Send a message, after whatever text is still gathered. Any thread."""
-        with self._lock:
-            self._gather()
-            self._outbox.append((ident, envelope, buffers))
-            if self._socket is not None and not self._behind and self._send_new(self._socket):
-                return
-        self._wake()
+        is_done = False
+        try:
+            with self._lock:
+                self._gather()
+                self._outbox.append((ident, envelope, buffers))
+                if self._socket is not None and not self._behind:
+                    is_done = self._send_new(self._socket)
+        finally:  # also where a signal's handler has raised: news may have been taken
+            if not is_done:
+                self._wake()
 
     def stream(self, request: Request, rank: int, seq: int, name: str, text: str) -> None:
         """Queue printed text; what follows within 20 ms shares its message. Any thread."""
@@ -176,7 +183,9 @@ class ControlChannel:
         """Whether the socket is behind, so that whoever prints is to wait."""
         with self._lock:
             waiting = self._stream
-            if waiting is not None and waiting.matches(request, seq, name):
+            matches = waiting is not None and waiting.matches(request, seq, name)
+            # Looked at again: a signal's handler that prints may have sent it off.
+            if waiting is not None and matches and self._stream is waiting:
                 waiting.parts.append(text)
                 waiting.size += len(text)
                 if waiting.size <= STREAM_MAX_CHARS:
@@ -193,8 +202,10 @@ class ControlChannel:
 
     def _gather(self) -> None:
         if (text := self._stream) is not None:
+            message = text.request.ident, text, ()
+            # No call stands between these two, so that no signal's handler can raise there.
             self._stream = None
-            self._outbox.append((text.request.ident, text.envelope(), ()))
+            self._outbox.append(message)
 
     def _wake(self) -> None:
         if not self._woken:
@@ -203,6 +214,9 @@ class ControlChannel:
                 os.write(self._wake_write, b"x")
             except BlockingIOError:
                 pass
+            except BaseException:  # a signal's handler has raised
+                self._woken = False
+                raise
 
     # ------------------------------------------------------------------ the thread
 
@@ -246,6 +260,7 @@ class ControlChannel:
         self._receive(socket)
         now = time.monotonic()
         if self.ticking and now >= self._look_at:
+            self._look_at = now + LOOK_S[1]  # where it raises
             self._look_s = LOOK_S[0] if self.on_tick() else min(1.5 * self._look_s, LOOK_S[1])
             self._look_at = now + self._look_s
         with self._lock:
@@ -270,7 +285,7 @@ class ControlChannel:
             for ident, waiting in list(self._behind.items()):
                 while waiting:
                     message = waiting.popleft()  # first: one that can't be sent is tried once
-                    if not self._is_sent(socket, *message):
+                    if not self._is_through(socket, message):
                         waiting.appendleft(message)
                         break
                 if not waiting:
@@ -285,30 +300,50 @@ class ControlChannel:
         """Send what was posted. With the lock held; whether the thread has nothing to do for it."""
         if self._sending:  # a finalizer or a signal's handler posts in the middle of a message
             return False
-        message = None
         self._sending = True
         try:
-            while self._outbox:
-                message = self._outbox.popleft()
-                if message[0] in self._behind or not self._is_sent(socket, *message):
-                    self._behind.setdefault(message[0], deque()).append(message)
-                message = None
+            # No loop stands here: since Python 3.12 its jump is outside of what ``try`` covers, and
+            # what a signal's handler raises there would leave ``_sending`` as it is.
+            if not self._empty_outbox(socket):
+                return False
         except BaseException as error:
-            if message is None or threading.get_ident() == self._thread_id:
-                raise
             # A cell has broken builtins, which the thread mends, or a handler of the user's for a
-            # signal has raised, perhaps between two parts of the message: what was begun is ended,
-            # whoever gets that drops it, and the thread sends the message.
-            with contextlib.suppress(zmq.ZMQError):
-                socket.send(b"", zmq.NOBLOCK)
-            self._outbox.appendleft(message)
+            # signal has raised: the thread sends the message. What fails there twice is dropped.
+            if threading.get_ident() == self._thread_id:
+                message = self._outbox[0] if self._outbox else None
+                if message is not None and message is self._failed:
+                    self._outbox.popleft()
+                self._failed = message
+                raise
             if not isinstance(error, Exception):
-                self._wake()
                 raise
             return False
         finally:
             self._sending = False
         return not self._behind and not self._has_come(socket)
+
+    def _empty_outbox(self, socket: zmq.Socket[bytes]) -> bool:
+        """Whether this thread may send all that there was."""
+        while self._outbox:
+            message = self._outbox[0]  # it stays there until it is through: twice beats never
+            if message[2] and threading.current_thread() is threading.main_thread():
+                return False  # broken off between its buffers it would look like a whole one
+            if message[0] in self._behind or not self._is_through(socket, message):
+                self._behind.setdefault(message[0], deque()).append(message)
+            self._outbox.popleft()
+        return True
+
+    def _is_through(self, socket: zmq.Socket[bytes], message: Message) -> bool:
+        """``_is_sent``, behind what a signal's handler may have broken off between two parts."""
+        ident, made, buffers = message
+        envelope = made.envelope() if isinstance(made, _Stream) else made
+        if self._begun:  # ended here: whoever gets that drops it, and nobody does if it was whole
+            with contextlib.suppress(zmq.ZMQError):
+                socket.send(b"", zmq.NOBLOCK)
+        self._begun = True
+        is_sent = self._is_sent(socket, ident, envelope, buffers)
+        self._begun = False
+        return is_sent
 
     @staticmethod
     def _has_come(socket: zmq.Socket[bytes]) -> bool:
@@ -396,17 +431,19 @@ class _Stream:
     parts: list[str]
     size: int
     since: float
+    made: bytes = b""
 
     def matches(self, request: Request, seq: int, name: str) -> bool:
         return self.request is request and self.seq == seq and self.name == name
 
     def envelope(self) -> bytes:
-        content = {"name": self.name, "text": "".join(self.parts)}
-        return wire.encode(
-            "output",
-            self.request.id,
-            wire.RankOutput(self.rank, self.seq, "stream", content),
-        )
+        """Once it is in no ``_stream`` any more. Made once: it may have to be sent often."""
+        if not self.made:
+            content = {"name": self.name, "text": "".join(self.parts)}
+            output = wire.RankOutput(self.rank, self.seq, "stream", content)
+            self.made = wire.encode("output", self.request.id, output)
+            self.parts.clear()
+        return self.made
 
 
 class StopJobs(Exception):

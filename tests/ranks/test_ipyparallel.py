@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -59,6 +60,13 @@ def test_what_ipyparallel_runs_shows_what_its_subprocesses_print(client: Any) ->
     later = client[:].execute("print('mine')", block=True)
     until(lambda: all(later.stdout), "the output has come")
     assert later.stdout == ["mine\n"] * len(client)
+
+
+def test_what_an_applied_function_has_others_print_is_shown(client: Any) -> None:
+    applied = client[0].apply_async(os.system, "echo applied")
+    assert applied.get(timeout=DEADLINE_S) == 0
+    until(lambda: applied.stdout, "the output has come")
+    assert applied.stdout == "applied\n"
 
 
 def test_our_cells_stay_ours(cluster: jaxcluster.Cluster, client: Any) -> None:

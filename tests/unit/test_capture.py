@@ -67,6 +67,61 @@ def test_the_rest_of_chatter_from_before_is_not_the_cells(tmp_path: Path, half: 
     assert log.tail.read() == "mine\n"
 
 
+def test_a_flood_is_shown_in_pieces_and_of_its_rest_the_end(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be of gigabytes, and nothing interrupts a cell's end."""
+    monkeypatch.setattr(capture, "READ_NBYTES", 64)
+    monkeypatch.setattr(capture, "LAST_NBYTES", 256)
+    lines = [f"line {k:03}\n" for k in range(100)]  # 9 bytes each
+    log.write("".join(lines))
+    assert log.tail.read() == "".join(lines[:7])
+    assert log.tail.read() == "".join(lines[7:14])
+    begun, left_out, rest = log.tail.read(last=True).partition(
+        "\n[... 516 bytes, which are in this rank's log alone ...]\n"
+    )
+    assert (begun, bool(left_out)) == ("li", True)
+    assert rest == "".join(lines)[-256:]
+    assert log.tail.read(last=True) == ""
+
+
+def test_a_line_without_an_end_is_shown_in_pieces(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capture, "READ_NBYTES", 64)
+    log.write("é" * 80)
+    shown = [log.tail.read() for _ in range(4)]
+    assert shown[0] == ""
+    assert "".join(shown) + log.tail.read(last=True) == "é" * 80
+    assert "".join(shown)
+
+
+def test_what_comes_after_the_log_was_emptied_is_shown(log: Log) -> None:
+    log.write("before\n")
+    assert log.tail.read() == "before\n"
+    os.truncate(log.path, 0)
+    assert log.tail.read() == ""
+    log.write("after\n")
+    assert log.tail.read(last=True) == "after\n"
+    log.path.unlink()
+    assert log.tail.read(last=True) == ""
+
+
+def test_the_control_thread_looks_again_when_there_are_file_descriptors(log: Log) -> None:
+    output, sent = output_of(runner_in_a_cell(), log)
+    log.write("from C\n")
+    read = log.tail.read
+
+    def fails(last: bool = False) -> str:
+        raise OSError("Too many open files")
+
+    log.tail.read = fails  # type: ignore[method-assign]
+    assert not output.tick()
+    log.tail.read = read  # type: ignore[method-assign]
+    assert output.tick()
+    assert sent == ["from C\n"]
+
+
 def test_what_follows_a_line_that_an_earlier_cell_has_not_ended_is_shown(log: Log) -> None:
     log.write("no end")
     assert log.tail.read(last=True) == "no end"

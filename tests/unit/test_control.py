@@ -6,7 +6,9 @@ import builtins
 import contextlib
 import itertools
 import os
+import re
 import select
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -24,6 +26,7 @@ from jaxcluster.engine.control import (
     ControlChannel,
     Request,
     StopJobs,
+    _Stream,
 )
 
 ANSWER_S = 30.0
@@ -481,6 +484,35 @@ def test_a_quiet_log_is_looked_at_ever_more_rarely(monkeypatch: pytest.MonkeyPat
     assert looks[-1] - looks[-2] > 5 * STREAM_PERIOD_S
 
 
+def test_a_log_that_can_not_be_read_is_looked_at_rarely_and_holds_up_nothing(
+    control: ControlChannel, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a cell has used up the file descriptors; each error's traceback goes to the log."""
+    errors: list[str] = []
+    monkeypatch.setattr("jaxcluster.engine.control.log.write", errors.append)
+    monkeypatch.setattr("jaxcluster.engine.control.LOOK_S", (0.02, 3600.0))
+
+    def look() -> bool:
+        raise OSError("Too many open files")
+
+    def write(put: Callable[..., None], request: Request) -> None:
+        control.on_tick, control.ticking = look, True
+        put("shown\n")
+        until(lambda: errors, "a look")
+        assert shown.wait(ANSWER_S)
+
+    shown = threading.Event()
+    printing(control, write)
+    peer.send("print")
+    try:
+        assert texts([peer.receive()[0]]) == "shown\n"
+    finally:
+        shown.set()
+    assert peer.until_reply()[-1]["body"] == "done"
+    control.ticking = False
+    assert len(errors) == 1
+
+
 def test_the_thread_that_sends_never_waits_for_a_full_socket(
     control: ControlChannel, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -591,6 +623,119 @@ def test_a_signals_handler_that_raises_between_the_parts_of_a_message_costs_no_m
     assert len(sent) == parts
     assert peer.until_reply_to(id)["body"] == "here"
     assert peer.until_reply_to(peer.send("hello"))["body"] == "hello"
+
+
+class Alarm(BaseException):
+    """What a handler of the user's for SIGALRM raises, wherever the signal finds the program."""
+
+
+def test_alarms_that_raise_anywhere_cost_no_message_but_the_callers(
+    control: ControlChannel, peer: Peer
+) -> None:
+    asked: list[Request] = []
+    control.handle("ask", "now", lambda request: asked.append(request) or DEFERRED)
+    control.handle("hello", "now", lambda request: "hello")
+    peer.send("ask")
+    until(lambda: asked, "a request")
+    request, posted, printed = asked[0], [], []
+    envelopes = [wire.encode("push", "", number) for number in range(3000)]
+    armed, raised = [False], []
+
+    def on_alarm(*args: Any) -> None:
+        if armed[0]:
+            armed[0] = False
+            raised.append(True)
+            raise Alarm
+
+    before = signal.signal(signal.SIGALRM, on_alarm)
+    try:
+        for number, envelope in enumerate(envelopes):
+            signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + number % 50))
+            with contextlib.suppress(Alarm):
+                armed[0] = True
+                control.stream(request, 0, 1, "stdout", f"<{number}>")
+                printed.append(number)
+                control.post(request.ident, envelope)
+                posted.append(number)
+                armed[0] = False
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert raised
+    request.reply("done")
+    pushes, text = [], ""
+    while True:
+        assert peer.socket.poll(ANSWER_S * 1000), "a message is lost"
+        with contextlib.suppress(ValueError):  # what was broken off
+            envelope = wire.decode(peer.socket.recv_multipart()[0])
+            if envelope["op"] == "reply":
+                break
+            if envelope["op"] == "push":
+                pushes.append(envelope["body"])
+            else:
+                text += texts([envelope])
+    assert set(posted) <= set(pushes)
+    assert list(dict.fromkeys(pushes)) == sorted(set(pushes))
+    assert {f"<{number}>" for number in printed} <= set(re.findall(r"<\d+>", text))
+    assert peer.until_reply_to(peer.send("hello"))["body"] == "hello"
+
+
+def test_text_that_a_handler_prints_in_the_middle_of_a_print_costs_none(
+    control: ControlChannel, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matches = _Stream.matches
+
+    def interrupted(stream: _Stream, request: Request, seq: int, name: str) -> bool:
+        monkeypatch.undo()
+        control.stream(request, 0, 1, "stderr", "from the handler\n")
+        return matches(stream, request, seq, name)
+
+    def write(put: Callable[..., None], request: Request) -> None:
+        put("one\n")
+        monkeypatch.setattr(_Stream, "matches", interrupted)
+        put("two\n")
+
+    monkeypatch.setattr("jaxcluster.engine.control.STREAM_PERIOD_S", 3600.0)
+    printing(control, write)
+    peer.send("print")
+    envelopes = peer.until_reply()
+    assert texts(envelopes, "stdout") == "one\ntwo\n"
+    assert texts(envelopes, "stderr") == "from the handler\n"
+
+
+def test_the_main_thread_leaves_messages_with_buffers_to_the_other(
+    control: ControlChannel, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken off by a signal between its buffers one would look like a whole message."""
+    asked: list[Request] = []
+    control.handle("ask", "now", lambda request: asked.append(request) or DEFERRED)
+    peer.send("ask")
+    until(lambda: asked, "a request")
+    is_sent, senders = control._is_sent, []
+
+    def note(*message: Any) -> bool:
+        senders.append(threading.get_ident())
+        return is_sent(*message)
+
+    monkeypatch.setattr(control, "_is_sent", note)
+    asked[0].reply("value", [b"one", b"two"])
+    envelope, buffers = peer.receive()
+    assert (envelope["body"], buffers) == ("value", [b"one", b"two"])
+    assert senders == [control._thread_id]
+
+
+def test_a_message_that_the_thread_fails_to_send_once_is_not_lost(
+    control: ControlChannel, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a cell has broken builtins, which are mended then."""
+
+    def broken(*message: Any) -> bool:
+        monkeypatch.undo()
+        raise NameError("name 'memoryview' is not defined")
+
+    control.handle("hello", "now", lambda request: "hello")
+    monkeypatch.setattr(control, "_is_sent", broken)
+    assert peer.ask("hello")["body"] == "hello"
 
 
 def test_a_forked_process_leaves_the_socket_alone() -> None:
