@@ -210,21 +210,26 @@ class Journal:
                 return
             self._entering = True
             try:
-                while self._latest:
-                    program, place, running = self._latest.popleft()
-                    counts = self._counts.get(program.processes)
-                    if counts is None:
-                        self._crossings.begin(program.processes, self._counts)
-                        counts = self._counts[program.processes] = [0, 0]
-                    self._ring.append((counts[0], program.told, place, running))
-                    value = counts[1] * _HASH_FACTOR + program.fingerprint
-                    counts[:] = [counts[0] + 1, value % _HASH_MODULUS]
-                    self._crossings.launched(program.processes, program.fingerprint)
-                    self._programs[program.fingerprint] = program
-                    if len(self._programs) > KEPT_PROGRAMS:
-                        self._programs.popitem(last=False)
+                # No loop stands here: since Python 3.12 its jump is outside of what ``try`` and
+                # ``with`` cover, and what a signal's handler raises there leaves the lock held.
+                self._enter_all()
             finally:
                 self._entering = False
+
+    def _enter_all(self) -> None:
+        while self._latest:
+            program, place, running = self._latest.popleft()
+            counts = self._counts.get(program.processes)
+            if counts is None:
+                self._crossings.begin(program.processes, self._counts)
+                counts = self._counts[program.processes] = [0, 0]
+            self._ring.append((counts[0], program.told, place, running))
+            value = counts[1] * _HASH_FACTOR + program.fingerprint
+            counts[:] = [counts[0] + 1, value % _HASH_MODULUS]
+            self._crossings.launched(program.processes, program.fingerprint)
+            self._programs[program.fingerprint] = program
+            if len(self._programs) > KEPT_PROGRAMS:
+                self._programs.popitem(last=False)
 
     @property
     def counts(self) -> dict[str, list[int]]:
@@ -391,4 +396,5 @@ COUNTING: set[CodeType] = {
     Journal._place_of.__code__,
     Journal._kind_of.__code__,
     Journal._enter_latest.__code__,
+    Journal._enter_all.__code__,
 }

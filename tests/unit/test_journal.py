@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import importlib.util
 import os
@@ -9,13 +10,17 @@ import sys
 import sysconfig
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jaxcluster import wire
+from jaxcluster.engine.cell_output import CellOutput
+from jaxcluster.engine.control import ControlChannel
 from jaxcluster.engine.journal import LATEST, Journal, Program
+from jaxcluster.engine.recent import Recent
 
 SOURCE = """\
 def train(hook):
@@ -300,6 +305,27 @@ def test_an_interrupt_during_a_launch_is_raised_after_the_count() -> None:
     with pytest.raises(KeyboardInterrupt):
         journal.launched(program(2), ())
     assert journal.counts["0,1"][0] == 2
+
+
+@pytest.mark.parametrize(
+    "holds_lock",
+    [
+        Journal._enter_latest,
+        ControlChannel.post,
+        ControlChannel._stream_text,
+        ControlChannel._send_new,
+        CellOutput.show_rest,
+        Recent.text,
+        Recent.add,
+    ],
+)
+def test_no_loop_stands_where_a_lock_is_held(holds_lock: Callable[..., Any]) -> None:
+    """A signal's handler may raise at its jump, which ``with`` and ``try`` do not cover.
+
+    So it is since Python 3.12: a lock would be held for ever. Loops are in functions of their own.
+    """
+    names = [step.opname for step in dis.get_instructions(holds_lock)]
+    assert not [n for n in names if "BACKWARD" in n and "NO_INTERRUPT" not in n]
 
 
 def test_a_finalizer_that_launches_while_launches_are_entered_comes_after_them() -> None:
