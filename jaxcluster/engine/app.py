@@ -233,6 +233,8 @@ class Rank:
         self.journal.restart()
 
     def _reserve(self, request: Request) -> Any:
+        if self.reservation is not None:
+            self.reservation.release()
         self.reservation = bootstrap.Reservation(request.body["address"])
         return {
             "port": self.reservation.port,

@@ -11,6 +11,7 @@ import contextlib
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -41,11 +42,22 @@ class Reservation:
         self._probe = socket.socket(family)
         self._probe.bind((address, 0))
         self._probe.listen(512)
+        self._accepts = threading.Thread(target=self._accept, name="jaxcluster-probes", daemon=True)
+        self._accepts.start()
         self.port: int = self._held.getsockname()[1]
         self.probe_port: int = self._probe.getsockname()[1]
 
+    def _accept(self) -> None:
+        """Take in who tries: Linux before 5.4 lets 128 wait, and drops what more ranks send."""
+        with contextlib.suppress(OSError):
+            while True:
+                self._probe.accept()[0].close()
+
     def release(self) -> None:
         self._held.close()
+        with contextlib.suppress(OSError):
+            self._probe.shutdown(socket.SHUT_RDWR)  # wakes accept
+        self._accepts.join(5)
         self._probe.close()
 
 

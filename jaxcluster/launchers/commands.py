@@ -75,6 +75,7 @@ class _Run:
     command: Command
     number: int  # of the command in the plan
     tries: int = 1
+    host: str = ""  # as messages call it, where it is a single one
     pid: int | None = None
     agents: list[StartedAgent] = field(default_factory=list)
     out: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
@@ -401,9 +402,11 @@ class Launch:
             command.term_s,
             command.tunnel.here if command.tunnel is not None else "",
         )
+        names, hosts = self.plan.hosts, command.hosts
+        host = names[hosts[0]] if names and len(hosts) == 1 else ""
         with self._lock:  # its first event may come before we know its id
             id = self._guarded.run(task)
-            run = self._runs[id] = _Run(command, number, tries)
+            run = self._runs[id] = _Run(command, number, tries, host)
         return id, run
 
     def _on_event(self, id: int, event: Mapping[str, Any]) -> None:
@@ -443,7 +446,7 @@ class Launch:
     def _note(run: _Run, line: str) -> None:
         facts, rest = announcements(line)
         for one in facts:
-            where = f"The agent on {one.get('host', 'a host')}"
+            where = f"The agent on {run.host or one.get('host', 'a host')}"
             if "error" in one:
                 run.trouble = Reason(
                     f"{where} can't work: {one['error']}", str(one.get("hint", ""))

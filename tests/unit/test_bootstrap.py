@@ -15,6 +15,7 @@ from jaxcluster import wire
 from jaxcluster.engine import bootstrap
 from jaxcluster.engine.bootstrap import Reservation
 from jaxcluster.engine.private import arrays, coordination, launches
+from jaxcluster.host.ways import ways
 
 LOOPBACK = "127.0.0.1"
 
@@ -58,6 +59,17 @@ def test_the_probe_tells_this_ranks_own_address_on_the_way_to_rank_0() -> None:
     reservation = Reservation(LOOPBACK)
     assert bootstrap.probe(LOOPBACK, reservation.probe_port) == LOOPBACK
     reservation.release()
+
+
+def test_more_probes_than_a_listener_lets_wait_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of hundreds of hosts, on a kernel that lets few wait; here it is the listener that does."""
+    listen = socket.socket.listen
+    monkeypatch.setattr(socket.socket, "listen", lambda self, most: listen(self, 1))
+    reservation = Reservation(LOOPBACK)
+    found = ways([(LOOPBACK, reservation.probe_port)] * 40, 60)
+    assert found == [""] * 40
+    reservation.release()
+    assert not reservation._accepts.is_alive()
 
 
 def test_a_probe_that_reaches_nobody_fails_instead_of_aborting_the_process() -> None:
