@@ -25,6 +25,7 @@ class Looks:
       evidence: what the ranks said when it was found.
       before: what they said at the last look.
       suspicion: what the last look made likely.
+      suspected_at: when the launch that it is about was first found to be waited for.
       circle: ranks that seem to wait for each other.
       foreign_since: since when another cell's finding is in the way.
     """
@@ -35,6 +36,8 @@ class Looks:
         self.evidence: Mapping[int, wire.RankReport] = {}
         self.before: Mapping[int, wire.RankReport] = {}
         self.suspicion: findings.Suspicion | None = None
+        self.suspected_at = time.monotonic()
+        self._wanted: tuple[str, int | None] | None = None
         self.circle: list[str] = []
         self.foreign_since: float | None = None
         self._excused_at: Mapping[int, int] = {}  # the ranks' probes at the first look
@@ -61,8 +64,13 @@ class Looks:
             expected=self._expected(),
         )
         self.before = reports
+        wanted = self._wanted
+        self._wanted = None
         if isinstance(found, findings.Suspicion):
             self.suspicion = found
+            self._wanted = (found.processes, found.launch.seq if found.launch else None)
+            if self._wanted != wanted:  # ranks that go on are apart by a launch, now and then
+                self.suspected_at = time.monotonic()
             found = None
         if found is None:
             found, unsure = deadlock.find(reports)

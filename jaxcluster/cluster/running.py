@@ -42,6 +42,7 @@ DEATH_NOTICE_AFTER_S = 2.0
 SUSPECTED_S = 2.0  # before it is said that ranks wait for a launch that may still come
 AGAIN_S = 0.1  # between looks at ranks that have ended a cell with uneven counts
 STILL_WORKING_S = 5.0  # before it is said who a cell waits for; then ever more rarely
+WAITED_S = 1.0  # for one launch: ranks that go on wait for each other for less
 POLL_DEPTH = 256  # launches of each rank
 REPLAY_AFTER_S = 0.2  # that interrupted ranks get to leave by themselves
 SCRIPT_ANSWER_S = 3.0  # that a script's ranks get to leave it where another one has failed
@@ -465,7 +466,9 @@ class RunningCell:
         if self.looks.circle:
             lines += self.looks.circle
         elif suspicion is not None and not suspicion.has("moment"):
-            lines.append(explain.tell_suspicion(suspicion, waited))
+            lasted = time.monotonic() - self.looks.suspected_at
+            if lasted >= WAITED_S:
+                lines.append(explain.tell_suspicion(suspicion, lasted))
         elif self.record.replies and working:
             lines += explain.tell_working(working, self.record.replies, waited, self.world.hosts)
             lines += explain.tell_left(self._left, self.world.hosts)
