@@ -38,15 +38,15 @@ const asked: unknown[] = [];
 const ticker = new Ticker();
 const execute = (command: string, args?: object) => asked.push(args ? [command, args] : [command]);
 
-/** A state of many ranks on hosts of eight. */
-function many(n: number): IState {
+/** A state of many ranks, on hosts of eight if nothing else is said. */
+function many(n: number, perHost = 8): IState {
   const ranks = Array.from({ length: n }, (_, rank): IRank => {
     const odd = rank === 17 ? 'dead' : rank % 8 === 3 ? 'waiting' : 'running';
     return {
       ...state.ranks[0],
       rank,
       status: odd,
-      host: `host-${String(Math.floor(rank / 8)).padStart(2, '0')}`,
+      host: `host-${String(Math.floor(rank / perHost)).padStart(2, '0')}`,
       devices: [`cpu:${rank}`],
       note: odd === 'dead' ? 'killed by SIGKILL' : ''
     };
@@ -235,6 +235,7 @@ const widgets: { [name: string]: () => JSX.Element } = {
   'sidebar-16': () => sidebar(many(16), 'train.ipynb', samplesOf(16)),
   'sidebar-64': () => sidebar(one(many(64)), 'train.ipynb', samplesOf(64)),
   'sidebar-256': () => sidebar(many(256)),
+  'sidebar-hosts': () => sidebar(many(32, 1)),
   'sidebar-no-notebook': () => sidebar(null, null),
   'sidebar-not-loaded': () => sidebar(null),
   'sidebar-no-cluster': () => sidebar(noRanks),

@@ -229,6 +229,14 @@ def test_several_hosts_have_tiles_of_their_own(widgets: Any) -> None:
     assert "7 running" in hosts.nth(0).locator("summary").inner_text()
 
 
+def test_hosts_of_one_rank_each_are_tiles_and_no_lines(widgets: Any) -> None:
+    view = show(widgets, "sidebar-hosts")
+    assert view.locator(".jxl-host").count() == 0
+    assert view.locator(".jxl-tile").count() == 32
+    view.locator(".jxl-tile[data-rank='30']").hover()
+    assert "host-30" in view.locator(".jxl-gridDetail").inner_text()
+
+
 def test_256_ranks_are_quick(widgets: Any) -> None:
     view = show(widgets, "sidebar-256")
     assert view.locator(".jxl-host").count() == 32
@@ -238,6 +246,8 @@ def test_256_ranks_are_quick(widgets: Any) -> None:
         assert min(t[what] for t in took) < limit, took
     # Few nodes: one tile's glyph, words and tone, its place, and what its host's summary counts.
     assert 0 < took[0]["changed"] < 30, took
+    # The one line that has changed has been drawn again.
+    assert view.locator(".jxl-host summary", has_text="1 diverged").count() == 1
 
 
 # ------------------------------------------------------------------------------- toolbar
