@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 REPOSITORY = "https://github.com/jaxcluster/jaxcluster"
 
 project = "jaxcluster"
-author = "the jaxcluster authors"
+author = "the jaxcluster developers"
 version = release = __version__
 
 extensions = [
@@ -70,3 +70,12 @@ def _bring_notebooks() -> None:
 
 
 _bring_notebooks()
+
+
+def _link_notebooks(_app: Any, _page: str, source: list[str]) -> None:
+    """On GitHub the notebooks lie beside the docs, here among them."""
+    source[0] = source[0].replace("../notebooks/", "notebooks/")
+
+
+def setup(app: Any) -> None:
+    app.connect("source-read", _link_notebooks)

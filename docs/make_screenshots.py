@@ -1,8 +1,9 @@
-"""Makes the README's images, in a real JupyterLab with real clusters.
+"""Makes the README's images, and some of the docs', in a real JupyterLab with real clusters.
 
     pip install playwright
     python docs/make_screenshots.py                  all of them, into docs/images
     python docs/make_screenshots.py shards           one of them
+    python docs/make_screenshots.py plain divergence hang    the README's
 
 It takes a Chromium, which is never downloaded: CHROMIUM names it, or one in PATH is taken.
 JupyterLab, its kernels and their clusters write to a folder of their own, and end with this.
@@ -12,6 +13,7 @@ The shards' table shows this machine's hostname.
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import os
 import shutil
@@ -47,6 +49,25 @@ x = jax.device_put(np.arange(32).reshape(4, 8), NamedSharding(mesh, P('i', 'j'))
 print(jax.process_index(), float(jnp.sum(jnp.sin(x))))"""
 
 
+SKIP = "if jax.process_index() != 1:\n    print(float(jnp.sum(x)))"
+
+# The same processes without jaxcluster: ipyparallel's engines, and JAX as its guide sets it up.
+ENGINES = """\
+import socket
+import ipyparallel as ipp
+client = ipp.Cluster(n=4).start_and_connect_sync()
+client[:].scatter('rank', range(4), flatten=True)
+with socket.socket() as probe:
+    probe.bind(('127.0.0.1', 0))
+    client[:]['address'] = f'127.0.0.1:{probe.getsockname()[1]}'"""
+
+INITIALIZE = """\
+%%px
+import jax
+jax.config.update('jax_num_cpu_devices', 2)
+jax.distributed.initialize(address, 4, rank)"""
+
+
 @dataclass(frozen=True)
 class Shot:
     """An image of the last cells of a notebook.
@@ -56,28 +77,53 @@ class Shot:
       shown: how many of them, from the end, are in the image.
       width: of the window, in pixels.
       fails: whether one of them is meant to raise.
+      hangs_s: the last cell is not waited for; the image is made this much later, in seconds.
     """
 
     cells: Sequence[str]
     shown: int
     width: int = WIDTH
     fails: bool = False
+    hangs_s: float = 0
 
 
 SHOTS = {
-    "quickstart": Shot([START, SUM, "%%spmd --all\njax.local_devices()", "%pull x\nx.sum()"], 4),
+    # Without the first cell: its output says how long the start took on a busy machine.
+    "quickstart": Shot([START, SUM, "%%spmd --all\njax.local_devices()", "%pull x\nx.sum()"], 3),
     "divergence": Shot(
         [
             START,
             SUM,
-            "%%spmd\nif jax.process_index() != 1:\n    print(float(jnp.sum(x)))",
+            f"%%spmd\n{SKIP}",
             "%%spmd\nprint(float(jnp.sum(x)))",
         ],
         2,
         width=1150,
         fails=True,
     ),
+    "plain": Shot(
+        [ENGINES, INITIALIZE, SUM.replace("%%spmd", "%%px"), f"%%px\n{SKIP}"],
+        1,
+        width=1150,
+        hangs_s=120,
+    ),
     "shards": Shot([START, SUM, "%shards x"], 1),
+}
+
+# One above the other, each below its words.
+JOINED = {
+    "hang": [
+        (
+            "plain",
+            "Plain JAX on four processes: after two minutes the cell still waits, and nothing "
+            "is printed.",
+        ),
+        (
+            "divergence",
+            "jaxcluster: the same cell ends by itself, names rank 1 and the line, and the next "
+            "cell works.",
+        ),
+    ],
 }
 
 
@@ -226,6 +272,12 @@ def shoot(page: Page, address: str, folder: Path, name: str, shot: Shot) -> None
     page.wait_for_selector(".jp-NotebookPanel .jp-Cell")
     page.wait_for_function(READY)
     for index in range(len(shot.cells)):
+        if shot.hangs_s and index == len(shot.cells) - 1:
+            page.evaluate(RUN, index)
+            page.wait_for_timeout(1000 * shot.hangs_s)
+            if page.evaluate(ENDED, index):
+                raise RuntimeError(f"{name}: the cell was meant to hang")
+            break
         run(page, index)
         outputs = page.evaluate(OUTPUTS, index)
         if raised := [o for o in outputs if o["output_type"] == "error"]:
@@ -257,12 +309,31 @@ def run(page: Page, index: int) -> None:
     page.wait_for_function(READY)
 
 
+JOIN_STYLE = """
+  body { margin: 0; background: white; font: 600 17px/1.3 system-ui, "DejaVu Sans", sans-serif; }
+  p { margin: 0; padding: 14px 10px 8px; color: #111; }
+  img { display: block; }
+"""
+
+
+def join(page: Page, name: str, parts: Sequence[tuple[str, str]]) -> None:
+    """Save images that were made before as one, each with a line above it."""
+    body = ""
+    for part, words in parts:
+        data = base64.b64encode((IMAGES / f"{part}.png").read_bytes()).decode()
+        body += f"<p>{words}</p><img src='data:image/png;base64,{data}'>"
+    page.set_content(f"<style>{JOIN_STYLE}</style><div style='width: max-content'>{body}</div>")
+    page.evaluate("() => [...document.images].forEach(i => { i.width = i.naturalWidth / 2; })")
+    page.locator("div").screenshot(path=IMAGES / f"{name}.png")
+    print(f"docs/images/{name}.png")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
-        "names", nargs="*", choices=[*SHOTS, []], metavar="NAME", help="all by default"
+        "names", nargs="*", choices=[*SHOTS, *JOINED, []], metavar="NAME", help="all by default"
     )
-    names = parser.parse_args().names or list(SHOTS)
+    names = parser.parse_args().names or [*SHOTS, *JOINED]
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
     IMAGES.mkdir(exist_ok=True)
     flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
@@ -272,7 +343,10 @@ def main() -> None:
         for name in names:
             page = context.new_page()
             page.set_default_timeout(DEADLINE_S * 1000)
-            shoot(page, address, folder, name, SHOTS[name])
+            if name in JOINED:
+                join(page, name, JOINED[name])
+            else:
+                shoot(page, address, folder, name, SHOTS[name])
             page.close()
         browser.close()
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs notebooks/quickstart.ipynb on 4 JAX processes and prints what process 0 showed.
-# Everything it needs goes into .venv in this checkout; a second run reuses it.
+# Everything it needs goes into .venv in this checkout, by uv where that is installed, else by pip; a
+# second run reuses it.
 #
 #   bash notebooks/quickstart.sh                      with the first fitting python found
 #   PYTHON=python3.13 bash notebooks/quickstart.sh    with that one
@@ -27,15 +28,18 @@ quietly() {
     rm -f "$log"
 }
 
+with_uv() { command -v uv >/dev/null; }
+
 # True for a Python that can make our environment. It is really run, because a name in PATH may be
 # a shim of a version that is not there, and Debian's python3 comes without venv.
 fits() {
-    "$1" -c 'import ensurepip, sys, venv
-sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' >/dev/null 2>&1
+    local needed=sys
+    with_uv || needed='ensurepip, sys, venv'
+    "$1" -c "import $needed; sys.exit(sys.version_info < (3, 11))" >/dev/null 2>&1
 }
 
 find_python() {
-    local python candidates=(python3 python3.13 python3.12 python3.11)
+    local python candidates=(python3 python3.14 python3.13 python3.12 python3.11)
     if [ -n "${PYTHON:-}" ]; then candidates=("$PYTHON"); fi
     for python in "${candidates[@]}"; do
         if fits "$python"; then
@@ -43,10 +47,29 @@ find_python() {
             return
         fi
     done
-    echo "jaxcluster needs Python 3.11, 3.12 or 3.13 with its venv module, and ${PYTHON:-python3}" \
-        "is none of these. On Debian and Ubuntu: apt-get install python3 python3-venv. For one" \
-        "elsewhere: PYTHON=/path/to/python3.12 bash notebooks/quickstart.sh" >&2
+    if with_uv && [ -z "${PYTHON:-}" ]; then # it finds others, or downloads one
+        uv python find '>=3.11' 2>/dev/null && return
+    fi
+    echo "jaxcluster needs Python 3.11 or newer with its venv module, and ${PYTHON:-python3} is not" \
+        "one. On Debian and Ubuntu: apt-get install python3 python3-venv. For one elsewhere:" \
+        "PYTHON=/path/to/python3.12 bash notebooks/quickstart.sh" >&2
     return 1
+}
+
+make_env() {
+    if with_uv; then
+        quietly uv venv --allow-existing --python "$1" "$env"
+    else
+        quietly "$1" -m venv "$env"
+    fi
+}
+
+install_into_env() {
+    if with_uv; then
+        quietly uv pip install --python "$env/bin/python" "$@"
+    else
+        quietly "$env/bin/pip" install --disable-pip-version-check "$@"
+    fi
 }
 
 # An environment of ours that is unfinished, or was moved or copied here with the checkout, is made
@@ -55,7 +78,7 @@ works() {
     if [ -e "$mark" ]; then
         case $(cat "$mark") in *" $PWD") ;; *) return 1 ;; esac
     fi
-    "$env/bin/pip" --version >/dev/null 2>&1
+    "$env/bin/python" -c '' >/dev/null 2>&1 && { with_uv || "$env/bin/pip" --version >/dev/null 2>&1; }
 }
 
 if works && [ "$(cat "$mark" 2>/dev/null)" = "$want" ]; then
@@ -71,13 +94,15 @@ else
         rm -rf "$env"
         mkdir "$env"
         echo unfinished >"$mark"
-        quietly "$python" -m venv "$env"
+        make_env "$python"
     fi
-    say "installing jaxcluster and what it needs into $env (a minute or two)"
+    tool=pip takes='a minute or two'
+    if with_uv; then tool=uv takes='less than a minute'; fi
+    say "installing jaxcluster, jax and JupyterLab into $env with $tool ($takes)"
     if ! command -v npm >/dev/null; then
         say "no Node here: JupyterLab will be without jaxcluster's sidebar, badges and buttons"
     fi
-    quietly "$env/bin/pip" install --disable-pip-version-check -e .
+    install_into_env -e .
     echo "$want" >"$mark"
 fi
 

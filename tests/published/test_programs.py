@@ -12,11 +12,11 @@ import os
 import subprocess
 import sys
 import sysconfig
-import urllib.request
 import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import plaincells
 import pytest
 from helpers import Home
 
@@ -61,23 +61,6 @@ def ranks(packages: str) -> Iterator[jaxcluster.Cluster]:
         with jaxcluster.start(2, devices_per_process=2, env=env, timeout_s=180) as running:
             yield running
     home.remove()
-
-
-@pytest.fixture(scope="session")
-def source() -> Source:
-    """Reads a file of a repository on GitHub."""
-
-    def read(repository: str, path: str) -> str:
-        if given := os.environ.get("JAXCLUSTER_PUBLISHED"):
-            return (Path(given) / repository.replace("/", "+") / path).read_text()
-        url = f"https://raw.githubusercontent.com/{repository}/HEAD/{path}"
-        try:
-            with urllib.request.urlopen(url, timeout=30) as answer:
-                return str(answer.read().decode())
-        except OSError as error:
-            pytest.skip(f"{url} can't be read: {error}")
-
-    return read
 
 
 def same_on_all(ranks: jaxcluster.Cluster, code: str) -> str:
@@ -250,5 +233,45 @@ print(float(loss))
 """
 
 
-def test_equinoxs_guide_to_parallel_training_runs(ranks: jaxcluster.Cluster) -> None:
-    assert float(same_on_all(ranks, EQUINOX)) > 0
+FLAX = """
+import jax, jax.numpy as jnp, numpy as np, optax
+from flax import nnx
+mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+rows, whole = jax.NamedSharding(mesh, jax.P("data")), jax.NamedSharding(mesh, jax.P())
+
+class Model(nnx.Module):
+    def __init__(self, rngs):
+        self.one, self.two = nnx.Linear(4, 16, rngs=rngs), nnx.Linear(16, 1, rngs=rngs)
+    def __call__(self, x):
+        return self.two(nnx.relu(self.one(x)))
+
+model = Model(nnx.Rngs(0))
+nnx.update(model, jax.device_put(nnx.state(model), whole))
+optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+
+@nnx.jit
+def step(model, optimizer, x):
+    loss, grads = nnx.value_and_grad(lambda m: jnp.mean((m(x) - x[:, :1]) ** 2))(model)
+    optimizer.update(model, grads)
+    return loss
+
+draw = np.random.default_rng(0)
+for _ in range(4):
+    values = draw.normal(size=(32, 4)).astype("float32")
+    x = jax.make_array_from_callback(values.shape, rows, lambda index: values[index])
+    loss = step(model, optimizer, x)
+print(float(loss))
+"""
+
+
+@pytest.mark.parametrize("program", [EQUINOX, FLAX], ids=["equinox", "flax"])
+def test_parallel_training_goes_as_in_plain_processes_and_as_in_one(
+    ranks: jaxcluster.Cluster, packages: str, program: str
+) -> None:
+    found = [float(same_on_all(ranks, program))]
+    more = {"PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), packages]))}
+    for num_processes in (2, 1):
+        for (went,) in plaincells.run([program], num_processes, 4 // num_processes, more):
+            assert not went.error
+            found.append(float(went.stdout))
+    assert found == pytest.approx([found[0]] * 4, rel=1e-4)

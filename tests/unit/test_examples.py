@@ -1,0 +1,349 @@
+"""Every line that help, README and docs tell users to type is typed here.
+
+What needs a running cluster or other hosts goes as far as that: it must then say that there is no
+cluster, or come to the place where hosts would be started or logged in to.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+import itertools
+import re
+import shlex
+import types
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from helpers import Home
+from IPython.core.inputtransformer2 import TransformerManager
+from IPython.core.interactiveshell import InteractiveShell
+
+import jaxcluster
+from jaxcluster import cli, cluster, mcp, wire
+from jaxcluster.allocation import remote, visits
+from jaxcluster.arguments import Help
+from jaxcluster.cluster import joining, sessions, starting
+from jaxcluster.doctor import hosts as hostchecks
+from jaxcluster.errors import NoCluster, PlanError, UsageError
+from jaxcluster.launchers.options import EXAMPLES
+from jaxcluster.model import rewrite
+from jaxcluster.model.outputs import CellRecord
+from jaxcluster.notebook import exporting
+from jaxcluster.notebook.magics import COMMANDS, JaxClusterMagics
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NO_PAGES = ("_build", "architecture.md")  # what is built; for who reads the code
+PAGES = [page for page in PAGES if not set(NO_PAGES) & set(page.parts)]
+
+PROFILES = """
+[profile.team]
+launcher = "ssh"
+hosts = "h1:2,h2:2"
+[profile.long]
+inherits = "team"
+[profile.pods]
+launcher = "kubernetes"
+image = "team/jax:1"
+"""
+
+
+class Reached(Exception):
+    """As far as one comes without hosts."""
+
+
+class Anything(dict[str, Any]):
+    """A notebook that has every name."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __missing__(self, name: str) -> int:
+        return 1
+
+
+# --------------------------------------------------------------------------- where they are typed
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A folder with all that examples name, in which nothing is started."""
+    home = Home.make()
+    for name, value in home.variables.items():
+        monkeypatch.setenv(name, value)
+    for name in ("JAXCLUSTER_SITE_CONFIG", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for file in ("hosts", "proj/hosts", "proj/ssh_config", "pod.yaml", "train.py", "mine.ipynb"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("h1 slots=2\n" if file.endswith("hosts") else "")
+    for module in ("package/__init__.py", "package/train.py", "project/own.py"):
+        (tmp_path / module).parent.mkdir(exist_ok=True)
+        (tmp_path / module).write_text("")
+    (tmp_path / "jaxcluster.toml").write_text(PROFILES)
+
+    def reached(*args: object, **kwargs: object) -> NoReturn:
+        raise Reached
+
+    def started(spec: wire.ClusterSpec, *args: object) -> NoReturn:
+        if spec.launcher == "local":
+            with contextlib.suppress(PlanError):  # this machine has no GPUs
+                starting.plan_here(spec)
+        else:
+            remote.launcher_for(spec)
+        raise Reached
+
+    def served(way: dict[str, Any], allow_run: bool) -> None:
+        if way:
+            visits.way_of(way)
+
+    monkeypatch.setattr(sessions, "start_world", started)
+    monkeypatch.setattr(cluster, "dry_run", started)
+    monkeypatch.setattr(visits, "look", reached)
+    monkeypatch.setattr(joining, "look", reached)
+    monkeypatch.setattr(hostchecks, "look_before", reached)
+    monkeypatch.setattr("jaxcluster.doctor.run_checks", lambda root: [])
+    monkeypatch.setattr(exporting, "carry_out", reached)
+    monkeypatch.setattr(mcp, "check_sdk", lambda: None)
+    monkeypatch.setattr(mcp, "server", types.SimpleNamespace(serve=served), raising=False)
+    yield tmp_path
+    home.remove()
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteractiveShell]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
+        patch.delenv("VIRTUAL_ENV", raising=False)  # IPython warns of another one than its own
+        made = InteractiveShell.instance()
+        made.history_manager.enabled = False
+        yield made
+        made.history_manager.end_session()
+        made.restore_sys_module_state()
+        InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def typed(shell: InteractiveShell) -> Callable[[str], None]:
+    """Types a line, or a cell."""
+    ours = JaxClusterMagics(shell)
+    shell.user_ns = Anything()
+
+    def magic(source: str) -> None:
+        if source.endswith("?") and "\n" not in source:
+            source = "".join(rewrite.ask_for_help([source]))
+        line, _, cell = source.partition("\n")
+        name, _, rest = line.lstrip("%").partition(" ")
+        if name.endswith("?"):
+            assert hasattr(ours, name.removesuffix("?"))
+        elif line.startswith("%%spmd"):
+            ours.spmd(rest.strip(), cell)
+        else:
+            getattr(ours, name)(rest.strip())
+
+    def in_shell(line: str) -> None:
+        words = shlex.split(line, comments=True)[1:]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cli, "print", no_usage_error, raising=False)
+            assert cli.run(words) in (0, 1)
+
+    def type_it(source: str) -> None:
+        if "--devices-per-process all" in source:  # said of machines with GPUs alone
+            source += " --platform cuda"
+        try:
+            magic(source) if source.startswith("%") else in_shell(source)
+        except (NoCluster, Reached, Help):
+            pass
+
+    return type_it
+
+
+def no_usage_error(said: object = "", *, file: Any = None, **kwargs: Any) -> None:
+    if file is not None and not str(said).startswith("NoCluster"):
+        raise UsageError(str(said))
+
+
+# --------------------------------------------------------------------------- help
+
+
+def helps() -> Iterator[tuple[str, str]]:
+    """Each help by the command that it is of."""
+    ours = JaxClusterMagics.__new__(JaxClusterMagics)
+    for command in COMMANDS:
+        with pytest.raises(Help) as caught:
+            getattr(ours, f"_{command}")("--help")
+        yield f"%jaxcluster {command}", str(caught.value)
+    for command in cli.COMMANDS:
+        with pytest.raises(Help) as caught:
+            cli.COMMANDS[command](["--help"])
+        yield f"jaxcluster {command}", str(caught.value)
+    for name in ("spmd", "push", "pull", "shards"):
+        yield f"%{name}", getattr(ours, name).__doc__
+
+
+HELPS = dict(helps())
+
+
+@pytest.mark.parametrize("command", HELPS)
+def test_each_example_of_help_is_taken(command: str, typed: Callable[[str], None]) -> None:
+    lines = [line.strip() for line in HELPS[command].splitlines()]
+    found = [line for line in lines if re.match(r"%?%?(jaxcluster|spmd|push|pull|shards) ", line)]
+    options = re.findall(r"^  (\S+)", HELPS[command], re.M)
+    assert len(found) == len(options)
+    for line in found:
+        typed(f"{line}\nx = 1" if line.startswith("%%") else line)
+
+
+def test_each_launchers_own_example_is_taken(typed: Callable[[str], None]) -> None:
+    for example in EXAMPLES.values():
+        typed(example)
+
+
+def test_each_line_of_the_shells_own_help_is_taken(typed: Callable[[str], None]) -> None:
+    found = re.findall(r"^(jaxcluster .*?)(?:  .*)?$", cli.HELP, re.M)
+    assert len(found) >= len(cli.COMMANDS)
+    for line in itertools.chain.from_iterable(map(spelled_out, found)):
+        typed(line)
+
+
+# --------------------------------------------------------------------------- pages
+
+FENCED = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.M | re.S)
+INLINE = re.compile(r"`+([^`\n]+)`+")
+OURS = re.compile(r"%{1,2}(?:jaxcluster|spmd|push|pull|shards)\b|jaxcluster(?= [a-z-])")
+STANDS_FOR = {
+    "--launcher NAME": "--launcher local",
+    "--out NAME": "--out kept",
+    "NAME": "team",
+    "HOST": "h1",
+    "RANKS": "0,2-3",
+    "RANK": "2",
+    "COUNT": "30",
+    "SIZE": "2GB",
+    "EXPRESSION": "x",
+    "EXPR": "x",
+    "FILE": "hosts",
+    "COMMAND": "start",
+}
+
+
+def spelled_out(line: str) -> list[str]:
+    """``stop [NAME]`` and ``auto on|off`` are several lines; a word for a value is one."""
+    line = line.replace("\\|", "|")
+    if found := re.search(r"\S+\|\S+", line):
+        return [
+            one
+            for word in found.group().split("|")
+            for one in spelled_out(line[: found.start()] + word + line[found.end() :])
+        ]
+    line = re.sub(r" \[--[a-z]+ \.\.\.\]", "", line)
+    line = line.replace(" ...", "").replace("...", "").replace("(or: -m MODULE ARGS)", "")
+    if found := re.search(r"\s*\[([^'\[\]]*[A-Za-z][^'\[\]]*)\](?=\s|$)", line):
+        with_it = f"{line[: found.start()]} {found[1]}{line[found.end() :]}"
+        return [*spelled_out(line[: found.start()] + line[found.end() :]), *spelled_out(with_it)]
+    for word, value in STANDS_FOR.items():
+        line = re.sub(rf"(?<!\S){word}(?=\s|$)", value, line)
+    line = re.sub(r"(?<=\s)-n N(?=\s|$)", "-n 4", line)
+    line = re.sub(r"(?<=--devices-per-process )D(?=\s|$)", "2", line)
+    return [re.sub(r"(?<=--timeout )S(?=\s|$)", "60", line).replace(" ARGS", "").strip()]
+
+
+def lines_of(page: Path) -> Iterator[str]:
+    """What a page shows as typed: lines, and whole ``%%spmd`` cells."""
+    text = page.read_text()
+    for language, block in FENCED.findall(text):
+        cell: list[str] = []
+        for line in block.splitlines():
+            if line.startswith("%%spmd"):
+                cell = [line]
+            elif cell:
+                cell.append(line)
+            elif OURS.match(line):
+                # Remarks stand beside lines in columns.
+                yield re.split(r"\s{3,}(?=[^-\s])", line)[0]
+        if cell:
+            yield "\n".join(cell if language == "python" else without_outputs(cell))
+    for line in INLINE.findall(FENCED.sub("", text)):
+        if OURS.match(line) and not is_name(line):
+            yield from spelled_out(line)
+
+
+def is_name(line: str) -> bool:
+    """Whether a text speaks of a command, rather than shows how it is typed."""
+    first, _, command = line.partition(" ")
+    if first == "%jaxcluster":
+        return command in ("", *COMMANDS)
+    return line.lstrip("%") in (
+        "push",
+        "pull",
+        "shards",
+        "spmd",
+        *(f"jaxcluster {c}" for c in cli.COMMANDS),
+    )
+
+
+def without_outputs(cell: list[str]) -> list[str]:
+    """The lines that are Python."""
+    for end in range(len(cell), 1, -1):
+        with contextlib.suppress(SyntaxError):
+            ast.parse(TransformerManager().transform_cell("\n".join(cell[1:end])))
+            return cell[:end]
+    return cell
+
+
+def test_the_pages_are_found() -> None:
+    assert len(PAGES) > 12
+    assert sum(len(list(lines_of(page))) for page in PAGES) > 150
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_each_line_of_a_page_is_taken(
+    page: Path, typed: Callable[[str], None], shell: InteractiveShell
+) -> None:
+    for source in lines_of(page):
+        try:
+            typed(source)
+            if source.startswith("%%spmd"):
+                rewrite.check_syntax(shell, source.partition("\n")[2])
+        except UsageError as error:
+            told = str(error).splitlines()[0]  # where the page shows that, too
+            assert told in page.read_text(), f"{source}\n{error}"
+
+
+def python_of(page: Path) -> Iterator[str]:
+    """A page's Python, without what is IPython's alone."""
+    for language, block in FENCED.findall(page.read_text()):
+        if language == "python":
+            body = re.sub(r"\A%%spmd.*\n", "", block)
+            yield TransformerManager().transform_cell(body)
+
+
+def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    """The calls of what is ours, by the name in front of the dot."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            yield ast.unparse(node.func.value), node
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_python_of_a_page_calls_what_there_is(page: Path) -> None:
+    for source in python_of(page):
+        for owner, call in calls(ast.parse(source)):
+            assert isinstance(call.func, ast.Attribute)
+            if (known := OWNERS.get(owner)) is not None:
+                check_call(getattr(known, call.func.attr), call, isinstance(known, type))
+
+
+OWNERS = {"jaxcluster": jaxcluster, "cluster": cluster.Cluster, "cluster.last": CellRecord}
+
+
+def check_call(function: Any, call: ast.Call, is_method: bool) -> None:
+    """Whether it takes these arguments."""
+    given: Iterable[object] = [*([None] if is_method else []), *call.args]
+    named = {word.arg: word.value for word in call.keywords if word.arg}
+    inspect.signature(function).bind(*given, **named)
