@@ -1,4 +1,6 @@
-"""Puts the prebuilt JupyterLab extension into wheels and editable installs.
+"""Puts the prebuilt JupyterLab extension into wheels, source distributions and editable installs.
+
+A source distribution carries it built, so a wheel is made from one without Node.
 
 The environment variable JAXCLUSTER_JS says what to do about building it with Node:
 
@@ -30,20 +32,27 @@ class LabExtension(BuildHookInterface):
         mode = os.environ.get("JAXCLUSTER_JS", "auto")
         if mode not in MODES:
             raise ValueError(f"JAXCLUSTER_JS={mode}: it may be {', '.join(MODES)}.")
-        if self.target_name != "wheel":
-            return
         source = Path(self.root, "labextension")
         built = Path(self.root, "jaxcluster", "labextension")
-        if mode == "require" or (mode == "auto" and not is_fresh(built, source)):
+        # What a source distribution brings is taken as it is: unpacking may set all times again.
+        brought = Path(self.root, "PKG-INFO").exists() and (built / "package.json").exists()
+        fresh = brought or is_fresh(built, source)
+        if not brought and (mode == "require" or (mode == "auto" and not fresh)):
             why_not = build(source)
             if why_not and mode == "require":
                 raise RuntimeError(f"JAXCLUSTER_JS=require, but {why_not}")
             if why_not:
                 self.app.display_warning(
                     f"jaxcluster: {why_not} JupyterLab will not have its sidebar, badges and "
-                    "buttons; all else is there. Install Node 20 or newer, and install again."
+                    "buttons; all else is there. Install Node 20 or newer, and install again. "
+                    "(%jaxcluster doctor says whether it is there.)"
                 )
-        if (built / "package.json").exists() and (mode == "skip" or is_fresh(built, source)):
+            fresh = is_fresh(built, source)
+        if not (built / "package.json").exists() or not (mode == "skip" or fresh):
+            return
+        if self.target_name == "sdist":
+            build_data["artifacts"].append("/jaxcluster/labextension")
+        else:
             target = f"share/jupyter/labextensions/{NAME}"
             build_data["shared_data"][str(built)] = target
             build_data["shared_data"][str(source / "install.json")] = f"{target}/install.json"

@@ -113,7 +113,7 @@ export function addCommands(parts: IParts): void {
 
   add(CommandIDs.startAgain, {
     label: trans.__('Start JAX Cluster Again'),
-    caption: trans.__('Start once more what could not be started'),
+    caption: trans.__('Try the failed start again'),
     icon: runIcon,
     args: { on_cpu: { type: 'boolean', description: trans.__('On CPU this time.') } },
     isEnabled: failed,
@@ -220,7 +220,7 @@ export function addCommands(parts: IParts): void {
   add(CommandIDs.attach, {
     icon: linkIcon,
     label: trans.__('Attach to JAX Cluster…'),
-    caption: trans.__('Use a cluster that runs already'),
+    caption: trans.__('Use a running cluster'),
     args: { name: { type: 'string', description: trans.__('Asked for when left out.') } },
     isEnabled: () => others(state()).length > 0,
     execute: async args => {

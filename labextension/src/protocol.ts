@@ -31,7 +31,7 @@ export type RankStatus =
   | 'waiting' // in a collective
   | 'paused' // a person holds it: in a debugger, or by a question
   | 'interrupted'
-  | 'silent' // gives no answer
+  | 'silent' // does not answer
   | 'diverged'
   | 'dead';
 
@@ -253,7 +253,7 @@ export interface IOperations {
   profiles: { args: Record<string, never>; result: IProfile[] };
   /** `line` is what would follow `%jaxcluster start`. The result is the one line that it ends in. */
   start: { args: { line: string }; result: string };
-  /** Start once more what could not be started, with the same options, or on CPU. */
+  /** Try the failed start again, with the same options, or on CPU. */
   again: { args: { on_cpu: boolean }; result: string };
   /** End the start that goes on. */
   cancel: { args: Record<string, never>; result: null };

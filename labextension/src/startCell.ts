@@ -2,10 +2,13 @@
 
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import { NotebookActions } from '@jupyterlab/notebook';
-import type { ICellModel } from '@jupyterlab/cells';
+import { OutputArea } from '@jupyterlab/outputarea';
+import type { CodeCell, ICellModel } from '@jupyterlab/cells';
 import {
   LOAD,
   edit,
+  hasOnly,
+  linesToRun,
   loadIn,
   numberIn,
   placeMode,
@@ -15,8 +18,23 @@ import {
   withoutMode
 } from './startLine';
 
+/** Run these lines of a cell, with what they put out under it; all of it, where it has no others. */
+async function runLines(panel: NotebookPanel, index: number, start: boolean): Promise<void> {
+  const { content: notebook, sessionContext } = panel;
+  notebook.activeCellIndex = index;
+  notebook.deselectAll();
+  const { model, outputArea } = notebook.widgets[index] as CodeCell;
+  const source = model.sharedModel.getSource();
+  const lines = linesToRun(source, start);
+  if (hasOnly(source, lines)) {
+    await NotebookActions.run(notebook, sessionContext);
+  } else {
+    await OutputArea.execute(lines, outputArea, sessionContext, { cellId: model.sharedModel.getId() });
+  }
+}
+
 /**
- * Write the line into the notebook, and run its cell. A line that starts the same cluster is replaced:
+ * Write the line into the notebook, and run it, but not what else its cell has. A line that starts the same cluster is replaced:
  * a notebook that is run from its top starts one once.
  */
 export async function runStart(panel: NotebookPanel, line: string): Promise<void> {
@@ -31,10 +49,8 @@ export async function runStart(panel: NotebookPanel, line: string): Promise<void
   } else {
     setText(notebook.widgets[index].model, source);
   }
-  notebook.activeCellIndex = index;
-  notebook.deselectAll();
   void notebook.scrollToItem(index);
-  await NotebookActions.run(notebook, panel.sessionContext);
+  await runLines(panel, index, true);
 }
 
 const sourcesOf = (panel: NotebookPanel): (string | null)[] =>
@@ -93,16 +109,13 @@ export async function startWith(
   await runStart(panel, line);
 }
 
-/** Load jaxcluster in the notebook's kernel: by the cell that does so, else by a new one. */
+/** Load jaxcluster in the notebook's kernel: by the line that does so, else by a new cell. */
 export async function load(panel: NotebookPanel): Promise<void> {
   const notebook = panel.content;
   const there = loadIn(sourcesOf(panel));
-  if (there >= 0) {
-    notebook.activeCellIndex = there;
-    notebook.deselectAll();
-  } else {
+  if (there < 0) {
     NotebookActions.insertAbove(notebook);
     notebook.activeCell?.model.sharedModel.setSource(LOAD);
   }
-  await NotebookActions.run(notebook, panel.sessionContext);
+  await runLines(panel, there < 0 ? notebook.activeCellIndex : there, false);
 }

@@ -49,6 +49,31 @@ export function startIn(cells: readonly (string | null)[]): string | null {
   return null;
 }
 
+/**
+ * What of a cell is run by a click on *Start*, or on *Load it*: the lines that bring the cluster, and not
+ * what else stands in their cell. A notebook may come from anybody, and its cells are run by whoever reads them.
+ *
+ * @param start - Whether the cluster is to be started too.
+ */
+export function linesToRun(source: string, start: boolean): string {
+  const wanted = [LOADS, ...(start ? [MODES, START] : [])];
+  return wanted
+    .flatMap(line => (line.exec(source)?.[0] ?? '').split('\n'))
+    .map(line => line.trim())
+    .filter(line => line)
+    .join('\n');
+}
+
+/** Whether a cell has nothing but these lines, and comments. */
+export function hasOnly(source: string, lines: string): boolean {
+  const left = lines.split('\n');
+  const others = source.split('\n').filter(line => {
+    const at = left.indexOf(line.trim());
+    return line.trim() && !line.trim().startsWith('#') && (at < 0 || !left.splice(at, 1));
+  });
+  return !others.length;
+}
+
 const NUMBER = /(^|\s)(-n|--num-processes)(?:\s+|=)?(\d+)/;
 
 /** How many ranks a start line asks for; null where it leaves that open. */
@@ -73,6 +98,7 @@ const LOADS = /^([ \t]*)%load_ext jaxcluster[ \t]*$/m;
 
 /** The line that has every following cell run on the ranks. */
 export const MODE = '%jaxcluster auto on';
+const MODES = /^[ \t]*%jaxcluster auto on[ \t]*$/m;
 const isMode = (line: string): boolean => line.trim() === MODE;
 /** A statement that brings a cluster: a magic's, or Python's own, which indented may be part of another. */
 const BRINGS = /^(?:([ \t]*)%jaxcluster[ \t]+(?:start|attach)\b|(?:\w+[ \t]*=[ \t]*)?jaxcluster\.(?:start|attach)\()/m;

@@ -3,6 +3,8 @@ import { test } from 'node:test';
 import { staysInNotebook, whereOf, withSpmd } from '../src/spmd';
 import {
   edit,
+  hasOnly,
+  linesToRun,
   loadIn,
   numberIn,
   placeMode,
@@ -40,6 +42,25 @@ test('a cell says on which ranks it will run', () => {
     assert.equal(whereOf(source, false), off, source);
     assert.equal(whereOf(source, true), on, source);
   }
+});
+
+test('a click runs the line, and not what else its cell has', () => {
+  const load = '%load_ext jaxcluster';
+  const start = '%jaxcluster start -n 4 \\\n    --name a';
+  const auto = '%jaxcluster auto on';
+  for (const [source, runs, loads] of [
+    [start, start.replace('    ', ''), ''],
+    [`${load}\n${auto}\n${start}`, `${load}\n${auto}\n${start.replace('    ', '')}`, load],
+    [`import os; os.remove("x")\n  ${load}\nif x:\n    %jaxcluster start -n 2\n!rm y`, `${load}\n%jaxcluster start -n 2`, load],
+    [`${load}\nsteal()`, load, load]
+  ]) {
+    assert.equal(linesToRun(source, true), runs, source);
+    assert.equal(linesToRun(source, false), loads, source);
+  }
+  assert(hasOnly(`# two\n${load}\n\n  ${start}`, linesToRun(`${load}\n${start}`, true)));
+  assert(!hasOnly(`${load}\n${start}\nsteal()`, linesToRun(`${load}\n${start}`, true)));
+  assert(!hasOnly(`${load}\n${load}`, load)); // once is what was said
+  assert(!hasOnly(`${load}\n${start}`, load)); // *Load it* starts nothing
 });
 
 test('a start has one place in a notebook', () => {

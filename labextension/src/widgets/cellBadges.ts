@@ -131,7 +131,7 @@ export class CellBadges extends Panel {
           values.length
             ? new SimplifiedOutputArea({ model, rendermime })
             : new View(() =>
-                React.createElement('p', { className: 'jxl-empty' }, trans.__('It has put out nothing.'))
+                React.createElement('p', { className: 'jxl-empty' }, trans.__('It has no output.'))
               )
         );
       }
@@ -166,7 +166,7 @@ export class CellBadges extends Panel {
       error ??
       new Error(
         trans.__(
-          'What rank %1 put out was not kept: a notebook keeps what its cells show. With %2 this cell would show all its ranks.',
+          'The output of rank %1 was not kept: a notebook keeps only what its cells show. With %2 this cell would show all its ranks.',
           rank,
           '%%spmd --all'
         )

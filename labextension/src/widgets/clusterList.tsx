@@ -119,7 +119,7 @@ function marksOf(listed: Listed, trans: Trans): [string, string, string][] {
   if (cluster.orphaned) {
     marks.push([
       trans.__('orphaned'),
-      trans.__('what it would end with is gone, and no notebook holds it'),
+      trans.__('its owner is gone, and no notebook is connected to it'),
       'bad'
     ]);
   }

@@ -24,13 +24,13 @@ export function Journal({ timelines, isAlone, failure, ...ways }: IJournalView):
       {timelines?.map(one => <Timeline key={one.processes.join()} timeline={one} {...ways} />)}
       {timelines === null && isAlone && !failure && (
         <p className="jxl-empty">
-          {ways.trans.__('The notebook has no ranks now. What they launch will stand here.')}
+          {ways.trans.__('The notebook has no ranks now. What they launch will appear here.')}
         </p>
       )}
       {timelines?.length === 0 && (
         <p className="jxl-empty">
           {ways.trans.__(
-            'No program that spans processes has been launched since the ranks were in lockstep.'
+            'No program that spans processes has been launched since the ranks were last in lockstep.'
           )}
         </p>
       )}

@@ -62,7 +62,7 @@ export function statusMeaning(status: Status, trans: Trans): string {
     case 'paused':
       return trans.__('in a debugger, or waits for an answer to input()');
     case 'silent':
-      return trans.__('gives no answer');
+      return trans.__('does not answer');
     case 'diverged':
       return trans.__('has launched other computations than the other ranks');
     default:

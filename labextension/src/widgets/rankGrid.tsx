@@ -75,7 +75,7 @@ export function RankGrid(props: IRankGrid): JSX.Element {
               />
             ))}
       </div>
-      <ul className="jxl-gridDetail" aria-label={trans.__('The rank that is looked at')}>
+      <ul className="jxl-gridDetail" aria-label={trans.__('The rank that is shown')}>
         <RankRow
           alone
           rank={shown}

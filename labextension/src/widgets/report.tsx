@@ -139,7 +139,7 @@ export function ReportView(props: IReportView): JSX.Element {
           <p>
             {report.kind === 'dead'
               ? trans.__('No cell can run before the ranks have new processes.')
-              : trans.__('The ranks are still not in lockstep. What shall be done?')}
+              : trans.__('The ranks are still not in lockstep. What should be done?')}
           </p>
           <div className="jxl-buttons" role="group" aria-label={trans.__('Recovery')}>
             {report.kind !== 'dead' && (

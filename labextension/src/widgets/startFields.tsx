@@ -184,7 +184,7 @@ export function StartFields(props: IStartFields): JSX.Element {
         <textarea
           rows={2}
           spellCheck={false}
-          placeholder={trans.__('NAME=VALUE, one a line')}
+          placeholder={trans.__('NAME=VALUE, one per line')}
           {...own}
         />
       ))}

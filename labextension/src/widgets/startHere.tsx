@@ -39,7 +39,7 @@ export function StartHere(props: IStartHere): JSX.Element {
         value={text}
         aria-label={trans.__('Number of ranks')}
         aria-invalid={isRight ? undefined : true}
-        title={trans.__('How many JAX processes the cluster is to have')}
+        title={trans.__('How many JAX processes the cluster has')}
         onChange={event => setTyped(event.target.value)}
         // The notebook would take keys for itself.
         onKeyDown={event => event.stopPropagation()}

@@ -37,7 +37,7 @@ export interface IStartOptions {
   /** The hosts' Python. */
   python: string;
   name: string;
-  /** NAME=VALUE, one a line. */
+  /** NAME=VALUE, one per line. */
   env: string;
   timeout: string;
   detach: boolean;

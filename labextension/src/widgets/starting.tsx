@@ -113,7 +113,7 @@ function Failed({ start, trans, execute }: IStarting): JSX.Element {
         />
         <Button
           label={trans.__('Dismiss')}
-          title={trans.__('Leave it at that')}
+          title={trans.__('Leave it as it is')}
           onClick={() => execute(CommandIDs.dismissStart)}
         />
       </div>

@@ -52,7 +52,7 @@ export function StateChip(props: IStateChip): JSX.Element | null {
         number={number}
         trans={trans}
         label={trans.__('Start')}
-        title={trans.__('Start a JAX cluster of so many ranks for this notebook')}
+        title={trans.__('Start a JAX cluster with this many ranks for this notebook')}
         onStart={props.onStart}
       />
     );
