@@ -20,7 +20,7 @@ from jaxcluster import wire
 from jaxcluster.cluster import transfer
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import JaxClusterError, UsageError
-from jaxcluster.model import layout
+from jaxcluster.model import copies, layout
 from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, TreeLayout
 from jaxcluster.ranks import name_ranks
 from jaxcluster.wire.link import Event
@@ -98,7 +98,21 @@ def look(world: World, text: str) -> ArrayLayout | TreeLayout:
     else:
         found = layout.tree_layout(name, useful, devices, reasons)
         found = replace(found, type="a part") if path else found
-    return replace(found, age_s=age_s, stale=stale)
+    odd = _odd_copies({r: report for r, report in useful.items() if r not in stale})
+    return replace(found, notes={**odd, **found.notes}, age_s=age_s, stale=stale)
+
+
+def _odd_copies(reports: Reports) -> dict[int, str]:
+    """The ranks that have other copies than the most, and of what."""
+    paths = next((r.paths for _, r in sorted(reports.items()) if r.paths), [])
+    notes: dict[int, str] = {}
+    alike = {rank: r.copies for rank, r in reports.items()}
+    for leaf, groups in sorted(copies.parts(alike).items(), reverse=True):
+        what = "".join(paths[leaf]) if leaf < len(paths) else ""
+        for rank in (rank for group in groups[1:] for rank in group):
+            of = f" of {what}" if what else ""
+            notes[rank] = f"its copy{of} differs from that of {name_ranks(groups[0])}"
+    return notes
 
 
 def _is_jax(info: wire.ArrayInfo) -> bool:

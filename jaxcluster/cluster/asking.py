@@ -13,12 +13,11 @@ from jaxcluster.wire.link import Link, Sink
 LOOK_S = 0.02  # between two looks whether there is an answer
 WAIT_S = 0.05  # ... whether it is another rank's turn
 IN_BACKGROUND = (
-    "nobody waits for this cell (--async, or a thread's), so nobody can be asked. Run it without "
-    "--async, or set what is asked for in a cell before"
+    "this cell runs in the background (--async, or on a thread) and can't ask. Run it without "
+    "--async, or set the value in an earlier cell"
 )
 NO_TERMINAL = (
-    "jaxcluster run has no terminal here, so nobody can be asked. Take it from the script's "
-    "arguments or from a file"
+    "jaxcluster run has no terminal here. Read the value from the script's arguments or from a file"
 )
 
 
@@ -62,7 +61,7 @@ class Conversation:
             self.prompt.paused(rank, kind)
 
     def hear(self, output: wire.RankOutput) -> None:
-        """What a rank puts out whose output is not shown else."""
+        """The output of a rank whose output is not shown otherwise."""
         if self.prompt is not None:
             self.prompt.hear(output)
 

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import shutil
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+from jaxcluster.cluster import restart, stopbutton
 from jaxcluster.cluster.world import World
-from jaxcluster.errors import UsageError
+from jaxcluster.errors import CellInterrupted, JaxClusterError, RankHung, UsageError
+from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
 from jaxcluster.text import format_nbytes
+from jaxcluster.wire.link import Event, Sink, unwrap
 
 FOLDER = "jaxcluster-checkpoints"
 TIMEOUT_S = 600.0
+OTHERS_S = 0.5  # that other ranks' errors are waited for: the lowest rank's is told
 NAME = "a checkpoint's name"
+UNTOUCHED = "Nothing was restored: all ranks have what they had."
+TOO_LATE = (
+    "All ranks have read it and bind it now. That can't be stopped. Stop again to stop waiting."
+)
 
 
 def save(world: World, name: str, folder: str | Path = FOLDER) -> str:
@@ -27,9 +42,11 @@ def save(world: World, name: str, folder: str | Path = FOLDER) -> str:
     """
     registry.check_name(name, NAME, "%jaxcluster checkpoint before-tuning")
     final = Path(folder).resolve() / name
-    draft = final.with_name(f".{name}.part")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    for old in final.parent.glob(f".{name}.part*"):
+        shutil.rmtree(old, ignore_errors=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{name}.part-", dir=final.parent))
+    draft.chmod(0o700)  # whatever umask this process has
     try:
         ranks = range(world.num_processes)
         answers = world.ask(ranks, "snapshot", {"path": str(draft)}, timeout_s=TIMEOUT_S)
@@ -48,13 +65,18 @@ def save(world: World, name: str, folder: str | Path = FOLDER) -> str:
 
 
 def restore(world: World, name: str, folder: str | Path = FOLDER) -> str:
-    """Bind what ``save`` wrote on the ranks; returns in a line what came back.
+    """Bind what ``save`` wrote on all ranks, or on none; returns in a line what came back.
 
     The cluster must have as many ranks and devices, and the same jax, as the one that was saved.
+    Each rank reads its file and makes the values first; only when all have them, all bind them.
+    Meanwhile no notebook hands out a cell.
 
     Raises:
       UsageError: there is no checkpoint of that name; those that are there are named.
-      RecoveryError: it was saved by a cluster of another shape or another jax.
+      RecoveryError: it was saved by a cluster of another shape or another jax, or a file of it
+        can't be read, or is not this user's alone. Nothing was restored.
+      CellInterrupted: stop was pressed; the message says what the ranks have now.
+      RankDied, RankHung: a rank did not answer; the message says what the others have now.
     """
     registry.check_name(name, NAME, "%jaxcluster restore before-tuning")
     path = Path(folder).resolve() / name
@@ -66,19 +88,102 @@ def restore(world: World, name: str, folder: str | Path = FOLDER) -> str:
             if others
             else "%jaxcluster checkpoint NAME saves one.",
         )
-    ranks = range(world.num_processes)
-    answers = world.ask(ranks, "restore", {"path": str(path)}, timeout_s=TIMEOUT_S)
-    lost = {n: why for event in answers.values() for n, why in event.body["lost"].items()}
-    unsaved = {n: why for event in answers.values() for n, why in event.body["unsaved"].items()}
-    reasons = {n: f"was not saved in checkpoint {name!r} ({why})" for n, why in unsaved.items()}
-    reasons |= {n: f"was lost in restoring {name!r} ({why})" for n, why in lost.items()}
-    if reasons:  # on all ranks or on none
-        unbound = {"names": sorted(lost), "lost": reasons}
-        world.ask(ranks, "unbind", unbound, timeout_s=TIMEOUT_S)
-    for event in answers.values():
-        lost |= event.body["left"]
-    restored = {n for event in answers.values() for n in event.body["restored"]} - set(lost)
+    with stopbutton.held() as presses, world.turns.quiet():
+        looks = _look(world, path, token := uuid.uuid4().hex, presses)
+        lost = {n: why for body in looks.values() for n, why in body["lost"].items()}
+        unsaved = {n: why for body in looks.values() for n, why in body["unsaved"].items()}
+        reasons = {n: f"was not saved in checkpoint {name!r} ({why})" for n, why in unsaved.items()}
+        reasons |= {n: f"was lost when {name!r} was restored ({why})" for n, why in lost.items()}
+        body = {"token": token, "unbind": sorted(lost), "lost": reasons}
+        answers = _bind(world, body, presses)
+    for rank, answer in answers.items():
+        world.hear_unbound(rank, lost)
+        world.hear_bound(rank, answer["values"])
+        lost |= answer["left"]
+    restored = {n for answer in answers.values() for n in answer["restored"]} - set(lost)
     line = f"Restored {len(restored)} variables on {len(answers)} ranks."
     if lost:
         line += " Lost: " + ", ".join(f"{n} ({why})" for n, why in sorted(lost.items())) + "."
     return line
+
+
+def _look(world: World, path: Path, token: str, presses: list[None]) -> dict[int, Any]:
+    """Have all ranks read it; what they say that they would bind. Else none keeps what it read."""
+
+    def check() -> None:
+        world.check()
+        if presses:
+            raise CellInterrupted(f"Stopped. {UNTOUCHED}")
+
+    bodies = {r: {"token": token, "path": str(path)} for r in range(world.num_processes)}
+    try:
+        check()
+        looks = _answers(world, "restore_look", bodies, check)
+        check()
+    except BaseException as error:
+        for rank in bodies:
+            world.link.request(rank, "restore_drop", {"token": token}, sink=Sink())
+        if isinstance(error, JaxClusterError):
+            error.hint = f"{UNTOUCHED}\n{error.hint}".strip()
+        raise
+    return looks
+
+
+def _bind(world: World, body: Any, presses: list[None]) -> dict[int, Any]:
+    """Have all ranks bind what they have read, which takes a moment and is not broken off."""
+    told = False
+
+    def check() -> None:
+        nonlocal told
+        if presses and not told:
+            told = True
+            print(TOO_LATE, file=sys.stderr, flush=True)
+        if len(presses) > 1:
+            raise CellInterrupted(
+                "Stopped. A rank that has not answered binds what it has read as soon as it can."
+            )
+
+    bodies = dict.fromkeys(range(world.num_processes), body)
+    try:
+        return _answers(world, "restore_bind", bodies, check)
+    except JaxClusterError as error:
+        error.hint = f"The other ranks have restored it.\n{error.hint}".strip()
+        raise
+
+
+def _answers(
+    world: World, op: str, bodies: Mapping[int, Any], check: Callable[[], None]
+) -> dict[int, Any]:
+    """What all ranks answer.
+
+    Raises:
+      JaxClusterError: what one of them answered instead; the others are not waited for. Or one
+        did not answer in time.
+    """
+    answers: dict[int, Event] = {}
+    give_up_at = math.inf
+
+    def take(event: Event) -> None:
+        nonlocal give_up_at
+        answers[event.rank] = event
+        if event.op != "reply":
+            give_up_at = min(give_up_at, time.monotonic() + OTHERS_S)
+
+    def look() -> None:
+        check()
+        if time.monotonic() > give_up_at:
+            unwrap_all()
+
+    def unwrap_all() -> None:
+        for _, event in sorted(answers.items()):
+            unwrap(event)
+
+    restart.ask(world, op, bodies, TIMEOUT_S, look, take)
+    unwrap_all()
+    if missing := sorted(set(bodies) - set(answers)):
+        raise RankHung(
+            f"{name_ranks(missing).capitalize()} did not answer within {TIMEOUT_S:g} s.",
+            "%jaxcluster status shows where each rank is.",
+            missing,
+        )
+    return {rank: event.body for rank, event in sorted(answers.items())}

@@ -69,8 +69,8 @@ def ask_restart(world: World, clean: bool, is_replaced: Callable[[], bool]) -> s
         world.supervisor.command("relay", 10.0, message={"restart": id, "clean": clean})
         if _next(answers, HEARD_S) is None:
             raise RecoveryError(
-                "Nothing that can restart the cluster is connected to it: the notebook or shell "
-                "that has started it has let go of it.",
+                "The cluster can't be restarted: the notebook or shell that started it is no "
+                "longer connected.",
                 "%jaxcluster stop ends it, and %jaxcluster start starts another.",
             )
         deadline = time.monotonic() + RESTART_S

@@ -10,7 +10,8 @@ from typing import Protocol
 from jaxcluster import wire
 from jaxcluster.allocation.turns import Turn
 from jaxcluster.cluster import selfcheck, stopbutton
-from jaxcluster.cluster.running import CellOptions, Owner, RunningCell
+from jaxcluster.cluster.carrying import Owner, Sent
+from jaxcluster.cluster.running import CellOptions, RunningCell
 from jaxcluster.errors import RESTART_HINT, Divergence, NoCluster, RankHung
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import CellRecord
@@ -35,6 +36,7 @@ class Dispatcher:
         self.last: CellRecord | None = None
         self._cluster = cluster
         self._failed: CellRecord | None = None
+        self.looked: set[int] = set()  # seqs of looks at errors, which are no cells for undo
         self._sent: list[RunningCell] = []
 
     def begin(self) -> None:
@@ -89,6 +91,8 @@ class Dispatcher:
                 message=message,
                 post_mortem=options.post_mortem,
                 script=options.script,
+                compared=options.compared,
+                settled=min((c.record.seq for c in self.cells), default=seq) - 1,
             )
             # Mostly the cell before was one on all ranks: then one message is for all of them.
             made = {n: dataclasses.replace(request, after=n) for n in set(seq.after.values())}
@@ -99,6 +103,8 @@ class Dispatcher:
         record = CellRecord(seq, request.execution_count, source, chosen, cell_id=cell_id)
         if message is None and not options.post_mortem:
             self._failed, self.last = self.last_failed, record
+        elif options.post_mortem:
+            self.looked.add(seq)
         is_last = options.script is not None
         cell = RunningCell(
             self._cluster, record, sink, ids, options.timeout_s, options.on_output, is_last
@@ -141,6 +147,14 @@ class Dispatcher:
         """The cells of this process that have not ended on all their ranks."""
         return [cell for cell in self._sent if not cell.done]
 
+    def withdraw_behind(self, cell: Sent) -> None:
+        """Don't run what waits on the ranks for the end of this cell, which was taken back."""
+        why = f"cell [{cell.record.execution_count}], which it waited for, did not complete"
+        for later in self.cells:
+            behind = later.record.seq > cell.record.seq
+            if behind and wire.ends.guards(cell.record.ranks, later.record.ranks):
+                later.withdraw(why)
+
     def _refuse_if_diverged(self) -> None:
         """No number may be computed by mismatched collectives."""
         divergence = self._cluster.world.divergence
@@ -162,7 +176,7 @@ class Dispatcher:
             places = ", ".join(
                 f"rank {s.rank} in cell [{s.cell}] line {s.line}"
                 if s.state == "running"
-                else f"rank {s.rank}, which gives no sign of life"
+                else f"rank {s.rank}, which is not responding"
                 for s in busy
             )
             raise RankHung(
@@ -171,4 +185,4 @@ class Dispatcher:
                 [s.rank for s in busy],
             )
         for cell in self._sent:
-            cell.silent = ()
+            cell.answered()

@@ -10,12 +10,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.allocation.local import Allocation
 from jaxcluster.allocation.remote import HostAllocation
 from jaxcluster.cluster import delegation, events, mending, recovery, telling
+from jaxcluster.cluster.carrying import Sent
 from jaxcluster.cluster.dispatch import Dispatcher
 from jaxcluster.cluster.names import clear_away
 from jaxcluster.cluster.prompts import Labelled, here
@@ -30,7 +32,9 @@ from jaxcluster.errors import (
     RecoveryError,
 )
 from jaxcluster.host.processes import pid_space, process_token
-from jaxcluster.model import findings
+from jaxcluster.lockstep.recourse import Standing
+from jaxcluster.model import compared, findings
+from jaxcluster.model.compared import Compared, check_expression
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.model.life import Life, State
 from jaxcluster.model.outputs import CellRecord
@@ -62,6 +66,7 @@ class Cluster:
       restored: what the last restart brought back; None before one, and after a clean one.
       recovered: what was done about the last finding or death; "" if nothing was yet.
       undo_nbytes: what ``limit_undo`` was given last.
+      stays_strict: new processes check launches from their start on, too.
       asked: what it was started with, before the hosts decided what was left open.
       changing: held while it gets new processes, or its end.
     """
@@ -76,6 +81,7 @@ class Cluster:
         self.kept: Kept | None = None
         self.restored: Restored | None = None
         self.undo_nbytes: int | None = None
+        self.stays_strict = False
         self.on_push: Callable[[Event], None] | None = None
         self._respawn: Respawn | None = None
         self._allocation = allocation  # of the process that started it
@@ -207,7 +213,7 @@ class Cluster:
 
     def summary(self) -> str:
         """One line: ranks, devices per rank, platform, time."""
-        return telling.summary(self)
+        return telling.summary(self.standing, self.record, self.world.started_s)
 
     def stop(self, force: bool = False) -> float:
         """End all its processes; returns after how many seconds. A stopped cluster: nothing.
@@ -361,6 +367,22 @@ class Cluster:
         opened[self.name] = self
         if self.undo_nbytes is not None:
             self.limit_undo(self.undo_nbytes)
+        if self.stays_strict:
+            self.strict(True)
+
+    def check_returns(self) -> None:
+        """Whether new processes can take the place of those that it has.
+
+        Raises:
+          LaunchError: a host is lost, and there can be no other.
+        """
+        if self._allocation is not None:
+            self._allocation.check_returns()
+
+    @property
+    def spent(self) -> str:
+        """Why it can get no new processes; "" while nobody knows better."""
+        return self._allocation.spent if self._allocation is not None else ""
 
     def leave_down(self, why: str) -> None:
         """After a restart that was not carried through: no processes, and what was saved is kept.
@@ -389,7 +411,25 @@ class Cluster:
     @property
     def down_hint(self) -> str:
         """What to type where it has no processes, and what is still there."""
-        return telling.down_hint(self)
+        return telling.down_hint(self.kept, self.spent)
+
+    @property
+    def standing(self) -> Standing:
+        """What has become of it."""
+        world, down = self.world, self.down
+        return Standing(
+            self.name,
+            world.way.typed if world.way is not None else "",
+            down,
+            self.down_hint if down else "",
+            self.closed or self.is_ending,
+            world.unreachable,
+            world.dead,
+            world.coordinator_died,
+            world.processes is not None,
+            bool(self.record.owner),
+            self.recovery,
+        )
 
     # ------------------------------------------------------------------ cells
 
@@ -459,6 +499,38 @@ class Cluster:
         )  # fmt: skip
         return self._submit(source, options)
 
+    def compare(
+        self,
+        expression: str,
+        *,
+        execution_count: int | None = None,
+        on_output: Listener | None = None,
+        on_notice: Callable[[str], None] | None = None,
+        prompt: Labelled | None = None,
+    ) -> Compared:
+        """An expression's value on every rank, equal ones once; ``equal`` says whether all are.
+
+        It is computed as a cell is: what it launches, all ranks launch. Nothing more is launched
+        for the comparison, which is by hashes, made on each rank; at most 4,000 characters of each
+        value's text are fetched. Of an array that spans ranks its copies are compared.
+
+        Raises:
+          UsageError: it is no Python expression.
+          CellFailed, and all that ``run`` raises: it failed on some ranks.
+        """
+        source = check_expression(expression)
+
+        def hear(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
+            if on_output is not None and "look" not in getattr(what, "content", {}):
+                on_output(record, what)
+
+        options = CellOptions(
+            execution_count=execution_count, on_output=hear, on_notice=on_notice, prompt=prompt,
+            compared=True,
+        )  # fmt: skip
+        record = self._submit(source, options).wait()
+        return compared.compare(source, compared.looks(record))
+
     def send_message(
         self,
         message: wire.CommMessage,
@@ -491,7 +563,7 @@ class Cluster:
     ) -> RunningCell:
         """Run a script on all ranks, as cell 1: ``wait`` for its end. See ``engine.mainscript``.
 
-        What ranks put out is given to ``on_output`` and not kept. The ranks are of no use
+        The output of ranks is given to ``on_output`` and not kept. The ranks are of no use
         afterwards: nothing is brought back into lockstep, undone or replaced.
 
         Args:
@@ -527,6 +599,11 @@ class Cluster:
         return self._dispatcher.last_failed
 
     @property
+    def looked(self) -> set[int]:
+        """The seqs of this notebook's looks at ranks' errors, in the debugger."""
+        return self._dispatcher.looked
+
+    @property
     def sent(self) -> list[RunningCell]:
         """The cells that this process has sent to these ranks, but for older ones that ended."""
         return self._dispatcher.sent
@@ -539,6 +616,10 @@ class Cluster:
     def check_open(self) -> None:
         """Raises where no cell can run; what can be done about that has been done."""
         mending.check_open(self)
+
+    def withdraw_behind(self, cell: Sent) -> None:
+        """See ``Dispatcher.withdraw_behind``."""
+        self._dispatcher.withdraw_behind(cell)
 
     @property
     def can_restart(self) -> bool:
@@ -579,7 +660,7 @@ class Cluster:
         self.check_open()
         epoch = f"{time.time_ns():x}" if on else None
         self.world.ask(range(self.num_processes), "strict", {"epoch": epoch}, timeout_s=10.0)
-        self.world.is_strict = on
+        self.world.is_strict = self.stays_strict = on
         events.tell()
 
     def resync(self) -> str:
@@ -604,6 +685,32 @@ class Cluster:
         """
         self.check_not_closed()
         return mending.undo(self)
+
+    def checkpoint(self, name: str, folder: str | Path = "jaxcluster-checkpoints") -> str:
+        """Save every rank's variables to disk, in ``folder/name``; returns what was saved.
+
+        Raises:
+          UsageError: a checkpoint can't be called so.
+          RankError: a rank could not write its file.
+        """
+        from jaxcluster.cluster import checkpoints  # with numpy, as for ``push``
+
+        self.check_not_closed()
+        return checkpoints.save(self.world, name, folder)
+
+    def restore(self, name: str, folder: str | Path = "jaxcluster-checkpoints") -> str:
+        """Bind what a checkpoint has saved, on all ranks or on none; returns what came back.
+
+        It may be another cluster's, with as many ranks and devices.
+
+        Raises:
+          UsageError: there is no checkpoint of that name.
+          RecoveryError: it does not fit this cluster, or can't be read. Nothing was restored.
+        """
+        from jaxcluster.cluster import checkpoints  # with numpy, as for ``push``
+
+        self.check_not_closed()
+        return checkpoints.restore(self.world, name, folder)
 
     def limit_undo(self, nbytes: int | None) -> int:
         """How many bytes of a device may be kept for ``undo``; returns the most on any rank.
@@ -639,7 +746,7 @@ class Cluster:
         """Raises NoCluster, with what to type, where it has no processes that could be asked."""
         if self.is_restarting and self.closed:
             raise NoCluster(
-                f"Cluster {self.name!r} is being given new processes.", "Wait until it has them."
+                f"Cluster {self.name!r} is being restarted.", "Wait for the new processes."
             )
         if self.down:
             raise NoCluster(self.down, self.down_hint)
@@ -655,9 +762,6 @@ class Cluster:
         if not self.closed:
             self.world.bring_code()  # of which the values' classes may be
         transfer.push(self.world, values, ranks)
-        for rank in self.check_ranks(ranks):
-            if rank in self.world.names:
-                self.world.names[rank] |= set(values)
 
     def pull(self, name: str) -> Any:
         """A rank-0 name's value, arrays whole, as numpy. See ``transfer.pull``."""

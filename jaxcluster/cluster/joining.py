@@ -77,7 +77,7 @@ def check_is_here(record: ClusterRecord) -> None:
         return
     hint = f"There: jaxcluster stop {record.name}   or   %jaxcluster attach {record.name}"
     if record.hosts and record.spec.launcher == "kubernetes":  # nobody logs in to pods
-        hint += "\nIts pods are reached by a port-forward of that machine's."
+        hint += "\nIts pods are reached through a port-forward on that machine."
     elif record.hosts:
         hint += f"\nHere, if you can log in to its hosts: %jaxcluster attach {record.name} "
         hint += f"--hosts {record.hosts[0].name}"

@@ -2,61 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Set as AbstractSet
+from typing import Protocol
 
-from jaxcluster.cluster import recovery, telling, undoing
+from jaxcluster.cluster import recovery, undoing
+from jaxcluster.cluster.carrying import Owner
 from jaxcluster.errors import CellInterrupted, JaxClusterError, NoCluster, RankDied, UsageError
-from jaxcluster.ranks import name_ranks
+from jaxcluster.lockstep.recourse import Standing, recourse, refusal
+from jaxcluster.model import skipped
+from jaxcluster.model.outputs import CellRecord
 
-if TYPE_CHECKING:
-    from jaxcluster.cluster.handle import Cluster
+
+class Patient(Owner, Protocol):
+    """A ``Cluster``, as far as it is known to who mends it."""
+
+    @property
+    def standing(self) -> Standing: ...
+    @property
+    def changing(self) -> contextlib.AbstractContextManager[object]: ...
+    @property
+    def is_broken(self) -> bool: ...
+    @property
+    def last(self) -> CellRecord | None: ...
+    @property
+    def looked(self) -> AbstractSet[int]: ...
+    def restart(self, *, when: str = "", undo: bool = False) -> str: ...
 
 
-def check_open(cluster: Cluster) -> None:
+def check_open(cluster: Patient) -> None:
     """See ``Cluster.check_open``."""
-    if cluster.down:
-        raise NoCluster(cluster.down, cluster.down_hint)
-    if cluster.closed or cluster.is_ending:
-        raise NoCluster(f"Cluster {cluster.name!r} is stopped.", "%jaxcluster start -n 4")
-    if unreachable := cluster.world.unreachable:
-        why = "; ".join(f"{host}: {why}" for host, why in unreachable.items())
-        raise NoCluster(
-            f"Hosts can't be reached from here, so the cell was not run ({why}).",
-            telling.again(cluster),
-        )
-    if cluster.dead:
-        rank, facts = next(iter(sorted(cluster.dead.items())))
-        dead = sorted(cluster.dead)
-        told = f"{name_ranks(dead).capitalize()} died ({facts['why']}), so the cell was not run."
-        said = cluster.world.say_log_end(rank)
-        when = f"when {name_ranks(dead)} died"
-        raise RankDied(told, recover(cluster, said, told=told, when=when), dead)
-    if cluster.coordinator_died:  # this jax's ranks outlive it
-        told = f"JAX's coordinator died ({cluster.coordinator_died}), so the cell was not run."
-        raise RankDied(
-            told, recover(cluster, "", told=told, when="when JAX's coordinator died"), []
-        )
+    if (why := refusal(cluster.standing)) is None:
+        return
+    if why.hint:
+        raise NoCluster(why.message, why.hint)
+    said = cluster.world.say_log_end(why.ranks[0]) if why.ranks else ""
+    done = recover(cluster, said, told=why.message, when=why.when)
+    raise RankDied(why.message, done, list(why.ranks))
 
 
-def recover(cluster: Cluster, said: str, *, told: str, when: str, undo: bool = False) -> str:
+def recover(cluster: Patient, said: str, *, told: str, when: str, undo: bool = False) -> str:
     """See ``Cluster.recover``."""
-    stopped = cluster.closed or cluster.is_ending  # by another thread or process, under the cell
-    hint = "%jaxcluster restart gives it new processes with the variables that live."
-    if cluster.down:
-        hint = f"{cluster.down}\n{cluster.down_hint}"
-    elif stopped:
-        hint = "%jaxcluster start starts another."
-    elif cluster.world.unreachable:
-        hint = telling.again(cluster)
-    elif cluster.world.processes is None:
-        hint = (
-            "The notebook that started it can restart it; "
-            f"{telling.how_to_attach(cluster)} connects to its new processes then."
-            if cluster.record.owner
-            else "%jaxcluster stop ends it; %jaxcluster start starts another."
-        )
-    elif cluster.recovery == "auto":
+    hint = recourse(cluster.standing)
+    if hint is None:
         try:
             with cluster.changing:  # another thread may have done it just now
                 if cluster.is_broken:
@@ -70,19 +59,22 @@ def recover(cluster: Cluster, said: str, *, told: str, when: str, undo: bool = F
     return "\n".join(filter(None, [said, hint]))
 
 
-def bring_into_lockstep(cluster: Cluster) -> str:
+def bring_into_lockstep(cluster: Patient) -> str:
     """By a replay of what ranks have skipped, or by new processes; returns what was done."""
     started = time.monotonic()
-    replay = recovery.Replay(cluster.link)
-    if not cluster.dead and recovery.bring_back(cluster.world.turns, cluster.link, replay):
+    replay = recovery.Replay(cluster.world.link)
+    if not cluster.world.dead and replay.bring_back(cluster.world.turns):
         cluster.world.counts.clear()
         cluster.world.excused.clear()
         cluster.world.divergence = None
-        return replay.told(time.monotonic() - started, "All variables are kept.")
-    return cluster.restart()
+        cluster.world.open_gates({s.gate[0] for s in cluster.world.status() if s.gate})
+        return skipped.tell(replay.core.ran, time.monotonic() - started, "All variables are kept.")
+    stuck = replay.core.stuck
+    why = f"They could not be brought back without new processes: {stuck}." if stuck else ""
+    return "\n".join(filter(None, [cluster.restart(), why]))
 
 
-def undo(cluster: Cluster) -> str:
+def undo(cluster: Patient) -> str:
     """See ``Cluster.undo``."""
     if cluster.last is None:
         raise UsageError("No cell of this notebook has run on this cluster.", "%%spmd runs one.")
@@ -90,8 +82,17 @@ def undo(cluster: Cluster) -> str:
     cell = f"Cell [{number}]"
     if cluster.cells:
         raise UsageError(f"{cell} has not ended.", "%jaxcluster interrupt stops it.")
-    ranks = [rank for rank in cluster.last.ranks if rank not in cluster.dead]
-    undone = undoing.undo(cluster.link, cluster.world.turns, cluster.last.seq, number, ranks)
+    ranks = [rank for rank in cluster.last.ranks if rank not in cluster.world.dead]
+    undone = undoing.undo(
+        cluster.world.link,
+        cluster.world.turns,
+        cluster.last.seq,
+        number,
+        ranks,
+        looked=cluster.looked,
+        answer_s=undoing.ASKED_FOR_S,
+    )
     if undone.refused:
         raise UsageError(f"{cell} can't be undone: {undone.refused}.")
+    cluster.world.hear_undo(cluster.last.seq, undone.in_doubt)
     return undone.told(cell)

@@ -34,7 +34,7 @@ def claim(spec: wire.ClusterSpec) -> tuple[wire.ClusterSpec, claims.Claim]:
     running = any(record.name == spec.name for record in live_records(tidy=False))
     if running:
         raise ClusterExists(
-            f"Cluster {spec.name!r} is running already.",
+            f"Cluster {spec.name!r} is already running.",
             f"%jaxcluster attach {spec.name} connects to it, %jaxcluster stop ends it, and "
             "%jaxcluster start --name NAME starts another.",
         )
@@ -46,7 +46,7 @@ def claim(spec: wire.ClusterSpec) -> tuple[wire.ClusterSpec, claims.Claim]:
             "starts another.",
         )
     raise ClusterExists(
-        f"{registry.folder(spec.name)} is there, and is not known to be left from a cluster.",
+        f"{registry.folder(spec.name)} exists, and may not be left over from a cluster.",
         "Remove it if it is not needed, or: %jaxcluster start --name NAME",
     )
 

@@ -18,8 +18,8 @@ from jaxcluster.model.paused import DEBUGGER
 from jaxcluster.ranks import name_ranks
 
 NOBODY = (
-    "nobody can answer here: this notebook runs without a prompt (nbconvert, papermill and their "
-    "kind). Set what is asked for in a cell instead"
+    "this notebook runs without a prompt (as in nbconvert or papermill). Set the value in a cell "
+    "instead"
 )
 END_OF_FILE = "\x04"  # what a frontend sends for it
 
@@ -128,9 +128,9 @@ class ConsolePrompt:
 
 
 class Labelled:
-    """Asks for several ranks in turn: who asks stands above, with what its debugger has put out.
+    """Asks for several ranks in turn: who asks stands above, with the output of its debugger.
 
-    What the first rank puts out is shown as it comes, what others put out is not; of those that are
+    The first rank's output is shown as it comes, that of others is not; of those that are
     in a debugger it is shown when it is their turn.
 
     Args:
@@ -175,7 +175,7 @@ class Labelled:
             self._heard.pop(rank, None)
 
     def hear(self, output: wire.RankOutput) -> None:
-        """What a rank puts out whose output is not shown else."""
+        """The output of a rank whose output is not shown otherwise."""
         if output.rank in self._heard:
             self._heard[output.rank].append(output)
 

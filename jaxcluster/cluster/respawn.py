@@ -19,24 +19,48 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from jaxcluster.cluster import events, restart
+from jaxcluster.cluster.carrying import Sent
 from jaxcluster.cluster.starting import Starting
+from jaxcluster.cluster.world import World
 from jaxcluster.errors import CellInterrupted, JaxClusterError, LaunchError, NoCluster, RankDied
+from jaxcluster.model.life import Life
 from jaxcluster.records.kept import Kept
-
-if TYPE_CHECKING:
-    from jaxcluster.cluster import Cluster
 
 Say = Callable[[str], None]
 
 GIVEN_UP = (
-    "Stopped while the ranks' variables were being saved. Nothing was ended and nothing is lost: "
-    "the processes that live run on with their variables."
+    "Stopped while the ranks' variables were being saved. Nothing was ended or lost: the living "
+    "processes keep their variables."
 )
+
+
+class Renewable(Protocol):
+    """A ``Cluster``, as far as it is known to who gives it new processes."""
+
+    kept: Kept | None
+    recovered: str
+    life: Life
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def world(self) -> World: ...
+    @property
+    def sent(self) -> Sequence[Sent]: ...
+    @property
+    def down(self) -> str: ...
+    @property
+    def down_hint(self) -> str: ...
+    def check_returns(self) -> None: ...
+    def leave_down(self, why: str) -> None: ...
+    def respawn(self, progress: Say, watch: Callable[[Starting | None], None]) -> None: ...
 
 
 class GivenUp(Exception):
@@ -56,7 +80,7 @@ class Respawn:
     """
 
     def __init__(
-        self, cluster: Cluster, *, clean: bool = False, when: str = "", undo: bool = False
+        self, cluster: Renewable, *, clean: bool = False, when: str = "", undo: bool = False
     ) -> None:
         self.cluster = cluster
         self.clean = clean
@@ -156,8 +180,8 @@ class Respawn:
             return
         their = "" if self.clean else ", and their variables are saved"
         notice(
-            f"The old processes have ended{their}: new ones are on their way. "
-            "Stop again to leave it at that.\n"
+            f"The old processes have ended{their}, and new ones are starting. Stop again to "
+            "cancel the start.\n"
         )
 
     # ------------------------------------------------------------------ on its own thread
@@ -177,6 +201,8 @@ class Respawn:
 
     def _replace(self, say: Say) -> None:
         cluster = self.cluster
+        if not self._nothing_to_lose:
+            cluster.check_returns()
         if not self.clean and self._kept is None and not self._nothing_to_lose:
             say("saving the ranks' variables ...")
             cluster.world.end_hung(self._check)
@@ -199,7 +225,7 @@ class Respawn:
             if self._is_given_up:
                 cluster.leave_down("their start was stopped")
                 raise GivenUp from None
-            cluster.leave_down("new ones did not come up")
+            cluster.leave_down("new ones did not start")
             if isinstance(error, JaxClusterError):
                 error.hint = f"{error.hint}\n{cluster.down} {cluster.down_hint}".lstrip()
             raise
@@ -216,24 +242,25 @@ class Respawn:
             self._start_and_restore(say)
         except (LaunchError, RankDied) as error:
             self._check()
-            say(f"{error.message.partition(chr(10))[0]} Once more ...")
+            say(f"{error.message.partition(chr(10))[0]} Trying again ...")
             self._start_and_restore(say)
 
     def _start_and_restore(self, say: Say) -> None:
         cluster = self.cluster
         cluster.respawn(say, self._watch)
         self._check()
-        if self.clean or self._kept is None:
-            return
-        if self._kept.reports:
-            say("restoring the variables ...")
-        restored = restart.restore(
-            cluster.world, self._kept, self.when or "in a restart", self._check
-        )
-        self.restored = replace(restored, seconds=time.perf_counter() - self._began)
+        if not self.clean and self._kept is not None:
+            self._kept = self._kept.looked_at()  # a host may have been lost with what it had
+            if self._kept.reports:
+                say("restoring the variables ...")
+            restored = restart.restore(
+                cluster.world, self._kept, self.when or "in a restart", self._check
+            )
+            self.restored = replace(restored, seconds=time.perf_counter() - self._began)
+        self._watch(None)  # from here on a stop comes too late: it would end what is done
 
     def _watch(self, starting: Starting | None) -> None:
-        """The start that goes on now; None while it waits for its turn."""
+        """The start that goes on now; None while it waits for its turn, and when it is done."""
         with self._deciding:
             self._starting = starting
         self._check()
@@ -264,7 +291,7 @@ class Respawn:
                 f"Cluster {cluster.name!r} was stopped meanwhile.", "%jaxcluster start -n 4"
             )
         if not cluster.down:
-            hint = "%jaxcluster restart does it again."
+            hint = "%jaxcluster restart tries again."
             return CellInterrupted(f"{GIVEN_UP}\n{hint}")
         return CellInterrupted(f"{cluster.down}\n{cluster.down_hint}")
 

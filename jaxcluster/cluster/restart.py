@@ -1,7 +1,8 @@
 """The last resort that keeps the session: save every rank, and restore what was saved.
 
 It needs no rank's main thread, so it works while all of them hang in different collectives, and
-when ranks have died: a dead rank's successor takes the values that all ranks share from a survivor.
+when ranks have died: a dead rank's successor takes from a survivor what it is known to have had as
+well, and gets what else it has told of itself.
 ``respawn`` gives the ranks new processes in between.
 """
 
@@ -9,23 +10,27 @@ from __future__ import annotations
 
 import ast
 import queue
+import re
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import NoCluster, RankHung, RecoveryError
 from jaxcluster.model.outputs import CellRecord
+from jaxcluster.model.told import Told
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records.kept import Kept, StateFolder
+from jaxcluster.records.kept import Dead, Kept, StateFolder
 from jaxcluster.wire.link import Event, Sink, unwrap
 
 SAVE_S = 300.0
 RESTORE_S = 300.0
 RANDOM = ("np.random's state", "random's state")  # as engine.state.randomness calls them
 FEW = 8  # lost names that stand in the line
+_WORD = re.compile(r"[^\W\d]\w*")
+LITERAL = "="  # what begins the text of a value that Python reads (engine.digests)
 LOOK_S = 0.05  # between two looks whether it is still wanted
 Check = Callable[[], None]  # raises where what goes on is to end
 
@@ -40,6 +45,7 @@ class Restored:
       replaced: ranks whose processes had died.
       older: names that are what they were before the cell.
       nothing_lived: there was no rank whose variables could be saved.
+      gone: why what ranks had saved could not be read any more; "" where all could.
     """
 
     kept: tuple[str, ...]
@@ -48,6 +54,7 @@ class Restored:
     seconds: float = 0.0
     nothing_lived: bool = False
     older: tuple[str, ...] = ()
+    gone: str = ""
 
     def __str__(self) -> str:
         return " ".join(filter(None, [self.headline, self.lost_text]))
@@ -67,8 +74,8 @@ class Restored:
         """What was done and what was kept, without the list of what was lost."""
         if self.nothing_lived:
             return (
-                f"New processes after {self.seconds:.1f} s: no rank lived, so all variables are "
-                "lost."
+                f"New processes after {self.seconds:.1f} s: no rank survived, so all variables "
+                "are lost."
             )
         n = len(self.kept)
         replaced = f", {name_ranks(self.replaced)} replaced" if self.replaced else ""
@@ -76,6 +83,8 @@ class Restored:
             f"New processes after {self.seconds:.1f} s{replaced}: {n} variable"
             f"{'s' if n != 1 else ''} kept."
         )
+        if self.gone:
+            text += f" The saved variables are gone: {self.gone}."
         if self.older:
             text += f" As before the cell: {', '.join(self.older)}."
         return text
@@ -98,60 +107,106 @@ def save(
       cells: the last ones that were sent.
 
     Raises:
-      RecoveryError: no living rank could be saved.
+      RecoveryError: a rank that lives could not be saved, and why.
     """
     folder = world.state_folder()
     try:
-        reports = _snapshots(world, cells, folder, check)
+        last = _last_cells(world, cells)
+        reports = _snapshots(world, max(last.values(), default=0), folder, check)
     except BaseException:
         folder.remove()
         raise
     silent = [r for r in range(world.num_processes) if r not in reports]
-    return Kept(folder, reports, cell_is_undone, {r: _names_of(world, cells, r) for r in silent})
+    undone = max((cell.seq for cell in cells), default=0) if cell_is_undone else 0
+    dead = {rank: _dead(world.told, cells, rank, last.get(rank, 0), undone) for rank in silent}
+    return Kept(folder, reports, cell_is_undone, dead)
+
+
+def _last_cells(world: World, cells: Sequence[CellRecord]) -> dict[int, int]:
+    """The seq of the last cell that any notebook has sent to each rank."""
+    try:
+        with world.turns.quiet() as last:
+            return last
+    except NoCluster:  # nobody can hand out a cell any more
+        return {rank: record.seq for record in cells for rank in record.ranks}
 
 
 def _snapshots(
-    world: World, cells: Sequence[CellRecord], folder: StateFolder, check: Check
+    world: World, cell: int, folder: StateFolder, check: Check
 ) -> dict[int, dict[str, Any]]:
-    """What each living rank says that it has written; empty if none lives."""
+    """What each living rank says that it has written; empty if none lives.
+
+    Args:
+      cell: what "before the cell" means on all ranks.
+    """
     saved: dict[int, dict[str, Any]] = {}
-    answers: dict[int, Event] = {}
-    # Hashes tell the values that all ranks share from those that each has of its own.
-    digests = bool(world.dead)
-    try:
-        with world.turns.quiet() as last:
-            cell = max(last.values(), default=0)  # what "before the cell" means on all ranks
-    except NoCluster:  # nobody can hand out a cell any more
-        cell = max((record.seq for record in cells), default=0)
+    # Hashes tell the values that all ranks share from those that each has of its own. They are
+    # needed where one has died, and a host may yet be lost with what its ranks have saved.
+    digests = bool(world.dead) or len({f.host_key for f in world.record.facts}) > 1
+    body = {"cell": cell}
     while alive := [r for r in range(world.num_processes) if r not in world.dead]:
-        bodies = {r: {"path": folder.path_of(r), "digests": digests, "cell": cell} for r in alive}
+        bodies = {r: {**body, "digests": digests, "places": folder.places_for(r)} for r in alive}
         answers = ask(world, "snapshot", bodies, SAVE_S, check)
         saved = {rank: event.body for rank, event in answers.items() if event.op == "reply"}
+        living = [r for r in alive if r not in world.dead]
+        if failed := {r: answers.get(r) for r in living if r not in saved}:
+            raise _not_saved(failed, folder)
         if digests or len(saved) == len(alive):
             break
         digests = True  # one has died meanwhile, so now they are needed
-    died = [rank for rank, event in answers.items() if event.op == "died"]
-    if not saved and len(died) < len(alive):
-        why = next((str(e.body.get("message", e.body)) for e in answers.values()), "none answered")
-        raise RecoveryError(
-            f"No rank's variables could be saved ({why}).",
-            "%jaxcluster restart --clean gives you empty ranks.",
-        )
     return saved
 
 
-def _names_of(world: World, cells: Sequence[CellRecord], rank: int) -> set[str] | None:
-    """The names that a rank was heard to have, and those that it may have bound since."""
-    found = world.names.get(rank)
-    open_ = [cell for cell in cells if rank in cell.ranks and rank not in cell.replies]
+def _not_saved(failed: Mapping[int, Event | None], folder: StateFolder) -> RecoveryError:
+    """That ranks which live could not be saved. They are not given up for that."""
+    whys: dict[str, list[int]] = {}
+    for rank, event in sorted(failed.items()):
+        why = f"no answer within {SAVE_S:g} s"
+        if event is not None:
+            why = str(event.body.get("message") or event.body.get("why") or event.body)
+        whys.setdefault(why, []).append(rank)
+    told = "; ".join(f"{name_ranks(ranks)}: {why}" for why, ranks in whys.items())
+    return RecoveryError(
+        f"The variables of {name_ranks(failed)} could not be saved, so nothing was ended or lost "
+        f"({told}).",
+        f"{folder.hint}\n%jaxcluster restart --clean gives you empty ranks instead.",
+    )
+
+
+def _dead(
+    told: Mapping[int, Told], cells: Sequence[CellRecord], rank: int, last: int, undone: int = 0
+) -> Dead:
+    """What was heard of a rank that is dead.
+
+    Args:
+      cells: the last ones that this notebook has sent.
+      last: the last one that any notebook has sent to the rank.
+      undone: the seq of the cell that is taken back, which is the last of ``cells``; 0: none is.
+    """
+    heard = told.get(rank)
+    if heard is None:
+        return Dead()
+    open_ = [c for c in cells if rank in c.ranks and rank not in c.replies and c.seq != undone]
     bound = {name for cell in open_ for name in bound_names(cell.source)}
-    return None if found is None else found | bound
+    names, maybe = frozenset(heard.names | bound), frozenset(bound - heard.names)
+    mine = {cell.seq for cell in cells}
+    if not mine.issuperset(range(heard.seq + 1, last + 1)):
+        return Dead(names, maybe=maybe)  # another notebook may have changed any of them
+    mentioned = {word for cell in open_ for word in _WORD.findall(cell.source)}
+    values = {n: text for n, text in heard.known().items() if n not in mentioned}
+    others = {r: one.known(until=heard.seq) for r, one in told.items() if r != rank}
+    return Dead(names, True, values, others, maybe)
 
 
 def ask(
-    world: World, op: str, bodies: Mapping[int, Any], timeout_s: float, check: Check
+    world: World,
+    op: str,
+    bodies: Mapping[int, Any],
+    timeout_s: float,
+    check: Check,
+    on_answer: Callable[[Event], object] = bool,
 ) -> dict[int, Event]:
-    """Each rank's answer; ``check`` is called now and then, and may raise."""
+    """Each rank's answer; ``check`` is called now and then, and may raise as ``on_answer`` may."""
     sink = Sink()
     ids = world.link.request_each(bodies, op, sink=sink)
     found: dict[int, Event] = {}
@@ -164,6 +219,7 @@ def ask(
             except queue.Empty:
                 continue
             found[event.rank] = event
+            on_answer(event)
     finally:
         world.link.forget(ids)
     return found
@@ -215,21 +271,23 @@ class Plan:
       names: those that are bound again on the ranks that had them.
       older: those of ``names`` that are taken from before the cell.
       gone: names that were not there before the cell, which is undone.
-      shared: those of ``names`` that the successors of dead ranks get from ``donor`` too.
+      shared: those of ``names`` that the successor of a dead rank gets from ``donor``.
+      own: what else it gets: names, and what Python writes for their values.
       lost: all others, and why.
     """
 
     names: frozenset[str]
     older: frozenset[str]
     gone: frozenset[str]
-    shared: frozenset[str]
+    shared: dict[int, frozenset[str]]
+    own: dict[int, dict[str, str]]
     lost: dict[str, str]
     donor: int
 
 
 def plan(
     reports: Mapping[int, dict[str, Any]],
-    dead_names: Mapping[int, set[str] | None],
+    dead: Mapping[int, Dead],
     cell_is_undone: bool = False,
 ) -> Plan:
     """What to restore of what each living rank has saved. Pure.
@@ -255,28 +313,28 @@ def plan(
             older.add(name)
     chosen = {rank: _mixed(report, then[rank], older) for rank, report in reports.items()}
     lost = {n: why for n, why in _lost_in(chosen.values()).items() if n not in gone}
-    shared: list[str] = []
-    if dead_names:
-        shared, own = shared_names(chosen, dead_names)
-        why_own = "each rank had its own, and one died with it"
-        if len(reports) == 1:
-            why_own = "it may have been the only survivor's own"
-        lost |= dict.fromkeys(own, why_own)
+    found = Successors()
+    if dead:
+        found = successors(chosen, dead)
+        lost |= {name: why for name, why in found.lost.items() if name not in gone}
         known = {n for report in chosen.values() for n in _all_names(report)}
         had: dict[str, list[int]] = {}
-        for rank, names in sorted(dead_names.items()):
-            for name in (names or set()) - known - gone:
+        for rank, one in sorted(dead.items()):
+            for name in (one.names or frozenset()) - known - gone:
                 had.setdefault(name, []).append(rank)
         # Of a cell that nobody has ended it is known only what it may have bound, on each of them.
         for name, ranks in had.items():
-            can = "had it" if len(ranks) == 1 else "can have had it"
-            lost.setdefault(name, f"only {name_ranks(ranks)} {can}, which died")
-    names = {n for report in chosen.values() for n in report["kept"]} - set(lost) - gone
+            is_sure = len(ranks) == 1 and name not in dead[ranks[0]].maybe
+            can = "had it" if is_sure else "may have had it"
+            lost.setdefault(name, f"only {name_ranks(ranks)} {can}, and died")
+    names = frozenset(n for report in chosen.values() for n in report["kept"])
+    names -= set(lost) | gone
     return Plan(
-        frozenset(names),
+        names,
         frozenset(older & names),
         frozenset(gone),
-        frozenset(set(shared) - set(lost) - gone),
+        {rank: names & found.shared.get(rank, set()) for rank in dead},
+        {rank: _only(found.own.get(rank, {}), names) for rank in dead},
         lost,
         min(reports),
     )
@@ -309,37 +367,98 @@ def _mixed(
     for part in ("kept", "common"):
         parts[part] = [n for n in newest[part] if n not in chosen]
         parts[part] += [n for n in before[part] if n in chosen]
-    for part in ("lost", "spanning", "digests"):
+    for part in ("lost", "spanning", "digests", "texts"):
         parts[part] = {k: v for k, v in newest[part].items() if k not in chosen}
         parts[part] |= {k: v for k, v in before[part].items() if k in chosen}
     return parts
 
 
-def shared_names(
-    saved: Mapping[int, dict[str, Any]], dead_names: Mapping[int, set[str] | None]
-) -> tuple[list[str], list[str]]:
-    """The names that all survivors share, and those of which a dead rank had a value of its own.
+def _only(texts: Mapping[str, str], names: Set[str]) -> dict[str, str]:
+    return {name: text for name, text in texts.items() if name in names}
 
-    Shared are those that all survivors have with equal values. A single survivor has nobody to
-    compare with: then none counts as shared but what spans processes or says nothing of its rank
-    (imports, meshes, functions), since a rank's own value on another rank would be silently wrong.
+
+@dataclass(frozen=True)
+class Successors:
+    """What those get that take the place of dead ranks.
+
+    Attributes:
+      shared: names whose values they take from a survivor.
+      own: names, and what Python writes for the values that the dead rank had.
+      lost: names that are lost on all ranks, and why.
     """
-    first, *others = saved.values()
-    shared: list[str] = []
-    own: list[str] = []
+
+    shared: dict[int, set[str]] = field(default_factory=dict)
+    own: dict[int, dict[str, str]] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
+
+
+def successors(saved: Mapping[int, dict[str, Any]], dead: Mapping[int, Dead]) -> Successors:
+    """Which names the successors of dead ranks get, and which are lost since nobody knows. Pure.
+
+    Another rank's own value on a successor would be silently wrong, and that all survivors have
+    the same does not mean that the dead rank had it too. So they get what it has told: a value
+    that the survivors have as well, or a plain one of its own. Where it has told nothing of a name
+    (its last cell has bound it), they get what can be no rank's own (``engine``'s ``is_common``).
+    """
+    found = Successors({rank: set() for rank in dead}, {rank: {} for rank in dead})
     for name in sorted({n for body in saved.values() for n in body["kept"]}):
-        if all(name in body["kept"] for body in saved.values()):
-            (shared if _is_equal(name, first, others) else own).append(name)
-        elif any(name in (known or ()) for known in dead_names.values()):
-            own.append(name)  # else it stays with those that have it
-    return shared, own
+        had = [rank for rank, one in dead.items() if _may_have_had(one, name)]
+        if not all(name in body["kept"] for body in saved.values()):
+            if any(name in (dead[rank].names or ()) for rank in had):
+                found.lost[name] = OWN
+            continue  # else it stays with those that have it
+        texts = {rank: body["texts"].get(name, "") for rank, body in saved.items()}
+        for rank in had:
+            told = dead[rank].values.get(name, "")
+            if told and all(text == told for text in texts.values()):
+                found.shared[rank].add(name)
+            elif own := _own_text(rank, name, dead[rank], texts):
+                found.own[rank][name] = own
+            elif not told and _is_common(name, list(saved.values())):
+                found.shared[rank].add(name)
+            else:
+                found.lost[name] = _why_lost(rank, name, told, list(saved.values()))
+                break
+    return found
 
 
-def _is_equal(name: str, first: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> bool:
-    if not others:
-        return name in first["spanning"] or name in first["common"]
-    digest = first["digests"].get(name)
-    return digest is not None and all(body["digests"].get(name) == digest for body in others)
+OWN = "each rank had its own, and one died with it"
+
+
+def _may_have_had(one: Dead, name: str) -> bool:
+    return one.names is None or not one.is_current or name in one.names
+
+
+def _own_text(rank: int, name: str, one: Dead, texts: Mapping[int, str]) -> str:
+    """What Python writes for a dead rank's own value; "" if that is not known.
+
+    It is what it told, if it still had it: the survivors have told no change of theirs since, and
+    have what they told. Whatever is each rank's own number, is that of the dead rank too.
+    """
+    told = one.values.get(name, "")
+    if told.startswith(LITERAL):
+        unchanged = all(one.others.get(r, {}).get(name) == text for r, text in texts.items())
+        return told.removeprefix(LITERAL) if unchanged else ""
+    if not told and len(texts) > 1 and all(t == f"{LITERAL}{r}" for r, t in texts.items()):
+        return str(rank)
+    return ""
+
+
+def _is_common(name: str, bodies: Sequence[Mapping[str, Any]]) -> bool:
+    return all(name in body["common"] for body in bodies) and _is_equal(name, bodies)
+
+
+def _is_equal(name: str, bodies: Sequence[Mapping[str, Any]]) -> bool:
+    digests = {body["digests"].get(name) for body in bodies}
+    return len(digests) == 1 and digests != {None}
+
+
+def _why_lost(rank: int, name: str, told: str, bodies: Sequence[Mapping[str, Any]]) -> str:
+    if told or not _is_equal(name, bodies):
+        return OWN
+    if len(bodies) == 1:
+        return "it may have been the only survivor's own"
+    return f"rank {rank}, now dead, may have had another"
 
 
 # --------------------------------------------------------------------------- restoring
@@ -353,19 +472,30 @@ def restore(world: World, saved: Kept, when: str, check: Check) -> Restored:
     """
     missing = tuple(r for r in range(world.num_processes) if r not in saved.reports)
     if not saved.reports:
-        return Restored((), replaced=missing, nothing_lived=True)
-    found = plan(saved.reports, saved.dead_names, saved.cell_is_undone)
+        return Restored((), replaced=missing, nothing_lived=not saved.gone, gone=saved.why_gone)
+    found = plan(saved.reports, saved.dead, saved.cell_is_undone)
     body = {"names": sorted(found.names), "before": sorted(found.older)}
-    shared = {"names": sorted(found.shared), "before": sorted(found.older & found.shared)}
     drawn = [report["random"] for report in saved.reports.values()]
     own = [n for n in RANDOM if len(drawn) == 1 or any(d[n] != drawn[0][n] for d in drawn)]
     bodies: dict[int, dict[str, Any]] = {}
     for rank in range(world.num_processes):
-        bodies[rank] = {**body, "path": saved.folder.path_of(rank)}
         if rank in missing:
-            donor = saved.folder.donor_for(rank, found.donor, list(saved.reports))
-            bodies[rank] |= {**shared, "from_rank": donor, "skip": own}
-    answers = ask_all(world, "restore", bodies, RESTORE_S, check)
+            donor, folder = saved.folder.donor_for(rank, found.donor, saved.reports)
+            shared = found.shared[rank]
+            bodies[rank] = {"names": sorted(shared), "before": sorted(found.older & shared)}
+            bodies[rank] |= {"texts": found.own[rank], "skip": own}
+            bodies[rank] |= {"path": folder, "from_rank": donor}
+        else:
+            bodies[rank] = {**body, "path": saved.reports[rank]["folder"]}
+    heard = ask(world, "restore", bodies, RESTORE_S, check)
+    damaged = {
+        int(bodies[rank].get("from_rank", rank)): str(event.body["message"])
+        for rank, event in heard.items()
+        if event.op == "error" and event.body.get("ename") == "Unreadable"
+    }
+    if damaged:  # else it would be promised, and fail, for ever
+        return restore(world, saved.without(damaged), when, check)
+    answers = _all(heard, bodies, "restore", RESTORE_S)
     lost = dict(found.lost)
     for rank, reply in sorted(answers.items()):
         for name, why in reply["lost"].items():
@@ -384,12 +514,14 @@ def restore(world: World, saved: Kept, when: str, check: Check) -> Restored:
                 reasons.setdefault(name, why)
     unbound = {"names": sorted(lost), "lost": reasons}
     ask_all(world, "unbind", dict.fromkeys(bodies, unbound), RESTORE_S, check)
+    last = world.turns.last_cells()
     for rank, reply in answers.items():
-        world.names[rank] = set(reply["restored"]) - set(lost)
+        world.told[rank] = Told(set(reply["restored"]) - set(lost), last.get(rank, 0))
+        world.told[rank].hear_bound(_only(reply["values"], world.told[rank].names))
     if missing and RANDOM[0] in own and any(d["seeded"] for d in drawn):
         left[RANDOM[0]] = "each rank had its own, and one died with it"
     older = tuple(sorted(found.older & back))
-    return Restored(tuple(sorted(back)), lost | left, missing, older=older)
+    return Restored(tuple(sorted(back)), lost | left, missing, older=older, gone=saved.why_gone)
 
 
 def ask_all(
@@ -400,7 +532,13 @@ def ask_all(
     Raises:
       RankDied, RankError, RankHung, RecoveryError: one of them did not.
     """
-    answers = ask(world, op, bodies, timeout_s, check)
+    return _all(ask(world, op, bodies, timeout_s, check), bodies, op, timeout_s)
+
+
+def _all(
+    answers: Mapping[int, Event], bodies: Mapping[int, Any], op: str, timeout_s: float
+) -> dict[int, Any]:
+    """What all ranks have replied; raises as ``ask_all``."""
     bodies_back = {rank: unwrap(event) for rank, event in sorted(answers.items())}
     if missing := sorted(set(bodies) - set(answers)):
         raise RankHung(

@@ -1,52 +1,31 @@
-"""One cell's course: what comes from the ranks is passed on, and what must be done is done.
+"""One cell, carried through: what comes from its ranks is passed on, and what is decided is done.
 
-``health`` says when to interrupt whom and when to ask the ranks where they are, ``diagnose`` what
-their answers mean, and ``recovery`` brings them back into lockstep.
+``lockstep.cell`` and ``lockstep.settling`` decide.
 """
 
 from __future__ import annotations
 
 import contextvars
 import dataclasses
-import math
 import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from jaxcluster import wire
-from jaxcluster.cluster import events, recovery, selfcheck, silence
+from jaxcluster.cluster import events as tidings
 from jaxcluster.cluster.asking import IN_BACKGROUND, NO_TERMINAL, Conversation
-from jaxcluster.cluster.looks import Looks
+from jaxcluster.cluster.carrying import Carrier, Owner
 from jaxcluster.cluster.prompts import Labelled
-from jaxcluster.cluster.restart import Restored
-from jaxcluster.cluster.settling import Settling
-from jaxcluster.cluster.world import World
-from jaxcluster.errors import RESTART_HINT, CellInterrupted
-from jaxcluster.model import (
-    explain,
-    findings,
-    health,
-    notices,
-    paused,
-    verdict,
-)
+from jaxcluster.errors import CellInterrupted
+from jaxcluster.lockstep import actions, events
+from jaxcluster.lockstep.cell import Cell
+from jaxcluster.lockstep.settling import Settling
+from jaxcluster.model import findings, notices, verdict
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.ranks import name_ranks
 from jaxcluster.records import lastreport
 from jaxcluster.wire.link import Event, Sink
 
-NOTICE_AFTER_S = 0.1
-DEATH_NOTICE_AFTER_S = 2.0
-SUSPECTED_S = 2.0  # before it is said that ranks wait for a launch that may still come
-AGAIN_S = 0.1  # between looks at ranks that have ended a cell with uneven counts
-STILL_WORKING_S = 5.0  # before it is said who a cell waits for; then ever more rarely
-WAITED_S = 1.0  # for one launch: ranks that go on wait for each other for less
-POLL_DEPTH = 256  # launches of each rank
-REPLAY_AFTER_S = 0.2  # that interrupted ranks get to leave by themselves
-SCRIPT_ANSWER_S = 3.0  # that a script's ranks get to leave it where another one has failed
-SCRIPT_STOP_S = 30.0  # ... and after Ctrl-C, to write what they must; a second one ends them
 Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
 
 
@@ -56,7 +35,8 @@ class CellOptions:
 
     With a ``message`` its code is not run again: what a user did to a widget of it is passed on.
     With a ``script`` it is all that the ranks are there for, so after it nothing is brought back,
-    undone or replaced; what has gone wrong is found and told all the same.
+    undone or replaced; what has gone wrong is found and told all the same. ``compared``: its result
+    is told as a ``wire.ValueLook``.
     """
 
     ranks: Sequence[int] | None = None
@@ -71,42 +51,16 @@ class CellOptions:
     prompt: Labelled | None = None
     post_mortem: bool = False
     script: wire.Script | None = None
-
-
-class Owner(Protocol):
-    """Whose cell it is: a ``Cluster``, as far as a cell knows it."""
-
-    recovered: str
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def world(self) -> World: ...
-    @property
-    def closed(self) -> bool: ...
-    @property
-    def can_restart(self) -> bool: ...
-    @property
-    def recovery(self) -> str: ...
-    @property
-    def restored(self) -> Restored | None: ...
-    def press_stop(self) -> None: ...
-    def recover(self, said: str, *, told: str, when: str, undo: bool) -> str: ...
+    compared: bool = False
 
 
 class RunningCell:
     """A cell on its way. ``wait`` returns its record or raises, as ``Cluster.run`` does.
 
     Attributes:
-      record: what has come so far.
-      started: when it was sent, by ``time.monotonic``.
-      silent: ranks that did not answer an interrupt.
-      report: the certain finding, if the cell could not end or its numbers are wrong.
-      evidence: what the ranks said when it was found.
-      recovered: what was done about it; "" while nothing was.
-      on_notice: is told of the first error while other ranks still run.
-      is_last: nothing runs after it (see ``CellOptions``).
-      terminates: a stop is SIGTERM's, and goes to what handles that on the ranks.
+      cluster: whose it is.
+      core: what is known of it, and decided about it.
+      done: nothing is to be done for it any more, but to tell how it has ended.
     """
 
     def __init__(
@@ -120,42 +74,19 @@ class RunningCell:
         is_last: bool = False,
     ) -> None:
         self.cluster = cluster
-        self.is_last = is_last
-        self.terminates = False
-        self.record = record
-        self.silent: tuple[int, ...] = ()
+        world, started = cluster.world, time.monotonic()
+        self.core = Cell(record, started, timeout_s, world.hosts, is_last)
         self.done = False
-        self.on_notice: Callable[[str], None] | None = None
-        self.looks = Looks(self)
-        self._settling = Settling(self)
-        self.aborted_at: float | None = None  # when it was first interrupted, or found diverged
-        self._stopped: CellInterrupted | None = None  # in the recovery at its end, on a thread
-        self.places: list[str] = []  # where the ranks were when their time was up
-        self.replay: recovery.Replay | None = None
-        self._replay_at: float | None = None
-        self.silences = silence.Silences(cluster.world.look_at, cluster.world.why_unseen)
-        self._interrupts: set[str] = set()
-        self._sink = sink
-        self._ids = ids
-        self._on_output = on_output
-        self.started = time.monotonic()
-        self.watch = health.CellWatch(record.ranks, self.started, timeout_s)
-        if is_last:
-            self.watch.answer_s = SCRIPT_ANSWER_S
+        self._settling = Settling(self.core)
+        self._carrier = Carrier(cluster, self.core, sink)
+        self._sink, self._ids, self._on_output = sink, ids, on_output
+        self._talk = Conversation(world.link, NO_TERMINAL if is_last else IN_BACKGROUND)
         self._ended: threading.Event | None = None  # where it is carried through on a thread
-        self._are_silent: set[int] = set()  # at the last look
-        self._left: list[int] = []  # a script's ranks whose processes have ended with code 0
-        self._paused: dict[int, str] = {}  # ranks that a person holds: in what
-        self.left_early = False  # the stop button was pressed again: no rank is waited for
-        self._talk = Conversation(cluster.world.link, NO_TERMINAL if is_last else IN_BACKGROUND)
-        self._noticed = False
-        self._next_notice_at = STILL_WORKING_S
-        self._notice_at: float | None = None
-        self._death_notice_at: float | None = None
+        self._stopped: CellInterrupted | None = None  # in the recovery at its end, on a thread
         self._listener_error: Exception | None = None
 
     def wait(self) -> CellRecord:
-        """Carry the cell through: show what comes, interrupt whom the watch says."""
+        """Carry the cell through: show what comes, do what is decided."""
         if self._ended is None:
             self._carry()
         else:
@@ -165,7 +96,11 @@ class RunningCell:
                 say(line)
         if self._stopped is not None:
             raise self._stopped
-        if (error := verdict.verdict(self._settling.end())) is not None:
+        ending = self._carrier.carry(self._settling.end())
+        more = self.cluster.world.explain_missing
+        if (
+            error := verdict.verdict(dataclasses.replace(ending, explain_missing=more))
+        ) is not None:
             self._keep_for_others(error)
             raise error
         if self._listener_error is not None:
@@ -173,10 +108,10 @@ class RunningCell:
         return self.record
 
     def _keep_for_others(self, error: BaseException) -> None:
-        if self.world.way is None:  # else the cluster's folder is on another machine
+        if self.cluster.world.way is None:  # else the cluster's folder is on another machine
             record = self.record
             lastreport.keep(
-                self.cluster.name, record.execution_count, record.source, error, self.looks.evidence
+                self.cluster.name, record.execution_count, record.source, error, self.evidence
             )
 
     def run_in_background(self, when_done: Callable[[CellRecord], None]) -> None:
@@ -199,9 +134,23 @@ class RunningCell:
         threading.Thread(target=run, args=(carry,), daemon=True).start()
 
     @property
-    def world(self) -> World:
-        """The ranks as they are now: a recovery at its end replaces them."""
-        return self.cluster.world
+    def record(self) -> CellRecord:
+        """What has come so far."""
+        return self.core.record
+
+    @property
+    def started(self) -> float:
+        """When it was sent, by ``time.monotonic``."""
+        return self.core.started
+
+    @property
+    def on_notice(self) -> Callable[[str], None] | None:
+        """Told what is to be said under it while it runs; None where nobody listens."""
+        return self._carrier.on_notice
+
+    @on_notice.setter
+    def on_notice(self, on_notice: Callable[[str], None] | None) -> None:
+        self._carrier.on_notice = on_notice
 
     @property
     def prompt(self) -> Labelled | None:
@@ -215,29 +164,53 @@ class RunningCell:
     @property
     def interrupted(self) -> tuple[int, ...]:
         """The ranks that were interrupted, whether or not they have ended the cell."""
-        return self.watch.interrupted
+        return self.core.watch.interrupted
 
     @property
     def paused(self) -> frozenset[int]:
         """The ranks that a person holds, in a debugger or by a question."""
-        return self.watch.paused
+        return self.core.watch.paused
+
+    @property
+    def silent(self) -> tuple[int, ...]:
+        """The ranks that did not answer an interrupt."""
+        return self.core.silent
 
     @property
     def report(self) -> findings.Report | None:
-        return self.looks.report
+        """The certain finding, if the cell could not end or its numbers are wrong."""
+        return self.core.polls.report
 
     @property
     def evidence(self) -> Mapping[int, wire.RankReport]:
-        return self.looks.evidence
+        """What the ranks said when it was found."""
+        return self.core.polls.evidence
 
     @property
     def recovered(self) -> str:
-        return self._settling.recovered
+        """What was done about it; "" while nothing was."""
+        return self.core.recovered
+
+    def answered(self) -> None:
+        """Its silent ranks have come back."""
+        self.core.silent = ()
 
     def stop(self) -> None:
         """Interrupt the cell's ranks, as the stop button does; ``wait`` then says how it ended."""
         self.cluster.press_stop()  # it may be at its end already, waiting for new processes
         self._sink.put(Event(-1, "stop", "", None))
+
+    def terminate_next(self, is_so: bool) -> None:
+        """Whether a stop from now on is SIGTERM's, and goes to what handles that on the ranks."""
+        self._carrier.terminates = is_so
+
+    def withdraw(self, why: str) -> None:
+        """Have no rank begin it: it waits on all of them, behind a cell that was taken back."""
+        self.core.withdrawn = why
+        asked = {"seq": self.record.seq}
+        self.cluster.world.link.request_each(
+            dict.fromkeys(self.record.ranks, asked), "withdraw", sink=Sink()
+        )
 
     def _await(self, ended: threading.Event) -> None:
         # Not Thread.join: after a KeyboardInterrupt in it the thread counts as ended (Python 3.11).
@@ -250,155 +223,93 @@ class RunningCell:
     def _carry(self) -> None:
         if self.done:
             return
+        watch = self.core.watch
         try:
-            while not self.watch.finished:
+            while not watch.finished:
                 # Wherever the stop button hits, the ranks are told, and waited for: the inner loop
                 # is for the jump back to its beginning, where Python looks for signals.
                 try:
-                    while not self.watch.finished:
-                        self._feed(self._next())
+                    while not watch.finished:
+                        self._hear_next()
                         if self._talk.is_open:
-                            self._talk.step(time.monotonic(), self.watch.open_ranks)
+                            self._talk.step(time.monotonic(), watch.open_ranks)
                 except KeyboardInterrupt:
-                    self._feed(health.StopPressed())
+                    self._feed(events.Stopped(time.monotonic()))
         finally:
             self._talk.end()
             self.record.seconds = time.monotonic() - self.started
-            self.world.link.forget(self._ids)
+            self.cluster.world.link.forget(self._ids)
             try:
-                self._settling.settle()
+                self._carrier.carry(self._settling.settle())
             except KeyboardInterrupt:
-                self._settling.leave_unsettled()
+                self._carrier.carry(self._settling.leave_unsettled())
                 raise
             finally:
                 self.done = True
-                events.tell()
+                tidings.tell()
 
-    def _next(self) -> health.Event:
-        times = (
-            self.watch.deadline(),
-            self._notice_at,
-            self._death_notice_at,
-            self._replay_at,
-        )
-        deadlines = [t for t in times if t is not None]
-        timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+    def _hear_next(self) -> None:
+        deadline = self.core.deadline()
+        timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
         if (look_s := self._talk.look_s) is not None:
             timeout = look_s if timeout is None else min(timeout, look_s)
         try:
-            return self._take(self._sink.get(timeout=timeout))
+            self._take(self._sink.get(timeout=timeout))
         except queue.Empty:
-            return health.Tick()
+            self._feed(events.Tick(time.monotonic()))
 
-    def _feed(self, event: health.Event) -> None:
-        now = time.monotonic()
-        self.left_early |= isinstance(event, health.StopPressed) and bool(self.interrupted)
-        for instruction in self.watch.feed(event, now):
-            match instruction:
-                case health.Interrupt(ranks, why):
-                    if why == "timeout":
-                        self.places = self._ask_places(ranks)
-                    if why == "error" and self.looks.report is None:  # the last moment to see why
-                        names = recovery.assigned_names(self.record.source)
-                        depth = self._depth()
-                        self.looks.find(recovery.ask_reports(self.world.link, names, depth))
-                    self.silences.look(ranks)
-                    self._talk.end()
-                    self._interrupt(ranks, spare=why not in ("stop", "timeout"))
-                    if self.is_last:  # what a replay gives them might be written to a file
-                        if why == "stop":
-                            self.watch.answer_s = SCRIPT_STOP_S
-                        continue
-                    if why != "death":
-                        selfcheck.prepare(self.world.link)  # while they leave the cell
-                    events.tell()
-                    self._replay_at = now + REPLAY_AFTER_S
-                case health.Poll():
-                    self._poll()
-                    self.watch.polled(time.monotonic())
-                case health.SayUnanswered(ranks):
-                    self._say_unanswered(ranks)
-                case health.Finish(silent):
-                    self.silent = silent
-        if self.looks.report is not None and self.looks.report.is_hopeless:
-            self._replay_at = None  # to launch more would only make it longer
-        if self._replay_at is not None and now >= self._replay_at:
-            # Ranks that sit in a collective may answer the interrupt only once it completes.
-            self.replay = self.replay or self.new_replay()
-            self.replay.step(silence.ANSWER_S)
-            if self.replay.stuck:  # nothing will release them
-                self.watch.answer_s = min(self.watch.answer_s, health.HOPELESS_ANSWER_S)
-            self._replay_at = time.monotonic() + REPLAY_AFTER_S
-        if self._death_notice_at is not None and now >= self._death_notice_at:
-            self._death_notice_at = math.inf  # once
-            if self.on_notice is not None and not self.watch.finished:
-                died = {r: one.died for r, one in self.record.records.items() if one.died}
-                self.on_notice(notices.deaths(died, self.watch.open_ranks, self.world.hosts))
-        if self._notice_at is not None and now >= self._notice_at and not self.watch.finished:
-            self._notice_at = None
-            if self.on_notice is not None:
-                self.on_notice(
-                    notices.first_error(
-                        self.record,
-                        self.watch.open_ranks,
-                        self.watch.grace_s,
-                        self.world.hosts,
-                        self.watch.paused,
-                    )
-                )
+    def _feed(self, event: events.Event) -> None:
+        self._do(self.core.feed(event))
 
-    def _take(self, event: Event) -> health.Event:
-        if event.id in self._interrupts:
+    def _do(self, todo: Sequence[actions.Action]) -> None:
+        for action in todo:
+            if isinstance(action, actions.AskWhere | actions.ExplainSilent) and not self.on_notice:
+                continue  # nobody listens
+            if isinstance(action, actions.Interrupt):
+                self._talk.end()
+            if (answer := self._carrier.do(action)) is not None:
+                self._feed(answer)
+
+    def _take(self, event: Event) -> None:
+        """Hear what has come, and let the core decide what follows."""
+        now, rank, record = time.monotonic(), event.rank, self.record
+        if event.id in self._carrier.interrupts:
             left = event.op == "reply" and event.body == "left"
-            return health.Leaving(event.rank) if left else health.Tick()
+            return self._feed(events.Leaving(now, rank) if left else events.Tick(now))
         if event.op == "output":
             output = wire.parse(wire.RankOutput, event.body)
-            if not self.is_last:  # else whoever hears it keeps it, all of it
-                self.record.add_output(output)
-            if output.rank != self.record.ranks[0]:
+            if not self.core.is_last:  # else whoever hears it keeps it, all of it
+                record.add_output(output)
+            if output.rank != record.ranks[0]:
                 self._talk.hear(output)
             self._tell(output)
-            return health.Tick()
-        if event.op == "stop":
-            return health.StopPressed()
-        if event.op == "paused":
-            self._paused[event.rank] = event.body["kind"]
-            self._talk.paused(event.rank, event.body["kind"])
-            events.tell()
-            return self._held()
-        if event.op == "ask":
-            self._talk.add(wire.parse(wire.Question, event.body), time.monotonic())
-            return health.Tick()
-        if event.op == "died":
-            self._talk.withdraw(event.rank)
-            if self.is_last and event.body.get("code") == 0:  # os._exit(0): its own end
-                self._left.append(event.rank)
-                self.record.add_reply(wire.CellReply(event.rank, self.record.seq, "ok", 0.0))
-                return health.Replied(event.rank, "ok")
-            self.record.records[event.rank].died = event.body["why"]
-            events.tell()
-            # Most cells are over in a moment, with an error that says it: then it is said once.
-            at = time.monotonic() + DEATH_NOTICE_AFTER_S
-            self._death_notice_at = self._death_notice_at or at
-            return health.Died(event.rank)
+        elif event.op == "stop":
+            return self._feed(events.Stopped(now))
+        elif event.op == "paused":
+            self._talk.paused(rank, event.body["kind"])
+            return self._feed(events.Held(now, rank, event.body["kind"]))
+        elif event.op == "ask":
+            self._talk.add(wire.parse(wire.Question, event.body), now)
+        elif event.op == "died":
+            self._talk.withdraw(rank)
+            return self._feed(events.Died(now, rank, event.body["why"], event.body.get("code")))
+        else:
+            return self._take_reply(event, now)
+        return self._feed(events.Tick(time.monotonic()))
+
+    def _take_reply(self, event: Event, now: float) -> None:
         if event.op in ("error", "mismatch"):
-            body = event.body
-            error = wire.ErrorInfo(body["ename"], body["message"], [])
+            error = wire.ErrorInfo(event.body["ename"], event.body["message"], [])
             reply = wire.CellReply(event.rank, self.record.seq, "error", 0.0, error)
         else:
             reply = wire.parse(wire.CellReply, event.body)
             if reply.names is not None:
-                self.world.hear_names(event.rank, reply.names)
-        self.record.add_reply(reply)
+                self.cluster.world.hear_names(event.rank, reply.seq, reply.names)
+        todo = self.core.feed(events.Replied(now, reply))
         self._talk.withdraw(reply.rank)
-        if reply.error is not None and reply.error.ename == verdict.QUIT:
-            self._sink.put(Event(-1, "stop", "", None))  # a debugger is left for the whole cell
-        events.tell()
+        tidings.tell()
         self._tell(reply)
-        if reply.status == "error" and not self._noticed:
-            # Equal errors come together; only one that the others don't share is told early.
-            self._noticed, self._notice_at = True, time.monotonic() + NOTICE_AFTER_S
-        return health.Replied(event.rank, reply.status)
+        self._do(todo)
 
     def _tell(self, what: wire.RankOutput | wire.CellReply) -> None:
         """Show what came. A listener that raises is told nothing more, and raises at the end.
@@ -411,126 +322,3 @@ class RunningCell:
             self._on_output(self.record, what)
         except Exception as error:
             self._listener_error = error
-
-    def _poll(self) -> None:
-        """Ask all ranks where they are; a certain finding ends the cell."""
-        names = recovery.assigned_names(self.record.source)
-        # No output is shown meanwhile: for those that were silent before it is not waited as long.
-        wait_s = silence.ANSWER_S if self._are_silent else recovery.REPORT_S
-        reports = recovery.ask_reports(self.world.link, names, self._depth(), timeout_s=wait_s)
-        self._are_silent = self._silent(reports)
-        self._paused = paused.kinds(report.state for report in reports.values())
-        if self._held().ranks != self.watch.paused:
-            self.watch.polled(time.monotonic())
-            self._feed(self._held())
-        self.looks.find(reports)
-        if self.looks.report is not None:
-            self._feed(health.Diagnosed(self.looks.report.is_releasable))
-            return
-        self.silences.look(self._are_silent)
-        if self.looks.suspicion is not None and self.looks.suspicion.has("moment"):
-            self._feed(health.Suspected())
-        if self.on_notice is not None:
-            self.say_waiting(reports)
-
-    def _depth(self) -> int:
-        """How many launches of each rank are looked at; all, where an earlier one is searched."""
-        return recovery.JOURNAL_DEPTH if self.world.excused else POLL_DEPTH
-
-    def _held(self) -> health.Paused:
-        ranks = frozenset(rank for rank, kind in self._paused.items() if kind)
-        self.record.held |= ranks
-        return health.Paused(ranks)
-
-    def _silent(self, reports: Mapping[int, wire.RankReport]) -> set[int]:
-        return set(self.watch.open_ranks) - set(reports) - set(self.world.dead)
-
-    def say_waiting(self, reports: Mapping[int, wire.RankReport]) -> None:
-        """Now and then: who still works while others have ended, and who says nothing at all."""
-        waited = time.monotonic() - self.started
-        suspicion = self.looks.suspicion
-        unsure = self.looks.circle or (suspicion is not None and suspicion.has("background"))
-        first = SUSPECTED_S if unsure else 0.0
-        if self.on_notice is None or waited < min(
-            self._next_notice_at, first or self._next_notice_at
-        ):
-            return
-        held = {r: report.state for r, report in reports.items() if report.state.paused}
-        if any(state.seq == self.record.seq for state in held.values()):
-            return  # who debugs this cell, or is to answer it, knows whom it waits for
-        lines = paused.tell(held, self.world.hosts)
-        for rank, why in self.silences.why(sorted(self._silent(reports))).items():
-            if why.kind != "unknown":
-                lines.append(silence.tell(rank, why))
-        working = {r: reports[r] for r in self.watch.open_ranks if r in reports}
-        if self.looks.circle:
-            lines += self.looks.circle
-        elif suspicion is not None and not suspicion.has("moment"):
-            lasted = time.monotonic() - self.looks.suspected_at
-            if lasted >= WAITED_S:
-                lines.append(explain.tell_suspicion(suspicion, lasted))
-        elif self.record.replies and working:
-            lines += explain.tell_working(working, self.record.replies, waited, self.world.hosts)
-            lines += explain.tell_left(self._left, self.world.hosts)
-        if lines:
-            self._next_notice_at = 3 * waited
-            self.on_notice("\n".join(lines) + "\n")
-
-    def new_replay(self) -> recovery.Replay:
-        return recovery.Replay(self.world.link, self.record.seq)
-
-    def rest(self) -> None:
-        """Wait a moment between looks; the stop button ends it."""
-        try:
-            event = self._sink.get(timeout=AGAIN_S)
-        except queue.Empty:
-            return
-        if event.op == "stop":
-            raise KeyboardInterrupt
-
-    def _ask_places(self, ranks: Sequence[int]) -> list[str]:
-        names = recovery.assigned_names(self.record.source)
-        reports = recovery.ask_reports(self.world.link, names, launches=1)
-        record = self.record
-        return explain.tell_places(reports, ranks, record.source, record.execution_count)
-
-    def _interrupt(self, ranks: Sequence[int], spare: bool) -> None:
-        self.aborted_at = self.aborted_at or time.monotonic()
-        asked = {"seq": self.record.seq, "spare": spare, "terminate": self.terminates}
-        body = dict.fromkeys(ranks, asked)
-        ids = self.world.link.request_each(body, "interrupt", sink=self._sink)
-        self._interrupts.update(ids)
-
-    def say_silent(self) -> list[str]:
-        lines = self._tell_unanswered(self.silent)
-        return [*lines, f"%jaxcluster status shows them. {RESTART_HINT}"]
-
-    def _say_unanswered(self, ranks: Sequence[int]) -> None:
-        """Soon after a stop or a timeout: who is still waited for, and why."""
-        if self.on_notice is None:
-            return
-        if lines := self._tell_unanswered(ranks, with_leaving=False):
-            self.on_notice(
-                f"Interrupted {name_ranks(self.watch.interrupted)}. {' '.join(lines)} "
-                f"{self.watch.answer_s:g} s are given for an answer.\n"
-            )
-
-    def _tell_unanswered(self, ranks: Sequence[int], with_leaving: bool = True) -> list[str]:
-        """A sentence for each of these ranks: where it is, or why it says nothing."""
-        answers = self.world.link.gather(ranks, "state", timeout_s=silence.ANSWER_S)
-        whys = self.silences.why([rank for rank in ranks if rank not in answers])
-        lines = []
-        for rank in ranks:
-            event = answers.get(rank)
-            if event is None:
-                lines.append(f"Rank {rank} {whys[rank].message}.")
-            elif event.op == "reply":
-                state = wire.parse(wire.RankState, event.body)
-                where = f"cell [{state.cell}] line {state.line}" if state.line else state.frame
-                doing = f"it is in {where}" if state.seq == self.record.seq else "it has ended it"
-                if state.has_left:
-                    doing = "it has left the cell's code and is rendering its error"
-                if not with_leaving and (state.has_left or state.seq != self.record.seq):
-                    continue
-                lines.append(f"Rank {rank} has not answered the interrupt: {doing}.")
-        return lines

@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.allocation.supervisor import Supervisor
-from jaxcluster.cluster import events, handle, joining, telling
+from jaxcluster.cluster import events, handle, joining
 from jaxcluster.cluster.handle import Cluster
 from jaxcluster.cluster.names import clear_away, live_records
 from jaxcluster.cluster.spec import make_spec
@@ -71,11 +71,11 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
         raise ClusterExists(known.down, known.down_hint)
     if found := again.differences(known.asked, spec):
         raise ClusterExists(
-            f"Cluster {known.name!r} is running already, with other options "
-            f"({'; '.join(found)}). It was left as it is.",
-            "%jaxcluster stop ends it, and this start then makes the other one. %jaxcluster "
-            "restart gives it new processes with its own options. %jaxcluster start --name NAME "
-            "starts another one beside it.",
+            f"Cluster {known.name!r} is already running, with other options "
+            f"({'; '.join(found)}). It was not changed.",
+            "To replace it: %jaxcluster stop, then this start again. %jaxcluster restart gives "
+            "it new processes with its own options. %jaxcluster start --name NAME starts a "
+            "second one.",
         )
     return _tell_again(known)
 
@@ -115,12 +115,12 @@ def _left_running(spec: wire.ClusterSpec) -> Cluster | None:
 def _tell_again(known: Cluster) -> str:
     ranks = f"{known.num_processes} rank{'s' if known.num_processes > 1 else ''}"
     if known.is_restarting:
-        return f"Cluster {known.name!r} is being given new processes ({ranks})."
-    said = f"Cluster {known.name!r} is running already ({ranks}, variables kept)."
+        return f"Cluster {known.name!r} is being restarted ({ranks})."
+    said = f"Cluster {known.name!r} is already running ({ranks}, variables kept)."
     if known.coordinator_died:
-        said += f" {telling.without_coordinator(known)}"
+        said += f" {known.standing.without_coordinator}"
     if known.dead:
-        said += f" {telling.without_dead(known)} %jaxcluster restart gives it new processes."
+        said += f" {known.standing.without_dead} %jaxcluster restart gives it new processes."
     if (used := current().name) != known.name:
         said += f" Cells of this notebook run on {used!r}: %jaxcluster use {known.name}"
     return said
@@ -214,7 +214,7 @@ def _visit(name: str | None, way: joining.Way) -> Cluster:
     known = connected().get(record.name)
     if known is not None and known.record.claim != record.claim:
         raise UsageError(
-            f"This notebook is connected to another cluster {record.name!r} already.",
+            f"This notebook is already connected to another cluster {record.name!r}.",
             "Attach to this one in another notebook.",
         )
     if known is not None:
@@ -238,8 +238,8 @@ def connect(record: registry.ClusterRecord, join: Callable[[], World] | None = N
     """
     if record.protocol != wire.PROTOCOL_VERSION:
         raise VersionMismatch(
-            f"Cluster {record.name!r} was started by a jaxcluster that speaks protocol "
-            f"{record.protocol}; this one speaks {wire.PROTOCOL_VERSION}.",
+            f"Cluster {record.name!r} was started by a jaxcluster with protocol "
+            f"{record.protocol}; this one has {wire.PROTOCOL_VERSION}.",
             "Attach with the version that started it, or stop it there and start another.",
         )
     cluster = Cluster(join() if join is not None else joining.join(record))

@@ -23,7 +23,7 @@ from jaxcluster.allocation.processes import HostProcesses
 from jaxcluster.allocation.remote import HostAllocation
 from jaxcluster.allocation.supervisor import sweep
 from jaxcluster.cluster import events
-from jaxcluster.cluster.names import claim
+from jaxcluster.cluster.names import claim, free_name
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import (
     EnginesMissing,
@@ -36,13 +36,14 @@ from jaxcluster.host.facts import gpu_plugin_installed, host_gpus, host_key
 from jaxcluster.host.processes import pid_space, process_token
 from jaxcluster.launchers.base import STOPPED
 from jaxcluster.model import obituary
-from jaxcluster.plan import placement
+from jaxcluster.plan import placement, versions
 from jaxcluster.plan.spec import GPU_PLATFORMS, INSTALL, UNIX
 from jaxcluster.ranks import name_hosts, name_ranks
 from jaxcluster.records import claims, kept, registry
 from jaxcluster.wire.link import Event, Link, Sink, unwrap
 
 LOOPBACK = "127.0.0.1"
+COORDINATOR_SOCKET = "jax.sock"  # in the folder of a cluster on one host
 PROBE_S = 6.0  # for ranks to say whether they reach each other
 Progress = Callable[[str], None]
 
@@ -104,6 +105,8 @@ class Starting:
         pids = local.start()
         self.link = local.connect()
         facts = self._facts()
+        if why := versions.too_old(said.jax for said in facts):
+            raise LaunchError(*why)
         plan = self._plan(facts)
         self.say(f"initializing JAX on {spec.num_processes} processes ...")
         for note in plan.notes if self.is_first else ():
@@ -113,6 +116,8 @@ class Starting:
         except InitializeFailed as error:
             error.message = "\n".join([error.message, *(f"Note: {note}." for note in plan.notes)])
             raise
+        if self.is_first and (note := versions.note_on(facts[0].jax, replies[0].moved)):
+            print(f"Note: {note}.", file=sys.stderr)
         self.say("connecting engines ...")
         self._ask("serve", {}, EnginesMissing, "did not become an ipyparallel engine")
         record = registry.ClusterRecord(
@@ -162,7 +167,7 @@ class Starting:
         def heard(ranks: int) -> None:
             self.say(f"engines {ranks}/{n}")
 
-        answers = self._ask("facts", {}, EnginesMissing, "did not come up", heard)
+        answers = self._ask("facts", {}, EnginesMissing, "did not start", heard)
         return [wire.parse(wire.EngineFacts, unwrap(answers[rank])) for rank in sorted(answers)]
 
     def _plan(self, facts: list[wire.EngineFacts]) -> placement.RankPlan:
@@ -196,7 +201,7 @@ class Starting:
         for rank in addresses:
             if rank not in answers:
                 raise EnginesMissing(
-                    f"Rank {rank} does not answer any more. {self._log_excerpt(rank)}",
+                    f"Rank {rank} no longer answers. {self._log_excerpt(rank)}",
                     f"Try: %jaxcluster start --timeout {2 * self.spec.timeout_s:g}",
                     [rank],
                 )
@@ -264,7 +269,7 @@ class Starting:
             f"Host {there} (rank {to} listens at {address}, port {port}) can't be reached from "
             f"host{'s' if len(hosts) > 1 else ''} {name_hosts(hosts)} ({name_ranks(deaf)}).",
             "JAX's processes connect to each other by TCP, on any port. Is there a firewall "
-            "between these hosts, or has one of them several networks?",
+            "between these hosts, or does one of them have several networks?",
         )
 
     def _with_coordinator(self, plan: placement.RankPlan, one_host: bool) -> placement.RankPlan:
@@ -273,16 +278,14 @@ class Starting:
         A coordinator that the user placed stays where JAX puts it: in rank 0.
         """
         assert self.local is not None
-        chosen = self.spec.coordinator_address or self.spec.coordinator_bind_address
-        if chosen is not None or os.environ.get("JAXCLUSTER_COORDINATOR") == "rank0":
+        if not has_coordinator_process(self.spec):
             return plan
         # Whoever reaches the coordinator can end ranks, and it asks nobody who he is: on one host
         # it listens on a Unix socket in the cluster's folder, which only this user can enter.
         # Elsewhere rank 0 holds the port with SO_REUSEPORT, so nobody else gets it meanwhile.
         address = plan.requests[0].coordinator_address
         if one_host and sys.platform.startswith("linux"):
-            path = self.local.socket_path("jax.sock")
-            address = UNIX + quote(path)  # gRPC reads it as a URI
+            address = unix_coordinator(self.local.socket_path(COORDINATOR_SOCKET))
         self.coordinator_pid = self.local.start_coordinator(address)
         requests = tuple(
             dataclasses.replace(
@@ -368,15 +371,15 @@ class Starting:
             elif event["event"] == "cancelled":
                 raise LaunchError(STOPPED)
             elif event["event"] == "lost":
-                raise LaunchError("The fork server ended while the cluster came up.")
+                raise LaunchError("The fork server ended while the cluster started.")
             elif event["event"] == "host_lost":
                 raise LaunchError(
-                    f"Host {event['host']} was lost while the cluster came up: {event['why']}."
+                    f"Host {event['host']} was lost while the cluster started: {event['why']}."
                 )
         if self.exited:
             rank, why = min(self.exited.items())
             raise EnginesMissing(
-                f"{name_ranks(self.exited).capitalize()} died while the cluster came up ({why}). "
+                f"{name_ranks(self.exited).capitalize()} died while the cluster started ({why}). "
                 + self._log_excerpt(rank),
                 "%jaxcluster doctor checks what JAX needs on this machine.",
                 sorted(self.exited),
@@ -411,16 +414,34 @@ def dry_run(spec: wire.ClusterSpec) -> str:
         return remote.dry_run(spec)
     from jaxcluster.allocation.local import describe_launch, render
 
+    if spec.any_name:
+        spec = dataclasses.replace(spec, name=free_name())
     folder = registry.runtime_root() / spec.name
     launch = render(spec, folder, {}, os.getcwd(), "<security>/ipcontroller-engine.json")
+    coordinator = f"{LOOPBACK}:<a free port>"
+    if has_coordinator_process(spec) and sys.platform.startswith("linux"):
+        coordinator = unix_coordinator(str(folder / COORDINATOR_SOCKET))
     try:
-        plan = plan_here(spec)
+        plan = plan_here(spec, coordinator)
     except PlanError as error:
         return f"{describe_launch(launch)}\n{error}"
     return f"{describe_launch(launch)}\n{placement.describe_plan(plan)}"
 
 
-def plan_here(spec: wire.ClusterSpec) -> placement.RankPlan:
+def has_coordinator_process(spec: wire.ClusterSpec) -> bool:
+    """Whether JAX's coordinator is a process of its own, at an address that is chosen for it."""
+    chosen = spec.coordinator_address or spec.coordinator_bind_address
+    return chosen is None and os.environ.get("JAXCLUSTER_COORDINATOR") != "rank0"
+
+
+def unix_coordinator(path: str) -> str:
+    """The coordinator's address where it listens on a Unix socket; gRPC reads it as a URI."""
+    return UNIX + quote(path)
+
+
+def plan_here(
+    spec: wire.ClusterSpec, coordinator: str = f"{LOOPBACK}:<port>"
+) -> placement.RankPlan:
     """How the ranks would lie on this machine's devices, as far as it can tell without any.
 
     Raises:
@@ -432,8 +453,8 @@ def plan_here(spec: wire.ClusterSpec) -> placement.RankPlan:
     return placement.plan_ranks(
         spec,
         [dataclasses.replace(here, rank=rank) for rank in range(spec.num_processes)],
-        coordinator_address=f"{LOOPBACK}:<port>",
-        coordinator_bind_address=f"{LOOPBACK}:<port>",
+        coordinator_address=coordinator,
+        coordinator_bind_address=coordinator,
         collectives_addresses=[LOOPBACK] * spec.num_processes,
     )
 
@@ -450,7 +471,7 @@ def check_devices(spec: wire.ClusterSpec) -> None:
     if spec.platform in GPU_PLATFORMS and not gpu_plugin_installed(spec.platform):
         raise PlanError(
             f"The jax of this machine has no {spec.platform.upper()} plugin.",
-            f"{INSTALL[spec.platform]}   or compute on the processors: --platform cpu",
+            f"{INSTALL[spec.platform]}   or use the CPUs: --platform cpu",
         )
 
 

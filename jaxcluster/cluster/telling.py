@@ -1,84 +1,63 @@
-"""What a cluster says of itself: what it has, what it has lost, and what to type then."""
+"""What a cluster says of itself: what it has, and what is left where it has no processes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from jaxcluster.lockstep.recourse import Standing
 from jaxcluster.ranks import name_ranks
+from jaxcluster.records.kept import Kept
+from jaxcluster.records.registry import ClusterRecord
 
-if TYPE_CHECKING:
-    from jaxcluster.cluster.handle import Cluster
 
-
-def summary(cluster: Cluster) -> str:
+def summary(now: Standing, record: ClusterRecord, started_s: float) -> str:
     """One line: ranks, devices per rank, platform, time."""
-    if cluster.down:
-        return f"{cluster.down}\n{down_hint(cluster)}"
-    counts = sorted({len(r.devices) for r in cluster.record.devices})
+    if now.down:
+        return f"{now.down}\n{now.down_hint}"
+    counts = sorted({len(r.devices) for r in record.devices})
     per_rank = "-".join(str(c) for c in counts)
-    kinds = sorted({d.kind for r in cluster.record.devices for d in r.devices})
-    started_s = cluster.world.started_s
+    kinds = sorted({d.kind for r in record.devices for d in r.devices})
     took = f", ready in {started_s:.1f} s" if started_s else ""
-    total = sum(len(r.devices) for r in cluster.record.devices)
+    profile = f", by profile {record.spec.profile!r}" if record.spec.profile else ""
+    total = sum(len(r.devices) for r in record.devices)
     return (
-        f"Cluster {cluster.name!r}: {name_ranks(range(cluster.num_processes))}, "
-        f"{per_rank} {cluster.spec.platform} device{'s' if counts != [1] else ''} per rank "
-        f"({total} in all, {', '.join(kinds)}){took}{_profile(cluster)}.{_unchecked(cluster)}"
-        + (f" {without_coordinator(cluster)}" if cluster.coordinator_died else "")
-        + (f" {without_dead(cluster)}" if cluster.dead else "")
+        f"Cluster {now.name!r}: {name_ranks(range(record.spec.num_processes))}, "
+        f"{per_rank} {record.spec.platform} device{'s' if counts != [1] else ''} per rank "
+        f"({total} in all, {', '.join(kinds)}){took}{profile}.{_unchecked(record)}"
+        + (f" {now.without_coordinator}" if now.coordinator_died else "")
+        + (f" {now.without_dead}" if now.dead else "")
     )
 
 
-def _profile(cluster: Cluster) -> str:
-    return f", by profile {cluster.spec.profile!r}" if cluster.spec.profile else ""
-
-
-def without_dead(cluster: Cluster) -> str:
-    why = "; ".join(sorted({facts["why"] for facts in cluster.dead.values()}))
-    if cluster.world.unreachable:  # they may live
-        return f"{name_ranks(cluster.dead).capitalize()} can't be asked ({why})."
-    return f"{name_ranks(cluster.dead).capitalize()} died ({why})."
-
-
-def without_coordinator(cluster: Cluster) -> str:
-    """What the death of JAX's coordinator means."""
-    return (
-        f"JAX's coordinator died ({cluster.coordinator_died}); no rank can do without it. "
-        "%jaxcluster restart gives the ranks new processes."
-    )
-
-
-def _unchecked(cluster: Cluster) -> str:
+def _unchecked(record: ClusterRecord) -> str:
     """What to say where JAX's launches don't reach the journal."""
-    if all(reply.recording for reply in cluster.record.devices):
+    if all(reply.recording for reply in record.devices):
         return ""
     return (
-        " This jax can't be watched: divergence is not checked, and a hang is told by stacks "
-        "alone (%jaxcluster stacks)."
+        " This jax can't be watched: divergence is not checked, and a hang shows only in "
+        "%jaxcluster stacks."
     )
 
 
-def down_hint(cluster: Cluster) -> str:
-    """What to type where it has no processes, and what is still there."""
-    if cluster.kept is None or not cluster.kept.reports:
+def down_hint(kept: Kept | None, spent: str) -> str:
+    """What to type where it has no processes, and what can still be read of what was saved.
+
+    Args:
+      spent: why it can get no new ones; "" while nobody knows better.
+    """
+    kept = kept.looked_at() if kept is not None else None
+    gone = ""
+    if kept is not None and kept.gone:
+        gone = f"The saved variables are gone: {kept.why_gone}. "
+    if spent:
+        left = ""
+        if kept is not None and kept.reports:
+            left = f"The variables of {name_ranks(kept.reports)} can't be restored: "
+        return f"{left}{spent}. {gone}%jaxcluster stop ends the cluster."
+    if kept is None or not kept.reports:
         return (
-            "%jaxcluster restart starts them again, with empty ranks; %jaxcluster stop gives "
-            "the cluster up."
+            f"{gone}%jaxcluster restart starts them again, with empty ranks; %jaxcluster stop "
+            "ends the cluster."
         )
     return (
-        f"The variables of {name_ranks(cluster.kept.reports)} are saved: %jaxcluster restart "
-        "brings them back, %jaxcluster stop gives them up."
+        f"The variables of {name_ranks(kept.reports)} are saved: %jaxcluster restart restores "
+        f"them, %jaxcluster stop discards them. {gone}".rstrip()
     )
-
-
-def again(cluster: Cluster) -> str:
-    """What to type where hosts that may live can't be reached."""
-    return (
-        "The cluster is not known to have ended, and nothing of it was cleared away. Once they "
-        f"can be reached: {how_to_attach(cluster)}"
-    )
-
-
-def how_to_attach(cluster: Cluster) -> str:
-    way = cluster.world.way
-    return f"%jaxcluster attach {cluster.name}" + (f" {way.typed}" if way is not None else "")

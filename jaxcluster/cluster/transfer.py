@@ -15,8 +15,10 @@ import math
 import mmap
 import os
 import pickle
+import queue
 import secrets
 import tempfile
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,19 +29,24 @@ import psutil
 
 from jaxcluster import wire
 from jaxcluster.allocation import bulk
+from jaxcluster.cluster import stopbutton
 from jaxcluster.cluster.unpickling import NeedsJax, load
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import (
+    CellInterrupted,
     LaunchError,
     NotAddressable,
     NotSerialisable,
+    RankHung,
     TransferError,
     UsageError,
 )
 from jaxcluster.host.facts import host_key
+from jaxcluster.model import copies
+from jaxcluster.model.layout import joined
 from jaxcluster.ranks import name_ranks
 from jaxcluster.text import format_nbytes
-from jaxcluster.wire.link import Sink, unwrap
+from jaxcluster.wire.link import Event, Sink, unwrap
 
 VALUE_TIMEOUT_S = 600.0  # a large copy takes its time; the stop button ends it sooner
 SHARED_MEMORY = "/dev/shm"
@@ -120,7 +127,7 @@ def _describe(world: World, name: str, plain: bool, token: str) -> _Described:
         if not info.spans:
             arrays.append({0: info})
             continue
-        views = {r: infos[number] for r, infos in per_rank.items() if number < len(infos)}
+        views = joined({r: infos[number] for r, infos in per_rank.items() if number < len(infos)})
         like = (info.shape, info.dtype, info.spans)
         differing = [r for r, v in views.items() if (v.shape, v.dtype, v.spans) != like]
         missing = [r for r in ranks if r not in views]
@@ -196,7 +203,7 @@ def _check_complete(name: str, views: Mapping[int, wire.ArrayInfo], shape: tuple
     """
     for rank, view in views.items():
         if view.note:
-            raise TransferError(f"{name} is {view.note} on rank {rank}: it has no values any more.")
+            raise TransferError(f"{name} is {view.note} on rank {rank}: it no longer has values.")
     held = sum(
         math.prod(stop - start for start, stop in shard.index)
         for view in views.values()
@@ -205,8 +212,8 @@ def _check_complete(name: str, views: Mapping[int, wire.ArrayInfo], shape: tuple
     )
     if held != math.prod(shape):
         raise NotAddressable(
-            f"{math.prod(shape) - held} of the {math.prod(shape)} elements of {name} are held by "
-            "no rank of this cluster."
+            f"No rank of this cluster has {math.prod(shape) - held} of the {math.prod(shape)} "
+            f"elements of {name}."
         )
 
 
@@ -282,8 +289,24 @@ def _fill_shared(
             }
             for rank in {*wanted, 0}
         }
-        world.ask(list(bodies), "fill", bodies=bodies, timeout_s=VALUE_TIMEOUT_S)
+        answers = world.ask(list(bodies), "fill", bodies=bodies, timeout_s=VALUE_TIMEOUT_S)
+    _check_copies(described.name, {rank: unwrap(answer) for rank, answer in answers.items()})
     return memory
+
+
+def _check_copies(name: str, answers: Mapping[int, Any]) -> None:
+    """Refuse what ranks have different copies of: it is no one value.
+
+    Raises:
+      TransferError: they differ, as far as they were compared.
+    """
+    odd = copies.parts({rank: body["copies"] for rank, body in answers.items()})
+    if odd:
+        raise TransferError(
+            f"The ranks have different copies of {name}: {copies.tell_groups(odd[min(odd)])}.",
+            f"%shards {name} --check compares all of it; np.asarray({name}) in a cell is each "
+            f"rank's own. {copies.SEED}",
+        )
 
 
 def _fetch(
@@ -305,6 +328,7 @@ def _fetch(
         for r in ranks
     }
     answers = world.ask(ranks, "fetch", bodies=bodies, timeout_s=VALUE_TIMEOUT_S)
+    _check_copies(described.name, {rank: unwrap(answer) for rank, answer in answers.items()})
     for rank, answer in answers.items():
         places = unwrap(answer)["places"]
         frames = list(answer.buffers)
@@ -354,6 +378,7 @@ def _fetch_through_hosts(
         packed = {rank: unwrap(answer) for rank, answer in answers.items()}
         if not all(body["has_room"] for body in packed.values()):
             raise NoRoom
+        _check_copies(described.name, packed)
         files = []
         for rank, body in packed.items():
             targets = [
@@ -448,7 +473,7 @@ def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = 
             except Exception as error:
                 raise NotSerialisable(
                     f"{name} can't be pickled: {type(error).__name__}: {error}",
-                    "Push what it is made of, and make it again on the ranks in an %%spmd cell.",
+                    "Push its parts, and build it on the ranks in an %%spmd cell.",
                 ) from None
         raise
     raws = [b.raw() for b in buffers]
@@ -459,17 +484,64 @@ def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = 
         with contextlib.suppress(NoRoom), _shared_file(total) as (path, memory):
             for raw, offset in zip(raws, offsets, strict=True):
                 memory[offset : offset + raw.nbytes] = raw
-            body = {
+            body: dict[str, Any] = {
                 "path": path,
                 "buffers": [[o, o + n] for o, n in zip(offsets, sizes, strict=True)],
             }
-            world.ask(chosen, "assign", body, buffers=[pickled], timeout_s=VALUE_TIMEOUT_S)
+            _assign(world, dict.fromkeys(chosen, body), [pickled])
             return
     if total >= SHARED_FROM_NBYTES and _push_through_hosts(world, chosen, pickled, raws, sizes):
         return
     if total:
         check_memory(" and ".join(values), total * len(chosen))
-    world.ask(chosen, "assign", {}, buffers=[pickled, *raws], timeout_s=VALUE_TIMEOUT_S)
+    body = {}
+    _assign(world, dict.fromkeys(chosen, body), [pickled, *raws])
+
+
+def _assign(world: World, bodies: Mapping[int, Any], buffers: Sequence[Any]) -> None:
+    """Have these ranks read what is pushed, and bind it when all have: all of them or none.
+
+    Raises:
+      CellInterrupted: stop was pressed when all had read it.
+    """
+    token, sink = uuid.uuid4().hex, Sink()
+    body = {"token": token}
+    told = dict.fromkeys(bodies, body)
+    # One object where it was one: it is encoded once.
+    made = {id(body): {**body, "token": token} for body in bodies.values()}
+    try:
+        asked = {rank: made[id(body)] for rank, body in bodies.items()}
+        ranks = list(bodies)
+        world.ask(ranks, "assign", bodies=asked, buffers=buffers, timeout_s=VALUE_TIMEOUT_S)
+        with stopbutton.held():  # else some might be told, and others not
+            ids = world.link.request_each(told, "assign_bind", sink=sink)
+    except BaseException:
+        world.link.request_each(told, "forget", sink=Sink())
+        raise
+    answers: list[Event] = []
+    try:
+        while len(answers) < len(told):
+            answers.append(sink.get(timeout=VALUE_TIMEOUT_S))
+    except queue.Empty:
+        missing = sorted(set(told) - {event.rank for event in answers})
+        raise RankHung(
+            f"{name_ranks(missing).capitalize()} did not bind the pushed values within "
+            f"{VALUE_TIMEOUT_S:g} s. All ranks have received them, and bind them as soon as they "
+            "can.",
+            "%jaxcluster status shows where each rank is.",
+            missing,
+        ) from None
+    except KeyboardInterrupt:
+        raise CellInterrupted(
+            "stopped waiting. All ranks have received it, and bind it as soon as they can."
+        ) from None
+    finally:
+        world.link.forget(ids)
+    for event in answers:
+        if event.op == "reply":
+            world.hear_bound(event.rank, event.body)
+    for event in answers:
+        unwrap(event)
 
 
 def _push_through_hosts(
@@ -494,7 +566,7 @@ def _push_through_hosts(
             raise
         at = [[o, o + n] for o, n in zip(offsets, sizes, strict=True)]
         bodies = {r: {"path": f"{places[r].memory}/{folder}/value", "buffers": at} for r in ranks}
-        world.ask(ranks, "assign", bodies=bodies, buffers=[pickled], timeout_s=VALUE_TIMEOUT_S)
+        _assign(world, bodies, [pickled])
     return True
 
 
@@ -512,19 +584,24 @@ def check_names(names: Iterator[str] | Sequence[str] | Mapping[str, Any]) -> Non
 
 def sample(
     world: World, name: str, ranks: Sequence[int], edge: int = 3
-) -> tuple[np.ndarray[Any, Any], bool]:
+) -> tuple[np.ndarray[Any, Any], bool, str]:
     """Enough of an array that spans processes to print it as numpy would.
 
     Returns:
-      (the values, whether positions were left out): of an axis longer than ``2 * edge + 1`` only
-      the first and last ``edge`` are there, and one between.
+      (the values, whether positions were left out, who has other copies of a part): of an axis
+      longer than ``2 * edge + 1`` only the first and last ``edge`` are there, and one between.
 
     Raises:
       NotAddressable: ``ranks`` do not hold all of them.
+      TransferError: they have different arrays.
     """
     answers = world.ask(ranks, "sample", {"name": name, "edge": edge}, timeout_s=10.0)
     first = unwrap(answers[min(answers)])
     shape = first["shape"]
+    same = ("shape", "dtype", "on")
+    others = [r for r, a in answers.items() if any(unwrap(a)[k] != first[k] for k in same)]
+    if others:
+        raise TransferError(f"{name_ranks(others).capitalize()} ended in another array.")
     kept = [min(size, 2 * edge + 1) for size in shape]
     dtype = np.dtype(object)
     values: np.ndarray[Any, Any] | None = None
@@ -547,4 +624,6 @@ def sample(
         )
     if values is None:
         values = np.zeros(kept, dtype)
-    return values, list(values.shape) != list(shape)
+    odd = copies.parts({rank: unwrap(answer)["copies"] for rank, answer in answers.items()})
+    told = f"Ranks have different copies of it: {copies.tell_groups(odd[0])}." if odd else ""
+    return values, list(values.shape) != list(shape), told

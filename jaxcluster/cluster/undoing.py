@@ -9,161 +9,122 @@ named. Meanwhile the cluster's lock is held, so that no notebook sends a cell in
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Set as AbstractSet
 
+from jaxcluster import wire
 from jaxcluster.allocation.turns import Turns
 from jaxcluster.errors import NoCluster, UsageError
+from jaxcluster.lockstep.undone import Undone, plan_of
 from jaxcluster.ranks import name_ranks
 from jaxcluster.wire.link import Event, Link
 
-ANSWER_S = 5.0
+ANSWER_S = 5.0  # after a cell that went wrong, whose ranks may stand still
+ASKED_FOR_S = 30.0  # by a person, who can wait for a machine that is busy
+IN_FLIGHT_S = 0.5  # that a cell gets on its way from its notebook to a rank
+LOOK_S = 0.02
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Undone:
-    """What became of it; all names are those of any rank.
-
-    Attributes:
-      refused: why it was not done; "" where it was.
-      back: names that are what they were: bound to their old values, or put back in place.
-      made: names that the cell had made; they are unbound.
-      lost: names whose old values were donated or deleted; they are unbound.
-      failed: names whose values have changed in place and could not be put back.
-      unknown: names whose values may have changed in place: what they are.
-    """
-
-    refused: str = ""
-    back: tuple[str, ...] = ()
-    made: tuple[str, ...] = ()
-    lost: tuple[str, ...] = ()
-    failed: tuple[str, ...] = ()
-    unknown: Mapping[str, str] = field(default_factory=dict)
-
-    def without(self, names: Iterable[str]) -> Undone:
-        """The same, with nothing said of these names."""
-        gone = set(names)
-
-        def rest(found: Iterable[str]) -> tuple[str, ...]:
-            return tuple(name for name in found if name not in gone)
-
-        return Undone(
-            self.refused,
-            rest(self.back),
-            rest(self.made),
-            rest(self.lost),
-            rest(self.failed),
-            {name: self.unknown[name] for name in rest(self.unknown)},
-        )
-
-    def with_failed(self, names: Iterable[str]) -> Undone:
-        """The same, with these names among those that could not be put back."""
-        failed = {*self.failed, *names} - set(self.lost)
-        return replace(self.without(failed), failed=tuple(sorted(failed)))
-
-    def told(self, cell: str, assigned: Sequence[str] = ()) -> str:
-        """In words. Where it was refused: that what the cell ``assigned`` is not to be trusted."""
-        if self.refused:
-            cell = cell[0].lower() + cell[1:]
-            if not assigned:
-                return f"What {cell} changed is not undone: {self.refused}."
-            names = ", ".join(assigned)
-            return f"Don't trust what {cell} assigned: {names} (not undone: {self.refused})."
-        parts = []
-        if self.back:
-            one = len(self.back) == 1
-            were = "is what it was" if one else "are what they were"
-            parts.append(f"{', '.join(self.back)} {were} before it")
-        if self.made:
-            parts.append(f"{', '.join(self.made)} {_is(self.made)} unbound again")
-        if not parts and not (self.lost or self.failed):
-            parts = ["it had changed no variable"]
-        text = f"{cell} is undone" + (f": {', '.join(parts)}." if parts else ".")
-        if self.lost:
-            text += f" Lost, since donated or deleted: {', '.join(self.lost)}."
-        if self.failed:
-            text += f" Changed in place and not put back: {', '.join(self.failed)}."
-        if self.unknown:
-            told = ", ".join(f"{name} ({what})" for name, what in self.unknown.items())
-            text += f" Perhaps changed in place, and not put back: {told}."
-        return text
-
-
-def _is(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"
-
-
-def undo(link: Link, turns: Turns, seq: int, number: int, ranks: Iterable[int]) -> Undone:
+def undo(
+    link: Link,
+    turns: Turns,
+    seq: int,
+    number: int,
+    ranks: Iterable[int],
+    holds_others: bool = False,
+    *,
+    looked: AbstractSet[int] = frozenset(),
+    answer_s: float = ANSWER_S,
+) -> Undone:
     """Take cell ``seq`` back on ``ranks``: those that were told to run it, and live.
 
-    Its ``number`` is what people call it by.
+    Its ``number`` is what people call it by. ``holds_others``: cells that wait behind it don't
+    begin before the ranks are called settled. ``looked``: the seqs of looks at an error in the
+    debugger, which may have been sent since.
 
-    Takes milliseconds, and up to ``ANSWER_S`` where a rank does not answer. Whether their main
-    threads still are in the cell does not matter.
+    Takes milliseconds, some 2 s beside values that are too large to be watched, and up to twice
+    ``answer_s`` where a rank does not answer. Whether their main threads still are in the cell does
+    not matter.
     """
     ranks = list(ranks)
     try:
         with turns.quiet() as last:
-            if any(last.get(rank, 0) > seq for rank in ranks):
+            later = {rank: last[rank] for rank in ranks if last.get(rank, 0) > seq}
+            later = {rank: found for rank, found in later.items() if found not in looked}
+            if later and not (holds_others and _are_held(link, seq, later)):
                 return Undone("another cell was sent since")
-            return _undo(link, seq, number, ranks)
+            return _undo(link, seq, number, ranks, answer_s)
     except (NoCluster, OSError):
         return Undone("the cluster is stopped")
 
 
-def _undo(link: Link, seq: int, number: int, ranks: Sequence[int]) -> Undone:
-    answers = link.gather(ranks, "undo_look", {"seq": seq}, timeout_s=ANSWER_S)
-    if why := _refusal(answers, ranks):
+def _are_held(link: Link, seq: int, later: Mapping[int, int]) -> bool:
+    """Whether what was sent after cell ``seq`` waits for its end, or was taken from its queue.
+
+    What is on its way to the ranks is waited for. Where such a cell has run, the rank says so.
+
+    Args:
+      later: the seq of the last cell that was sent to each of these ranks.
+    """
+
+    def is_held(state: wire.RankState) -> bool:
+        if state.gate:
+            return state.gate[0] <= seq
+        return not state.queued and state.taken >= later[state.rank]
+
+    deadline = time.monotonic() + IN_FLIGHT_S
+    while True:
+        answers = link.gather(later, "state", timeout_s=ANSWER_S)
+        states = [wire.parse(wire.RankState, e.body) for e in answers.values() if e.op == "reply"]
+        if len(states) == len(later) and all(map(is_held, states)):
+            return True
+        if time.monotonic() > deadline or any(s.state != "idle" for s in states):
+            return False
+        time.sleep(LOOK_S)
+
+
+def _undo(link: Link, seq: int, number: int, ranks: Sequence[int], answer_s: float) -> Undone:
+    answers = link.gather(ranks, "undo_look", {"seq": seq}, timeout_s=answer_s)
+    if why := _refusal(answers, ranks, f"no answer within {answer_s:g} s ({_AGAIN})"):
         return Undone(why)
     looks = [e.body for _, e in sorted(answers.items()) if e.op == "reply"]  # not of the dead
     plan = plan_of(looks)
     leave = sorted({*plan.failed, *(n for look in looks for n in look["too_large"])})
     lost = dict.fromkeys(plan.lost, f"was lost in cell [{number}] (donated or deleted)")
     body = {"seq": seq, "leave": leave, "lost": lost}
-    answers = link.gather(ranks, "undo", body, timeout_s=ANSWER_S)
-    if why := _refusal(answers, ranks):
+    answers = link.gather(ranks, "undo", body, timeout_s=answer_s)
+    if why := _refusal(answers, ranks, f"no answer within {answer_s:g} s ({_LATER})"):
         return Undone(why)
     replies = (event.body for event in answers.values() if event.op == "reply")
     failed = {name for body in replies for name in body["failed"]}
     return plan.with_failed(failed)
 
 
-def _refusal(answers: Mapping[int, Event], ranks: Sequence[int]) -> str:
-    """Why it can't be done, by the ranks' answers; "" if it can. The dead don't count."""
+_AGAIN = "nothing was changed: try %jaxcluster undo again"
+_LATER = "it was asked to, and does it when it can; the others have done it"
+
+
+def _refusal(answers: Mapping[int, Event], ranks: Sequence[int], silent: str) -> str:
+    """Why it can't be done, by the ranks' answers; "" if it can. The dead don't count.
+
+    Args:
+      silent: what is said of those that have not answered.
+    """
     whys: dict[str, list[int]] = {}
     for rank in ranks:
         event = answers.get(rank)
         if event is None:
-            whys.setdefault("no answer", []).append(rank)
+            whys.setdefault(silent, []).append(rank)
         elif event.op == "error":
             whys.setdefault(str(event.body["message"]), []).append(rank)
     if not whys and all(event.op == "died" for event in answers.values()):
-        return "none of its ranks lives"
+        return "all of its ranks have died"
     return "; ".join(
         why if len(at) == len(ranks) else f"{name_ranks(at)}: {why}" for why, at in whys.items()
     )
-
-
-def plan_of(looks: Sequence[Mapping[str, Any]]) -> Undone:
-    """What taking a cell back comes to, by what each rank has said (``engine.undo.Undo.look``)."""
-
-    def union(key: str) -> set[str]:
-        return {name for look in looks for name in look[key]}
-
-    lost, too_large = union("donated"), union("too_large")
-    unknown = {name: what for look in looks for name, what in look["opaque"].items()}
-    unknown |= dict.fromkeys(too_large, "too large to be watched")
-    failed = union("failed") | (union("in_place") & too_large)
-    plan = Undone(
-        back=tuple(sorted((union("back") | (union("in_place") - too_large)) - lost)),
-        made=tuple(sorted(union("made") - union("back") - lost)),
-        lost=tuple(sorted(lost)),
-        unknown={name: unknown[name] for name in sorted(unknown) if name not in lost},
-    )
-    return plan.with_failed(failed)
 
 
 def parse_limit(word: str) -> int | None:

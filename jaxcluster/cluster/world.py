@@ -26,12 +26,15 @@ from jaxcluster.host import procfs
 from jaxcluster.host.exits import OomKills, describe_event
 from jaxcluster.host.facts import host_key
 from jaxcluster.host.procfs import ProcessLook, Silence
+from jaxcluster.launchers.commands import GuardedCommands
 from jaxcluster.model import excused, findings, lockstep, obituary
+from jaxcluster.model.told import Told
 from jaxcluster.ranks import name_ranks, several_hosts
 from jaxcluster.records import kept, registry
-from jaxcluster.wire.link import Event, Link, unwrap
+from jaxcluster.wire.link import Event, Link, Sink, unwrap
 
 LOG_END_NBYTES = 1 << 18  # of a log that are read for the end of a rank's
+GUARD_S = 2.0  # for a process that looks after folders to end; then it is killed
 ASK_S = 2.0  # for answers that a control channel gives at once
 # How jaxlib ends a process that has lost the coordinator: it aborts, and a thread that is just in a
 # collective may crash of that first.
@@ -52,6 +55,7 @@ class World:
 
     Attributes:
       dead: the ranks whose processes have ended, and why.
+      last_launches: of ranks whose processes have ended, as far as they are known.
       counts: each rank's launches, as last heard (see ``diagnose``).
       excused: launches that ranks ended their cells without, which their threads may yet make.
       divergence: why no cell may run; None while the ranks are in lockstep.
@@ -89,6 +93,7 @@ class World:
         self.num_processes = record.spec.num_processes
         self.hosts = several_hosts({f.rank: f.hostname for f in record.facts})
         self.dead: dict[int, dict[str, Any]] = {}
+        self.last_launches: dict[int, list[wire.Launch]] = {}
         self.counts: dict[int, lockstep.Counts] = {}
         self.excused: list[excused.Excused] = []
         self.divergence: findings.Report | None = None
@@ -96,7 +101,7 @@ class World:
         self.unreachable: dict[str, str] = {}
         self.is_strict = False
         self.has_met = False
-        self.names: dict[int, set[str]] = {}
+        self.told: dict[int, Told] = {}
         self.started_s = 0.0
         self.is_over = False
         self.check: Callable[[], None] = self._check_not_over
@@ -146,11 +151,11 @@ class World:
             return
         if hosts := self.out_of_reach():
             raise LaunchError(
-                f"Cluster {self.record.name!r} can't be stopped from here now, and was not: no way "
-                f"to {', '.join(hosts)}.",
-                "Its ranks may live there. Try again when there is, or stop it where it was "
-                f"started, on {self.record.hostname}. %jaxcluster stop {self.record.name} --force "
-                "ends what can be reached, and forgets the rest.",
+                f"Cluster {self.record.name!r} was not stopped: {', '.join(hosts)} can't be "
+                "reached from here.",
+                "Its ranks may still run there. Try again later, or stop it on "
+                f"{self.record.hostname}, where it was started. %jaxcluster stop "
+                f"{self.record.name} --force ends what can be reached, and forgets the rest.",
             )
 
     def out_of_reach(self) -> list[str]:
@@ -211,6 +216,7 @@ class World:
             if self.coordinator_died and -event["code"] in BY_JAX:
                 why = f"ended by JAX, whose coordinator had died: {self.coordinator_died}"
             told = obituary.explain(why, self._log_end(event["rank"]))
+            self.last_launches[event["rank"]] = wire.parse_launches(event.get("launches"))
             self.mark_dead(event["rank"], told, code=event["code"])
         elif event["event"] == "exit" and event["role"] == "coordinator":
             self.coordinator_died = describe_event(event, self._oom_kills)
@@ -272,10 +278,10 @@ class World:
         if where is not None and where.agent.cut_s > 0:
             return Silence(
                 "cut",
-                f"gives no sign of life: host {where.name} has not been reached for "
-                f"{where.agent.cut_s:.0f} s, and it is waited for",
+                f"is not responding: host {where.name} has not been reached for "
+                f"{where.agent.cut_s:.0f} s; still waiting",
             )
-        return Silence("unknown", "gives no sign of life, and its host can't be asked why")
+        return Silence("unknown", "is not responding, and its host can't be asked why")
 
     @property
     def is_broken(self) -> bool:
@@ -307,6 +313,12 @@ class World:
         text = self._read_log(rank)
         return "\n".join(text.splitlines()[-lines:]) if lines else text
 
+    def open_gates(self, seqs: Iterable[int]) -> None:
+        """Let cells begin that wait for the end of these cells (see ``engine.gate``)."""
+        body = {"seqs": sorted(seqs)}
+        bodies = dict.fromkeys(self.link.ranks, body)
+        self.link.request_each(bodies, "clear", sink=Sink())
+
     def bring_code(self) -> None:
         """Bring what has changed of the user's own code to ranks on other hosts.
 
@@ -331,7 +343,9 @@ class World:
 
     def state_folder(self) -> kept.StateFolder:
         """A place for what its ranks save."""
-        return self._remote.state_folder() if self._remote is not None else kept.Folder()
+        if self._remote is not None:
+            return self._remote.state_folder()
+        return kept.Folder(self.num_processes, _look_after)
 
     # ------------------------------------------------------------------ asking
 
@@ -429,10 +443,24 @@ class World:
         answer = self.ask([rank], "spanning", {"names": list(names)})
         return list(answer[rank].body)
 
-    def hear_names(self, rank: int, changes: wire.NameChanges) -> None:
-        """Take in which names a rank has bound and unbound."""
-        known = set() if changes.is_first else self.names.get(rank, set())
-        self.names[rank] = (known - set(changes.gone)) | set(changes.bound)
+    def hear_names(self, rank: int, seq: int, changes: wire.NameChanges) -> None:
+        """Take in which names a rank has bound and unbound in a cell, and to what."""
+        self.told.setdefault(rank, Told()).hear(seq, changes)
+
+    def hear_bound(self, rank: int, values: Mapping[str, str]) -> None:
+        """Take in what names a push has bound on a rank."""
+        if rank in self.told:
+            self.told[rank].hear_bound(values)
+
+    def hear_unbound(self, rank: int, names: Iterable[str]) -> None:
+        """Take in that names are unbound on a rank."""
+        if rank in self.told:
+            self.told[rank].hear_unbound(names)
+
+    def hear_undo(self, seq: int, in_doubt: Iterable[str]) -> None:
+        """Take in that a cell was taken back, but perhaps for these names."""
+        for told in self.told.values():
+            told.undo(seq, in_doubt)
 
     # ------------------------------------------------------------------ ipyparallel
 
@@ -441,7 +469,7 @@ class World:
         """An ``ipyparallel.Client`` on the same engines; engine id is rank."""
         if self.way:
             raise UsageError(
-                "ipyparallel's client is for the machine on which the cluster was started "
+                "ipyparallel's client works only on the machine that started the cluster "
                 f"({self.record.hostname})."
             )
         if self._client is None:
@@ -461,3 +489,14 @@ class World:
 
 def _nothing() -> None:
     """For who does not want to know."""
+
+
+def _look_after(folders: Sequence[Path]) -> Callable[[], None]:
+    """Have folders removed by another process, should this one be killed; returns what ends it."""
+    try:
+        guarded = GuardedCommands(lambda id, event: None)
+    except OSError:  # no process can be started: the next start of a cluster removes them
+        return _nothing
+    guarded.look_after(folders)
+    # A process that was forked meanwhile may hold its input open: it has nothing to do any more.
+    return lambda: guarded.close(GUARD_S)

@@ -38,6 +38,12 @@ def circle(
     Returns:
       Empty where there is no circle. Each rank waits for the next one, the last for the first.
     """
+    # A rank also calls what others' devices compute alone: none of it runs there, or waits.
+    sets = {e.processes for made in launches.values() for e in made}
+    members = {processes: set(processes.split(",")) for processes in sets}
+    launches = {
+        r: [e for e in made if str(r) in members[e.processes]] for r, made in launches.items()
+    }
     queues = {r: deque(e for e in entries if e.collective) for r, entries in launches.items()}
     known = {r: {_key(e) for e in entries} for r, entries in launches.items()}
 
@@ -123,8 +129,8 @@ def tell(found: Mapping[int, wire.Launch], is_over: bool = False) -> list[str]:
         whole = f"a program of {name_ranks(_members(entry))}"
         lines.append(f"  Rank {rank} {waits} in {entry.name}{place}, {whole}, for rank {other}.")
     lines.append(
-        "Hint: ranks that share several programs must launch them in one order, also where a "
-        "program is of some of them only."
+        "Hint: ranks that share several programs must launch them in one order, even if a "
+        "program is only on some of them."
     )
     return lines
 

@@ -9,45 +9,55 @@ launched by all of them in one order, so there are two certain findings:
   or waits on it, whoever sent it, its main thread is free, no thread of the user's lives on it, and
   two looks a moment apart agree. So what the other launched can never complete.
 
+At a cell's end there is no need to wait: what its ranks launched in it is compared by itself
+(``diagnose_end``), so that nothing which was launched since can hide it.
+
 Everything else is a rank that still works, however long it takes; who waits for it is a
 ``Suspicion``, which is told and changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.model import explain, lockstep
 from jaxcluster.model.findings import Crossed, Mismatch, Missing, Reason, Report, Suspicion
+from jaxcluster.ranks import begin_ranks, name_ranks
 
 
 def may_launch(
-    report: wire.RankReport, before: wire.RankReport | None, expected: int = 0
+    report: wire.RankReport,
+    before: wire.RankReport | None,
+    expected: int = 0,
+    is_held: bool = False,
 ) -> Reason | None:
     """Why this rank may still launch something; None: it can't, until someone sends a cell.
 
     Args:
       before: what it said a moment ago.
       expected: the seq of the last cell that any notebook has sent to it.
+      is_held: the cell that waits there does not begin before what is asked about has ended.
     """
     state = report.state
+    if state.state == "dead":
+        return None
     if state.state != "idle":
         where = f" line {state.line}" if state.line else ""
         return Reason("cell", f"still runs cell [{state.cell}]{where}")
-    if state.queued:
+    if state.queued and not is_held:
         return Reason("cell", "has a cell of its own to run first")
     if expected > max(state.ended, state.taken):
-        return Reason("cell", "is still to get a cell that has been sent")
+        return Reason("cell", "has not received a cell that was sent")
     if state.background:
         runs = "runs" if len(state.background) == 1 else "run"
         what = ", ".join(state.background[:3])
         return Reason("background", f"runs no cell, but its {what} still {runs}")
     old = before.state if before is not None else None
-    if old is None or (old.state, old.queued, old.ended, old.background, old.launches) != (
-        "idle", 0, state.ended, [], state.launches,
-    ):  # fmt: skip
+    if old is None or (old.state, old.gate, old.ended, old.background, old.launches) != (
+        "idle", state.gate, state.ended, [], state.launches,
+    ) or old.is_queueing:  # fmt: skip
         return Reason("moment", "has just ended its cell")
     if state.probes <= old.probes:
         return Reason("busy", "runs no cell, but its main thread is busy with something else")
@@ -64,6 +74,7 @@ def diagnose(
     *,
     before: Mapping[int, wire.RankReport] | None = None,
     expected: Mapping[int, int] | None = None,
+    is_patient: bool = True,
 ) -> Report | Suspicion | None:
     """The certain finding in these reports, if there is one; else who waits for whom, if one does.
 
@@ -77,13 +88,14 @@ def diagnose(
       before: what the control channels said a moment ago: without it no launch is missing for
         certain.
       expected: for each rank the seq of the last cell that any notebook has sent to it.
+      is_patient: where as many ranks launched one program as another, wait for the ranks to come,
+        which show who differs from the most.
     """
     runners = set(reports if told is None else told)
     reports = {rank: lockstep.with_announced(report) for rank, report in reports.items()}
     counts = {rank: report.state.launches for rank, report in reports.items()}
     over = set(ended)
     before, expected = before or {}, expected or {}
-    reasons = {r: may_launch(rep, before.get(r), expected.get(r, 0)) for r, rep in reports.items()}
     hosts = explain.hosts_of(reports)
     suspicion = None
     for processes in lockstep.sets_of(counts):
@@ -97,12 +109,16 @@ def diagnose(
                 first = parted.sets[0]
                 return Report("mismatch", first, None, parted.culprits, parted.others, lines)
             continue
+        reasons = {
+            r: may_launch(rep, before.get(r), expected.get(r, 0), _is_held(r, processes, group))
+            for r, rep in group.items()
+        }
         journals = _Set(processes, group, reasons, hosts)
         found: Mismatch | Missing | None
         scene = explain.Scene(
             source, cell, group, journals.launches, over, runners, errors or {}, hosts
         )
-        if (found := journals.mismatch()) is not None:
+        if (found := journals.mismatch(is_patient)) is not None:
             kind, lines = "mismatch", tuple(explain.tell_mismatch(found, scene))
         elif (found := journals.missing()) is not None:
             kind, lines = "missing", tuple(explain.tell_missing(found, scene))
@@ -110,8 +126,203 @@ def diagnose(
             suspicion = suspicion or journals.suspicion()
             continue
         ranks = found.culprits, found.others
-        return Report(kind, processes, found.seq, *ranks, lines, *journals.cells(found.seq))
+        refused = bool(lockstep.refused(processes, found.seq, group))
+        cells = journals.cells(found.seq)
+        return Report(kind, processes, found.seq, *ranks, lines, *cells, has_refused=refused)
     return suspicion
+
+
+def diagnose_end(
+    reports: Mapping[int, wire.RankReport],
+    ends: Mapping[int, wire.ends.End],
+    seq: int,
+    source: str,
+    cell: int,
+    errors: Mapping[int, wire.ErrorInfo],
+) -> Report | None:
+    """The certain finding in what the ranks of a cell have launched by its end; None: they agree.
+
+    Args:
+      reports: what each rank's control channel says now, whatever runs on it by now.
+      ends: how the cell has ended on each of its ranks.
+      seq: the cell's.
+      source, cell, errors: as for ``diagnose``.
+    """
+    for processes in wire.ends.differing(ends):
+        if not wire.ends.is_certain(processes, ends):
+            continue
+        if wire.CROSSING in processes:
+            counts = {rank: end.launches for rank, end in ends.items()}
+            group = {r: rep for r, rep in reports.items() if r in lockstep.members(processes)}
+            if lockstep.crossed(counts, processes) and group:
+                parted = _find_crossed(processes, group)
+                lines = tuple(explain.tell_crossed(parted, explain.hosts_of(group)))
+                ranks = parted.culprits, parted.others
+                return Report("mismatch", parted.sets[0], None, *ranks, lines, seq)
+            continue
+        members = lockstep.members(processes)
+        group = {r: reports[r] for r in members if r in reports}
+        if len(group) < len(members):
+            culprits, others, lines = _tell_unseen(processes, ends)
+            return Report("mismatch", processes, None, culprits, others, lines, seq)
+        made = {r: _made_in(rep, processes, seq) for r, rep in group.items()}
+        if wire.ends.launched_alike(processes, ends) and not _has_broken_off(made):
+            return _find_shifted(processes, group, seq)
+        first = min((e.seq for entries in made.values() for e in entries), default=0)
+        launches = {r: dict(enumerate(entries, first)) for r, entries in made.items()}
+        scene = explain.Scene(
+            source, cell, group, launches, set(ends), set(ends), errors, explain.hosts_of(reports)
+        )
+        found = _compare_ends(processes, {r: ends[r] for r in group}, launches, first)
+        kind, tell = "missing", explain.tell_missing
+        if isinstance(found, Mismatch):
+            kind, lines = "mismatch", tuple(explain.tell_mismatch(found, scene))
+        else:
+            lines = tuple(tell(found, scene))
+        at = launches[found.others[0]].get(found.seq) if found.seq is not None else None
+        later = {
+            e.cell_seq
+            for report in group.values()
+            for e in report.launches
+            if at is not None and e.processes == processes and e.seq >= at.seq
+        }
+        ranks = found.culprits, found.others
+        return Report(
+            kind, processes, at.seq if at else None, *ranks, lines, seq, frozenset({seq, *later})
+        )
+    return None
+
+
+def find_replayed(
+    reports: Mapping[int, wire.RankReport], ends: Mapping[int, wire.ends.End], seq: int
+) -> Report | None:
+    """Whether what a cell has launched was met by a replay, with zeros, on a rank not in the cell.
+
+    Whoever has brought the ranks back may not know of this cell, and counts are even since.
+    """
+    for processes in {p for end in ends.values() for p in end.own}:
+        members = [r for r in lockstep.members(processes) if r in reports]
+        entries = {r: {e.seq: e for e in _entries(reports[r], processes)} for r in members}
+        own = {e.seq: e for made in entries.values() for e in made.values() if e.cell_seq == seq}
+        for at, launch in sorted(own.items()):
+            replayed = [r for r, made in entries.items() if at in made
+                        and made[at].cell_seq == wire.OURS]  # fmt: skip
+            if replayed:
+                others = tuple(r for r in members if r not in replayed)
+                lines = (
+                    f"{begin_ranks(replayed)} did not run the cell, and ran {launch.name} (launch "
+                    f"{at + 1}) with zeros when the ranks were brought back into lockstep.",
+                    "Hint: a program that spans processes must be launched by all of them: no "
+                    "--ranks.",
+                )
+                return Report(
+                    "missing", processes, at, tuple(replayed), others, lines, seq, frozenset({seq})
+                )
+    return None
+
+
+def _find_shifted(processes: str, group: Mapping[int, wire.RankReport], seq: int) -> Report:
+    """What a cell launched has met another cell's launches, which some ranks had left out."""
+    entries = {r: _entries(report, processes) for r, report in group.items()}
+    for at in sorted({e.seq for made in entries.values() for e in made if e.cell_seq == seq}):
+        met = {e.cell_seq: e for made in entries.values() for e in made if e.seq == at}
+        if len(met) < 2:
+            continue
+        by_cell = {r: next((e.cell_seq for e in m if e.seq == at), 0) for r, m in entries.items()}
+        found = Mismatch(processes, at, _grouped(by_cell))
+        lines = [f"The programs launched as launch {at + 1} do not belong together:"]
+        for group_ranks in reversed(found.groups):
+            entry = met[by_cell[group_ranks[0]]]
+            lines.append(f"  {name_ranks(group_ranks)}: {explain.program_line(entry)}")
+        cells = {e.cell_seq for made in entries.values() for e in made if e.seq >= at}
+        first, others = found.culprits, found.others
+        return Report(
+            "mismatch",
+            processes,
+            at,
+            first,
+            others,
+            tuple(lines),
+            min(met),
+            frozenset({seq, *cells}),
+        )
+    line = (
+        f"{begin_ranks(group)} had launched different programs before this cell, further back "
+        "than the "
+    )
+    return Report("mismatch", processes, None, (), (), (f"{line}journals go.",), seq)
+
+
+def _entries(report: wire.RankReport, processes: str) -> list[wire.Launch]:
+    return [e for e in report.launches if e.processes == processes]
+
+
+def _tell_unseen(
+    processes: str, ends: Mapping[int, wire.ends.End]
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]:
+    """Who differs from whom, and what is said of it where a rank can't be asked what it made."""
+    found = _compare_ends(processes, {r: ends[r] for r in lockstep.members(processes)}, {}, 0)
+    who = f"{begin_ranks(found.culprits)} and {name_ranks(found.others)}"
+    counts = {r: end.own.get(processes, (0, 0))[0] for r, end in ends.items()}
+    what = "different programs" if isinstance(found, Mismatch) else "different numbers of programs"
+    told = ", ".join(f"rank {r}: {counts[r]}" for r in lockstep.members(processes))
+    return found.culprits, found.others, (f"{who} launched {what} in the cell ({told}).",)
+
+
+def _is_held(rank: int, processes: str, group: Mapping[int, wire.RankReport]) -> bool:
+    """Whether the cell that waits on a rank begins only after what the others are in has ended.
+
+    Not where others have launched in a later cell already: then it may begin here, too, once this
+    rank has heard of it.
+    """
+    state = group[rank].state
+    if not state.gate or not set(lockstep.members(processes)) <= set(state.gate[1:]):
+        return False
+    count = state.launches.get(processes, [0, 0])[0]
+    lacks = (
+        e
+        for report in group.values()
+        for e in report.launches
+        if e.processes == processes and e.seq >= count
+    )
+    return all(e.cell_seq <= state.gate[0] for e in lacks)
+
+
+def _made_in(report: wire.RankReport, processes: str, seq: int) -> list[wire.Launch]:
+    """What a rank has launched of one set in the cell ``seq``, oldest first."""
+    return [e for e in report.launches if (e.processes, e.cell_seq) == (processes, seq)]
+
+
+def _has_broken_off(made: Mapping[int, Sequence[wire.Launch]]) -> bool:
+    """Whether a launch was broken off on some of the ranks, which have launched the same."""
+    prints = {tuple(e.fingerprint for e in entries) for entries in made.values()}
+    broken = any(wire.BROKEN_OFF in e.name for entries in made.values() for e in entries)
+    return broken and len(prints) > 1
+
+
+def _compare_ends(
+    processes: str,
+    ends: Mapping[int, wire.ends.End],
+    launches: Mapping[int, Mapping[int, wire.Launch]],
+    first: int,
+) -> Mismatch | Missing:
+    """Where the ranks of a set have first parted in the cell."""
+    held = {r: tuple(end.own.get(processes, (0, 0))) for r, end in ends.items()}
+    shared = min(count for count, _ in held.values())
+    known = all(len(launches.get(r, ())) == count for r, (count, _) in held.items())
+    for at in range(first, first + shared) if known else ():
+        prints = {r: launches[r][at].fingerprint for r in held}
+        if len(groups := _grouped(prints)) > 1:
+            return Mismatch(processes, at, groups)
+    most = max(count for count, _ in held.values())
+    if most == shared:
+        return Mismatch(processes, None, _grouped(held))
+    culprits = tuple(sorted(r for r, (count, _) in held.items() if count < most))
+    at = first + shared
+    others = tuple(sorted(r for r, (count, _) in held.items() if count > shared))
+    leader = next(r for r in others if held[r][0] == most)
+    culprits = tuple(r for r in culprits if r not in others)
+    return Missing(processes, at, culprits, others, launches[leader].get(at) if known else None)
 
 
 class _Set:
@@ -136,20 +347,27 @@ class _Set:
             for rank, report in group.items()
         }
 
-    def mismatch(self) -> Mismatch | None:
+    def mismatch(self, is_patient: bool) -> Mismatch | None:
         shared = min(count for count, _ in self.counts.values())
-        known = [set(entries) for entries in self.launches.values()]
-        for seq in sorted(set.intersection(*known)) if known else []:
-            if seq >= shared:
-                break
-            prints = {rank: entries[seq].fingerprint for rank, entries in self.launches.items()}
+        for seq in sorted({seq for entries in self.launches.values() for seq in entries}):
+            prints = {r: e[seq].fingerprint for r, e in self.launches.items() if seq in e}
             if len(groups := _grouped(prints)) > 1:
+                # What a replay launched was chosen by what others had launched.
+                own = {r: p for r, p in prints.items() if not self._is_replayed(r, seq)}
+                groups = of_own if len(of_own := _grouped(own)) > 1 else groups
+                late = [r for r in self.launches if r not in prints and seq >= self.counts[r][0]]
+                is_tie = len(groups[-1]) == len(groups[-2])
+                if is_patient and is_tie and any(self.reasons[r] for r in late):
+                    return None  # the ranks to come tell who differs from the most
                 return Mismatch(self.processes, seq, groups)
         hashes = {h for count, h in self.counts.values() if count == shared}
         if len({c for c, _ in self.counts.values()}) == 1 and len(hashes) > 1:
             groups = _grouped({rank: value for rank, (_, value) in self.counts.items()})
             return Mismatch(self.processes, None, groups)
         return None
+
+    def _is_replayed(self, rank: int, seq: int) -> bool:
+        return self.launches[rank][seq].cell_seq == wire.OURS
 
     def missing(self) -> Missing | None:
         most = max(count for count, _ in self.counts.values())
@@ -187,9 +405,13 @@ class _Set:
             if earlier >= seq:
                 break
             made = {e[earlier].cell_seq for e in self.launches.values() if earlier in e}
+            made.discard(wire.OURS)  # a replay
             if len(made) > 1 and 0 not in made:
                 seq = earlier
         here = {e[seq].cell_seq for e in self.launches.values() if seq in e}
+        if here == {wire.OURS}:  # ranks are being brought back: that is for whoever does it
+            return wire.OURS, frozenset(here)
+        here.discard(wire.OURS)
         after = {n.cell_seq for e in self.launches.values() for n in e.values() if n.seq >= seq}
         return min(here, default=0), frozenset(after)
 

@@ -16,7 +16,7 @@ from jaxcluster.model.explain import hosts_of
 from jaxcluster.model.findings import Report
 from jaxcluster.ranks import begin_ranks
 
-ON_MAIN_THREAD = ("task", "a timer")  # how their names begin
+ON_MAIN_THREAD = ("task", "callback", "timer", "reader", "handler")  # how their names begin
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Excused:
         return (
             f"{begin_ranks([self.maker], hosts)} launched {made.name} at cell [{made.cell}] line "
             f"{made.line}. {begin_ranks([self.rank], hosts)} ended the cell without it; its "
-            f"{', '.join(self.threads[:3])} may still make it. If not, the next collective hangs "
-            "or is wrong, which is told then."
+            f"{', '.join(self.threads[:3])} may still launch it. If not, the next collective "
+            "hangs or is wrong, and that is reported then."
         )
 
 
@@ -90,7 +90,7 @@ def look(
         is_even = not lockstep.uneven(counts, made.processes)
         # The ranks count from zero again. (The same launch may have broken off since.)
         has_restarted = makers is not None and makers.cell_seq != made.cell_seq
-        if has_restarted or (own is None and is_even) or (own is not None and own.cell_seq == 0):
+        if has_restarted or (own is None and is_even) or (own is not None and own.cell_seq <= 0):
             settled.append(one)
         elif own is not None and _is_anothers(own, made.cell_seq):
             if _launch_on_main_thread(late.state.background):
@@ -101,7 +101,7 @@ def look(
 
 def _is_anothers(own: wire.Launch | None, seq: int) -> bool:
     """Whether a launch is one of another cell than ``seq``: not of a thread, nor unknown."""
-    return own is not None and own.cell_seq not in (0, seq)
+    return own is not None and own.cell_seq not in (0, wire.OURS, seq)
 
 
 def _launch_on_main_thread(names: Iterable[str]) -> bool:
@@ -127,9 +127,10 @@ def _report(one: Excused, own: wire.Launch, reports: Mapping[int, wire.RankRepor
     lines = (
         f"{maker} launched {made.name} at cell [{made.cell}] line {made.line} (launch "
         f"{made.seq + 1}).",
-        f"{rank} ended that cell without it, its {', '.join(one.threads[:3])} has not made it, and "
-        f"its own launch {made.seq + 1} is that of cell [{own.cell}] line {own.line}: what it has "
-        "launched since has met other launches. Don't trust a number of these cells.",
+        f"{rank} ended that cell without it, and its {', '.join(one.threads[:3])} has not "
+        f"launched it. Its own launch {made.seq + 1} is that of cell [{own.cell}] line "
+        f"{own.line}, so its later launches met other ones. Don't trust any number of these "
+        "cells.",
     )
     at = [e for rep in reports.values() for e in rep.launches if e.processes == made.processes]
     cells = frozenset(e.cell_seq for e in at if e.seq >= made.seq)

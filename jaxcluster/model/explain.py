@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxcluster import wire
+from jaxcluster.model import lockstep
 from jaxcluster.model.findings import Crossed, Mismatch, Missing, Suspicion
 from jaxcluster.ranks import begin_ranks, name_ranks, several_hosts
 
@@ -43,7 +44,7 @@ class Scene:
 
 def tell_suspicion(found: Suspicion, waited_s: float) -> str:
     """Who waits for whom, in one line."""
-    wanted = "a launch that has not come"
+    wanted = "a missing launch"
     if (launch := found.launch) is not None:
         wanted = f"launch {launch.seq + 1} ({launch.name})"
     have = "has" if len(found.waiting) == 1 else "have"
@@ -54,7 +55,7 @@ def tell_suspicion(found: Suspicion, waited_s: float) -> str:
         f"{name_ranks(ranks, found.hosts)} {what}" for what, ranks in messages.items()
     )
     who = begin_ranks(found.waiting, found.hosts)
-    return f"{who} {have} waited some {waited_s:.0f} s for {wanted}; {others}."
+    return f"{who} {have} waited about {waited_s:.0f} s for {wanted}; {others}."
 
 
 # --------------------------------------------------------------------------- different programs
@@ -65,12 +66,18 @@ def tell_mismatch(found: Mismatch, scene: Scene) -> list[str]:
     if found.seq is None:
         who = f"{begin_ranks(found.culprits, scene.hosts)} and "
         who += name_ranks(found.others, scene.hosts)
-        return [f"{who} launched different programs, longer ago than the journals reach."]
+        return [f"{who} launched different programs, further back than the journals go."]
     seq = found.seq
     lines = [f"The ranks launched different programs as launch {seq + 1}:"]
     for ranks in reversed(found.groups):
-        program = _program(scene.launches[ranks[0]][seq])
+        program = program_line(scene.launches[ranks[0]][seq])
         lines.append(f"  {name_ranks(ranks, scene.hosts)}: {program}")
+    if refused := lockstep.refused(found.processes, seq, scene.reports):
+        one = len(refused) == 1
+        lines.append(
+            f"{begin_ranks(refused, scene.hosts)} {'has' if one else 'have'} not launched "
+            f"{'its' if one else 'their'} own: where programs differ, the later one is refused."
+        )
     lines += [*_tell_scalars(scene.reports), f"Hint: {_mismatch_hint(seq, found, scene)}"]
     if (extra := _extra(seq, found, scene)) is not None and not extra.collective:
         lines.append(f"Hint: {_alone_hint(extra)}")
@@ -90,8 +97,8 @@ def _extra(seq: int, found: Mismatch, scene: Scene) -> wire.Launch | None:
 def _alone_hint(entry: wire.Launch) -> str:
     """Of a program that JAX would have let some ranks launch alone, unless something came of it."""
     return (
-        f"{entry.name} needs nothing of other ranks, but its result is an array of all of them, so "
-        "all must launch it. What one rank alone needs it computes in numpy: np.asarray(x) "
+        f"{entry.name} needs nothing from other ranks, but its result is an array of all of "
+        "them, so all must launch it. For one rank alone, compute in numpy: np.asarray(x) "
         "launches nothing."
     )
 
@@ -101,8 +108,8 @@ def _mismatch_hint(seq: int, found: Mismatch, scene: Scene) -> str:
     a, b = first[seq], second[seq]
     if any(wire.BROKEN_OFF in name for name in (a.name, b.name)):
         return (
-            "where a program is broken off the others wait for it in its collectives, or go on "
-            "with what that process does not have."
+            "where one process aborts a program, the others wait for it in the collectives, or "
+            "continue without it."
         )
     if a.name == b.name and a.signature != b.signature:
         return (
@@ -118,8 +125,8 @@ def _mismatch_hint(seq: int, found: Mismatch, scene: Scene) -> str:
     later_b = [second[s].name for s in sorted(second) if s >= seq]
     if len(later_a) > 1 and sorted(later_a) == sorted(later_b):
         return (
-            "the same programs in another order: iterating over a set, a dict of other origin "
-            "or a directory differs between processes. Sort first."
+            "the same programs in another order: iterating over a set, a dict or a directory can "
+            "differ between processes. Sort first."
         )
     own = [entry.line for entry in (b, a) if entry.cell == scene.cell]
     branch = next(filter(None, (_branch(scene.source, line) for line in own)), "")
@@ -129,19 +136,19 @@ def _mismatch_hint(seq: int, found: Mismatch, scene: Scene) -> str:
 def tell_crossed(found: Crossed, hosts: Mapping[int, str]) -> list[str]:
     """In which order each group of ranks launched programs of the two sets."""
     named = " and of ".join(name_ranks(map(int, one.split(","))) for one in found.sets)
-    lines = [f"The ranks launched programs of {named} in another order:"]
+    lines = [f"The ranks launched programs of {named} in different orders:"]
     for ranks, entry in reversed(found.firsts):
         if entry is not None:
             whose = name_ranks(map(int, entry.processes.split(",")))
-            lines.append(f"  {name_ranks(ranks, hosts)}: first {_program(entry)} (of {whose})")
+            lines.append(f"  {name_ranks(ranks, hosts)}: first {program_line(entry)} (of {whose})")
     return [
         *lines,
-        "Hint: programs that share processes meet in them, so all of these must launch them in one "
-        "order. Their numbers may be mixed up.",
+        "Hint: processes that share programs must all launch them in one order. Their numbers "
+        "may be mixed up.",
     ]
 
 
-def _program(entry: wire.Launch) -> str:
+def program_line(entry: wire.Launch) -> str:
     place = f", cell [{entry.cell}] line {entry.line}" if entry.cell is not None else ""
     place += f", in {entry.within}" if entry.within else ""
     signature = f"  {entry.signature}" if entry.signature else ""
@@ -196,7 +203,7 @@ def _tell_waiting(ranks: Sequence[int], found: Missing, scene: Scene) -> str:
         call = _call_at(source, wanted.line) or "the program"
         return f"{who} waited at {where} for {call} of line {wanted.line}{launch}."
     call = _call_at(source, state.line) or state.frame.partition(" ")[0]
-    return f"{who} waited in {call} at {where}{launch}."
+    return f"{who} waited {f'in {call} ' if call else ''}at {where}{launch}."
 
 
 def _tell_skipped(rank: int, scene: Scene) -> tuple[str, str]:
@@ -205,10 +212,12 @@ def _tell_skipped(rank: int, scene: Scene) -> tuple[str, str]:
     last = ""
     if entries:
         entry = entries[max(entries)]
-        last = f"{entry.seq + 1}, {_program(entry)}"
+        last = f"{entry.seq + 1}, {program_line(entry)}"
     if (error := scene.errors.get(rank)) is not None:
         line = f" on line {error.lineno}" if error.lineno else ""
         return f"raised {error.ename}{line} before it", last
+    if scene.reports[rank].state.state == "dead":
+        return "died before it", last
     if scene.reports[rank].state.seq == 0 and rank not in scene.runners:
         return "did not run the cell", last
     return "finished the cell without it", last
@@ -357,7 +366,7 @@ def tell_places(
     hosts = hosts_of(reports)
     for rank in sorted(ranks):
         if (report := reports.get(rank)) is None:
-            where = "gave no sign of life"
+            where = "did not respond"
         elif (state := report.state).state != "running":
             where = "{had} ended the cell"
         elif state.line:

@@ -28,6 +28,7 @@ class Report:
       cells: the cells that have launched what is not to be trusted; 0 among them stands for
         launches of no cell: of another thread, or between cells. None: it concerns all.
       is_hopeless: no replay can help; new processes can.
+      has_refused: a rank was to launch another program than the others, and has not.
     """
 
     kind: str
@@ -39,11 +40,12 @@ class Report:
     cell_seq: int = 0
     cells: frozenset[int] = frozenset()
     is_hopeless: bool = False
+    has_refused: bool = False
 
     @property
     def is_releasable(self) -> bool:
         """Whether ranks that wait in a collective are freed by a replay."""
-        return self.kind == "missing"
+        return self.kind == "missing" or self.has_refused
 
     def __str__(self) -> str:
         return "\n".join(self.lines)

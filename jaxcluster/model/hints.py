@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from jaxcluster.model.copies import SEED
+
 # What JAX says, and what it means on a cluster.
 KIND_HINTS = (
     (
@@ -36,15 +38,18 @@ KIND_HINTS = (
         "names, axis_types=(jax.sharding.AxisType.Auto,) * len(names)).",
     ),
     (
+        "passed to device_put is not the same on each process",
+        f"Each rank has put its own value. {SEED}",
+    ),
+    (
         "does not support cross-host device transfers",
-        "On CPU device_put sends arrays from one process to another on one machine alone. Between "
-        "hosts they go by collectives: on a mesh of all processes, by jax.jit with out_shardings, "
-        "or ppermute.",
+        "On CPU, device_put sends arrays between processes of one machine only. Between hosts, "
+        "use collectives on a mesh of all processes: jax.jit with out_shardings, or ppermute.",
     ),
     (
         "config should be updated before backends are initialized",
-        "The ranks have their devices from their start on: %jaxcluster stop, then for example "
-        "%jaxcluster start --devices-per-process 4.",
+        "Ranks get their devices when they start: %jaxcluster stop, then for example %jaxcluster "
+        "start --devices-per-process 4.",
     ),
 )
 

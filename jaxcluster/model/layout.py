@@ -9,7 +9,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jaxcluster import wire
 
@@ -240,7 +240,7 @@ def array_layout(
         dtype or sharding than the first rank's, or none any more, are added to them.
     """
     said = dict(notes or {})
-    alive = {rank: info for rank, info in sorted(infos.items()) if not info.note}
+    alive = {rank: info for rank, info in sorted(joined(infos).items()) if not info.note}
     said.update({rank: info.note for rank, info in infos.items() if info.note})
     first = next(iter(alive.values()), None) or next(iter(infos.values()))
     like = (first.shape, first.dtype, first.spans)
@@ -274,6 +274,18 @@ def array_layout(
         notes=dict(sorted(said.items())),
         ready=all(info.ready for info in alive.values()),
     )
+
+
+def joined(infos: Mapping[int, wire.ArrayInfo]) -> dict[int, wire.ArrayInfo]:
+    """The ranks' reports, with ``spans`` as all of them together know it.
+
+    A rank that has all devices of an array (a stage of a pipeline) takes it for its own.
+    """
+    shared = {(info.on, info.dtype, *info.shape) for info in infos.values() if info.spans}
+    return {
+        rank: replace(info, spans=True) if (info.on, info.dtype, *info.shape) in shared else info
+        for rank, info in infos.items()
+    }
 
 
 def parts_of(shards: Iterable[Shard]) -> tuple[Part, ...]:

@@ -46,12 +46,35 @@ def uneven(counts: Mapping[int, Counts], processes: str) -> bool:
 
 
 def with_announced(report: wire.RankReport) -> wire.RankReport:
-    """In strict mode: count the launch that a rank waits to be allowed as if it were made."""
+    """Count the launch that a rank waits to be allowed, or was refused, as if it were made."""
     entry = report.announced
     if entry is None:
         return report
     count, value = report.state.launches.get(entry.processes, [0, 0])
+    if entry.seq != count:  # another one has been made in its place
+        return report
     held = [count + 1, wire.next_hash(value, entry.fingerprint)]
     launches = {**report.state.launches, entry.processes: held}
+    launches |= _crossings(report.state.launches, entry)
     state = dataclasses.replace(report.state, launches=launches)
     return dataclasses.replace(report, state=state, launches=[*report.launches, entry])
+
+
+def _crossings(launches: Counts, entry: wire.Launch) -> dict[str, list[int]]:
+    """What pairs of sets count once ``entry`` is made: see ``engine.crossings``."""
+    own, told = set(entry.processes.split(",")), {}
+    for other, (number, _) in launches.items():
+        if wire.CROSSING in other or other == entry.processes:
+            continue
+        if len(own.intersection(other.split(","))) < 2:
+            continue
+        key = wire.crossing(entry.processes, other)
+        count, value = launches.get(key) or wire.crossing_began(other, number)
+        told[key] = [count + 1, wire.next_hash(value, entry.fingerprint)]
+    return told
+
+
+def refused(processes: str, seq: int | None, reports: Mapping[int, wire.RankReport]) -> list[int]:
+    """The ranks that were to make this launch, and have not: see ``with_announced``."""
+    told = {r: report.announced for r, report in reports.items()}
+    return [r for r, one in told.items() if one and (one.processes, one.seq) == (processes, seq)]

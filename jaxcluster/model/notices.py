@@ -1,4 +1,4 @@
-"""What is said under a cell besides what its ranks put out. Pure.
+"""What is said under a cell besides the output of its ranks. Pure.
 
 A notice is no error, and is not shown as one, unless it is an ``Alarm``.
 """
@@ -8,9 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
+from jaxcluster.model import copies
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import begin_ranks, name_ranks
 
+RANKS, RANK = "<ranks>", "<rank>"  # in these lines
+FAULT = (
+    f"jaxcluster itself failed on {RANKS} after the cell's own code, which is not affected: {{}}. "
+    f"%jaxcluster logs {RANK} has the whole traceback: please report it.\n"
+)
+BETWEEN = f"Between cells, on {RANKS}, {{}}. It ended nothing.\n"
 MOST_CHARS = 200  # of the line that tells of an error while other ranks still run
 
 
@@ -22,6 +29,10 @@ class Alarm(str):
     """
 
     theirs: str = ""
+
+
+class Passing(str):
+    """A notice that is true for a while: the next one takes its place, and the cell's end its."""
 
 
 def first_error(
@@ -43,6 +54,8 @@ def first_error(
     rest = f"{begin_ranks(open_ranks, hosts)} {verb} {grace_s:g} s to end the cell.\n"
     if paused:
         rest = f"The cell goes on as long as {name_ranks(paused, hosts)} waits for you.\n"
+    if error.heard == 0:  # as it is said at the end, unless more is known by then
+        return Alarm(f"{error.evalue[:1].upper()}{error.evalue[1:]}. {rest}")
     if error.heard is not None:  # strict mode: all that is known is told at the end
         who = begin_ranks(record.errors, hosts)
         return Alarm(f"{who} diverged in strict mode, with nothing launched. {rest}")
@@ -69,7 +82,7 @@ def deaths(died: Mapping[int, str], open_ranks: Sequence[int], hosts: Mapping[in
     verb = "has" if len(open_ranks) == 1 else "have"
     return Alarm(
         f"{begin_ranks(died, hosts)} died. {begin_ranks(open_ranks, hosts)} {verb} been "
-        "interrupted, and not left the cell yet.\n"
+        "interrupted, but not left the cell yet.\n"
     )
 
 
@@ -86,18 +99,17 @@ def lost_hosts(lost: Mapping[int, str]) -> Alarm:
 
 
 def faults(record: CellRecord) -> list[Alarm]:
-    """Errors of ours after the cell's own code: told as such, equal ones once."""
+    """What was wrong without an error of the cell's: copies that differ, and errors of ours."""
     found: dict[str, list[int]] = {}
     for rank, reply in sorted(record.replies.items()):
+        if reply.between:
+            found.setdefault(BETWEEN.format(reply.between), []).append(rank)
         if reply.fault:
-            found.setdefault(reply.fault, []).append(rank)
-    return [
-        Alarm(
-            f"jaxcluster itself failed on {name_ranks(ranks)} after the cell's own code, which is "
-            f"not affected: {fault}. %jaxcluster logs {ranks[0]} has the whole traceback: please "
-            "report it.\n"
-        )
-        for fault, ranks in found.items()
+            found.setdefault(FAULT.format(reply.fault), []).append(rank)
+    copied = copies.tell({rank: reply.copies for rank, reply in record.replies.items()})
+    return [Alarm(told) for told in copied] + [
+        Alarm(told.replace(RANKS, name_ranks(ranks)).replace(RANK, str(ranks[0])))
+        for told, ranks in found.items()
     ]
 
 

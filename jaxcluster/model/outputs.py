@@ -32,7 +32,7 @@ class RankRecord:
     _name: str = ""
     _chars: int = 0
     _clear_first: bool = False  # clear_output(wait=True): at the next output
-    # The panel reads what a cell has put out so far on a thread of its own.
+    # The panel reads the output of a cell so far on a thread of its own.
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
     def add(self, output: wire.RankOutput) -> None:

@@ -39,6 +39,6 @@ def tell(held: Mapping[int, wire.RankState], hosts: Mapping[int, str] | None = N
       hosts: of the ranks, where there are several.
     """
     return [
-        f"{begin_ranks([rank], hosts)} {message(state)} of another notebook, and is waited for."
+        f"{begin_ranks([rank], hosts)} {message(state)} of another notebook. Waiting for it."
         for rank, state in sorted(held.items())
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import warnings
 from collections.abc import Callable
@@ -124,6 +125,22 @@ def names_in(shell: Any, source: str) -> list[str]:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
         }
     )
+
+
+def assigned_names(source: str) -> list[str]:
+    """The names that a cell binds, by any statement."""
+    return list(_assigned_names(source))
+
+
+@functools.lru_cache(maxsize=64)  # each look at the ranks asks for them
+def _assigned_names(source: str) -> tuple[str, ...]:
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, RecursionError, MemoryError):
+        return ()
+    nodes = ast.walk(tree)
+    names = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return tuple(sorted(names))
 
 
 def loose_timeit(source: str) -> bool:

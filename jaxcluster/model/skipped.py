@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from jaxcluster import wire
 from jaxcluster.model.lockstep import Counts, crossed, members, sets_of, uneven
+from jaxcluster.ranks import name_ranks
 
 _Key = tuple[str, int]  # a launch: the processes that share it, and its place among theirs
 
@@ -46,7 +47,9 @@ def to_replay(
             ordered[rank] = list(entries.values())
         elif entries:
             others = [[_key(e) for e in launches[r]] for r in launches if r != rank]
-            order = _order(entries, [_key(e) for e in launches[rank]], others)
+            # A rank that launches meanwhile may tell of more than it has counted.
+            done = [_key(e) for e in launches[rank] if _key(e) not in entries]
+            order = _order(entries, done, others)
             if order is None:
                 return None
             ordered[rank] = [entries[key] for key in order]
@@ -111,3 +114,19 @@ def differing(reports: Mapping[int, wire.RankReport]) -> list[dict[int, int]]:
             return []
         found += here
     return found
+
+
+def tell(ran: Mapping[int, int], seconds: float, kept: str) -> str:
+    """One line: what was done, and what of the variables is ``kept``.
+
+    Args:
+      ran: how many programs ranks have run in place of real ones.
+    """
+    by_number: dict[int, list[int]] = {}
+    for rank, n in sorted(ran.items()):
+        by_number.setdefault(n, []).append(rank)
+    done = ", ".join(
+        f"{name_ranks(ranks)} ran {n} skipped program{'s' if n != 1 else ''} with zeros"
+        for n, ranks in by_number.items()
+    )
+    return f"Back in lockstep after {seconds:.1f} s ({done or 'nothing was missing'}). {kept}"

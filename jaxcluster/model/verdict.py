@@ -26,11 +26,15 @@ QUIT = "BdbQuit"  # what a rank raises whose debugger was left by ``q``
 
 @dataclass(frozen=True)
 class Death:
-    """Ranks whose processes ended in the cell: what happened, and what was done about it."""
+    """Ranks whose processes ended in the cell: what happened, and what was done about it.
+
+    ``report``: where ranks had launched different programs before, which can end a process.
+    """
 
     message: str
     done: str
     ranks: Sequence[int]
+    report: findings.Report | None = None
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class Ending:
       recovered: what was done about the finding; "" while nothing was.
       undone: what became of what the cell did, where it was taken back.
       places: where the ranks were when their time was up.
+      withdrawn: why no rank has begun it; "" else.
       explain_missing: says more of a ModuleNotFoundError, by its message and the ranks.
     """
 
@@ -69,6 +74,7 @@ class Ending:
     recovered: str = ""
     undone: str = ""
     places: Sequence[str] = ()
+    withdrawn: str = ""
     explain_missing: Callable[[str, Sequence[int]], Sequence[str]] = lambda message, ranks: ()
 
     @property
@@ -92,7 +98,12 @@ def verdict(ending: Ending) -> Exception | CellInterrupted | None:
     """What waiting for the cell is to raise; None where it has ended as it should."""
     if ending.death is not None:
         death = ending.death
+        if death.report is not None:
+            return Divergence(f"{death.report}\n{death.message}", death.done, death.report)
         return RankDied(death.message, death.done, death.ranks)
+    if ending.withdrawn:
+        message = f"{ending.name} was not run: {ending.withdrawn}."
+        return CellFailed(message, "Run it again.", ending.record.ranks, "NotRun")
     return (
         _strict_divergence(ending)
         or _failure(ending)
@@ -118,10 +129,12 @@ def _hints(ending: Ending, more: Sequence[str] = (), with_report: bool = True) -
 
 
 def _strict_divergence(ending: Ending) -> Divergence | None:
-    """Strict mode: nothing was launched, and JAX's frames say nothing more."""
+    """Launches were refused: JAX's frames say nothing more. In strict mode nothing was launched."""
     heard = {error.heard: error.evalue for error in reversed(ending.errors.values())}
     if not heard or None in heard:
         return None
+    if max(n for n in heard if n is not None) == 0 and ending.report is not None:
+        return _divergence(ending)
     said = heard[max(n for n in heard if n is not None)]  # who raised last has heard most
     return Divergence(f"{ending.name}: {said}.", _hints(ending))
 
@@ -138,9 +151,11 @@ def _failure(ending: Ending) -> CellFailed | None:
             f"{ending.grace_s:g} s later and {were} interrupted."
         )
     first = failed[min(failed)]
-    more += hints.kind_hints(first.evalue)
-    if len(said := {error.hint for error in failed.values()}) == 1:  # what all of them know
-        more += filter(None, said)
+    said = {error.hint for error in failed.values()}
+    # What all ranks know for certain, else what is mostly meant by such a message.
+    more += (
+        filter(None, said) if len(said) == 1 and said != {""} else hints.kind_hints(first.evalue)
+    )
     if first.ename == "ModuleNotFoundError":
         more += ending.explain_missing(first.evalue, sorted(failed))
     return CellFailed(

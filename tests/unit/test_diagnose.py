@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 
 import pytest
@@ -183,6 +184,21 @@ def test_an_announced_launch_is_the_same_as_the_one_that_others_have_made_alread
     assert look(reports, ended=[]) is None
 
 
+def test_a_launch_that_was_refused_is_told_and_those_who_wait_can_be_released():
+    reports = {r: report(r, [SUM, SUM], line=3, lines=[2, 3]) for r in (0, 1, 3)}
+    behind = report(2, [SUM], running=False, lines=[2])
+    refused = wire.Launch(1, "0,1,2,3", NAMES[SUM], MAX, 7, 3, "float32[20]")
+    reports[2] = replace(behind, announced=refused)
+    found = look(reports, ended=[2])
+    assert (found.kind, found.seq, found.culprits) == ("mismatch", 1, (2,))
+    assert found.is_releasable
+    assert "Rank 2 has not launched its own: where programs differ, the later one" in str(found)
+    assert "the shapes differ (float32[16] against float32[20])" in str(found)
+    # It has run the others' by now.
+    reports[2] = replace(report(2, [SUM, SUM], running=False, lines=[2, 3]), announced=refused)
+    assert look(reports, ended=[2]) is None
+
+
 def test_an_announced_launch_of_strict_mode_counts_as_one_that_others_skipped():
     reports = {r: report(r, [MUL], line=3) for r in (0, 2, 3)}
     entry = wire.Launch(1, "0,1,2,3", NAMES[SUM], SUM, 7, 3)
@@ -240,7 +256,7 @@ class TestWhoMayLaunch:
     def test_a_thread_may_launch_and_who_waits_for_whom_is_told(self):
         found = suspect(self.reports(background=["thread 'loader'"]), ended=[1])
         assert explain.tell_suspicion(found, 12.4) == (
-            "Ranks 0, 2, 3 have waited some 12 s for launch 1 (jit(_reduce_sum)); rank 1 runs no "
+            "Ranks 0, 2, 3 have waited about 12 s for launch 1 (jit(_reduce_sum)); rank 1 runs no "
             "cell, but its thread 'loader' still runs."
         )
 
@@ -308,7 +324,7 @@ class TestWords:
         reports[4] = report(4, [], running=False, names={"step": "8"})
         assert explain.tell_places(reports, [0, 1, 2, 3, 4], source, 7) == [
             "Ranks 0, 1 were in jnp.sum at cell [7] line 2.",
-            "Rank 2 gave no sign of life.",
+            "Rank 2 did not respond.",
             "Rank 3 was at cell [7] line 3.",
             "Rank 4 had ended the cell.",
             "step = 4 on ranks 0, 1, 8 on ranks 3, 4.",
@@ -325,7 +341,7 @@ class TestWords:
         said = "Fetching value for `jax.Array` that spans non-addressable (non process local)"
         assert "%pull" in hints.kind_hints(said)[0]
         said = "The backend (cpu) does not support cross-host device transfers. Please set"
-        assert "on one machine alone" in hints.kind_hints(said)[0]
+        assert "of one machine only" in hints.kind_hints(said)[0]
         assert hints.kind_hints("division by zero") == []
 
 
@@ -354,7 +370,7 @@ def test_a_finding_names_the_hosts_where_there_are_several():
 def test_who_is_waited_for_is_named_with_its_host():
     reports = {0: report(0, [SUM] * 2), **{r: report(r, [SUM], line=3) for r in (1, 2, 3)}}
     told = explain.tell_suspicion(suspect(on_hosts(reports), ended=[0]), 6)
-    assert told.startswith("Rank 0 (h1) has waited some 6 s for launch 2 ")
+    assert told.startswith("Rank 0 (h1) has waited about 6 s for launch 2 ")
     assert "ranks 1 (h1), 2, 3 (h2) still" in told
     lines = explain.tell_working(
         {3: on_hosts(reports)[3]}, [0, 1, 2], 6, explain.hosts_of(on_hosts(reports))
@@ -396,7 +412,7 @@ def test_a_line_of_a_script_is_told_with_its_text() -> None:
 
 def test_a_program_that_needs_no_other_rank_is_told_as_one() -> None:
     """JAX would have let it pass: what to do instead is said where that is certain to be it."""
-    hint = "Hint: jit(_reduce_max) needs nothing of other ranks"
+    hint = "Hint: jit(_reduce_max) needs nothing from other ranks"
     skipped = {0: report(0, [SUM, MAX]), 1: report(1, [SUM], running=False)}
     between = {0: report(0, [SUM, MAX, MUL, SUM]), 1: report(1, [SUM, MUL, SUM, SUM])}
     other = {0: report(0, [SUM, MAX, SUM]), 1: report(1, [SUM, MUL, SUM])}
@@ -420,3 +436,24 @@ def test_a_script_s_rank_that_has_left_by_exit_is_told() -> None:
     (two,) = explain.tell_left([1, 2], {0: "h1", 1: "h1", 2: "h2"})
     assert two.startswith("Ranks 1 (h1), 2 (h2): the processes have ended")
     assert "waits for them never ends; Ctrl-C ends the run." in two
+
+
+def test_where_nothing_is_known_of_the_place_no_call_is_named():
+    """As in a ``%%px`` cell."""
+    reports = {r: report(r, [MUL, SUM]) for r in (0, 2, 3)}
+    for rank, one in reports.items():
+        state = dataclasses.replace(one.state, line=None, frame="")
+        made = [dataclasses.replace(launch, cell=None, line=None) for launch in one.launches]
+        reports[rank] = dataclasses.replace(one, state=state, launches=made)
+    reports[1] = report(1, [MUL], running=False)
+    found = look(reports, ended=[1], source="")
+    assert str(found).startswith("Ranks 0, 2, 3 waited at cell [7] (launch 2: jit(_reduce_sum)")
+
+
+def test_what_a_replay_launched_does_not_count_as_one_that_differs_or_agrees():
+    reports = {r: report(r, [MUL if r < 2 else SUM]) for r in range(3)}
+    replayed = dataclasses.replace(reports[0].launches[0], cell_seq=wire.OURS)
+    reports[0] = dataclasses.replace(reports[0], launches=[replayed])
+    reports[3] = report(3, [SUM])
+    found = look(reports, ended=[])
+    assert (found.kind, found.culprits) == ("mismatch", (1,))

@@ -1,41 +1,250 @@
-"""How long a replay is waited for, without any rank."""
+"""How long a replay is waited for, and what follows from what ranks answer, without any rank."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from jaxcluster import wire
+import pytest
+
+from jaxcluster import lockstep, wire
 from jaxcluster.cluster.recovery import Replay
+from jaxcluster.lockstep import replaying
+from jaxcluster.lockstep.actions import Ask, LookAround
+from jaxcluster.lockstep.events import Looked
+from jaxcluster.lockstep.facts import Facts
+from jaxcluster.lockstep.replaying import Ran, Refused, Replaying, RunSkipped, Verified
+from jaxcluster.wire.link import Event
 
 
 @dataclass
-class Slow(Replay):
-    """Rank 1 replays ``programs`` programs, one in so many looks."""
+class Ranks:
+    """Answers on a clock of its own, and takes down what is asked for.
 
-    programs: int = 8
-    looks_each: int = 10
+    Attributes:
+      each: how many looks a rank takes to run one program with zeros; 0: it never does.
+      has: how many launches each rank has made.
+    """
+
+    has: list[int] = field(default_factory=lambda: [8, 0])
+    each: int = 0
+    states: dict[int, str] = field(default_factory=dict)
+    background: list[str] = field(default_factory=list)  # on rank 1
+    fingerprint: int = 7
+    other_until: float = 0.0  # rank 1 runs another cell so long
+    verified: str = ""
+    courses: dict[int, str] | None = None
+    facts: Facts = Facts(0.0, (0, 1))  # noqa: RUF009
     looks: int = 0
+    done: list[replaying.Action] = field(default_factory=list)
+    collected: list[Ran | Refused] = field(default_factory=list)
 
-    def step(self, answer_s: float = 1.0) -> bool:
+    def carry(self, steps: replaying.Steps[Any]) -> Any:
+        return lockstep.carry(steps, self.answer)
+
+    def answer(self, action: replaying.Action) -> Any:
+        self.done.append(action)
+        match action:
+            case LookAround():
+                return self.facts
+            case Ask():
+                return self.look(action)
+            case replaying.Collect():
+                found, self.collected = self.collected, []
+                return found
+            case replaying.Pause(seconds):
+                self.facts = Facts(self.facts.now + max(seconds, 0.05), (0, 1), self.facts.dead)
+            case replaying.Verify():
+                counts = {rank: self.report(rank).state.launches for rank in (0, 1)}
+                return Verified(self.verified, counts)
+            case replaying.AskCourses(wanted):
+                of = self.courses
+                return of and {r: dict.fromkeys(prints, of[r]) for r, prints in wanted.items()}
+            case replaying.CountAnew():
+                return True
+        return None
+
+    def look(self, ask: Ask) -> Looked:
         self.looks += 1
-        ran = self.looks // self.looks_each
-        self._asked = {1: [] if ran >= self.programs else [None]}  # type: ignore[list-item]
-        self._looks.append((0.0, {r: told(r, ran if r else self.programs) for r in range(2)}))
-        return ran >= self.programs
+        asked = any(isinstance(one, RunSkipped) for one in self.done)
+        if asked and self.each and self.has[1] < self.has[0] and self.looks % self.each == 0:
+            self.has[1] += 1
+            if self.has[1] == self.has[0]:
+                self.collected.append(Ran(1, self.has[0]))
+        reports = {rank: self.report(rank) for rank in (0, 1)}
+        return Looked(self.facts.now, ask, reports, self.facts)
 
-
-def told(rank: int, number: int) -> wire.RankReport:
-    launches = [wire.Launch(n, "0,1", "f", 7, 3, 1, "") for n in range(number)]
-    counts = {"0,1": [number, 7 * number]}
-    state = wire.RankState(rank, 100 + rank, "here", "idle", ended=5, launches=counts)
-    return wire.RankReport(state, [], launches)
+    def report(self, rank: int) -> wire.RankReport:
+        own = 7 if not rank else self.fingerprint
+        made = [wire.Launch(n, "0,1", "f", own, 3, 1, "", 5) for n in range(self.has[rank])]
+        value = 0
+        for one in made:
+            value = wire.next_hash(value, one.fingerprint)
+        counts = {"0,1": [len(made), value]}
+        state, seq = self.states.get(rank, "idle"), 5
+        if rank and self.facts.now < self.other_until:
+            state, seq = "running", 6
+        told = wire.RankState(
+            rank, 9, "here", state, seq=seq if state != "idle" else 0, ended=5, taken=5,
+            launches=counts, probes=self.looks, background=self.background if rank else [],
+        )  # fmt: skip
+        return wire.RankReport(told, [], made)
 
 
 def test_a_replay_that_makes_progress_is_waited_for() -> None:
-    assert Slow(link=None).settle(timeout_s=0.5)  # type: ignore[arg-type]
+    ranks, replay = Ranks(each=10), Replaying()
+    assert ranks.carry(replay.settle(timeout_s=2.0))
+    assert replay.ran == {1: 8}
+    assert sum(isinstance(one, RunSkipped) for one in ranks.done) == 1
+    assert ranks.facts.now > 2.0
 
 
 def test_a_replay_that_makes_none_is_given_up() -> None:
-    slow = Slow(link=None, looks_each=1_000_000)  # type: ignore[arg-type]
-    assert not slow.settle(timeout_s=0.2)
-    assert slow.stuck == "not in lockstep after 0.2 s"
+    ranks, replay = Ranks(), Replaying()
+    assert not ranks.carry(replay.settle(timeout_s=1.0))
+    assert replay.stuck == "not in lockstep after 1 s"
+
+
+def test_a_rank_that_is_about_to_get_a_cell_of_another_notebook_is_not_replayed() -> None:
+    """Those that have got it may have launched in it already."""
+    ranks, replay = Ranks(), Replaying()
+    for _ in range(int(replaying.IN_FLIGHT_S / 0.1)):
+        ranks.carry(replay.step(handed_out={0: 6, 1: 6}))
+        ranks.answer(replaying.Pause(0.1))
+        assert not any(isinstance(one, RunSkipped) for one in ranks.done)
+    for _ in range(2):  # it never came
+        ranks.answer(replaying.Pause(0.2))
+        ranks.carry(replay.step(handed_out={0: 6, 1: 6}))
+    assert sum(isinstance(one, RunSkipped) for one in ranks.done) == 1
+
+
+def test_a_rank_that_does_not_leave_its_cell_is_not_waited_for_long() -> None:
+    ranks, replay = Ranks([8, 8], states={0: "running"}), Replaying(seq=5)
+    assert not ranks.carry(replay.settle(timeout_s=60.0))
+    assert replay.stuck == "the cell goes on: rank 0"
+    assert ranks.facts.now < 2 * replaying.STALLED_S
+
+
+def test_nothing_is_replayed_for_the_dead() -> None:
+    ranks, replay = Ranks(facts=Facts(0.0, (0, 1), {1: {"why": "gone"}})), Replaying()
+    assert not ranks.carry(replay.settle())
+    assert replay.stuck == "rank 1 died"
+
+
+def test_ranks_in_lockstep_are_believed_only_when_a_sum_comes_out_right() -> None:
+    ranks, replay = Ranks([8, 8]), Replaying()
+    assert ranks.carry(replay.bring_back()) == "replayed"
+    assert replaying.Verify() in ranks.done
+    wrong = Replaying()
+    assert ranks.carry(wrong.bring_back()) == "replayed"
+    ranks.verified = "a sum over all devices is wrong on rank 1"
+    assert ranks.carry(wrong.bring_back()) == ""
+    assert wrong.stuck == ranks.verified
+
+
+def test_what_a_thread_may_be_about_to_launch_is_waited_for_a_moment_and_never_replayed() -> None:
+    ranks, replay = Ranks([8, 7], background=["thread 'pool'"]), Replaying()
+    assert not ranks.carry(replay.settle())
+    assert replay.is_under_way and not replay.stuck
+    assert ranks.facts.now < replaying.SETTLE_S
+    assert not any(isinstance(one, RunSkipped) for one in ranks.done)
+
+
+def test_no_check_is_made_beside_threads_that_launch_unless_zeros_were_run() -> None:
+    ranks = Ranks([8, 8], background=["thread 'pool'"])
+    assert ranks.carry(Replaying().bring_back()) == "replayed"
+    assert replaying.Verify() not in ranks.done
+    replay = Replaying()
+    replay.ran = {1: 1}
+    assert ranks.carry(replay.bring_back()) == "replayed"
+    assert replaying.Verify() in ranks.done
+
+
+def test_ranks_that_run_other_cells_are_waited_for_where_it_is_patient() -> None:
+    for is_patient in (False, True):
+        ranks, replay = Ranks([8, 8], other_until=5.0), Replaying(seq=5)
+        replay.is_patient = is_patient
+        assert ranks.carry(replay.settle(timeout_s=1.0)) == is_patient
+
+
+def test_ranks_that_do_not_pass_the_check_do_not_count_from_zero() -> None:
+    same = {0: "all-reduce", 1: "all-reduce"}
+    ranks = Ranks([8, 8], fingerprint=9, courses=same, verified="a sum is wrong")
+    assert ranks.carry(Replaying().bring_back()) == ""
+    assert replaying.CountAnew() not in ranks.done
+
+
+@pytest.mark.parametrize(
+    ("courses", "how"),
+    [({0: "all-reduce", 1: "all-reduce"}, "completed"), ({0: "all-reduce", 1: "all-gather"}, ""),
+     ({0: "", 1: ""}, ""), (None, "")],
+)  # fmt: skip
+def test_different_programs_may_all_have_ended(courses: dict[int, str] | None, how: str) -> None:
+    ranks, replay = Ranks([8, 8], fingerprint=9, courses=courses), Replaying()
+    assert ranks.carry(replay.bring_back()) == how
+    assert (replaying.CountAnew() in ranks.done) == bool(how)
+    assert how or replay.stuck == "the ranks launched different programs"
+
+
+# --------------------------------------------------------------------------- what ranks answer
+
+
+class Asked:
+    """Takes down what ranks are asked; ``export`` is answered by those that have the program."""
+
+    ranks = (0, 1, 2)
+
+    def __init__(self, *has: int) -> None:
+        self.has = has
+        self.exports = 0
+        self.replays: list[tuple[int, list[bytes]]] = []
+
+    def request(self, rank: int, op: str, body: Any, buffers: Any, *, sink: Any) -> None:
+        assert op == "replay"
+        self.replays.append((rank, list(buffers)))
+
+    def gather(self, ranks: Any, op: str, body: Any, **rest: Any) -> dict[int, Event]:
+        assert op == "export"
+        self.exports += 1
+        return {r: Event(r, "reply", "", None, [f"of {r}".encode()]) for r in self.has}
+
+
+LAUNCH = wire.Launch(4, "0,1,2", "f", 7, 3, 1, "")
+
+
+def asked_of(link: Asked, *ranks: int) -> Replay:
+    """A replay that has asked these ranks to run the launch."""
+    replay = Replay(link)  # type: ignore[arg-type]
+    for rank in ranks:
+        replay._do(replay.core._ask(RunSkipped(rank, (LAUNCH.fingerprint,), {}, {})))
+    return replay
+
+
+def refused(replay: Replay, rank: int, ename: str) -> None:
+    replay._sink.put(Event(rank, "error", "", {"ename": ename, "message": f"{ename} here"}))
+    lockstep.carry(replay.core._collect(), replay._do)
+
+
+def test_a_rank_that_has_launched_something_meanwhile_is_looked_at_again() -> None:
+    """Another notebook's cell may have released it: that is no reason for new processes."""
+    link = Asked()
+    replay = asked_of(link, 1)
+    refused(replay, 1, "MovedOn")
+    assert not replay.core.stuck and not replay.core._asked and not replay.core.ran
+    refused(asked_of(link, 1), 1, "MovedOn")
+    other = asked_of(link, 1)
+    refused(other, 1, "ReplayStuck")
+    assert other.core.stuck == "ReplayStuck here"
+
+
+def test_all_ranks_get_a_program_as_it_was_exported_once() -> None:
+    """A program that came as bytes is not the same when it is exported once more."""
+    link = Asked(0)
+    replay = asked_of(link, 1, 2)
+    refused(replay, 1, "UnknownProgram")
+    link.has = (1, 0)  # the first rank has it now, from bytes
+    refused(replay, 2, "UnknownProgram")
+    assert link.exports == 1
+    assert link.replays[2:] == [(1, [b"of 0"]), (2, [b"of 0"])]
+    refused(replay, 2, "UnknownProgram")  # it had it, and does not know it
+    assert replay.core.stuck == "UnknownProgram here"

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
-from jaxcluster.cluster.restart import Restored, bound_names, plan, shared_names
+import pytest
+
+from jaxcluster import wire
+from jaxcluster.cluster import restart
+from jaxcluster.cluster.restart import OWN, Restored, _dead, bound_names, plan, successors
+from jaxcluster.errors import RecoveryError
+from jaxcluster.model.outputs import CellRecord
+from jaxcluster.model.told import Told
+from jaxcluster.records.kept import Dead
+from jaxcluster.wire.link import Event
 
 
 def saved(digests, spanning=(), common=(), lost=None) -> dict[str, Any]:
@@ -12,6 +23,7 @@ def saved(digests, spanning=(), common=(), lost=None) -> dict[str, Any]:
         "kept": sorted(digests),
         "lost": lost or {},
         "digests": digests,
+        "texts": digests,
         "spanning": {name: [] for name in spanning},
         "common": list(common),
     }
@@ -31,36 +43,164 @@ def report(names=(), lost=None, before=(), before_lost=None, absent=(), **more) 
 # --------------------------------------------------------------------------- a dead rank
 
 
-def test_names_with_equal_values_on_all_survivors_are_shared():
-    reports = {0: saved({"history": "a", "rank": "0"}), 2: saved({"history": "a", "rank": "2"})}
-    assert shared_names(reports, {1: None}) == (["history"], ["rank"])
+def dead(values=(), others=None, is_current=True, more=()) -> Dead:
+    """A rank that had told these values, when the others had told theirs."""
+    values = dict(values)
+    names = frozenset({*values, *more})
+    return Dead(names, is_current, {n: v for n, v in values.items() if v}, others or {})
+
+
+def test_what_all_survivors_have_is_given_if_the_dead_rank_had_it_too():
+    reports = {0: saved({"history": "#a"}), 2: saved({"history": "#a"})}
+    found = successors(reports, {1: dead({"history": "#a"})})
+    assert (found.shared, found.own, found.lost) == ({1: {"history"}}, {1: {}}, {})
+
+
+def test_it_is_lost_if_the_dead_rank_had_another_value():
+    """``is_main = process_index() == 0``, and rank 0 dies: all others have False."""
+    reports = {1: saved({"cfg": "#a"}), 2: saved({"cfg": "#a"})}
+    assert successors(reports, {0: dead({"cfg": "#b"})}).lost == {"cfg": OWN}
+
+
+def test_it_is_lost_if_nobody_knows_what_the_dead_rank_had():
+    reports = {1: saved({"data": ""}), 2: saved({"data": ""})}
+    for one in (dead({"data": ""}), Dead(), dead(more=["data"], is_current=False)):
+        assert successors(reports, {0: one}).lost == {
+            "data": "rank 0, now dead, may have had another"
+        }
+
+
+def test_a_plain_value_of_its_own_is_what_it_was():
+    reports = {1: saved({"is_main": "=False"}), 2: saved({"is_main": "=False"})}
+    others = {1: {"is_main": "=False"}, 2: {"is_main": "=False"}}
+    found = successors(reports, {0: dead({"is_main": "=True"}, others)})
+    assert (found.own, found.shared, found.lost) == ({0: {"is_main": "True"}}, {0: set()}, {})
+
+
+def test_a_value_that_survivors_have_changed_since_is_no_value_of_now():
+    """The dead rank's step is 7 since it did not get so far, and theirs is 8."""
+    reports = {1: saved({"step": "=8"}), 2: saved({"step": "=8"})}
+    for others in ({1: {"step": "=7"}, 2: {"step": "=7"}}, {1: {"step": "=8"}}, {}):
+        assert successors(reports, {0: dead({"step": "=7"}, others)}).lost == {"step": OWN}
+
+
+def test_what_is_each_ranks_number_is_known_without_a_word():
+    reports = {0: saved({"rank": "=0"}), 2: saved({"rank": "=2"})}
+    assert successors(reports, {1: Dead()}).own == {1: {"rank": "1"}}
+    assert successors({2: reports[2]}, {1: Dead()}).lost  # chance, perhaps
+    assert successors({0: reports[0], 3: reports[2]}, {1: Dead()}).lost
+
+
+def test_a_successor_gets_no_name_that_the_dead_rank_did_not_have():
+    reports = {1: saved({"x": "#a"}), 2: saved({"x": "#a"})}
+    found = successors(reports, {0: dead()})
+    assert (found.shared, found.lost) == ({0: set()}, {})
+
+
+def test_a_name_that_an_unfinished_cell_may_have_bound_is_not_said_to_have_been_there():
+    one = Dead(frozenset({"a", "late"}), True, {"a": "equal"}, {}, frozenset({"late"}))
+    reports = {0: report("a"), 1: report("a")}
+    assert plan(reports, {2: one}).lost == {"late": "only rank 2 may have had it, and died"}
 
 
 def test_a_name_that_only_some_survivors_have_is_nobody_elses():
-    reports = {0: saved({"x": "a", "mine": "b"}), 1: saved({"x": "a"})}
-    assert shared_names(reports, {2: None}) == (["x"], [])
+    reports = {0: saved({"x": "#a", "mine": "#b"}), 1: saved({"x": "#a"})}
+    found = successors(reports, {2: dead({"x": "#a"})})
+    assert (found.shared, found.lost) == ({2: {"x"}}, {})
 
 
 def test_one_that_the_dead_rank_had_too_is_half_gone_and_so_lost():
-    reports = {0: saved({"x": "a", "mine": "b"}), 1: saved({"x": "a"})}
-    assert shared_names(reports, {2: {"x", "mine"}}) == (["x"], ["mine"])
+    reports = {0: saved({"mine": "#b"}), 1: saved({})}
+    assert successors(reports, {2: dead({"mine": "#b"})}).lost == {"mine": OWN}
 
 
-def test_a_single_survivor_shares_only_what_spans_processes_or_is_no_ranks_own():
-    reports = {0: saved({"w": "a", "rank": "0", "np": "c"}, spanning=["w"], common=["np"])}
-    assert shared_names(reports, {1: None}) == (["np", "w"], ["rank"])
+def test_where_a_rank_told_nothing_it_gets_what_can_be_no_ranks_own():
+    reports = {0: saved({"np": "", "data": ""}, common=["np"])}
+    found = successors(reports, {1: Dead()})
+    assert found.shared == {1: {"np"}}
+    assert found.lost == {"data": "it may have been the only survivor's own"}
+    reports[2] = saved({"np": "", "data": ""}, common=["np"])
+    reports[2]["digests"]["np"] = "another"
+    assert successors(reports, {1: Dead()}).lost["np"] == OWN
+    # It told another one.
+    assert successors({0: reports[0]}, {1: dead({"np": "#b"})}).lost["np"] == OWN
+
+
+def test_of_two_dead_ranks_each_gets_its_own():
+    reports = {2: saved({"main": "=False", "np": "#n"})}
+    others = {2: {"main": "=False"}}
+    found = successors(
+        reports,
+        {
+            0: dead({"main": "=True", "np": "#n"}, others),
+            1: dead({"main": "=False", "np": "#n"}, others),
+        },
+    )
+    assert found.own == {0: {"main": "True"}, 1: {}}
+    assert found.shared == {0: {"np"}, 1: {"main", "np"}}
+
+
+# --------------------------------------------------------------------------- what was heard
+
+
+def cell(seq: int, ranks: Sequence[int], source: str = "", ended: Sequence[int] = ()) -> CellRecord:
+    record = CellRecord(seq, seq, source, ranks)
+    for rank in ended:
+        record.add_reply(wire.CellReply(rank, seq, "ok", 0.0))
+    return record
+
+
+def heard(seq: int, **values: str) -> Told:
+    found = Told()
+    found.hear(seq, wire.NameChanges(list(values), [], True, values))
+    return found
+
+
+def test_of_a_dead_rank_is_known_what_it_told_and_what_its_open_cells_bind():
+    told = {0: heard(4, x="=1", unknown=""), 1: heard(4, x="=2")}
+    told[1].hear(5, wire.NameChanges([], [], False, {"x": "=3"}))
+    cells = [cell(4, [0, 1], ended=[0, 1]), cell(5, [0, 1], "y = 1", ended=[1])]
+    found = _dead(told, cells, 0, last=5)
+    assert found == Dead(
+        frozenset({"x", "y", "unknown"}), True, {"x": "=1"}, {1: {}}, frozenset("y")
+    )
+    assert _dead(told, cells, 2, last=5) == Dead()
+
+
+def test_of_an_undone_cell_nothing_is_left():
+    told = {0: heard(4, x="=1", y="=2"), 1: heard(4, x="=1", y="=2")}
+    cells = [cell(4, [0, 1], ended=[0, 1]), cell(5, [0, 1], "y = z = 1", ended=[1])]
+    assert _dead(told, cells, 0, 5, undone=5) == Dead(
+        frozenset("xy"), True, {"x": "=1", "y": "=2"}, {1: {"x": "=1", "y": "=2"}}
+    )
+
+
+def test_what_an_unfinished_cell_may_have_changed_is_not_known():
+    """It may have been the last thing that the rank did; nobody has heard of it."""
+    told = {0: heard(4, x="=1", y="=2", s="#1"), 1: heard(4, x="=1")}
+    cells = [cell(5, [0, 1], "if r == 0: y = 3\ns.append(1)"), cell(6, [0, 1], "x")]
+    assert _dead(told, cells, 0, 6).values == {}
+    assert _dead(told, cells, 0, 6, undone=6).values == {"x": "=1"}
+
+
+def test_what_another_notebook_may_have_changed_since_is_not_known():
+    told = {0: heard(4, x="=1")}
+    found = _dead(told, [cell(4, [0]), cell(6, [0])], 0, last=6)  # 5 was another notebook's
+    assert found == Dead(frozenset({"x"}))
 
 
 def test_what_only_the_dead_rank_had_is_named():
-    found = plan({0: report("ab"), 1: report("ab")}, {2: {"a", "b", "only"}})
-    assert found.lost == {"only": "only rank 2 had it, which died"}
-    assert found.shared == {"a", "b"}
+    had = dead({"a": "equal", "b": "equal"}, more=["only"])
+    found = plan({0: report("ab"), 1: report("ab")}, {2: had})
+    assert found.lost == {"only": "only rank 2 had it, and died"}
+    assert found.shared == {2: {"a", "b"}}
 
 
 def test_no_dead_rank_is_named_for_what_another_one_may_have_had():
     """``if rank == 3: here = 5``, and the host of ranks 2 and 3 is lost while the cell runs."""
-    found = plan({0: report("a"), 1: report("a")}, {2: {"a", "here"}, 3: {"a", "here"}})
-    assert found.lost == {"here": "only ranks 2, 3 can have had it, which died"}
+    had = dead({"a": "equal"}, more=["here"])
+    found = plan({0: report("a"), 1: report("a")}, dict.fromkeys((2, 3), had))
+    assert found.lost == {"here": "only ranks 2, 3 may have had it, and died"}
 
 
 # --------------------------------------------------------------------------- all ranks alike
@@ -126,8 +266,8 @@ def test_an_undone_cell_leaves_all_ranks_what_they_had_before_it():
 def test_a_dead_ranks_successor_takes_the_value_from_before_the_cell_too():
     reports = {rank: report(["params"], before=["params"]) for rank in (0, 2)}
     reports[2]["digests"] = {"params": "another one"}  # it got no further than the cell's middle
-    found = plan(reports, {1: {"params"}}, cell_is_undone=True)
-    assert found.shared == found.older == {"params"}
+    found = plan(reports, {1: dead({"params": "older"})}, cell_is_undone=True)
+    assert found.shared[1] == found.older == {"params"}
 
 
 # ------------------------------------------------------------------------- messages
@@ -154,7 +294,7 @@ def test_the_line_says_which_values_are_older():
 
 def test_the_line_says_so_when_no_rank_lived():
     line = str(Restored((), {}, (0, 1), 0.5, nothing_lived=True))
-    assert line == "New processes after 0.5 s: no rank lived, so all variables are lost."
+    assert line == "New processes after 0.5 s: no rank survived, so all variables are lost."
 
 
 def test_the_names_that_a_cell_binds_are_its_own_statements():
@@ -174,3 +314,76 @@ match rest:
     names = "np os c function Model first rest step total file walrus named handled head tail"
     assert bound_names(source) == sorted(names.split())
     assert bound_names("%time x = 1 2") == []
+
+
+# --------------------------------------------------------------------------- saving
+
+
+class Saving:
+    """A world of three ranks, of which some die or fail while they are being saved."""
+
+    def __init__(self, num_hosts: int = 1) -> None:
+        self.num_processes = 3
+        self.dead: dict[int, Any] = {}
+        facts = [SimpleNamespace(host_key=str(rank % num_hosts)) for rank in range(3)]
+        self.record = SimpleNamespace(facts=facts)
+        self.asked: list[tuple[list[int], bool]] = []
+        self.answers: list[dict[int, Event | None]] = []
+
+    def ask(self, world: Any, op: str, bodies: Any, timeout_s: float, check: Any) -> Any:
+        self.asked.append((sorted(bodies), bodies[min(bodies)]["digests"]))
+        odd = self.answers.pop(0) if self.answers else {}
+        for rank, event in odd.items():
+            if event is not None and event.op == "died":
+                self.dead[rank] = event.body
+        found = {rank: odd.get(rank, Event(rank, "reply", "", {"of": rank})) for rank in bodies}
+        return {rank: event for rank, event in found.items() if event is not None}
+
+
+FOLDER: Any = SimpleNamespace(places_for=lambda rank: [], hint="Make room.")
+
+
+def snapshots(world: Any, monkeypatch: pytest.MonkeyPatch) -> dict[int, Any]:
+    monkeypatch.setattr(restart, "ask", world.ask)
+    return restart._snapshots(world, 0, FOLDER, lambda: None)
+
+
+def test_values_are_compared_where_a_rank_has_died_and_where_a_host_may_be_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = Saving()
+    assert sorted(snapshots(world, monkeypatch)) == [0, 1, 2]
+    assert world.asked == [([0, 1, 2], False)]  # it costs a second for each GB
+    world = Saving(num_hosts=2)
+    snapshots(world, monkeypatch)
+    assert world.asked == [([0, 1, 2], True)]
+    world = Saving()
+    world.dead[2] = {}
+    snapshots(world, monkeypatch)
+    assert world.asked == [([0, 1], True)]
+
+
+def test_a_rank_that_dies_while_it_is_saved_has_the_others_values_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its successor may have those only that are equal on all ranks."""
+    world = Saving()
+    world.answers = [{1: Event(1, "died", "", {"why": "killed"})}]
+    assert sorted(snapshots(world, monkeypatch)) == [0, 2]
+    assert world.asked == [([0, 1, 2], False), ([0, 2], True)]
+
+
+def test_a_rank_that_lives_and_can_not_be_saved_ends_the_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    no_room = Event(1, "error", "", {"message": "no room", "ename": "CannotSave"})
+    for answer, why in ((no_room, "no room"), (None, "no answer within 300 s")):
+        world = Saving()
+        world.answers = [{1: answer}]
+        with pytest.raises(RecoveryError) as caught:
+            snapshots(world, monkeypatch)
+        assert caught.value.message == (
+            "The variables of rank 1 could not be saved, so nothing was ended or lost (rank "
+            f"1: {why})."
+        )
+        assert caught.value.hint.startswith("Make room.\n%jaxcluster restart --clean")

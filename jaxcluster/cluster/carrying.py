@@ -1,0 +1,245 @@
+"""Carries out what is decided about one cell (``lockstep``), and asks what has to be known."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from jaxcluster import lockstep, wire
+from jaxcluster.cluster import events as tidings
+from jaxcluster.cluster import recovery, selfcheck, silence, undoing
+from jaxcluster.cluster.restart import Restored
+from jaxcluster.cluster.world import World
+from jaxcluster.lockstep import actions, events
+from jaxcluster.lockstep.cell import Cell
+from jaxcluster.lockstep.facts import Facts, Recovered, Replayed, Why
+from jaxcluster.lockstep.settling import Steps, T
+from jaxcluster.lockstep.undone import Undone
+from jaxcluster.model import rewrite
+from jaxcluster.model.outputs import CellRecord
+from jaxcluster.wire.link import Event, Sink
+
+AGAIN_S = 0.1  # between looks at ranks that have ended a cell with uneven counts
+POLL_DEPTH = 256  # launches of each rank
+
+
+class Sent(Protocol):
+    """A cell that was sent, as far as another one knows it."""
+
+    @property
+    def record(self) -> CellRecord: ...
+
+
+class Owner(Protocol):
+    """Whose cell it is: a ``Cluster``, as far as a cell knows it."""
+
+    recovered: str
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def world(self) -> World: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def can_restart(self) -> bool: ...
+    @property
+    def recovery(self) -> str: ...
+    @property
+    def restored(self) -> Restored | None: ...
+    @property
+    def cells(self) -> Sequence[Sent]: ...
+    def press_stop(self) -> None: ...
+    def recover(self, said: str, *, told: str, when: str, undo: bool) -> str: ...
+    def withdraw_behind(self, cell: Sent) -> None: ...
+
+
+class Carrier:
+    """That of one cell.
+
+    Attributes:
+      on_notice: told what is said under the cell; None where nobody listens.
+      terminates: an interrupt is SIGTERM's, and goes to what handles that on the ranks.
+      interrupts: the ids of the interrupts that were sent, whose answers come to the sink.
+    """
+
+    def __init__(self, cluster: Owner, cell: Cell, sink: Sink) -> None:
+        self.on_notice: Callable[[str], None] | None = None
+        self.terminates = False
+        self.interrupts: set[str] = set()
+        self._cluster, self._cell, self._sink = cluster, cell, sink
+        self._pinned: World | None = None
+        self._replay: recovery.Replay | None = None
+        self._silences = silence.Silences(cluster.world.look_at, cluster.world.why_unseen)
+
+    def carry(self, steps: Steps[T]) -> T:
+        """Carry through what is decided step by step, on the ranks that there are at its begin."""
+        self._pinned = self._cluster.world
+        return lockstep.carry(steps, self.do)
+
+    def do(self, action: actions.Action) -> Any:
+        """Carry one action out; returns what was asked for."""
+        cluster, world, record = self._cluster, self._world, self._cell.record
+        match action:
+            case actions.LookAround():
+                return self._facts(world)
+            case actions.KeepCounts(counts, only):
+                if only:
+                    world.counts.clear()
+                world.counts.update(counts)
+            case actions.Ask():
+                return self._look(world, action)
+            case actions.AskStates():
+                return world.status()
+            case actions.AskWhere(ranks):
+                return self._locate(world, ranks)
+            case actions.Notice(text):
+                if self.on_notice is not None:
+                    self.on_notice(text)
+            case actions.Changed():
+                tidings.tell()
+            case actions.Found():
+                cluster.recovered = ""
+                tidings.tell()
+            case actions.Excuse(found):
+                world.excused.extend(found)
+            case actions.Forget(None):
+                world.excused.clear()
+            case actions.Forget(settled):
+                for one in settled or ():
+                    with contextlib.suppress(ValueError):  # another cell's thread has
+                        world.excused.remove(one)
+            case actions.Diverge(report):
+                world.divergence = report
+                cluster.recovered = ""
+            case actions.PressStop():
+                self._sink.put(Event(-1, "stop", "", None))
+            case actions.Interrupt(ranks, spare):
+                asked = {"seq": record.seq, "spare": spare, "terminate": self.terminates}
+                bodies = dict.fromkeys(ranks, asked)
+                self.interrupts |= {*world.link.request_each(bodies, "interrupt", sink=self._sink)}
+            case actions.Prepare():
+                selfcheck.prepare(world.link)
+            case actions.StepReplay():
+                replay = self._begun_replay(world)
+                replay.step(silence.ANSWER_S, world.turns.last_cells())
+                ran = sum(replay.core.ran.values())
+                return events.Stepped(time.monotonic(), replay.core.stuck, ran)
+            case actions.BringBack(is_patient):
+                replay = self._begun_replay(world)
+                core = replay.core
+                core.is_patient = is_patient
+                how = replay.bring_back(world.turns)
+                return Replayed(how, core.stuck, core.ran, core.counts, core.is_under_way)
+            case actions.Undo(ranks, holds_others):
+                return self._undo(world, ranks, holds_others)
+            case actions.OpenGates(seqs):
+                world.open_gates(seqs)
+            case actions.WithdrawBehind():
+                cluster.withdraw_behind(self._cell)
+            case actions.EndRank(rank, why):
+                world.end_rank(rank, why)
+            case actions.Recover(said, told, undo):
+                return self._recover(said, told, undo)
+            case actions.WatchSilent(ranks):
+                self._silences.look(ranks)
+            case actions.AskSilent(ranks):
+                silent = silence.silent_ranks(world.link, ranks)
+                whys = self._silences.why(sorted(silent))
+                return {r: Why(y.message, y.may_pass, y.is_hung) for r, y in whys.items()}
+            case actions.ExplainSilent(ranks):
+                known = {r: y for r, y in self._silences.why(ranks).items() if y.kind != "unknown"}
+                lines = tuple(silence.tell(rank, why) for rank, why in known.items())
+                return events.Explained(time.monotonic(), lines)
+            case actions.ReadLogEnd(rank):
+                return world.say_log_end(rank)
+            case actions.Rest():
+                self._rest()
+        return None
+
+    @property
+    def _world(self) -> World:
+        """The ranks: those of now, but at the cell's end those that it has ended on."""
+        return self._pinned or self._cluster.world
+
+    def _facts(self, world: World, sent: dict[int, int] | None = None) -> Facts:
+        cluster = self._cluster
+        return Facts(
+            time.monotonic(),
+            tuple(world.link.ranks),
+            dict(world.dead),
+            dict(world.last_launches),
+            frozenset(cell.record.seq for cell in cluster.cells),
+            sent or {},
+            dict(world.counts),
+            tuple(world.excused),
+            world.divergence,
+            world.hosts,
+            is_closed=cluster.closed,
+            is_over=world.is_over,
+            is_cut=bool(world.unreachable),
+            gives_new=cluster.recovery == "auto",
+            can_give_new=cluster.can_restart,
+        )
+
+    def _look(self, world: World, ask: actions.Ask) -> events.Looked:
+        names = () if ask.is_brief else rewrite.assigned_names(self._cell.record.source)
+        depth = recovery.JOURNAL_DEPTH  # also where an earlier cell's launch is searched for
+        if ask.why != "end" and not world.excused:
+            depth = POLL_DEPTH
+        reports = recovery.ask_reports(world.link, names, depth, ask.timeout_s)
+        facts = self._facts(world, world.turns.last_cells())
+        return events.Looked(facts.now, ask, reports, facts)
+
+    def _begun_replay(self, world: World) -> recovery.Replay:
+        self._replay = self._replay or recovery.Replay(
+            world.link, self._cell.record.seq, world.dead
+        )
+        return self._replay
+
+    def _locate(self, world: World, ranks: Sequence[int]) -> events.Located:
+        answers = world.link.gather(ranks, "state", timeout_s=silence.ANSWER_S)
+        whys = self._silences.why([rank for rank in ranks if rank not in answers])
+        states = {
+            rank: wire.parse(wire.RankState, event.body)
+            for rank, event in answers.items()
+            if event.op == "reply"
+        }
+        told = {rank: why.message for rank, why in whys.items()}
+        return events.Located(time.monotonic(), ranks, states, told)
+
+    def _undo(self, world: World, ranks: Sequence[int], holds_others: bool) -> Undone:
+        record = self._cell.record
+        undone = undoing.undo(
+            world.link,
+            world.turns,
+            record.seq,
+            record.execution_count,
+            ranks,
+            holds_others=holds_others,
+        )
+        if not undone.refused:
+            world.hear_undo(record.seq, undone.in_doubt)
+        return undone
+
+    def _recover(self, said: str, told: str, undo: bool) -> Recovered:
+        cluster = self._cluster
+        when = f"in cell [{self._cell.record.execution_count}]"
+        line = cluster.recover(said, told=told, when=when, undo=undo)
+        self._pinned = cluster.world
+        restored = cluster.restored
+        if restored is None or str(restored) not in line:
+            return Recovered(line)
+        return Recovered(line, frozenset({*restored.older, *restored.lost}))
+
+    def _rest(self) -> None:
+        """Wait a moment between looks; the stop button ends it."""
+        try:
+            event = self._sink.get(timeout=AGAIN_S)
+        except queue.Empty:
+            return
+        if event.op == "stop":
+            raise KeyboardInterrupt

@@ -1,0 +1,206 @@
+"""What the looks at the ranks during a cell have found: a suspicion, or what is certain. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from jaxcluster import wire
+from jaxcluster.lockstep.actions import Action, Excuse, Forget, Found, Notice
+from jaxcluster.lockstep.facts import Facts, Reports
+from jaxcluster.model import deadlock, diagnose, excused, findings, health, lockstep, notices
+from jaxcluster.model.outputs import CellRecord
+
+FOREIGN_S = 10.0  # that another notebook gets to fix its cell: it waits 5 s for a stopped rank
+TIE_S = 5.0  # that ranks to come get to show which of two programs most ranks launch
+CHECKED_S = 45.0  # that whoever brings the ranks back gets for a check (``selfcheck.PATIENCE_S``)
+
+
+class Polls:
+    """Those of one cell.
+
+    Attributes:
+      report: the certain finding, if the cell can't end or its numbers are wrong.
+      evidence: what the ranks said when it was found.
+      before: what they said at the last look.
+      suspicion: what the last look made likely.
+      suspected_at: when the launch that it is about was first found to be waited for.
+      circle: ranks that seem to wait for each other.
+      foreign_since: since when another cell's finding is in the way.
+    """
+
+    def __init__(self, record: CellRecord, watch: health.CellWatch) -> None:
+        self._record, self._watch = record, watch
+        self.report: findings.Report | None = None
+        self.evidence: Reports = {}
+        self.before: Reports = {}
+        self.suspicion: findings.Suspicion | None = None
+        self.suspected_at = watch.started
+        self._wanted: tuple[str, int | None] | None = None
+        self.circle: list[str] = []
+        self.foreign_since: float | None = None
+        self._checked_since: float | None = None
+        self._held_up_since: float | None = None
+        self._excused_at: Mapping[int, int] = {}  # the ranks' probes at the first look
+
+    def find(self, reports: Reports, facts: Facts) -> list[Action]:
+        """Keep the first certain finding in these reports that concerns this cell."""
+        record = self._record
+        self.suspicion = None
+        if len({report.state.restarts for report in reports.values()}) > 1:
+            return []  # some had begun to count from zero, and some not yet
+        reports = {**reports, **self._of_the_dead(facts.dead)}
+        if self.report is not None:
+            return []
+        ended = [r for r, report in reports.items() if self._has_ended(report.state)]
+        errors = {r: e for r, e in record.errors.items() if r in ended}
+        settled, late = excused.look(facts.excused, reports)
+        forget: list[Action] = [Forget(tuple(settled))] if settled else []
+        found: findings.Report | findings.Suspicion | None = late
+        if late is None or not late.concerns(record.seq):
+            found = diagnose.diagnose(
+                reports,
+                ended,
+                record.source,
+                record.execution_count,
+                errors,
+                record.ranks,
+                before=self.before,
+                expected=facts.sent,
+                is_patient=self._wanted is None or facts.now < self.suspected_at + TIE_S,
+            )
+        self.before = reports
+        wanted = self._wanted
+        self._wanted = None
+        if isinstance(found, findings.Suspicion):
+            self.suspicion = found
+            self._wanted = (found.processes, found.launch.seq if found.launch else None)
+            if self._wanted != wanted:  # ranks that go on are apart by a launch, now and then
+                self.suspected_at = facts.now
+            found = None
+        if found is None:
+            found, unsure = deadlock.find(reports)
+            self.circle = unsure or self.circle
+        if found is None or not self._concerns(found, facts.now):
+            return forget
+        return forget + self._keep(found, reports)
+
+    def find_at_end(self, reports: Reports) -> list[Action]:
+        """Keep what is certain of a cell that has ended on all its ranks, whatever came since."""
+        record = self._record
+        return self._keep(
+            diagnose.diagnose_end(
+                reports, self.ends, record.seq, record.source, record.execution_count, record.errors
+            ),
+            reports,
+        )
+
+    def find_replayed(self, reports: Reports) -> list[Action]:
+        """Keep that launches of the cell were met by zeros on ranks that are not in it."""
+        found = diagnose.find_replayed(reports, self.ends, self._record.seq)
+        return self._keep(found, reports, may_be_of_interrupt=False)
+
+    @property
+    def ends(self) -> dict[int, wire.ends.End]:
+        """How the cell has ended on the ranks that have replied."""
+        return {r: wire.ends.end_of(reply) for r, reply in self._record.replies.items()}
+
+    def _keep(
+        self, found: findings.Report | None, reports: Reports, may_be_of_interrupt: bool = True
+    ) -> list[Action]:
+        if found is None or self.report is not None:
+            return []
+        if may_be_of_interrupt and self._is_of_interrupt(found):
+            return []
+        self.report, self.evidence = found, reports
+        if not found.is_hopeless:
+            return [Found(found)]
+        told = "\n".join(found.lines[:-1])
+        return [Notice(notices.Alarm(f"{told}\nThe cell is ended.\n")), Found(found)]
+
+    def _of_the_dead(self, dead: Iterable[int]) -> dict[int, wire.RankReport]:
+        """Of dead ranks that are not in the cell, or not any more: they launch nothing now."""
+        record = self._record
+        found = {}
+        for rank in dead:
+            reply, before = record.replies.get(rank), self.before.get(rank)
+            if reply is not None:
+                launches = reply.launches
+            elif rank in record.ranks:
+                continue  # its death ends the cell
+            else:
+                launches = before.state.launches if before else {}
+            state = wire.RankState(rank, 0, "", "dead", ended=record.seq, launches=launches)
+            found[rank] = wire.RankReport(state, [], [])
+        return found
+
+    def _is_of_interrupt(self, found: findings.Report) -> bool:
+        """Whether an interrupt, or a time limit, has made ranks leave launches out.
+
+        It makes none launch another program.
+        """
+        left = any(reply.status == "interrupted" for reply in self._record.replies.values())
+        interrupted = self._watch.why in ("stop", "timeout", "")  # "": not by this cell
+        is_open = bool(self._watch.why and self._watch.open_ranks)
+        return interrupted and (left or is_open) and found.kind != "mismatch"
+
+    def excuse(self, reports: Reports, facts: Facts) -> list[Action] | None:
+        """Remember, and say, what ranks ended this cell without since a thread may make it yet.
+
+        None: look a second time, since a task that the cell has begun is told by the next answer
+        of the main thread only.
+        """
+        record = self._record
+        known = {(one.rank, one.launch.processes) for one in facts.excused}
+        found = tuple(
+            one
+            for one in excused.find(reports, record.seq, record.ranks)
+            if (one.rank, one.launch.processes) not in known
+        )
+        probes = {rank: report.state.probes for rank, report in reports.items()}
+        before, self._excused_at = self._excused_at, self._excused_at or probes
+        if not found:
+            return []
+        if not (before and all(probes[rank] > before.get(rank, 0) for rank in probes)):
+            return None
+        told = "\n".join(one.tell(facts.hosts) for one in found)
+        return [Excuse(found), Notice(f"{told}\n")]
+
+    def _concerns(self, found: findings.Report, now: float) -> bool:
+        """Whether a finding is this cell's, or an earlier one's whose notebook does not mend it."""
+        if found.concerns(self._record.seq):
+            return True
+        if found.cell_seq == wire.OURS:
+            self._checked_since = self._checked_since or now
+            return now > self._checked_since + CHECKED_S
+        self.foreign_since = self.foreign_since or now
+        return found.cell_seq < self._record.seq and now > self.foreign_since + FOREIGN_S
+
+    def stuck_gates(self, reports: Reports, facts: Facts) -> set[int]:
+        """Cells that are over, whose end others wait for since their notebook does not say so."""
+        states = {rank: report.state for rank, report in reports.items()}
+        gates = {s.gate[0]: s.gate[1:] for s in states.values() if s.gate}
+        stuck = {
+            seq
+            for seq, ranks in gates.items()
+            if seq < self._record.seq
+            and seq not in facts.own
+            and all(r in states and _is_free(states[r]) for r in ranks)
+            # Those that have not run it may be further: they don't wait.
+            and lockstep.in_lockstep({r: states[r].launches for r in ranks})
+        }
+        self._held_up_since = (self._held_up_since or facts.now) if stuck else None
+        if self._held_up_since is None or facts.now < self._held_up_since + FOREIGN_S:
+            return set()
+        return stuck
+
+    def _has_ended(self, state: wire.RankState) -> bool:
+        """Whether a rank will launch nothing more in this cell; its reply may be on its way."""
+        if state.rank in self._record.replies:
+            return True
+        if state.state == "running" or state.is_queueing:
+            return state.seq > self._record.seq
+        return state.rank not in self._record.ranks or state.ended >= self._record.seq
+
+
+def _is_free(state: wire.RankState) -> bool:
+    return state.state == "idle" and not state.is_queueing

@@ -1,0 +1,348 @@
+"""Which ranks run what they skipped, when, and whether they are in lockstep then. Pure.
+
+The mildest way to bring ranks back: *replay*. A rank that skipped programs runs them, in order,
+with zeros for inputs; that releases the ranks which wait in them, and counts and hashes are equal
+again.
+
+What is done and asked is yielded, and the answers are sent (``actions``, and those below).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from jaxcluster import wire
+from jaxcluster.lockstep.actions import REPORT_S, Ask, LookAround
+from jaxcluster.lockstep.events import Looked
+from jaxcluster.lockstep.facts import Facts, Reports
+from jaxcluster.model import diagnose, findings, lockstep, skipped
+from jaxcluster.ranks import name_ranks
+
+STALLED_S = 3.0  # without any change, while a rank that was interrupted is in the cell yet
+UNDER_WAY_S = 0.5  # that a thread of the user's gets to make the launches that its rank lacks
+MOMENT_S = 0.1  # between two looks that must agree
+SETTLE_S = 8.0
+STEP_S = 0.01
+IN_FLIGHT_S = 0.5  # that a cell gets on its way from its notebook to a rank
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RunSkipped:
+    """Have a rank run these programs with zeros. It runs nothing if its counts are others by then.
+
+    ``shipped``: programs that it may never have compiled, by fingerprint.
+    """
+
+    rank: int
+    fingerprints: tuple[int, ...]
+    counts: lockstep.Counts
+    shipped: Mapping[int, bytes]
+
+
+@dataclass(frozen=True)
+class Collect:
+    """What has become of that since it was asked last. -> list of ``Ran`` and ``Refused``"""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A rank has run so many programs with zeros."""
+
+    rank: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A rank has not: the error's name, and why."""
+
+    rank: int
+    ename: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Export:
+    """A program as bytes, from a rank that has compiled it. -> bytes; or str: why there is none"""
+
+    fingerprint: int
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Wait so long."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Ask the ranks, which are idle, for sums of all devices. -> ``Verified``"""
+
+
+@dataclass(frozen=True)
+class Verified:
+    """``why`` the ranks are not in lockstep, "" if they are; ``counts``: their launches by then."""
+
+    why: str
+    counts: Mapping[int, lockstep.Counts]
+
+
+@dataclass(frozen=True)
+class AskCourses:
+    """Which collectives programs make, in order. -> rank -> fingerprint -> text; None: unknown"""
+
+    wanted: Mapping[int, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class CountAnew:
+    """Have all ranks count from zero. -> whether all do"""
+
+
+Action = LookAround | Ask | RunSkipped | Collect | Export | Pause | Verify | AskCourses | CountAnew
+Steps = Generator[Action, Any, T]
+
+
+class Replaying:
+    """Lets idle ranks run what they skipped, while the others wait in it.
+
+    Args:
+      seq: the cell that it follows, if it follows one.
+
+    Attributes:
+      ran: how many programs each rank ran in place of real ones.
+      stuck: why it can't go on; "" while it can.
+      counts: each rank's launches, once all are idle.
+      pending: what ranks that lack launches still do: one that may launch them itself is waited
+        for, and never made to run them with zeros.
+      is_patient: it waits for ranks that run other cells, however long they take.
+      others_run: a rank that is not idle runs another cell, or has one to run.
+      threads: ranks on which threads of the user's live.
+    """
+
+    def __init__(self, seq: int | None = None) -> None:
+        self.seq = seq
+        self.ran: dict[int, int] = {}
+        self.stuck = ""
+        self.counts: Mapping[int, lockstep.Counts] = {}
+        self.pending: dict[int, findings.Reason] = {}
+        self.is_patient = self.others_run = False
+        self.threads: tuple[int, ...] = ()
+        self._handed_out: Mapping[int, int] = {}
+        self._last_cells: Mapping[int, int] = {}
+        self._last_cells_since = 0.0
+        self._asked: dict[int, RunSkipped] = {}
+        self._shipped: set[int] = set()
+        self._exported: dict[int, bytes] = {}
+        self._looks: list[tuple[float, Reports]] = []
+        self._course: Any = None
+        self._course_since = 0.0
+        self._replayed: Mapping[int, lockstep.Counts] = {}
+
+    def step(
+        self, answer_s: float = REPORT_S, handed_out: Mapping[int, int] | None = None
+    ) -> Steps[bool]:
+        """One look and what follows from it. True once all ranks are idle and in lockstep.
+
+        Args:
+          answer_s: how long ranks that say nothing hold it up.
+          handed_out: the seq of the last cell of each rank: it may not have got it yet.
+        """
+        yield from self._collect()
+        look: Looked = yield Ask("end", (), answer_s, is_brief=True)
+        if handed_out is not None:
+            if handed_out != self._last_cells:
+                self._last_cells, self._last_cells_since = handed_out, look.now
+            # A notebook that died over a cell never sends it.
+            is_under_way = look.now < self._last_cells_since + IN_FLIGHT_S
+            self._handed_out = handed_out if is_under_way else {}
+        reports = look.reports
+        counts: dict[int, lockstep.Counts] = {r: rep.state.launches for r, rep in reports.items()}
+        idle = {r for r, report in reports.items() if self._is_idle(report.state)}
+        before = self._before(look.now, reports)
+        self.threads = tuple(sorted(r for r, rep in reports.items() if rep.state.background))
+        self.others_run = self.seq is not None and any(
+            rep.state.is_queueing or rep.state.seq not in (0, self.seq) for rep in reports.values()
+        )
+        if len(reports) == len(look.facts.ranks) == len(idle) and not self._asked:
+            self.counts = counts
+            if lockstep.in_lockstep(counts):
+                return True
+        todo = skipped.to_replay(counts, {r: rep.launches for r, rep in reports.items()})
+        if todo is None:
+            self.stuck = "the ranks launched different programs"
+            return False
+        self.pending = {}
+        for rank, launches in todo.items():
+            newest = self._handed_out.get(rank, 0)
+            held = self._is_held(reports[rank].state)
+            why = diagnose.may_launch(reports[rank], before.get(rank), newest, held)
+            if rank in self._asked or self.stuck:
+                continue
+            if why is None:
+                prints = tuple(e.fingerprint for e in launches)
+                yield self._ask(RunSkipped(rank, prints, counts[rank], {}))
+            else:
+                self.pending[rank] = why
+        return False
+
+    def _ask(self, run: RunSkipped) -> RunSkipped:
+        self._asked[run.rank] = run
+        return run
+
+    def _collect(self) -> Steps[None]:
+        for answer in (yield Collect()):
+            asked = self._asked.pop(answer.rank, None)
+            if isinstance(answer, Ran):
+                self.ran[answer.rank] = self.ran.get(answer.rank, 0) + answer.number
+            elif answer.ename == "MovedOn":
+                continue
+            elif answer.ename == "UnknownProgram" and asked and answer.rank not in self._shipped:
+                yield from self._ship(asked)
+            else:
+                self.stuck = answer.why
+
+    def _ship(self, asked: RunSkipped) -> Steps[None]:
+        """Send a rank the programs that it may never have compiled, all of them.
+
+        All ranks get the same bytes: a program that came as bytes is not the same when it is
+        exported once more (on jax 0.10.2 and 0.12 some devices then wait for ever).
+        """
+        self._shipped.add(asked.rank)
+        wanted = dict.fromkeys(asked.fingerprints)
+        for fingerprint in wanted.keys() - self._exported.keys():
+            exported: bytes | str = yield Export(fingerprint)
+            if isinstance(exported, str):
+                none = f"no rank can supply a program that rank {asked.rank} skipped"
+                self.stuck = exported or none
+                return
+            self._exported[fingerprint] = exported
+        shipped = {f: self._exported[f] for f in wanted}
+        yield self._ask(RunSkipped(asked.rank, asked.fingerprints, asked.counts, shipped))
+
+    def _is_held(self, state: wire.RankState) -> bool:
+        """Whether the cell that waits there does not begin before the ranks are called settled."""
+        return bool(state.gate) and (self.seq is None or state.gate[0] <= self.seq)
+
+    def _is_idle(self, state: wire.RankState) -> bool:
+        """Whether a rank runs no cell and none is on its way to it."""
+        taken = state.taken >= self._handed_out.get(state.rank, 0)
+        return state.state == "idle" and not state.is_queueing and taken
+
+    def _before(self, now: float, reports: Reports) -> Reports:
+        """What was said a moment ago."""
+        old = [look for look in self._looks if look[0] <= now - MOMENT_S]
+        self._looks = [*old[-1:], *(look for look in self._looks if look not in old)]
+        self._looks.append((now, reports))
+        return old[-1][1] if old else {}
+
+    def settle(
+        self, timeout_s: float = SETTLE_S, handed_out: Mapping[int, int] | None = None
+    ) -> Steps[bool]:
+        """Step until all ranks are in lockstep, it is stuck, or the time is up.
+
+        Args:
+          timeout_s: without progress: a rank that runs one skipped program after another gets more.
+          handed_out: the seq of the last cell of each rank: it may not have got it yet.
+        """
+        facts: Facts = yield LookAround()
+        started, deadline = facts.now, facts.now + timeout_s
+        while (now := facts.now) < deadline:
+            # A notebook that died over a cell never sends it.
+            self._handed_out = (handed_out or {}) if now < started + IN_FLIGHT_S else {}
+            if (yield from self.step()):
+                return True
+            facts = yield LookAround()
+            if facts.dead:  # then nothing brings the others back but new processes
+                self.stuck = self.stuck or f"{name_ranks(facts.dead)} died"
+            if self.stuck or self._has_stalled(now):
+                return False
+            if (self.others_run and self.is_patient) or self._has_progressed():
+                deadline = now + timeout_s
+            elif self.is_under_way:
+                deadline = min(deadline, now + UNDER_WAY_S)
+            yield Pause(STEP_S)
+            facts = yield LookAround()
+        if not self.is_under_way:
+            self.stuck = self.stuck or f"not in lockstep after {timeout_s:g} s"
+        return False
+
+    def _has_progressed(self) -> bool:
+        """Whether a rank that replays has run another program since the last look."""
+        _, reports = self._looks[-1]
+        replayed: dict[int, lockstep.Counts] = {
+            r: reports[r].state.launches for r in self._asked if r in reports
+        }
+        before, self._replayed = self._replayed, replayed
+        return any(before.get(rank, counts) != counts for rank, counts in replayed.items())
+
+    def _has_stalled(self, now: float) -> bool:
+        """Whether a rank is in the cell yet, and nothing that is done here gets it out."""
+        _, reports = self._looks[-1]
+        states = {rank: report.state for rank, report in reports.items()}
+        course = ({r: (s.seq, s.line, s.launches) for r, s in states.items()}, list(self._asked))
+        if course != self._course or self._asked:
+            self._course, self._course_since = course, now
+        inside = sorted(r for r, s in states.items() if s.state == "running" and s.seq == self.seq)
+        if inside and self.seq is not None and now > self._course_since + STALLED_S:
+            self.stuck = f"the cell goes on: {name_ranks(inside)}"
+        return bool(self.stuck)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether ranks lack launches that threads of the user's on them may be about to make."""
+        kinds = {why.kind for why in self.pending.values()}
+        return kinds == {"background"} and not self._asked and not self.stuck
+
+    def bring_back(self, handed_out: Mapping[int, int] | None = None) -> Steps[str]:
+        """Bring ranks back into lockstep without new processes, and check it.
+
+        Returns:
+          How: ``replayed``, or ``completed`` where different programs have all ended and the ranks
+          count from zero. "" if they are not in lockstep; ``stuck`` says why.
+        """
+        replayed = yield from self.settle(handed_out=handed_out)
+        if not (replayed or (yield from may_have_completed())):
+            return ""
+        if replayed and self.threads and not self.ran:
+            return "replayed"  # and threads launch beside it, which a check would get in between
+        verified: Verified = yield Verify()
+        self.stuck, self.counts = verified.why, verified.counts
+        if self.stuck:
+            return ""
+        if not replayed:
+            if (yield CountAnew()):
+                return "completed"
+            self.stuck = "not all ranks count from zero again"
+        elif not lockstep.in_lockstep(self.counts):
+            self.stuck = "something else was launched while they were checked"
+        return "" if self.stuck else "replayed"
+
+
+def may_have_completed() -> Steps[bool]:
+    """Whether mixed-up programs can all have ended, so that the ranks may count from here.
+
+    Ranks that launched different programs may all have completed them, with wrong numbers: if
+    every rank is idle and has launched equally many, and those that differ made the same
+    collectives in the same order, each has met another, and nothing is left over.
+    """
+    look: Looked = yield Ask("end", is_brief=True)
+    if len(look.reports) < len(look.facts.ranks):
+        return False
+    if any(report.state.state != "idle" for report in look.reports.values()):
+        return False
+    differing = skipped.differing(look.reports)
+    if not differing:
+        return False
+    ranks = look.facts.ranks
+    wanted = {r: sorted({entry[r] for entry in differing if r in entry}) for r in ranks}
+    courses: Mapping[int, Mapping[int, str]] | None = yield AskCourses(wanted)
+    if courses is None:
+        return False
+    made = [{courses[rank][print_] for rank, print_ in entry.items()} for entry in differing]
+    return all(len(each) == 1 and "" not in each for each in made)

@@ -1,0 +1,418 @@
+"""A cell's end: are the ranks in lockstep, what is done about it, and may what it did stay? Pure.
+
+Several answers in a row decide, so these are generators: they yield what is to be done or asked
+(``actions``), and are sent what was answered.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from jaxcluster import wire
+from jaxcluster.errors import RESTART_HINT
+from jaxcluster.lockstep import actions, events
+from jaxcluster.lockstep.actions import Action
+from jaxcluster.lockstep.cell import Cell
+from jaxcluster.lockstep.facts import Facts, Recovered, Replayed, Why
+from jaxcluster.lockstep.states import OVER, Impossible, State
+from jaxcluster.lockstep.undone import Undone
+from jaxcluster.model import (
+    findings,
+    health,
+    lockstep,
+    notices,
+    postmortem,
+    rewrite,
+    skipped,
+    verdict,
+)
+from jaxcluster.ranks import begin_ranks, name_ranks
+
+ANSWER_S = 5.0  # that ranks get to say what they have launched, where it is known to differ
+UNEVEN_S = 8.0  # that what made the ranks uneven gets to even out, or to become certain
+
+T = TypeVar("T")
+Steps = Generator[Action, Any, T]
+
+
+class Settling:
+    """Settles one cell."""
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+        self._facts = Facts(cell.started)
+
+    def settle(self) -> Steps[None]:
+        """After the cell: are the ranks in lockstep, and may what it assigned stay?"""
+        cell, record = self._cell, self._cell.record
+        yield actions.KeepCounts({r: reply.launches for r, reply in record.replies.items()})
+        facts = yield from self._look_around()
+        if cell.is_last:
+            cell.silent = ()  # the run's end is theirs
+            if record.ok and not (facts.dead or lockstep.in_lockstep(facts.counts)):
+                yield from self._look_at_uneven_end()
+            return self._become(State.LEFT, "nothing runs after it")
+        if len(cell.never_begun) == len(record.ranks):
+            self._become(State.LEFT, "it was never begun")
+            if not cell.withdrawn:
+                yield from self._open_gates()
+            return None
+        waited = cell.watch.answer_s >= health.ANSWER_S
+        if cell.silent and waited and not (facts.is_closed or facts.dead):
+            is_hung = yield from self._end_hung()
+            facts = yield from self._look_around()
+            if is_hung and not facts.dead:
+                return self._become(State.LEFT, f"{name_ranks(cell.silent)} hang")
+        if facts.is_closed:
+            return self._become(State.LEFT, "the cluster is stopped")
+        if any(error.heard == 0 for error in record.errors.values()):  # they say what they refused
+            yield from self._find((yield from self._ask(is_brief=True)))
+        state, why = yield from self._judge()
+        if state is not None:
+            self._become(state, why)
+        else:
+            yield from self._bring_back()
+        if cell.was_aborted(self._facts.dead):
+            yield from self._take_back()
+        yield from self._let_others_begin()
+
+    def _judge(self) -> Steps[tuple[State | None, str]]:
+        """What the cell is by its end, and why; None: its ranks have to be brought back."""
+        cell = self._cell
+        ended = not (cell.ran is not None or cell.polls.report or cell.silent)
+        ended = ended and not cell.watch.interrupted
+        whole = ended and lockstep.in_lockstep(self._facts.counts) and not self._facts.excused
+        whole = whole and wire.ends.covers(cell.record.ranks, cell.ends)
+        whole = whole and not cell.is_to_be_checked
+        # Also where a rank has died since its reply, or a stop came when all had ended it.
+        if ended or (cell.is_complete and not cell.polls.report):
+            whole = (yield from self._has_ended_alike()) and whole
+        if whole and not self._facts.dead:
+            return State.SETTLED, "its ranks ended it alike"
+        facts = yield from self._look_around()
+        if ended and not (facts.dead or facts.is_over or cell.polls.report):
+            state, why = yield from self._look_at_uneven_end()
+            if state is not None and not cell.is_to_be_checked:
+                return state, why
+            facts = yield from self._look_around()
+        if facts.dead or facts.is_over:
+            return State.LEFT, "ranks have died"
+        if (yield from self._is_left_to_others()):
+            return State.LEFT, "other cells run, and nothing speaks against it"
+        return None, ""
+
+    def leave_unsettled(self) -> Steps[None]:
+        """Stop was pressed before the ranks were known to be in lockstep: no cell may run now."""
+        cell = self._cell
+        facts = yield from self._look_around()
+        # Where the cell ended alike, what is uneven is a thread's: a later cell looks at it again.
+        alike = cell.is_complete and not (cell.ran is not None or cell.polls.report)
+        alike = alike and not (wire.ends.differing(cell.ends) or cell.is_to_be_checked)
+        settled = alike or lockstep.in_lockstep(facts.counts)
+        settled = settled and not self._is(State.RETURNING)
+        if not (facts.is_closed or facts.dead or settled):
+            why = "the stop button ended their replay"
+            if facts.divergence is None:
+                yield actions.Diverge(cell.polls.report or findings.unexplained(why))
+            if not self._is(State.DIVERGED):
+                self._become(State.DIVERGED, why)
+        elif not self._is(*OVER):
+            self._become(State.LEFT, "stop was pressed")
+        yield from self._let_others_begin()
+
+    # ----------------------------------------------------------------- its state, and small steps
+
+    def _is(self, *states: State) -> bool:
+        return self._cell.course.state in states
+
+    def _become(self, state: State, why: str) -> None:
+        course, report = self._cell.course, self._cell.polls.report
+        if state is State.SETTLED and report is not None and self._is(State.ENDED):
+            raise Impossible(f"A cell can't be settled at its mere end in spite of this: {report}")
+        course.become(state, self._facts.now, why)
+
+    def _look_around(self) -> Steps[Facts]:
+        self._facts = yield actions.LookAround()
+        if self._is(State.RUNNING, State.LEAVING):  # whatever was raised has ended it
+            self._become(State.ENDED, "broken off")
+        return self._facts
+
+    def _ask(
+        self, timeout_s: float = actions.REPORT_S, is_brief: bool = False
+    ) -> Steps[events.Looked]:
+        look: events.Looked = yield actions.Ask("end", (), timeout_s, is_brief)
+        self._facts = look.facts
+        return look
+
+    def _carry(self, todo: Iterable[Action]) -> Steps[None]:
+        for action in todo:
+            answer = yield action
+            if isinstance(answer, events.Explained):
+                yield from self._carry(self._cell.feed(answer))
+
+    def _find(self, look: events.Looked) -> Steps[None]:
+        yield from self._carry(self._cell.feed(look))
+
+    # ---------------------------------------------------------------------------- is it all right?
+
+    def _has_ended_alike(self) -> Steps[bool]:
+        """Whether its ranks launched the same in it; else the finding is that of this cell."""
+        cell = self._cell
+        if not wire.ends.differing(cell.ends):
+            return True
+        look = yield from self._ask(timeout_s=ANSWER_S)
+        yield from self._carry(cell.polls.find_at_end(look.reports))
+        return cell.polls.report is None
+
+    def _look_at_uneven_end(self) -> Steps[tuple[State | None, str]]:
+        """The ranks have ended the cell with uneven counts: what it is; None: it may be wrong.
+
+        Uneven alone says nothing: a thread may launch on all of them, or another cell may run. So
+        the ranks are looked at again until it is certain, or even, or a thread's business.
+        """
+        cell, polls = self._cell, self._cell.polls
+        deadline = self._facts.now + UNEVEN_S
+        while (now := (yield from self._look_around()).now) < deadline:
+            look = yield from self._ask()
+            yield from self._find(look)
+            if polls.report is not None:
+                return None, ""
+            counts = {rank: report.state.launches for rank, report in look.reports.items()}
+            if len(look.reports) == len(look.facts.ranks) and lockstep.in_lockstep(counts):
+                yield actions.KeepCounts(counts)
+                yield from self._carry(polls.find_replayed(look.reports))
+                return self._unless_found("its ranks are even now")
+            if (suspicion := polls.suspicion) is not None:
+                if suspicion.has("cell"):
+                    deadline = now + UNEVEN_S
+                    yield from self._carry(cell.say_waiting(look.reports, look.facts))
+                elif suspicion.has("background") and not suspicion.has("moment"):
+                    excuse = polls.excuse(look.reports, look.facts)
+                    if excuse is not None:
+                        yield from self._carry(excuse)
+                        # A cell that was queued may have made it already.
+                        facts = yield from self._look_around()
+                        facts = dataclasses.replace(facts, sent=look.facts.sent)
+                        yield from self._find(dataclasses.replace(look, facts=facts))
+                        return self._unless_found("a thread may yet launch what ranks lack")
+            elif polls.foreign_since is not None:
+                return State.LEFT, "another cell went wrong, and its notebook sees to it"
+            yield actions.Rest()
+        return None, ""
+
+    def _unless_found(self, why: str) -> tuple[State | None, str]:
+        return (State.SETTLED, why) if self._cell.polls.report is None else (None, "")
+
+    def _is_left_to_others(self) -> Steps[bool]:
+        """Whether nothing but an interrupt speaks for a check, and other cells run on the ranks."""
+        cell = self._cell
+        speaks = cell.polls.report or cell.silent or cell.ran or cell.is_to_be_checked
+        if speaks or not lockstep.in_lockstep(self._facts.counts):
+            return False
+        states: Sequence[wire.RankState] = yield actions.AskStates()
+        return any(s.state == "running" or s.is_queueing for s in states)
+
+    def _end_hung(self) -> Steps[bool]:
+        """Rank processes that will never answer are ended, as dead ones are, where that is wanted.
+
+        On a busy machine it is waited until it is clear which these are. Returns whether there are
+        such ranks: nothing can be settled with them.
+        """
+        cell = self._cell
+        while True:
+            whys: Mapping[int, Why] = yield actions.AskSilent(cell.silent)
+            if not any(why.may_pass for why in whys.values()):
+                break
+            yield actions.Rest()
+        hung = {rank: why.message for rank, why in whys.items() if why.is_hung}
+        if self._facts.gives_new and self._facts.can_give_new and not cell.left_early:
+            for rank, why in hung.items():
+                cell.record.records[rank].died = cell.killed[rank] = why
+                yield actions.EndRank(rank, f"ended by jaxcluster: it {why}")
+        return bool(hung)
+
+    # ------------------------------------------------------------------------ what is done about it
+
+    def _bring_back(self) -> Steps[None]:
+        """Say why the ranks have diverged, and bring them back."""
+        cell = self._cell
+        aborted_at = self._facts.now if cell.aborted_at is None else cell.aborted_at
+        look = yield from self._ask()
+        yield from self._find(look)
+        report = cell.polls.report
+        self._become(State.RETURNING, str(report or "they may have diverged").partition("\n")[0])
+        if report is not None and report.is_hopeless:
+            done = Replayed(stuck="they wait for each other")
+        else:
+            done = yield actions.BringBack(report is not None or cell.is_to_be_checked)
+        facts = yield from self._look_around()
+        if done.how:
+            self._become(State.SETTLED, done.how)
+            yield actions.Forget()
+        if done.how == "replayed":
+            yield actions.KeepCounts(done.counts)
+            if done.ran and report is None and cell.is_complete:
+                # Its code has heard a stop, and gone on: nothing else says that it met zeros.
+                look = yield from self._ask()
+                yield from self._carry(cell.polls.find_replayed(look.reports))
+            if report is not None or done.ran:
+                undone = yield from self._say_undone()
+                cell.recovered = skipped.tell(done.ran, facts.now - aborted_at, undone)
+            cell.silent = ()
+        elif done.is_under_way and report is None:
+            self._become(State.LEFT, "a thread still launches: nothing more is known now")
+            yield from self._carry(cell.polls.excuse(look.reports, look.facts) or ())
+        elif done.how == "completed":
+            yield actions.KeepCounts({}, only=True)
+            cell.silent = ()
+            cell.recovered = (
+                "All of them have completed, and the ranks are in lockstep again. Don't trust what "
+                f"this cell printed. {(yield from self._say_undone())}"
+            )
+        elif facts.dead:  # whoever gives the ranks new processes makes an end of it
+            self._become(State.LEFT, "ranks have died")
+        else:
+            yield from self._diverge(done.stuck)
+
+    def _diverge(self, stuck: str) -> Steps[None]:
+        """The ranks could not be brought back."""
+        cell = self._cell
+        states: Sequence[wire.RankState] = yield actions.AskStates()
+        if any(cell.is_in_another(state) for state in states):
+            return self._become(State.LEFT, "another cell's end will settle it")
+        if cell.is_to_be_checked and cell.polls.report is None:  # it may have caught the error
+            cell.polls.report = findings.unexplained(f"a program was aborted, and {stuck}")
+        report = cell.polls.report
+        yield actions.Diverge(report or findings.unexplained(stuck))
+        self._become(State.DIVERGED, stuck)
+        yield from self._take_back()
+        if self._facts.gives_new:
+            why = f"They could not be brought back without new processes: {stuck}."
+            cell.recovered = yield from self._recover(str(report or ""), why)
+            cell.silent = ()
+        return None
+
+    def _let_others_begin(self) -> Steps[None]:
+        """Cells that wait behind it on the ranks may begin now, or never will.
+
+        Those of this notebook are not run where this one was taken back: they were written for what
+        it did.
+        """
+        cell = self._cell
+        if cell.lets_others_begin:
+            return
+        facts = yield from self._look_around()
+        if facts.is_over or facts.dead:
+            return  # they end with their ranks
+        if facts.divergence is not None or cell.was_aborted(facts.dead):
+            yield actions.WithdrawBehind()
+        if facts.divergence is None and not cell.silent:
+            if self._is(State.DIVERGED):
+                self._become(State.SETTLED, "another has brought the ranks back")
+            yield from self._open_gates()
+
+    def _open_gates(self) -> Steps[None]:
+        if not self._is(State.SETTLED, State.LEFT):
+            raise Impossible(f"what waits for a cell can't begin: it is {self._cell.course.state}")
+        yield actions.OpenGates(frozenset({self._cell.record.seq}))
+
+    def _take_back(self) -> Steps[Undone]:
+        """Undo the cell on all its ranks, once."""
+        cell = self._cell
+        if cell.undone is None:
+            gone = cell.never_begun.union((yield from self._look_around()).dead)
+            ranks = tuple(rank for rank in cell.record.ranks if rank not in gone)
+            cell.undone = yield actions.Undo(ranks, not cell.lets_others_begin)
+        return cell.undone
+
+    def _say_undone(self, told: Iterable[str] = ()) -> Steps[str]:
+        """What became of what the cell did. Of names that are ``told`` it was said."""
+        undone, gone = (yield from self._take_back()), set(told)
+        names = rewrite.assigned_names(self._cell.record.source)
+        return undone.without(gone).told("This cell", [n for n in names if n not in gone])
+
+    def _recover(self, told: str, said: str = "") -> Steps[str]:
+        """What was done about a death or a hang for good, and about what the cell did."""
+        if self._cell.is_last:
+            return said
+        undone = yield from self._take_back()  # before its values are saved
+        done: Recovered = yield actions.Recover(said, told, not undone.refused)
+        facts = yield from self._look_around()
+        if self._is(State.LEFT, State.DIVERGED) and not (facts.dead or facts.divergence):
+            self._become(State.SETTLED, "the ranks have new processes")
+        return f"{done.line} {(yield from self._say_undone(done.told))}"
+
+    # -------------------------------------------------------------------------- how it has ended
+
+    def end(self) -> Steps[verdict.Ending]:
+        """How the cell has ended, once what can be recovered is."""
+        cell = self._cell
+        record, watch = cell.record, cell.watch
+        facts = yield from self._look_around()
+        death = yield from self._recover_from_death()
+        if death is not None:
+            facts = yield from self._look_around()
+        ending = verdict.Ending(
+            record, watch.why, watch.interrupted, watch.timeout_s, watch.grace_s, facts.hosts, death
+        )
+        if death is not None:
+            return ending
+        unanswered: list[str] = []
+        if cell.silent:
+            located: events.Located = yield actions.AskWhere(cell.silent)
+            unanswered = cell.tell_unanswered(located)
+            unanswered.append(f"%jaxcluster status shows them. {RESTART_HINT}")
+        undone = ""
+        if cell.undone is not None and not cell.recovered:
+            undone = yield from self._say_undone()
+        return dataclasses.replace(
+            ending,
+            silent=cell.silent,
+            unanswered=unanswered,
+            report=cell.polls.report,
+            is_diverged=facts.divergence is not None,
+            recovered=cell.recovered,
+            undone=undone,
+            places=cell.places,
+            withdrawn=cell.withdrawn,
+        )
+
+    def _recover_from_death(self) -> Steps[verdict.Death | None]:
+        """Where ranks died, or were ended since they hung: what was done about it."""
+        cell, hosts = self._cell, self._facts.hosts
+        record, killed = cell.record, cell.killed
+        died = {r: rec.died for r, rec in record.records.items() if rec.died}
+        if killed:
+            told = (
+                f"Cell [{record.execution_count}] was interrupted, and "
+                f"{name_ranks(killed, hosts)} did not answer for "
+                f"{cell.watch.answer_s:g} s, so it was ended."
+            )
+            whys = [f"Rank {rank} {why}." for rank, why in sorted(killed.items())]
+            told = "\n".join([told, *whys])
+            return verdict.Death(told, (yield from self._recover(told)), sorted(killed))
+        if not died:
+            return None
+        rank, why = next(iter(sorted(died.items())))
+        log_end = yield actions.ReadLogEnd(rank)
+        # Behind a cut they may live, and go on with the cell.
+        what = "could no longer be reached" if self._facts.is_cut else "died"
+        told = f"{begin_ranks(died, hosts)} {what} in cell [{record.execution_count}]: {why}."
+        dead = self._facts.dead
+        if lost := {r: why for r, why in died.items() if dead.get(r, {}).get("host_lost")}:
+            yield actions.Notice(notices.lost_hosts(lost))  # what follows can take a minute
+        report = yield from self._find_cause()
+        if report is not None:
+            return verdict.Death(told, (yield from self._recover(told)), sorted(died), report)
+        return verdict.Death(told, (yield from self._recover(told, log_end)), sorted(died))
+
+    def _find_cause(self) -> Steps[findings.Report | None]:
+        """The different programs that ranks launched before some of them died, if they did."""
+        look = yield from self._ask(is_brief=True)
+        left = look.facts.last_launches  # also of those that have died while they were asked
+        record = self._cell.record
+        number, seq = record.execution_count, record.seq
+        hosts, source = look.facts.hosts, record.source
+        return postmortem.cause(look.reports, left, number, seq, hosts, source)

@@ -1,0 +1,106 @@
+"""What taking a cell back comes to, by what its ranks say, and in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Undone:
+    """What became of it; all names are those of any rank.
+
+    Attributes:
+      refused: why it was not done; "" where it was.
+      back: names that are what they were: bound to their old values, or put back in place.
+      made: names that the cell had made; they are unbound.
+      lost: names whose old values were donated or deleted; they are unbound.
+      failed: names whose values have changed in place and could not be put back.
+      unknown: names whose values may have changed in place: what they are.
+    """
+
+    refused: str = ""
+    back: tuple[str, ...] = ()
+    made: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    unknown: Mapping[str, str] = field(default_factory=dict)
+
+    def without(self, names: Iterable[str]) -> Undone:
+        """The same, with nothing said of these names."""
+        gone = set(names)
+
+        def rest(found: Iterable[str]) -> tuple[str, ...]:
+            return tuple(name for name in found if name not in gone)
+
+        return Undone(
+            self.refused,
+            rest(self.back),
+            rest(self.made),
+            rest(self.lost),
+            rest(self.failed),
+            {name: self.unknown[name] for name in rest(self.unknown)},
+        )
+
+    @property
+    def in_doubt(self) -> set[str]:
+        """Names whose values may be others than before the cell."""
+        return {*self.lost, *self.failed, *self.unknown}
+
+    def with_failed(self, names: Iterable[str]) -> Undone:
+        """The same, with these names among those that could not be put back."""
+        failed = {*self.failed, *names} - set(self.lost)
+        return replace(self.without(failed), failed=tuple(sorted(failed)))
+
+    def told(self, cell: str, assigned: Sequence[str] = ()) -> str:
+        """In words. Where it was refused: that what the cell ``assigned`` is not to be trusted."""
+        if self.refused:
+            cell = cell[0].lower() + cell[1:]
+            if not assigned:
+                return f"What {cell} changed is not undone: {self.refused}."
+            names = ", ".join(assigned)
+            return f"Don't trust what {cell} assigned: {names} (not undone: {self.refused})."
+        parts = []
+        if self.back:
+            parts.append(f"restored {', '.join(self.back)}")
+        if self.made:
+            parts.append(f"removed {', '.join(self.made)}")
+        did = "; ".join(parts)
+        if did:
+            text = f"{cell} is undone. {did[0].upper()}{did[1:]}."
+        elif self.lost or self.failed or self.unknown:
+            text = f"{cell} is undone."
+        else:
+            text = f"{cell} is undone: it had changed no variable."
+        if self.lost:
+            text += f" Lost, since donated or deleted: {', '.join(self.lost)}."
+        if self.failed:
+            text += f" Changed in place and not put back: {', '.join(self.failed)}."
+        if self.unknown:
+            told = ", ".join(f"{name} ({what})" for name, what in self.unknown.items())
+            text += f" Perhaps changed in place, and not put back: {told}."
+        return text
+
+
+def plan_of(looks: Sequence[Mapping[str, Any]]) -> Undone:
+    """What taking a cell back comes to, by what each rank has said (``engine.undo.Undo.look``).
+
+    No name is called what it was if it is not known to be: of one that was bound to something else
+    the old value may have changed as well.
+    """
+
+    def union(key: str) -> set[str]:
+        return {name for look in looks for name in look[key]}
+
+    lost, too_large = union("donated"), union("too_large")
+    unknown = {name: what for look in looks for name, what in look["opaque"].items()}
+    unknown |= dict.fromkeys(too_large, "too large to be watched")
+    failed = union("failed") | (union("in_place") & too_large)
+    plan = Undone(
+        back=tuple(sorted((union("back") | union("in_place")) - lost - unknown.keys())),
+        made=tuple(sorted(union("made") - union("back") - lost)),
+        lost=tuple(sorted(lost)),
+        unknown={name: unknown[name] for name in sorted(unknown) if name not in lost},
+    )
+    return plan.with_failed(failed)

@@ -1,0 +1,113 @@
+"""Ranks that are all in one launch, and have been for long: told, and never called hung. Pure.
+
+A loop inside a launched program may never end. Nobody outside can tell it from one that ends in an
+hour, so who waits is told where the ranks are, and nothing is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxcluster import wire
+from jaxcluster.model.explain import program_line
+from jaxcluster.model.notices import Passing
+from jaxcluster.ranks import begin_ranks
+
+LEAST_S = 10.0  # in one launch, before it is told
+TIMES = 20  # and as often as long as one of the cell's other launches has taken
+RARER = 3  # how much longer it has lasted when it is told again
+
+Reports = Mapping[int, wire.RankReport]
+Place = tuple[
+    tuple[int, int, str, int], ...
+]  # each rank's last launch: restarts, seq, set, program
+
+
+class Standing:
+    """Since when the ranks of a cell are in one launch.
+
+    Args:
+      ranks: those of the cell.
+      started: when it was sent, by the clock of all the looks.
+    """
+
+    def __init__(self, seq: int, ranks: Sequence[int], started: float) -> None:
+        self._seq, self._ranks, self._started = seq, tuple(ranks), started
+        self._place: Place | None = None
+        self._since = started
+        self._tell_after_s = LEAST_S
+
+    def look(self, reports: Reports, now: float) -> Passing | None:
+        """What is to be told after this look at the ranks, if anything is."""
+        place = self._place_of(reports)
+        if place is None or place != self._place:
+            self._place, self._since, self._tell_after_s = place, now, LEAST_S
+            return None
+        lasted = now - self._since
+        report = reports[self._ranks[0]]
+        others = sum(launch.cell_seq == self._seq for launch in report.launches[:-1])
+        usual = (self._since - self._started) / others if others else 0.0
+        if lasted < max(self._tell_after_s, TIMES * usual):
+            return None
+        self._tell_after_s = RARER * lasted
+        within = all(is_within_launch(reports[rank]) for rank in self._ranks)
+        return tell(self._ranks, report.launches[-1], lasted, within)
+
+    def _place_of(self, reports: Reports) -> Place | None:
+        """Where the ranks are, if they are all in one launch."""
+        found = [reports.get(rank) for rank in self._ranks]
+        places = []
+        for report in found:
+            if report is None or report.state.seq != self._seq or not waits_for_launch(report):
+                return None
+            last = report.launches[-1]
+            places.append((report.state.restarts, last.seq, last.processes, last.fingerprint))
+        whole = ",".join(map(str, sorted(self._ranks)))
+        return tuple(places) if set(places) == {(*places[0][:2], whole, places[0][3])} else None
+
+
+def waits_for_launch(report: wire.RankReport) -> bool:
+    """Whether a rank can have nothing to do but to wait for its last launch, or what it computes.
+
+    One that compiles, computes in Python, or waits for others before a launch, does not.
+    """
+    state = report.state
+    if state.state != "running" or state.paused or report.announced is not None:
+        return False
+    if not report.launches or report.launches[-1].cell_seq == wire.OURS or not report.stack:
+        return False
+    inner = report.stack[-1]
+    return (
+        is_within_launch(report)
+        or _is(inner, "jax/_src/array.py", "_value")
+        or _is(inner, "jax/_src/api.py", "try_to_block")
+        or ".block_until_ready(" in str(inner[3])
+    )
+
+
+def is_within_launch(report: wire.RankReport) -> bool:
+    """Whether its main thread is in the launch itself, maybe in a callback of the program's."""
+    ours = [row for row in report.stack if "/jaxcluster/engine/" in row[0]]
+    while ours and ours[-1][0].endswith("engine/private/launches.py"):  # it wraps callbacks
+        ours.pop()
+    return bool(ours) and _is(ours[-1], "engine/journal.py", "launch")
+
+
+def _is(row: Sequence[Any], file: str, function: str) -> bool:
+    return str(row[0]).endswith(file) and str(row[2]).rpartition(".")[2] == function
+
+
+def tell(ranks: Sequence[int], launch: wire.Launch, lasted_s: float, within: bool) -> Passing:
+    """Where the ranks are, and that it need not be wrong.
+
+    Args:
+      within: they are in the launch; else what they wait for may be a program of each one's own.
+    """
+    what = f"launch {launch.seq + 1}, {program_line(launch)}"
+    who, long = begin_ranks(ranks), f"{lasted_s:.0f} s"
+    told = f"{who} have been in the same launch for {long}, in lockstep: {what}."
+    if not within:
+        told = f"{who} have waited {long} for a result, in lockstep. All have launched the same "
+        told += f"last: {what}."
+    return Passing(f"{told} It may take that long; a loop in it may not end.\n")

@@ -1,0 +1,77 @@
+"""What a rank has told of its names and values, so that it is known after the rank has died."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from jaxcluster import wire
+
+
+@dataclass
+class Told:
+    """One rank's.
+
+    Attributes:
+      names: those that it has.
+      seq: the last cell whose end it has told.
+      values: what they are (``wire.NameChanges.values``), and the cell that made them so.
+    """
+
+    names: set[str] = field(default_factory=set)
+    seq: int = 0
+    values: dict[str, tuple[str, int]] = field(default_factory=dict)
+    _before: dict[str, tuple[str, int] | None] = field(default_factory=dict)
+    _gone: set[str] = field(default_factory=set)
+    _made: set[str] = field(default_factory=set)
+
+    def hear(self, seq: int, changes: wire.NameChanges) -> None:
+        """A cell has ended."""
+        if changes.is_first:
+            self.names, self.values = set(), {}
+        self.seq = seq
+        self._gone = self.names.intersection(changes.gone)
+        self._made = set(changes.bound) - self.names
+        self._before = {name: self.values.pop(name, None) for name in changes.gone}
+        self.names.difference_update(changes.gone)
+        self.names.update(changes.bound)
+        for name, text in changes.values.items():
+            self._before[name] = self.values.get(name)
+            self.values[name] = text, seq
+
+    def hear_bound(self, values: Mapping[str, str]) -> None:
+        """Something else than a cell has bound these. It is not undone with the cell before it."""
+        self.names |= set(values)
+        for name, text in values.items():
+            self.values[name] = text, self.seq
+            self._before.pop(name, None)
+        self._made.difference_update(values)
+
+    def hear_unbound(self, names: Iterable[str]) -> None:
+        """Something else than a cell has unbound these."""
+        for name in names:
+            self.names.discard(name)
+            self._gone.discard(name)
+            self.values.pop(name, None)
+            self._before.pop(name, None)
+
+    def undo(self, seq: int, in_doubt: Iterable[str]) -> None:
+        """A cell was taken back; of the values of names that are ``in_doubt`` nothing is known."""
+        if self.seq == seq:
+            self.names = (self.names - self._made) | self._gone
+            for name, value in self._before.items():
+                if value is None:
+                    self.values.pop(name, None)
+                else:
+                    self.values[name] = value
+            self._before, self._made, self._gone = {}, set(), set()
+        for name in in_doubt:
+            self.values.pop(name, None)
+
+    def known(self, until: int | None = None) -> dict[str, str]:
+        """What its values are, as far as it is known, and has been so since cell ``until``."""
+        return {
+            name: text
+            for name, (text, seq) in self.values.items()
+            if text and (until is None or seq <= until)
+        }

@@ -1,0 +1,327 @@
+"""Notebooks on simulated ranks: the real cells, dispatcher and recovery, on the virtual clock."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from jaxcluster import wire
+from jaxcluster.allocation.turns import Turn
+from jaxcluster.cluster import (
+    asking,
+    carrying,
+    dispatch,
+    recovery,
+    running,
+    selfcheck,
+    undoing,
+)
+from jaxcluster.cluster import world as worlds
+from jaxcluster.cluster.running import CellOptions
+from jaxcluster.engine import gate as gates
+from jaxcluster.engine import strict
+from jaxcluster.errors import JaxClusterError, RankDied
+from jaxcluster.host.procfs import Silence
+from jaxcluster.lockstep import replaying
+from jaxcluster.wire.link import Event
+from sim import ranks as sim_ranks
+from sim.hub import Hub, PatientTime, Sink, Time
+
+MODULES = (running, carrying, recovery, selfcheck, undoing, asking, dispatch)
+
+DELAYS_S = (0.0003, 0.001, 0.001, 0.004)
+LATE_S = (0.05, 0.3, 0.7)
+
+
+def _parse(kind: Any, body: Any) -> Any:
+    """Nothing travels here, so nothing is encoded."""
+    return body
+
+
+def _parse_polls(bodies: Mapping[int, wire.PollReply]) -> dict[int, wire.RankReport]:
+    return {
+        rank: dataclasses.replace(reply.report, launches=wire.unpacked(reply.kinds, reply.made))
+        for rank, reply in bodies.items()
+    }
+
+
+@contextlib.contextmanager
+def virtual(hub: Hub) -> Iterator[None]:
+    """Inside it the notebook's code waits on the virtual clock."""
+    clock = Time(hub)
+    Sink.hub = hub
+    kept: list[tuple[Any, str, Any]] = []
+
+    def put(owner: Any, name: str, value: Any) -> None:
+        kept.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+    for module in MODULES:
+        if hasattr(module, "time"):
+            put(module, "time", clock)
+        if hasattr(module, "Sink"):
+            put(module, "Sink", Sink)
+    put(wire, "parse", _parse)
+    put(wire, "parse_polls", _parse_polls)
+    put(replaying, "STEP_S", 0.05)
+    put(strict, "time", PatientTime(hub))
+    put(strict, "POLL_S", 0.01)
+    put(strict, "SLOW_POLL_S", 0.05)
+    put(gates, "asyncio", SimpleNamespace(sleep=sim_ranks.pause, CancelledError=TimeoutError))
+    put(dispatch.stopbutton, "held", lambda: contextlib.nullcontext([]))
+    put(running.lastreport, "keep", lambda *args: None)
+    try:
+        yield
+    finally:
+        for owner, name, value in reversed(kept):
+            setattr(owner, name, value)
+
+
+class Link:
+    """One notebook's way to the ranks: late, and in order for each rank."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.cluster, self.hub = client.cluster, client.cluster.hub
+        self.ranks = list(range(self.cluster.num_ranks))
+        self._ids = itertools.count(1)
+        self._asked: dict[str, tuple[int, Any]] = {}
+        self._due: dict[tuple[int, str], float] = {}
+        self._dead: dict[int, Any] = {}
+
+    def _soon(self, rank: int, way: str, more: float = 0.0) -> float:
+        chance = self.hub.chance.random
+        delay = DELAYS_S[int(4 * chance())]
+        if chance() < self.client.lateness:
+            delay += LATE_S[int(3 * chance())]
+        when = max(self._due.get((rank, way), 0.0), self.hub.now + delay + more)
+        self._due[rank, way] = when
+        return when
+
+    def request(
+        self, rank: int, op: str, body: Any = None, buffers: Sequence[Any] = (), *, sink: Any
+    ) -> str:
+        return self.request_each({rank: body}, op, buffers, sink=sink)[0]
+
+    def request_each(
+        self, bodies: Mapping[int, Any], op: str, buffers: Sequence[Any] = (), *, sink: Any
+    ) -> list[str]:
+        ids = []
+        for rank, body in bodies.items():
+            ids.append(name := str(next(self._ids)))
+            if rank in self._dead:
+                sink.put(Event(rank, "died", name, self._dead[rank]))
+                continue
+            self._asked[name] = (rank, sink)
+            request = sim_ranks.Request(self.client, op, name, body, sink)
+            self.hub.at(self._soon(rank, "to"), lambda q=request, r=rank: self._arrive(r, q))
+        return ids
+
+    def _arrive(self, rank: int, request: sim_ranks.Request) -> None:
+        if self.client.link is self:
+            self.cluster.ranks[rank].receive(request)
+
+    def deliver(self, rank: int, event: Event, sink: Any, soon: float) -> None:
+        def arrive() -> None:
+            if self._asked.pop(event.id, None) is not None:
+                sink.put(event)
+
+        self.hub.at(self._soon(rank, "from", soon), arrive)
+
+    def gather(
+        self, ranks: Iterable[int], op: str, body: Any = None, *, timeout_s: float,
+        buffers: Sequence[Any] = (), bodies: Mapping[int, Any] | None = None,
+    ) -> dict[int, Event]:  # fmt: skip
+        sink = Sink()
+        each = {r: bodies[r] if bodies else body for r in ranks}
+        asked = self.request_each(each, op, buffers, sink=sink)
+        found: dict[int, Event] = {}
+        deadline = self.hub.now + timeout_s
+        while len(found) < len(asked):
+            try:
+                event = sink.get(timeout=max(0.0, deadline - self.hub.now))
+            except Exception:
+                break
+            found[event.rank] = event
+        self.forget(asked)
+        return found
+
+    def forget(self, ids: Iterable[str]) -> None:
+        for name in ids:
+            self._asked.pop(name, None)
+
+    def mark_dead(self, rank: int, facts: Any) -> None:
+        self._dead.setdefault(rank, facts)
+        for name, (whose, sink) in list(self._asked.items()):
+            if whose == rank:
+                del self._asked[name]
+                sink.put(Event(rank, "died", name, self._dead[rank]))
+
+
+class Turns:
+    """The lock of the cluster's folder."""
+
+    def __init__(self, cluster: sim_ranks.Cluster) -> None:
+        self.cluster = cluster
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        cluster = self.cluster
+        while cluster.turn_taken:
+            cluster.hub.block(lambda: not cluster.turn_taken)
+        cluster.turn_taken = True
+        try:
+            yield
+        finally:
+            cluster.turn_taken = False
+
+    @contextlib.contextmanager
+    def take(self, ranks: Iterable[int] = (), say: Any = None) -> Iterator[Turn]:
+        with self._locked():
+            self.cluster.seq += 1
+            turn = Turn(self.cluster.seq)
+            turn.after = {rank: self.cluster.last.get(rank, 0) for rank in ranks}
+            self.cluster.last.update(dict.fromkeys(turn.after, int(turn)))
+            yield turn
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[dict[int, int]]:
+        with self._locked():
+            yield dict(self.cluster.last)
+
+    def last_cells(self) -> dict[int, int]:
+        return dict(self.cluster.last)
+
+
+class World:
+    """One notebook's view of one generation of ranks."""
+
+    open_gates = worlds.World.open_gates
+    check_ranks = worlds.World.check_ranks
+    hear_names = worlds.World.hear_names
+    hear_undo = worlds.World.hear_undo
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.link = client.link
+        self.num_processes = client.cluster.num_ranks
+        self.turns = Turns(client.cluster)
+        self.record = SimpleNamespace(spec=SimpleNamespace(platform="cpu"))
+        self.dead: dict[int, dict[str, Any]] = {}
+        self.counts: dict[int, Any] = {}
+        self.excused: list[Any] = []
+        self.hosts: dict[int, str] = {}
+        self.told: dict[int, Any] = {}
+        self.last_launches: dict[int, Any] = {}
+        self.unreachable: dict[str, str] = {}
+        self.divergence = self.way = None
+        self.is_over, self.is_strict = False, client.cluster.is_strict
+        self.has_met, self.coordinator_died = True, ""
+
+    @property
+    def is_broken(self) -> bool:
+        return bool(self.dead or self.divergence is not None)
+
+    def check(self) -> None:
+        """It is open."""
+
+    def status(self) -> list[wire.RankState]:
+        answers = self.link.gather(self.link.ranks, "state", timeout_s=2.0)
+        return [
+            wire.parse(wire.RankState, answers[r].body)
+            if r in answers and answers[r].op == "reply"
+            else wire.RankState(r, 0, "here", "silent")
+            for r in self.link.ranks
+        ]
+
+    def look_at(self, ranks: Iterable[int]) -> dict[int, Any]:
+        return {}
+
+    def why_unseen(self, rank: int) -> Silence:
+        return Silence("unknown", "is not responding")
+
+    def bring_code(self) -> None:
+        """All is there."""
+
+    def say_log_end(self, rank: int) -> str:
+        return ""
+
+    def explain_missing(self, error: str, ranks: Sequence[int]) -> list[str]:
+        return []
+
+    def end_rank(self, rank: int, why: str) -> None:
+        raise AssertionError(f"rank {rank} was ended: {why}")
+
+
+class Client:
+    """A notebook: the real dispatcher with cells of its own."""
+
+    name, closed, can_restart, recovery, restored = "sim", False, True, "auto", None
+
+    def __init__(self, cluster: sim_ranks.Cluster, number: int, lateness: float) -> None:
+        self.cluster, self.number, self.lateness = cluster, number, lateness
+        self.ident = f"client-{number}".encode()
+        self.recovered = ""
+        self.others: list[Client] = []
+        self.dispatcher = dispatch.Dispatcher(self)  # type: ignore[arg-type]
+        self.begin()
+        self.restarts = 0
+
+    def begin(self) -> None:
+        self.link = Link(self)
+        self.world = World(self)
+        self.dispatcher.begin()
+
+    @property
+    def cells(self) -> list[running.RunningCell]:
+        return self.dispatcher.cells
+
+    def press_stop(self) -> None:
+        """No new processes are waited for on another thread."""
+
+    def check_open(self) -> None:
+        if self.world.dead:
+            dead = sorted(self.world.dead)
+            done = self.recover("", told="", when="", undo=False)
+            raise RankDied("died, so the cell was not run", done, dead)
+
+    def withdraw_behind(self, cell: running.RunningCell) -> None:
+        self.dispatcher.withdraw_behind(cell)
+
+    def recover(self, said: str, *, told: str, when: str, undo: bool) -> str:
+        """New processes, with the variables that live; other notebooks attach to them."""
+        cluster = self.cluster
+        cluster.hub.block(lambda: not cluster.is_replaced_now)
+        if self.world.is_broken:  # the other notebook has not done it meanwhile
+            self.restarts += 1
+            cluster.is_replaced_now = True
+            cluster.hub.block(None, 0.5)
+            old = [(client, client.link, client.world) for client in [self, *self.others]]
+            cluster.replace(undo)
+            for client, link, world in old:
+                client.begin()
+                world.is_over = True
+                for rank in link.ranks:
+                    link.mark_dead(rank, {"why": "the cluster was restarted", "code": None})
+            cluster.is_replaced_now = False
+            self.recovered = "New processes have the variables."
+        return "\n".join(filter(None, [said, self.recovered]))
+
+    def submit(self, source: str, ranks: Sequence[int], timeout_s: float | None) -> Any:
+        options = CellOptions(ranks, timeout_s)
+        with contextlib.ExitStack() as on_its_way:
+            cell, _ = self.dispatcher.send(source, options, on_its_way)
+        return cell
+
+
+def outcome(cell: running.RunningCell) -> BaseException | None:
+    """How a cell has ended."""
+    try:
+        cell.wait()
+    except (JaxClusterError, KeyboardInterrupt) as error:
+        return error
+    return None

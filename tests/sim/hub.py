@@ -1,0 +1,173 @@
+"""A virtual clock and what runs by it, one after another: each schedule is the same every time.
+
+Actors are greenlets. Whatever would wait on a real machine (a queue, a sleep, a lock) blocks its
+actor here until a condition holds or a time has come; the clock moves on only when nobody can run.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import queue
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import greenlet
+
+
+class Stuck(Exception):
+    """Nothing can ever run again, and somebody waits."""
+
+
+class Actor:
+    """Something that runs, and waits."""
+
+    def __init__(self, hub: Hub, name: str, work: Callable[[], object]) -> None:
+        self.hub, self.name = hub, name
+        self.rank: Any = None  # whose main thread it is
+        self.ready: Callable[[], object] | None = None
+        self.deadline: float | None = None
+        self.is_over = False
+        self._work = work
+        self._greenlet = greenlet.greenlet(self._run, hub.greenlet)
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except greenlet.GreenletExit:
+            pass
+        finally:
+            self.is_over = True
+
+    def resume(self) -> None:
+        self._greenlet.switch()
+
+    def kill(self) -> None:
+        self.is_over = True
+        if self._greenlet is not greenlet.getcurrent():
+            self._greenlet.throw(greenlet.GreenletExit)
+
+
+class Hub:
+    """The clock, and all that runs by it."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.now = 0.0
+        self.chance = chance
+        self.greenlet = greenlet.getcurrent()
+        self.actors: list[Actor] = []
+        self._events: list[tuple[float, int, Callable[[], object]]] = []
+        self._numbers = itertools.count()
+        self.running: Actor | None = None
+
+    def start(self, name: str, work: Callable[[], object]) -> Actor:
+        actor = Actor(self, name, work)
+        actor.ready = _always
+        self.actors.append(actor)
+        return actor
+
+    def at(self, when: float, job: Callable[[], object]) -> None:
+        heapq.heappush(self._events, (when, next(self._numbers), job))
+
+    def block(self, ready: Callable[[], object] | None, seconds: float | None = None) -> None:
+        """Have the running actor wait until ``ready``, or for so long."""
+        actor = self.running
+        if actor is None:  # it is over, and this is somebody's last will
+            raise greenlet.GreenletExit
+        actor.ready = ready
+        actor.deadline = None if seconds is None else self.now + seconds
+        self.greenlet.switch()
+
+    def run(self, until: Callable[[], bool], limit: float) -> None:
+        """Let everything run until this is so.
+
+        Raises:
+          Stuck: it never will be, or not before ``limit``.
+        """
+        while not until():
+            now, able, soonest = self.now, [], self._events[0][0] if self._events else math.inf
+            for each in self.actors:
+                ready, deadline = each.ready, each.deadline
+                if deadline is not None and deadline < soonest:
+                    soonest = deadline
+                if (deadline is not None and now >= deadline) or (ready is not None and ready()):
+                    able.append(each)
+            if able:
+                actor = able[0 if len(able) == 1 else int(len(able) * self.chance.random())]
+                self.running = actor
+                actor.resume()
+                self.running = None
+                if actor.is_over:
+                    self.actors.remove(actor)
+                continue
+            if soonest > limit:
+                raise Stuck(f"at {self.now:.3f} s nobody can go on")
+            self.now = max(self.now, soonest)
+            while self._events and self._events[0][0] <= self.now:
+                heapq.heappop(self._events)[2]()
+
+    def end(self) -> None:
+        for actor in self.actors:
+            if not actor.is_over:
+                actor.kill()
+        self.actors.clear()
+
+
+def _always() -> bool:
+    return True
+
+
+class Time:
+    """In place of the module ``time``."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    def monotonic(self) -> float:
+        return self._hub.now
+
+    perf_counter = time = monotonic
+
+    def time_ns(self) -> int:
+        return int(self._hub.now * 1e9)
+
+    def sleep(self, seconds: float) -> None:
+        self._hub.block(None, seconds)
+
+
+class PatientTime(Time):
+    """Where a rank's main thread waits in Python: an interrupt ends it."""
+
+    def sleep(self, seconds: float) -> None:
+        actor = self._hub.running
+        rank = actor.rank if actor is not None else None
+        if rank is None:
+            self._hub.block(None, seconds)
+            return
+        self._hub.block(lambda: rank.is_interrupted, seconds)
+        rank.heed()
+
+
+class Sink:
+    """In place of ``wire.link.Sink``."""
+
+    hub: Hub
+
+    def __init__(self) -> None:
+        self._items: deque[Any] = deque()
+
+    def put(self, item: Any) -> None:
+        self._items.append(item)
+
+    def empty(self) -> bool:
+        return not self._items
+
+    def get(self, timeout: float | None = None) -> Any:
+        if not self._items:
+            self.hub.block(self._items.__len__, timeout)
+        if not self._items:
+            raise queue.Empty
+        return self._items.popleft()

@@ -1,0 +1,406 @@
+"""What simulated users write: cells for all ranks, and mistakes in them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A program of the ranks ``where``; ``meant`` is the place in the source that was meant."""
+
+    where: str
+    program: int
+    meant: Any
+    name: str
+    inputs: tuple[str, ...] = ()
+    is_refused: bool = False  # by XLA, on this rank: it raises, and launches nothing
+    is_cut: bool = False  # a signal's handler raises at the first bytecode after it
+
+
+@dataclass(frozen=True)
+class Print:
+    name: str
+
+
+@dataclass(frozen=True)
+class Set:
+    name: str
+    what: Any
+
+
+@dataclass(frozen=True)
+class Sleep:
+    seconds: float
+    awaits: bool = False
+
+
+@dataclass(frozen=True)
+class Raise:
+    pass
+
+
+@dataclass(frozen=True)
+class Catch:
+    """``try: steps``, which hears errors, or the stop button (``except KeyboardInterrupt``)."""
+
+    steps: tuple[Step, ...]
+    of_stop: bool = False
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A loop."""
+
+    times: int
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Thread:
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Late:
+    """A timer: these steps on the main thread, when it is free."""
+
+    seconds: float
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Join:
+    """Wait until this rank's threads, tasks and timers have done what they were to do."""
+
+
+Step = Launch | Print | Set | Sleep | Raise | Catch | Repeat | Thread | Late | Join
+
+
+@dataclass(frozen=True)
+class Program:
+    """One cell: what each of its ranks does."""
+
+    number: int
+    client: int
+    steps: Mapping[int, tuple[Step, ...]]
+    queued: bool  # the client does not wait for it before it sends the next
+    stop_at: float | None = None
+    timeout_s: float | None = None
+    interrupt_at: float | None = None  # by the other notebook, whatever the ranks run then
+
+    @property
+    def is_stopped(self) -> bool:
+        return any(at is not None for at in (self.stop_at, self.timeout_s, self.interrupt_at))
+
+    @property
+    def ranks(self) -> list[int]:
+        return sorted(self.steps)
+
+    def of(self, rank: int) -> tuple[Step, ...]:
+        return self.steps.get(rank, ())
+
+    @property
+    def names(self) -> list[str]:
+        return sorted({name for steps in self.steps.values() for name in _bound(steps)})
+
+    @property
+    def source(self) -> str:
+        bound = " = ".join([*self.names, "0"])
+        return f"{bound} # {self.number}"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """All of it. ``fault`` is what was put in; "" in a program that is right."""
+
+    seed: int
+    num_ranks: int
+    inline: bool
+    programs: tuple[Program, ...]
+    fault: str = ""
+    guilty: frozenset[tuple[int, int]] = frozenset()  # (cell, rank)
+    death: tuple[float, int] | None = None
+    lateness: float = 0.02  # how often a message is late
+    is_strict: bool = False
+
+    def tell(self) -> str:
+        lines = [f"seed {self.seed}, {'one device' if self.inline else 'several devices'} a rank, "
+                 f"fault {self.fault or 'none'}, guilty {sorted(self.guilty)}, "
+                 f"death {self.death}, lateness {self.lateness}, "
+                 f"strict {self.is_strict}"]  # fmt: skip
+        for p in self.programs:
+            mode = "queued" if p.queued else "waited for"
+            lines.append(f"cell {p.number}, client {p.client}, {mode}, stop at {p.stop_at}, "
+                         f"timeout {p.timeout_s}, interrupt at {p.interrupt_at}")  # fmt: skip
+            lines += [f"    rank {rank}: {list(steps)}" for rank, steps in p.steps.items()]
+        return "\n".join(lines)
+
+
+FAULTS = ("skip", "extra", "shift", "other", "swap", "raise", "caught", "refused", "partial")
+
+
+class Writer:
+    """Writes one schedule by chance.
+
+    How often something happens differs from schedule to schedule: some holes show only where much
+    of one kind comes together, as all cells queued and one of them stopped.
+    """
+
+    def __init__(self, chance: random.Random, num_ranks: int = 3) -> None:
+        self.chance, self.num_ranks = chance, num_ranks
+        self.sets: Sequence[str] = ("0,1,2", "0,1,2", "0,1")
+        self.queued = chance.choice([0.2, 0.6, 1.0])
+        self.others = chance.choice([0.0, 0.2, 0.5])  # of the other notebook
+        self.stopped = chance.choice([0.05, 0.05, 0.6])
+        self.empty = chance.choice([0.0, 0.0, 0.4])
+        self.lateness = chance.choice([0.02, 0.02, 0.3])
+
+    def schedule(self, seed: int, faults: Sequence[str], with_life: bool = True) -> Schedule:
+        chance = self.chance
+        kind = chance.random() if with_life else 1.0
+        if kind < 0.15:
+            programs = self.beside_cells()
+        elif kind < 0.2:
+            programs = self.endless()
+        else:
+            programs = tuple(self.cell(n, with_life) for n in range(1, chance.randint(1, 4) + 1))
+        is_inline = chance.random() < 0.5
+        made = Schedule(seed, self.num_ranks, is_inline, programs, lateness=self.lateness)
+        made = replace(made, is_strict=with_life and chance.random() < 0.15)
+        if with_life and chance.random() < 0.15:
+            made = self.harmless(made)
+        fault = chance.choice(faults)
+        if fault:
+            made = self.spoil(made, fault)
+        if fault == "partial":  # not searched yet: they wait for ever for leave to launch
+            made = replace(made, is_strict=False)
+        is_stopped = any(p.is_stopped for p in programs)
+        if with_life and not is_stopped and chance.random() < self.stopped:
+            made = self.stop(made)
+        return made
+
+    def beside_cells(self) -> tuple[Program, ...]:
+        """A thread, or a timer, that launches beside cells which launch nothing, and its end.
+
+        Each rank takes its own time, so it launches in one cell here and in another one there.
+        """
+        chance = self.chance
+        made = [
+            Launch(self.sets[0], chance.choice([1, 2]), (1, index), "t")
+            for index in range(chance.randint(1, 3))
+        ]
+        is_thread = chance.random() < 0.6
+
+        def begin(rank: int) -> tuple[Step, ...]:
+            slow = chance.choice([0.0, 0.2, 1.5, 3.0])
+            if is_thread:
+                steps: list[Step] = [Sleep(slow)]
+                for launch in made:
+                    steps += [launch, Sleep(chance.choice([0.01, 0.4]))]
+                return (Thread(tuple(steps)),)
+            return (Late(0.05 + slow, tuple(made)),)
+
+        ranks = range(self.num_ranks)
+        programs = [Program(1, 0, {r: begin(r) for r in ranks}, chance.random() < 0.6)]
+        for number in range(2, chance.randint(2, 4)):
+            idle = {r: (Sleep(chance.choice([0.01, 0.7]), True), Set("p", number)) for r in ranks}
+            programs.append(Program(number, 0, idle, chance.random() < 0.6))
+        last = self.launch((9, 0))
+        ending: tuple[Step, ...] = (Join(), last, Print(last.name), Print("t"))
+        each = {r: tuple(step for step in ending if _is_of(step, r)) for r in ranks}
+        return (*programs, Program(9, 0, each, False))
+
+    def endless(self) -> tuple[Program, ...]:
+        """A loop that somebody interrupts, and what comes after it."""
+        chance = self.chance
+        steps: list[Step] = [self.launch((1, index)) for index in range(chance.randint(1, 2))]
+        steps.insert(chance.randint(0, len(steps)), Sleep(0.05))
+        if chance.random() < 0.5:
+            steps += [Print(step.name) for step in steps if isinstance(step, Launch)]
+        each = {
+            rank: (Repeat(200, tuple(step for step in steps if _is_of(step, rank))),)
+            for rank in range(self.num_ranks)
+        }
+        loop = Program(1, 0, each, chance.random() < self.queued)
+        at = chance.uniform(0.1, 2.0)
+        how = chance.choice(["stop_at", "timeout_s", "interrupt_at", "interrupt_at"])
+        changed: dict[str, Any] = {how: at}
+        after = [self.cell(number, True) for number in range(2, chance.randint(2, 4))]
+        return (replace(loop, **changed), *(replace(p, client=0) for p in after))
+
+    def harmless(self, made: Schedule) -> Schedule:
+        """What goes wrong in it on one rank is heard, and made good there."""
+        chance = self.chance
+        at = [
+            (p, r, i)
+            for p in made.programs
+            for r in p.steps
+            for i, step in enumerate(p.steps[r])
+            if isinstance(step, Launch)
+        ]
+        if not at:
+            return made
+        program, rank, index = chance.choice(at)
+        launch = program.steps[rank][index]
+        assert isinstance(launch, Launch)
+        if chance.random() < 0.5:  # refused by XLA there, and made again
+            own = list(program.steps[rank])
+            own.insert(index, Catch((replace(launch, is_refused=True),)))
+            changed = _with(program, rank, own)
+        else:  # its own number is not used any more on any rank
+            changed = program
+            for each, steps in program.steps.items():
+                unused: list[Step] = [
+                    replace(s, name="x") if isinstance(s, Launch) and s == launch else s
+                    for s in steps
+                ]
+                if each == rank:
+                    unused[index] = Catch((replace(launch, name="x", is_cut=True),))
+                changed = _with(changed, each, unused)
+        return replace(made, programs=tuple(changed if p is program else p for p in made.programs))
+
+    def cell(self, number: int, with_life: bool) -> Program:
+        chance = self.chance
+        steps: list[Step] = []
+        length = 0 if chance.random() < self.empty else chance.randint(0, 4)
+        for index in range(length):
+            steps += self.some_steps((number, index), with_life)
+        sleeps = {r: chance.choice([0, 0, 0, 0.01, 0.5, 1.5]) for r in range(self.num_ranks)}
+        each = {
+            r: (*((Sleep(sleeps[r]),) if sleeps[r] else ()), *(s for s in steps if _is_of(s, r)))
+            for r in range(self.num_ranks)
+        }
+        client = 1 if chance.random() < self.others else 0
+        return Program(number, client, each, chance.random() < self.queued)
+
+    def some_steps(self, place: tuple[int, int], with_life: bool) -> list[Step]:
+        chance = self.chance
+        kind = chance.random()
+        if kind < 0.7 or not with_life:
+            made = self.launch(place)
+            printed: list[Step] = [Print(made.name)] if chance.random() < 0.5 else []
+            return [made, *printed]
+        if kind < 0.8:
+            return [Set(chance.choice("pq"), place)]
+        if kind < 0.9:
+            return [Sleep(chance.choice([0.01, 0.3]), chance.random() < 0.5)]
+        return [Set(chance.choice("pq"), place)]
+
+    def launch(self, place: tuple[int, int]) -> Launch:
+        chance = self.chance
+        where = chance.choice(self.sets)
+        inputs = (chance.choice("abc"),) if chance.random() < 0.5 else ()
+        name = chance.choice("abc") if where == self.sets[0] else "d"
+        inputs = inputs if where == self.sets[0] else ()
+        return Launch(where, chance.choice([1, 1, 1, 2]), place, name, inputs)
+
+    # ------------------------------------------------------------------ mistakes
+
+    def spoil(self, made: Schedule, fault: str) -> Schedule:
+        """Put one mistake in, on one rank."""
+        chance = self.chance
+        at = [
+            (p, r, i)
+            for p in made.programs
+            for r in p.steps
+            for i, step in enumerate(p.steps[r])
+            if isinstance(step, Launch) and not (fault == "swap" and not _can_swap(p.steps[r], i))
+        ]
+        if not at:
+            return made
+        program, rank, index = chance.choice(at)
+        steps = list(program.steps[rank])
+        launch = steps[index]
+        assert isinstance(launch, Launch)
+        others = list(made.programs)
+        guilty = {(program.number, rank)}
+        if fault == "skip":
+            del steps[index]
+        elif fault == "extra":
+            steps.insert(index, replace(launch, meant=(program.number, "extra")))
+        elif fault == "shift":
+            del steps[index]
+            later = [p for p in others if p.number > program.number]
+            if later:
+                target = chance.choice(later)
+                own = list(target.steps[rank])
+                moved = replace(launch, meant=(target.number, "extra"))
+                own.insert(chance.randint(0, len(own)), moved)
+                others[others.index(target)] = _with(target, rank, own)
+                guilty.add((target.number, rank))
+        elif fault == "other":
+            steps[index] = replace(launch, program=3 - launch.program if launch.program < 3 else 1,
+                                   meant=(program.number, "other"))  # fmt: skip
+        elif fault == "swap":
+            steps[index], steps[index + 1] = steps[index + 1], steps[index]
+        elif fault == "raise":
+            steps.insert(index, Raise())
+        elif fault == "caught":
+            steps[index:] = [Catch((Raise(), *steps[index:]))]
+        elif fault == "refused":  # by XLA, and the user does not care
+            steps[index] = Catch((replace(launch, is_refused=True),))
+        elif fault == "partial":  # it is not sent to one of the ranks
+            each = {r: s for r, s in program.steps.items() if r != rank}
+            others[others.index(program)] = replace(program, steps=each)
+            return replace(made, programs=tuple(others), fault=fault, guilty=frozenset(guilty))
+        others[[p.number for p in others].index(program.number)] = _with(program, rank, steps)
+        return replace(made, programs=tuple(others), fault=fault, guilty=frozenset(guilty))
+
+    def stop(self, made: Schedule) -> Schedule:
+        """The stop button, or a time limit, for one of the cells."""
+        chance = self.chance
+        program = chance.choice(made.programs)
+        guilty = [p for p in made.programs if any(p.number == number for number, _ in made.guilty)]
+        if guilty and chance.random() < 0.7:
+            program = chance.choice(guilty)
+        at = chance.uniform(0, chance.choice([0.1, 2.0]))
+        if chance.random() < 0.7:
+            stopped = replace(program, stop_at=at)
+        else:
+            stopped = replace(program, timeout_s=0.05 + at)
+        if chance.random() < 0.6:
+            steps = self.hear_stop(program.steps)
+            # Not searched yet: a stop that is heard in a cell that is not sent to all ranks.
+            if made.fault != "partial":
+                stopped = replace(stopped, steps=steps)
+        others = tuple(stopped if p is program else p for p in made.programs)
+        return replace(made, programs=others)
+
+    def hear_stop(self, steps: Mapping[int, tuple[Step, ...]]) -> dict[int, tuple[Step, ...]]:
+        """``except KeyboardInterrupt: pass``, around all of it or a wait before or after it."""
+        wait = Catch((Sleep(1.5),), True)
+        kind = self.chance.choice(["all", "before", "after"])
+        if kind == "all":
+            return {rank: (Catch(own, True),) for rank, own in steps.items()}
+        if kind == "before":
+            return {rank: (wait, *own) for rank, own in steps.items()}
+        return {rank: (*own, wait) for rank, own in steps.items()}
+
+
+def _bound(steps: Sequence[Step]) -> Iterator[str]:
+    """The names that steps bind, also within others."""
+    for step in steps:
+        if isinstance(step, (Launch, Set)):
+            yield step.name
+        elif isinstance(step, (Catch, Repeat, Thread, Late)):
+            yield from _bound(step.steps)
+
+
+def _is_of(step: Step, rank: int) -> bool:
+    return not isinstance(step, Launch) or str(rank) in step.where.split(",")
+
+
+def _can_swap(steps: Sequence[Step], at: int) -> bool:
+    """Whether it changes what is launched: equal programs in another order are the same ones."""
+    one, other = steps[at], steps[at + 1] if at + 1 < len(steps) else None
+    if not isinstance(one, Launch) or not isinstance(other, Launch):
+        return False
+    return (one.where, one.program) != (other.where, other.program)
+
+
+def _with(program: Program, rank: int, steps: Sequence[Step]) -> Program:
+    return replace(program, steps={**program.steps, rank: tuple(steps)})

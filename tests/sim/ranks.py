@@ -1,0 +1,625 @@
+"""Simulated ranks: what runs programs there, counts, tells and obeys, on the virtual clock.
+
+The journal and the gate are the real ones. The rest stands for the engine's: a main thread that
+runs cells and main handlers, threads of the user's, and a control channel that always answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any
+
+from journals import launched
+
+from jaxcluster import wire
+from jaxcluster.engine import failures, strict
+from jaxcluster.engine import gate as gates
+from jaxcluster.engine import journal as journals
+from jaxcluster.wire.link import Event
+from sim.hub import Actor, Hub
+from sim.programs import (
+    Catch,
+    Join,
+    Late,
+    Launch,
+    Print,
+    Program,
+    Raise,
+    Repeat,
+    Set,
+    Sleep,
+    Step,
+    Thread,
+)
+from sim.truth import ZEROS, Devices, Value
+
+CHECK = -1  # the program of the self-check
+COURSE = "all-reduce"
+STUCK_S = 8.0
+LOOK_S, SLOW_LOOK_S = 0.01, 0.3  # between looks of a cell that waits at the gate
+
+
+@types.coroutine
+def pause(seconds: float) -> Generator[float, None, None]:
+    """In place of ``asyncio.sleep`` in the gate."""
+    yield seconds
+
+
+class Died(BaseException):
+    """The rank's process has ended."""
+
+
+class Journal(journals.Journal):
+    """The real one, without lines: what calls it here is no cell. Actors are its threads."""
+
+    def __init__(self, rank: Rank) -> None:
+        super().__init__()
+        self._rank = rank
+        self._main_thread = -1  # else all actors were taken for it
+        self.is_apart = False  # the main thread runs a task or a timer
+
+    def _place_of(self, frame: Any) -> Any:
+        return journals.NOWHERE
+
+    def place(self) -> tuple[None, None]:
+        return None, None
+
+    def origin(self) -> int:
+        if self._rank.hub.running is not self._rank.main or self.is_apart:
+            return 0
+        return wire.OURS if self._ours else self._running
+
+
+class Store:
+    """What all ranks of one generation can read."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, str] = {}
+
+    def write(self, key: str, value: str) -> None:
+        self.found[key] = value
+
+    def read(self, folder: str) -> dict[str, str]:
+        start = folder + "/"
+        return {k[len(start) :]: v for k, v in self.found.items() if k.startswith(start)}
+
+    def delete(self, key: str) -> None:
+        self.found.pop(key, None)
+
+
+class Service:
+    """JAX's coordination service, as far as strict mode needs it."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, str] = {}
+
+    def key_value_set(self, key: str, value: str, allow_overwrite: bool = False) -> None:
+        self.found[key] = value
+
+    def key_value_delete(self, key: str) -> None:
+        self.found.pop(key, None)
+
+    def key_value_dir_get(self, folder: str) -> list[tuple[str, str]]:
+        return [(k, v) for k, v in self.found.items() if k.startswith(folder)]
+
+
+class Refused(ValueError):
+    """XLA has launched nothing."""
+
+
+class Cut(ValueError):
+    """A signal's handler has raised."""
+
+
+@dataclasses.dataclass
+class Request:
+    """A message that has come, and the way back."""
+
+    client: Any
+    op: str
+    id: str
+    body: Any
+    sink: Any
+
+    @property
+    def ident(self) -> bytes:
+        return self.client.ident
+
+
+@dataclasses.dataclass
+class Before:
+    """What undo keeps of the time before a cell."""
+
+    seq: int
+    names: dict[str, Any]
+
+
+class Rank:
+    """One of them."""
+
+    def __init__(self, cluster: Cluster, number: int, names: dict[str, Any]) -> None:
+        self.cluster, self.number = cluster, number
+        self.hub = cluster.hub
+        self.journal = Journal(self)
+        self.strict: strict.Strict | None = None
+        if cluster.is_strict:
+            self.strict = strict.Strict(self.journal, number, cluster.service, "1")
+            self.journal.taken_back = self.strict.taken_back
+            self.journal.host_values.announced = []
+        self.gate = gates.Gate(number, lambda: cluster.store)
+        self.names = names
+        self.waiting: dict[int, tuple[Request, wire.CellRequest]] = {}  # handed to the main thread
+        self.held: dict[int, tuple[Request, wire.CellRequest]] = {}
+        self.jobs: deque[Callable[[], object]] = deque()  # of its loop, also while a cell awaits
+        self.cells: deque[tuple[Request, wire.CellRequest]] = deque()
+        self.tasks: list[tuple[float, Sequence[Step]]] = []
+        self.threads: set[Actor] = set()
+        self.current: wire.CellRequest | None = None
+        self.ended = self.taken = self.probes = 0
+        self.is_interrupted = self.is_calm = False
+        self.before: Before | None = None
+        self.is_dead = False
+        self.programs: dict[str, wire.Launch] = {}
+        self.main = self.hub.start(f"rank {number}", self._run)
+        self.main.rank = self
+
+    # ------------------------------------------------------------------ the control channel
+
+    def receive(self, request: Request) -> None:
+        if not self.is_dead:
+            getattr(self, f"_on_{request.op}")(request)
+
+    def reply(self, request: Request, body: Any, op: str = "reply", soon: float = 0.0) -> None:
+        if not self.is_dead:
+            event = Event(self.number, op, request.id, body)
+            request.client.link.deliver(self.number, event, request.sink, soon)
+
+    def state(self) -> wire.RankState:
+        running = self.current
+        return wire.RankState(
+            self.number, 100 + self.number, "here", "running" if running else "idle", ["cpu:0"],
+            seq=running.seq if running else 0,
+            cell=running.execution_count if running else None,
+            queued=len(self.waiting),
+            ended=self.ended,
+            taken=self.taken,
+            launches=self.journal.launches(),
+            background=self._background(),
+            probes=self.probes,
+            gate=self.gate.waits_for,
+            restarts=self.journal.restarts,
+        )  # fmt: skip
+
+    def _background(self) -> list[str]:
+        threads = [f"thread '{a.name}'" for a in self.threads if not a.is_over]
+        return [*threads, *("a timer of the event loop" for _ in self.tasks[:1])]
+
+    def _on_state(self, request: Request) -> None:
+        self.reply(request, self.state())
+
+    def _on_poll(self, request: Request) -> None:
+        kinds, made = self.journal.packed_tail(request.body["launches"])
+        report = wire.RankReport(self.state(), [], [], announced=self.journal.announced)
+        self.jobs.append(self._probe)
+        self.reply(request, wire.PollReply(report, kinds, made))
+
+    def _probe(self) -> None:
+        self.probes += 1
+
+    def _on_clear(self, request: Request) -> None:
+        self.gate.clear(request.body["seqs"])
+        self.reply(request, None)
+
+    def _on_resume(self, request: Request) -> None:
+        self.journal.restart()
+        self.reply(request, None)
+
+    def _on_prepare_check(self, request: Request) -> None:
+        self.reply(request, {"divisions": []}, soon=0.01)
+
+    def _on_busy(self, request: Request) -> None:
+        self.reply(request, 0.0)
+
+    def _on_courses(self, request: Request) -> None:
+        self.reply(request, [COURSE] * len(request.body["fingerprints"]))
+
+    def _on_interrupt(self, request: Request) -> None:
+        seq = request.body["seq"]
+        if self.current is None or (seq is not None and self.current.seq != seq):
+            if seq is not None:
+                self._withdraw(seq)
+            self.reply(request, False)
+            return
+        self.is_interrupted = True
+        self.reply(request, True)
+
+    def _on_withdraw(self, request: Request) -> None:
+        self.reply(request, self._withdraw(request.body["seq"]))
+
+    def _withdraw(self, seq: int) -> bool:
+        waits = self.waiting.pop(seq, None)
+        if waits is not None:
+            self.reply(waits[0], wire.CellReply(self.number, seq, "interrupted", 0.0))
+        return waits is not None
+
+    def _on_undo_look(self, request: Request) -> None:
+        if (why := self._refuses_undo(request)) is not None:
+            self.reply(request, {"ename": "UsageError", "message": why}, "error")
+            return
+        assert self.before is not None
+        old, new = self.before.names, self.names
+        look = {
+            "back": [n for n in old if new.get(n) is not old[n]],
+            "made": [n for n in new if n not in old],
+            "in_place": [], "donated": [], "too_large": [], "failed": [], "opaque": {},
+        }  # fmt: skip
+        self.reply(request, look)
+
+    def _on_undo(self, request: Request) -> None:
+        if (why := self._refuses_undo(request)) is not None:
+            self.reply(request, {"ename": "UsageError", "message": why}, "error")
+            return
+        assert self.before is not None
+        self.names.clear()
+        self.names.update(self.before.names)
+        self.reply(request, {"failed": []})
+
+    def _refuses_undo(self, request: Request) -> str | None:
+        if self.before is None or self.before.seq != request.body["seq"]:
+            return "another cell has run since"
+        return None
+
+    def _on_replay(self, request: Request) -> None:
+        self.jobs.append(lambda: self._replay(request))
+
+    def _on_self_check(self, request: Request) -> None:
+        self.jobs.append(lambda: self._check(request))
+
+    # ------------------------------------------------------------------ cells that come
+
+    def _on_cell(self, request: Request) -> None:
+        cell: wire.CellRequest = request.body
+        self.waiting[cell.seq] = (request, cell)
+        self.held[cell.seq] = (request, cell)
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        while self.held:
+            seq = min(self.held)
+            request, cell = self.held[seq]
+            if cell.after > self.taken:
+                return
+            del self.held[seq]
+            self.taken = max(self.taken, seq)
+            self.cells.append((request, cell))
+
+    # ------------------------------------------------------------------ the main thread
+
+    def _run(self) -> None:
+        while True:
+            self.hub.block(self._has_work)
+            self._work()
+
+    def _has_work(self) -> bool:
+        return bool(self.cells) or self._has_other_work()
+
+    def _work(self) -> None:
+        """One job, task or cell."""
+        if self._has_other_work():
+            self._work_beside()
+        elif self.cells:
+            self._run_in_turn(*self.cells.popleft())
+
+    def _work_beside(self) -> None:
+        """One job or task, if there is one: also in the middle of a cell that awaits."""
+        due = next((t for t in self.tasks if t[0] <= self.hub.now), None)
+        if due is not None:
+            self.tasks.remove(due)
+            self._take_steps_apart(due[1])
+        elif self.jobs:
+            self.jobs.popleft()()
+
+    def _idle(self, seconds: float) -> None:
+        """What the event loop does while a cell awaits: everything but cells."""
+        until = self.hub.now + seconds
+        while self.hub.now < until:
+            self.hub.block(self._has_other_work, until - self.hub.now)
+            self._work_beside()
+
+    def _has_other_work(self) -> bool:
+        return bool(self.jobs or (self.tasks and self._is_due()))
+
+    def _is_due(self) -> bool:
+        return any(at <= self.hub.now for at, _ in self.tasks)
+
+    def _run_in_turn(self, request: Request, cell: wire.CellRequest) -> None:
+        waits = self.gate.wait(cell, request.ident, lambda: cell.seq in self.waiting)
+        look_s = LOOK_S
+        try:
+            while True:
+                waits.send(None)
+                self._idle(look_s)
+                look_s = min(SLOW_LOOK_S, 1.5 * look_s)
+        except StopIteration:
+            pass
+        if self.waiting.pop(cell.seq, None) is None:
+            self.ended = cell.seq
+            self.gate.ended(cell, request.ident, self._end_of(cell, "interrupted"))
+            return
+        self.current, self.is_interrupted = cell, False
+        self.journal.enter(cell.seq, cell.execution_count)
+        self.before = Before(cell.seq, dict(self.names))
+        status, error = "ok", None
+        steps = self.cluster.program(cell.source).of(self.number)
+        try:
+            self._take_steps(steps, cell)
+        except KeyboardInterrupt:
+            status = "interrupted"
+        except Exception as raised:
+            heard = raised.heard if isinstance(raised, failures.Divergence) else None
+            error = wire.ErrorInfo(type(raised).__name__, str(raised), [], heard=heard)
+            status = "error"
+        self.current, self.ended = None, cell.seq
+        self.journal.leave(status, 0.0)
+        end = self._end_of(cell, status)
+        self.gate.ended(cell, request.ident, end)
+        reply = wire.CellReply(
+            self.number, cell.seq, status, 0.001, error, end.launches,
+            own=end.own, foreign=end.foreign, unchecked=end.unchecked, background=end.background,
+        )  # fmt: skip
+        self.reply(request, reply)
+
+    def _end_of(self, cell: wire.CellRequest, status: str) -> wire.ends.End:
+        journal = self.journal
+        own, launches = journal.own(cell.seq), journal.launches()
+        lives = bool(self._background())
+        return wire.ends.End(status, own, launches, journal.foreign, journal.unchecked, lives)
+
+    # ------------------------------------------------------------------ the user's code
+
+    def _take_steps(self, steps: Sequence[Step], cell: wire.CellRequest | None) -> None:
+        for step in steps:
+            self.heed()
+            match step:
+                case Launch():
+                    value = self._launch(step)
+                    self.names[step.name] = value
+                    if self.cluster.inline:
+                        self._wait_for(value, can_stop=False)
+                case Print(name):
+                    value = self.names.get(name)
+                    if isinstance(value, Value):
+                        self._wait_for(value, can_stop=True)
+                    if cell is not None:
+                        self.cluster.printed.append((cell.source, self.number, value))
+                case Set(name, what):
+                    self.names[name] = what
+                case Sleep(seconds, awaits):
+                    self._sleep(seconds, awaits)
+                case Raise():
+                    raise ValueError("early")
+                case Catch(inner, of_stop):
+                    heard: type[BaseException] = KeyboardInterrupt if of_stop else ValueError
+                    with contextlib.suppress(heard):
+                        self._take_steps(inner, cell)
+                case Repeat(times, inner):
+                    for turn in range(times):
+                        self._take_steps(_of_turn(inner, turn), cell)
+                case Thread(inner):
+                    self._start_thread(inner)
+                case Join():
+                    while self._background() and not self.is_interrupted:
+                        self.hub.block(lambda: self._has_other_work() or self.is_interrupted, 0.05)
+                        self._work_beside()
+                case Late(seconds, inner):
+                    self.tasks.append((self.hub.now + seconds, inner))
+        self.heed()
+
+    def _take_steps_apart(self, steps: Sequence[Step]) -> None:
+        """A task's: what it launches belongs to no cell."""
+        self.journal.is_apart = True
+        try:
+            for step in steps:
+                if isinstance(step, Launch):
+                    value = self.names[step.name] = self._launch(step)
+                    if self.cluster.inline:
+                        self._wait_for(value, can_stop=False)
+        except RuntimeError:
+            pass  # a task's or a timer's ends there
+        finally:
+            self.journal.is_apart = False
+
+    def _start_thread(self, steps: Sequence[Step]) -> None:
+        def work() -> None:
+            for step in steps:
+                if isinstance(step, Sleep):
+                    self.hub.block(None, step.seconds)
+                elif isinstance(step, Launch):
+                    try:
+                        value = self.names[step.name] = self._launch(step)
+                    except failures.Divergence:
+                        return
+                    if self.cluster.inline:
+                        self.hub.block(lambda v=value: v.is_ready)
+
+        self.threads.add(self.hub.start("loader", work))
+
+    def _launch(self, step: Launch) -> Value:
+        inputs = tuple(
+            value if isinstance(value := self.names.get(name), Value) else None
+            for name in step.inputs
+        )
+        journal, program = self.journal, self.cluster.compiled(step.where, step.program)
+        if self.strict is not None:
+            self.strict.before_launch(program)
+        if step.is_refused:
+            journal.launch(program, lambda error: True, _refuse)
+        if self.cluster.inline and not step.is_cut:
+            launched(journal, program)
+        elif not step.is_cut:
+            journal.prepare(program, None)
+        else:
+            journal.prepare(program, None)
+            confirmed = journal.confirmations(program)
+        value = self.cluster.devices.launch(
+            self.number, step.where, step.program, step.meant, inputs
+        )
+        if step.is_cut:
+            _confirm_and_raise(confirmed)
+        elif not self.cluster.inline:
+            next(journal.confirmations(program))
+        return value
+
+    def _wait_for(self, value: Value, can_stop: bool) -> None:
+        self.hub.block(lambda: value.is_ready or (can_stop and self.is_interrupted))
+        if value.failed:
+            raise RuntimeError("Connection closed by peer")
+        if can_stop:
+            self.heed()
+
+    def _sleep(self, seconds: float, awaits: bool) -> None:
+        until = self.hub.now + seconds
+        while self.hub.now < until and not self.is_interrupted:
+            if awaits:
+                self.hub.block(
+                    lambda: self._has_other_work() or self.is_interrupted, until - self.hub.now
+                )
+                self._work_beside()
+            else:
+                self.hub.block(lambda: self.is_interrupted, until - self.hub.now)
+
+    def heed(self) -> None:
+        if self.is_interrupted and self.current is not None:
+            self.is_interrupted = False
+            raise KeyboardInterrupt
+
+    # ------------------------------------------------------------------ recovery
+
+    def _replay(self, request: Request) -> None:
+        body = request.body
+        if body.get("counts") != self.journal.launches():
+            self.reply(request, {"ename": "MovedOn", "message": "it has moved on"}, "error")
+            return
+        with self.journal.unannounced():
+            for fingerprint in body["fingerprints"]:
+                where, program = self.cluster.known[fingerprint]
+                launched(self.journal, self.cluster.compiled(where, program))
+                value = self.cluster.devices.launch(self.number, where, program, ZEROS, ())
+                self.hub.block(lambda v=value: v.is_ready, STUCK_S)
+                if not value.is_ready or value.failed:
+                    told = {"ename": "ReplayStuck", "message": "a program has not ended"}
+                    self.reply(request, told, "error")
+                    return
+        ran = len(body["fingerprints"])
+        self.reply(request, {"ran": ran, "launches": self.journal.launches()})
+
+    def _check(self, request: Request) -> None:
+        number = request.body["number"]
+        self.journal.unchecked = False
+        with self.journal.unannounced():
+            everybody = self.cluster.everybody
+            launched(self.journal, self.cluster.compiled(everybody, CHECK))
+            value = self.cluster.devices.launch(self.number, everybody, CHECK, number, ())
+            self.hub.block(lambda: value.is_ready, 1.0)
+        why = "" if value.is_ready else "did not end"
+        if value.tainted or value.failed:
+            why = "came out wrong"
+        body = {"right": not why, "why": why, "launches": self.journal.launches()}
+        self.reply(request, body)
+
+    def die(self) -> None:
+        self.is_dead = True
+        for actor in [self.main, *self.threads]:
+            actor.kill()
+            if actor in self.hub.actors:
+                self.hub.actors.remove(actor)
+
+
+def _refuse() -> None:
+    raise Refused("INVALID_ARGUMENT")
+
+
+def _confirm_and_raise(confirmed: Iterator[None]) -> None:
+    """A launch is confirmed, and at the first call of Python from then on a handler raises."""
+
+    def trace(frame: Any, event: str, arg: Any) -> Any:
+        raise Cut("time is up")
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        next(confirmed)
+    finally:
+        sys.settrace(before)
+    raise Cut("time is up")
+
+
+def _of_turn(steps: Sequence[Step], turn: int) -> list[Step]:
+    """A loop's steps, each time meant for another one."""
+    return [
+        dataclasses.replace(s, meant=(*s.meant, turn)) if isinstance(s, Launch) else s
+        for s in steps
+    ]
+
+
+class Cluster:
+    """The ranks of one generation after the other, and what they print."""
+
+    def __init__(self, hub: Hub, num_ranks: int, inline: bool, programs: Mapping[str, Program],
+                 is_strict: bool = False) -> None:  # fmt: skip
+        self.hub, self.num_ranks, self.inline = hub, num_ranks, inline
+        self.is_strict, self.service = is_strict, Service()
+        self.everybody = ",".join(map(str, range(num_ranks)))
+        self.devices = Devices(num_ranks)
+        self.store = Store()
+        self.printed: list[tuple[str, int, Any]] = []
+        self.known: dict[int, tuple[str, int]] = {}
+        self._programs = programs
+        self._compiled: dict[tuple[str, int], journals.Program] = {}
+        self.last: dict[int, int] = {}  # of each rank: the seq of the cell that it was sent last
+        self.seq = 0
+        self.turn_taken = self.is_replaced_now = False
+        self.generation = 0
+        self.ranks = [Rank(self, n, {}) for n in range(num_ranks)]
+
+    def program(self, source: str) -> Program:
+        return self._programs[source.rpartition("# ")[2].strip()]
+
+    def compiled(self, where: str, program: int) -> journals.Program:
+        key = where, program
+        if key not in self._compiled:
+            fingerprint = program + 1000
+            fingerprint += 7919 * len(self._compiled)
+            self.known[fingerprint] = key
+            self._compiled[key] = journals.Program(f"jit(f{program})", fingerprint, where, "", None)
+        return self._compiled[key]
+
+    def replace(self, undo: bool) -> None:
+        """New processes with the old ones' variables, as far as these have come to an end."""
+        self.generation += 1
+        kept = []
+        for rank in self.ranks:
+            names = dict(rank.names)
+            if undo and rank.before is not None:
+                names = dict(rank.before.names)
+            kept.append({n: v for n, v in names.items() if not isinstance(v, Value) or v.is_ready})
+        lives = [names for rank, names in zip(self.ranks, kept, strict=True) if not rank.is_dead]
+        kept = [
+            dict(lives[0]) if rank.is_dead and lives else names
+            for rank, names in zip(self.ranks, kept, strict=True)
+        ]
+        gone = [n for names in kept for n in {*kept[0], *names} if any(n not in k for k in kept)]
+        for rank in self.ranks:
+            rank.die()
+        self.devices.restart_counts()
+        self.store, self.service = Store(), Service()
+        self.last = {}
+        self.ranks = [
+            Rank(self, n, {k: v for k, v in names.items() if k not in gone})
+            for n, names in enumerate(kept)
+        ]

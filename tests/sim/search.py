@@ -1,0 +1,327 @@
+"""Runs schedules, and says which property one has broken."""
+
+from __future__ import annotations
+
+import random
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from jaxcluster.errors import Divergence
+from sim.clients import Client, outcome, virtual
+from sim.hub import Hub, Sink, Stuck
+from sim.programs import FAULTS, Catch, Late, Launch, Program, Schedule, Thread, Writer
+from sim.ranks import Cluster
+from sim.truth import Value
+
+LIMIT_S = 200.0  # of the virtual clock; what waits as long waits for ever
+
+
+@dataclass
+class Course:
+    """What has become of a schedule.
+
+    Attributes:
+      ended: how each cell did; None: ok.
+      reports: the findings of cells.
+      broken: what is wrong with it, a line each.
+    """
+
+    ended: dict[int, BaseException | None] = field(default_factory=dict)
+    reports: dict[int, Any] = field(default_factory=dict)
+    broken: list[str] = field(default_factory=list)
+    seqs: dict[int, int] = field(default_factory=dict)
+
+
+def run(schedule: Schedule) -> Course:
+    """Carry a schedule out on ranks of its own, and look at the four properties."""
+    course = Course()
+    chance = random.Random(schedule.seed)
+    hub = Hub(chance)
+    programs = {str(p.number): p for p in schedule.programs}
+    with virtual(hub):
+        cluster = Cluster(hub, schedule.num_ranks, schedule.inline, programs, schedule.is_strict)
+        clients = [Client(cluster, n, schedule.lateness) for n in range(2)]
+        for client in clients:
+            client.others = [c for c in clients if c is not client]
+        for client in clients:
+            own = [p for p in schedule.programs if p.client == client.number]
+            if own:
+                hub.start(f"client {client.number}", lambda c=client, o=own: use(c, o, course, hub))
+        if schedule.death is not None:
+            at, rank = schedule.death
+            hub.at(at, lambda: die(cluster, clients, rank))
+        try:
+            hub.run(lambda: len(course.ended) == len(schedule.programs), LIMIT_S)
+            hub.run(lambda: hub.now > 0, LIMIT_S)
+        except Stuck as stuck:
+            missing = sorted({p.number for p in schedule.programs} - course.ended.keys())
+            course.broken.append(f"P3: cells {missing} have not ended: {stuck}")
+        except Exception:
+            course.broken.append(f"an error of ours: {traceback.format_exc(limit=-6)}")
+        judge(schedule, cluster, clients, course)
+        hub.end()
+    return course
+
+
+def use(client: Client, programs: Sequence[Program], course: Course, hub: Hub) -> None:
+    """What the user of one notebook does."""
+    sent = []
+
+    def end(program: Program, cell: Any) -> None:
+        error = outcome(cell)
+        course.reports[program.number] = cell.report
+        course.ended[program.number] = error
+
+    def carry(program: Program, cell: Any) -> Any:
+        return hub.start(f"cell {program.number}", lambda: end(program, cell))
+
+    for program in programs:
+        try:
+            cell = client.submit(program.source, program.ranks, program.timeout_s)
+        except Exception as error:  # it was refused
+            course.ended[program.number] = error
+            continue
+        course.seqs[program.number] = cell.record.seq
+        if program.stop_at is not None:
+            hub.at(hub.now + program.stop_at, cell.stop)
+        if program.interrupt_at is not None:
+            hub.at(hub.now + program.interrupt_at, lambda: interrupt(client.others[0]))
+        carried = carry(program, cell)
+        sent.append(carried)
+        if not program.queued:
+            hub.block(lambda: all(actor.is_over for actor in sent))
+    hub.block(lambda: all(actor.is_over for actor in sent))
+
+
+def interrupt(client: Client) -> None:
+    """%jaxcluster interrupt: the ranks alone know what they are in."""
+    asked: dict[str, Any] = {"seq": None}
+    client.link.request_each(dict.fromkeys(client.link.ranks, asked), "interrupt", sink=Sink())
+
+
+def die(cluster: Cluster, clients: Sequence[Client], rank: int) -> None:
+    """A rank's process ends."""
+    if cluster.ranks[rank].is_dead:
+        return
+    cluster.ranks[rank].die()
+    cluster.devices.die(rank)
+    facts = {"why": "killed by SIGKILL", "code": -9}
+    for client in clients:
+        client.world.dead.setdefault(rank, facts)
+        client.recovered = ""
+        client.link.mark_dead(rank, facts)
+
+
+# ------------------------------------------------------------------------------- the properties
+
+
+def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], course: Course) -> None:
+    broken = course.broken
+    numbers = {p.source: p.number for p in schedule.programs}
+    by_number = {p.number: p for p in schedule.programs}
+    for source, rank, value in cluster.printed:
+        number = numbers[source]
+        is_wrong = isinstance(value, Value) and value.tainted
+        if is_wrong and course.ended.get(number, 1) is None and not _was_named(value, course):
+            broken.append(f"P1: cell {number} printed a wrong number on rank {rank}, ok")
+    for rank in cluster.ranks:
+        for name, value in rank.names.items():
+            if not isinstance(value, Value) or not value.tainted:
+                continue
+            number, error = _maker(value), course.ended.get(_maker(value), 1)
+            if error is None and _was_named(value, course):
+                continue
+            if error is None:
+                broken.append(f"P1: cell {number} left {name} wrong on rank {rank.number}, ok")
+            elif name not in str(error):
+                told = f"P1: cell {number} left {name} wrong on rank {rank.number}, unnamed"
+                broken.append(f"{told}: {error}")
+    if schedule.fault == "partial" and any(course.ended.values()):
+        # What is launched of processes that don't run the cell is compared by its order alone: it
+        # is found, but other cells may have met it.
+        broken[:] = [line for line in broken if not line.startswith("P1")]
+    is_right = not schedule.fault and schedule.death is None
+    if is_right:
+        for number, error in course.ended.items():
+            program = by_number[number]
+            may = program.is_stopped
+            if isinstance(error, Divergence) and not _is_stop_heard(schedule):
+                broken.append(f"P2: cell {number} is right, and said to have diverged: {error!r}")
+            elif error is not None and not may and not _was_stopped_before(program, schedule):
+                broken.append(f"P2: cell {number} is right, and ended with {error!r}")
+    for number, report in course.reports.items():
+        if report is None:
+            continue
+        if is_right:
+            if not _was_stopped_before(by_number[number], schedule):  # on some ranks, perhaps
+                broken.append(f"P2: cell {number} is right, and reported: {report}")
+            continue
+        if schedule.fault in ("skip", "other", "raise", "caught", "refused"):
+            guilty = {rank for _, rank in schedule.guilty}
+            guilty |= {schedule.death[1]} if schedule.death else set()
+            cells = {course.seqs.get(cell) for cell, _ in schedule.guilty}
+            culprits = set(report.culprits)
+            is_clear = report.kind != "circle" and len(_members(report.processes)) > 2
+            # Whoever heard the stop, and went on, has left out what it was in.
+            is_clear = is_clear and not _is_stop_heard(schedule)
+            is_clear = is_clear and len(culprits) != len(report.others)  # else nobody can tell
+            if is_clear and guilty.isdisjoint(culprits):
+                broken.append(f"P4: cell {number}: {sorted(culprits)} are blamed: {report}")
+            is_clear = schedule.death is None and not _is_stop_heard(schedule)
+            if report.cell_seq and report.cell_seq not in cells and is_clear:
+                broken.append(f"P4: cell {report.cell_seq} is blamed, not {cells}: {report}")
+    if not broken and not any(client.world.dead for client in clients):
+        _look_at_all_or_none(schedule, cluster, course)
+
+
+def _maker(value: Value) -> int:
+    return value.made.meant[0] if isinstance(value.made.meant, tuple) else 0
+
+
+def _was_named(value: Value, course: Course) -> bool:
+    """Whether the cell that has made it has ended with a warning of what it has bound."""
+    if "Don't trust" in str(course.ended.get(_maker(value))):
+        return True
+    return any(_was_named(v, course) for v in value.made.inputs if v is not None and v.tainted)
+
+
+def _members(processes: str) -> list[str]:
+    return processes.partition("&")[0].split(",")
+
+
+def _was_stopped_before(program: Program, schedule: Schedule) -> bool:
+    """Whether a cell before it was stopped: then it may not have run."""
+    return any(p.number <= program.number and p.is_stopped for p in schedule.programs)
+
+
+def _look_at_all_or_none(schedule: Schedule, cluster: Cluster, course: Course) -> None:
+    """P5: what no rank's own steps made different is equal on all ranks."""
+    if schedule.fault in ("partial", "raise", "caught", "refused") or any(
+        p.is_stopped for p in schedule.programs
+    ):
+        return
+    for name in "pq":
+        if any(name in str(error).split() or f"{name}," in str(error) or f" {name} " in str(error)
+               for error in course.ended.values()):  # fmt: skip
+            continue
+        held = {repr(rank.names.get(name)) for rank in cluster.ranks}
+        if len(held) > 1:
+            told = [rank.names.get(name) for rank in cluster.ranks]
+            course.broken.append(f"P5: {name} differs between the ranks: {told}")
+
+
+# ------------------------------------------------------------------------------- the search
+
+
+def schedules(first: int, count: int, faults: Sequence[str] = ("", *FAULTS)) -> Iterator[Schedule]:
+    for seed in range(first, first + count):
+        chance = random.Random(seed)
+        made = Writer(chance).schedule(seed, faults)
+        if chance.random() < 0.05:
+            made = replace(made, death=(chance.uniform(0, 2.0), chance.randrange(3)))
+        yield made
+
+
+def shrink(schedule: Schedule, is_broken: Callable[[Schedule], bool]) -> Schedule:
+    """The smallest schedule that comes of leaving things out and is still broken."""
+    went_on = True
+    while went_on:
+        went_on = False
+        for smaller in _smaller(schedule):
+            if is_broken(smaller):
+                schedule, went_on = smaller, True
+                break
+    return schedule
+
+
+def _smaller(schedule: Schedule) -> Iterator[Schedule]:
+    programs = schedule.programs
+    for p in programs:
+        yield replace(schedule, programs=tuple(q for q in programs if q is not p))
+    if schedule.death is not None:
+        yield replace(schedule, death=None)
+    for at, p in enumerate(programs):
+
+        def put(changed: Program, at: int = at) -> Schedule:
+            return replace(schedule, programs=(*programs[:at], changed, *programs[at + 1 :]))
+
+        if p.client:
+            yield put(replace(p, client=0))
+        if p.queued:
+            yield put(replace(p, queued=False))
+        if p.is_stopped:
+            yield put(replace(p, stop_at=None, timeout_s=None, interrupt_at=None))
+        inner = {r: own[0].steps for r, own in p.steps.items() if own and _goes_on(own[0], False)}
+        if len(inner) == len(p.steps):
+            yield put(replace(p, steps=inner))
+            for n in range(max(map(len, inner.values()))):
+                less = {r: own[:n] + own[n + 1 :] for r, own in inner.items()}
+                yield put(replace(p, steps={r: (Catch(own, True),) for r, own in less.items()}))
+        steps = {step for own in p.steps.values() for step in own}
+        steps = {step for step in steps if _is_whole(step, p)}
+        for step in sorted(steps, key=repr):
+            yield put(replace(p, steps={
+                r: tuple(s for s in own if s != step) for r, own in p.steps.items()
+            }))  # fmt: skip
+
+
+def _is_stop_heard(schedule: Schedule) -> bool:
+    """Whether a rank goes on after a stop: what it was in, or others did not begin, is left out."""
+    return any(
+        _goes_on(step, p.is_stopped)
+        for p in schedule.programs
+        for own in p.steps.values()
+        for step in own
+    )
+
+
+def _goes_on(step: Any, is_stopped: bool) -> bool:
+    """By itself, or on a thread or timer of a stopped cell, which not all ranks may have begun."""
+    hears = isinstance(step, Catch) and step.of_stop
+    return hears or (is_stopped and isinstance(step, Thread | Late))
+
+
+def _is_whole(step: Any, program: Program) -> bool:
+    """Whether all ranks that it is of have it: what was spoiled stays."""
+    if not isinstance(step, Launch):
+        return True
+    members = [int(rank) for rank in step.where.split(",")]
+    return all(step in program.of(rank) for rank in members)
+
+
+def search(first: int, count: int, faults: Sequence[str] = ("", *FAULTS)) -> list[Schedule]:
+    """The broken ones of so many schedules."""
+    return [made for made in schedules(first, count, faults) if run(made).broken]
+
+
+def tell(schedule: Schedule) -> str:
+    kinds = {line[:2] for line in run(schedule).broken}
+    small = shrink(schedule, lambda s: bool(kinds & {line[:2] for line in run(s).broken}))
+    course = run(small)
+    ended = [f"cell {n}: {'ok' if e is None else repr(e)[:400]}" for n, e in course.ended.items()]
+    return "\n".join([small.tell(), *ended, *course.broken])
+
+
+def main() -> None:
+    """python -m sim.search FIRST COUNT [FAULT ...]"""
+    import time
+
+    first, count, *faults = sys.argv[1:]
+    started = time.perf_counter()
+    found = search(int(first), int(count), faults or ("", *FAULTS))
+    took = time.perf_counter() - started
+    for schedule in found:
+        kinds = sorted({line[:30] for line in run(schedule).broken})
+        print(
+            f"  seed {schedule.seed} {schedule.fault} {'dies' if schedule.death else ''}: {kinds}"
+        )
+    print(f"{len(found)} of {count} schedules are broken; {took:.1f} s")
+    for schedule in found[:3]:
+        print(tell(schedule), end="\n\n")
+
+
+if __name__ == "__main__":
+    main()

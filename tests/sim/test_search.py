@@ -1,0 +1,149 @@
+"""No schedule of simulated ranks ends with a wrong number, a false alarm, or not at all.
+
+JAXCLUSTER_SIM_SCHEDULES says how many are tried (1,000; 8,000 in .ci/run), and
+JAXCLUSTER_SIM_FIRST from which one on. ``python -m sim.search FIRST COUNT [FAULT ...]``, with
+``tests`` on the path, shrinks and prints what it finds.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jaxcluster import wire
+from jaxcluster.engine import strict
+from jaxcluster.lockstep import actions, polls
+from jaxcluster.lockstep.cell import Cell
+from sim.clients import World
+from sim.hub import Sink
+from sim.programs import Catch, Launch, Print, Program, Schedule, Sleep
+from sim.ranks import Journal, Rank
+from sim.search import run, schedules, tell
+
+SCHEDULES = int(os.environ.get("JAXCLUSTER_SIM_SCHEDULES", "1000"))
+FIRST = int(os.environ.get("JAXCLUSTER_SIM_FIRST", "0"))
+FOUND_WITHIN = 10_000
+
+
+def open_all_gates(world: Any, seqs: Any) -> None:
+    """As it was first built: all cells up to this one."""
+    body = {"seqs": list(range(max(seqs, default=0) + 1))}
+    world.link.request_each(dict.fromkeys(world.link.ranks, body), "clear", sink=Sink())
+
+
+def count_in_python(journal: Journal, program: Any) -> Iterator[None]:
+    """As it was first built: Python code counts a launch when it has been made."""
+    confirmed = REAL.confirmations(journal, program)
+    return (next(confirmed) for _ in iter(int, 1))
+
+
+def find_in_other_cells(self: polls.Polls, found: Any) -> bool:
+    """An interrupt that came from elsewhere is none of the cell's."""
+    left = any(reply.status == "interrupted" for reply in self._record.replies.values())
+    return self._watch.why in ("stop", "timeout") and left
+
+
+def stop_no_others(self: Cell, reply: wire.CellReply, now: float) -> list[Any]:
+    todo = REAL.take_reply(self, reply, now)
+    return [action for action in todo if not isinstance(action, actions.PressStop)]
+
+
+def meet_at_first(own: Any, theirs: Any, would_be_refused: bool) -> Any:
+    """Who makes a launch again that XLA has refused there waits for the others to do so too."""
+    place = own.seq, own.passed
+    return next((one for one in theirs if (one.seq, one.passed) == place and not one.over), None)
+
+
+def origin_in_strict_mode(journal: Journal) -> int:
+    """What a thread announces bears the number of the cell beside it."""
+    asks = sys._getframe(1).f_code is strict.Strict.before_launch.__code__
+    return journal.cell_seq if asks else REAL.origin(journal)
+
+
+REAL = SimpleNamespace(
+    confirmations=Journal.confirmations, origin=Journal.origin, take_reply=Cell._take_reply
+)
+
+
+def find_first(first: int, count: int) -> Schedule | None:
+    return next((made for made in schedules(first, count) if run(made).broken), None)
+
+
+@pytest.mark.timeout(2400)
+def test_no_schedule_breaks_a_property() -> None:
+    parts = [(FIRST + n, min(500, SCHEDULES - n)) for n in range(0, SCHEDULES, 500)]
+    if SCHEDULES <= 2000:
+        found = [find_first(*part) for part in parts]
+    else:
+        # Nicely: tests of live processes run beside it.
+        with ProcessPoolExecutor(2, get_context("spawn"), os.nice, (10,)) as pool:
+            found = list(pool.map(find_first, *zip(*parts, strict=True)))
+    told = [tell(schedule) for schedule in found if schedule is not None]
+    assert not told, "\n\n".join(told[:3])
+
+
+def test_zeros_behind_a_stop_that_was_heard_are_told() -> None:
+    """Rank 0 is not in the cell: it runs zeros, and the code of the others hears nothing of it."""
+    wait = Catch((Sleep(1.5),), of_stop=True)
+    launch = Launch("0,1,2", 1, (9, 0), "b", ("b",))
+    steps = (wait, launch, Print("b"))
+    cell = Program(9, 0, {1: steps, 2: steps}, False, stop_at=0.2094328251831663)
+    guilty = frozenset({(9, 0)})
+    course = run(Schedule(1110, 3, False, (cell,), "partial", guilty))
+    assert not course.broken
+    assert "with zeros" in str(course.ended[9])
+
+
+HOLES: dict[str, list[tuple[Any, str, Any]]] = {
+    "queued cells hide a skip": [(wire.ends, "guards", lambda ranks, later: False)],
+    "even counts are believed": [(wire.ends, "differing", lambda ends: [])],
+    "what may still launch is not known": [(Rank, "_background", lambda rank: [])],
+    "a stopped cell's programs are not compared": [
+        (polls.Polls, "_is_of_interrupt", lambda self, found: self._watch.why == "stop"),
+    ],
+    "a gate is opened for cells that run": [(World, "open_gates", open_all_gates)],
+    "a launch is counted by Python code": [(Journal, "confirmations", count_in_python)],
+    "an interrupt from elsewhere is a divergence": [
+        (polls.Polls, "_is_of_interrupt", find_in_other_cells),
+        (Cell, "_take_reply", stop_no_others),
+    ],
+    "strict: what threads launch is a cell's": [(Journal, "origin", origin_in_strict_mode)],
+    "strict: what XLA refuses on one rank hangs all": [(strict, "_met", meet_at_first)],
+}  # fmt: skip
+
+
+def is_stopped(made: Schedule) -> bool:
+    return any(program.is_stopped for program in made.programs)
+
+
+def is_shared(made: Schedule) -> bool:
+    """By two notebooks whose cells queue."""
+    return any(p.client for p in made.programs) and any(p.queued for p in made.programs)
+
+
+# Where it takes one in hundreds: what a schedule that shows it has.
+SHOWN_BY: dict[str, Callable[[Schedule], bool]] = {
+    "queued cells hide a skip": lambda made: made.fault == "refused",
+    "even counts are believed": lambda made: made.fault == "refused",
+    "a stopped cell's programs are not compared": is_stopped,
+    "a gate is opened for cells that run": lambda made: is_stopped(made) and is_shared(made),
+    "an interrupt from elsewhere is a divergence": is_stopped,
+    "strict: what threads launch is a cell's": lambda made: made.is_strict,
+    "strict: what XLA refuses on one rank hangs all": lambda made: made.is_strict,
+}
+
+
+@pytest.mark.parametrize("hole", HOLES)
+def test_a_hole_that_is_put_back_is_found(hole: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for owner, name, value in HOLES[hole]:
+        monkeypatch.setattr(owner, name, value)
+    shown_by = SHOWN_BY.get(hole, lambda made: True)
+    found = (made for made in schedules(0, FOUND_WITHIN) if shown_by(made) and run(made).broken)
+    assert next(found, None) is not None

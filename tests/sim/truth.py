@@ -1,0 +1,118 @@
+"""XLA's rule, and so which numbers are wrong: what no rank and no notebook is told.
+
+Of a set of processes the k-th launch of each member meets the k-th of the others. It ends when all
+have made it, and all that these launched before has ended. Its value is wrong ("tainted") where
+they did not mean the same launch, ran other programs or zeros, or gave it inputs that differ or are
+wrong.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from typing import Any
+
+ZEROS = "zeros"
+
+
+@dataclass(eq=False)
+class Value:
+    """What a launch gives: ``tainted`` is None until it has ended.
+
+    ``failed``: a process of it is dead, so that whoever reads it gets an error, as from gloo.
+    """
+
+    made: Made
+    tainted: bool | None = None
+    failed: bool = False
+
+    @property
+    def is_ready(self) -> bool:
+        return self.tainted is not None
+
+    @property
+    def meaning(self) -> Any:
+        return self.made.meant
+
+
+@dataclass(eq=False)
+class Made:
+    """One rank's part of a launch."""
+
+    rank: int
+    where: str
+    k: int
+    program: int
+    meant: Any
+    inputs: tuple[Value | None, ...]
+    value: Value = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.value = Value(self)
+
+
+class Devices:
+    """All ranks' devices, and what they were given to run."""
+
+    def __init__(self, num_ranks: int) -> None:
+        self.num_ranks = num_ranks
+        self.queues: list[deque[Made]] = [deque() for _ in range(num_ranks)]
+        self.numbers: list[defaultdict[str, int]] = []
+        self.numbers = [defaultdict(int) for _ in range(num_ranks)]
+        self.dead: set[int] = set()
+
+    def launch(
+        self, rank: int, where: str, program: int, meant: Any, inputs: tuple[Value | None, ...]
+    ) -> Value:
+        made = Made(rank, where, self.numbers[rank][where], program, meant, inputs)
+        self.numbers[rank][where] += 1
+        self.queues[rank].append(made)
+        self._complete()
+        return made.value
+
+    def restart_counts(self) -> None:
+        """The ranks' processes are new ones."""
+        self.queues = [deque() for _ in range(self.num_ranks)]
+        self.numbers = [defaultdict(int) for _ in range(self.num_ranks)]
+        self.dead.clear()
+
+    def _complete(self) -> None:
+        went_on = True
+        while went_on:
+            went_on = False
+            for queue in self.queues:
+                if queue and self._is_cut(queue[0]):
+                    value = queue.popleft().value
+                    value.tainted, value.failed, went_on = False, True, True
+                elif queue and (met := self._met(queue[0])) is not None:
+                    self._end(met)
+                    went_on = True
+
+    def die(self, rank: int) -> None:
+        self.dead.add(rank)
+        self._complete()
+
+    def _is_cut(self, made: Made) -> bool:
+        given = any(value is not None and value.failed for value in made.inputs)
+        return given or not self.dead.isdisjoint(int(rank) for rank in made.where.split(","))
+
+    def _met(self, made: Made) -> list[Made] | None:
+        """All parts of this launch, if each is the first that its rank's device has to run."""
+        members = [int(rank) for rank in made.where.split(",")]
+        heads = [self.queues[rank][0] for rank in members if self.queues[rank]]
+        if len(heads) < len(members):
+            return None
+        if any((head.where, head.k) != (made.where, made.k) for head in heads):
+            return None
+        return heads
+
+    def _end(self, met: list[Made]) -> None:
+        wrong = len({made.meant for made in met}) > 1 or len({made.program for made in met}) > 1
+        wrong = wrong or any(made.meant == ZEROS for made in met)
+        for at in range(len(met[0].inputs)):
+            values = [made.inputs[at] if at < len(made.inputs) else None for made in met]
+            wrong = wrong or any(v is not None and v.tainted for v in values)
+            wrong = wrong or len({v.meaning if v is not None else None for v in values}) > 1
+        for made in met:
+            made.value.tainted = wrong
+            self.queues[made.rank].popleft()

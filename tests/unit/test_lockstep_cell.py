@@ -1,0 +1,288 @@
+"""One cell, event by event, with made-up clocks: what it becomes, and what is to be done."""
+
+from __future__ import annotations
+
+import pytest
+
+from jaxcluster import wire
+from jaxcluster.lockstep import actions, events, states
+from jaxcluster.lockstep.cell import (
+    DEATH_NOTICE_AFTER_S,
+    NOTICE_AFTER_S,
+    REPLAY_AFTER_S,
+    SCRIPT_ANSWER_S,
+    SCRIPT_STOP_S,
+    STILL_WORKING_S,
+    SUSPECTED_S,
+    Cell,
+)
+from jaxcluster.lockstep.facts import Facts
+from jaxcluster.lockstep.states import Course, Impossible, State
+from jaxcluster.model import findings
+from jaxcluster.model.health import ANSWER_S, GRACE_S, HOPELESS_ANSWER_S, POLL_S
+from jaxcluster.model.outputs import CellRecord
+
+T0 = 1000.0
+SEQ = 7
+
+
+def cell(n: int = 2, **more: object) -> Cell:
+    record = CellRecord(SEQ, 3, "y = f(x)", list(range(n)))
+    return Cell(record, T0, **more)  # type: ignore[arg-type]
+
+
+def reply(
+    rank: int, status: str = "ok", now: float = T0, ename: str = "ValueError"
+) -> events.Event:
+    error = wire.ErrorInfo(ename, "no", []) if status != "ok" else None
+    return events.Replied(now, wire.CellReply(rank, SEQ, status, 0.1, error))
+
+
+def running(rank: int, **more: object) -> wire.RankReport:
+    state = wire.RankState(rank, 9, "here", "running", seq=SEQ, cell=3, line=1, **more)  # type: ignore[arg-type]
+    return wire.RankReport(state, [], [])
+
+
+def polled(now: float, *reports: wire.RankReport) -> events.Looked:
+    by_rank = {report.state.rank: report for report in reports}
+    return events.Looked(now, actions.Ask("poll"), by_rank, Facts(now, (0, 1)))
+
+
+# ------------------------------------------------------------------------------------ its states
+
+
+def test_each_state_follows_those_that_it_may_follow_alone() -> None:
+    ways = {was: {now for now in State if _may(was, now)} for was in State}
+    assert ways[State.RUNNING] == {State.LEAVING, State.ENDED}
+    assert ways[State.LEAVING] == {State.ENDED}
+    assert State.RUNNING not in set().union(*ways.values())
+    assert ways[State.DIVERGED] == {State.SETTLED}
+    assert State.SETTLED not in ways[State.RUNNING] | ways[State.LEAVING]
+
+
+def _may(was: State, now: State) -> bool:
+    return now in states._MAY_FOLLOW[was]
+
+
+def test_a_forbidden_step_raises_and_is_not_taken() -> None:
+    course = Course(T0)
+    with pytest.raises(Impossible, match=r"settled can't follow running.*0\.000 s: running"):
+        course.become(State.SETTLED, T0 + 1, "so it seems")
+    assert course.state is State.RUNNING
+    assert [state for _, state, _ in course.story] == [State.RUNNING]
+
+
+def test_a_story_whose_time_goes_back_is_impossible() -> None:
+    course = Course(T0)
+    with pytest.raises(Impossible, match="ended came before running"):
+        course.become(State.ENDED, T0 - 1, "")
+
+
+def test_a_story_is_looked_at_whole_each_time() -> None:
+    course = Course(T0)
+    course.story = ((T0, State.RUNNING, ""), (T0, State.DIVERGED, "a step that nobody took"))
+    with pytest.raises(Impossible, match="diverged can't follow running"):
+        course.become(State.SETTLED, T0, "")
+
+
+def test_a_story_begins_where_the_cell_was_sent() -> None:
+    with pytest.raises(Impossible, match="never sent"):
+        states.check(((T0, State.ENDED, ""),))
+
+
+# ------------------------------------------------------------------------------- what comes of it
+
+
+def test_a_cell_has_ended_when_all_its_ranks_have() -> None:
+    it = cell()
+    assert it.feed(reply(0)) == []
+    assert it.course.state is State.RUNNING
+    assert it.feed(reply(1, now=T0 + 1)) == []
+    assert it.course.state is State.ENDED
+    assert it.record.ok and it.is_complete
+
+
+def test_stop_interrupts_its_ranks_and_prepares_to_bring_them_back() -> None:
+    it = cell()
+    todo = it.feed(events.Stopped(T0 + 1))
+    assert todo == [
+        actions.WatchSilent(frozenset({0, 1})),
+        actions.Interrupt((0, 1), spare=False),
+        actions.Prepare(),
+        actions.Changed(),
+    ]
+    assert it.course.state is State.LEAVING
+    assert it.deadline() == T0 + 1 + REPLAY_AFTER_S
+    assert actions.StepReplay() in it.feed(events.Tick(T0 + 1 + REPLAY_AFTER_S))
+
+
+def test_a_second_stop_waits_for_nobody() -> None:
+    it = cell()
+    it.feed(events.Stopped(T0 + 1))
+    it.feed(events.Stopped(T0 + 1.1))
+    assert it.course.state is State.ENDED
+    assert it.left_early and it.silent == (0, 1)
+
+
+def test_who_does_not_leave_in_time_is_given_up() -> None:
+    it = cell()
+    it.feed(events.Stopped(T0))
+    it.feed(reply(0, "interrupted", T0 + 1))
+    it.feed(events.Tick(T0 + ANSWER_S))
+    assert it.silent == (1,)
+    assert [why for _, _, why in it.course.story] == ["sent", "stop", "rank 1 given up"]
+
+
+def test_a_replay_that_is_stuck_shortens_the_wait() -> None:
+    it = cell()
+    it.feed(events.Stopped(T0))
+    it.feed(events.Stepped(T0 + 0.5, "they wait for the dead", 0))
+    assert it.watch.answer_s < ANSWER_S
+
+
+def test_ranks_that_wait_for_each_other_are_made_to_launch_nothing_more() -> None:
+    it = cell()
+    it.polls.report = findings.Report("circle", "0,1", 0, (0, 1), (), ("",), is_hopeless=True)
+    it.feed(events.Stopped(T0))
+    assert actions.StepReplay() not in it.feed(events.Tick(T0 + REPLAY_AFTER_S))
+
+
+def test_nothing_is_expected_of_ranks_that_wait_for_a_dead_one() -> None:
+    for dead, answer_s in ({}, ANSWER_S), ({1: {"why": "gone"}}, HOPELESS_ANSWER_S):
+        it = cell()
+        it.polls.report = findings.Report("missing", "0,1", 0, (1,), (0,), ("",))
+        facts = Facts(T0 + 1, (0, 1), dead)
+        it.feed(events.Looked(T0 + 1, actions.Ask("poll"), {0: running(0)}, facts))
+        assert it.course.state is State.LEAVING
+        assert it.watch.answer_s == answer_s
+
+
+def test_before_ranks_are_interrupted_after_an_error_it_is_looked_why() -> None:
+    it = cell()
+    it.feed(reply(0, "error"))
+    todo = it.feed(events.Tick(T0 + GRACE_S))
+    kinds = [type(one) for one in todo]
+    assert actions.Ask("last") in todo
+    assert kinds.index(actions.Ask) < kinds.index(actions.Interrupt)
+
+
+def test_where_its_time_is_up_its_places_are_asked_for_first() -> None:
+    it = cell(timeout_s=1.0)
+    asked, *rest = it.feed(events.Tick(T0 + 1.0))
+    assert asked == actions.Ask("places", (0, 1))
+    assert actions.Interrupt((0, 1), spare=False) in rest
+    assert isinstance(asked, actions.Ask)
+    reports = {0: running(0), 1: running(1)}
+    assert it.feed(events.Looked(T0 + 1.1, asked, reports, Facts(T0 + 1.1))) == []
+    assert it.places == ["Ranks 0, 1 were in f at cell [3] line 1."]
+
+
+def test_an_error_is_told_early_where_others_still_run() -> None:
+    it = cell()
+    it.feed(reply(0, "error"))
+    (notice,) = it.feed(events.Tick(T0 + NOTICE_AFTER_S))
+    assert isinstance(notice, actions.Notice)
+    assert notice.text.startswith("Rank 0 raised ValueError: no (cell [3]).")
+    assert it.feed(events.Tick(T0 + NOTICE_AFTER_S + 0.1)) == []
+
+
+def test_an_error_that_all_share_is_not_told_early() -> None:
+    it = cell()
+    it.feed(reply(0, "error"))
+    it.feed(reply(1, "error"))
+    assert it.feed(events.Tick(T0 + NOTICE_AFTER_S)) == []
+
+
+def test_a_death_is_told_once_where_others_are_waited_for_long() -> None:
+    it = cell()
+    it.feed(events.Died(T0, 1, "killed by SIGKILL", -9))
+    late = T0 + DEATH_NOTICE_AFTER_S
+    it.watch.answer_s = 60.0
+    told = [one for one in it.feed(events.Tick(late)) if isinstance(one, actions.Notice)]
+    assert [one.text.partition(".")[0] for one in told] == ["Rank 1 died"]
+    again = it.feed(events.Tick(late + 1))
+    assert not any(isinstance(one, actions.Notice) for one in again)
+    assert it.was_aborted({})
+
+
+def test_who_quits_a_debugger_or_was_stopped_by_others_stops_the_cell() -> None:
+    assert actions.PressStop() in cell().feed(reply(0, "error", ename="BdbQuit"))
+    assert actions.PressStop() in cell().feed(reply(0, "interrupted"))
+    it = cell()
+    it.feed(events.Stopped(T0))
+    assert actions.PressStop() not in it.feed(reply(0, "interrupted"))
+
+
+def test_ranks_that_a_person_holds_are_not_interrupted() -> None:
+    it = cell(timeout_s=1.0)
+    it.feed(events.Held(T0 + 0.5, 0, "debugger"))
+    assert it.watch.paused == {0} and it.record.held == {0}
+    todo = it.feed(events.Tick(T0 + 2.0))
+    assert not any(isinstance(one, actions.Interrupt) for one in todo)
+
+
+def test_a_look_without_a_finding_changes_nothing() -> None:
+    it = cell()
+    assert it.feed(events.Tick(T0 + POLL_S)) == [actions.Ask("poll")]
+    assert it.feed(polled(T0 + POLL_S, running(0), running(1))) == [
+        actions.WatchSilent(frozenset())
+    ]
+    assert it.course.state is State.RUNNING
+
+
+def test_where_ranks_say_nothing_the_next_look_does_not_wait_as_long() -> None:
+    it = cell()
+    assert actions.WatchSilent(frozenset({1})) in it.feed(polled(T0 + 1, running(0)))
+    assert it.feed(events.Tick(T0 + 3)) == [actions.Ask("poll", timeout_s=actions.SHORT_S)]
+
+
+def test_who_still_works_is_told_more_and_more_rarely() -> None:
+    it = cell()
+    it.feed(reply(0))
+    late = T0 + STILL_WORKING_S
+    *_, ask = it.feed(polled(late, running(1)))
+    assert ask == actions.ExplainSilent(())
+    (notice,) = it.feed(events.Explained(late, ()))
+    assert isinstance(notice, actions.Notice)
+    assert notice.text == (
+        "Rank 1 still works at cell [3] line 1 (5 s); rank 0 has ended the cell.\n"
+    )
+    assert actions.ExplainSilent(()) not in it.feed(polled(late + 5, running(1)))
+    assert actions.ExplainSilent(()) in it.feed(polled(late + 11, running(1)))
+
+
+def test_who_seems_to_wait_in_a_circle_is_told_sooner() -> None:
+    it = cell()
+    it.polls.circle = ["Rank 0 waits for rank 1."]
+    soon = T0 + SUSPECTED_S
+    assert actions.ExplainSilent(()) in it.feed(polled(soon, running(0), running(1)))
+    (notice,) = it.feed(events.Explained(soon, ()))
+    assert notice == actions.Notice("Rank 0 waits for rank 1.\n")
+
+
+def test_who_debugs_the_cell_is_not_told_whom_it_waits_for() -> None:
+    it = cell()
+    it.feed(reply(0))
+    held = running(1, paused="debugger")
+    assert actions.ExplainSilent(()) not in it.feed(polled(T0 + 60, held))
+
+
+# -------------------------------------------------------------------------------------- scripts
+
+
+def test_a_scripts_ranks_are_given_longer_to_write_what_they_must() -> None:
+    it = cell(is_last=True)
+    assert it.watch.answer_s == SCRIPT_ANSWER_S
+    todo = it.feed(events.Stopped(T0))
+    assert it.watch.answer_s == SCRIPT_STOP_S
+    assert actions.Prepare() not in todo
+    it.feed(events.Tick(T0 + 10))
+    assert it.ran is None  # what a replay gives them might be written to a file
+
+
+def test_os_exit_0_is_a_scripts_own_end() -> None:
+    it = cell(is_last=True)
+    it.feed(events.Died(T0, 0, "ended with 0", 0))
+    it.feed(reply(1))
+    assert it.course.state is State.ENDED and it.record.ok
+    assert not it.was_aborted({})

@@ -1,0 +1,172 @@
+"""What the looks at the ranks during a cell find, with made-up reports and clocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jaxcluster import wire
+from jaxcluster.lockstep.actions import Excuse, Forget, Found, Notice
+from jaxcluster.lockstep.polls import CHECKED_S, FOREIGN_S, TIE_S, Facts, Polls
+from jaxcluster.model.health import CellWatch, StopPressed
+from jaxcluster.model.outputs import CellRecord
+
+SET = "0,1"
+SEQ = 7
+ALL = Facts(100.0, ranks=(0, 1))
+
+
+def launch(at: int, cell: int = SEQ, fingerprint: int = 1, name: str = "jit(f)") -> wire.Launch:
+    return wire.Launch(at, SET, name, fingerprint, 3, 1, cell_seq=cell)
+
+
+def report(
+    rank: int, *launches: wire.Launch, state: str = "idle", probes: int = 1, **more: object
+) -> wire.RankReport:
+    value = 0
+    for one in launches:
+        value = wire.next_hash(value, one.fingerprint)
+    counts = {SET: [len(launches), value]} if launches else {}
+    told = wire.RankState(
+        rank, 10 + rank, "here", state, ended=SEQ, taken=SEQ, launches=counts, probes=probes
+    )
+    return wire.RankReport(replace(told, **more), [], list(launches))
+
+
+def polls(seq: int = SEQ) -> Polls:
+    record = CellRecord(seq, 3, "y = f(x)", [0, 1])
+    return Polls(record, CellWatch(record.ranks, ALL.now))
+
+
+def one_lacks(probes: int = 1, **more: object) -> dict[int, wire.RankReport]:
+    """Rank 1 has left out what rank 0 waits in."""
+    waits = report(0, launch(0), state="running", seq=SEQ, ended=SEQ - 1)
+    return {0: waits, 1: report(1, probes=probes, **more)}
+
+
+def test_a_missing_launch_is_certain_at_the_second_look_alone() -> None:
+    looked = polls()
+    assert looked.find(one_lacks(), ALL) == []
+    assert looked.report is None and looked.suspicion is not None
+    assert looked.suspicion.has("moment")
+    found = looked.find(one_lacks(probes=2), ALL)
+    assert found == [Found(looked.report)] and looked.report is not None
+    assert (looked.report.kind, looked.report.culprits) == ("missing", (1,))
+    assert set(looked.evidence) == {0, 1}
+
+
+def test_the_first_finding_stays() -> None:
+    looked = polls()
+    looked.find(one_lacks(), ALL)
+    looked.find(one_lacks(probes=2), ALL)
+    first = looked.report
+    assert looked.find(one_lacks(probes=3), ALL) == []
+    assert looked.report is first
+
+
+def test_what_an_interrupt_made_a_rank_leave_out_is_no_finding() -> None:
+    looked = polls()
+    looked._watch.feed(StopPressed(), ALL.now)
+    looked.find(one_lacks(), ALL)
+    assert looked.find(one_lacks(probes=2), ALL) == []
+    assert looked.report is None
+
+
+def test_reports_of_before_and_after_a_new_count_are_not_compared() -> None:
+    looked = polls()
+    looked.find(one_lacks(), ALL)
+    assert looked.find(one_lacks(probes=2, restarts=1), ALL) == []
+    assert looked.report is None
+
+
+def test_a_cell_that_was_sent_to_a_rank_may_bring_what_it_lacks() -> None:
+    looked = polls()
+    later = replace(ALL, sent={1: SEQ + 1})
+    looked.find(one_lacks(), later)
+    assert looked.find(one_lacks(probes=2), later) == []
+    assert looked.suspicion is not None and looked.suspicion.has("cell")
+
+
+def test_another_cells_finding_is_left_to_its_notebook_for_a_while() -> None:
+    made = {0: report(0, launch(0, cell=5)), 1: report(1, launch(0, cell=5, fingerprint=2))}
+    looked = polls()
+    assert looked.find(made, ALL) == []
+    assert looked.foreign_since == ALL.now
+    assert looked.find(made, replace(ALL, now=ALL.now + FOREIGN_S)) == []
+    found = looked.find(made, replace(ALL, now=ALL.now + FOREIGN_S + 0.1))
+    assert found == [Found(looked.report)] and looked.report is not None
+
+
+def test_who_brings_the_ranks_back_gets_longer_for_its_check() -> None:
+    made = {
+        0: report(0, launch(0, cell=wire.OURS)),
+        1: report(1, launch(0, cell=wire.OURS, fingerprint=2)),
+    }
+    looked = polls()
+    looked.find(made, ALL)
+    assert looked.find(made, replace(ALL, now=ALL.now + FOREIGN_S + 1)) == []
+    assert looked.find(made, replace(ALL, now=ALL.now + CHECKED_S + 1)) != []
+
+
+def test_what_a_thread_may_yet_launch_is_excused_at_the_second_look() -> None:
+    thread = {"background": ["thread 'pool'"]}
+
+    def look(probes: int) -> dict[int, wire.RankReport]:
+        return {0: report(0, launch(0), probes=probes), 1: report(1, probes=probes, **thread)}
+
+    looked = polls()
+    assert looked.excuse(look(1), ALL) is None
+    excuse, notice = looked.excuse(look(2), ALL) or ()
+    assert isinstance(excuse, Excuse) and [one.rank for one in excuse.found] == [1]
+    assert isinstance(notice, Notice) and "pool" in notice.text
+    assert looked.excuse(look(3), replace(ALL, excused=excuse.found)) == []
+
+
+def test_an_excuse_is_forgotten_once_the_launch_has_come() -> None:
+    looked = polls()
+    lacks = {0: report(0, launch(0)), 1: report(1, background=["thread 'pool'"])}
+    looked.excuse(lacks, ALL)
+    again = {r: replace(one, state=replace(one.state, probes=2)) for r, one in lacks.items()}
+    (excuse, _) = looked.excuse(again, ALL) or ()
+    assert isinstance(excuse, Excuse)
+    came = {0: report(0, launch(0)), 1: report(1, launch(0, cell=0))}
+    assert looked.find(came, replace(ALL, excused=excuse.found)) == [Forget(excuse.found)]
+
+
+def test_gates_are_opened_where_their_notebook_is_gone() -> None:
+    waits = {r: report(r, gate=[SEQ - 1, 0, 1]) for r in (0, 1)}
+    looked = polls()
+    late = replace(ALL, now=ALL.now + FOREIGN_S)
+    assert looked.stuck_gates(waits, ALL) == set()
+    assert looked.stuck_gates(waits, late) == {SEQ - 1}
+
+
+def test_gates_of_this_notebooks_own_cells_are_left_alone() -> None:
+    waits = {r: report(r, gate=[SEQ - 1, 0, 1]) for r in (0, 1)}
+    looked = polls()
+    own = replace(ALL, own=frozenset({SEQ - 1}))
+    assert looked.stuck_gates(waits, own) == set()
+    assert looked.stuck_gates(waits, replace(own, now=ALL.now + FOREIGN_S)) == set()
+
+
+def test_a_gate_is_opened_though_a_rank_that_does_not_wait_at_it_is_further() -> None:
+    waits = {r: report(r, gate=[SEQ - 1, 0, 1]) for r in (0, 1)}
+    waits[2] = report(2, launch(0), state="running", seq=SEQ)
+    looked = polls()
+    late = replace(ALL, now=ALL.now + FOREIGN_S)
+    assert looked.stuck_gates(waits, ALL) == set()
+    assert looked.stuck_gates(waits, late) == {SEQ - 1}
+    waits[1] = report(1, launch(0), gate=[SEQ - 1, 0, 1])
+    assert looked.stuck_gates(waits, late) == set()
+
+
+def test_of_two_programs_the_late_rank_tells_which_is_wrong_but_not_for_ever() -> None:
+    looked = polls()
+    made = {0: report(0, state="running", seq=SEQ, ended=SEQ - 1)}
+    for rank in (1, 2):
+        one = replace(launch(0, fingerprint=rank), processes="0,1,2")
+        counts = {"0,1,2": [1, wire.next_hash(0, rank)]}
+        made[rank] = report(rank, one, state="running", seq=SEQ, ended=SEQ - 1, launches=counts)
+    for later in (0.0, TIE_S - 1):
+        assert looked.find(made, replace(ALL, now=ALL.now + later)) == []
+    looked.find(made, replace(ALL, now=ALL.now + TIE_S + 1))
+    assert looked.report is not None and looked.report.kind == "mismatch"

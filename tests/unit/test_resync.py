@@ -1,0 +1,44 @@
+"""What is forgotten of ranks that are in lockstep again."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jaxcluster.cluster import mending
+
+
+def test_what_threads_might_have_made_is_forgotten_with_a_resync(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A replay has made it: a launch of a later cell's would be taken for it, and called wrong."""
+    monkeypatch.setattr(mending.recovery.Replay, "bring_back", lambda replay, turns: "replayed")
+    held = SimpleNamespace(gate=[4, 0, 1])
+    opened: list[int] = []
+    world = SimpleNamespace(
+        counts={0: 1}, excused={0: 1}, divergence=object(), turns=None, dead={}, link=None,
+        status=lambda: [held], open_gates=opened.extend,
+    )  # fmt: skip
+    cluster: Any = SimpleNamespace(world=world)
+    assert mending.bring_into_lockstep(cluster).startswith("Back in lockstep")
+    assert not world.counts and not world.excused and world.divergence is None
+    assert opened == [4]
+
+
+def test_why_new_processes_were_needed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bring_back(replay: Any, turns: Any) -> str:
+        replay.core.stuck = "the ranks launched different programs"
+        return ""
+
+    monkeypatch.setattr(mending.recovery.Replay, "bring_back", bring_back)
+    cluster: Any = SimpleNamespace(
+        world=SimpleNamespace(turns=None, dead={}, link=None),
+        restart=lambda: "New processes after 1.0 s: 2 variables kept.",
+    )  # fmt: skip
+    assert mending.bring_into_lockstep(cluster) == (
+        "New processes after 1.0 s: 2 variables kept.\n"
+        "They could not be brought back without new processes: the ranks launched different "
+        "programs."
+    )

@@ -1,0 +1,372 @@
+"""What is done at a cell's end, step by step, where somebody else answers what is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from jaxcluster import wire
+from jaxcluster.lockstep import actions, events
+from jaxcluster.lockstep.cell import Cell
+from jaxcluster.lockstep.facts import Facts, Recovered, Replayed, Why
+from jaxcluster.lockstep.settling import UNEVEN_S, Settling, Steps
+from jaxcluster.lockstep.states import Impossible, State
+from jaxcluster.lockstep.undone import Undone
+from jaxcluster.model import findings
+from jaxcluster.model.outputs import CellRecord
+
+T0 = 1000.0
+SEQ = 7
+SET = "0,1"
+EVEN = {SET: [1, 5]}
+LESS: dict[str, list[int]] = {}
+REPORT = findings.Report("missing", SET, 0, (1,), (0,), ("Rank 1 left it out.",), SEQ)
+HANG = replace(REPORT, is_hopeless=True)
+
+
+class Ranks:
+    """Answers, on a clock of its own, and takes down what is asked for.
+
+    Attributes:
+      facts: what is so.
+      answers: by the class of what is asked: what comes of it.
+    """
+
+    def __init__(self, **facts: Any) -> None:
+        self.facts = Facts(T0, (0, 1), **facts)
+        self.counts: dict[int, Any] = {}
+        self.launches = {0: EVEN, 1: EVEN}
+        self.busy: set[int] = set()  # with a later cell
+        self.done: list[actions.Action] = []
+        self.answers: dict[type, Callable[[Any], Any]] = {
+            actions.LookAround: lambda _: self._now(),
+            actions.Ask: self._look,
+            actions.AskStates: lambda _: [self._state(rank) for rank in (0, 1)],
+            actions.KeepCounts: self._keep,
+            actions.BringBack: lambda _: Replayed("replayed", counts={0: EVEN, 1: EVEN}),
+            actions.Undo: lambda _: Undone(made=("y",)),
+            actions.Recover: lambda _: Recovered("New processes."),
+            actions.Diverge: lambda it: self._set(divergence=it.report),
+            actions.AskSilent: lambda it: {rank: Why("is stopped") for rank in it.ranks},
+            actions.AskWhere: lambda it: events.Located(
+                self.facts.now, it.ranks, {}, dict.fromkeys(it.ranks, "is not responding")
+            ),
+            actions.ReadLogEnd: lambda _: "",
+            actions.Rest: lambda _: self._set(now=self.facts.now + 0.1),
+        }
+
+    def _set(self, **facts: Any) -> None:
+        self.facts = replace(self.facts, **facts)
+
+    def _now(self) -> Facts:
+        self._set(now=self.facts.now + 0.001, counts=dict(self.counts))
+        return self.facts
+
+    def _keep(self, action: actions.KeepCounts) -> None:
+        self.counts = {} if action.only else self.counts
+        self.counts.update(action.counts)
+
+    def _state(self, rank: int) -> wire.RankState:
+        runs, now = ("running", SEQ + 1) if rank in self.busy else ("idle", SEQ)
+        launches = self.launches[rank]
+        return wire.RankState(
+            rank, 9, "here", runs, seq=now, ended=SEQ, taken=now, launches=launches
+        )
+
+    def _look(self, ask: actions.Ask) -> events.Looked:
+        reports = {rank: wire.RankReport(self._state(rank), [], []) for rank in (0, 1)}
+        facts = self._now()
+        return events.Looked(facts.now, ask, reports, facts)
+
+    def carry(self, steps: Steps[Any], until: type | None = None) -> Any:
+        """Answer until it is over, or until it asks for this, which is where stop is pressed."""
+        answer = None
+        while True:
+            try:
+                action = steps.send(answer)
+            except StopIteration as end:
+                return end.value
+            if until is not None and isinstance(action, until):
+                raise KeyboardInterrupt
+            self.done.append(action)
+            answer = self.answers.get(type(action), lambda _: None)(action)
+
+    def kinds(self) -> list[str]:
+        """What was done, but for what only asks."""
+        asks = (actions.LookAround, actions.Ask, actions.KeepCounts, actions.AskStates)
+        return [type(one).__name__ for one in self.done if not isinstance(one, asks)]
+
+
+def ended(
+    launches: tuple[Any, Any] = (EVEN, EVEN), status: str = "ok", own: Any = None, **more: Any
+) -> tuple[Cell, Settling]:
+    """A cell whose ranks have replied; None: not that one."""
+    made = Cell(CellRecord(SEQ, 3, "y = f(x)", [0, 1]), T0 - 1)
+    for rank, counts in enumerate(launches):
+        if counts is not None:
+            made_here = counts if own is None else own
+            reply = wire.CellReply(rank, SEQ, status, 0.1, launches=counts, own=made_here, **more)
+            made.feed(events.Replied(T0 - 0.5, reply))
+    return made, Settling(made)
+
+
+def given_up() -> Cell:
+    """A cell that was stopped, and none of whose ranks has answered."""
+    cell = Cell(CellRecord(SEQ, 3, "y = f(x)", [0, 1]), T0 - 20)
+    cell.feed(events.Stopped(T0 - 10))
+    cell.feed(events.Tick(T0))
+    assert cell.silent == (0, 1)
+    return cell
+
+
+def states(cell: Cell) -> list[State]:
+    return [state for _, state, _ in cell.course.story]
+
+
+def test_a_cell_that_ended_alike_asks_nothing_of_its_ranks() -> None:
+    cell, settling = ended()
+    ranks = Ranks()
+    ranks.carry(settling.settle())
+    assert [type(one) for one in ranks.done] == [actions.KeepCounts, actions.LookAround]
+    assert states(cell) == [State.RUNNING, State.ENDED, State.SETTLED]
+
+
+def test_a_cell_in_which_a_rank_launched_less_is_found_brought_back_and_undone() -> None:
+    cell, settling = ended((EVEN, LESS))
+    ranks = Ranks()
+    ranks.answers[actions.BringBack] = lambda _: Replayed("replayed", "", {1: 1}, ranks.launches)
+    ranks.carry(settling.settle())
+    assert cell.polls.report is not None and cell.polls.report.culprits == (1,)
+    assert ranks.kinds() == [
+        *["Found", "BringBack", "Forget", "Undo"],
+        *["WithdrawBehind", "OpenGates"],
+    ]
+    assert states(cell)[2:] == [State.RETURNING, State.SETTLED]
+    assert "rank 1 ran 1 skipped program with zeros" in cell.recovered
+    assert "This cell is undone. Removed y." in cell.recovered
+
+
+def test_ranks_that_can_not_be_brought_back_are_given_new_processes() -> None:
+    cell, settling = ended((EVEN, LESS))
+    ranks = Ranks(gives_new=True)
+    ranks.answers[actions.BringBack] = lambda _: Replayed("", "it can't be run with zeros")
+
+    def recover(_: object) -> Recovered:
+        ranks._set(divergence=None)
+        return Recovered("New processes.")
+
+    ranks.answers[actions.Recover] = recover
+    ranks.carry(settling.settle())
+    assert ranks.kinds()[2:5] == ["Diverge", "Undo", "Recover"]
+    assert states(cell)[2:] == [State.RETURNING, State.DIVERGED, State.SETTLED]
+    assert cell.recovered.startswith("New processes. This cell is undone")
+
+
+def test_where_new_processes_are_not_wanted_no_gate_is_opened() -> None:
+    cell, settling = ended((EVEN, LESS))
+    ranks = Ranks()
+    ranks.answers[actions.BringBack] = lambda _: Replayed("", "it can't be run with zeros")
+    ranks.carry(settling.settle())
+    assert cell.course.state is State.DIVERGED
+    assert ranks.kinds()[-1] == "WithdrawBehind"
+    ending = ranks.carry(settling.end())
+    assert ending.is_diverged and ending.undone.startswith("This cell is undone")
+
+
+def test_ranks_that_wait_for_each_other_are_not_replayed() -> None:
+    cell, settling = ended((EVEN, EVEN))
+    cell.polls.report = HANG
+    ranks = Ranks()
+    ranks.carry(settling.settle())
+    assert "BringBack" not in ranks.kinds()
+    assert cell.course.state is State.DIVERGED
+
+
+def test_a_cell_whose_ranks_died_is_left_to_who_gives_them_new_processes() -> None:
+    cell, settling = ended((EVEN, None))
+    cell.feed(events.Died(T0, 1, "killed by SIGKILL", -9))
+    ranks = Ranks(dead={1: {"why": "killed by SIGKILL"}})
+    ranks.carry(settling.settle())
+    assert cell.course.state is State.LEFT
+    assert ranks.kinds() == ["Undo"]
+    ranks.answers[actions.Recover] = lambda _: ranks._set(dead={}) or Recovered("New processes.")
+    ending = ranks.carry(settling.end())
+    assert ending.death.message == "Rank 1 died in cell [3]: killed by SIGKILL."
+    assert ending.death.done == "New processes. This cell is undone. Removed y."
+    assert cell.course.state is State.SETTLED
+    assert ranks.kinds().count("Undo") == 1
+
+
+def test_nothing_is_brought_back_on_ranks_that_were_replaced_under_the_cell() -> None:
+    cell, settling = ended((EVEN, LESS))
+    ranks = Ranks(is_over=True)
+    ranks.answers[actions.Undo] = lambda _: Undone("none of its ranks lives")
+    ranks.carry(settling.settle())
+    assert cell.course.state is State.LEFT
+    assert ranks.kinds() == ["Found", "Undo"]
+
+
+def test_what_threads_made_uneven_is_looked_at_until_it_is_even() -> None:
+    cell, settling = ended((EVEN, LESS), own={}, background=True, foreign=[SET])
+    ranks = Ranks()
+    ranks.launches = {0: EVEN, 1: LESS}
+    ranks.answers[actions.Rest] = lambda _: ranks.launches.update({1: EVEN})
+    ranks.carry(settling.settle())
+    assert ranks.kinds() == ["Rest"]
+    assert cell.course.story[-1][1:] == (State.SETTLED, "its ranks are even now")
+
+
+def test_what_stays_uneven_without_a_word_is_brought_back() -> None:
+    _, settling = ended((EVEN, LESS), own={}, background=True, foreign=[SET])
+    ranks = Ranks()
+    ranks.launches = {0: EVEN, 1: LESS}
+    ranks.carry(settling.settle())
+    assert ranks.facts.now > T0 + UNEVEN_S
+    assert "BringBack" in ranks.kinds()
+
+
+def test_it_is_waited_for_a_rank_that_runs_a_later_cell_however_long() -> None:
+    cell, settling = ended((EVEN, LESS), own={}, background=True, foreign=[SET])
+    ranks = Ranks()
+    ranks.launches, ranks.busy = {0: EVEN, 1: LESS}, {1}
+
+    def rest(_: object) -> None:
+        ranks._set(now=ranks.facts.now + 1)
+        if ranks.facts.now > T0 + 3 * UNEVEN_S:
+            ranks.launches, ranks.busy = {0: EVEN, 1: EVEN}, set()
+
+    ranks.answers[actions.Rest] = rest
+    ranks.carry(settling.settle())
+    assert cell.course.story[-1][1:] == (State.SETTLED, "its ranks are even now")
+
+
+def test_a_cell_that_was_stopped_at_its_very_end_is_compared_all_the_same() -> None:
+    cell = Cell(CellRecord(SEQ, 3, "y = f(x)", [0, 1]), T0 - 1)
+    cell.feed(events.Stopped(T0 - 0.6))
+    for rank, counts in enumerate((EVEN, LESS)):
+        reply = wire.CellReply(rank, SEQ, "ok", 0.1, launches=counts, own=counts)
+        cell.feed(events.Replied(T0 - 0.5, reply))
+    Ranks().carry(Settling(cell).settle())
+    assert cell.polls.report is not None and cell.polls.report.kind == "missing"
+
+
+def test_what_waits_for_ranks_that_have_not_left_does_not_begin() -> None:
+    cell, ranks = given_up(), Ranks()
+    ranks.answers[actions.AskSilent] = lambda _: {}
+    ranks.answers[actions.BringBack] = lambda _: Replayed(is_under_way=True)
+    ranks.carry(Settling(cell).settle())
+    assert cell.course.state is State.LEFT
+    assert "OpenGates" not in ranks.kinds()
+
+
+def test_ranks_that_took_part_in_the_check_are_not_called_hung() -> None:
+    cell, ranks = given_up(), Ranks()
+    ranks.answers[actions.AskSilent] = lambda _: {}
+    ranks.answers[actions.BringBack] = lambda _: Replayed("completed")
+    ranks.carry(Settling(cell).settle())
+    assert cell.silent == ()
+    assert cell.recovered.startswith("All of them have completed")
+
+
+def test_a_cell_that_never_began_lets_others_begin_unless_they_were_taken_back_with_it() -> None:
+    cell, settling = ended((LESS, LESS), "interrupted")
+    for reply in cell.record.replies.values():
+        object.__setattr__(reply, "seconds", 0.0)
+    ranks = Ranks()
+    ranks.carry(settling.settle())
+    assert ranks.kinds() == ["OpenGates"]
+    assert cell.course.state is State.LEFT
+    cell.withdrawn = "cell [2], which it waited for, did not complete"
+    again = Ranks()
+    cell.course.story = cell.course.story[:2]
+    again.carry(Settling(cell).settle())
+    assert again.kinds() == []
+
+
+def test_ranks_that_will_never_answer_are_ended_where_new_ones_are_wanted() -> None:
+    cell = given_up()
+    ranks = Ranks(gives_new=True, can_give_new=True)
+    ranks.answers[actions.AskSilent] = lambda _: {1: Why("is stopped", is_hung=True)}
+    ranks.answers[actions.EndRank] = lambda it: ranks._set(dead={it.rank: {"why": it.why}})
+    ranks.carry(Settling(cell).settle())
+    assert actions.EndRank(1, "ended by jaxcluster: it is stopped") in ranks.done
+    assert cell.killed == {1: "is stopped"}
+    assert cell.course.state is State.LEFT
+
+
+def test_ranks_are_not_ended_where_nobody_wants_to_wait_for_them() -> None:
+    cell, ranks = given_up(), Ranks(gives_new=True, can_give_new=True)
+    cell.left_early = True
+    ranks.answers[actions.AskSilent] = lambda _: {1: Why("is stopped", is_hung=True)}
+    ranks.carry(Settling(cell).settle())
+    assert "EndRank" not in ranks.kinds()
+
+
+def test_nothing_is_settled_with_ranks_that_hang_for_good() -> None:
+    cell, ranks = given_up(), Ranks()
+    ranks.answers[actions.AskSilent] = lambda _: {1: Why("is stopped", is_hung=True)}
+    settling = Settling(cell)
+    ranks.carry(settling.settle())
+    assert ranks.kinds() == ["AskSilent"]
+    ending = ranks.carry(settling.end())
+    assert ending.silent == (0, 1)
+    assert ending.unanswered[0] == "Rank 0 is not responding."
+
+
+def test_stop_while_ranks_are_brought_back_lets_no_cell_run() -> None:
+    cell, settling = ended((EVEN, LESS))
+    ranks = Ranks()
+    with pytest.raises(KeyboardInterrupt):
+        ranks.carry(settling.settle(), until=actions.BringBack)
+    assert cell.course.state is State.RETURNING
+    ranks.carry(settling.leave_unsettled())
+    assert cell.course.state is State.DIVERGED
+    assert ranks.facts.divergence is cell.polls.report
+    assert ranks.kinds()[-2:] == ["Diverge", "WithdrawBehind"]
+
+
+def test_stop_before_ranks_are_checked_lets_no_cell_run_though_they_seem_even() -> None:
+    cell, settling = ended(unchecked=True)
+    ranks = Ranks()
+    with pytest.raises(KeyboardInterrupt):
+        ranks.carry(settling.settle(), until=actions.BringBack)
+    ranks.carry(settling.leave_unsettled())
+    assert cell.course.state is State.DIVERGED
+
+
+def test_stop_while_ranks_are_in_lockstep_changes_nothing() -> None:
+    cell, settling = ended(unchecked=True)
+    ranks = Ranks()
+    with pytest.raises(KeyboardInterrupt):
+        ranks.carry(settling.settle(), until=actions.Ask)
+    ranks.carry(settling.leave_unsettled())
+    assert cell.course.state is State.LEFT
+    assert "Diverge" not in ranks.kinds()
+
+
+def test_stop_beside_what_threads_made_uneven_keeps_no_later_cell_from_running() -> None:
+    """The cell has ended alike: its own launches are right, and a later cell looks again."""
+    cell, settling = ended((EVEN, LESS), own={}, background=True, foreign=[SET])
+    ranks = Ranks()
+    ranks.launches = {0: EVEN, 1: LESS}
+    with pytest.raises(KeyboardInterrupt):
+        ranks.carry(settling.settle(), until=actions.Ask)
+    ranks.carry(settling.leave_unsettled())
+    assert cell.course.state is State.LEFT
+    assert "Diverge" not in ranks.kinds()
+
+
+def test_a_certain_finding_can_not_be_settled_by_a_cells_mere_end() -> None:
+    cell, settling = ended()
+    cell.polls.report = REPORT
+    with pytest.raises(Impossible, match="in spite of this: Rank 1 left it out"):
+        settling._become(State.SETTLED, "so it seems")
+
+
+def test_no_gate_is_opened_before_the_ranks_are_settled() -> None:
+    _, settling = ended()
+    with pytest.raises(Impossible, match="can't begin"):
+        Ranks().carry(settling._open_gates())

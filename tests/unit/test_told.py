@@ -1,0 +1,70 @@
+"""What a notebook knows of a rank's names and values by what the rank has told."""
+
+from __future__ import annotations
+
+from jaxcluster import wire
+from jaxcluster.model.told import Told
+
+
+def changes(bound=(), gone=(), **values: str) -> wire.NameChanges:
+    return wire.NameChanges([*bound, *values], list(gone), False, values)
+
+
+def told() -> Told:
+    found = Told()
+    found.hear(1, wire.NameChanges(["x", "y"], [], True, {"x": "=1", "y": ""}))
+    return found
+
+
+def test_what_is_not_known_is_not_told_as_known() -> None:
+    assert told().names == {"x", "y"}
+    assert told().known() == {"x": "=1"}
+
+
+def test_a_value_is_known_since_the_cell_that_made_it_so() -> None:
+    found = told()
+    found.hear(2, changes(z="=2"))
+    assert found.known() == {"x": "=1", "z": "=2"}
+    assert found.known(until=1) == {"x": "=1"}
+
+
+def test_a_name_that_is_gone_has_no_value() -> None:
+    found = told()
+    found.hear(2, changes(gone=["x"]))
+    assert (found.names, found.known()) == ({"y"}, {})
+
+
+def test_an_undone_cell_leaves_what_was_known_before_it() -> None:
+    found = told()
+    found.hear(2, changes(["made"], ["y"], x="=2", new="=3"))
+    found.undo(2, [])
+    assert (found.names, found.known()) == ({"x", "y"}, {"x": "=1"})
+    assert found.known(until=1) == {"x": "=1"}
+
+
+def test_a_cell_that_a_rank_did_not_end_has_told_nothing_that_could_be_undone() -> None:
+    found = told()
+    found.undo(2, [])
+    assert (found.names, found.known()) == ({"x", "y"}, {"x": "=1"})
+
+
+def test_what_may_not_have_been_put_back_is_not_known() -> None:
+    found = told()
+    found.hear(2, changes(x="=2"))
+    found.undo(2, ["x"])
+    assert found.known() == {}
+
+
+def test_a_push_stays_when_the_cell_before_it_is_undone() -> None:
+    found = told()
+    found.hear(2, changes(x="=2"))
+    found.hear_bound({"x": "=5", "p": "=6"})
+    found.undo(2, [])
+    assert found.known() == {"x": "=5", "p": "=6"}
+    assert found.names == {"x", "y", "p"}
+
+
+def test_a_rank_that_begins_again_has_nothing_else() -> None:
+    found = told()
+    found.hear(2, wire.NameChanges(["z"], [], True, {"z": "=1"}))
+    assert (found.names, found.known()) == ({"z"}, {"z": "=1"})
