@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import functools
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from traitlets import default
 
 from jaxcluster import wire
 from jaxcluster.engine import (
+    blackbox,
     bootstrap,
     guards,
     inspection,
@@ -34,6 +36,7 @@ from jaxcluster.engine import (
     strict,
     undo,
 )
+from jaxcluster.engine.background import is_own
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.clientcode import ClientCode, RankKernel
 from jaxcluster.engine.comms import Comms
@@ -45,6 +48,7 @@ from jaxcluster.engine.resources import own_gpus, resources
 from jaxcluster.engine.selfcheck import SelfCheck
 from jaxcluster.engine.shards import ArrayViews
 from jaxcluster.engine.state import settings
+from jaxcluster.engine.state.restoring import Restoring
 from jaxcluster.engine.values import Values
 from jaxcluster.engine.variables import variables
 from jaxcluster.host.facts import engine_facts
@@ -98,6 +102,32 @@ class JaxEngine(IPEngine):
         token = process_token(os.getpid()).replace(":", "-")
         return f"{self.session.session}-jaxcluster-{pid_space_mark()}-{token.rstrip('-?')}"
 
+    def start(self) -> None:
+        """Run the event loop, whatever is raised in it between cells: an alarm's handler raises in
+        any code, and so does a thread that throws an error into this one (``stopit``).
+
+        What ipyparallel's own does would end the rank, and take a TimeoutError for its own end.
+        """
+        is_over = False
+
+        async def start() -> None:
+            nonlocal is_over
+            try:
+                await self._start()
+            finally:
+                is_over = True
+
+        run = functools.partial(self.loop.run_sync, start)
+        while True:
+            try:
+                run()
+                return
+            except BaseException as error:
+                if is_over or not self.rank.attached:
+                    raise
+                self.rank.runner.leftovers.on_error(error)
+            run = self.loop.start
+
     def init_signal(self) -> None:
         """Leave SIGINT to the runner, and SIGTERM to the system: a rank has nothing to tidy up."""
 
@@ -120,11 +150,13 @@ class Rank:
         self.connection_file = connection_file
         self.control = ControlChannel(address)
         self.journal = Journal()
+        self.journal.keep_in(blackbox.path_of(log_path))
         self.runner = CellRunner(rank, self.control, self.journal, log_path)
         self.values = Values(rank)
         self.values.last_result = lambda: self.runner.last_result
         self.values.kept = self.runner.undo.old_values
         self.facts = engine_facts(rank, host_address, host)
+        self.restoring = Restoring()
         self.reservation: bootstrap.Reservation | None = None
         self.devices: list[str] = []
         self.gpus: list[str] = []  # as CUDA_VISIBLE_DEVICES has them
@@ -139,6 +171,9 @@ class Rank:
         handle("serve", "main", self._serve)
         handle("cell", "now", self.runner.queue.on_cell)
         handle("interrupt", "now", self._interrupt)
+        withdraw = self.runner.interrupts.withdraw
+        handle("withdraw", "now", lambda request: withdraw(request.body["seq"]))
+        handle("clear", "now", lambda request: self.runner.gate.clear(request.body["seqs"]))
         handle("answer", "now", self.runner.asking.on_answer)
         handle("state", "now", lambda request: self._state())
         handle("poll", "now", self._poll)
@@ -157,7 +192,8 @@ class Rank:
         handle("pack", "side", self.values.pack)
         handle("forget", "now", self.values.forget)
         handle("sample", "side", self.values.sample)
-        handle("assign", "main", self.runner.in_turn(self._assign))
+        handle("assign", "main", self.runner.in_turn(self.values.assign))
+        handle("assign_bind", "main", self.runner.in_turn(self._assign_bind))
         handle("spanning", "side", self.values.spanning_names)
         self.comms: Comms | None = None
         handle("message", "now", self.runner.queue.on_cell)
@@ -176,6 +212,9 @@ class Rank:
         handle("replay", "main", lambda request: replay.on_replay(self.journal, request))
         handle("snapshot", "side", self._snapshot)
         handle("restore", "main", self._restore)
+        handle("restore_look", "main", self.runner.in_turn(self._restore_look))
+        handle("restore_bind", "main", self.runner.in_turn(self._restore_bind))
+        handle("restore_drop", "now", lambda request: self.restoring.drop(request.body["token"]))
         RankDebugger(self.runner, self.control)
         handle("undo_look", "side", lambda request: undo.on_look(self.runner.undo, request.body))
         handle("undo", "side", self._undo)
@@ -202,10 +241,10 @@ class Rank:
     def _reveal(self, request: Request) -> Any:
         return self.comms.reveal(request) if self.comms is not None else {"open": []}
 
-    def _assign(self, request: Request) -> Any:
-        names = self.values.assign(request)
+    def _assign_bind(self, request: Request) -> Any:
+        names = self.values.assign_bind(request)
         self.runner.undo.bound(names)
-        return names
+        return self.runner.names.values.note_all(names, self.values.namespace)
 
     def _snapshot(self, request: Request) -> Any:
         values, body = self.values, request.body
@@ -216,13 +255,26 @@ class Rank:
 
     def _restore(self, request: Request) -> Any:
         self.runner.undo.forget("variables were restored since")
-        settings = self.runner.settings
-        return state.on_restore(self.values.namespace, self.rank, request.body, settings)
+        namespace, names = self.values.namespace, self.runner.names
+        done = state.on_restore(namespace, self.rank, request.body, self.runner.settings)
+        return {**done, "values": names.values.note_all(done["restored"], namespace)}
+
+    def _restore_look(self, request: Request) -> Any:
+        namespace, settings = self.values.namespace, self.runner.settings
+        return self.restoring.look(namespace, self.rank, request.body, settings)
+
+    def _restore_bind(self, request: Request) -> Any:
+        namespace, values = self.values.namespace, self.runner.names.values
+        self.runner.undo.forget("variables were restored since")
+        values.is_spoiled = True  # of which the lost ones are gone
+        done = self.restoring.bind(namespace, request.body, self.values.lost, self.runner.settings)
+        return {**done, "values": values.note_all(done["restored"], namespace)}
 
     def _undo(self, request: Request) -> Any:
         done = undo.on_undo(self.runner.undo, request.body)
         self.values.lost.add(request.body["lost"], self.values.namespace)
         self.runner.last_result = None
+        self.runner.names.values.is_spoiled = True
         return done
 
     def _strict(self, request: Request) -> None:
@@ -272,6 +324,7 @@ class Rank:
         guards.guard(kernel.shell, self.runner.asking)
         scripts.run_again(kernel.shell)
         self.values.lost.install(kernel.shell)
+        kernel.shell.events.register("pre_run_cell", lambda info: self.restoring.tidy())
         self.runner.attach(kernel.shell)
         client = ClientCode(self.runner)
         client.attach(kernel)
@@ -282,6 +335,7 @@ class Rank:
             self._serve_request.reply(self._state())
 
     def run(self) -> None:
+        is_own.set(True)  # and so of all that the engine begins on this thread
         self.control.start()
         self.control.run_jobs()
         deadline = time.monotonic() + CONNECTION_FILE_TIMEOUT_S

@@ -6,6 +6,7 @@ another rank. A value that is still being computed is waited for, for a bounded 
 
 from __future__ import annotations
 
+import hashlib
 import operator
 import sys
 import time
@@ -23,7 +24,7 @@ MOST_LEAVES = 1 << 22  # of a pytree that is looked at
 class NotReady(Exception):
     """An array's computation has not finished; ``hint`` says what to do."""
 
-    hint = "It may wait for another rank: %jaxcluster status shows where each rank is."
+    hint = "It may be waiting for another rank: %jaxcluster status shows where each rank is."
 
 
 class TooManyLeaves(Exception):
@@ -123,7 +124,14 @@ def describe(array: Any) -> wire.ArrayInfo:
         memory_kind=sharding.memory_kind or "",
         committed=bool(getattr(array, "committed", True)),
         nbytes=array.nbytes,
+        on=devices_hash(array),
     )
+
+
+def devices_hash(array: Any) -> str:
+    """Equal on ranks whose array lies on the same devices."""
+    ids = sorted(device.id for device in array.sharding.device_set)
+    return hashlib.blake2b(repr(ids).encode(), digest_size=8).hexdigest()
 
 
 def _without_shards(array: Any, note: str) -> wire.ArrayInfo:
@@ -184,6 +192,19 @@ def wait_ready(array: Any, name: str, timeout_s: float) -> None:
         if time.monotonic() > deadline:
             raise NotReady(f"{name} is still being computed after {timeout_s:.0f} s")
         time.sleep(READY_POLL_S)
+
+
+def host_values(array: Any) -> np.ndarray[Any, Any]:
+    """A shard's values on the host, without leaving a copy behind in the user's array.
+
+    ``np.asarray`` keeps what it copied from a GPU for as long as the array lives, so it is given
+    another array of the same buffer.
+    """
+    import jax
+
+    base = array if hasattr(array, "is_ready") else jax.random.key_data(array)
+    again = jax.make_array_from_single_device_arrays(base.shape, base.sharding, [base])
+    return np.asarray(again)
 
 
 def numpy_view(array: Any) -> Any:

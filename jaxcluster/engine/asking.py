@@ -49,9 +49,9 @@ class Asking:
         is_debugger = _is_of_a_debugger(sys._getframe(2))
         if running is None or runner.is_child():
             raise StdinNotImplementedError(
-                "a process that a cell has forked can't ask: ask before it is forked"
+                "a process forked by a cell can't ask: ask before the fork"
                 if running is not None
-                else "input() can be answered while a %%spmd cell runs, and none does on this rank"
+                else "input() can only be answered while a %%spmd cell runs on this rank"
             )
         answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         number, hold = next(self._ids), 0
@@ -90,7 +90,7 @@ class Asking:
     def end(self) -> None:
         """The cell is over: nobody will answer its threads any more."""
         for _, answers in list(self._open.values()):
-            answers.put({"refused": "the cell that asked has ended, so nobody can answer"})
+            answers.put({"refused": "the cell that asked has ended"})
 
 
 def _is_of_a_debugger(frame: FrameType | None) -> bool:

@@ -18,8 +18,17 @@ from typing import Any
 from urllib.parse import unquote
 
 from jaxcluster import wire
+from jaxcluster.engine import first_launches
 from jaxcluster.engine.journal import Journal
-from jaxcluster.engine.private import arrays, coordination, launches, transfers
+from jaxcluster.engine.private import (
+    arrays,
+    coordination,
+    hostvalues,
+    launches,
+    options,
+    self_test,
+    transfers,
+)
 from jaxcluster.host import tpus
 
 POLL_S = 0.002
@@ -136,9 +145,12 @@ def initialize(request: wire.InitializeRequest, journal: Journal) -> wire.Initia
         if value is not None:
             with contextlib.suppress(AttributeError):  # a jax that doesn't have this setting
                 jax.config.update(name, value)
+    # Before any of them is wrapped; one rank's word is enough.
+    moved = self_test.missing() if request.process_id == 0 else {}
     if request.collectives_address is not None:
         coordination.set_collectives_address(request.collectives_address)
     journal.recording = launches.record_launches(journal)
+    hostvalues.hear_host_values(journal.host_values)
     # Between hosts, where others may listen, and where it isn't recorded, JAX refuses them.
     if transfers.record_transfers(journal) and request.collectives_address == LOOPBACK:
         with contextlib.suppress(ImportError, AttributeError, OSError):
@@ -166,6 +178,10 @@ def initialize(request: wire.InitializeRequest, journal: Journal) -> wire.Initia
     coordination.refuse_what_ends_ranks()
     coordination.join_cpu_slices()
     devices = [_device_info(d) for d in jax.local_devices()]
+    if devices[0].platform == "cpu":
+        options.accept_num_cpu_devices(frozenset({len(devices), jax.device_count()}))
+    if request.num_processes > 1 and devices[0].platform == "cpu":
+        first_launches.watch(journal, request.process_id)
     _limit_blas_threads(request.num_processes)
     if jax.process_index() != request.process_id:
         raise RuntimeError(
@@ -183,6 +199,7 @@ def initialize(request: wire.InitializeRequest, journal: Journal) -> wire.Initia
         devices=devices,
         seconds=time.perf_counter() - started,
         recording=journal.recording,
+        moved=moved,
     )
 
 

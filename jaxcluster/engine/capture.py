@@ -162,7 +162,7 @@ class LogTail:
         shown = []
         if last and (too_many := size - self._offset - LAST_NBYTES) > 0:
             shown.append(self._take(b"", last=True))
-            shown.append(f"\n[... {too_many:,} bytes, which are in this rank's log alone ...]\n")
+            shown.append(f"\n[... {too_many:,} bytes, only in this rank's log ...]\n")
             self._offset += too_many
             self._in_old_line = False
         end = size if last else min(size, self._offset + READ_NBYTES)

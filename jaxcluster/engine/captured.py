@@ -1,6 +1,6 @@
 """What an ``ipywidgets.Output`` shows: the outputs of a rank's code inside of ``with output:``.
 
-In a notebook of its own it is the page that gives an ``Output`` what the kernel puts out meanwhile.
+In a notebook of its own it is the page that gives an ``Output`` what the kernel sends meanwhile.
 A rank's output comes to the page under another cell's name, or not at all. So it is gathered here,
 and told as the widget's ``outputs``, on whichever rank, in a cell, a callback and a thread alike.
 """
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-LATEST_S = 0.1  # that what was put out waits to be shown, while more comes
+LATEST_S = 0.1  # that output waits to be shown, while more comes
 KEPT_CHARS = 1_000_000  # of printed text: all of it is sent each time
 
 

@@ -37,6 +37,10 @@ class CellQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def waits(self, seq: int) -> bool:
+        """Whether a cell waits for its turn yet. Any thread."""
+        return seq in self._waiting
+
     def withdraw(self, seq: int) -> Request | None:
         """Take a cell from those that wait: it begins now, or is not run at all. Any thread.
 

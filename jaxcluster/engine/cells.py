@@ -14,20 +14,25 @@ from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
 from typing import Any
 
+from IPython.core.error import StdinNotImplementedError
+
 from jaxcluster import wire
 from jaxcluster.engine import debugging, failures, log, mainscript, tracebacks, usercode
 from jaxcluster.engine.arrays import spans_processes
 from jaxcluster.engine.asking import Asking
-from jaxcluster.engine.background import Background
+from jaxcluster.engine.background import Background, is_own
 from jaxcluster.engine.capture import LogTail, RankStream, capture_displays
 from jaxcluster.engine.cell_output import CellOutput
 from jaxcluster.engine.cell_queue import CellQueue
 from jaxcluster.engine.control import DEFERRED, ControlChannel, Handler, Request
+from jaxcluster.engine.gate import Gate
 from jaxcluster.engine.interrupts import Interrupts
 from jaxcluster.engine.journal import Journal
+from jaxcluster.engine.leftovers import Leftovers
 from jaxcluster.engine.mending import mend, mend_builtins
 from jaxcluster.engine.names import Names
 from jaxcluster.engine.paused import Paused
+from jaxcluster.engine.private import coordination
 from jaxcluster.engine.recent import Recent
 from jaxcluster.engine.running import Debugger, Home, Running
 from jaxcluster.engine.state.settings import Settings
@@ -45,16 +50,18 @@ class CellRunner:
       ended: the seq of the last cell that ended.
       last_result: the value of the last cell's last expression.
       queue: the cells that wait for their turn.
+      gate: keeps a queued cell from beginning before those before it have ended alike.
       interrupts: stops cells.
-      output: what cells put out.
+      output: where the output of cells goes.
       undo: takes the last cell back.
       paused: whether a person holds the rank, in a debugger or by a question.
       recent: the last cells, for those who have not sent them.
-      diverts: whether what this thread puts out is not the cell's, but an ``ipywidgets.Output``'s.
+      diverts: whether the output of this thread is not the cell's, but an ``ipywidgets.Output``'s.
       divert: takes such an output, or says False.
       deliver: does what a page has said on a comm.
       asking: what its cells ask the user.
       last_error: what the last cell that failed has raised, for a post-mortem.
+      leftovers: handlers of signals that cells have left behind.
     """
 
     def __init__(self, rank: int, control: ControlChannel, journal: Journal, log_path: str) -> None:
@@ -78,7 +85,9 @@ class CellRunner:
         self.main_thread_id = threading.main_thread().ident or 0
         self._pid = os.getpid()
         self.interrupts = Interrupts(self)
+        self.leftovers = Leftovers()
         self.queue = CellQueue(control, self._begin)
+        self.gate = Gate(rank, lambda: coordination.store("jaxcluster-ends"))
         self.output = CellOutput(self, LogTail(log_path))
         self._lock: asyncio.Lock | None = None
         self._home: Home | None = None  # of the last cell, or of the comm that has a message now
@@ -91,7 +100,7 @@ class CellRunner:
     def attach(self, shell: Any) -> None:
         """Take over a running kernel's shell. On the main thread, inside its event loop."""
         self.shell = shell
-        self.undo.attach(shell)
+        self.undo.attach(shell, self.settings)
         self._lock = asyncio.Lock()
         loop = asyncio.get_running_loop()
         self.interrupts.attach(loop)
@@ -117,6 +126,7 @@ class CellRunner:
         debugging.install(self)
         tracebacks.install(shell)
         self.settings.begin(shell, self.cell_numbers)
+        self.settings.context.run(is_own.set, False)
         self.control.on_tick = out.tick
         self.background.attach(loop)
         # Looked up at each call: the main thread is in this loop from now on.
@@ -154,22 +164,32 @@ class CellRunner:
 
     async def _run_in_turn(self, request: Request, cell: wire.CellRequest) -> None:
         async with _Turn(self._lock):
+            await self._wait_at_gate(request, cell)
             shown = self.rank in cell.shown_ranks
             running = Running(request, cell, time.perf_counter(), shown)
             self.current = running  # before it leaves those: an interrupt finds it here or there
             if self.queue.withdraw(cell.seq) is None:
                 self.current = None  # interrupted before its turn, and answered
                 self.ended = cell.seq
+                self.gate.ended(cell, request.ident, self._end_of(cell, "interrupted"))
                 return
             try:
                 reply = await self._run(running)
             except BaseException as error:  # of ours: it must not cost the reply
                 mend_builtins()
                 self.current, self.ended = None, cell.seq
+                self.gate.ended(cell, request.ident, self._end_of(cell, "error"))
                 told = self._outside(error)
                 reply = wire.CellReply(self.rank, cell.seq, "error", 0.0, told)
             self.recent.end(reply)
             request.reply(reply)
+
+    async def _wait_at_gate(self, request: Request, cell: wire.CellRequest) -> None:
+        """It raises nothing: a cell that can't be compared is compared at its end alone."""
+        try:
+            await self.gate.wait(cell, request.ident, lambda: self.queue.waits(cell.seq))
+        except Exception as error:
+            log.write("".join(traceback.format_exception(error)))
 
     async def _run(self, running: Running) -> wire.CellReply:
         """One cell, to the reply that it gets whatever its code has done to this process."""
@@ -185,11 +205,13 @@ class CellRunner:
         attempt(lambda: mend(self.interrupts.handler))
         if cell.message is None:  # else it belongs to the cell before it
             self.recent.begin(cell)
-        self.journal.enter(cell.seq, cell.execution_count)
+        self.journal.enter(cell.seq, cell.execution_count, tuple(cell.ranks))
         self.journal.interrupted = False
         if not cell.post_mortem:  # else the cell that failed can be undone after it
             attempt(lambda: self.undo.begin(cell.seq, cell.source))
         self.control.ticking = running.shown
+        between = self.leftovers.take_told()
+        attempt(self.leftovers.give_back)
         await self._execute(running)
         running.has_left = running.over = True
         self.asking.end()
@@ -199,6 +221,7 @@ class CellRunner:
         debugging.end()
         if self.is_child():
             self._end_child(running)
+        attempt(self.leftovers.take)
         self.control.ticking = False
         attempt(lambda: mend(self.interrupts.handler))
         attempt(self.output.show_rest)
@@ -210,19 +233,41 @@ class CellRunner:
         self.ended = cell.seq
         seconds = time.perf_counter() - running.started
         attempt(lambda: self.journal.leave(running.status, seconds))
+        end = self._end_of(cell, running.status)
+        self.gate.ended(cell, running.request.ident, end)
+        copies: list[wire.CopyNote] = []
+        attempt(lambda: copies.extend(self.journal.host_values.end()))
         names: list[wire.NameChanges | None] = [None]
-        attempt(lambda: names.append(self.names.changes(running.request.ident, self.shell.user_ns)))
+        attempt(lambda: names.append(self._name_changes(running)))
         return wire.CellReply(
             rank=self.rank,
             seq=cell.seq,
             status=running.status,
             seconds=seconds,
             error=running.error,
-            launches=self.journal.launches(),
+            launches=end.launches,
             global_result=spans_processes(self.last_result),
             names=names[-1],
             fault="; ".join(running.faults),
+            own=end.own,
+            foreign=end.foreign,
+            unchecked=end.unchecked,
+            background=end.background,
+            copies=copies,
+            between=between,
         )
+
+    def _name_changes(self, running: Running) -> wire.NameChanges | None:
+        namespace = self.shell.user_ns
+        course = self.undo.course() if not running.cell.post_mortem else None
+        self.names.values.note(course, namespace)
+        return self.names.changes(running.request.ident, namespace)
+
+    def _end_of(self, cell: wire.CellRequest, status: str) -> wire.ends.End:
+        journal = self.journal
+        own, launches = journal.own(cell.seq), journal.launches()
+        lives = self.background.is_any_left()
+        return wire.ends.End(status, own, launches, journal.foreign, journal.unchecked, lives)
 
     async def _execute(self, running: Running) -> None:
         """Run the cell's code; how that ended is in ``running``. It raises nothing."""
@@ -233,9 +278,11 @@ class CellRunner:
                 running.task = asyncio.get_running_loop().create_task(
                     usercode.wait_for(code), context=self.settings.context
                 )
+                self.journal.task = running.task
                 if running.interrupted:
                     running.task.cancel()
                 await running.task
+                self.journal.task = None
                 if running.escaped is not None:
                     raise running.escaped
         except BaseException as error:
@@ -266,10 +313,14 @@ class CellRunner:
             raise KeyboardInterrupt
         shell, cell = self.shell, running.cell
         if cell.message is not None:
-            self._deliver(running, cell.message)
+            self.settings.context.run(self._deliver, running, cell.message)
             return None
         if cell.post_mortem:
-            debugging.post_mortem(self.last_error)
+            try:
+                self.settings.context.run(debugging.post_mortem, self.last_error)
+            except StdinNotImplementedError as error:  # nobody can be asked
+                lines = failures.plain_lines(error, self.cell_numbers)
+                running.error = failures.error_info(error, lines, self.cell_numbers)
             return None
         if cell.script is not None:
             self._run_script(running, cell.script)

@@ -21,6 +21,7 @@ from ipyparallel import error
 from ipyparallel.engine.kernel import IPythonParallelKernel
 from traitlets import Any
 
+from jaxcluster.engine.background import is_own
 from jaxcluster.engine.capture import LogTail
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.host.processes import process_token, send_signal
@@ -76,29 +77,40 @@ class ClientCode:
         execute, apply = kernel.do_execute, kernel.do_apply
 
         async def execute_and_show_log(*args: AnyType, **kwargs: AnyType) -> AnyType:
-            with self._with_log():
+            self._forget_cell()
+            with self._as_the_users():
                 return await execute(*args, **kwargs)
 
         def apply_and_show_log(*args: AnyType, **kwargs: AnyType) -> AnyType:
-            with self._with_log():
+            self._forget_cell()
+            with self._as_the_users():
                 return apply(*args, **kwargs)
 
         kernel.do_execute, kernel.do_apply = execute_and_show_log, apply_and_show_log
+        self.runner.leftovers.is_users = lambda frame: (
+            self._depth > 0 and self._in_client_code(frame)
+        )
         self.runner.on_idle_sigint = self._on_sigint
         self.runner.on_idle_unraisable = self._on_unraisable
 
-    @contextlib.contextmanager
-    def _with_log(self) -> Iterator[None]:
-        """What C code and subprocesses have written is sent behind what Python prints.
+    def _forget_cell(self) -> None:
+        """This code belongs to no cell: to undo the last one would undo it as well."""
+        self.runner.undo.forget("%%px, or another client's code, has run on it since")
 
-        Nothing of that may cost the client its answer.
+    @contextlib.contextmanager
+    def _as_the_users(self) -> Iterator[None]:
+        """What it leaves behind is the user's; what C code and subprocesses write is sent too.
+
+        That comes behind what Python prints. Nothing of it may cost the client its answer.
         """
+        mark = is_own.set(False)
         log, stream = LogTail(self.runner.output.log.path), self._stdout
         with contextlib.suppress(OSError):
             log.reset()
         try:
             yield
         finally:
+            is_own.reset(mark)
             with contextlib.suppress(Exception):
                 if text := log.read(last=True):
                     stream.write(text)
@@ -127,7 +139,7 @@ class ClientCode:
         if not self._depth:
             return
         journal, request = self.runner.journal, self._request
-        launching = journal.between_count_and_launch(frame)
+        launching = journal.is_launching(frame)
         if not launching and self._in_client_code(frame):
             raise KeyboardInterrupt
         if self._awaited and not launching:
@@ -150,6 +162,9 @@ class ClientCode:
         if launching:
             journal.interrupted = False
         return self._depth > 0 and self._request == request
+
+    def _is_clients(self, frame: FrameType | None) -> bool:
+        return self._depth > 0 and self._in_client_code(frame)
 
     def _in_client_code(self, frame: FrameType | None) -> bool:
         """Whether ``frame`` is in a client's cell, or in a function that it applies."""

@@ -100,7 +100,7 @@ class Comms:
         self._runner.divert = self._divert
         self._runner.deliver = self._deliver
         get_parent = shell.get_parent
-        # An Output asks whose messages it is to take. Here it takes what its thread puts out, but
+        # An Output asks whose messages it is to take. Here it takes the output of its thread, but
         # it must be told a name, or it takes nothing.
         shell.get_parent = lambda: (
             get_parent() if self._is_client() else {"header": {"msg_id": "jaxcluster"}}
@@ -323,7 +323,7 @@ class Comms:
                 self._capturing.pop(thread, None)
 
     def _divert(self, kind: str, content: dict[str, Any]) -> bool:
-        """Whether an ``Output`` takes what is put out on this thread."""
+        """Whether an ``Output`` takes the output of this thread."""
         if not self._capturing:
             return False
         with self._lock:

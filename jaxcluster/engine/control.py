@@ -30,6 +30,7 @@ import zmq
 
 from jaxcluster import wire
 from jaxcluster.engine import log
+from jaxcluster.engine.background import is_own
 from jaxcluster.engine.failures import message_of
 from jaxcluster.engine.mending import mend_builtins
 from jaxcluster.host import procfs
@@ -110,7 +111,9 @@ class ControlChannel:
         self.ticking = False
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.call_main: Callable[[Callable[[], None]], None] = self._jobs.put
-        self._pool = ThreadPoolExecutor(4, thread_name_prefix="jaxcluster-side")
+        self._pool = ThreadPoolExecutor(
+            4, thread_name_prefix="jaxcluster-side", initializer=is_own.set, initargs=(True,)
+        )
         self._socket: zmq.Socket[bytes] | None = None  # touched with the lock alone
         self._thread_id = 0
         self._sending = False
@@ -222,6 +225,7 @@ class ControlChannel:
 
     def _serve(self) -> None:
         self._thread_id = threading.get_ident()
+        is_own.set(True)
         # A context of its own: the main thread's may be stuck or torn down.
         socket = zmq.Context().socket(zmq.ROUTER)
         procfs.name_this_thread(procfs.CONTROL_COMM)
@@ -393,7 +397,7 @@ class ControlChannel:
         try:
             where, handler = self.handlers[request.op]
         except KeyError:
-            request.fail(ValueError(f"this rank knows no {request.op!r} request yet"))
+            request.fail(ValueError(f"this rank can't answer a {request.op!r} request yet"))
             return
         if where == "now":
             self.answer(handler, request)

@@ -8,6 +8,7 @@ has a hash of its own over the launches of both: equal on all processes that are
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 
 from jaxcluster import wire
@@ -17,9 +18,12 @@ class Crossings:
     """One rank's record. Costs nothing while all programs are of the same set."""
 
     def __init__(self) -> None:
-        # Count, hash and the hash before the last launch: by pair, and for each set of it.
+        # Count and hash: by pair, and for each set of it.
         self._pairs: dict[str, list[int]] = {}
         self._of: dict[str, list[list[int]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._pairs)
 
     def begin(self, processes: str, counts: Mapping[str, Sequence[int]]) -> None:
         """A set has its first launch; ``counts`` are those of the other sets until now."""
@@ -27,27 +31,22 @@ class Crossings:
         for other, (count, _) in counts.items():
             if other == processes or len(own.intersection(other.split(","))) < 2:
                 continue
-            # How far the other set was: another order begins at another place.
             key = wire.crossing(processes, other)
-            began = wire.next_hash(count, int.from_bytes(other.encode(), "little"))
-            pair = self._pairs[key] = [0, began, began]
+            pair = self._pairs[key] = wire.crossing_began(other, count)
             self._of.setdefault(processes, []).append(pair)
             self._of.setdefault(other, []).append(pair)
 
     def launched(self, processes: str, fingerprint: int) -> None:
         for pair in self._of.get(processes, ()):
-            count, value, _ = pair
-            pair[:] = [count + 1, wire.next_hash(value, fingerprint), value]
-
-    def take_back(self, processes: str) -> None:
-        """The set's last launch was not made, and no other was since."""
-        for pair in self._of.get(processes, ()):
-            count, _, before = pair
-            pair[:] = [count - 1, before, before]
+            count, value = pair
+            pair[:] = [count + 1, wire.next_hash(value, fingerprint)]
 
     def told(self) -> dict[str, list[int]]:
         """Pair of sets -> [launches of both since the second began, hash of them]."""
-        return {key: [count, value] for key, (count, value, _) in list(self._pairs.items())}
+        return {key: list(pair) for key, pair in list(self._pairs.items())}
+
+    def copy(self) -> Crossings:
+        return copy.deepcopy(self) if self._pairs else Crossings()
 
     def clear(self) -> None:
         self._pairs.clear()

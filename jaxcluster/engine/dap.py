@@ -237,7 +237,7 @@ def _import_pydevd(cells: Container[str]) -> Any:
             os.environ.pop(validation, None)
     if pydevd.get_global_debugger() is not None:
         raise UsageError(
-            "Another debugger is at work in this process (debugpy.listen, or pydevd.settrace)."
+            "Another debugger is active in this process (debugpy.listen, or pydevd.settrace)."
         )
     known = getattr(pydevd_file_utils.exists, "of_files", pydevd_file_utils.exists)
 

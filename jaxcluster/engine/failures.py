@@ -14,14 +14,14 @@ from jaxcluster.engine.private.arrays import why_copies_differ
 MESSAGE_CHARS = 20_000  # of an error's message
 TRACEBACK_CHARS = 200_000  # of all its lines
 MAX_CHAIN = 100  # causes and contexts
-NO_MESSAGE = "(its message could not be had)"
+NO_MESSAGE = "(its message is not available)"
 
 
 class Divergence(RuntimeError):
-    """Strict mode: the ranks of a program were about to launch different ones, and launched none.
+    """The ranks of a program were about to launch different ones, and this one launched none.
 
     Attributes:
-      heard: how many of them had announced theirs.
+      heard: in strict mode, how many of them had announced theirs; else 0.
     """
 
     def __init__(self, message: str, heard: int) -> None:

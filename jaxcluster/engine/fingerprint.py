@@ -3,13 +3,14 @@
 What the compiler makes of a program may differ between processes that compile the same one (each
 tunes its kernels by its own timings), and its text for fingerprints leaves constants out. What JAX
 lowered has every constant in full, and nothing of the process that lowered it, but for what is
-taken out here: source lines and names of variables, results and inner functions, and addresses of
-Python objects.
+taken out here: source lines and names of variables, results and inner functions, addresses of
+Python objects, and numbers of groups.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -18,6 +19,10 @@ import numpy as np
 # Custom calls whose text holds an address in the process that lowered them. What they stand for is
 # Python that runs while the program is compiled, so it shows in the compiled text alone.
 _ADDRESSED = {"CustomSPMDPartitioning", "InspectSharding"}
+
+# Arrays that ``shard_alike`` has put into a group, which its process counts, also where it compiles
+# other programs (jax 0.10.2; later ones have none).
+_GROUP = re.compile(r"(shard_(?:as|like) )(\d+)")
 
 
 class Hash(Protocol):
@@ -55,9 +60,13 @@ def of_lowered(module: Any, constants: Iterable[Any] = ()) -> bytes:
 def _forget_names(ir: Any, module: Any) -> None:
     """Take out what two functions that compute the same may have called in two ways."""
     inner: dict[str, str] = {}
+    groups: dict[str, int] = {}
 
     def number(name: str) -> str:
         return inner.setdefault(name, f"f{len(inner)}")
+
+    def group(number: str) -> int:
+        return groups.setdefault(number, len(groups))
 
     def visit(op: Any) -> Any:
         attributes, name = op.attributes, op.name
@@ -76,6 +85,14 @@ def _forget_names(ir: Any, module: Any) -> None:
             target = ir.StringAttr(attributes["call_target_name"]).value
             if target in _ADDRESSED and "backend_config" in attributes:
                 del attributes["backend_config"]
+            if "mhlo.sharding" in attributes:
+                sharding = ir.StringAttr(attributes["mhlo.sharding"]).value
+                if "shard_" in sharding:
+                    told = _GROUP.sub(lambda m: f"{m[1]}{group(m[2])}", sharding)
+                    attributes["mhlo.sharding"] = ir.StringAttr.get(told)
+        elif name == "sdy.sharding_group":
+            own = ir.IntegerAttr(attributes["group_id"])
+            attributes["group_id"] = ir.IntegerAttr.get(own.type, group(str(own.value)))
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)

@@ -23,7 +23,7 @@ Commands and events are JSON lines on a Unix socket in a directory that only thi
     {"cmd": "spawn", "id": 1, "procs": [{"role": "rank", "rank": 0, "env": {...}, "cwd": "...",
                                          "log": "...", "argv": [...]}]}
     {"event": "spawned", "id": 1, "pids": [812]}      a "hold" in a proc names the file to lock
-    {"event": "exit", "pid": 812, "role": "rank", "rank": 0, "code": -9}
+    {"event": "exit", "pid": 812, "role": "rank", "rank": 0, "code": -9, "launches": {...}}
     {"cmd": "kill", "id": 2, "pids": [812]}      ends these; answered when all are reaped
     {"cmd": "stop", "id": 3}                     ends all children; answered when all are reaped
     {"event": "stopping"}                        ... which the other connections hear first
@@ -58,6 +58,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jaxcluster.engine import blackbox
 from jaxcluster.engine.forked import become_a_process_of_its_own
 from jaxcluster.host.processes import (
     adopt_orphans,
@@ -94,6 +95,7 @@ class Child:
     pid: int
     role: str
     rank: int | None
+    log: str
 
 
 @dataclass
@@ -317,7 +319,7 @@ class ForkServer:
             self._hold(path)
             self.exits.clear()
         pid = self._fork(proc) if self.fork else self._popen(proc)
-        self.children[pid] = Child(pid, proc["role"], proc.get("rank"))
+        self.children[pid] = Child(pid, proc["role"], proc.get("rank"), proc["log"])
         return pid
 
     def _popen(self, proc: dict[str, Any]) -> int:
@@ -406,6 +408,8 @@ class ForkServer:
             kill_groups([pid])  # what it has started, if it ended by itself
             exit = {"event": "exit", "pid": pid, "role": child.role, "rank": child.rank}
             exit |= {"code": code, "at_ns": time.time_ns()}
+            if child.role == "rank":
+                exit["launches"] = blackbox.read(blackbox.path_of(child.log))
             if pid in self.ending:
                 self.ending.discard(pid)
             else:

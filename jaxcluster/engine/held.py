@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxcluster.engine import changes
+from jaxcluster.engine import reach
 from jaxcluster.engine.arrays import is_array
 from jaxcluster.engine.shards import Buffers
 
@@ -74,20 +74,31 @@ class Memory:
         )
 
     def held(
-        self, old: Iterable[Any], alive: Iterable[Any], copies: Mapping[int, Any]
+        self, old: Iterable[Any], alive: Iterable[Any], copies: Mapping[int, Any], most: int | None
     ) -> list[int]:
         """Bytes in each column that ``old`` reaches and ``alive`` does not; each buffer once.
 
+        Where ``old`` reaches no more than may be held, that: ``alive`` is not looked through then.
+
         Args:
-          copies: see ``changes.arrays_within``; for ``old`` alone.
+          copies: see ``reach.arrays_within``; for ``old`` alone.
+          most: what may be held.
+
+        Raises:
+          TimeoutError: there is more than can be looked through.
         """
+        old = list(old)
+        columns = self._nbytes(reach.arrays_within(old, copies), Buffers(self.positions, set()), {})
+        if all(n <= self.limit(column, most) for column, n in enumerate(columns)):
+            return columns
         seen: dict[int, Any] = {}
-        buffers = Buffers(self.positions, set())
-        hosts: dict[int, int] = {}
-        for array in changes.arrays_within(list(alive), {}, seen):
-            self._take(buffers, hosts, array)
+        buffers, hosts = Buffers(self.positions, set()), dict[int, int]()
+        self._nbytes(reach.arrays_within(alive, {}, seen), buffers, hosts)
+        return self._nbytes(reach.arrays_within(old, copies, seen), buffers, hosts)
+
+    def _nbytes(self, arrays: Iterable[Any], buffers: Buffers, hosts: dict[int, int]) -> list[int]:
         columns = [0] * len(self.limits)
-        for array in changes.arrays_within(list(old), copies, seen):
+        for array in arrays:
             for column, nbytes in enumerate(self._take(buffers, hosts, array)):
                 columns[column] += nbytes
         return columns

@@ -45,6 +45,8 @@ def rank_state(
         background=runner.background.look(),
         probes=runner.background.probes,
         paused=runner.paused.kind,
+        gate=runner.gate.waits_for,
+        restarts=runner.journal.restarts,
         **where,
     )
 

@@ -62,8 +62,8 @@ class Interrupts:
         """
         running = self._runner.current
         if running is None or (seq is not None and running.cell.seq != seq):
-            if seq is not None and (request := self._runner.queue.withdraw(seq)) is not None:
-                request.reply(wire.CellReply(self._runner.rank, seq, "interrupted", 0.0))
+            if seq is not None:
+                self.withdraw(seq)
             return False
         if spare and running.has_left:
             return "left"
@@ -79,6 +79,13 @@ class Interrupts:
         signal.pthread_kill(self._runner.main_thread_id, signal.SIGINT)
         return True
 
+    def withdraw(self, seq: int) -> bool:
+        """Don't run cell ``seq``, if it waits for its turn yet. Any thread."""
+        request = self._runner.queue.withdraw(seq)
+        if request is not None:
+            request.reply(wire.CellReply(self._runner.rank, seq, "interrupted", 0.0))
+        return request is not None
+
     def on_sigint(self, signum: int, frame: FrameType | None) -> None:
         running = self._runner.current
         if running is None:
@@ -86,7 +93,7 @@ class Interrupts:
             return
         if running.over:
             return
-        if self._runner.journal.between_count_and_launch(frame):
+        if self._runner.journal.is_launching(frame):
             # Raised here, it would make this rank diverge for good: the hook raises it when both
             # are done, and should it have just looked, the signal comes again. Nothing here may
             # wait: the next signal would come inside of it.

@@ -7,8 +7,10 @@ that the set shares: equal on all its members as long as they are in lockstep.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
+import hashlib
 import itertools
 import linecache
 import operator
@@ -21,22 +23,37 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from threading import get_ident
 from types import CodeType, FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
+from jaxcluster.engine import stacks
+from jaxcluster.engine.blackbox import BlackBox
+from jaxcluster.engine.copies import HostValues
 from jaxcluster.engine.crossings import Crossings
 from jaxcluster.engine.foreign import is_telling_file, short_name
+
+if TYPE_CHECKING:
+    from jaxcluster.engine.first_launches import FirstLaunches
 
 _HASH_MODULUS = wire.HASH_MODULUS
 _HASH_FACTOR = wire.HASH_FACTOR
 KEPT_PROGRAMS = 512
 LATEST = 256  # launches that are entered at once
+KEPT_ENDS = 8  # cells of which it is known what they launched themselves
 SOURCE_CHARS = 80  # of a line that has launched something
 
 # The code and instruction of the cell's line that launched a program, and those of the innermost
 # line that is not JAX's, where that is not in a cell.
 _Place = tuple[CodeType | None, int, CodeType | None, int]
 NOWHERE: _Place = (None, 0, None, 0)
+_Told = tuple[str, str, int, str, bool]  # Program.told
+# A launch: its program, its place, the seq of the cell that the main thread was in (0 on another
+# thread), and the frame that makes it with its instruction, which say whether it still does.
+_Launch = tuple["Program", _Place, int, int, int]
+_Entry = tuple[int, _Told, _Place, int]  # its place in its set's sequence, and of what cell it is
+_Own = dict[int, dict[str, list[int]]]  # a cell's seq -> set -> [launches of it, hash]
+_ANYWHERE = -1  # in that frame
+SETTLING = 3  # looks, at most, until no launch ends while it is looked
 _CELL = 2  # kinds of files: a cell's, 1 of another file whose lines are told, 0 of any other
 
 
@@ -57,9 +74,9 @@ class Program:
 
     ``fingerprint`` is equal on all processes that compiled the same program; ``processes`` are
     those whose devices take part; ``executable`` is JAX's, to run it again; ``shipped`` says that
-    it came as bytes from another rank; ``waits`` that it may wait for others, or for what can't be
-    told; ``collective`` that it has collectives, or may have; ``told`` is what is said of it, made
-    once, so that a launch keeps no executable alive.
+    it came as bytes from another rank; ``collective`` that it has collectives, or may have;
+    ``calls_python`` that it calls Python functions while it runs; ``told`` is what is said of it,
+    made once, so that a launch keeps no executable alive.
     """
 
     name: str
@@ -68,9 +85,9 @@ class Program:
     signature: str
     executable: Any
     shipped: bool = False
-    waits: bool = True
     collective: bool = True
-    told: tuple[str, str, int, str, bool] = field(init=False, repr=False, compare=False)
+    calls_python: bool = False
+    told: _Told = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         told = (self.processes, self.name, self.fingerprint, self.signature, self.collective)
@@ -82,44 +99,76 @@ class Journal:
 
     Attributes:
       before_launch: in strict mode: called before a program is issued, may raise.
-      announced: in strict mode: the launch that waits for the other ranks to announce it too.
+      taken_back: in strict mode: called where XLA has refused what was announced last.
+      first: announces first launches, where others might meet them; may refuse one.
+      announced: in strict mode the launch that waits for the other ranks to announce it too; else
+        the one that ``first`` has refused.
+      box: what is left of it when the process has died.
+      restarts: how often the ranks have begun to count from zero.
       broken: set of processes -> marks of the launches that were made and not carried out.
-      refused: the launches of this cell that were not made after all.
-      interrupted: an interrupt came between count and launch, and is still to be raised.
+      unchecked: one of these had collectives, and no check has been made since.
+      interrupted: an interrupt came while a launch called Python, and is still to be raised.
       recording: whether JAX's launches reach this journal.
+      task: where the cell awaits, its own task: what others launch meanwhile is not the cell's.
+      host_values: what cells give to programs, and read, of which each process has a copy.
     """
 
     def __init__(self, size: int = 4096) -> None:
         self.cells: deque[CellEntry] = deque(maxlen=size)
-        # (seq, Program.told, the place that launched it, the seq of the cell that ran)
-        self._ring: deque[tuple[int, tuple[str, str, int, str, bool], _Place, int]]
-        self._ring = deque(maxlen=size)
+        self._ring: deque[_Entry] = deque(maxlen=size)
         # What is done at once for each launch is little, since caches are cold then.
-        self._latest: deque[tuple[Program, _Place, int]] = deque()
-        self._lock = threading.RLock()
-        self._entering = False
+        self._begun: dict[int, _Launch] = {}  # by thread: also what was not made after all
+        self._made: list[_Launch | Program] = []  # not entered yet; a program: see _outer
+        self._outer: dict[int, _Launch] = {}  # begun, and another was launched in the middle
+        self._breaks: dict[int, tuple[_Launch, _Told]] = {}  # broken off before they were entered
+        self._entered = [0]  # how many were entered
         self._counts: dict[str, list[int]] = {}
         self._crossings = Crossings()
         self.broken: dict[str, set[int]] = {}
+        self.unchecked = False
         self._programs: OrderedDict[int, Program] = OrderedDict()
         self.cell_numbers: dict[str, int] = {}
         self._kinds: dict[str, int] = {}  # of files, while there are as many cells as below
         self._num_cells = 0
         self.before_launch: Callable[[Program], None] | None = None
+        self.taken_back: Callable[[Program], None] | None = None
+        self.box: BlackBox | None = None
+        self.first: FirstLaunches | None = None
         self.announced: wire.Launch | None = None
+        self.restarts = 0
         self.recording = False
-        self.refused = 0
+        self.host_values = HostValues(self.place)
         self.interrupted = False
         self._main_thread = threading.main_thread().ident
+        self.cell_ranks: tuple[int, ...] = ()  # those that were sent the last cell too
         self._running = 0  # the seq of the cell that the main thread is in
+        self.task: asyncio.Future[Any] | None = None
+        self._ours = 0  # the thread whose launches are replays or checks
+        self._own: _Own = {}
+        self._foreign: set[str] = set()
 
-    def enter(self, seq: int, execution_count: int) -> None:
+    def keep_in(self, path: str) -> None:
+        """Keep the last launches in a file, for whoever asks after this process's death."""
+        with contextlib.suppress(OSError):  # no room, or a file system that can't: then nobody can
+            self.box = BlackBox(path, self._tell)
+
+    def enter(self, seq: int, execution_count: int, ranks: tuple[int, ...] = ()) -> None:
         self.cells.append(CellEntry(seq, execution_count, time.time_ns()))
-        self.refused = 0
+        self.cell_ranks = ranks
+        self.announced = None
+        if self.box is not None:
+            self.box.correct(self.counts)
+        self._enter_latest()
+        self._own[seq] = {}
+        for old in list(self._own)[:-KEPT_ENDS]:
+            del self._own[old]
+        self.host_values.begin()
         self._running = seq
 
     def leave(self, status: str, seconds: float) -> None:
-        self._running = 0
+        self._running, self.task = 0, None
+        if self.first is not None:
+            self.first.end_cell()
         entry = self.cells.pop()
         self.cells.append(CellEntry(entry.seq, entry.execution_count, entry.at_ns, seconds, status))
 
@@ -133,48 +182,206 @@ class Journal:
 
         Pairs of sets that overlap have theirs too, see ``Crossings``.
         """
+        flights, counts, crossings = self._at_one_moment()
+        for program, *_ in flights:
+            _count(counts, crossings, program.told)
         told = {}
-        for processes, (count, value) in list(self.counts.items()):
+        for processes, (count, value) in list(counts.items()):
             marks = list(self.broken.get(processes, ()))
             told[processes] = [count, functools.reduce(operator.xor, marks, value)]
-        return told | self._crossings.told()
+        return told | crossings.told()
+
+    def own(self, seq: int) -> dict[str, list[int]]:
+        """Set of processes -> [launches of the main thread in cell ``seq``, their hash]."""
+        self._enter_latest()
+        return {processes: list(held) for processes, held in self._own.get(seq, {}).items()}
+
+    @property
+    def foreign(self) -> list[str]:
+        """The sets of which something else than cells has launched: threads, tasks, timers."""
+        self._enter_latest()
+        return sorted(self._foreign)
 
     @contextlib.contextmanager
     def unannounced(self) -> Iterator[None]:
-        """Inside it this thread's launches are announced to nobody, in strict mode either.
+        """Inside it this thread's launches are nobody's, and announced to nobody.
 
         Those of other threads are, and strict mode is never off: a program that is called
         meanwhile would get a fast path, which asks nobody.
         """
         announce, own = self.before_launch, get_ident()
-        if announce is None:
-            yield
-            return
 
         def announce_others(program: Program) -> None:
-            if get_ident() != own:
+            if announce is not None and get_ident() != own:
                 announce(program)
 
-        self.before_launch = announce_others
+        self._ours = own
+        if announce is not None:
+            self.before_launch = announce_others
         try:
             yield
         finally:
-            self.before_launch = announce
+            self._ours, self.before_launch = 0, announce
 
-    def launched(self, program: Program, children: Any = None) -> None:
-        """Count a launch: a microsecond, on whichever thread; ``_enter_latest`` does the rest.
+    # ------------------------------------------------------------------------- launch and count
+
+    def prepare(self, program: Program, caller: FrameType | None) -> None:
+        """JAX's fast path is about to launch ``program``: a microsecond, on whichever thread.
+
+        The launch counts once its thread has taken the next of ``confirmations``, and if it never
+        does, it was not made. All that takes Python is done here, where an error does no harm:
+        nothing is launched. This goes deeper than the confirmation, so that a RecursionError comes
+        here too.
 
         Args:
-          children: given where JAX's fast path calls this, after the launch: then an interrupt
-            that came during the launch is raised here.
+          caller: the frame that calls the jitted function.
         """
-        place = self._place_of(sys._getframe(1))
-        running = self._running if get_ident() == self._main_thread else 0
-        self._latest.append((program, place, running))
-        if len(self._latest) >= LATEST:
+        ident = get_ident()
+        if ident in self._begun:
+            self._settle(self._begun[ident], caller)
+        place = self._place_of(caller)
+        is_plain = ident == self._main_thread and self.task is None and not self._ours
+        running = self._running if is_plain else self.origin()
+        if len(self._made) >= LATEST:
             self._enter_latest()
-        if self.interrupted and children is not None:
-            self.raise_if_interrupted()
+        if (box := self.box) is not None:
+            box.note(program, place, running)
+        if caller is None:
+            self._begun[ident] = (program, place, running, 0, 0)
+        else:
+            self._begun[ident] = (program, place, running, id(caller), caller.f_lasti)
+
+    def confirmations(self, program: Program) -> Iterator[None]:
+        """Each ``next`` of it counts a launch of ``program``, which this thread has just made.
+
+        In C alone: no bytecode runs, so no signal's handler, trace function or asynchronous
+        exception can raise.
+        """
+        idents = itertools.starmap(get_ident, itertools.repeat(()))
+        begun = map(self._begun.pop, idents, itertools.repeat(program))
+        return map(self._made.append, begun)
+
+    def launch(
+        self,
+        program: Program,
+        refused: Callable[[BaseException], bool],
+        call: Callable[..., Any],
+        *arguments: Any,
+    ) -> Any:
+        """What ``call`` returns, which launches ``program``, and may wait for others. Any thread.
+
+        Args:
+          refused: whether an error of ``call`` says that it has launched nothing. After any other
+            the launch counts, as one that broke off.
+        """
+        frame, ident = sys._getframe(), get_ident()
+        if ident in self._begun:
+            self._settle(self._begun[ident], frame.f_back)
+        place, running = self._place_of(frame.f_back), self.origin()
+        if len(self._made) >= LATEST:
+            self._enter_latest()
+        if (box := self.box) is not None:
+            box.note(program, place, running)
+        launch = (program, place, running, id(frame), _ANYWHERE)
+        begin = map(self._begun.__setitem__, (ident,), (launch,))
+        check = map(self._begun.__getitem__, (get_ident(),))  # as deep a recursion as to confirm
+        confirm = itertools.islice(self.confirmations(program), 1)
+        results: list[Any] = []
+        try:
+            # Begun, launched and counted by one call of C: see ``confirmations``.
+            made = itertools.starmap(call, (arguments,))
+            results.extend(itertools.chain(begin, check, made, confirm))
+        except BaseException as error:
+            # With all results it was a signal's handler, or the like, that raised after the call.
+            if len(results) < 3 and self._begun.get(ident) is launch:
+                if len(results) == 2 and not refused(error):
+                    self._break_off(launch, f"by {type(error).__name__}")
+                else:
+                    self._not_made(launch)
+                    if self.taken_back is not None:
+                        self.taken_back(program)
+                del self._begun[ident]
+            raise
+        return results[2]
+
+    def _not_made(self, launch: _Launch) -> None:
+        if self.box is not None:
+            self.box.take_back(launch[0].processes)
+
+    def origin(self) -> int:
+        """The seq of the cell whose own launch is made now; 0: it is not a cell's."""
+        ident = get_ident()
+        if ident == self._ours:
+            return wire.OURS
+        if ident != self._main_thread:
+            return 0
+        task = self.task
+        if task is not None and asyncio.tasks.current_task() is not task:
+            return 0
+        return self._running
+
+    def _settle(self, launch: _Launch, frame: FrameType | None) -> None:
+        """This thread has begun ``launch``, has not confirmed it, and launches from ``frame``."""
+        above = None
+        while frame is not None and not _is_at(frame, launch):
+            above, frame = frame, frame.f_back
+        program, *_, instruction = launch
+        if frame is None and instruction == _ANYWHERE:  # an error came on top of the launch's
+            self._break_off(launch, "by an error")
+            return
+        if frame is None or above is None or above.f_code.co_name == "cache_miss":
+            # JAX's fast path has raised instead, it is tried again, or JAX has left its fast path.
+            self._not_made(launch)
+            return
+        # A finalizer, or a signal's handler, launches in the middle of it. Where it came before
+        # the launch itself their order is known: that in which they are confirmed.
+        if above.f_code not in PREPARING and not program.calls_python:
+            why = "or launched after what a finalizer launched meanwhile"
+            self._breaks[id(launch)] = launch, self._mark(program, why, for_good=True)
+        self._outer[id(program)] = launch
+
+    def _break_off(self, launch: _Launch, why: str) -> None:
+        program = launch[0]
+        for_good = program.executable is None  # a transfer, which no check of sums sees
+        if id(launch) not in self._breaks:  # else heard of where it happened
+            self._breaks[id(launch)] = launch, self._mark(program, why, for_good)
+        self._made.append(launch)
+
+    def _in_flight(self) -> list[_Launch]:
+        """The launches that have begun, and have neither been confirmed nor failed. Any thread.
+
+        What a rank waits in is among them.
+        """
+        if not self._begun:
+            return []
+        begun = list(self._begun.items())
+        return [launch for ident, launch in begun if _is_within(ident, launch)]
+
+    def _settled(self) -> list[_Launch]:
+        """The launches in flight, at a moment when all that are made are entered."""
+        flights: list[_Launch] = []
+        for _ in range(SETTLING):
+            self._enter_latest()
+            flights = self._in_flight()
+            if not self._made:
+                break
+        return flights
+
+    def _at_one_moment(self) -> tuple[list[_Launch], dict[str, list[int]], Crossings]:
+        """The launches in flight, and copies of the counts without them.
+
+        Read one by one, they may be of before and after a launch: a pair of sets that is behind
+        its sets looks like another order.
+        """
+        for _ in range(SETTLING):
+            flights = self._settled()
+            entered = self._entered[:]
+            counts, crossings = self._counts.copy(), self._crossings.copy()
+            still = self._in_flight()
+            alike = len(flights) == len(still) and all(map(operator.is_, flights, still))
+            if alike and self._entered == entered:
+                break
+        return flights, counts, crossings
 
     def _place_of(self, frame: FrameType | None) -> _Place:
         if len(self.cell_numbers) != self._num_cells:
@@ -204,32 +411,107 @@ class Journal:
         return kind
 
     def _enter_latest(self) -> None:
-        """Enter the latest launches into counts, ring and programs, in their order."""
-        with self._lock:
-            if self._entering:  # a finalizer of this thread's launches, in the lines below
-                return
-            self._entering = True
-            try:
-                # No loop stands here: since Python 3.12 its jump is outside of what ``try`` and
-                # ``with`` cover, and what a signal's handler raises there leaves the lock held.
-                self._enter_all()
-            finally:
-                self._entering = False
+        """Enter the latest launches into counts, ring and programs, in their order.
 
-    def _enter_all(self) -> None:
-        while self._latest:
-            program, place, running = self._latest.popleft()
-            counts = self._counts.get(program.processes)
-            if counts is None:
-                self._crossings.begin(program.processes, self._counts)
-                counts = self._counts[program.processes] = [0, 0]
-            self._ring.append((counts[0], program.told, place, running))
-            value = counts[1] * _HASH_FACTOR + program.fingerprint
-            counts[:] = [counts[0] + 1, value % _HASH_MODULUS]
-            self._crossings.launched(program.processes, program.fingerprint)
-            self._programs[program.fingerprint] = program
-            if len(self._programs) > KEPT_PROGRAMS:
-                self._programs.popitem(last=False)
+        Each time all or nothing, so what raises in it on the main thread loses none. Who finds that
+        another has been quicker, a thread or a finalizer in the middle of it, begins again.
+        """
+        while True:
+            # In this order: what was entered between the two is found at the end of this.
+            (entered,) = self._entered
+            if not (made := self._made[:LATEST]):
+                return
+            counts, crossings = self._counts.copy(), self._crossings.copy()
+            own: _Own = {}
+            outer, breaks = self._outer.copy(), self._breaks.copy()
+            is_plain = not (crossings or outer or breaks) and set(map(type, made)) == {tuple}
+            entries = self._enter_rows(made, counts, own) if is_plain else None
+            if entries is None:
+                entries = []
+                for each in made:
+                    launch = (
+                        each if isinstance(each, tuple) else outer.pop(id(each), _nowhere(each))
+                    )
+                    program, place, running, *_ = launch
+                    told = program.told
+                    if breaks:
+                        told = breaks.pop(id(launch), (launch, told))[1]
+                    entries.append((_count(counts, crossings, program.told), told, place, running))
+                    self._add_own(own, program.processes, running, 1, program.fingerprint)
+                    self._keep_program(program)
+            steps: list[Callable[[], Any]] = [
+                functools.partial(self._entered.remove, entered),
+                functools.partial(self._entered.append, entered + len(made)),
+                functools.partial(self._counts.update, counts),
+                functools.partial(setattr, self, "_crossings", crossings),
+                functools.partial(self._own.update, own),
+                functools.partial(self._ring.extend, entries),
+                functools.partial(operator.delitem, self._made, slice(len(made))),
+            ]
+            for one, left in ((self._outer, outer), (self._breaks, breaks)):
+                steps += [functools.partial(one.pop, key) for key in one.keys() - left.keys()]
+            try:
+                deque(map(operator.call, steps), maxlen=0)  # one call of C: see ``confirmations``
+            except ValueError:
+                if entered in self._entered:
+                    raise
+
+    def _enter_rows(
+        self, made: list[Any], counts: dict[str, list[int]], own: _Own
+    ) -> list[_Entry] | None:
+        """Enter launches, those in a row of one set and cell at once, into ``counts`` and ``own``.
+
+        None, and nothing is entered, where a set has its first launch: it may share ranks with
+        others.
+        """
+        entries: list[_Entry] = []
+        rows: list[tuple[str, int, int, int]] = []  # set, cell, launches, their hash
+        last, processes, cell = None, "", 0
+        seq = begin = value = 0
+        begun: dict[str, int] = {}
+        for program, place, running, _, _ in made:
+            if program is not last:
+                last, told, fingerprint = program, program.told, program.fingerprint
+                if self._programs.get(fingerprint) is not program:
+                    self._keep_program(program)
+            if running != cell or program.processes != processes or not entries:
+                if entries:
+                    rows.append((processes, cell, seq - begin, value))
+                    begun[processes] = seq
+                processes, cell, value = program.processes, running, 0
+                if processes not in counts:
+                    return None
+                begin = seq = begun.get(processes, counts[processes][0])
+            entries.append((seq, told, place, running))
+            seq += 1
+            value = (value * _HASH_FACTOR + fingerprint) % _HASH_MODULUS
+        rows.append((processes, cell, seq - begin, value))
+        for processes, cell, number, value in rows:
+            _add(counts, processes, number, value)
+            self._add_own(own, processes, cell, number, value)
+        return entries
+
+    def _add_own(
+        self,
+        own: dict[int, dict[str, list[int]]],
+        processes: str,
+        cell: int,
+        number: int,
+        value: int,
+    ) -> None:
+        if cell > 0:
+            if cell not in own:
+                own[cell] = self._own.get(cell, {}).copy()
+            _add(own[cell], processes, number, value)
+        elif cell != wire.OURS:
+            self._foreign.add(processes)
+
+    def _keep_program(self, program: Program) -> None:
+        programs = self._programs
+        if programs.get(program.fingerprint) is not program:
+            programs[program.fingerprint] = program
+            if len(programs) > KEPT_PROGRAMS:
+                programs.popitem(last=False)
 
     @property
     def counts(self) -> dict[str, list[int]]:
@@ -237,62 +519,47 @@ class Journal:
         self._enter_latest()
         return self._counts
 
-    @property
-    def programs(self) -> OrderedDict[int, Program]:
-        """The programs launched last, by fingerprint. Any thread."""
-        self._enter_latest()
-        return self._programs
+    def program(self, fingerprint: int) -> Program | None:
+        """One of the programs launched last, also one that this rank waits in. Any thread."""
+        flights = self._settled()
+        begun = (program for program, *_ in flights if program.fingerprint == fingerprint)
+        return self._programs.get(fingerprint) or next(begun, None)
 
-    def take_back(self, program: Program, count: int, value: int) -> None:
-        """The launch of ``program`` that was counted last was not made.
-
-        Args:
-          count: the program's processes' count before it.
-          value: their hash before it.
-        """
-        counts = self.counts[program.processes]
-        at = self._last_entry(program)
-        if counts[0] != count + 1 or at is None:  # another thread, or a finalizer, has launched
-            self.broke_off(program, "by an error before it", for_good=True)
-            return
-        counts[:] = [count, value]
-        self._crossings.take_back(program.processes)
-        self.refused += 1
-        del self._ring[at]
-
-    def broke_off(self, program: Program, why: str, for_good: bool, seq: int | None = None) -> None:
+    def broke_off(self, program: Program, why: str, for_good: bool) -> None:
         """A launch of ``program`` was made, and the devices did not carry it out. Any thread.
 
         What follows from that is not known here, so this rank's hash becomes another one.
 
         Args:
           why: a few words that end "broken off".
-          for_good: its collectives may have been left halfway, so that this rank agrees with no
-            other any more. Else it still agrees with those on which it broke off too.
-          seq: the launch. Nothing is done where it is known to have broken off.
+          for_good: this rank agrees with no other any more. Else it still agrees with those on
+            which it broke off alike; that nothing of it is left over in a collective is to be
+            checked then.
         """
-        at = self._last_entry(program)
-        if seq is not None and (at is None or self._ring[at][0] != seq):
-            return
+        told = self._mark(program, why, for_good)
+        flights = [launch for launch in self._settled() if launch[0] is program]
+        for launch in flights[:1]:
+            self._breaks[id(launch)] = launch, told
+        entries = list(self._ring) if not flights else []
+        latest = (at for at in reversed(range(len(entries))) if entries[at][1] == program.told)
+        if (at := next(latest, None)) is not None:
+            seq, _, place, running = entries[at]
+            self._ring[at] = (seq, told, place, running)
+
+    def _mark(self, program: Program, why: str, for_good: bool) -> _Told:
+        """How the journal tells of the launch from now on."""
         processes, name, fingerprint, signature, collective = program.told
-        mark = hash((fingerprint, self.cell_seq)) % _HASH_MODULUS
+        alike = f"{fingerprint} {self.cell_seq} {why}".encode()
+        mark = int.from_bytes(hashlib.blake2b(alike, digest_size=7).digest(), "little")
         if for_good:
             mark = int.from_bytes(os.urandom(7), "little")
+        self.unchecked |= collective
         self.broken.setdefault(processes, set()).add(mark)
-        if at is not None:
-            launched, _, place, running = self._ring[at]
-            name = f"{name}{wire.BROKEN_OFF} {why}"
-            told = (processes, name, fingerprint ^ mark, signature, collective)
-            self._ring[at] = (launched, told, place, running)
-
-    def _last_entry(self, program: Program) -> int | None:
-        self._enter_latest()
-        entries = list(self._ring)
-        latest = (at for at in reversed(range(len(entries))) if entries[at][1] == program.told)
-        return next(latest, None)
+        name = f"{name}{wire.BROKEN_OFF} {why}"
+        return processes, name, fingerprint ^ mark, signature, collective
 
     def raise_if_interrupted(self) -> None:
-        """Raise the interrupt that came between count and launch: both are done now.
+        """Raise the interrupt that came while a launch called Python: it has ended now.
 
         It is the main thread's alone.
         """
@@ -300,18 +567,12 @@ class Journal:
             self.interrupted = False
             raise KeyboardInterrupt
 
-    def between_count_and_launch(self, frame: FrameType | None) -> bool:
-        """Whether an exception raised in ``frame`` now would part a launch from its count.
+    def is_launching(self, frame: FrameType | None) -> bool:
+        """Whether an exception raised in ``frame`` now would break off a program that runs.
 
-        A signal that came during the launch is handled at the first instruction after it, which is
-        in the code that counts, or in what runs on top of that: the handler of an earlier signal,
-        a finalizer, a callback of the program.
+        It would where the program calls Python on the thread that launched it.
         """
-        while frame is not None:
-            if frame.f_code in COUNTING:
-                return True
-            frame = frame.f_back
-        return False
+        return any(each.f_code in LAUNCHING for each in _outward(frame))
 
     def place(self) -> tuple[int | None, int | None]:
         """The cell and line that the caller's caller is in."""
@@ -324,9 +585,24 @@ class Journal:
             frame = frame.f_back
         return None, None
 
-    def within(self) -> str:
-        """The line of a script, module or library that the caller's caller is in; "" in a cell."""
-        return self._tell(self._place_of(sys._getframe(2)))[2]
+    def upcoming(self, program: Program) -> wire.Launch:
+        """A launch of ``program`` by the caller's caller, as it would be told of."""
+        cell, line = self.place()
+        *_, within = self._tell(self._place_of(sys._getframe(2)))
+        processes, name, fingerprint, signature, collective = program.told
+        seq, _ = self.counts.get(processes, (0, 0))
+        return wire.Launch(
+            seq,
+            processes,
+            name,
+            fingerprint,
+            cell,
+            line,
+            signature,
+            self.cell_seq,
+            collective,
+            within,
+        )
 
     def tail(self, count: int) -> list[wire.Launch]:
         """The last ``count`` launches, oldest first. Any thread."""
@@ -334,12 +610,20 @@ class Journal:
 
     def packed_tail(self, count: int) -> tuple[list[wire.Launch], list[list[int]]]:
         """The same as a ``PollReply`` has it, without an object for each launch."""
-        self._enter_latest()
+        flights = self._settled()
+        entries = list(self._ring)
+        counts = {processes: count for processes, (count, _) in self._counts.items()}
+        for launch in flights:
+            program, place, running, *_ = launch
+            seq = counts.get(program.processes, 0)
+            counts[program.processes] = seq + 1
+            told = self._breaks.get(id(launch), (launch, program.told))[1]
+            entries.append((seq, told, place, running))
         # By identity: code of two files with the same text is equal.
         numbers: dict[tuple[Any, ...], int] = {}
         kinds: list[wire.Launch] = []
         made = []
-        for seq, told, place, running in list(self._ring)[-count:]:
+        for seq, told, place, running in entries[-count:]:
             key = told, id(place[0]), place[1], id(place[2]), place[3], running
             number = numbers.get(key)
             if number is None:
@@ -382,6 +666,14 @@ class Journal:
         self._ring.clear()
         self._crossings.clear()
         self.broken.clear()
+        self._own.clear()
+        self._foreign.clear()
+        self._outer.clear()
+        self._breaks.clear()
+        self.unchecked = False
+        self.restarts += 1
+        if self.box is not None:
+            self.box.restart()
 
 
 def _line(code: CodeType, instruction: int) -> int | None:
@@ -390,11 +682,48 @@ def _line(code: CodeType, instruction: int) -> int | None:
     return next(positions, (None,))[0]
 
 
-# The code in which a launch is counted; the hooks that call it add theirs.
-COUNTING: set[CodeType] = {
-    Journal.launched.__code__,
-    Journal._place_of.__code__,
-    Journal._kind_of.__code__,
-    Journal._enter_latest.__code__,
-    Journal._enter_all.__code__,
-}
+def _nowhere(program: Program) -> _Launch:
+    return program, NOWHERE, 0, 0, 0
+
+
+def _count(counts: dict[str, list[int]], crossings: Crossings, told: _Told) -> int:
+    """Count a launch; its place in the sequence of its set."""
+    processes, _, fingerprint, *_ = told
+    if processes not in counts:
+        crossings.begin(processes, counts)
+    if crossings:
+        crossings.launched(processes, fingerprint)
+    return _add(counts, processes, 1, fingerprint)
+
+
+def _add(counts: dict[str, list[int]], processes: str, number: int, value: int) -> int:
+    """Add so many launches in a row, with their hash; the place of the first in the sequence."""
+    seq, before = counts.get(processes, (0, 0))
+    factor = _HASH_FACTOR if number == 1 else pow(_HASH_FACTOR, number, _HASH_MODULUS)
+    counts[processes] = [seq + number, (before * factor + value) % _HASH_MODULUS]
+    return seq
+
+
+def _outward(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_at(frame: FrameType, launch: _Launch) -> bool:
+    *_, made_by, instruction = launch
+    return id(frame) == made_by and instruction in (_ANYWHERE, frame.f_lasti)
+
+
+def _is_within(ident: int, launch: _Launch) -> bool:
+    """Whether a thread is in a launch yet."""
+    *_, made_by, instruction = launch
+    # Without an id no Python has called it.
+    return not made_by or any(
+        frame == made_by and instruction in (_ANYWHERE, at) for frame, at in stacks.frames_of(ident)
+    )
+
+
+# The code that calls XLA, and that by which JAX's fast path has a launch prepared, right before it.
+LAUNCHING: set[CodeType] = {Journal.launch.__code__}
+PREPARING: set[CodeType] = set()

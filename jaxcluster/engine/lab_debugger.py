@@ -104,7 +104,7 @@ class RankDebugger:
             if time.monotonic() - self._heard_at > LEASE_S:
                 with self._lock:
                     if self._session is session:
-                        self._end("its notebook was not heard of")
+                        self._end("its notebook no longer answers")
 
     # ------------------------------------------------------------------ requests
 

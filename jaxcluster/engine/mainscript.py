@@ -38,8 +38,8 @@ from jaxcluster.engine.state import settings
 AFTER_ERROR_S = 3.0  # that threads get after the script has failed; after its end they get all
 JOIN_S = 0.1  # between looks, since a lock that is waited for hears no interrupt
 NO_INPUT = (
-    "standard input is not passed on to ranks. Name a file in the arguments; input() asks at the "
-    "terminal, where jaxcluster run has one"
+    "standard input is not passed to ranks. Name a file in the arguments; input() asks at the "
+    "terminal if jaxcluster run has one"
 )
 
 

@@ -1,4 +1,4 @@
-"""The last cells of a rank and what they put out, for those who did not run them.
+"""The last cells of a rank and their output, for those who did not run them.
 
 A cell's outputs go to the notebook that has sent it. Whoever connects later, as an assistant in an
 editor does, asks the rank. What is kept is bounded: the oldest goes first, and it is said how much.
@@ -15,7 +15,7 @@ from jaxcluster import wire
 
 KEPT_CELLS = 16
 KEPT_CHARS = 200_000  # of one text
-KEPT_NBYTES = 2_000_000  # of all that a cell has put out; of most it is figures, as base64
+KEPT_NBYTES = 2_000_000  # of all the output of a cell; of most it is figures, as base64
 OVERHEAD_NBYTES = 50  # of each piece of text
 SOURCE_CHARS = 20_000
 SHOWN_TYPES = ("text/plain", "text/html", "text/markdown", "text/latex", "image/png", "image/jpeg")

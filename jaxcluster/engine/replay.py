@@ -58,7 +58,7 @@ def export_program(journal: Journal, fingerprint: int) -> bytes:
       UnknownProgram: it is not known here any more.
       CannotReplay: it can't be serialized, or must not be run with zeros.
     """
-    program = journal.programs.get(fingerprint)
+    program = journal.program(fingerprint)
     if program is None or program.shipped:
         # What came as bytes is not the same when it is exported once more.
         raise UnknownProgram(f"this rank does not know a program with fingerprint {fingerprint}")
@@ -100,7 +100,7 @@ def run_programs(
 
 
 def _find(journal: Journal, fingerprint: int, shipped: Mapping[int, bytes | memoryview]) -> Program:
-    program = journal.programs.get(fingerprint)
+    program = journal.program(fingerprint)
     if program is None and fingerprint in shipped:
         try:
             executable = programs.load_program(shipped[fingerprint])
@@ -118,7 +118,7 @@ def _find(journal: Journal, fingerprint: int, shipped: Mapping[int, bytes | memo
 
 def _refuse_unreplayable(program: Program) -> None:
     if program.executable is None:
-        raise CannotReplay(f"{program.name} sends what an array holds to another process")
+        raise CannotReplay(f"{program.name} sends an array's contents to another process")
     if programs.calls_python(program.executable):
         raise CannotReplay(f"{program.name} calls Python functions, which would be given zeros")
     if why := replayable.why_not(programs.compiled_text(program.executable)):
@@ -141,7 +141,7 @@ def on_courses(journal: Journal, request: Request) -> Any:
     """
     courses = []
     for fingerprint in request.body["fingerprints"]:
-        program = journal.programs.get(fingerprint)
+        program = journal.program(fingerprint)
         course = ""
         if program is not None and program.executable is not None:
             course = replayable.course(programs.compiled_text(program.executable))
@@ -164,7 +164,7 @@ def on_replay(journal: Journal, request: Request) -> Any:
     body = request.body
     if body.get("counts", journal.launches()) != journal.launches():
         # Another notebook's cell has let this rank run them, or a cell has run: look again.
-        raise MovedOn("this rank has launched something since it was looked at")
+        raise MovedOn("this rank has launched something since it was checked")
     shipped = dict(zip(body.get("shipped", ()), request.buffers, strict=True))
     ran = run_programs(journal, body["fingerprints"], shipped, body.get("timeout_s", TIMEOUT_S))
     return {"ran": ran, "launches": journal.launches()}

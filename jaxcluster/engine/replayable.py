@@ -69,10 +69,10 @@ def why_not(hlo: str) -> str:
       hlo: the compiled modules' text. Milliseconds for each megabyte of it.
     """
     if not hlo:
-        return "the text of what was compiled can't be had"
+        return "its compiled text is not available"
     program = _parse(hlo)
     if program is None:
-        return "the text of what was compiled can't be read"
+        return "its compiled text can't be read"
     everything = [operation for body in program.values() for operation in body]
     for operation in everything:
         if odd := _odd(operation):
@@ -87,7 +87,7 @@ def why_not(hlo: str) -> str:
         what = {"conditional": "a branch", "while": "a loop"}.get(operation.opcode)
         if what is None:
             return f"it has a collective in a {operation.opcode}, which is not known"
-        return f"{what} of it that depends on its inputs has a collective"
+        return f"{what} that depends on its inputs has a collective"
     return ""
 
 
@@ -128,7 +128,7 @@ def _odd(operation: _Operation) -> str:
         return "" if _LIBRARIES.match(name) else f"it calls {name}, which is not XLA's own"
     if opcode in _QUIET or opcode in _ONCE or _STEADY.fullmatch(opcode):
         return ""
-    return f"nobody knows what its {opcode} does with zeros"
+    return f"the effect of zeros on its {opcode} is not known"
 
 
 def _waiting(program: _Program) -> set[str]:

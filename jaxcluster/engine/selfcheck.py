@@ -70,6 +70,7 @@ class SelfCheck:
         import jax
 
         key = self.prepare(divisions)
+        self.journal.unchecked = False  # what breaks off from here on is looked at by the next one
         why = ""
         with self.journal.unannounced(), jax.transfer_guard("allow"):
             sums = self._compiled[key](_numbers(number))

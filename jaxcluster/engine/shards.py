@@ -18,17 +18,20 @@ from typing import Any
 import numpy as np
 
 from jaxcluster import wire
+from jaxcluster.engine import copies
 from jaxcluster.engine.arrays import (
     base_array,
     bounds,
     check_leaves,
     describe,
+    host_values,
     is_array,
     is_ready,
     is_tracer,
     wait_ready,
 )
 from jaxcluster.engine.control import Request
+from jaxcluster.engine.copies import LOOK_NBYTES
 from jaxcluster.engine.values import BadName, Values
 
 READY_TIMEOUT_S = 5.0
@@ -57,12 +60,15 @@ class ArrayViews:
         report = wire.ValueReport(self.values.rank, type(found).__name__)
         if not leaves:
             return replace(report, note=self._nothing(found, body))
-        return fold(report, leaves, with_paths=body["paths"])
+        report = fold(report, leaves, with_paths=body["paths"])
+        return replace(report, copies=copies.hashes(_arrays_in(leaves), copies.Room(LOOK_NBYTES)))
 
     def _nothing(self, found: Any, body: Any) -> str:
         if body["path"]:
             return f"{body['name']} has no part {''.join(body['path'])}"
-        return f"{body['name'] or 'the last result'} is {article(type(found).__name__)}: no array"
+        return (
+            f"{body['name'] or 'the last result'} is {article(type(found).__name__)}, not an array"
+        )
 
     def _shards(self, request: Request) -> Iterator[tuple[tuple[str, ...], Any, list[list[int]]]]:
         """The (path, shard, index) that a request means, each ready to be read."""
@@ -97,7 +103,7 @@ class ArrayViews:
             cut = values[tuple(slice(a, b) for a, b in zip(start, stop, strict=True))]
             if cut.size > MAX_VALUES:
                 raise BadName(
-                    f"{cut.size} values are too many to look at", f"ask for {MAX_VALUES} at most"
+                    f"{cut.size} values are too many to show", f"ask for {MAX_VALUES} at most"
                 )
             dtype = str(cut.dtype)
             return {"shape": list(cut.shape), "dtype": dtype}, [np.ascontiguousarray(cut).tobytes()]
@@ -151,6 +157,12 @@ def arrays_of(value: Any) -> list[Leaf]:
         for leaf in leaves
         if is_array(leaf[1]) and not is_tracer(leaf[1]) and not leaf[1].is_deleted()
     ]
+
+
+def _arrays_in(leaves: Sequence[Leaf]) -> Iterator[tuple[int, Any]]:
+    for number, (_, leaf) in enumerate(leaves):
+        if is_array(leaf) and not is_tracer(leaf) and not leaf.is_deleted():
+            yield number, leaf
 
 
 def below(leaves: Sequence[Leaf], path: Sequence[str]) -> list[Leaf]:
@@ -228,19 +240,6 @@ def article(word: str) -> str:
 
 
 # --------------------------------------------------------------------------- values
-
-
-def host_values(array: Any) -> np.ndarray[Any, Any]:
-    """A shard's values on the host, without leaving a copy behind in the user's array.
-
-    ``np.asarray`` keeps what it copied from a GPU for as long as the array lives, so it is given
-    another array of the same buffer.
-    """
-    import jax
-
-    base = array if hasattr(array, "is_ready") else jax.random.key_data(array)
-    again = jax.make_array_from_single_device_arrays(base.shape, base.sharding, [base])
-    return np.asarray(again)
 
 
 def statistics(values: np.ndarray[Any, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from typing import Any
 Place = tuple[CodeType, int | None]
 
 _place = attrgetter("f_code", "f_lineno")
+_instruction = attrgetter("f_lasti")
 _set_gc = {True: gc.enable, False: gc.disable}.__getitem__
 _ONCE = ((),)  # starmap(function, _ONCE) calls it once, when its turn comes
 
@@ -37,6 +38,18 @@ def stack_of(thread_id: int) -> list[Place]:
     top = map(methodcaller("get", thread_id), starmap(sys._current_frames, _ONCE))
     frames: Iterator[Any] = accumulate(chain(top, repeat("f_back")), getattr)
     return _in_one_call(map(_place, takewhile(bool, frames)))
+
+
+def frames_of(thread_id: int) -> list[tuple[int, int]]:
+    """The id and the instruction of each frame of a thread, innermost first."""
+
+    def frames() -> Iterator[Any]:
+        top = map(methodcaller("get", thread_id), starmap(sys._current_frames, _ONCE))
+        return takewhile(bool, accumulate(chain(top, repeat("f_back")), getattr))
+
+    # Twice the same frames, since the thread stands still meanwhile.
+    found = _in_one_call(chain(map(id, frames()), map(_instruction, frames())))
+    return list(zip(found[: len(found) // 2], found[len(found) // 2 :], strict=True))
 
 
 def _in_one_call(steps: Iterator[Any]) -> list[Any]:

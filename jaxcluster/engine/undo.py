@@ -18,17 +18,21 @@ import re
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
+from operator import is_not
 from typing import Any
 
-from jaxcluster.engine import changes
+from jaxcluster.engine import changes, reach
 from jaxcluster.engine.arrays import base_array, is_array
 from jaxcluster.engine.held import Memory, format_nbytes
-from jaxcluster.engine.state.saving import is_users
-from jaxcluster.engine.state.surroundings import Surroundings
+from jaxcluster.engine.private.traces import Traces
+from jaxcluster.engine.state.settings import Settings, context_mesh, set_context_mesh
+from jaxcluster.engine.state.surroundings import ContextOfCells, Surroundings
+from jaxcluster.engine.usernames import is_users
 
-UNDONE = "it is undone already"
+UNDONE = "it is already undone"
 SWITCHED_OFF = "undo is switched off: %jaxcluster undo on"
 LOOK_S = 0.05  # between two looks at how much is held, while that may be too much
 LOOK_SHARE = 20  # a look takes at most this part of the time
@@ -60,6 +64,7 @@ class Kept:
     names: dict[str, Any]
     watch: changes.Watch
     surroundings: Surroundings
+    context: ContextOfCells
     results: dict[Any, Any]
     shown: tuple[Any, ...]
     bound_since: set[str] = field(default_factory=set)
@@ -71,6 +76,7 @@ class Kept:
         self.gone = why
         self.names, self.results, self.shown = {}, {}, ()
         self.watch, self.surroundings = changes.Watch(), Surroundings()
+        self.context = ContextOfCells()
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,19 @@ class Leave:
 
     names: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a cell has done to the names, as far as it could reach them.
+
+    Attributes:
+      rebound: names that it has bound or unbound, not only the user's.
+      in_place: the ids of what it has changed in place; None where it may have changed any.
+    """
+
+    rebound: tuple[str, ...]
+    in_place: frozenset[int] | None
 
 
 class Undo:
@@ -93,14 +112,18 @@ class Undo:
         self.namespace: dict[str, Any] = {}
         self.limit_nbytes: int | None = None
         self.display_hook: Any = None
+        self.settings: Settings | None = None
+        self._traces = Traces()
+        self._set_mesh: Any = None  # to be set by the main thread, whose own it is
         self._kept: Kept | None = None
         self._why_not = "the ranks' processes are newer than it"
         self._lock = threading.RLock()
         self._memory: Memory | None = None
         self._needs_watching = threading.Event()
 
-    def attach(self, shell: Any) -> None:
-        """Begin with a shell that has run no cell yet."""
+    def attach(self, shell: Any, settings: Settings) -> None:
+        """Begin with a shell that has run no cell yet, and the settings of its cells."""
+        self.settings = settings
         self.namespace = shell.user_ns
         self.display_hook = shell.displayhook
         threading.Thread(target=self._watch_memory, name="jaxcluster-undo", daemon=True).start()
@@ -111,11 +134,12 @@ class Undo:
         """On the main thread, before a cell: keep what is now. Some 0.1 ms; raises nothing."""
         kept, why_not = None, SWITCHED_OFF
         try:
+            self._put_back_mesh()
             if self.limit_nbytes != 0:
                 kept, why_not = self._keep(seq, source), ""
         except Exception as error:  # a cell must run, whatever its values do when looked at
             traceback.print_exc()  # to the rank's log
-            why_not = f"what was before it could not be kept: {type(error).__name__}: {error}"
+            why_not = f"the values before it could not be kept: {type(error).__name__}: {error}"
         with self._lock:
             self._kept, self._why_not = kept, why_not
 
@@ -123,11 +147,13 @@ class Undo:
         memory = self._memory = self._memory or Memory()
         if memory.may_exceed(self.limit_nbytes):
             self._needs_watching.set()
+        self._traces.note()
         return Kept(
             seq,
             dict(self.namespace),
             changes.watch(self.namespace, source),
             Surroundings.now(),
+            ContextOfCells() if self.settings is None else ContextOfCells.of(self.settings),
             dict(self.namespace.get("_oh") or {}),
             _shown(self.display_hook),
         )
@@ -141,6 +167,36 @@ class Undo:
             if kept.undone is not None:  # the notebook did not wait for its end
                 self._put_back(kept, kept.undone)
                 kept.let_go(UNDONE)
+                self._put_back_mesh()
+
+    def _put_back_mesh(self) -> None:
+        """On the main thread: of a cell that was taken back."""
+        if self._set_mesh is not None and context_mesh() is not self._set_mesh:
+            set_context_mesh(self._set_mesh)
+        self._set_mesh = None
+
+    def course(self) -> Course | None:
+        """What the last cell has done, when it has ended; None where that is not known.
+
+        Some 30 ns for each name, and again for what ``changes.watch`` has kept.
+        """
+        with self._lock:
+            if (kept := self._kept) is None or kept.gone:
+                return None
+            before, now = kept.names, self.namespace
+            names = list(now)
+            if names[: len(before)] == list(before):  # as mostly: nothing was unbound
+                others = map(is_not, now.values(), before.values())
+                rebound = (*compress(names, others), *names[len(before) :])
+            else:
+                both = before | now
+                rebound = tuple(
+                    n for n in both if before.get(n, _MISSING) is not now.get(n, _MISSING)
+                )
+            watch = kept.watch
+            if watch.opaque or watch.too_large:
+                return Course(rebound, None)
+            return Course(rebound, frozenset(id(one.value) for one in watch.changed()))
 
     def bound(self, names: Iterable[str]) -> None:
         """Names were bound by somebody else than a cell: they stay."""
@@ -224,27 +280,49 @@ class Undo:
                 return dict.fromkeys(_LOOK, ()) | {"opaque": {}}
             rebound = self._rebound(kept)
             changed = kept.watch.changed()
+            failed = [one for one in changed if not changes.can_put_back(one)]
             mine = [n for n in kept.watch.mentioned if n not in kept.bound_since]
             return {
                 "back": sorted(n for n in rebound if n in kept.names),
                 "made": sorted(n for n in rebound if n not in kept.names),
-                "in_place": sorted({one.root for one in changed}),
+                "in_place": sorted({one.root for one in changed if not one.beneath}),
                 "donated": self._donated(kept, {*rebound, *mine}),
-                "failed": sorted({o.root for o in changed if not _can_put_back(o)}),
-                "opaque": kept.watch.opaque,
+                "failed": sorted({one.root for one in failed if not one.beneath}),
+                "opaque": kept.watch.opaque | self._shared(kept, failed),
                 "too_large": sorted(kept.watch.too_large),
             }
 
     def _donated(self, kept: Kept, suspects: Iterable[str]) -> list[str]:
         """The names that would lead to deleted arrays: the suspects, and what shares theirs."""
         copies = kept.watch.copies()
-        deleted = {
-            name: {id(a) for a in changes.arrays_within(value, copies) if _is_deleted(a)}
-            for name, value in kept.names.items()
-            if type(name) is str and is_users(name, value)
-        }
-        touched: set[int] = set().union(*(deleted.get(name, ()) for name in suspects))
-        return sorted(name for name, ids in deleted.items() if ids & touched)
+        before = [kept.names[name] for name in suspects if name in kept.names]
+        try:
+            arrays = reach.arrays_within(before, copies)
+        except TimeoutError:  # they are too large to be watched, and named
+            return []
+        deleted = {id(array) for array in arrays if _is_deleted(array)}
+        return sorted(reach.sharing(kept.names, deleted, copies)[0]) if deleted else []
+
+    def _shared(self, kept: Kept, failed: Sequence[changes.Watched]) -> dict[str, str]:
+        """Names that share what may have changed, and is not put back, with others: with which."""
+        watch = kept.watch
+        if not (watch.unwatched or failed):
+            return {}
+        left = [*watch.unwatched, *(one.value for one in failed)]
+        targets, are_all = reach.reachable_from(left)
+        for one in watch.watched:
+            if changes.can_put_back(one):
+                targets.pop(id(one.value), None)
+        known = {*watch.opaque, *watch.too_large, *(o.root for o in failed if not o.beneath)}
+        others = {name: value for name, value in kept.names.items() if name not in known}
+        names, late = reach.sharing(others, targets.keys(), watch.copies())
+        if not are_all:
+            late |= {n for n, v in reach.users_among(others) if reach.may_change(v)} - names
+        with_whom = ", ".join(sorted(known)) or "values that a library keeps"
+        shared = dict.fromkeys(names, f"shares values with {with_whom}")
+        shared |= dict.fromkeys(late, "too large to search")
+        same = {id(value): changes.describe(value) for value in watch.unwatched}
+        return {name: same.get(id(kept.names[name]), shared[name]) for name in sorted(shared)}
 
     def undo(self, seq: int, leave: Leave) -> list[str]:
         """Take the cell back; returns names with values that could not be put back after all.
@@ -259,9 +337,9 @@ class Undo:
             kept.undone = leave
             if not kept.running:
                 kept.let_go(UNDONE)
-            return sorted(failed)
+            return failed
 
-    def _put_back(self, kept: Kept, leave: Leave) -> set[str]:
+    def _put_back(self, kept: Kept, leave: Leave) -> list[str]:
         for name in self._rebound(kept):
             self._bind(name, kept.names)
         failed = kept.watch.put_back(leave.names)
@@ -269,7 +347,12 @@ class Undo:
             self.namespace.pop(name, None)
         self._put_back_results(kept)
         kept.surroundings.put_back()
-        return failed
+        if self.settings is not None:
+            kept.context.put_back(self.settings)
+            self._set_mesh = kept.context.mesh
+        self._traces.forget_later_ones()
+        values = {id(one.value) for one in failed if not one.beneath}
+        return sorted(reach.sharing(kept.names, values, {})[0]) if values else []
 
     def _bind(self, name: str, values: Mapping[str, Any]) -> None:
         if name in values:
@@ -341,13 +424,13 @@ class Undo:
         if not (old := self._old_values(kept)):
             return []
         alive = [v for n, v in dict(self.namespace).items() if n not in ("_oh", "Out")]
-        return memory.held(old, alive, kept.watch.copies())
+        return memory.held(old, alive, kept.watch.copies(), self.limit_nbytes)
 
     def _let_go(self, kept: Kept, nbytes: int, most: int) -> None:
         with self._lock:
             if kept.undone is None:
                 kept.let_go(
-                    f"what was before it would hold {format_nbytes(nbytes)}, more than the "
+                    f"the values before it hold {format_nbytes(nbytes)}, more than the "
                     f"{format_nbytes(most)} that undo may keep: %jaxcluster undo SIZE"
                 )
 
@@ -363,13 +446,6 @@ def _shown(hook: Any) -> tuple[Any, ...]:
 
 def _is_deleted(array: Any) -> bool:
     return is_array(array) and bool(base_array(array).is_deleted())
-
-
-def _can_put_back(one: changes.Watched) -> bool:
-    try:
-        return one.kind.can_put_back(one.value, one.copy)
-    except Exception:  # the main thread changes it at this moment
-        return False
 
 
 # --------------------------------------------------------------------------- requests

@@ -23,6 +23,7 @@ import numpy as np
 from jaxcluster.engine.arrays import (
     check_leaves,
     describe,
+    devices_hash,
     is_array,
     numpy_view,
     own_shards,
@@ -30,7 +31,9 @@ from jaxcluster.engine.arrays import (
     wait_ready,
 )
 from jaxcluster.engine.control import Request
+from jaxcluster.engine.copies import LOOK_NBYTES, Room, hashes
 from jaxcluster.engine.lost import LostNames
+from jaxcluster.engine.usernames import is_users
 
 PROTOCOL = 5
 READY_TIMEOUT_S = 30.0
@@ -89,7 +92,8 @@ class Values:
         self.last_result: Any = lambda: None
         self.kept: Callable[[], Sequence[Any]] = lambda: ()  # for undo: no variables
         self._held: dict[str, Held] = {}
-        # Of pulls that were given up before this rank came to describe the value.
+        self._pushed: dict[str, tuple[dict[str, Any], float]] = {}
+        # Of those that were given up before this rank came to them.
         self._forgotten: deque[str] = deque(maxlen=64)
 
     def lookup(self, name: str) -> Any:
@@ -101,7 +105,7 @@ class Values:
         except KeyError:
             import difflib
 
-            known = [k for k in self.namespace if not k.startswith("_")]
+            known = [k for k, v in self.namespace.items() if is_users(k, v) and k[0] != "_"]
             close = difflib.get_close_matches(name, known, n=3)
             hint = f"Did you mean {' or '.join(close)}?" if close else ""
             if reason := self.lost.reasons.get(name):
@@ -162,13 +166,16 @@ class Values:
         for buffer, offset in zip(held.buffers, request.body["buffers"], strict=True):
             raw = buffer.raw()
             target[offset : offset + raw.nbytes] = raw
-        return None
+        return {"copies": _copies(held)}
 
     def fetch(self, request: Request) -> Any:
         """``fetch``: the same in frames, for a notebook on another host."""
         held = self._held.pop(request.body["token"])
         places, frames = _own_parts(held, request.body["arrays"])
-        return {"places": places}, [*frames, *(b.raw() for b in held.buffers)]
+        return {"places": places, "copies": _copies(held)}, [
+            *frames,
+            *(b.raw() for b in held.buffers),
+        ]
 
     def pack(self, request: Request) -> Any:
         """``pack``: the same into a new file of this host's, from where its agent sends it."""
@@ -186,13 +193,14 @@ class Values:
                 rest = frame
                 while len(rest):
                     rest = rest[file.write(rest) :]
-        return {"has_room": True, "places": places, "sizes": sizes}
+        return {"has_room": True, "places": places, "sizes": sizes, "copies": _copies(held)}
 
     def forget(self, request: Request) -> None:
-        """``forget``: a pull was given up. Its ``describe`` may still wait for the main thread."""
+        """``forget``: a pull or a push was given up. It may still wait for the main thread."""
         token = request.body["token"]
         self._forgotten.append(token)
         self._held.pop(token, None)
+        self._pushed.pop(token, None)
 
     def sample(self, request: Request) -> Any:
         """``sample``: what is needed to print an array that spans processes."""
@@ -205,14 +213,21 @@ class Values:
         parts = sample(array, edge)
         body = {
             "shape": list(array.shape),
+            "dtype": str(array.dtype),
+            "on": devices_hash(array),
+            # Of a whole copy the cell has told: it was read to be shown.
+            "copies": [] if array.is_fully_replicated else hashes([(0, array)], Room(LOOK_NBYTES)),
             "places": [[w, list(v.shape), str(v.dtype)] for w, v in parts],
         }
         return body, [v.tobytes() for _, v in parts]
 
     # ------------------------------------------------------------------ push
 
-    def assign(self, request: Request) -> Any:
-        """``assign``: bind pushed names. On the main thread, so it keeps its turn among cells."""
+    def assign(self, request: Request) -> None:
+        """``assign``: read pushed values, which are bound when all ranks have done so.
+
+        On the main thread, so it keeps its turn among cells.
+        """
         pickled, *frames = request.buffers
         buffers: Sequence[Any] = frames
         if path := request.body.get("path"):
@@ -223,6 +238,16 @@ class Values:
         elif frames:
             buffers = [bytearray(f) for f in frames]  # writable, as the sender's arrays were
         values = pickle.loads(bytes(pickled), buffers=buffers)
+        now = time.monotonic()
+        for old, (_, since) in list(self._pushed.items()):
+            if now - since > HELD_S:  # its notebook was killed meanwhile
+                self._pushed.pop(old, None)
+        if (token := request.body["token"]) not in self._forgotten:
+            self._pushed[token] = values, now
+
+    def assign_bind(self, request: Request) -> list[str]:
+        """``assign_bind``: bind what ``assign`` has read."""
+        values, _ = self._pushed.pop(request.body["token"])
         self.namespace.update(values)
         return sorted(values)
 
@@ -249,6 +274,11 @@ class Values:
             if any(is_array(leaf) and not leaf.is_fully_addressable for leaf in leaves):
                 found.append(name)
         return found
+
+
+def _copies(held: Held) -> list[list[Any]]:
+    """Hashes of the parts that other processes have too, as far as a look reaches."""
+    return hashes(enumerate(held.arrays), Room(LOOK_NBYTES))
 
 
 def _own_parts(held: Held, numbers: Sequence[int]) -> tuple[list[Any], list[memoryview]]:

@@ -11,6 +11,7 @@ bytes. JSON only: nothing that arrives on these sockets is unpickled, except the
 pushes and pulls on purpose.
 """
 
+from jaxcluster.wire import ends
 from jaxcluster.wire.codec import (
     PROTOCOL_VERSION,
     OtherVersion,
@@ -27,17 +28,19 @@ from jaxcluster.wire.codec import (
     type_name,
 )
 from jaxcluster.wire.comms import VIEW_MIME, WIDGET, CommState, opening_order
-from jaxcluster.wire.journals import parse_polls
+from jaxcluster.wire.journals import parse_launches, parse_polls
 from jaxcluster.wire.messages import (
     BROKEN_OFF,
     CROSSING,
     HASH_FACTOR,
     HASH_MODULUS,
+    OURS,
     ArrayInfo,
     CellReply,
     CellRequest,
     ClusterSpec,
     CommMessage,
+    CopyNote,
     DeviceInfo,
     EngineFacts,
     ErrorInfo,
@@ -59,9 +62,11 @@ from jaxcluster.wire.messages import (
     Script,
     ShardCheck,
     ShardInfo,
+    ValueLook,
     ValueReport,
     VariableInfo,
     crossing,
+    crossing_began,
     next_hash,
     unpacked,
 )
@@ -71,6 +76,7 @@ __all__ = [
     "CROSSING",
     "HASH_FACTOR",
     "HASH_MODULUS",
+    "OURS",
     "PROTOCOL_VERSION",
     "VIEW_MIME",
     "WIDGET",
@@ -80,6 +86,7 @@ __all__ = [
     "ClusterSpec",
     "CommMessage",
     "CommState",
+    "CopyNote",
     "DeviceInfo",
     "EngineFacts",
     "ErrorInfo",
@@ -102,17 +109,21 @@ __all__ = [
     "Script",
     "ShardCheck",
     "ShardInfo",
+    "ValueLook",
     "ValueReport",
     "VariableInfo",
     "clean",
     "crossing",
+    "crossing_began",
     "decode",
     "encode",
     "encode_body",
+    "ends",
     "envelope",
     "next_hash",
     "opening_order",
     "parse",
+    "parse_launches",
     "parse_polls",
     "parse_strictly",
     "plain",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxcluster.wire.codec import parse
-from jaxcluster.wire.messages import Launch, PollReply, RankReport
+from jaxcluster.wire.messages import Launch, PollReply, RankReport, unpacked
 
 
 def parse_polls(bodies: Mapping[int, Any]) -> dict[int, RankReport]:
@@ -30,3 +30,10 @@ def parse_polls(bodies: Mapping[int, Any]) -> dict[int, RankReport]:
             launches.append(launch)
         found[rank] = dataclasses.replace(reply.report, launches=launches)
     return found
+
+
+def parse_launches(body: Any) -> list[Launch]:
+    """The launches in what an exit tells of them, oldest first; none where it tells nothing."""
+    if not isinstance(body, Mapping) or not body.get("made"):
+        return []
+    return unpacked([parse(Launch, kind) for kind in body["kinds"]], body["made"])

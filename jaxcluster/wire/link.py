@@ -323,8 +323,8 @@ def unwrap(event: Event) -> Any:
         return event.body
     if event.op == "died" and event.body.get("may_live"):
         raise errors.RankDied(
-            f"Rank {event.rank} can't be asked: {event.body['why']}.",
-            "It may live. %jaxcluster attach connects again once it can be reached.",
+            f"Rank {event.rank} can't be reached: {event.body['why']}.",
+            "It may still be running. %jaxcluster attach connects again once it can be reached.",
             [event.rank],
         )
     if event.op == "died":
@@ -342,6 +342,7 @@ def unwrap(event: Event) -> Any:
         "NotReady": errors.TransferError,
         "CannotPickle": errors.NotSerialisable,
         "CannotRestore": errors.RecoveryError,
+        "Unreadable": errors.RecoveryError,
         "CannotSave": errors.RecoveryError,
     }
     kind = kinds.get(event.body["ename"])

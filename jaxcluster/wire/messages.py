@@ -48,6 +48,7 @@ class EngineFacts:
     where that is set, else every card's index. ``tpu_hosts`` are all hosts of the TPU slice that
     this one is worker ``tpu_worker_id`` of, where that is known. ``gpu_kind`` are the cards and
     their driver, ``gpus_in_use`` a sentence on each that others use, ``nccl`` its wheel's version.
+    ``cores`` is how many threads XLA gives its pool on the CPU by itself; 0: not known.
     """
 
     rank: int
@@ -64,6 +65,7 @@ class EngineFacts:
     gpu_kind: str = ""
     gpus_in_use: list[str] = field(default_factory=list)
     nccl: str = ""
+    cores: int = 0
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,8 @@ class DeviceInfo:
 class InitializeReply:
     """What JAX says after ``initialize``: the devices of this process and how many there are.
 
-    ``recording`` says that launches reach the rank's journal.
+    ``recording`` says that launches reach the rank's journal. ``moved`` are the private names of
+    JAX that rank 0 has not found, each with what happens without it.
     """
 
     rank: int
@@ -113,6 +116,7 @@ class InitializeReply:
     devices: list[DeviceInfo]
     seconds: float
     recording: bool = True
+    moved: dict[str, str] = field(default_factory=dict)
 
 
 # --------------------------------------------------------------------------- cells
@@ -159,6 +163,8 @@ class CellRequest:
     With a ``message`` it is not run: the message is for a comm that it has opened.
     ``post_mortem``: it has no source; the rank's last error is looked at in the debugger.
     With a ``script`` the source is that script's, plain Python, and is run as one.
+    ``settled``: this notebook's cells up to this seq have ended, and their ranks are in lockstep.
+    ``compared``: its result is told as a ``ValueLook``, in place of all of it.
     """
 
     seq: int
@@ -171,6 +177,8 @@ class CellRequest:
     message: CommMessage | None = None
     post_mortem: bool = False
     script: Script | None = None
+    settled: int = 0
+    compared: bool = False
 
 
 @dataclass(frozen=True)
@@ -224,12 +232,32 @@ class ErrorInfo:
 class NameChanges:
     """Which names a rank has bound and unbound since it last told this notebook.
 
-    ``is_first``: it has told nothing before, so ``bound`` are all.
+    ``is_first``: it has told nothing before, so ``bound`` are all. ``values`` says of those whose
+    values have changed what they are now, as ``engine.digests`` has it ("": it is not known).
     """
 
     bound: list[str]
     gone: list[str]
     is_first: bool = False
+    values: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CopyNote:
+    """What a line of a cell gave to programs, made or read, of which each process has a copy.
+
+    ``kind``: ``given``, ``made`` or ``read``; ``cell`` and ``line``: 0 where they are not known, as
+    in a script; ``what``: its dtype and shape; ``processes``: those that have a copy ("0,1,2");
+    ``count``: how often; ``digest``: a hash of all that it was.
+    """
+
+    kind: str
+    cell: int
+    line: int
+    what: str
+    processes: str
+    count: int
+    digest: str
 
 
 @dataclass(frozen=True)
@@ -238,9 +266,13 @@ class CellReply:
 
     ``launches`` is the journal's: for each set of processes ("0,1,2,3") the number of programs
     that it has launched together and their rolling hash; equal on the set's members while they are
-    in lockstep. ``global_result`` says that the cell's last
-    expression was an array that spans processes. ``fault`` is an error of ours after the cell's own
-    code was over, in words; "" if there was none.
+    in lockstep. ``own`` is the same of what the rank's main thread launched in this cell alone, and
+    ``foreign`` are the sets of which something else than cells has launched programs, and
+    ``background`` says that something may yet (see ``ends``). ``global_result`` says that the
+    cell's last expression was an array that spans processes. ``fault`` is an error of ours after
+    the cell's own code was over, in words; "" if there was none. ``unchecked``: a program with
+    collectives has broken off since the ranks were last checked. ``between``: what was
+    raised after the cell before. ``copies``: what should be equal on the ranks.
     """
 
     rank: int
@@ -252,11 +284,17 @@ class CellReply:
     global_result: bool = False
     names: NameChanges | None = None
     fault: str = ""
+    own: dict[str, list[int]] = field(default_factory=dict)
+    foreign: list[str] = field(default_factory=list)
+    background: bool = False
+    unchecked: bool = False
+    between: str = ""
+    copies: list[CopyNote] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class RecentCell:
-    """One of a rank's last cells and what it has put out there (see ``engine.recent``).
+    """One of a rank's last cells and its output there (see ``engine.recent``).
 
     ``cell`` is its number in its notebook; ``status`` is ``running`` until it has ended. The oldest
     ``dropped_chars`` of its outputs are not kept.
@@ -272,6 +310,7 @@ class RecentCell:
     dropped_chars: int = 0
 
 
+OURS = -1  # the ``cell_seq`` of a launch that was a replay's or a check's
 BROKEN_OFF = ", broken off"  # in the name of a launch whose program did not run to its end
 
 
@@ -280,9 +319,10 @@ class Launch:
     """One launch of a multi-process program: the ``seq``-th of the set ``processes`` ("0,1").
 
     ``cell`` is the number of the cell whose line launched it, ``cell_seq`` the seq of the cell that
-    ran then (0: none did, or it was launched on another thread than the cell's). ``collective``
-    says that it has collectives, or may have. ``within`` is the line that launched it where that is
-    not the cell's own but a script's, a module's or a library's: "train.py line 3: x.sum()".
+    ran then (0: none did, or it was launched on another thread than the cell's; or ``OURS``).
+    ``collective`` says that it has collectives, or may have. ``within`` is the line that launched
+    it where that is not the cell's own but a script's, a module's or a library's: "train.py line 3:
+    x.sum()".
     """
 
     seq: int
@@ -303,8 +343,8 @@ class RankReport:
 
     ``stack`` is the main thread's, outermost first: [file, line, function, source, cell or None,
     whether it is JAX's own or jaxcluster's].
-    ``locals`` are small values of the innermost frame of the cell. ``announced`` is, in strict
-    mode, the launch that waits for the other ranks.
+    ``locals`` are small values of the innermost frame of the cell. ``announced`` is the launch
+    that, in strict mode, waits for the other ranks; or one that was refused since others differed.
     """
 
     state: RankState
@@ -345,6 +385,14 @@ def crossing(processes: str, others: str) -> str:
     return CROSSING.join(sorted((processes, others)))
 
 
+def crossing_began(other: str, count: int) -> list[int]:
+    """The count and hash of a pair of sets when one has its first launch.
+
+    The other was at ``count`` then: another order begins at another place.
+    """
+    return [0, next_hash(count, int.from_bytes(other.encode(), "little"))]
+
+
 def next_hash(value: int, fingerprint: int) -> int:
     """A journal's rolling hash after one more launch."""
     return (value * HASH_FACTOR + fingerprint) % HASH_MODULUS
@@ -356,9 +404,10 @@ class RankState:
 
     ``state``: ``starting``, ``idle`` or ``running``; the notebook adds ``dead`` and ``silent``.
     ``seq`` is the running cell's, ``ended`` that of the last one that ended, ``queued`` how many
-    wait for their turn, ``taken`` the seq of the last one whose turn has come. ``line`` is the
-    innermost line of the running cell, ``frame`` the innermost frame of all. ``has_left`` says that
-    the cell's own code is over: IPython renders its error.
+    wait for their turn, ``taken`` the seq of the last one whose turn has come. ``gate`` is [], or
+    the cell whose end on all its ranks the next one waits for: its seq, then these ranks (see
+    ``ends``). ``line`` is the innermost line of the running cell, ``frame`` the innermost frame of
+    all. ``has_left`` says that the cell's own code is over: IPython renders its error.
 
     ``background`` is what else of the user's may launch programs: threads, tasks, timers.
     ``probes`` counts how often the main thread has said so, between cells or in one that awaits:
@@ -366,7 +415,7 @@ class RankState:
 
     ``paused`` says that a person holds the rank: ``debugger``, or ``input`` where it has asked a
     question. It is neither hung nor diverged then, however long that takes, and no rank that waits
-    for it is.
+    for it is. ``restarts``: how often the ranks have begun to count launches from zero.
     """
 
     rank: int
@@ -389,6 +438,13 @@ class RankState:
     background: list[str] = field(default_factory=list)
     probes: int = 0
     paused: str = ""
+    gate: list[int] = field(default_factory=list)
+    restarts: int = 0
+
+    @property
+    def is_queueing(self) -> bool:
+        """Whether a cell waits here that begins by itself: not for the end of an earlier one."""
+        return self.queued > 0 and not self.gate
 
 
 @dataclass(frozen=True)
@@ -439,7 +495,8 @@ class ArrayInfo:
     ``sharding`` is as JAX prints it and ``kind`` its class. A mesh's axes are ``axis_names`` and
     ``axis_sizes``; ``spec`` is the PartitionSpec as JAX prints it, and ``split`` names for each
     axis of the array the mesh axes that cut it. ``nbytes`` is the whole array's. ``note`` says why
-    there are no shards: deleted, a tracer, not a jax.Array.
+    there are no shards: deleted, a tracer, not a jax.Array. ``on`` is a hash of the ids of its
+    devices: a rank that has all of them does not know that other processes have the array too.
     """
 
     shape: list[int]
@@ -457,6 +514,7 @@ class ArrayInfo:
     memory_kind: str = ""
     committed: bool = True
     nbytes: int = 0
+    on: str = ""
 
 
 @dataclass(frozen=True)
@@ -467,7 +525,8 @@ class ValueReport:
     ``infos``: leaf ``i`` is at ``paths[i]``, looks like ``infos[use[i]]`` and stands for
     ``counts[i]`` leaves (more than one where a huge tree was folded). ``digest`` is equal on the
     ranks whose paths are equal; those that were not asked for their paths send none. ``note`` says
-    why there is nothing to show.
+    why there is nothing to show. ``copies``: (leaf, part, hash) of parts that other processes have
+    too, as far as a look reaches.
     """
 
     rank: int
@@ -479,6 +538,22 @@ class ValueReport:
     counts: list[int] = field(default_factory=list)
     infos: list[ArrayInfo] = field(default_factory=list)
     digest: str = ""
+    copies: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ValueLook:
+    """What one rank says of a value that is compared with the other ranks'.
+
+    ``digest`` is equal where values are; "" where none can be made. ``text`` is the beginning of
+    what IPython shows, without ``cut_chars`` more. ``copies`` as in a ``ValueReport``.
+    """
+
+    type: str
+    text: str
+    digest: str = ""
+    cut_chars: int = 0
+    copies: list[Any] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

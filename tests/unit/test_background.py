@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import contextvars
 import ctypes
 import functools
+import multiprocessing
+import os
 import queue
+import signal
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
 from typing import Any
 
 import pytest
 from helpers import until
 
-from jaxcluster.engine.background import Background
+from jaxcluster.engine.background import Background, is_own
 
 
 @pytest.fixture
@@ -43,13 +48,25 @@ def wait(event: threading.Event) -> None:
         pass
 
 
+def own() -> contextvars.Context:
+    """A context that is the rank's."""
+    context = contextvars.copy_context()
+    context.run(is_own.set, True)
+    return context
+
+
+def step(loop: asyncio.AbstractEventLoop) -> None:
+    """As the rank's own code has its loop turn."""
+    own().run(lambda: loop.run_until_complete(asyncio.sleep(0)))
+
+
 def turn(background: Background) -> list[str]:
     """Two looks, with a turn of the event loop between them."""
     loop = background._loop
     assert loop is not None
     background.look()
     before = background.probes
-    loop.run_until_complete(asyncio.sleep(0))
+    step(loop)
     assert background.probes == before + 1
     return background.look()
 
@@ -121,7 +138,7 @@ def test_workers_count_while_they_work(background: Background, release: threadin
     working.clear()
     pool.apply_async(lambda: working.set() or wait(release))
     assert working.wait(10)
-    until(lambda: len(background.look()) == 1, "the worker works")
+    until(lambda: "(worker)" in str(background.look()), "the worker works")
     release.set()
     until(lambda: background.look() == [], "the worker is idle")
     executor.shutdown()
@@ -152,11 +169,24 @@ def _poll(jobs: queue.Queue[None]) -> None:
             pass
 
 
+def made_by(package: str, source: str, name: str, file: str = "") -> Any:
+    """A function or class that an installed package has defined."""
+    names: dict[str, Any] = {"__name__": f"{package}.web", "threading": threading}
+    exec(compile(source, file or f"/env/site-packages/{package}/web.py", "exec"), names)
+    return names[name]
+
+
+CALL = "def call(function, *arguments):\n    function(*arguments)"
+WAIT = "def wait(event):\n    while not event.wait(0.005): pass"
+
+
 def test_a_progress_bar_and_threads_of_ours_begin_nothing(
     background: Background, release: threading.Event
 ) -> None:
-    monitor = type("TMonitor", (threading.Thread,), {"__module__": "tqdm._monitor"})
-    monitor(target=wait, args=(release,)).start()
+    source = f"class Monitor(threading.Thread):\n  def run(self): wait(self.event)\n{WAIT}"
+    monitor = made_by("tqdm", source, "Monitor")()
+    monitor.event = release
+    monitor.start()
     threading.Thread(target=wait, args=(release,), name="jaxcluster-held-back").start()
     assert background.look() == []
     release.set()
@@ -170,20 +200,20 @@ def test_tasks_and_timers_of_the_event_loop_count(background: Background) -> Non
         await asyncio.sleep(1000)
 
     task = loop.create_task(later(), name="later")
-    loop.run_until_complete(asyncio.sleep(0))
-    assert turn(background) == ["task 'later'"]
+    step(loop)
+    assert turn(background) == ["task 'later'", "timer of the event loop"]
     task.cancel()
-    loop.run_until_complete(asyncio.sleep(0))
+    step(loop)
     assert turn(background) == []
     timer = loop.call_later(1000, functools.partial(print, "x", file=None))
-    assert turn(background) == ["a timer of the event loop"]
+    assert turn(background) == ["timer of the event loop"]
     timer.cancel()
     assert turn(background) == []
 
 
 def test_a_timer_of_signals_counts(background: Background, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("signal.getitimer", lambda which: (1.5, 0.0))
-    assert background.look() == ["a timer of signal"]
+    assert background.look() == ["timer of signal"]
 
 
 def test_a_package_whose_name_begins_like_one_of_those_counts(
@@ -195,45 +225,183 @@ def test_a_package_whose_name_begins_like_one_of_those_counts(
     release.set()
 
 
-def test_what_a_harmless_call_is_wrapped_around_counts(
+def test_what_a_harmless_thread_was_given_counts(
     background: Background, release: threading.Event
 ) -> None:
     """As the thread of a library's would be that calls what the user gave it."""
-    names = {"__name__": "tornado.web"}
-    exec("def call(function, *arguments):\n    function(*arguments)", names)
-    call: Any = names["call"]
-    for name, target in {
-        "mine": functools.partial(call, wait, release),
-        "its own": functools.partial(call),
-    }.items():
-        arguments = () if name == "mine" else (wait, release)
+    jobs: queue.Queue[None] = queue.Queue()
+    call, its_own = made_by("tqdm", CALL, "call"), made_by("tqdm", WAIT, "wait")
+    for name, target, arguments in [
+        ("partial", functools.partial(call, wait), (release,)),
+        ("argument", call, (wait, release)),
+        ("no code of it runs yet", call, (jobs.get, True, 1000)),
+        ("made of text", made_by("tqdm", WAIT, "wait", "<string>"), (release,)),
+        ("its own", call, (its_own, release)),
+    ]:
         threading.Thread(target=target, args=arguments, name=name).start()
-    assert background.look() == ["thread 'mine'"]
+    until(lambda: len(background.look()) == 4, "they are seen")
+    assert "thread 'its own'" not in background.look()
+    jobs.put(None)
     release.set()
 
 
-def test_a_library_s_task_that_awaits_the_user_s_counts(background: Background) -> None:
+def test_one_that_waits_for_a_thread_that_does_not_count_counts(background: Background) -> None:
+    jobs: queue.Queue[None] = queue.Queue()
+    threads = [
+        threading.Thread(target=made_by(name, CALL, "call"), args=(jobs.get,), name=name)
+        for name in ("wandb", "mylib")
+    ]
+    for thread in threads:
+        thread.start()
+    until(lambda: background.look() == ["thread 'wandb'"], "the other one waits")
+    for _ in threads:
+        jobs.put(None)
+    for thread in threads:
+        thread.join()
+
+
+def test_what_is_scheduled_outside_of_cells_is_jupyters(background: Background) -> None:
     loop = background._loop
     assert loop is not None
-    names = {"__name__": "tornado.web"}
-    exec("async def serve(handler):\n    await handler", names)
+    read, write = os.pipe()
 
-    async def handler() -> None:
-        await asyncio.sleep(1000)
+    def schedule() -> None:
+        loop.call_later(1000, print)
+        loop.add_reader(read, print)
+        loop.create_task(asyncio.sleep(1000))
 
-    serve: Any = names["serve"]
-    task = loop.create_task(serve(handler()), name="serve")
-    loop.run_until_complete(asyncio.sleep(0))
-    assert turn(background) == ["task 'serve'"]
+    own().run(schedule)
+    step(loop)
+    assert turn(background) == []
+    schedule()  # as in a cell
+    step(loop)
+    task, *others = turn(background)
+    assert task.startswith("task ")
+    assert others == ["timer of the event loop", "reader of the event loop"]
+    os.close(read)
+    os.close(write)
+    stop(loop)
+
+
+def stop(loop: asyncio.AbstractEventLoop) -> None:
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    step(loop)
+
+
+def test_what_runs_at_the_end_of_a_task_counts(background: Background) -> None:
+    loop = background._loop
+    assert loop is not None
+    task = own().run(lambda: loop.create_task(asyncio.sleep(1000), name="sleep"))
+    step(loop)
+    assert turn(background) == []
+    task.add_done_callback(print)
+    assert turn(background) == ["task 'sleep'"]
+    stop(loop)
+
+
+def test_what_the_loop_is_to_call_next_counts(background: Background) -> None:
+    loop = background._loop
+    assert loop is not None
+    background.look()
+    loop.call_soon(list)
+    step(loop)
+    assert background._answer[-1:] == ["callback of the event loop"]
+
+
+def test_at_a_cells_end_the_loop_is_looked_at_at_once(background: Background) -> None:
+    loop = background._loop
+    assert loop is not None
+    assert not background.is_any_left()
+    timer = loop.call_later(1000, print)
+    assert background.is_any_left()
+    assert own().run(background.look) == ["timer of the event loop"]
+    timer.cancel()
+    assert not background.is_any_left()
+    assert background.look() == []
+    loop._scheduled = None  # type: ignore[attr-defined]
+    assert background.is_any_left()
+    loop._scheduled = []  # type: ignore[attr-defined]
+
+
+def test_what_a_thread_hands_to_the_loop_is_seen_once_at_least(
+    background: Background, release: threading.Event
+) -> None:
+    """The main thread sees both at once: the thread is over when it is looked at again."""
+    thread = threading.Thread(target=wait, args=(release,), name="short")
+    background.look()
+    thread.start()
+    assert background._loop is not None
+    step(background._loop)
+    release.set()
+    thread.join()
+    assert background.look() == ["thread 'short'"]
+    step(background._loop)
+    assert background.look() == []
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of jax, which other tests import
+def test_a_pool_counts_while_one_of_its_jobs_is_not_done(
+    background: Background, release: threading.Event
+) -> None:
+    """Also where another process does it: what is called at its end runs on the pool's thread."""
+    context = multiprocessing.get_context("fork")  # others leave a process behind
+    called: list[Callable[..., None]] = []
+
+    def hold(_: object) -> None:
+        called.append(hold)
+        release.wait(60)
+
+    with ProcessPoolExecutor(1, mp_context=context) as executor, context.Pool(1) as pool:
+        executor.submit(int).result()
+        pool.apply(int)
+        until(lambda: background.look() == [], "both are idle", 60)
+        executor.submit(time.sleep, 0.3).add_done_callback(hold)
+        assert background.look() != []
+        until(lambda: called, "its end", 60)
+        assert len(background.look()) == 1
+        release.set()
+        until(lambda: background.look() == [], "it is idle", 60)
+        pool.apply_async(time.sleep, (0.3,))
+        assert "_handle_results" in str(background.look())
+        until(lambda: background.look() == [], "it is idle", 60)
+
+
+def test_a_loop_of_another_thread_counts_while_it_has_something_to_do(
+    background: Background,
+) -> None:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="loop", daemon=True)
+    thread.start()
+    until(lambda: background.look() == [], "it is idle")
+    task = asyncio.run_coroutine_threadsafe(asyncio.sleep(1000), loop)
+    assert background.look() == ["thread 'loop'"]
     task.cancel()
-    loop.run_until_complete(asyncio.sleep(0))
-    quiet = loop.create_task(serve(asyncio.sleep(1000)), name="quiet")
-    loop.run_until_complete(asyncio.sleep(0))
-    assert turn(background) == []
-    loop.call_later(2000, print, "x").cancel()  # it stays behind the task's own timer
-    assert turn(background) == []
-    quiet.cancel()
-    loop.run_until_complete(asyncio.sleep(0))
+    until(lambda: background.look() == [], "it is idle")
+    loop.call_soon_threadsafe(lambda: loop.call_later(1000, print))
+    until(lambda: len(loop._scheduled) == 1, "the timer runs")  # type: ignore[attr-defined]
+    assert background.look() == ["thread 'loop'"]
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def test_a_handler_of_a_signal_counts_if_it_is_the_users(background: Background) -> None:
+    loop = background._loop
+    assert loop is not None
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
+    try:
+        assert background.look() == ["handler of SIGUSR1"]
+        signal.signal(signal.SIGUSR1, made_by("flax", "def f(number, frame): pass", "f"))
+        assert background.look() == []
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        assert turn(background) == []
+        loop.add_signal_handler(signal.SIGUSR1, print)
+        assert turn(background) == ["handler of SIGUSR1"]
+        loop.remove_signal_handler(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_loop_that_does_not_turn_has_not_been_asked(background: Background) -> None:

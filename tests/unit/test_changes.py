@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
+import decimal
+import enum
 import functools
 import random
 import threading
 import types
+import weakref
 from typing import Any
 
 import jax
@@ -17,6 +21,7 @@ import pytest
 
 from jaxcluster.engine import changes
 from jaxcluster.engine.changes import watch
+from jaxcluster.engine.reach import arrays_within
 
 
 def namespace(source: str, **values: Any) -> dict[str, Any]:
@@ -69,11 +74,50 @@ def namespace(source: str, **values: Any) -> dict[str, Any]:
         ("x = random.Random(1)", "x.random()"),
         ("x = np.random.default_rng(1)", "x.normal()"),
         ("x = np.random.RandomState(1)", "x.normal()"),
+        (
+            "class B:\n  log = []\n  def f(self): B.log.append(1)\nclass C(B): pass\nx = C()",
+            "x.f()",
+        ),
+        (
+            "log = []\nclass M(type):\n  def f(c): log.append(1)\nclass x(metaclass=M): pass",
+            "x.f()",
+        ),
+        (
+            "log = []\n@contextlib.contextmanager\ndef x():\n  log.append(1); yield",
+            "with x(): pass",
+        ),
+        ("log = []\n@jax.grad\ndef x(a):\n  log.append(1)\n  return a", "x(1.0)"),
+        ("log = []\n@jax.value_and_grad\ndef x(a):\n  log.append(1)\n  return a", "x(1.0)"),
+        ("log = []\ndef f(): log.append(1)\nx = functools.wraps(f)(lambda: f())", "x()"),
+        ("log = []\n@functools.lru_cache\ndef x(n): return log", "x(1).append(2)"),
+        ("@functools.lru_cache\ndef x(n): return []\nx(1)", "x(1).append(2)"),
+        ("history = []; x = history.append", "x(1)"),
+        ("history = [1]; x = history.__setitem__", "x(0, 2)"),
+        ("class E(enum.Enum):\n  A = [1]\nx = E.A", "x.value.append(2)"),
+        ("class x(enum.Enum):\n  A = [1]", "x.A.value.append(2)"),
+        ("x = decimal.Context()", "x.prec = 5"),
+        ("log = []\nx = collections.defaultdict(lambda: log.append(1))", "x['a']"),
+        ("class K: pass\nk = K(); x = {k: 1}", "[*x][0].a = 2"),
+        ("class C: __slots__ = ('a', 'b')\nx = C(); x.a = 1", "x.a = 2; x.b = 3"),
+        ("class C(list): pass\nx = C([1]); x.a = 1", "x.append(2); x.a = 2"),
+        ("class C(dict): pass\nx = C(a=1)", "x['a'] = 2"),
+        ("class C: pass\nclass D: pass\nx = C()", "x.__class__ = D"),
+        ("x = ValueError([1])", "x.args[0].append(2)"),
+        ("x = types.ModuleType('made'); x.a = [1]", "x.a.append(2); x.b = 1"),
+        ("class C: pass\ny = C(); x = weakref.ref(y)", "x().a = 1"),
+        ("x = {1}", "x.discard(1); x.add(True)"),
+        ("def x(): x.calls += 1\nx.calls = 0", "x()"),
+        ("def x(a=1): return a", "x.__defaults__ = (2,)"),
+        ("def f():\n  n = 1\n  return lambda: n\nx = f().__closure__[0]", "x.cell_contents = 2"),
+        ("log = []\ndef x(): globals()['log'].append(1)", "x()"),
+        ("x = jax.tree_util.Partial(lambda l: l.append(1), [1])", "x()"),
+        ("log = []\n@functools.singledispatch\ndef x(a): log.append(1)", "x(1)"),
         ("x = {'deep': [{'er': {'a': [1]}}]}; y = x['deep'][0]['er']", "y['a'].append(1)"),
     ],
 )
 def test_a_change_in_place_is_found_and_put_back(setup: str, change: str) -> None:
-    modules = {m.__name__: m for m in (collections, dataclasses, functools, random, types)}
+    modules = {m.__name__: m for m in (collections, contextlib, dataclasses, decimal, enum)}
+    modules |= {m.__name__: m for m in (functools, random, types, weakref)}
     ns = namespace(setup, **modules)
     found = watch(ns, change)
     assert found.changed() == []
@@ -81,7 +125,7 @@ def test_a_change_in_place_is_found_and_put_back(setup: str, change: str) -> Non
     assert not found.too_large
     exec(change, ns)
     assert found.changed()
-    assert found.put_back() == set()
+    assert found.put_back() == []
     assert found.changed() == []
 
 
@@ -124,12 +168,41 @@ def test_what_never_changes_costs_nothing_and_is_not_named(value: Any) -> None:
         (threading.Thread(), "a Thread"),
         ({"deep": [iter([1])]}, "a list_iterator"),
         (type("Own", (threading.Thread,), {"__module__": "__main__"})(), "an Own"),
-        (type("Slots", (), {"__module__": "__main__", "__slots__": ("a",)})(), "a Slots"),
     ],
 )
 def test_of_what_is_not_understood_nothing_is_claimed(value: Any, what: str) -> None:
     found = watch({"x": value}, "x")
     assert found.opaque == {"x": what}
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        "x = (history.append(n) for n in range(3))",
+        "def f():\n  for n in range(3): history.append(n); yield\nx = f()",
+        "x = map(history.append, range(3))",
+    ],
+)
+def test_what_lies_behind_a_generator_is_put_back(setup: str) -> None:
+    ns = namespace(f"history = []\n{setup}")
+    found = watch(ns, "next(x)")
+    exec("next(x)", ns)
+    found.put_back()
+    assert ns["history"] == []
+    assert [*found.opaque] == ["x"]
+
+
+def test_what_a_librarys_object_holds_is_not_put_back_by_half() -> None:
+    class Library:
+        history: list[int]
+
+    Library.__module__ = "library"
+    ns: dict[str, Any] = {"x": Library()}
+    ns["x"].history = []
+    found = watch(ns, "x")
+    ns["x"].history.append(1)
+    assert ns["x"].history in [one.value for one in found.put_back()]
+    assert ns["x"].history == [1]
 
 
 def test_a_mutable_reference_of_jax_is_opaque() -> None:
@@ -223,10 +296,10 @@ def test_arrays_within_a_value() -> None:
     a, b, c = jnp.ones(2), np.ones(2), jnp.zeros(2)
     ns = namespace("class C: pass\nx = C()")
     ns["x"].parts = {"a": a, "more": [(b,), a]}
-    found = changes.arrays_within(ns["x"], {})
+    found = arrays_within([ns["x"]], {})
     assert {id(array) for array in found} == {id(a), id(b)}
     copies = {id(ns["x"]): {"c": c}}
-    assert [id(array) for array in changes.arrays_within(ns["x"], copies)] == [id(c)]
+    assert [id(array) for array in arrays_within([ns["x"]], copies)] == [id(c)]
 
 
 def test_a_value_that_holds_itself() -> None:
@@ -236,7 +309,7 @@ def test_a_value_that_holds_itself() -> None:
     ns["x"].append(1)
     found.put_back()
     assert len(ns["x"]) == 1
-    assert changes.arrays_within(ns["x"], {}) == []
+    assert arrays_within([ns["x"]], {}) == []
 
 
 class Hostile:
@@ -256,11 +329,11 @@ def test_no_code_of_the_users_is_run() -> None:
     found = watch({"x": [hostile], "y": hostile}, "x y")
     assert not found.changed()
     found.put_back()
-    assert changes.arrays_within([hostile], {}) == []
+    assert arrays_within([hostile], {}) == []
 
 
 def test_a_leaked_tracer_is_no_array() -> None:
     leaked: list[Any] = []
     jax.jit(lambda a: leaked.append(a) or a)(jnp.ones(2))
-    assert changes.arrays_within(leaked, {}) == []
+    assert arrays_within(leaked, {}) == []
     assert not watch({"x": leaked}, "x").opaque

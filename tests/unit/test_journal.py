@@ -6,6 +6,7 @@ import dis
 import functools
 import importlib.util
 import os
+import random
 import sys
 import sysconfig
 import threading
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from journals import launched
 
 from jaxcluster import wire
 from jaxcluster.engine.cell_output import CellOutput
@@ -43,10 +45,10 @@ def jax_folder() -> str:
     return os.path.dirname(spec.origin)
 
 
-def run_cell(journal: Journal, number: int, launched: Program) -> None:
+def run_cell(journal: Journal, number: int, made: Program) -> None:
     name = f"/cell/{number}.py"
     journal.cell_numbers[name] = number
-    exec(compile(SOURCE, name, "exec"), {"hook": lambda _: journal.launched(launched)})
+    exec(compile(SOURCE, name, "exec"), {"hook": lambda _: launched(journal, made)})
 
 
 def test_a_launch_is_told_with_its_program_cell_and_line() -> None:
@@ -66,10 +68,10 @@ def test_a_launch_is_told_with_its_program_cell_and_line() -> None:
 
 def test_a_launch_outside_of_any_cell_has_no_place() -> None:
     journal = Journal()
-    journal.launched(program(5))
+    launched(journal, program(5))
     (entry,) = journal.tail(10)
     assert (entry.cell, entry.line) == (None, None)
-    assert entry.within.endswith(": journal.launched(program(5))")
+    assert entry.within.endswith(": launched(journal, program(5))")
 
 
 def test_a_launch_of_a_script_or_a_library_is_told_with_its_line_too(tmp_path: Path) -> None:
@@ -91,7 +93,7 @@ def test_a_launch_of_a_script_or_a_library_is_told_with_its_line_too(tmp_path: P
         inner: dict[str, Any] = {}
         exec(compile(source, str(file), "exec"), inner)
         outer = compile("\ntrain(hook)", cell, "exec")
-        hook = functools.partial(journal.launched, program(1))
+        hook = functools.partial(launched, journal, program(1))
         exec(outer, {"train": inner["train"], "hook": hook})
         entry = journal.tail(1)[0]
         assert (entry.cell, entry.line) == (5, 2)
@@ -112,7 +114,7 @@ def test_a_cells_file_that_was_met_before_it_was_known_is_known_afterwards() -> 
     for known in (False, True):
         if known:
             journal.cell_numbers["/cell/7.py"] = 7
-        hook = {"hook": lambda _: journal.launched(program(5))}
+        hook = {"hook": lambda _: launched(journal, program(5))}
         exec(compile(SOURCE, "/cell/7.py", "exec"), hook)
         assert {entry.cell for entry in journal.tail(3)} == {7 if known else None}
 
@@ -121,7 +123,7 @@ def test_equal_launches_have_equal_hashes_and_another_order_has_another() -> Non
     journals = [Journal() for _ in range(3)]
     for journal, order in zip(journals, ([1, 2, 1], [1, 2, 1], [2, 1, 1]), strict=True):
         for fingerprint in order:
-            journal.launched(program(fingerprint))
+            launched(journal, program(fingerprint))
     counts = [journal.counts["0,1"] for journal in journals]
     assert counts[0] == counts[1]
     assert counts[0][0] == counts[2][0]
@@ -135,10 +137,11 @@ def test_the_ring_is_bounded_and_keeps_no_executable_alive() -> None:
     journal = Journal(size=8)
     executable = Executable()
     gone = weakref.ref(executable)
-    journal.launched(program(1, executable))
+    launched(journal, program(1, executable))
     for _ in range(20):
-        journal.launched(program(2))
-    journal.programs.clear()  # it keeps the programs launched last, which are bounded too
+        launched(journal, program(2))
+    assert journal.counts
+    journal._programs.clear()  # it keeps the programs launched last, which are bounded too
     del executable
     assert gone() is None
     assert len(journal.tail(100)) == 8
@@ -147,7 +150,7 @@ def test_the_ring_is_bounded_and_keeps_no_executable_alive() -> None:
 
 def test_a_restart_counts_from_zero() -> None:
     journal = Journal()
-    journal.launched(program(1))
+    launched(journal, program(1))
     journal.restart()
     assert journal.counts == {}
     assert journal.tail(10) == []
@@ -159,63 +162,114 @@ def test_the_line_is_the_one_that_the_frame_was_in() -> None:
 
     def hook(_: int) -> None:
         lines.append(sys._getframe(1).f_lineno)
-        journal.launched(program(1))
+        launched(journal, program(1))
 
     journal.cell_numbers["/cell/1.py"] = 1
     exec(compile(SOURCE, "/cell/1.py", "exec"), {"hook": hook})
     assert [entry.line for entry in journal.tail(3)] == lines
 
 
+def refuse(*_: Any) -> None:
+    raise ValueError("INVALID_ARGUMENT")
+
+
 def test_a_launch_that_was_refused_is_not_counted() -> None:
     refusing, plain = Journal(), Journal()
     for journal in (refusing, plain):
-        journal.launched(program(1))
-    count, value = refusing.counts["0,1"]
-    refusing.launched(program(2))
-    refusing.take_back(program(2), count, value)
+        launched(journal, program(1))
+    with pytest.raises(ValueError, match="INVALID"):
+        refusing.launch(program(2), lambda error: True, refuse)
     assert refusing.launches() == plain.launches()
     assert [entry.fingerprint for entry in refusing.tail(10)] == [1]
-    assert refusing.refused == 1
-    refusing.enter(2, 2)
-    assert refusing.refused == 0
 
 
-def test_a_refused_launch_that_another_has_overtaken_leaves_no_rank_in_agreement() -> None:
-    journals = [Journal(), Journal()]
+def test_a_launch_that_ended_in_an_unknown_error_counts_as_broken_off() -> None:
+    journal, plain = Journal(), Journal()
+    launched(plain, program(2))
+    with pytest.raises(ValueError, match="INVALID"):
+        journal.launch(program(2), lambda error: False, refuse)
+    (entry,) = journal.tail(10)
+    assert entry.name == "jit(p2), broken off by ValueError"
+    assert journal.launches()["0,1"][0] == 1
+    assert journal.launches() != plain.launches()
+
+
+def test_a_launch_that_waits_counts_and_is_told_while_it_does() -> None:
+    """Of another thread, which a poll's looks at."""
+    journal, told = Journal(), []
+    inside, go_on = threading.Event(), threading.Event()
+
+    def wait() -> str:
+        inside.set()
+        go_on.wait()
+        return "result"
+
+    one = program(1)
+    launching = threading.Thread(
+        target=lambda: told.append(journal.launch(one, lambda error: True, wait))
+    )
+    launched(journal, program(2))
+    launching.start()
+    inside.wait()
+    assert journal.program(1) is one
+    assert [(entry.seq, entry.fingerprint) for entry in journal.tail(10)] == [(0, 2), (1, 1)]
+    waiting = journal.launches()
+    go_on.set()
+    launching.join()
+    assert told == ["result"]
+    assert journal.launches() == waiting
+    assert [(entry.seq, entry.fingerprint) for entry in journal.tail(10)] == [(0, 2), (1, 1)]
+
+
+def test_a_launch_that_breaks_off_while_it_waits_is_told_so_once() -> None:
+    """Its callback raises, and XLA with it."""
+    journal, calling = Journal(), program(1)
+
+    def call() -> None:
+        journal.broke_off(calling, "by ValueError in a function", for_good=False)
+        raise RuntimeError("INTERNAL: a callback has failed")
+
+    with pytest.raises(RuntimeError):
+        journal.launch(calling, lambda error: False, call)
+    launched(journal, calling)
+    assert [entry.name for entry in journal.tail(10)] == [
+        "jit(p1), broken off by ValueError in a function",
+        "jit(p1)",
+    ]
+    assert len(journal.broken["0,1"]) == 1
+
+
+def test_programs_that_broke_off_alike_agree_and_are_to_be_checked() -> None:
+    journals = [Journal() for _ in range(5)]
     for journal in journals:
-        refused = program(2)
-        journal.launched(refused)
-        journal.launched(program(3))
-        journal.take_back(refused, 0, 0)
-    one, other = (journal.launches()["0,1"] for journal in journals)
-    assert one[0] == other[0] == 2
-    assert one[1] != other[1]
-
-
-def test_programs_that_broke_off_alike_agree_and_with_collectives_never() -> None:
-    journals = [Journal() for _ in range(4)]
-    for journal in journals:
-        journal.launched(program(1))
-        journal.launched(program(2))
+        launched(journal, program(1))
+        launched(journal, program(2))
     for journal in journals[1:3]:
         journal.broke_off(program(1), "by ValueError", for_good=False)
-    whole, one, other, last = (journal.launches()["0,1"] for journal in journals)
+    journals[4].broke_off(program(1), "by TypeError", for_good=False)
+    whole, one, other, last, unlike = (journal.launches()["0,1"] for journal in journals)
     assert whole == last != one == other
+    assert unlike not in (one, whole)
+    assert [journal.unchecked for journal in journals] == [False, True, True, False, True]
     journals[3].broke_off(program(1), "by ValueError", for_good=True)
     journals[0].broke_off(program(1), "by ValueError", for_good=True)
     assert journals[0].launches() != journals[3].launches()
     journals[0].restart()
-    journals[0].launched(program(1))
+    launched(journals[0], program(1))
     assert journals[0].broken == {}
+    assert not journals[0].unchecked
+    alone = Program("jit(p)", 3, "0,1", "", None, collective=False)
+    launched(journals[0], alone)
+    journals[0].broke_off(alone, "by ValueError", for_good=False)
+    assert not journals[0].unchecked
 
 
 def test_the_launch_that_broke_off_is_told_as_another_program() -> None:
     journal = Journal()
     broken = program(1)
-    journal.launched(broken)
-    journal.launched(program(2))
-    journal.broke_off(broken, "by ValueError", for_good=False, seq=0)
-    journal.broke_off(broken, "by XlaError", for_good=True, seq=0)  # the same, heard of once more
+    launched(journal, broken)
+    launched(journal, program(2))
+    journal.broke_off(broken, "by ValueError", for_good=False)
     first, second = journal.tail(10)
     assert first.name == "jit(p1), broken off by ValueError"
     assert first.fingerprint != 1
@@ -225,11 +279,11 @@ def test_the_launch_that_broke_off_is_told_as_another_program() -> None:
 
 def test_launches_of_several_threads_are_all_counted() -> None:
     journal = Journal()
-    launched = program(1)
+    one = program(1)
 
     def launch_many() -> None:
         for _ in range(2000):
-            journal.launched(launched)
+            launched(journal, one)
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -244,7 +298,7 @@ def test_launches_of_several_threads_are_all_counted() -> None:
     assert journal.counts["0,1"][0] == 8000
     alone = Journal()
     for _ in range(8000):
-        alone.launched(launched)
+        launched(alone, one)
     assert journal.launches() == alone.launches()
 
 
@@ -290,27 +344,17 @@ def test_launches_are_counted_however_many_come_before_somebody_asks() -> None:
     one, other = Journal(), Journal()
     for fingerprint in range(3 * LATEST + 7):
         for journal in (one, other):
-            journal.launched(program(fingerprint % 5))
+            launched(journal, program(fingerprint % 5))
         assert other.counts["0,1"][0] == fingerprint + 1
-        assert len(one._latest) < LATEST
+        assert len(one._made) <= LATEST
     assert one.launches() == other.launches()
     assert one.tail(5000) == other.tail(5000)
-    assert set(one.programs) == set(range(5))
-
-
-def test_an_interrupt_during_a_launch_is_raised_after_the_count() -> None:
-    journal = Journal()
-    journal.interrupted = True
-    journal.launched(program(1))  # before a launch it is left alone
-    with pytest.raises(KeyboardInterrupt):
-        journal.launched(program(2), ())
-    assert journal.counts["0,1"][0] == 2
+    assert all(one.program(fingerprint) for fingerprint in range(5))
 
 
 @pytest.mark.parametrize(
     "holds_lock",
     [
-        Journal._enter_latest,
         ControlChannel.post,
         ControlChannel._stream_text,
         ControlChannel._send_new,
@@ -329,19 +373,19 @@ def test_no_loop_stands_where_a_lock_is_held(holds_lock: Callable[..., Any]) -> 
 
 
 def test_a_finalizer_that_launches_while_launches_are_entered_comes_after_them() -> None:
-    journal = Journal()
+    journal, launches = Journal(), []
 
-    class Interrupting:
+    class Finalizing:
         """A program that launches another when the journal looks at it."""
 
         def __getattr__(self, name: str) -> Any:
-            if journal.counts["0,1"][0] == 1 and not journal._latest:
-                journal.launched(program(9))
+            if name == "told" and not launches:
+                launches.append(1)
+                launched(journal, program(9))
             return getattr(program(2), name)
 
-    journal.launched(program(1))
-    assert journal.counts["0,1"][0] == 1
-    journal.launched(Interrupting())  # type: ignore[arg-type]
+    launched(journal, program(1))
+    launched(journal, Finalizing())  # type: ignore[arg-type]
     assert [entry.fingerprint for entry in journal.tail(10)] == [1, 2, 9]
     assert journal.counts["0,1"][0] == 3
 
@@ -351,7 +395,7 @@ def test_a_training_loops_launches_are_told_in_a_few_words() -> None:
     journal = Journal()
     steps = [program(1), program(2)]
     for k in range(300):
-        journal.launched(steps[k % 10 == 0])
+        launched(journal, steps[k % 10 == 0])
     kinds, made = journal.packed_tail(256)
     assert len(kinds) == 2
     assert len(made) == 256
@@ -361,3 +405,50 @@ def test_a_training_loops_launches_are_told_in_a_few_words() -> None:
     assert [(e.seq, e.fingerprint) for e in journal.tail(256)] == [
         (k, 2 if k % 10 == 0 else 1) for k in range(44, 300)
     ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_launches_are_entered_alike_in_rows_and_one_by_one(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(seed)
+    sets = chance.choice([["0,1"], ["0,1", "2,3"], ["0,1", "0,1,2"], ["0,1", "2,3", "1,2,3"]])
+    programs = [program(n, processes=chance.choice(sets)) for n in range(5)]
+    cells = [chance.choice([1, 2, 0, wire.OURS]) for _ in range(4)]
+    story = [
+        (chance.choice(programs), chance.choice(cells))
+        for _ in range(50)
+        for _ in range(chance.choice([1, 1, 7]))
+    ]
+
+    def told(journal: Journal) -> tuple[Any, ...]:
+        for made, cell in story:
+            journal._made.append((made, ((None, 0, None, 0)), cell, 0, 0))
+            if len(journal._made) > 20:
+                journal._enter_latest()
+        own = [journal.own(cell) for cell in (1, 2)]
+        return journal.launches(), own, journal.foreign, journal.tail(4096)
+
+    in_rows = told(Journal())
+    monkeypatch.setattr(Journal, "_enter_rows", lambda *_: None)
+    assert in_rows == told(Journal())
+
+
+def test_launches_that_another_thread_enters_meanwhile_are_entered_once() -> None:
+    journal = Journal()
+
+    class Made(list[Any]):
+        has_been_read = False
+
+        def __getitem__(self, part: Any) -> Any:
+            found = super().__getitem__(part)
+            if not self.has_been_read:
+                self.has_been_read = True
+                journal._enter_latest()  # as another thread may, right after this one has read it
+            return found
+
+    journal._made = Made()
+    for _ in range(3):
+        launched(journal, program(1))
+    assert journal.counts["0,1"][0] == 3
+    assert len(journal.tail(10)) == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -73,7 +74,7 @@ def test_only_the_last_cell_and_only_once(rank: Rank) -> None:
     with pytest.raises(CannotUndo, match="another cell has begun since"):
         rank.undo.look(first)
     rank.back()
-    with pytest.raises(CannotUndo, match="undone already"):
+    with pytest.raises(CannotUndo, match="it is already undone"):
         rank.back()
     assert rank.ns["a"] == 1
 
@@ -123,6 +124,26 @@ def test_deleted_arrays_are_found_behind_all_their_names(rank: Rank) -> None:
     rank.run("x.delete(); y['w'] = 1; z = 2")
     look = rank.undo.look(rank.seq)
     assert look["donated"] == ["x", "y"]  # not old, which an earlier cell has deleted
+
+
+def test_names_that_share_what_is_not_put_back_are_named(rank: Rank) -> None:
+    rank.run("big = [[n] for n in range(20_000)]; first = big[0]; it = iter(big); same = [it]")
+    rank.run("apart = [1]; other = [first]; x = (1, 2)\ndef g(): return apart, big")
+    rank.run("big[0].append(1); next(it)")
+    opaque = rank.undo.look(rank.seq)["opaque"]
+    assert opaque["it"] == "a list_iterator"
+    assert opaque["first"] == opaque["other"] == opaque["same"] == "shares values with big, it"
+    assert not {"apart", "x", "g"} & set(opaque)
+
+
+def test_names_that_share_what_failed_are_named(rank: Rank) -> None:
+    rank.ns["np"] = np
+    rank.run("short = np.zeros(3); alias = {'a': short}; apart = np.zeros(3)")
+    rank.run("short.resize(4, refcheck=False)")
+    look = rank.undo.look(rank.seq)
+    assert look["failed"] == ["short"]
+    assert look["opaque"] == {"alias": "shares values with short"}
+    assert rank.undo.undo(rank.seq, Leave(names=("short",))) == ["alias", "short"]
 
 
 def test_odd_names_and_leaked_tracers_keep_nothing_from_being_undone(rank: Rank) -> None:
@@ -232,6 +253,54 @@ def test_a_value_that_can_not_be_looked_at_costs_the_undo_and_not_the_cell(
 # ----------------------------------------------------------------------------------- memory
 
 
+def test_functions_that_the_cell_has_traced_are_traced_again(rank: Rank) -> None:
+    """Each with the value that the variable has then, and no other one."""
+    import equinox
+    import jax
+
+    rank.ns |= {"jax": jax, "jnp": jnp, "eqx": equinox, "traced": []}
+    rank.run(
+        "lr = 1.0\n"
+        "def grow(x): traced.append('grow'); return x * lr\n"
+        "def make():\n  held = [1.0]\n  return jax.jit(lambda x: x * held[0]), held\n"
+        "inner = jax.jit(grow)\n"
+        "class Model:\n  rate = 1.0\n  def __call__(self, x): return x * self.rate\n"
+        "model = Model(); method = jax.jit(model.__call__)\n"
+        "outer = jax.jit(lambda x: inner(x) + lr)\n"
+        "closed, held = make()\n"
+        "other = jax.jit(lambda x: x * lr, donate_argnums=0)\n"
+        "filtered = eqx.filter_jit(lambda x: x * lr)\n"
+        "def body(c, x): return c * lr, x\n"
+        "scan = lambda x: jax.lax.scan(body, x, jnp.ones(3))[0]\n"
+        "saved = jax.jit(jax.checkpoint(lambda x: x * lr)); grad = jax.jit(jax.grad(grow))\n"
+        "reduced = jax.jit(lambda x: jax.lax.reduce(jnp.ones(2) * x, 1.0, comp, (0,)))\n"
+        "def comp(a, b): return a * b * lr\n"
+        "@jax.custom_jvp\ndef custom(x): return x * lr\n"
+        "custom.defjvp(lambda p, t: (custom(*p), t[0] * lr))\n"
+        "slope = jax.jit(jax.grad(custom)); eager = jax.checkpoint(grow)\n"
+        "loop = lambda x: jax.lax.while_loop(lambda c: c < 0, grow, x * lr)\n"
+        "fori = lambda x: jax.lax.fori_loop(0, 2, lambda i, c: c * lr, x)\n"
+        "mapped = jax.jit(jax.vmap(grow, axis_size=2, in_axes=None))\n"
+        "def old(x): traced.append('old'); return x\n"
+        "old = jax.jit(old); old(1.0); shaped = jax.jit(lambda x: x * lr); shaped(1.0)\n"
+        "def results():\n"
+        "  return [float(jnp.sum(f(jnp.float32(1.0)))) for f in (inner, outer, closed, other,"
+        " filtered, method, scan, saved, grad, shaped, reduced, custom, slope,"
+        " eager, loop, fori)]"
+    )
+    first = len(rank.ns["traced"])
+    rank.run("lr = held[0] = Model.rate = 100.0; bad = results(); shaped(jnp.ones(2)); old(1.0)")
+    assert rank.ns["bad"][0] == 100.0
+    rank.back()
+    assert rank.ns["lr"] == 1.0
+    rank.ns["traced"].clear()
+    results = rank.ns["results"]()
+    assert results == [1.0, 2.0, *[1.0] * 14], (first, results)
+    assert float(jnp.sum(rank.ns["shaped"](jnp.ones(2)))) == 2.0
+    rank.ns["old"](1.0)
+    assert "old" not in rank.ns["traced"]
+
+
 def test_more_than_the_limit_is_let_go(rank: Rank) -> None:
     rank.ns["np"] = np
     rank.undo.set_limit(1 << 20)
@@ -254,6 +323,18 @@ def test_what_variables_still_reach_is_not_held(rank: Rank) -> None:
     rank.undo.check_memory()
     rank.undo.look(rank.seq)
     rank.run("box['a'] = None")
+    rank.undo.check_memory()
+    with pytest.raises(CannotUndo, match="8 MiB"):
+        rank.undo.look(rank.seq)
+
+
+def test_what_runs_the_cells_is_not_looked_through(rank: Rank) -> None:
+    """It leads to what undo keeps, which would count as still reached, and as shared."""
+    rank.ns |= {"np": np, "undo": rank.undo, "method": rank.run, "holder": [rank]}
+    rank.undo.set_limit(1 << 20)
+    rank.run("a = np.ones(1 << 20); it = iter([1]); b = [a]")
+    rank.run("next(it); a = b = None")
+    assert [*rank.undo.look(rank.seq)["opaque"]] == ["it", "b"]  # which has a, a large array
     rank.undo.check_memory()
     with pytest.raises(CannotUndo, match="8 MiB"):
         rank.undo.look(rank.seq)
@@ -343,3 +424,37 @@ def test_old_values_live_no_longer_than_the_next_cell(rank: Rank) -> None:
     assert big() is not None
     rank.run("pass")
     assert big() is None
+
+
+def test_to_undo_beside_much_takes_no_longer_than_it_may(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What there was no time to look through is named, and what is small is looked through."""
+    monkeypatch.setattr(undo.reach, "LOOK_S", 0.05)
+    for function in (undo.reach.sharing, undo.reach.reachable_from, undo.reach.arrays_within):
+        monkeypatch.setattr(function, "__defaults__", (*(function.__defaults__ or ())[:-1], 0.05))
+    rank.run("big = [[n] for n in range(300_000)]; more = [[n] for n in range(300_000)]")
+    rank.run("class Small: pass\nsmall = [1]; first = [big[0]]; x = (1, 2)")
+    rank.run("big[0].append(1)")
+    began = time.monotonic()
+    look = rank.undo.look(rank.seq)
+    assert time.monotonic() - began < 5
+    assert look["too_large"] == ["big"]
+    assert look["opaque"]["more"] == "too large to search"
+    assert "first" in look["opaque"]
+    assert "x" not in look["opaque"]
+
+
+def test_what_two_names_lead_to_is_named_of_both_though_the_way_is_gone(rank: Rank) -> None:
+    """By a function's keyword defaults, which the cell has emptied."""
+    rank.run("def f(*, k=iter([1, 2])): pass\ng = f")
+    rank.run("next(f.__kwdefaults__.pop('k')); f = 1; g")
+    assert rank.undo.look(rank.seq)["opaque"].keys() == {"f", "g"}
+
+
+def test_what_an_array_of_a_users_class_leads_to_is_named_of_it(rank: Rank) -> None:
+    rank.run("import numpy as np\nclass Tagged(np.ndarray): pass")
+    rank.run("tagged = np.arange(3).view(Tagged)")
+    rank.run("numbers = (n for n in range(3)); tagged.source = [numbers]")
+    rank.run("numbers.close()")
+    assert rank.undo.look(rank.seq)["opaque"].keys() == {"numbers", "tagged"}

@@ -31,16 +31,19 @@ def test_names_of_all_ranks_are_told_once() -> None:
         ]
     )
     assert plan == Undone(back=("a", "b", "c"), made=("y", "z"))
-    assert plan.told("This cell") == (
-        "This cell is undone: a, b, c are what they were before it, y, z are unbound again."
+    assert plan.told("This cell") == ("This cell is undone. Restored a, b, c; removed y, z.")
+
+
+def test_no_name_is_called_what_it_was_if_it_is_not_known() -> None:
+    plan = plan_of([look(back=["a"], in_place=["model"], opaque={"model": "a Param", "a": "a Q"})])
+    assert plan.told("Cell [3]") == (
+        "Cell [3] is undone. Perhaps changed in place, and not put back: a (a Q), model (a Param)."
     )
 
 
 def test_one_name() -> None:
-    assert Undone(back=("a",)).told("Cell [3]") == (
-        "Cell [3] is undone: a is what it was before it."
-    )
-    assert Undone(made=("a",)).told("Cell [3]") == "Cell [3] is undone: a is unbound again."
+    assert Undone(back=("a",)).told("Cell [3]") == ("Cell [3] is undone. Restored a.")
+    assert Undone(made=("a",)).told("Cell [3]") == "Cell [3] is undone. Removed a."
     assert Undone().told("This cell") == "This cell is undone: it had changed no variable."
 
 
@@ -58,7 +61,7 @@ def test_what_one_rank_can_not_put_back_is_claimed_for_none() -> None:
         unknown={"it": "a generator"},
     )
     assert plan.told("This cell") == (
-        "This cell is undone: fine is what it was before it. Lost, since donated or deleted: p. "
+        "This cell is undone. Restored fine. Lost, since donated or deleted: p. "
         "Changed in place and not put back: big, short. Perhaps changed in place, and not put "
         "back: it (a generator)."
     )
@@ -109,7 +112,7 @@ def test_no_rank_is_told_to_undo_before_all_can(name: str) -> None:
     assert [op for op, _ in link.asked] == ["undo_look"]
     assert (
         undoing.undo(FakeLink({0: look()}, {}), LocalTurns(name), 1, 9, [0, 1]).refused
-        == "rank 1: no answer"
+        == "rank 1: no answer within 5 s (nothing was changed: try %jaxcluster undo again)"
     )  # type: ignore[arg-type]
 
 
@@ -155,6 +158,15 @@ def test_a_later_cell_refuses_it_before_anybody_is_asked(name: str) -> None:
     )  # type: ignore[arg-type]
     assert link.asked == []
     assert undoing.undo(link, LocalTurns(name), first, 9, [0]).refused == ""  # type: ignore[arg-type]
+
+
+def test_a_look_at_an_error_since_does_not_refuse_it(name: str) -> None:
+    with LocalTurns(name).take([0, 1]) as first:
+        pass
+    with LocalTurns(name).take([1]) as looked:
+        pass
+    link: Any = FakeLink({0: look(), 1: look()}, {0: {"failed": []}, 1: {"failed": []}})
+    assert undoing.undo(link, LocalTurns(name), first, 9, [0, 1], looked={looked}).refused == ""
 
 
 def test_a_stopped_cluster_refuses_it(name: str) -> None:

@@ -68,8 +68,8 @@ def why_copies_differ(error: BaseException) -> str:
     sent = np.asarray(sent)
     if own.dtype != sent.dtype and np.array_equal(own.astype(sent.dtype), sent, equal_nan=True):
         return (
-            f"All processes have the same values: {own.dtype} is {sent.dtype} in JAX, and the two "
-            f"differ. Give it as such: jax.device_put(x.astype('{sent.dtype}'), ...)."
+            f"All processes have the same values: {own.dtype} is {sent.dtype} in JAX, and the "
+            f"two differ. Convert it first: jax.device_put(x.astype('{sent.dtype}'), ...)."
         )
     is_float = own.dtype == sent.dtype and own.dtype.kind in "fc"
     if is_float and np.isnan(own).any() and np.array_equal(own, sent, equal_nan=True):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster.engine.private import programs
@@ -19,18 +20,17 @@ _recording: Any = None
 def record_launches(journal: Journal) -> bool:
     """Have ``journal`` hear of every launch of a program that spans processes.
 
-    JAX's C++ fast path calls no Python, so two routes are taken (jax 0.10.2 and 0.12):
+    Two routes are taken (jax 0.10.2 and 0.12):
 
-    - the first call of each program, programs with effects, ahead-of-time compiled ones, and on a
-      CPU process with one device all that may wait for others go through
-      ``pxla.ExecuteReplicated``. A subclass of it has an executable that counts *before* it
-      launches, since on one CPU device a launch may block until the others have made it too. All
-      that JAX checks and converts comes before that, and where XLA refuses the launch the count is
-      taken back;
-    - every other call keeps the fast path (0.5 to 2.5 us more): its output tree begins with a node
-      whose unflattening records, right *after* the launch and before any code of the user's own
-      classes in that tree: an interrupt that came during the launch would be raised there,
-      uncounted.
+    - the first call of each program, programs with effects, ahead-of-time compiled ones, those
+      without an array that spans their devices among their inputs, and on a CPU process with one
+      device those that have collectives or call Python go through ``pxla.ExecuteReplicated``. A
+      subclass of it has an executable that the journal launches. All that JAX checks and converts
+      comes before that;
+    - every other call keeps JAX's C++ fast path (1 to 2 us more). Right before it launches it asks
+      the last array's layout for XLA's form of it, if the program has one for that input: so the
+      journal hears of the launch *before* it. Right after it the first node of the output tree is
+      made, by C alone, which confirms the launch.
 
     Programs of one process take neither and cost nothing. Must come before any program is
     compiled.
@@ -41,10 +41,11 @@ def record_launches(journal: Journal) -> bool:
     global _recording
     if _recording is not None:
         return _recording is journal
-    from jaxcluster.engine.journal import COUNTING
+    from jaxcluster.engine.journal import PREPARING
 
     try:
-        from jax._src import pjit, tree_util
+        from jax._src import layout, pjit, tree_util
+        from jax._src.array import ArrayImpl
         from jax._src.interpreters import pxla
 
         original_build: Any = pxla.UnloadedMeshExecutable.build_unsafe_call
@@ -59,57 +60,90 @@ def record_launches(journal: Journal) -> bool:
     class CountedExecutable:
         """What ``RecordedExecute`` launches: XLA's executable, each launch of which is counted."""
 
-        __slots__ = ("executable", "owner")
+        __slots__ = ("executable", "is_new", "owner")
+        is_new: bool  # it has not been launched
 
         def __init__(self, executable: Any, owner: RecordedExecute) -> None:
             self.executable = executable
             self.owner = owner
+            self.is_new = True
 
         def execute_sharded(self, arguments: Any, with_tokens: bool = False) -> Any:
             program = self.owner.program
             if journal.before_launch is not None:  # may wait for long, and be interrupted
                 journal.before_launch(program)
-            results = self.launch(program, arguments, with_tokens)
+            elif self.is_new and journal.first is not None:
+                journal.first.before_launch(program)
+            refused = functools.partial(self.is_refused, arguments)
+            launch = self.executable.execute_sharded
+            results = journal.launch(program, refused, launch, arguments, with_tokens)
+            self.is_new = False
             if journal.interrupted:
                 journal.raise_if_interrupted()
             return results
 
-        def launch(self, program: Program, arguments: Any, with_tokens: bool) -> Any:
-            count, value = journal.counts.get(program.processes, (0, 0))
-            journal.launched(program)
-            try:
-                return self.executable.execute_sharded(arguments, with_tokens=with_tokens)
-            except BaseException as error:
-                if _launched_nothing(error, arguments):
-                    journal.take_back(program, count, value)
-                else:
-                    why = f"by {type(error).__name__}"
-                    journal.broke_off(program, why, for_good=program.collective, seq=count)
-                raise
-
-    COUNTING.add(CountedExecutable.launch.__code__)
+        def is_refused(self, arguments: Any, error: BaseException) -> bool:
+            refused = _launched_nothing(arguments, error)
+            if refused and self.is_new and journal.first is not None:
+                journal.first.taken_back()
+            self.is_new &= refused
+            return refused
 
     class RecordedExecute(pxla.ExecuteReplicated):
         __slots__ = ("program",)
         program: Program
 
-    class Counted:
-        __slots__ = ("program",)
+    class Confirming:
+        __slots__ = ("confirmations",)
 
         def __init__(self, program: Program) -> None:
-            self.program = program
+            self.confirmations = journal.confirmations(program)
 
-    class Recorded:
+    class Confirmed:
         __slots__ = ("first", "value")
 
         def __init__(self, program: Program, value: Any) -> None:
-            self.first = Counted(program)
+            self.first = Confirming(program)
             self.value = value
 
+    class AskedLayout(layout.Layout):
+        """An input's own layout, which says when it is looked at."""
+
     # Nodes are made in the order of the leaves, inner ones first, so this one before the value's.
-    register(Counted, lambda node: ((), node.program), journal.launched)
-    value_of = operator.itemgetter(1)  # no Python here: what counts is told by its frame
-    register(Recorded, lambda node: ((node.first, node.value), value_of), operator.call)
+    register(Confirming, lambda node: ((), node.confirmations), next)
+    value_of = operator.itemgetter(1)
+    register(Confirmed, lambda node: ((node.first, node.value), value_of), operator.call)
+
+    def asked(program: Program, own: Any, xla_layout: Any) -> Any:
+        """A layout like ``own``: when JAX asks for XLA's form of it, it is about to launch."""
+        asked: Any = AskedLayout(own.major_to_minor, own.tiling, own.sub_byte_element_size_in_bits)
+        prepare, get_frame = journal.prepare, sys._getframe
+
+        def to_xla_layout(dtype: Any) -> Any:
+            prepare(program, get_frame().f_back)
+            return xla_layout
+
+        PREPARING.add(to_xla_layout.__code__)
+        asked._to_xla_layout = to_xla_layout
+        return asked
+
+    def heard(data: Any, executable: Any, arguments: Sequence[Any]) -> Any:
+        """A fast path that the journal hears of, or None where no input's layout is asked for."""
+        kept = [a for a, keep in zip(arguments, data.kept_var_bitvec, strict=True) if keep]
+        layouts = list(data.in_device_local_layouts)
+        program = executable.unsafe_call.program
+        spans = len(program.executable.device_list)
+        spread = [
+            at
+            for at, array in enumerate(kept)
+            if type(array) is ArrayImpl and array.sharding.num_devices == spans
+        ]
+        # The last, or the last that was not donated: it knows its layout.
+        for at in sorted(spread, key=lambda at: (kept[at].is_deleted(), -at)):
+            own = layouts[at] or kept[at].format.layout or executable._xla_in_layouts[at]
+            layouts[at] = asked(program, own, own._to_xla_layout(kept[at].dtype))
+            return data._replace(in_device_local_layouts=layouts)
+        return None
 
     def build_unsafe_call(self: Any) -> Any:
         call = original_build(self)
@@ -125,15 +159,19 @@ def record_launches(journal: Journal) -> bool:
                 callback.program = recorded.program
         return recorded
 
-    def get_fastpath_data(executable: Any, *args: Any, **kwargs: Any) -> Any:
-        data = original_fastpath(executable, *args, **kwargs)
+    def get_fastpath_data(executable: Any, out: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        data = original_fastpath(executable, out, inputs, *args, **kwargs)
         if data is None or not isinstance(executable.unsafe_call, RecordedExecute):
             return data
         call = executable.unsafe_call
-        if journal.before_launch is not None or (call.program.waits and _runs_inline(call)):
+        # A launch that runs inline may end in an error of its collectives', which is to be heard.
+        may_break_off = call.program.collective or call.program.calls_python
+        if journal.before_launch is not None or (may_break_off and _runs_inline(call)):
             return None
-        node = Recorded(call.program, 0)
-        _, outer = tree_util.dispatch_registry.flatten(node, None)
+        data = heard(data, executable, [*data.const_args, *inputs])
+        if data is None:
+            return None
+        _, outer = tree_util.dispatch_registry.flatten(Confirmed(call.program, 0), None)
         # Composed, not unflattened and flattened again: key arrays and many users' classes can't be
         # made of placeholders.
         return data._replace(out_pytree_def=outer.compose(data.out_pytree_def))
@@ -191,15 +229,20 @@ class _Callback:
         except BaseException as error:
             if self.program is not None:
                 why = f"by {type(error).__name__} in a Python function that it calls"
-                self.journal.broke_off(self.program, why, for_good=self.program.collective)
+                self.journal.broke_off(self.program, why, for_good=False)
             raise
 
 
-def _launched_nothing(error: BaseException, arguments: Any) -> bool:
+# What XLA's launch says where it has looked at its inputs, or at the thread, and begun nothing (the
+# second is ``jax.thread_guard``'s; jax 0.10.2 and 0.12).
+_REFUSALS = ("INVALID_ARGUMENT", "the thread guard was set")
+
+
+def _launched_nothing(arguments: Any, error: BaseException) -> bool:
     """Whether XLA refused a launch on all of this process's devices alike, by what it was given."""
     if any(argument.is_deleted() for argument in arguments):
         return True
-    return "INVALID_ARGUMENT" in str(error)
+    return any(told in str(error) for told in _REFUSALS)
 
 
 def _runs_inline(call: Any) -> bool:

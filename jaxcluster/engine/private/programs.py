@@ -37,8 +37,8 @@ def describe_program(executable: Any) -> Program:
         processes=",".join(map(str, processes)),
         signature=_inputs(executable),
         executable=executable,
-        waits=may_wait(hlo),
         collective=not hlo or bool(collectives_of(hlo)),
+        calls_python=calls_python(executable),
     )
 
 
@@ -76,13 +76,24 @@ def _inputs(executable: Any) -> str:
 def _hlo_text(executable: Any) -> str:
     """A compiled program's text for fingerprints; "" where there is none to be had."""
     try:
-        from jaxlib import _hlo  # type: ignore[attr-defined]
-
-        options = _hlo.HloPrintOptions.fingerprint()
+        options = hlo_print_options().fingerprint()
         modules = executable.xla_executable.hlo_modules()
         return "".join(module.to_string(options) for module in modules)
     except (ImportError, AttributeError, RuntimeError):  # moved, or a platform that keeps no HLO
         return ""
+
+
+def hlo_print_options() -> Any:
+    """XLA's class of options for a program's text; jaxlib 0.9.1 has it in another place.
+
+    Raises:
+      ImportError, AttributeError: the private name has moved.
+    """
+    try:
+        from jaxlib import _hlo  # type: ignore[attr-defined]
+    except ImportError:
+        from jaxlib import _jax as _hlo
+    return _hlo.HloPrintOptions
 
 
 def _fingerprint(executable: Any, hlo: str, lowered: bytes) -> int:
@@ -116,16 +127,6 @@ _COLLECTIVE = re.compile(
 def collectives_of(hlo: str) -> list[tuple[str, str]]:
     """The collectives of a program in its text's order: (shape, operation)."""
     return _COLLECTIVE.findall(hlo)
-
-
-_WAITING = re.compile(
-    r"(?<= )(?:all-|ragged-|reduce-scatter|collective-|send|recv|infeed|outfeed|custom-call|async-)"
-)
-
-
-def may_wait(hlo: str) -> bool:
-    """Whether a program may wait for other processes, or for what can't be told from its text."""
-    return not hlo or _WAITING.search(hlo) is not None
 
 
 def _readable(name: str) -> str:

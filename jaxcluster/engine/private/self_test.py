@@ -1,6 +1,6 @@
 """Which private names of JAX are where this package expects them, and what it costs where not.
 
-``%jaxcluster doctor`` shows it, and a unit test fails. ``python -m
+``%jaxcluster doctor`` and a start show it, and a unit test fails. ``python -m
 jaxcluster.engine.private.self_test`` prints what is missing and its cost as JSON, for those who may
 not import jax.
 """
@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from jaxcluster.engine.private import arrays, coordination, transfers
+from jaxcluster.engine.private import arrays, coordination, hostvalues, programs, transfers
 
 
 def _gloo_address() -> bool:
@@ -32,10 +32,9 @@ def _one_slice() -> bool:
 def _launch_journal() -> bool:
     from jax._src import pjit, tree_util
     from jax._src.interpreters import pxla
-    from jaxlib import _hlo  # type: ignore[attr-defined]
 
     return (
-        _has(_hlo.HloPrintOptions, "fingerprint")
+        _has(programs.hlo_print_options(), "fingerprint")
         and _has(pxla.UnloadedMeshExecutable, "build_unsafe_call")
         and _has(pxla.MeshExecutable, "create_cpp_call")
         and _has(pxla.MeshComputation, "compile")
@@ -90,6 +89,12 @@ def _device_put_hint() -> bool:
     return told and _has(multihost_utils, "assert_equal")
 
 
+def _option_definitions() -> bool:
+    import jax
+
+    return _has(type(jax.config), "add_option")
+
+
 def _has(owner: Any, *names: str) -> bool:
     return all(hasattr(owner, name) for name in names)
 
@@ -97,21 +102,25 @@ def _has(owner: Any, *names: str) -> bool:
 # What each group of private names is for, what happens where they have moved, and how to look.
 PROBES: dict[str, tuple[str, Callable[[], bool]]] = {
     "gloo address": (
-        "CPU collectives use this host's name, which must lead to an address of it",
+        "CPU collectives use this host's name, which must resolve to its own address",
         _gloo_address,
     ),
     "one slice": ("jax.make_mesh refuses the CPU devices of several machines", _one_slice),
     "launch journal": (
-        "ranks that break lockstep are not found; hangs are told by stacks alone",
+        "ranks that break lockstep are not found; hangs show only in stacks",
         _launch_journal,
     ),
     "replay of launches": (
-        "ranks come back into lockstep by new processes, which takes longer",
+        "ranks need new processes to come back into lockstep, which takes longer",
         _replay,
     ),
     "saved variables": (
         "restored scalars lose their weak type; classes must be registered again",
         _saved_variables,
+    ),
+    "copies": (
+        "values that should be equal on all ranks are compared only where arrays are pulled",
+        hostvalues.can_hear,
     ),
     "coordinator process": (
         "rank 0 hosts JAX's coordinator, and its death ends all ranks",
@@ -124,11 +133,15 @@ PROBES: dict[str, tuple[str, Callable[[], bool]]] = {
         transfers.can_record,
     ),
     "refused calls": (
-        "jax.extend.backend.clear_backends() leaves ranks that compute no more",
+        "jax.extend.backend.clear_backends() leaves ranks that can't compute any more",
         _refused_calls,
     ),
+    "option definitions": (
+        "after new processes a module's own options of jax.config have their defaults",
+        _option_definitions,
+    ),
     "device_put hint": (
-        "nothing is said where device_put compares large arrays on all processes",
+        "there is no hint where device_put compares large arrays on all processes",
         _device_put_hint,
     ),
 }

@@ -47,8 +47,6 @@ def record_transfers(journal: Journal) -> bool:
       False where a private name has moved (jax 0.10.2 and 0.12: ``dispatch.xc``,
       ``dispatch._device_put_sharding_impl``, ``xla_client.batched_device_put``).
     """
-    from jaxcluster.engine.journal import COUNTING
-
     try:
         if not can_record():
             return False
@@ -59,7 +57,6 @@ def record_transfers(journal: Journal) -> bool:
     client: Any = dispatch.xc
     if isinstance(client, _Client):
         return client.journal is journal
-    COUNTING.add(_Client.launch.__code__)
     copy = getattr(client, NAME)
     dispatch.xc = _Client(client, copy, journal)  # type: ignore[assignment]
     setattr(client, PUT, _refuse_others(getattr(client, PUT)))
@@ -172,28 +169,21 @@ class _Client:
         program = _describe(arrays, shardings)
         if self.journal.before_launch is not None:  # may wait for long, and be interrupted
             self.journal.before_launch(program)
-        copied = self.launch(program, arrays, devices, shardings, semantics)
+        refused = functools.partial(_made_nothing, arrays)
+        copied = self.journal.launch(
+            program, refused, self.copy, arrays, devices, shardings, semantics
+        )
         if self.journal.interrupted:
             self.journal.raise_if_interrupted()
         return copied
 
-    def launch(self, program: Program, arrays: Sequence[Any], *how: Any) -> Any:
-        journal = self.journal
-        count, value = journal.counts.get(program.processes, (0, 0))
-        journal.launched(program)
-        try:
-            return self.copy(arrays, *how)
-        except BaseException as error:
-            if any(array.is_deleted() for array in arrays) or REFUSED in str(error):
-                journal.take_back(program, count, value)
-            else:
-                why = f"by {type(error).__name__}"
-                journal.broke_off(program, why, for_good=True, seq=count)
-            raise
-
 
 # What jaxlib says before it has numbered a transfer.
 REFUSED = "only if every shard requires a cross-host transfer"
+
+
+def _made_nothing(arrays: Sequence[Any], error: BaseException) -> bool:
+    return any(array.is_deleted() for array in arrays) or REFUSED in str(error)
 
 
 def _groups(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from jaxcluster.engine.state.loading import load
-from jaxcluster.engine.state.saved import CannotRestore, read, state_path, write
-from jaxcluster.engine.state.saving import save, versions
+from jaxcluster.engine.state.loading import bind, load
+from jaxcluster.engine.state.restoring import check_fits
+from jaxcluster.engine.state.saved import Place, read, state_path, write_where_room
+from jaxcluster.engine.state.saving import save
 from jaxcluster.engine.state.settings import Settings
 
 
@@ -20,24 +22,29 @@ def on_snapshot(
     lost: Mapping[str, str] | None = None,
     settings: Settings | None = None,
 ) -> Any:
-    """``snapshot`` {"path": folder, "digests": bool, "cell": seq}: save to a file, on any thread.
+    """``snapshot`` {"places": [[folder, room]], "digests": bool, "cell": seq}: save to a file.
+
+    On any thread. It is in one of these folders (or in ``path``), and was read back, when this
+    returns.
 
     Args:
       before: what the names were bound to before that cell; None if that is not known.
       lost: names that were lost earlier, and how (see ``LostNames``).
       settings: those of the process.
 
-    Replies with ``Saved.report`` and ``seconds``.
+    Replies with ``Saved.report``, ``folder``, ``file_nbytes`` and ``seconds``.
     """
     started = time.perf_counter()
     saved = save(
         namespace, rank, digests=body.get("digests", False), before=before, settings=settings
     )
     saved.unbound = dict(lost or {})
-    write(saved, state_path(body["path"], rank))
+    places = body.get("places") or [[body["path"]]]
+    path = write_where_room(saved, rank, [Place(*place) for place in places])
     report = saved.report()
     report["before"]["known"] = before is not None
-    return {**report, "seconds": time.perf_counter() - started}
+    where = {"folder": str(path.parent), "file_nbytes": path.stat().st_size}
+    return {**report, **where, "seconds": time.perf_counter() - started}
 
 
 def on_restore(
@@ -46,29 +53,24 @@ def on_restore(
     """``restore``: bind what was saved.
 
     The body has the ``path`` of the folder, and may have ``from_rank`` (another rank's state is
-    taken), ``skip`` (settings that are not set), ``names`` (only these) and ``before``
-    (these as they were before the cell).
+    taken), ``skip`` (settings that are not set), ``names`` (only these), ``before``
+    (these as they were before the cell) and ``texts`` (names: what Python writes for their values).
 
     Replies with ``restored``, ``lost`` and ``left`` (a name's, or a setting's: why), ``unsaved``
     (what could not be saved: why) and ``seconds``.
     """
-    import jax
-
     started = time.perf_counter()
     source = body.get("from_rank")
     saved = read(state_path(body["path"], rank if source is None else source))
-    if saved.process_count != jax.process_count():
-        raise CannotRestore(
-            f"it was saved by {saved.process_count} processes, and these are {jax.process_count()}"
-        )
-    if saved.versions != versions():
-        there = ", ".join(f"{k} {v}" for k, v in saved.versions.items())
-        raise CannotRestore(f"it was saved with {there}, which this cluster does not have")
+    check_fits(saved)
     names, before, skip = body.get("names"), body.get("before", ()), body.get("skip", ())
-    restored, lost, left = load(saved, namespace, names, before, settings, skip)
+    loaded = load(saved, namespace, names, before, settings, skip)
+    left = bind(loaded, namespace, settings)
+    own = {name: ast.literal_eval(text) for name, text in body.get("texts", {}).items()}
+    namespace.update(own)
     return {
-        "restored": restored,
-        "lost": lost,
+        "restored": sorted({*loaded.values, *own}),
+        "lost": loaded.lost,
         "left": left,
         "unsaved": {**saved.now.lost, **saved.left},
         "seconds": time.perf_counter() - started,

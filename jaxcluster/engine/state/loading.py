@@ -5,10 +5,14 @@ On the main thread of a rank whose backend is up.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import io
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +22,29 @@ from jaxcluster.engine.private.arrays import uncommitted
 from jaxcluster.engine.state import memory
 from jaxcluster.engine.state.saved import CannotRestore, Saved, SavedArray, SavedPickle
 from jaxcluster.engine.state.settings import Settings
+from jaxcluster.engine.state.surroundings import Surroundings
+
+# Settings that what a value is may hang on: its numbers, its class.
+EARLY = ("os.environ", "the current folder", "sys.path", "jax.config")
+
+
+@dataclass
+class Loaded:
+    """What was read, and is not bound yet.
+
+    Attributes:
+      values: the names that are back.
+      lost: the others: why.
+    """
+
+    values: dict[str, Any]
+    lost: dict[str, str]
+    loader: _Loader
+    skip: set[str]
+
+
+def _nothing() -> None:
+    """Where nobody gives it up."""
 
 
 def load(
@@ -27,10 +54,9 @@ def load(
     before: Iterable[str] = (),
     settings: Settings | None = None,
     skip: Iterable[str] = (),
-) -> tuple[list[str], dict[str, str], dict[str, str]]:
-    """Bind what was saved in ``namespace``.
-
-    Returns (names that are back, those lost: why, settings that could not be set: why).
+    check: Callable[[], None] = _nothing,
+) -> Loaded:
+    """The values that were saved, whose functions are of ``namespace``. Nothing is bound.
 
     ``saved`` may be another rank's: then arrays that were on that process alone are put on this
     one's devices, and an array that spans processes comes back if this rank's parts of it are among
@@ -39,13 +65,65 @@ def load(
     Args:
       names: those that get what they were bound to when they were saved; all by default.
       before: those that get what they were bound to before the cell.
-      settings: those of this process, which are set too.
+      settings: those of this process. Some are set meanwhile: what a value is hangs on them.
       skip: settings that are left as they are.
+      check: raises where it is given up.
     """
-    before = set(before)
-    loader = _Loader(saved, namespace)
-    left = loader.set_settings(settings, set(skip)) if settings is not None else {}
-    now = {n: p for n, p in saved.now.names.items() if names is None or n in set(names)}
+    loader, skip = _Loader(saved, namespace, check), set(skip)
+    with _without_gc(), contextlib.ExitStack() as stack:
+        if settings is not None:
+            stack.enter_context(_set_for_now(settings, loader.settings(EARLY, skip)))
+        return _load(saved, loader, names, set(before), skip)
+
+
+@contextlib.contextmanager
+def _without_gc() -> Iterator[None]:
+    """A million lists that are made at once are no garbage, and it would look at them ten times."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def _set_for_now(settings: Settings, values: Mapping[str, Any]) -> Iterator[None]:
+    """Within, these settings are set, as far as they can be."""
+    around, before = Surroundings.now(), settings.now(values)
+    _set(settings, values)
+    try:
+        yield
+    finally:
+        _set(settings, before)
+        around.put_back()  # what was not there before, and sys.path to the letter
+
+
+def _set(settings: Settings, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        with contextlib.suppress(Exception):
+            settings.restore(name, value)
+
+
+def bind(
+    loaded: Loaded, namespace: dict[str, Any], settings: Settings | None = None
+) -> dict[str, str]:
+    """Bind what was read, and set settings; returns those that could not be set: why."""
+    left = loaded.loader.set_settings(settings, loaded.skip) if settings is not None else {}
+    namespace.update(loaded.values)
+    return left
+
+
+def _load(
+    saved: Saved,
+    loader: _Loader,
+    names: Iterable[str] | None,
+    before: set[str],
+    skip: set[str],
+) -> Loaded:
+    names = None if names is None else set(names)
+    now = {n: p for n, p in saved.now.names.items() if names is None or n in names}
     then = {n: p for n, p in saved.before.names.items() if n in before}
     for name in {*then, *(n for n in before if n in saved.absent)}:
         now.pop(name, None)
@@ -66,15 +144,16 @@ def load(
                 text = str(error).partition("\n")[0][:200]
                 plain = isinstance(error, CannotRestore)
                 lost[name] = text if plain else f"{type(error).__name__}: {text}"
-    namespace.update(values)
-    return sorted(values), lost, left
+    loader.check_wanted()
+    return Loaded(values, lost, loader, skip)
 
 
 class _Loader:
-    def __init__(self, saved: Saved, namespace: dict[str, Any]) -> None:
+    def __init__(self, saved: Saved, namespace: dict[str, Any], check: Callable[[], None]) -> None:
         import jax
 
         self.saved = saved
+        self.check_wanted = check
         self.namespace = namespace
         self.devices = {d.id: d for d in jax.devices()}
         self.local = jax.local_devices()
@@ -82,6 +161,7 @@ class _Loader:
         self._shardings: dict[int, Any] = {}
         self._table: list[memory.View] = pickle.loads(saved.sections[saved.views])
         self._owners = {view.memory: n for n, view in enumerate(self._table) if view.is_owner}
+        self._users = Counter(view.memory for view in self._table)
         self._views: dict[int, Any] = {}
         self._missing: dict[int, CannotRestore] = {}  # arrays that can't be made here
 
@@ -97,9 +177,26 @@ class _Loader:
             owner = None
             if (of := self._owners.get(view.memory)) is not None and of != number:
                 owner = self.view(of)
-            section = self.saved.sections[self.saved.memories[view.memory]]
-            self._views[number] = memory.make(view, section, owner)
+            place = self.saved.memories[view.memory]
+            section = self.saved.sections[place]
+            made = None
+            if self._users[view.memory] == 1:
+                made = memory.make_alone(view, section)
+            if made is not None:
+                self.saved.sections[place] = memory.Section()  # it is in memory once
+            else:
+                made = memory.make(view, section, owner)
+            self._views[number] = made
         return self._views[number]
+
+    def settings(self, groups: Iterable[str], skip: set[str]) -> dict[str, Any]:
+        """What was saved of these groups of settings, as far as it can be read."""
+        found = {}
+        for name, one in self.saved.settings.items():
+            if name not in skip and (name in groups or name.partition(" ")[0] in groups):
+                with contextlib.suppress(Exception):
+                    found[name] = self.unpickle(one)
+        return found
 
     def set_settings(self, settings: Settings, skip: set[str]) -> dict[str, str]:
         """Set what cells had changed; returns what could not be, and why."""
@@ -127,7 +224,8 @@ class _Loader:
             values = {n: newest[n] for n in now} | {n: older[n] for n in then}
         except Exception:
             return None
-        return {name: value for name, value in values.items() if name not in set(lost)}
+        gone = set(lost)
+        return {name: value for name, value in values.items() if name not in gone}
 
     def check(self, one: SavedPickle) -> None:
         """Make the arrays of a name.
@@ -207,6 +305,7 @@ class _Loader:
     def persistent(self, pid: Any, one: SavedPickle) -> Any:
         import jax
 
+        self.check_wanted()
         match pid:
             case ("namespace",):
                 return self.namespace

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import math
 import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -159,6 +160,31 @@ def make(view: View, section: Section, owner: Any) -> Any:
             made.flags.writeable = view.writeable
             return made
     raise ValueError(f"an array of shape {view.shape} does not fit its memory")
+
+
+def make_alone(view: View, section: Section) -> Any:
+    """An array whose memory no other one is on, on memory of its own: it can be resized.
+
+    None where it did not fill its memory from end to end.
+    """
+    size = len(section)
+    if not view.is_owner or view.offset or size != _nbytes(view):
+        return None
+    try:
+        # Without a buffer it takes memory, and keeps the order of the axes.
+        made: Any = np.ndarray.__new__(view.kind, view.shape, view.dtype, None, 0, view.strides)
+    except ValueError:  # there are gaps
+        return None
+    if _reach(made) != (_address(made), _address(made) + size):
+        return None
+    ctypes.memmove(_address(made), (ctypes.c_ubyte * size).from_buffer(section), size)
+    made.flags.writeable = view.writeable
+    return made
+
+
+def _nbytes(view: View) -> int:
+    nbytes: int = math.prod(view.shape) * view.dtype.itemsize
+    return nbytes
 
 
 # --------------------------------------------------------------------------- other kinds

@@ -1,23 +1,32 @@
 """What is saved of a rank's variables, and the file that holds it.
 
 The file of a rank is ``rank-<number>.state`` in a folder that all ranks share or have each on its
-host: a JSON header, which can be read without unpickling anything, and the sections it points to.
-It can be read by its owner alone.
+host: sections of bytes, and behind them a JSON header that points to them, which can be read
+without unpickling anything. Where the header is stands at the file's beginning, which is written
+last. Header and sections have checksums. It can be read by its owner alone.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
+import stat
 import struct
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+from zlib import crc32
 
 from jaxcluster.engine.state.memory import Section
+from jaxcluster.host.room import free_nbytes, memory_room
 
-MAGIC = b"jaxcluster-state-2\n"
+MAGIC = b"jaxcluster-state-3\n"
+HEADER = struct.Struct("<QQI")  # where the header is, its size and its checksum
 ALIGN = 64
+CHUNK = 4 << 20
 
 
 class CannotSave(Exception):
@@ -30,6 +39,10 @@ class CannotRestore(Exception):
     """Why a saved value, or a whole file, can't be brought back."""
 
     hint = ""
+
+
+class Unreadable(CannotRestore):
+    """Why a file can't be read: it is gone, or not what was written."""
 
 
 @dataclass
@@ -70,13 +83,15 @@ class Generation:
 
     ``digests`` are equal on ranks where a name has equal values (of an array that spans processes
     only its metadata counts). ``common`` are the names whose values say nothing of the rank that
-    holds them.
+    holds them. ``texts`` are what the ranks tell of their values with each reply as well
+    (``engine.digests``).
     """
 
     names: dict[str, SavedPickle] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
     common: list[str] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -147,6 +162,7 @@ class Saved:
             "spanning": spanning,
             "digests": generation.digests,
             "common": generation.common,
+            "texts": generation.texts,
         }
 
 
@@ -157,60 +173,159 @@ def state_path(folder: str | Path, rank: int) -> Path:
     return Path(folder) / f"rank-{rank}.state"
 
 
-def write(saved: Saved, path: Path) -> None:
-    """Write ``saved``; a reader never sees half of it.
+@dataclass(frozen=True)
+class Place:
+    """A folder that a rank may save to; ``room`` is what it may take of it, where it is memory."""
+
+    folder: str
+    room: int | None = None
+
+
+def write_where_room(saved: Saved, rank: int, places: Sequence[Place]) -> Path:
+    """Write ``saved`` to the first of ``places`` that has room; returns the file.
+
+    What others may use as well can be full at any moment: then the next one is taken, and last what
+    was too small for all, if it has room for this one now.
 
     Raises:
-      CannotSave: the folder is gone, so nobody waits for it any more.
+      CannotSave: it could be written to none of them; why is said of each.
     """
-    places, at = [], 0
-    for section in saved.sections:
-        nbytes = memoryview(section).nbytes
-        places.append([at, nbytes])
-        at += -(-nbytes // ALIGN) * ALIGN
-    body = {k: v for k, v in vars(saved).items() if k not in ("sections", "alive")}
-    plain = json.dumps({**body, "places": places}, default=asdict).encode()
+    nbytes = saved.nbytes
+    small = [p for p in places if p.room is not None and nbytes > p.room]
+    whys = []
+    for place in [*(p for p in places if p not in small), *small]:
+        path = state_path(place.folder, rank)
+        try:
+            if place in small and nbytes > memory_room(place.folder):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            write(saved, path, reserve=place.room is not None)
+            return path
+        except (OSError, CannotSave) as error:
+            whys.append(_why_not(place, error))
+    raise CannotSave(f"its {_mib(nbytes)} can't be written: {'; '.join(whys)}")
+
+
+def _why_not(place: Place, error: Exception) -> str:
+    if not isinstance(error, OSError):
+        return str(error)
+    room = ""
+    with contextlib.suppress(OSError):
+        free = free_nbytes(place.folder) if place.room is None else memory_room(place.folder)
+        room = f", {_mib(free)} free"
+    return f"{place.folder} ({error.strerror or error}{room})"
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / (1 << 20):,.0f} MiB" if nbytes < 10 << 30 else f"{nbytes >> 30:,} GiB"
+
+
+def write(saved: Saved, path: Path, *, reserve: bool = False) -> None:
+    """Write ``saved``, and read it back; a reader never sees half of it.
+
+    Args:
+      reserve: take all the room at once, before anything is written: others may want it too.
+
+    Raises:
+      CannotSave: the folder is gone, so nobody waits for it any more; or what was written is not
+        what can be read.
+      OSError: it can't be written. Nothing is left of it.
+    """
     draft = path.with_suffix(".part")
     try:
         with open(draft, "wb", opener=_private) as file:
-            file.write(MAGIC + struct.pack("<Q", len(plain)) + plain)
-            start = -(-file.tell() // ALIGN) * ALIGN
-            for section, (offset, _) in zip(saved.sections, places, strict=True):
-                file.seek(start + offset)
-                file.write(section)
-                path.parent.stat()
-            file.truncate(start + at)
+            if reserve and saved.nbytes:
+                os.posix_fallocate(file.fileno(), 0, saved.nbytes)
+            _write_to(file, saved, path.parent)
+        check(draft)
         draft.replace(path)
     except FileNotFoundError:
-        raise CannotSave(f"{path.parent} is gone: the saving was given up") from None
+        raise CannotSave(f"{path.parent} is gone: the save was cancelled") from None
+    except CannotRestore as error:
+        draft.unlink(missing_ok=True)
+        raise CannotSave(f"reading it back failed: {error}") from None
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
 
 
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    """A file for its owner alone, and for its owner in any case, whatever umask a cell has set."""
+    descriptor = os.open(path, flags, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return descriptor
 
 
-def read(path: Path) -> Saved:
-    """What ``write`` wrote. Unpickles nothing.
+def _write_to(file: BinaryIO, saved: Saved, folder: Path) -> None:
+    places, at = [], ALIGN
+    for section in saved.sections:
+        file.seek(at)
+        nbytes, checksum = _copy(section, file)
+        places.append([at, nbytes, checksum])
+        at += -(-nbytes // ALIGN) * ALIGN
+        folder.stat()
+    body = {k: v for k, v in vars(saved).items() if k not in ("sections", "alive")}
+    plain = json.dumps({**body, "places": places}, default=vars).encode()
+    file.seek(at)
+    file.write(plain)
+    file.truncate()
+    file.seek(0)
+    file.write(MAGIC + HEADER.pack(at, len(plain), crc32(plain)))
+
+
+def _copy(section: Any, file: BinaryIO) -> tuple[int, int]:
+    """Write a section; returns its size, and the checksum of what was written: a cell that runs on
+    may change it meanwhile."""
+    view, checksum = memoryview(section), 0
+    if view.nbytes:
+        view = view.cast("B")
+    for at in range(0, view.nbytes, CHUNK):
+        part = bytes(view[at : at + CHUNK])
+        checksum = crc32(part, checksum)
+        file.write(part)
+    return view.nbytes, checksum
+
+
+def _nothing() -> None:
+    """Where nobody gives it up."""
+
+
+def check(path: Path) -> None:
+    """Read a file as ``read`` does, and keep nothing of it.
 
     Raises:
-      CannotRestore: there is no such file, or it is none of ours.
+      CannotRestore: it can't be restored.
     """
-    try:
-        with open(path, "rb") as file:
-            if file.read(len(MAGIC)) != MAGIC:
-                raise CannotRestore(f"{path} is not a saved state of this version of jaxcluster")
-            (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(length))
-            start = -(-file.tell() // ALIGN) * ALIGN
-            sections = []
-            for offset, nbytes in header.pop("places"):
-                file.seek(start + offset)
-                data = Section(nbytes)
-                if file.readinto(data) != nbytes:
-                    raise CannotRestore(f"{path} is truncated")
-                sections.append(data)
-    except OSError as error:
-        raise CannotRestore(f"{path} can't be read: {error.strerror}") from None
+    with _opened(path) as (file, header):
+        buffer = memoryview(bytearray(CHUNK))
+        for at, nbytes, checksum in header["places"]:
+            file.seek(at)
+            found = 0
+            for start in range(0, nbytes, CHUNK):
+                part = buffer[: min(CHUNK, nbytes - start)]
+                _fill(part, file, path)
+                found = crc32(part, found)
+            _compare(found, checksum, path)
+
+
+def read(path: Path, go_on: Callable[[], None] = _nothing) -> Saved:
+    """What ``write`` wrote. Unpickles nothing.
+
+    Args:
+      go_on: raises where it is given up.
+
+    Raises:
+      CannotRestore: there is no such file, it is not ours, or it is damaged.
+    """
+    sections = []
+    with _opened(path) as (file, header):
+        for at, nbytes, checksum in header.pop("places"):
+            file.seek(at)
+            go_on()
+            data = Section(nbytes)
+            _fill(data, file, path)
+            _compare(crc32(data), checksum, path)
+            sections.append(data)
     for generation in ("now", "before"):
         found = Generation(**header[generation])
         found.names = {k: SavedPickle(**v) for k, v in header[generation]["names"].items()}
@@ -220,3 +335,67 @@ def read(path: Path) -> Saved:
     header["settings"] = {k: SavedPickle(**v) for k, v in header["settings"].items()}
     header["arrays"] = [SavedArray(**a) for a in header["arrays"]]
     return Saved(**header, sections=sections)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[BinaryIO, dict[str, Any]]]:
+    """A saved file, and its header. To unpickle what is in it runs code, so nobody else's is."""
+    try:
+        with open(path, "rb", opener=_own) as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                raise Unreadable(f"{path} is not a saved state of this version of jaxcluster")
+            start = bytearray(HEADER.size)
+            _fill(start, file, path)
+            at, nbytes, checksum = HEADER.unpack(start)
+            if at + nbytes > os.fstat(file.fileno()).st_size:
+                raise Unreadable(f"{path} is truncated")
+            file.seek(at)
+            plain = file.read(nbytes)
+            _compare(crc32(plain), checksum, path)
+            yield file, json.loads(plain)
+    except OSError as error:
+        raise Unreadable(f"{path} can't be read: {error.strerror}") from None
+
+
+def _own(path: str, flags: int) -> int:
+    """Open a file that is this user's alone, in a folder that is.
+
+    Raises:
+      CannotRestore: another user has one of them, or can write to it.
+    """
+    folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _check_own(os.path.dirname(path), os.fstat(folder))
+        # It must not wait for who writes into a pipe.
+        descriptor = os.open(os.path.basename(path), flags | os.O_NONBLOCK, dir_fd=folder)
+    finally:
+        os.close(folder)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise Unreadable(f"{path} is not a file")
+        _check_own(path, found)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check_own(path: str, found: os.stat_result) -> None:
+    if found.st_uid != os.getuid():
+        raise Unreadable(f"{path} belongs to another user, and restoring it would run code")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise Unreadable(
+            f"other users can write to {path}, and restoring it would run code (if you trust its "
+            f"contents: chmod go-w {path})"
+        )
+
+
+def _fill(buffer: bytearray | memoryview, file: BinaryIO, path: Path) -> None:
+    if file.readinto(buffer) != len(buffer):  # type: ignore[attr-defined]
+        raise Unreadable(f"{path} is truncated")
+
+
+def _compare(found: int, wanted: int, path: Path) -> None:
+    if found != wanted:
+        raise Unreadable(f"{path} is damaged: its contents are not what was written")

@@ -34,18 +34,25 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from jaxcluster.engine.arrays import base_array, bounds, is_array, is_ready, is_tracer
+from jaxcluster.engine.arrays import (
+    base_array,
+    bounds,
+    is_array,
+    is_ready,
+    is_tracer,
+    spans_processes,
+)
+from jaxcluster.engine.digests import Room, Unknown, digest, is_imported
 from jaxcluster.engine.private.arrays import pytree_functions
 from jaxcluster.engine.state import memory, randomness
 from jaxcluster.engine.state.saved import CannotSave, Generation, Saved, SavedArray, SavedPickle
 from jaxcluster.engine.state.settings import Settings
+from jaxcluster.engine.usernames import is_users
 
 PROTOCOL = 5
+# Of these nothing is to be done here. A dict may be the namespace.
+_PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, list, tuple, set})
 IN_BAND_NBYTES = 512  # a buffer below this stays inside its pickle
-
-# What IPython, the engine and Python keep in a namespace; it comes with the process.
-_SYSTEM_NAME = re.compile(r"_+|_i{1,3}|_i?\d+|_[iod]h|__\w+__|In|Out")
-_SYSTEM_MODULES = ("IPython", "ipykernel", "ipyparallel", "jaxcluster.engine", "io", "_io")
 
 
 def save(
@@ -94,6 +101,7 @@ def save(
         for generation, found in ((saved.now, values), (saved.before, older_values)):
             generation.digests = {k: saver.digest(one) for k, one in generation.names.items()}
             generation.common = sorted(k for k in generation.names if is_common(found[k]))
+            generation.texts = {k: _text(found[k]) for k in generation.names}
     return saved
 
 
@@ -101,21 +109,20 @@ def _users(namespace: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in list(namespace.items()) if is_users(k, v)}
 
 
-def is_users(name: str, value: Any) -> bool:
-    """Whether a user has bound it: all else in a namespace comes with the process."""
-    if _SYSTEM_NAME.fullmatch(name):
-        return False
-    if name in ("get_ipython", "exit", "quit", "open", "input"):
-        return not str(getattr(value, "__module__", "")).startswith(_SYSTEM_MODULES)
-    return True
+def _text(value: Any) -> str:
+    try:
+        return digest(value, Room()).text
+    except Unknown:
+        return ""
 
 
-def is_common(value: Any, depth: int = 4) -> bool:
+def is_common(value: Any, depth: int = 8) -> bool:
     """Whether a value says nothing of the rank that holds it.
 
-    So modules, whatever is imported from them, meshes and shardings of all processes, and functions
-    and classes that hold nothing else. They shape programs: were they another rank's own after all,
-    it would show as a divergence, which a number of its own would not.
+    So modules, whatever is imported from them, meshes and shardings of all processes, arrays that
+    span processes, and functions, classes and containers that hold nothing else. They shape
+    programs: were they another rank's own after all, it would show as a divergence, which a number
+    of its own would not.
     """
     import jax
 
@@ -128,7 +135,11 @@ def is_common(value: Any, depth: int = 4) -> bool:
         return _on_all_processes(value.devices.flat)
     if isinstance(value, jax.sharding.Sharding):
         return _on_all_processes(value.device_set)
-    if callable(value) and _is_imported(value):
+    if spans_processes(value):
+        return True
+    if type(value) in (list, tuple, dict):
+        return all(is_common(v, depth - 1) for v in _inside(value))
+    if callable(value) and is_imported(value):
         return True
     if isinstance(value, FunctionType):
         cells = value.__closure__ or ()
@@ -157,15 +168,11 @@ def _on_all_processes(devices: Iterable[Any]) -> bool:
     return bool(len({device.process_index for device in devices}) == jax.process_count())
 
 
-def _is_imported(value: Any) -> bool:
-    """Whether a value is what its module has under its name."""
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":
-        return False
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return bool(found is value)
+def _inside(value: Any) -> tuple[Any, ...]:
+    """What a container holds, but for a dict's names."""
+    if not isinstance(value, dict):
+        return tuple(value)
+    return (*value.values(), *(key for key in value if type(key) is not str))
 
 
 class _Saver:
@@ -348,7 +355,7 @@ class _Pickler(cloudpickle.Pickler):
                 state = (reduced[5], reduced[2], functions)
                 return (*reduced[:2], state, None, None, _set_registered_class)
         if type(obj) is self.saver.jitted_type:
-            if _is_imported(obj):
+            if is_imported(obj):
                 return _find_imported, (obj.__module__, obj.__qualname__)
             # Its own state lacks its attributes, without which it has no lower() and no name.
             own: Any = obj.__reduce_ex__(PROTOCOL)
@@ -360,6 +367,8 @@ class _Pickler(cloudpickle.Pickler):
         return reduced
 
     def persistent_id(self, obj: Any) -> Any:
+        if type(obj) in _PLAIN:  # it is asked of each list and number
+            return None
         saver = self.saver
         if isinstance(obj, io.IOBase) and not isinstance(obj, io.StringIO | io.BytesIO):
             if obj is sys.stdout or obj is sys.stderr:

@@ -21,12 +21,14 @@ import socket
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from jaxcluster.engine.leftovers import unwrapped
+from jaxcluster.engine.private import options
 from jaxcluster.engine.state import randomness, sources
 from jaxcluster.engine.state.sources import CellSources
 
@@ -66,12 +68,13 @@ class Settings:
       context: what all cells run in. numpy and decimal keep their settings in the context of who
         sets them, and each cell is a task, whose own context ends with it.
       shell: IPython's.
+      mesh: what ``jax.set_mesh`` has set, after the last cell.
     """
 
     def __init__(self) -> None:
         self.context = contextvars.copy_context()
         self.shell: Any = None
-        self._mesh: Any = None
+        self.mesh: Any = None
         self._sources = CellSources({}, None)
         self._settings: dict[str, Setting] = {}
         self._at_start: dict[str, Any] = {}
@@ -86,12 +89,13 @@ class Settings:
         self._sources = CellSources({} if cells is None else cells, shell)
         self.context = contextvars.copy_context()
         self.note()
+        options.note_definitions()
         self._settings = self._all_settings()
         self._at_start = self._read()
 
     def note(self) -> None:
         """After each cell: what only its own thread can read."""
-        self._mesh = _context_mesh()
+        self.mesh = context_mesh()
 
     def changed(self) -> dict[str, Any]:
         """The settings that cells have changed. Any thread."""
@@ -123,13 +127,19 @@ class Settings:
         else:
             self.context.run(self._settings[name].write, value)
 
+    def now(self, names: Iterable[str]) -> dict[str, Any]:
+        """What these are now, as ``restore`` takes them; those that are not there are missing."""
+        found = self._read()
+        return {name: found[name] for name in names if name in found}
+
     def _all_settings(self) -> dict[str, Setting]:
         return {
             "os.environ": Setting(_read_environ, _write_environ),
-            "jax.config": Setting(_read_config, _write_config),
-            "jax.set_mesh": Setting(lambda: self._mesh, _set_context_mesh),
+            # Before JAX's, whose options other modules may define.
             "the current folder": Setting(os.getcwd, _change_folder),
             "sys.path": Setting(_read_path, _write_path),
+            "jax.config": Setting(_read_config, _write_config),
+            "jax.set_mesh": Setting(lambda: self.mesh, set_context_mesh),
             # Before numpy's: %precision sets numpy's precision, and resets its formatter.
             "IPython": Setting(self._read_ipython, self._write_ipython),
             randomness.PYTHON: Setting(random.getstate, random.setstate),
@@ -258,17 +268,15 @@ def _read_config() -> dict[str, Any]:
     values = getattr(jax.config, "values", None)
     if not isinstance(values, Mapping):
         values = {name: getattr(jax.config, name, None) for name in SETTINGS}
-    return {k: v for k, v in values.items() if k not in OF_THE_PROCESS}
+    return options.with_modules({k: v for k, v in values.items() if k not in OF_THE_PROCESS})
 
 
 def _write_config(values: Mapping[str, Any]) -> None:
-    import jax
-
     for name, value in values.items():
-        jax.config.update(name, value)
+        options.update(name, value)
 
 
-def _context_mesh() -> Any:
+def context_mesh() -> Any:
     """What ``jax.set_mesh`` has set on this thread; some microseconds."""
     import jax
 
@@ -278,7 +286,7 @@ def _context_mesh() -> Any:
         return None
 
 
-def _set_context_mesh(mesh: Any) -> None:
+def set_context_mesh(mesh: Any) -> None:
     import jax
 
     if mesh is not None:
@@ -334,7 +342,7 @@ def _read_signals() -> dict[str, Any]:
     found = {}
     for number in signal.valid_signals() - {signal.SIGINT}:
         name = signal.Signals(number).name if number in list(signal.Signals) else str(number)
-        found[name] = signal.getsignal(number)
+        found[name] = unwrapped(signal.getsignal(number))
     return found
 
 

@@ -1,9 +1,15 @@
-"""What cells set up besides names: random states, JAX's settings, the environment, the folder."""
+"""What cells set up besides names: random states, JAX's settings, the environment, the folder.
+
+And what they set in the context in which all of them run: numpy's and decimal's settings, variables
+of ``contextvars``, and the mesh of ``jax.set_mesh``.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import ctypes
+import decimal
 import operator
 import os
 import random
@@ -14,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxcluster.engine.state.settings import SETTINGS
+from jaxcluster.engine.kinds import DECIMAL
+from jaxcluster.engine.state.settings import SETTINGS, Settings, context_mesh
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,30 @@ class Surroundings:
         sys.path[:] = self.path
         if self.folder and self.folder != _folder():
             os.chdir(self.folder)  # it may be removed
+
+
+@dataclass(frozen=True)
+class ContextOfCells:
+    """The context of all cells at one moment, and what of it changes in place."""
+
+    context: contextvars.Context | None = None
+    decimal: tuple[Any, Any] | None = None
+    mesh: Any = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> ContextOfCells:
+        """On the main thread, between cells. Some microseconds."""
+        of_decimal = settings.context.run(decimal.getcontext)
+        copy = settings.context.copy()
+        return cls(copy, (of_decimal, DECIMAL.copy(of_decimal)), context_mesh())
+
+    def put_back(self, settings: Settings) -> None:
+        """For the cells that begin from now on. The mesh is a thread's own: see ``set_mesh``."""
+        if self.context is not None:
+            settings.context = self.context
+            settings.mesh = self.mesh
+        if self.decimal is not None and not DECIMAL.is_same(*self.decimal):
+            DECIMAL.put_back(*self.decimal)
 
 
 _Raw = ctypes.c_char * (4 * (624 + 1))  # of the Mersenne Twister: its words, and its place there

@@ -1,0 +1,169 @@
+"""A rank's last launches, kept where its death does not reach them.
+
+A small file beside the rank's log, mapped into its memory: each launch is some bytes in a ring,
+also where the next moment is the process's last, and the kernel keeps them. What they stand for,
+programs and lines, is written behind the ring when it is first met. The fork server reads it when
+the process has ended (``read``), and tells it with the exit.
+
+Which launch of its set one is, is counted here too; the journal's own counts put that right at each
+cell's begin. This is evidence for a report, and nothing else is decided by it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType
+from typing import Any
+
+SLOTS = 256  # launches that are kept
+TOLD = 128  # of them that are told: a cell's ranks are seldom so far apart
+NAMES = 4096  # programs and lines, until it begins again
+_SLOT = struct.Struct("<QQIIi4x")  # number from 1 on, place in its set, program, line, cell's seq
+_SIZE, _write = _SLOT.size, _SLOT.pack_into
+_RING = SLOTS * _SIZE
+
+_Place = tuple[CodeType | None, int, CodeType | None, int]
+_Names = dict[Any, int]
+
+
+def path_of(log_path: str) -> str:
+    """Where the rank with this log keeps its last launches."""
+    return os.path.splitext(log_path)[0] + ".launches"
+
+
+class BlackBox:
+    """Writes one rank's launches.
+
+    Args:
+      path: of its file, which is made, or emptied.
+      tell: cell, line, and line of a script, module or library, of a place.
+
+    Raises:
+      OSError: there can be no such file.
+    """
+
+    def __init__(self, path: str, tell: Callable[[_Place], Sequence[Any]]) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._file = os.open(path, flags, 0o600)
+        self._tell = tell
+        self._lock = threading.RLock()
+        self._numbers = itertools.count(1)
+        self._seqs: dict[str, int] = {}
+        self._programs: _Names = {}
+        self._lines: _Names = {}
+        self._held: list[_Place] = []  # or another code might get the id of one
+        # Not a hole: to write into one where the disk is full ends the process.
+        os.posix_fallocate(self._file, 0, _RING)
+        self._map = mmap.mmap(self._file, _RING)
+
+    def note(self, program: Any, place: _Place, running: int) -> None:
+        """A launch is made; some 0.3 us. Any thread."""
+        code, at, inner, inner_at = place
+        try:
+            number = self._programs[program.fingerprint]
+            line = self._lines[id(code), at, id(inner), inner_at]
+        except KeyError:
+            number, line = self._meet(program, place)
+        seqs, processes = self._seqs, program.processes
+        seq = seqs.get(processes, 0)
+        seqs[processes] = seq + 1
+        n = next(self._numbers)
+        _write(self._map, n % SLOTS * _SIZE, n, seq, number, line, running)
+
+    def _meet(self, program: Any, place: _Place) -> tuple[int, int]:
+        """The numbers of a program and a place, of which one at least is new."""
+        with self._lock:
+            if len(self._programs) + len(self._lines) > NAMES:
+                self._begin()
+            number = self._number(self._programs, program.fingerprint, program.told)
+            code, at, inner, inner_at = place
+            key = id(code), at, id(inner), inner_at
+            if key not in self._lines:
+                self._held.append(place)
+            return number, self._number(self._lines, key, self._tell(place))
+
+    def _number(self, names: _Names, key: Any, told: Sequence[Any]) -> int:
+        if key not in names:
+            kind = "program" if names is self._programs else "line"
+            line = json.dumps([kind, len(names), *told]) + "\n"
+            with contextlib.suppress(OSError):  # the disk is full: it stays unknown
+                os.write(self._file, line.encode())
+            names[key] = len(names)
+        return names[key]
+
+    def _begin(self) -> None:
+        self._programs.clear()
+        self._lines.clear()
+        self._held.clear()
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._file, _RING)
+        self._map[:] = bytes(_RING)
+
+    def take_back(self, processes: str) -> None:
+        """The launch of this set that was noted last was not made: another one takes its place."""
+        self._seqs[processes] = max(0, self._seqs.get(processes, 0) - 1)
+
+    def correct(self, counts: Mapping[str, Sequence[int]]) -> None:
+        """Set of processes -> how many launches of it have been made."""
+        self._seqs.update({processes: count for processes, (count, _) in counts.items()})
+
+    def restart(self) -> None:
+        """All ranks count from zero."""
+        with self._lock:
+            self._seqs.clear()
+            self._begin()
+
+
+def read(path: str) -> dict[str, Any]:
+    """The last launches in a file, oldest first, in the form of a ``wire.PollReply``.
+
+    Returns:
+      ``kinds``: the fields of ``wire.Launch``, of launches that differ in more than their ``seq``;
+      ``made``: the ``seq`` and the number of its kind of each. {} where there is no such file.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except OSError:
+        return {}
+    names: dict[str, dict[int, Sequence[Any]]] = {"program": {}, "line": {}}
+    for line in content[_RING:].splitlines():
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            kind, number, *told = json.loads(line)
+            names[kind][number] = told
+    if len(content) < _RING:
+        return {}
+    slots = sorted(slot for slot in _SLOT.iter_unpack(content[:_RING]) if slot[0])
+    kinds: list[dict[str, Any]] = []
+    known: dict[tuple[int, int, int], int] = {}
+    made = []
+    for _, seq, number, line, running in slots[-TOLD:]:
+        if number not in names["program"] or line not in names["line"]:
+            continue
+        if (number, line, running) not in known:
+            known[number, line, running] = len(kinds)
+            processes, name, fingerprint, signature, collective = names["program"][number]
+            cell, at, within = names["line"][line]
+            kinds.append(
+                {
+                    "seq": 0,
+                    "processes": processes,
+                    "name": name,
+                    "fingerprint": fingerprint,
+                    "cell": cell,
+                    "line": at,
+                    "signature": signature,
+                    "cell_seq": running,
+                    "collective": collective,
+                    "within": within,
+                }
+            )
+        made.append([seq, known[number, line, running]])
+    return {"kinds": kinds, "made": made}

@@ -1,0 +1,210 @@
+"""Copies that should be equal on all ranks, hashed here and compared by the notebook.
+
+Processes may launch the same programs with different values: what each of them gives to a program
+as its own copy (a numpy array, a number, an array of its own devices), or puts into a replicated
+array. JAX compares them in ``device_put`` alone. So a cell notes a hash of what it has given and of
+what it has read of replicated arrays, by line, and the reply brings it. Nothing is launched for it,
+and no rank waits for another.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from jaxcluster import wire
+from jaxcluster.engine.arrays import base_array, bounds, host_values, is_array, is_ready
+
+WHOLE_NBYTES = 1 << 20  # of a copy that is hashed whole, some 1 ms; of a larger one as much
+BLOCKS = 16  # that this is taken in, evenly spaced, the first and the last among them
+LEAST_NBYTES = 1 << 12  # of a copy, when there is no room left
+CELL_NBYTES = 1 << 26  # that a cell hashes at most
+LOOK_NBYTES = 1 << 24  # that a look at a variable does
+MOST_PLACES = 64  # lines of a cell that are told
+MOST_LEAVES = 256  # of a pytree
+
+Bounds = tuple[tuple[int, int], ...]
+
+
+class Room:
+    """How many bytes may be hashed yet."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+
+    def feed(self, digest: Any, values: np.ndarray[Any, Any]) -> None:
+        """Add the bytes to a hash, or blocks of them where they are many."""
+        nbytes = values.nbytes
+        limit = max(LEAST_NBYTES, min(WHOLE_NBYTES, self.nbytes))
+        if nbytes <= limit:
+            self.nbytes -= nbytes
+            digest.update(values.tobytes())
+            return
+        self.nbytes -= limit
+        flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        size = limit // BLOCKS
+        for start in np.linspace(0, nbytes - size, BLOCKS, dtype=np.int64):
+            digest.update(flat[start : start + size].data)
+
+    def hash(self, values: np.ndarray[Any, Any]) -> str:
+        digest = _new_hash()
+        self.feed(digest, values)
+        return str(digest.hexdigest())
+
+
+def _new_hash() -> Any:
+    return hashlib.blake2b(digest_size=8)
+
+
+@functools.lru_cache(1024)
+def copied_parts(sharding: Any, shape: tuple[int, ...]) -> dict[Bounds, str]:
+    """The parts of an array of which several processes have a copy -> these processes."""
+    holders: dict[Bounds, set[int]] = {}
+    for device, index in sharding.devices_indices_map(shape).items():
+        part = tuple((a, b) for a, b in bounds(index, shape))
+        holders.setdefault(part, set()).add(device.process_index)
+    return {
+        part: ",".join(map(str, sorted(processes)))
+        for part, processes in holders.items()
+        if len(processes) > 1
+    }
+
+
+def _is_cheap(array: Any) -> bool:
+    """Whether its values are at hand, or few: from another device all of a shard is fetched."""
+    shards = array.addressable_shards
+    return not shards or shards[0].device.platform == "cpu" or shards[0].data.nbytes <= WHOLE_NBYTES
+
+
+@functools.lru_cache(1024)
+def _processes_of(sharding: Any) -> str:
+    return ",".join(map(str, sorted({device.process_index for device in sharding.device_set})))
+
+
+def hashes(leaves: Iterable[tuple[int, Any]], room: Room) -> list[list[Any]]:
+    """[leaf, part, hash] of each part of these arrays of which other processes have a copy too.
+
+    Of what is still being computed nothing is told: nobody waits for it.
+    """
+    found: list[list[Any]] = []
+    for number, leaf in leaves:
+        if len(found) >= MOST_LEAVES:
+            break
+        array = base_array(leaf)
+        if array.is_fully_addressable or not is_ready(array) or not _is_cheap(array):
+            continue
+        parts = dict(copied_parts(array.sharding, array.shape))
+        for shard in array.addressable_shards:
+            part = tuple((a, b) for a, b in bounds(shard.index[: array.ndim], array.shape))
+            if parts.pop(part, None):
+                found.append([number, [list(b) for b in part], room.hash(host_values(shard.data))])
+    return found
+
+
+@dataclass
+class _Noted:
+    count: int = 0
+    digest: Any = field(default_factory=_new_hash)
+
+
+_Place = tuple[int | None, int | None]
+_Key = tuple[str, _Place, Any, tuple[int, ...], Any]
+
+
+class HostValues:
+    """What the running cell has given to programs, or read of arrays, as a copy of its own.
+
+    Of the main thread alone: of others nobody knows which of them belong together.
+
+    Args:
+      place: tells the cell and line that the caller is in.
+
+    Attributes:
+      announced: in strict mode: what has been given to launches that come, as processes, and
+        dtype, shape and hash. None: nobody asks.
+    """
+
+    def __init__(self, place: Callable[[], _Place]) -> None:
+        self.announced: list[tuple[str, str]] | None = None
+        self._place = place
+        self._noted: dict[_Key, _Noted] | None = None
+        self._room = Room(0)
+        self._main = threading.main_thread().ident
+
+    def begin(self) -> None:
+        """A cell begins."""
+        self._noted, self._room = {}, Room(CELL_NBYTES)
+        if self.announced is not None:
+            self.announced = []
+
+    def end(self) -> list[wire.CopyNote]:
+        """What the cell has noted."""
+        noted, self._noted = self._noted or {}, None
+        return [
+            wire.CopyNote(
+                kind,
+                cell or 0,
+                line or 0,
+                f"{dtype}{list(shape)}",
+                on if isinstance(on, str) else _processes_of(on),
+                one.count,
+                one.digest.hexdigest(),
+            )
+            for (kind, (cell, line), dtype, shape, on), one in noted.items()
+        ]
+
+    def take_announced(self, processes: str) -> list[str]:
+        """What is given to the launch of these processes that is about to be made."""
+        given, self.announced = self.announced or [], []
+        return [what for on, what in given if on == processes]
+
+    def given(self, value: Any, sharding: Any) -> None:
+        """A program of several processes gets a value of the host's, or an array of this one's.
+
+        It is to be equal on all of them, though each may bring no more than its part of it.
+        """
+        if not self._is_heard() or (is_array(value) and not _is_cheap(value)):
+            return
+        values = np.asarray(value)
+        self._note("given", values, values.shape, sharding)
+        if self.announced is not None:
+            digest = self._room.hash(values)
+            what = f"{values.dtype}{list(values.shape)} #{digest[:6]}"
+            self.announced.append((_processes_of(sharding), what))
+
+    def made(self, array: Any) -> None:
+        """An array was made of parts that each process has brought."""
+        if not self._is_heard() or array.is_fully_addressable or not _is_cheap(array):
+            return
+        parts = dict(copied_parts(array.sharding, array.shape))
+        for shard in array.addressable_shards if parts else ():
+            part = tuple((a, b) for a, b in bounds(shard.index[: array.ndim], array.shape))
+            if processes := parts.pop(part, ""):
+                self._note("made", host_values(shard.data), array.shape, processes)
+
+    def read(self, array: Any, values: np.ndarray[Any, Any]) -> None:
+        """The values of an array that processes share have been read."""
+        if self._is_heard() and array.is_fully_replicated:
+            self._note("read", values, values.shape, array.sharding)
+
+    def _is_heard(self) -> bool:
+        return self._noted is not None and threading.get_ident() == self._main
+
+    def _note(
+        self, kind: str, values: np.ndarray[Any, Any], shape: tuple[int, ...], on: Any
+    ) -> None:
+        noted = self._noted
+        assert noted is not None
+        key = (kind, self._place(), values.dtype, shape, on)
+        if (one := noted.get(key)) is None:
+            if len(noted) >= MOST_PLACES:
+                return
+            one = noted[key] = _Noted()
+        one.count += 1
+        self._room.feed(one.digest, values)

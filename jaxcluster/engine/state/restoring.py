@@ -1,0 +1,98 @@
+"""A checkpoint comes back on all ranks or on none: each reads it first, and binds it when told.
+
+Between the two nothing of it is to be seen: no name is bound, and no setting is another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+from jaxcluster.engine.lost import LostNames
+from jaxcluster.engine.state.loading import Loaded, bind, load
+from jaxcluster.engine.state.saved import CannotRestore, Saved, read, state_path
+from jaxcluster.engine.state.saving import versions
+from jaxcluster.engine.state.settings import Settings
+
+HELD_S = 900.0  # by then its notebook has ended in between
+
+
+class Restoring:
+    """What a rank has read, until it is bound or dropped."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, tuple[Loaded, float]] = {}
+        self._dropped: deque[str] = deque(maxlen=64)
+
+    def look(
+        self, namespace: dict[str, Any], rank: int, body: Any, settings: Settings | None = None
+    ) -> Any:
+        """``restore_look`` {"token", "path": folder}: read it. On the main thread.
+
+        Replies with what would be ``restored``, what is ``lost`` (why), and what was ``unsaved``.
+
+        Raises:
+          CannotRestore: it can't be restored here, or was given up meanwhile.
+        """
+        token = body["token"]
+
+        def check() -> None:
+            if token in self._dropped:
+                raise CannotRestore("it was cancelled")
+
+        self._loaded.clear()
+        check()
+        saved = read(state_path(body["path"], rank), check)
+        check_fits(saved)
+        loaded = load(saved, namespace, settings=settings, check=check)
+        check()
+        self._loaded[token] = loaded, time.monotonic()
+        unsaved = {**saved.now.lost, **saved.left}
+        return {"restored": sorted(loaded.values), "lost": loaded.lost, "unsaved": unsaved}
+
+    def bind(
+        self, namespace: dict[str, Any], body: Any, lost: LostNames, settings: Settings | None
+    ) -> Any:
+        """``restore_bind`` {"token", "unbind": names, "lost": {name: how}}: bind it.
+
+        But for the names that any rank has lost: these are unbound.
+
+        Replies with the settings that are ``left`` (why), and the names that are ``restored``.
+        """
+        loaded, _ = self._loaded.pop(body["token"])
+        for name in loaded.lost.keys() | body["unbind"]:
+            loaded.values.pop(name, None)
+            namespace.pop(name, None)
+        left = bind(loaded, namespace, settings)
+        lost.add(body["lost"], namespace)
+        return {"left": left, "restored": sorted(loaded.values)}
+
+    def drop(self, token: str) -> None:
+        """Give it up, also while it is being read. Any thread."""
+        self._dropped.append(token)
+        self._loaded.pop(token, None)
+
+    def tidy(self) -> None:
+        """Drop what nobody comes for any more."""
+        for token, (_, since) in list(self._loaded.items()):
+            if time.monotonic() - since > HELD_S:
+                self.drop(token)
+
+
+def check_fits(saved: Saved) -> None:
+    """Whether what was saved can come back in a cluster like this.
+
+    Raises:
+      CannotRestore: it can't.
+    """
+    import jax
+
+    if saved.process_count != jax.process_count():
+        raise CannotRestore(
+            f"it was saved by {saved.process_count} processes, and this cluster has "
+            f"{jax.process_count()}"
+        )
+    if saved.versions != versions():
+        there = ", ".join(f"{k} {v}" for k, v in saved.versions.items())
+        raise CannotRestore(f"it was saved with {there}, which this cluster does not have")

@@ -1,0 +1,267 @@
+"""A launch that was made counts, and one that was not does not, wherever something raises.
+
+Here XLA is a list that a call of C appends to. ``tests/ranks/test_launches.py`` has the real one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import itertools
+import operator
+import sys
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+from jaxcluster.engine import crossings, journal
+from jaxcluster.engine.journal import Journal, Program
+
+PATHS = ["fast", "python"]
+LOOKED_AT = 16  # launches
+
+
+class Stop(BaseException):
+    """What a signal's handler raises, a trace function, a profiler, or another thread."""
+
+
+def program(name: str, **more: Any) -> Program:
+    return Program(name, sum(name.encode()), "0,1", "f32[4]", object(), **more)
+
+
+class Rank:
+    """A journal, and what XLA has really executed."""
+
+    def __init__(self) -> None:
+        self.journal = Journal()
+        self.executed: list[str] = []
+        self.confirmations: dict[str, Iterator[None]] = {}
+
+    def launch(self, one: Program, path: str = "fast", *meanwhile: Callable[[], Any]) -> None:
+        """As JAX does it; ``meanwhile`` is called in the middle, between two steps of C."""
+        execute = map(self.executed.append, (one.name,))
+        between = map(operator.call, meanwhile)
+        if path == "python":
+            steps = itertools.chain(execute, between)
+            self.journal.launch(one, lambda error: False, list, steps)
+            return
+        confirmations = self.confirmations.setdefault(one.name, self.journal.confirmations(one))
+        prepare = map(self.journal.prepare, (one,), (sys._getframe(),))
+        confirm = itertools.islice(confirmations, 1)
+        list(itertools.chain(prepare, execute, between, confirm))
+
+    def counted(self) -> list[str]:
+        return [entry.name for entry in self.journal.tail(LOOKED_AT)]
+
+    def is_told_right(self) -> bool:
+        counts = self.journal.launches().get("0,1", [0, 0])
+        return self.counted() == self.executed[-LOOKED_AT:] and counts[0] == len(self.executed)
+
+
+def raised_at(position: int, call: Callable[[], Any]) -> bool:
+    """Whether ``call`` has that many instructions of the journal's; at that one ``Stop`` comes."""
+    instructions = itertools.count()
+
+    def on_instruction() -> None:
+        if next(instructions) == position:
+            raise Stop
+
+    try:
+        with traced(on_instruction):
+            call()
+    except Stop:
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def traced(on_instruction: Callable[[], None]) -> Iterator[None]:
+    """Inside it that is called before each instruction of the journal's."""
+    if sys.version_info >= (3, 12):
+        events, tool = sys.monitoring, sys.monitoring.PROFILER_ID
+        events.use_tool_id(tool, __name__)
+        events.register_callback(tool, events.events.INSTRUCTION, lambda *_: on_instruction())
+        for code in OURS:
+            events.set_local_events(tool, code, events.events.INSTRUCTION)
+        try:
+            yield
+        finally:
+            for code in OURS:
+                events.set_local_events(tool, code, 0)
+            events.free_tool_id(tool)
+        return
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code not in OURS:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode":
+            on_instruction()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from codes(constant)
+
+
+OURS = {
+    code
+    for holder in (journal, Journal, crossings.Crossings)
+    for function in vars(holder).values()
+    if inspect.isfunction(function)
+    for code in codes(function.__code__)
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("full", [False, True], ids=["none to be entered", "many to be entered"])
+def test_whatever_raises_at_any_instruction_of_ours_parts_no_launch_from_its_count(
+    path: str, full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jaxcluster.engine.journal.LATEST", 3)
+    rank = Rank()
+    f, g = program("f"), program("g")
+    rank.launch(f, path)
+    for position in itertools.count():
+        for _ in range(3 - len(rank.journal._made) if full else 0):
+            rank.launch(g)
+        raised = raised_at(position, lambda: rank.launch(f, path))
+        assert rank.is_told_right(), f"at instruction {position}"
+        if not raised:
+            break
+    assert position > 40
+
+
+def test_whatever_raises_while_the_launches_are_asked_for_loses_none() -> None:
+    rank = Rank()
+    f, g = program("f"), program("g")
+    for position in itertools.count():
+        rank.launch(f)
+        rank.launch(g)
+        if not raised_at(position, rank.journal.launches):
+            break
+        assert rank.is_told_right(), f"at instruction {position}"
+    assert position > 100
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_recursion_error_comes_before_the_launch_or_after_its_count(path: str) -> None:
+    rank = Rank()
+    f = program("f")
+    rank.launch(f, path)
+
+    def dive(levels: int) -> None:
+        if levels:
+            dive(levels - 1)
+        else:
+            rank.launch(f, path)
+
+    outcomes = set()
+    for levels in range(sys.getrecursionlimit() - 120, sys.getrecursionlimit()):
+        try:
+            dive(levels)
+        except RecursionError:
+            outcomes.add("raised")
+        else:
+            outcomes.add("launched")
+        assert rank.is_told_right(), f"at {levels} levels"
+    assert outcomes == {"raised", "launched"}
+
+
+def test_what_a_finalizer_launches_in_the_middle_is_counted_and_its_order_not_believed() -> None:
+    """Before Python 3.12 the collector runs in any allocation, also between launch and count."""
+    rank, other = Rank(), Rank()
+    f, g = program("f"), program("g")
+    for each in (rank, other):
+        each.launch(f, "fast", functools.partial(each.launch, g))
+    assert rank.executed == ["f", "g"]
+    told = rank.counted()
+    assert told[0] == "g"
+    assert told[1].startswith("f, broken off or launched after")
+    assert rank.journal.launches()["0,1"][0] == 2
+    assert rank.journal.launches() != other.journal.launches()
+    rank.launch(f)
+    assert rank.counted()[2] == "f"
+
+
+def test_what_launches_before_the_launch_itself_has_a_known_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A finalizer, or a signal's handler, in the lines of ours that come before it."""
+    rank = Rank()
+    f, g = program("f"), program("g")
+    prepare = rank.journal.prepare
+
+    def preparing(one: Program, frame: FrameType) -> None:
+        prepare(one, frame)
+        if one is f:
+            rank.launch(g)
+
+    monkeypatch.setattr("jaxcluster.engine.journal.PREPARING", {preparing.__code__})
+    monkeypatch.setattr(rank.journal, "prepare", preparing)
+    rank.journal.cell_numbers[__file__] = 5
+    rank.journal.enter(11, 5)
+    rank.launch(f)
+    assert rank.is_told_right()
+    assert rank.executed == ["g", "f"]
+    assert [entry.cell_seq for entry in rank.journal.tail(2)] == [11, 11]
+    assert {entry.cell for entry in rank.journal.tail(2)} == {5}
+
+
+def test_what_a_programs_own_python_function_launches_comes_after_it_and_is_believed() -> None:
+    rank = Rank()
+    f, g = program("f", calls_python=True), program("g")
+    rank.launch(f, "python", functools.partial(rank.launch, g))
+    assert rank.counted() == ["g", "f"]
+    assert rank.journal.broken == {}
+
+
+def test_what_jax_has_prepared_and_not_launched_is_not_counted() -> None:
+    """It has raised, or tries again by its Python path."""
+    rank = Rank()
+    f, g = program("f"), program("g")
+
+    def cache_miss() -> None:
+        rank.launch(f, "python")
+
+    def fast_path_gives_up() -> None:
+        rank.journal.prepare(f, sys._getframe())
+        cache_miss()
+
+    for _ in range(3):
+        rank.journal.prepare(g, sys._getframe())
+    assert rank.is_told_right()
+    fast_path_gives_up()
+    rank.launch(g)
+    assert rank.is_told_right()
+    assert rank.executed == ["f", "g"]
+
+
+def test_an_error_on_top_of_the_launchs_leaves_it_broken_off() -> None:
+    """A handler raises where the journal has begun to look at what XLA has raised."""
+    rank = Rank()
+    f, g = program("f"), program("g")
+
+    def interrupted(error: BaseException) -> bool:
+        raise Stop
+
+    def fail() -> None:
+        raise RuntimeError("INTERNAL")
+
+    with pytest.raises(Stop):
+        rank.journal.launch(f, interrupted, fail)
+    rank.launch(g)
+    assert rank.counted() == ["f, broken off by an error", "g"]
