@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster, RunningCell, attach, current, start
@@ -30,6 +30,7 @@ __all__ = [
     "attach",
     "current",
     "load_ipython_extension",
+    "seed",
     "start",
     "unload_ipython_extension",
 ]
@@ -46,6 +47,22 @@ def __getattr__(name: str) -> Any:
 
         return JaxClusterError
     raise AttributeError(f"module 'jaxcluster' has no attribute {name!r}")
+
+
+def seed(number: int) -> None:
+    """Seed ``random`` and ``np.random``: in a cell, so that all ranks draw the same numbers.
+
+    As in scripts each process has a seed of its own, so what a cell draws differs from rank to
+    rank; where that becomes data which all ranks should have alike, each computes with its own.
+    JAX's keys (``jax.random.key(0)``) are equal on all ranks anyway, as is
+    ``np.random.default_rng(0)``. For another seed on each rank add ``jax.process_index()``.
+    """
+    import random
+
+    import numpy as np
+
+    random.seed(number)
+    np.random.seed(number)
 
 
 def load_ipython_extension(ipython: Any) -> None:

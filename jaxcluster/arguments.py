@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import difflib
 import functools
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -49,7 +51,7 @@ class Parser(argparse.ArgumentParser):
           UsageError: they are not this command's.
         """
         try:
-            words = shlex.split(line) if isinstance(line, str) else list(line)
+            words = shlex.split(without_comment(line)) if isinstance(line, str) else list(line)
         except ValueError as error:
             self.error(f"{error} in {line!r}")
         if {"-h", "--help"} & set(words):
@@ -74,13 +76,24 @@ class Parser(argparse.ArgumentParser):
         return found
 
 
+_QUOTED_OR_COMMENT = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.|(?<!\S)#""")
+
+
+def without_comment(line: str) -> str:
+    """A magic's line without the comment at its end, which begins with a word's ``#``."""
+    for found in _QUOTED_OR_COMMENT.finditer(line):
+        if found.group() == "#":
+            return line[: found.start()].rstrip()
+    return line
+
+
 def start_parser(prog: str) -> Parser:
     """What a start takes; what was not typed is None."""
     parser = Parser(prog, f"{prog} -n 4 --devices-per-process 2")
     words.add_common(parser)
     add = parser.add_argument
-    add("--profile", metavar="NAME", help="options that stand in a jaxcluster.toml")
-    add("--no-profile", action="store_true", help="not the default profile either")
+    add("--profile", metavar="NAME", help="options from a jaxcluster.toml")
+    add("--no-profile", action="store_true", help="not even the default profile")
     add("--dry-run", action="store_true", help="print what would be started")
     options.add_to(parser)
     return parser
@@ -94,12 +107,13 @@ def read_doctor(prog: str, line: str | Sequence[str]) -> argparse.Namespace | No
     """
     parser = start_parser(prog)
     parser.example = f"{prog}   or   {prog} --launcher ssh --hosts h1,h2"
+    _hide(parser, "detach", "dry_run")  # nothing is started
     if not (line.split() if isinstance(line, str) else line):
         return None
     parsed = parser.read(line)
     is_here = parsed.launcher == "local" or not (parsed.launcher or parsed.profile)
     if is_here or parsed.detach or parsed.dry_run:
-        parser.error("it takes what a start on other hosts takes, or nothing")
+        parser.error("it takes the options of a start on other hosts, or nothing")
     return parsed
 
 
@@ -107,14 +121,19 @@ def run_parser() -> Parser:
     """What stands before the script: see ``split_run``."""
     parser = start_parser("jaxcluster run")
     parser.example = "jaxcluster run -n 4 train.py --steps 100"
-    for action in parser._actions:
-        if action.dest == "detach":  # it is refused: a run has an end
-            action.help = argparse.SUPPRESS
+    _hide(parser, "detach")  # a run has an end
     add = parser.add_argument
     add("--all", action="store_true", dest="everything", help="show all ranks")
     add("--logs", metavar="FOLDER", help="where every rank's output goes")
     add("--strict", action="store_true", help="check each launch")
     return parser
+
+
+def _hide(parser: Parser, *refused: str) -> None:
+    """Leave these options out of its help."""
+    for action in parser._actions:
+        if action.dest in refused:
+            action.help = argparse.SUPPRESS
 
 
 def split_run(parser: Parser, words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -179,15 +198,56 @@ def pull_parser() -> Parser:
 def spmd_parser() -> Parser:
     parser = Parser("%%spmd", "%%spmd --ranks 0,2-3 --timeout 60")
     add = parser.add_argument
-    add("--ranks", metavar="0,2-3", help="run the cell on these ranks alone")
+    add("--ranks", metavar="0,2-3", help="run the cell only on these ranks")
     add("--all", action="store_true", dest="all_ranks", help="show the output of all ranks")
     add("--out", metavar="NAME", help="keep the cell's record under this name")
     add("--timeout", type=float, dest="timeout_s", metavar="S", help="end the cell after S seconds")
-    add("--strict", action="store_true", help="check each launch on all ranks before it is made")
-    add("--async", action="store_true", dest="background", help="don't wait for the cell's end")
+    add("--strict", action="store_true", help="check each launch on all ranks before it runs")
+    add("--async", action="store_true", dest="background", help="don't wait for the cell to end")
     # Set by auto mode, whose cells have no %%spmd line above them.
     add("--no-magic-line", action="store_true", help=argparse.SUPPRESS)
     return parser
+
+
+_OPTION = re.compile(r"\s*(--?[a-z][a-z-]*)(=\S*)?(?!\S)")
+
+
+def split_spmd(line: str) -> tuple[str, str]:
+    """(the options, the expression) of a ``%spmd`` line, both as they were typed.
+
+    Options are those of ``%%spmd`` alone: ``--x`` is an expression, too.
+
+    Raises:
+      Help: it was asked for.
+      UsageError: the line begins with an option that there is not.
+    """
+    parser = spmd_parser()
+    known = {flag: action for action in parser._actions for flag in action.option_strings}
+    at = 0
+    while found := _OPTION.match(line, at):
+        if found[1] in ("-h", "--help"):
+            raise Help(parser.format_help())
+        if (action := known.get(found[1])) is None:
+            break
+        at = found.end()
+        if (
+            action.nargs != 0
+            and found[2] is None
+            and (value := re.compile(r"\s+\S+").match(line, at))
+        ):
+            at = value.end()
+    source = line[at:].lstrip()
+    if (found := _OPTION.match(source)) and found[1].startswith("--") and not _is_python(source):
+        parser.read(found[1])
+    return line[:at].strip(), source
+
+
+def _is_python(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 def shards_help() -> str:
@@ -197,6 +257,12 @@ def shards_help() -> str:
     return usage.format_help("%shards", entries)
 
 
+def compare_help() -> str:
+    """What ``%jaxcluster compare --help`` says."""
+    prog = "%jaxcluster compare"
+    return usage.format_help(prog, [usage.explain(prog, "expression", "EXPRESSION", "")])
+
+
 def shards_line(line: str) -> tuple[str, set[str]]:
     """The (name, options) of a ``%shards`` line; quotes in ``params['w']`` stay as they are.
 
@@ -204,7 +270,7 @@ def shards_line(line: str) -> tuple[str, set[str]]:
       UsageError: there is no name, or no such option.
     """
     example = "For example: %shards x   or   %shards params['w'] --check"
-    words = line.split(" ")
+    words = without_comment(line).split(" ")
     if {"-h", "--help"} & set(words):
         raise Help(shards_help())
     options = {word for word in words if word.startswith("--")}

@@ -26,12 +26,12 @@ jaxcluster run [-n N] [--launcher ...] train.py ARGS   (or: -m MODULE ARGS)
 jaxcluster list           the running clusters of this user on this machine
 jaxcluster stop [NAME]    end one; --all ends all
     both with --hosts HOST: clusters that another machine has started on that host, over ssh
-jaxcluster profiles [NAME]  named options of a start: where they stand, what they set
-jaxcluster doctor         check versions, ports, devices, and say what to mend; with a start's
+jaxcluster profiles [NAME]  named options of a start: where they are defined, what they set
+jaxcluster doctor         check versions, ports, devices, and say what to fix; with a start's
                           --launcher and its options: of those hosts
 jaxcluster mcp            serve an assistant in your editor, which sees your clusters (Model Context
                           Protocol, on standard input); --allow-run: which may run cells, too
-jaxcluster COMMAND --help what a command takes; jaxcluster --version
+jaxcluster COMMAND --help   what a command takes; jaxcluster --version
 
 In a notebook: %load_ext jaxcluster, then %jaxcluster attach NAME connects to a running one."""
 
@@ -80,7 +80,7 @@ def list_clusters(words: list[str]) -> None:
 def stop(words: list[str]) -> None:
     parser = arguments.way_parser("jaxcluster stop", "name")
     parser.add_argument("--all", action="store_true", dest="everything")
-    parser.add_argument("--force", action="store_true", help="forget hosts out of reach")
+    parser.add_argument("--force", action="store_true", help="forget hosts that can't be reached")
     parsed = parser.read(words)
     way = options.taken_from(parsed)
     if parsed.everything and (parsed.name or way):

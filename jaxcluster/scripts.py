@@ -48,7 +48,7 @@ def run(words: list[str]) -> int:
     if parsed.detach:
         raise UsageError(
             "jaxcluster run has no --detach: its cluster ends with the script.",
-            "To have it outlive this shell: nohup jaxcluster run -n 4 train.py &",
+            "To keep it running after this shell: nohup jaxcluster run -n 4 train.py &",
         )
     options = vars(parsed)
     everything, logs = options.pop("everything"), options.pop("logs")
@@ -233,7 +233,7 @@ def make_folder(named: str | None, script: wire.Script) -> Path:
 
 
 class Outputs:
-    """What the ranks put out: all of it in files, process 0's (or everybody's) here, as it comes.
+    """The output of the ranks: all of it in files, process 0's (or everybody's) here, as it comes.
 
     Attributes:
       folder: of the files.
@@ -444,9 +444,9 @@ class Signals:
         if not self.received:
             self.received = number
             if self.cell is not None:
-                self.cell.terminates = number != signal.SIGINT
+                self.cell.terminate_next(number != signal.SIGINT)
                 name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-                say(f"\n{name}: the script is stopped on all ranks. Once more ends it at once.")
+                say(f"\n{name}: stopping the script on all ranks. Again ends it at once.")
         raise KeyboardInterrupt
 
 

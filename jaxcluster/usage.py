@@ -5,6 +5,7 @@ Of an option there is an example, which is a line that can be typed. Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,14 +29,15 @@ ABOUT = {
         "again, with the same options, it leaves the cluster as it is."
     ),
     "run": (
-        "Run a script on all ranks of a cluster of its own, with JAX's processes initialized, and "
-        "end them. Options of jaxcluster run stand before the script (or -m MODULE), the script's "
-        "own behind it. Process 0's output is shown as it comes; that of every rank is in a file."
+        "Run a script on all ranks of a new cluster, with JAX's processes initialized, then end "
+        "the cluster. Options of jaxcluster run go before the script (or -m MODULE), the "
+        "script's own after it. Process 0's output is shown as it comes; every rank's output is "
+        "in a file."
     ),
     "status": "What every rank does now, with its host, process and devices.",
     "list": "The running clusters of this user; * marks the one that this notebook's cells run on.",
     "attach": "Connect this notebook to a running cluster, and run its cells there.",
-    "use": "Run this notebook's cells on another of the clusters that it is connected to.",
+    "use": "Run this notebook's cells on another connected cluster.",
     "stop": "End all processes of the cluster, and all that they hold.",
     "restart": "Give the cluster new processes, with the variables of the old ones.",
     "resync": "Bring ranks that have diverged back into lockstep, with their variables.",
@@ -46,6 +48,10 @@ ABOUT = {
     "debug": "Look at a rank's last error in the debugger, while the other ranks wait.",
     "logs": "What the processes wrote outside of cells.",
     "outputs": "What each rank printed in the last cell.",
+    "compare": (
+        "Compute an expression on every rank, as a cell, and show each value once, with its ranks: "
+        "are they equal? Values are compared by hashes; nothing is launched for that."
+    ),
     "mesh": "Which rank holds which device of a mesh.",
     "memory": "What each device holds.",
     "checkpoint": "Save the ranks' variables to disk.",
@@ -55,17 +61,21 @@ ABOUT = {
         "jaxcluster run, srun, mpiexec and TPU hosts. Magics become Python or comments; what was "
         "pushed is named at its top. Cells that failed or were undone are left out."
     ),
-    "auto": "Make every following cell an %%spmd cell, or no longer.",
-    "strict": "Check every launch on all ranks before it is made.",
-    "recovery": "What follows when a rank has died or hangs for good.",
+    "auto": "Make every following cell an %%spmd cell, or stop doing so.",
+    "strict": "Check every launch on all ranks before it runs.",
+    "recovery": "What happens when a rank has died or hangs permanently.",
     "profiles": (
-        "Options of a start that stand in a jaxcluster.toml under a name: the user's, the site's, "
-        "and that of the notebook's folder. With a name: the line that it amounts to."
+        "Named options of a start, from a jaxcluster.toml of the user, the site, or the "
+        "notebook's folder. With a name: its options as one line."
     ),
-    "doctor": "Check this machine, or hosts, and say what to mend.",
+    "doctor": "Check this machine, or hosts, and say what to fix.",
+    "mcp": (
+        "Serve an assistant in your editor, by the Model Context Protocol on standard input. It "
+        "sees your clusters, on this machine or on --hosts."
+    ),
     "%%spmd": (
-        "Run the cell on every rank. Process 0's output is shown as it comes; of ranks that are "
-        "named, and with --all, that of all of them. %spmd EXPRESSION does one line."
+        "Run the cell on every rank. Process 0's output is shown as it comes; with --ranks "
+        "and --all, the output of all of them. %spmd [OPTIONS] EXPRESSION does one line."
     ),
     "%push": "Bind variables of the notebook on every rank.",
     "%pull": "Bind rank 0's variables in the notebook, arrays whole, as numpy.",
@@ -80,7 +90,8 @@ WORDS = {
     "use name": ("which one", "main-2"),
     "stop name": ("which one; this notebook's by default", "main-2"),
     "stop --all": ("every cluster that this notebook is connected to", "--all"),
-    "stop --force": ("forget hosts that are out of reach", "--force"),
+    "stop --force": ("forget hosts that can't be reached", "--force"),
+    "mcp --allow-run": ("let it run cells, interrupt and restart", "--allow-run"),
     "restart --clean": ("keep no variables", "--clean"),
     "undo size": (
         "how much of a device's memory may be held for it (2GB, 10%), or on, or off",
@@ -90,33 +101,34 @@ WORDS = {
     "debug rank": ("which rank; the one that differs by default", "2"),
     "logs rank": ("which rank; all by default", "2"),
     "outputs ranks": ("which ranks; all by default", "1-3"),
+    "compare expression": ("a Python expression, in the ranks' variables", "params['w'].sum()"),
     "mesh name": ("a variable that is a mesh; all meshes by default", "mesh"),
     "checkpoint name": ("what to call it", "before-tuning"),
     "restore name": ("what it was called", "before-tuning"),
     "export path": ("the script", "train.py"),
     "export --as-written": (
-        "the cells in the order in which they stand in the notebook's file, as it was saved",
+        "the cells in the order of the notebook's file, as it was saved",
         "train.py --as-written",
     ),
-    "export --force": ("write over a script that is there", "train.py --force"),
-    "auto switch": ("on or off; without a word its state is shown", "on"),
-    "strict switch": ("on or off; without a word its state is shown", "on"),
-    "recovery mode": ("auto, ask or never; without a word its state is shown", "ask"),
+    "export --force": ("overwrite an existing script", "train.py --force"),
+    "auto switch": ("on or off; without one, the current setting is shown", "on"),
+    "strict switch": ("on or off; without one, the current setting is shown", "on"),
+    "recovery mode": ("auto, ask or never; without one, the current setting is shown", "ask"),
     "%%spmd --ranks": (
-        "run the cell on these ranks alone, and show what each puts out",
+        "run the cell only on these ranks, and show the output of each",
         "--ranks 0,2-3",
     ),
-    "%%spmd --all": ("show what all ranks put out, as they go on; equal outputs once", "--all"),
+    "%%spmd --all": ("show the output of all ranks as it comes; equal outputs once", "--all"),
     "%%spmd --out": ("keep the cell's record under this name: r.stdout(rank=3)", "--out r"),
     "%%spmd --timeout": ("interrupt the ranks after S seconds, and undo the cell", "--timeout 60"),
-    "%%spmd --strict": ("check each launch on all ranks before it is made", "--strict"),
+    "%%spmd --strict": ("check each launch on all ranks before it runs", "--strict"),
     "%%spmd --async": (
-        "don't wait for the cell's end; with --out it can be waited for",
+        "don't wait for the cell's end; with --out you can wait for it later",
         "--async --out job",
     ),
     "%push names": ("variables of the notebook", "a b"),
     "%pull names": ("variables of rank 0", "x loss"),
-    "%pull --as": ("call it so in the notebook", "x --as y"),
+    "%pull --as": ("its name in the notebook", "x --as y"),
     "%shards name": ("an array or a pytree, or a part of one", "params['w']"),
     "%shards --check": ("compare all copies, and look for NaN and Inf", "x --check"),
     "%shards --widget": ("a view with statistics and values of single shards", "x --widget"),
@@ -131,30 +143,30 @@ WORDS = {
         "--launcher ssh --hosts h1:2,h2:2",
     ),
     "start --profile": (
-        "options that stand in a jaxcluster.toml as [profile.NAME]; those that are typed count "
-        "before them. %jaxcluster profiles lists them, and what each sets",
+        "options from [profile.NAME] in a jaxcluster.toml; options you type override them. "
+        "%jaxcluster profiles lists them, and what each sets",
         "--profile team -n 8",
     ),
     "start --no-profile": (
-        "no profile, where one is the default (default = NAME in the user's or site's file)",
+        "no profile, even if there is a default (default = NAME in the user's or site's file)",
         "-n 4 --no-profile",
     ),
     "profiles name": ("which one; a table of all by default", "team"),
     "start --name": (
-        "what to call it, if there are to be several; main by default",
+        "what to call it, if there are several; main by default",
         "-n 2 --name small",
     ),
     "start --env": ("", "-n 4 --env XLA_FLAGS=--xla_dump_to=/tmp/dump"),
     "start --timeout": ("", "-n 64 --timeout 300"),
-    "start --detach": ("let the cluster outlive this process", "-n 4 --detach"),
+    "start --detach": ("keep the cluster running when this process ends", "-n 4 --detach"),
     "start --dry-run": ("print what would be started, and start nothing", "-n 4 --dry-run"),
-    "start --local-device-ids": ("", "-n 4 --local-device-ids 0/1/2/3"),
+    "start --local-device-ids": ("", "-n 4 --platform cuda --local-device-ids 0/1/2/3"),
     "start --coordinator-address": (
         "where JAX's coordinator listens: HOST:PORT or unix:/PATH",
         "-n 4 --coordinator-address 127.0.0.1:8476",
     ),
     "start --coordinator-bind-address": (
-        "the address that it binds to, where that is another",
+        "the address that it binds to, if it is another",
         "-n 4 --coordinator-address h1:8476 --coordinator-bind-address 0.0.0.0:8476",
     ),
     "start --initialization-timeout": (
@@ -162,7 +174,7 @@ WORDS = {
         "-n 4 --initialization-timeout 600",
     ),
     "start --heartbeat-timeout-seconds": (
-        "seconds without a sign of life before JAX gives a rank up (100)",
+        "seconds without a heartbeat before JAX gives up on a rank (100)",
         "-n 4 --heartbeat-timeout-seconds 300",
     ),
     "run --all": ("show the lines of all ranks, each with its rank", "-n 4 --all"),
@@ -170,7 +182,7 @@ WORDS = {
         "the folder for the files rank-0.txt, rank-1.txt...; a new one in /tmp by default",
         "-n 4 --logs out",
     ),
-    "run --strict": ("check each launch on all ranks before it is made", "-n 4 --strict"),
+    "run --strict": ("check each launch on all ranks before it runs", "-n 4 --strict"),
     "--hosts": ("", "--launcher ssh --hosts h1:2,user@h2:2"),
     "--hostfile": ("", "--launcher mpi --hostfile ~/hosts"),
     "--python": ("", "--launcher ssh --hosts h1,h2 --python ~/venv/bin/python"),
@@ -230,12 +242,13 @@ WORDS = {
 }
 
 
-BY_HOSTS = ("list", "attach", "stop")  # which take --hosts, and how to log in there
+BY_HOSTS = ("list", "attach", "stop", "mcp")  # which take --hosts, and how to log in there
 NEEDED = (
     "%shards name",
     "%push names",
     "%pull names",
     "use name",
+    "compare expression",
     "checkpoint name",
     "restore name",
     "export path",
@@ -264,8 +277,9 @@ def explain(prog: str, flag: str, written: str, told: str) -> Entry:
         own = typed if flag == "-n" else typed.removeprefix("-n 4 ")
         typed = f"--launcher ssh --hosts h1,h2 {own}"
     elif command in BY_HOSTS and f"{command} {flag}" not in WORDS:
-        name = "" if command == "list" else "main "
-        typed = name + typed.removeprefix("--launcher ssh ").replace("h1:2,user@h2:2", "h1")
+        name = "main " if command in ("attach", "stop") else ""
+        # These log in to hosts where agents are: what starts those is not asked for.
+        typed = name + re.sub(r"^--launcher \S+ ", "", typed).replace("h1:2,user@h2:2", "h1")
     elif command == "run":
         typed += " train.py"
     if not prog.startswith("%"):  # in a shell

@@ -26,12 +26,16 @@ from jaxcluster.host.processes import (
 def main(argv: list[str] | None = None) -> None:
     """Run an agent. Words that it does not know are left: ipyparallel's launchers add some."""
     parser = argparse.ArgumentParser(prog="python -m jaxcluster.agent")
-    parser.add_argument("--owner-key", required=True, help="the public key that is let in")
+    parser.add_argument("--owner-key", required=True, help="the public key of its owner")
     parser.add_argument("--bind", default="", help="else any TCP port of its address's family")
     parser.add_argument("--notebook", default="", help="an address on the notebook's side")
     parser.add_argument("--lease", type=float, default=LEASE_S, help="seconds without a client")
-    parser.add_argument("--first-lease", type=float, default=FIRST_LEASE_S, help="until one comes")
-    parser.add_argument("--signalled-status", type=int, default=0, help="when a signal ends it")
+    parser.add_argument(
+        "--first-lease", type=float, default=FIRST_LEASE_S, help="seconds until the first client"
+    )
+    parser.add_argument(
+        "--signalled-status", type=int, default=0, help="exit status after a signal"
+    )
     parser.add_argument("--owner-stdin", action="store_true", help="end with standard input")
     parser.add_argument("--announce", default="", help="a folder to write the line to instead")
     parser.add_argument("--id", default="", help="the cluster's name for this host's agent")

@@ -324,7 +324,7 @@ class Host:
         del self._agents._hosts[self]
         self._session.bye()
         self._transmit()
-        self._end("this notebook has left it")
+        self._end("this notebook has disconnected from it")
         self._agents._unwatch(self._socket)
         self._agents._unwatch(self._monitor)
         self._socket.disable_monitor()
@@ -368,7 +368,7 @@ class Host:
             self._session.opened(time.monotonic())
             self._transmit()
         elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-            self._become(State.REFUSED, "it does not let this notebook's key in")
+            self._become(State.REFUSED, "it does not accept this notebook's key")
         elif self.state is State.CONNECTED:
             self._session.closed()
             self._become(State.CUT)

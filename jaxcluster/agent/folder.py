@@ -91,14 +91,14 @@ def make(place: Path, memory: Path = MEMORY) -> Folder:
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
     except OSError as error:
         raise JaxClusterError(
-            f"Nothing can be written to {place} on {os.uname().nodename}: {error.strerror}.",
-            f"Name a folder on that host that can be: --env {VARIABLE}=/path",
+            f"{place} on {os.uname().nodename} can't be written to: {error.strerror}.",
+            f"Name another folder on that host: --env {VARIABLE}=/path",
         ) from None
     if (free := _free_nbytes(path)) < ROOM:
         path.rmdir()
         raise JaxClusterError(
             f"{place} on {os.uname().nodename} is full: {free >> 10} KiB are free there.",
-            f"Make room, or name another folder on that host: --env {VARIABLE}=/path",
+            f"Free some space, or name another folder on that host: --env {VARIABLE}=/path",
         )
     inner = memory / f"jaxcluster-{os.getuid()}-{path.name.removeprefix(PREFIX)}"
     try:
@@ -125,8 +125,8 @@ def fence(place: Path, id: str) -> list[str]:
             continue
         if record.pid_space != pid_space():
             raise JaxClusterError(
-                f"An older agent of this cluster ({path}) was started in another container, and "
-                "whether it has ended can't be seen from here.",
+                f"An older agent of this cluster ({path}) was started in another container. This "
+                "one can't see whether it has ended.",
                 f"If it has: rm -r {path}",
             )
         ended.append(record.token)

@@ -13,6 +13,7 @@ from typing import Any
 
 from jaxcluster.agent.folder import Folder
 from jaxcluster.host.procfs import look_at
+from jaxcluster.host.room import free_nbytes, memory_room
 
 CHUNK = 4 << 20  # bytes of a file in one message
 DRAFT = ".part~"
@@ -23,14 +24,16 @@ Answer = tuple[dict[str, Any], bytes]
 def answer(folder: Folder, request: Mapping[str, Any], data: bytes | memoryview) -> Answer:
     """Do what a request says; returns the answer's body and its data.
 
-        mkdir path              put path [at] + data         get path [at nbytes] -> size + data
+        mkdir path -> room      put path [at] + data         get path [at nbytes] -> size + data
         remove path             tail path [nbytes] -> size + data
         look pids -> looks: for each what the kernel says of the process, or null
         write path files + data             move path to             shares path text -> shares
 
-    ``put`` at 0 begins the file, and at its end goes on with it. ``get`` gives at most ``CHUNK``
-    bytes. ``remove`` of what is not there is not an error. ``write`` makes or replaces whole files
-    in the folder ``path``: ``files`` are their names and sizes, in the order of the data.
+    ``mkdir`` says what may be written there, of memory without doing harm; a folder that is its
+    client's ``own`` goes when the client does. ``put`` at 0 begins the file, and at its end goes on
+    with it. ``get`` gives at most ``CHUNK`` bytes. ``remove`` of what is not there is not an error.
+    ``write`` makes or replaces whole files in the folder ``path``: ``files`` are their names and
+    sizes, in the order of the data.
     ``shares`` says whether there is a file of that text, anywhere on the host.
 
     Raises:
@@ -44,11 +47,13 @@ def answer(folder: Folder, request: Mapping[str, Any], data: bytes | memoryview)
         found = {pid: look_at(int(pid)) for pid in request["pids"]}
         return {"looks": {pid: look and asdict(look) for pid, look in found.items()}}, b""
     if command not in ("mkdir", "put", "get", "tail", "remove", "write", "move"):
-        raise ValueError(f"an agent knows no {command!r} request")
+        raise ValueError(f"an agent has no {command!r} request")
     path = folder.inside(request["path"])
     at = int(request.get("at", 0))
     if command == "mkdir":
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        in_memory = not path.is_relative_to(os.path.realpath(folder.path))
+        return {"room": memory_room(path) if in_memory else free_nbytes(path)}, b""
     elif command == "put":
         _put(path, at, data)
     elif command == "get":

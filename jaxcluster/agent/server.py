@@ -100,6 +100,7 @@ class Client:
     ranks: dict[int, zmq.Socket[bytes]] = field(default_factory=dict)
     is_paused: bool = False
     absent_s: float = 0.0
+    own: list[str] = field(default_factory=list)  # folders that are nobody else's
 
 
 class Agent:
@@ -356,6 +357,9 @@ class Agent:
             self._drop_rank(client, rank)
         self._close_fork(client)
         self._grant(self.turns.gone(client.name, time.monotonic()))
+        for path in client.own:
+            with contextlib.suppress(OSError):
+                requests.answer(self.folder, {"cmd": "remove", "path": path}, b"")
 
     def _dispatch(self, client: Client, to: bytes, frames: Any) -> None:
         try:
@@ -370,7 +374,7 @@ class Agent:
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             # Of our owner, but not of our version: nothing that is worth all the ranks.
             with contextlib.suppress(OSError):
-                print(f"a message that is not understood: {error!r}", file=sys.stderr, flush=True)
+                print(f"unknown message: {error!r}", file=sys.stderr, flush=True)
 
     # ------------------------------------------------------------------ the fork server
 
@@ -483,7 +487,7 @@ class Agent:
         body: dict[str, Any]
         try:
             if request["cmd"] == "quit":
-                self.end_for("it was told to")
+                self.end_for("it was asked to end")
                 body, found = {"why": self.why}, b""
             elif request["cmd"] == "facts":
                 body, found = report.host_report(self.options.notebook) | report.host_room(), b""
@@ -496,6 +500,8 @@ class Agent:
                 return
             else:
                 body, found = requests.answer(self.folder, request, data[0] if data else b"")
+                if request.get("own"):
+                    client.own.append(request["path"])
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""
             body, found = {"error": f"{error.strerror or error}{where}"}, b""

@@ -84,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--name", default="")
     parser.add_argument("--agent", default="", help="the folder of an agent")
-    parser.add_argument("--key", default="", help="the public key that it is to let in")
+    parser.add_argument("--key", default="", help="the public key that it shall accept")
     options = parser.parse_args(argv)
     os.umask(0o077)
     here = {"host": socket.gethostname()}
@@ -98,7 +98,7 @@ def main(argv: list[str] | None = None) -> int:
         for ending in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(ending, lambda *_: sys.exit(0))  # the key's file goes with it
         if (found := _find(place, options.agent)) is None:
-            return _say_ended("nothing of it is in its folder any more", here)
+            return _say_ended("its folder is empty", here)
         path, agent = found
         with let_in(path, options.key):
             print(json.dumps({"jaxcluster-agent": 1, **here}), flush=True)

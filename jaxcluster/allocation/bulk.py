@@ -111,7 +111,7 @@ class _Course:
         file, at, asked = self.under_way.popleft()
         _, data = asked.wait(PART_S)
         if len(data) != min(PART_NBYTES, file.nbytes - at):
-            raise LaunchError(f"Host {file.place.name} has lost a part of a value on its way.")
+            raise LaunchError(f"A part of a value from host {file.place.name} was lost on the way.")
         file.take(at, data)
 
 

@@ -142,8 +142,8 @@ def check_files(num_processes: int, num_hosts: int = 0) -> None:
 
 def _too_few_files(who: str, limit: int, what: str, needed: int, num_processes: int) -> LaunchError:
     return LaunchError(
-        f"{who} may have {limit} files open, and {what} need {needed}.",
-        f"In the shell from which it was started: ulimit -n {max(4096, 2 * needed)}"
+        f"{who} may open {limit} files, and {what} need {needed}.",
+        f"In the shell that started it: ulimit -n {max(4096, 2 * needed)}"
         + ("   or fewer ranks: %jaxcluster start -n 2" if num_processes > 2 else ""),
     )
 
@@ -236,6 +236,11 @@ class Allocation:
         assert self._supervisor is not None
         self._supervisor.command("detach", detached=True)
         release_warm(self._supervisor)
+
+    spent = ""  # of hosts: why no new processes can be started on them
+
+    def check_returns(self) -> None:
+        """Whether there can be new processes: on this machine there can."""
 
     def keep(self) -> None:
         """Before its ranks end for others to come: a detached fork server would end with them."""

@@ -92,7 +92,7 @@ def place(
     if platform in GPU_PLATFORMS and bare:
         raise UsageError(
             f"The jax of {join_words(bare)} has no {platform.upper()} plugin.",
-            f"There: {INSTALL[platform]}   or compute on the processors: --platform cpu",
+            f"There: {INSTALL[platform]}   or use the CPUs: --platform cpu",
         )
     if counts is None:
         each = spec.devices_per_process
@@ -117,7 +117,7 @@ def _devices(facts: Mapping[str, Any]) -> str:
         return plural(chips, "TPU chip")
     if not facts["gpus"]:
         return "CPU alone"
-    without = "" if facts["gpu_plugin"] else f", and jax without {facts['gpu_platform']} plugin"
+    without = "" if facts["gpu_plugin"] else f", and jax has no {facts['gpu_platform']} plugin"
     return plural(len(facts["gpus"]), "GPU") + without
 
 

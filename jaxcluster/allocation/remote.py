@@ -65,8 +65,12 @@ def dry_run(spec: wire.ClusterSpec) -> str:
         each = spec.devices_per_process or "all of a host's"
         platform += f", {each} devices each"
     lines = [plan, f"then ranks from each agent's fork server; platform: {platform}"]
+    where = spec.coordinator_address or spec.coordinator_bind_address
+    if where is None:
+        where = "on the first host, on a port that is free there; of one host, on a Unix socket"
+    lines.append(f"JAX's coordinator: {where}")
     if spec.env:
-        lines.append("environment of every rank, beside its host's own; it goes there encrypted:")
+        lines.append("environment of every rank, added to its host's own (sent encrypted):")
         lines += [f"  {name}={shown_value(name, value)}" for name, value in spec.env.items()]
     return "\n".join(lines)
 
@@ -96,10 +100,14 @@ class HostAllocation:
 
     Args:
       claim: on the cluster's name.
+
+    Attributes:
+      spent: why no new processes can be started on it; "" while nobody knows better.
     """
 
     def __init__(self, claim: claims.Claim) -> None:
         self.claim = claim
+        self.spent = ""
         self.folder = registry.folder(claim.name)
         self.fleet: Fleet | None = None
         self._launch: Launch | None = None
@@ -227,17 +235,33 @@ class HostAllocation:
         """Another agent for each host that is lost. On the host it first ends what is left of the
         old one, and waits for its end: two would share a GPU or TPU."""
         assert self.fleet is not None and self._launch is not None
+        self.spent = ""
         for lost in [p for p in self.fleet.places if p.lost]:
             say(f"waiting for another agent on host {lost.name} ...")
             agent = self._launch.successor(
                 lost.number, lost.name, max(1.0, deadline - time.monotonic()), stopped
             )
             if agent is None:
-                raise LaunchError(
-                    f"Host {lost.name} is lost ({lost.lost}), and its launcher can't give another.",
-                    "%jaxcluster stop, then start again: with the hosts that are there.",
-                )
+                raise self._no_other(lost)
             self.fleet.replace(lost, agent)
+
+    def check_returns(self) -> None:
+        """Whether there can be new processes on all hosts: before the old ones are ended for them.
+
+        Raises:
+          LaunchError: a host is lost, and there is no way to another.
+        """
+        if self.fleet is not None and self._launch is not None:
+            for lost in [p for p in self.fleet.places if p.lost]:
+                if not self._launch.can_succeed(lost.number, lost.name):
+                    raise self._no_other(lost)
+
+    def _no_other(self, lost: Place) -> LaunchError:
+        self.spent = f"host {lost.name} is lost ({lost.lost}), and its launcher can't replace it"
+        return LaunchError(
+            f"{self.spent[0].upper()}{self.spent[1:]}.",
+            "%jaxcluster stop, then start again with the hosts that are up.",
+        )
 
     def _launch_folder(self, launcher: Launcher) -> Path:
         if not launcher.shares_folder:
@@ -245,7 +269,7 @@ class HostAllocation:
             path.mkdir(mode=0o700, exist_ok=True)
             return path
         root = _shared_root()
-        hint = f"Name one that can be: {SHARED_DIR}=/path in the notebook's environment"
+        hint = f"Name another: {SHARED_DIR}=/path in the notebook's environment"
         try:
             # What agents say in it tells their keys: whoever could write it could be one of them.
             make_private(root)
@@ -293,6 +317,8 @@ class HostAllocation:
 
     def let_go(self) -> None:
         """Take no part in it any more. The agents run on, detached."""
+        if self._launch is not None:
+            self._launch.leave()
         self.fleet = self._launch = None
         self.claim.let_go()
 

@@ -1,66 +1,126 @@
-"""What ranks on hosts have saved: it stays in each host's memory until new processes have it."""
+"""What ranks on hosts have saved: it stays on each host until new processes have it."""
 
 from __future__ import annotations
 
 import contextlib
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Any
 
 from jaxcluster.allocation.fleet import Fleet, Place
 from jaxcluster.errors import LaunchError
+from jaxcluster.records.kept import Report
 
 ASK_S = 10.0
-FILE_S = 30.0  # for the controller to say how engines reach it
+LOOK_S = 3.0  # whether files are still there; a host that says nothing may have lost them
+FILE_S = 30.0  # for a part of a file
 
 
 class HostStates:
-    """What ranks have saved: a folder in the memory of each host, gone with its agent."""
+    """What ranks have saved: a folder in the memory of each host, and one on its disk.
+
+    Both are the agent's, and gone with it.
+    """
+
+    hint = "Free some space there, then: %jaxcluster restart"
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._name = f"state-{secrets.token_hex(4)}"
-        self._brought: set[tuple[int, str]] = set()
-        self._each("mkdir")
+        self._brought: dict[tuple[int, str], str] = {}  # whose file, to which agent: its folder
+        self._rooms = {str(b["path"]): b.get("room") for b in self._each("mkdir", own=True)}
 
-    def _path(self, where: Place) -> str:
-        return f"{where.memory}/{self._name}"
+    def _paths(self, where: Place) -> list[str]:
+        """In memory where there is such a folder, and on disk."""
+        return [f"{folder}/{self._name}" for folder in dict.fromkeys((where.memory, where.folder))]
 
-    def _make(self, where: Place) -> None:
-        if not where.lost:
-            with contextlib.suppress(LaunchError):
-                where.agent.ask("mkdir", ASK_S, path=self._path(where))
+    def places_for(self, rank: int) -> list[tuple[str, int | None]]:
+        """The folders that a rank may write to, the best one first; of memory, how much of it."""
+        where = self._fleet.place_of(rank)
+        paths = self._paths(where)
+        if len(paths) == 1:
+            return [(paths[0], None)]
+        memory, disk = paths
+        room = self._rooms.get(memory)
+        found: list[tuple[str, int | None]] = [(disk, None)]
+        return found if room is None else [(memory, room // max(1, len(where.ranks))), *found]
 
-    def path_of(self, rank: int) -> str:
-        """The folder of the rank's host."""
-        return self._path(self._fleet.place_of(rank))
+    def lost(self, reports: Mapping[int, Report]) -> dict[int, str]:
+        """The ranks whose files can't be read now, each with the reason."""
+        found, asked = {}, []
+        for rank, report in reports.items():
+            where = self._fleet.place_of(rank)
+            path = f"{report['folder']}/rank-{rank}.state"
+            if where.lost:
+                found[rank] = f"host {where.name} is lost: {where.lost}"
+            elif report["folder"] not in self._paths(where):
+                found[rank] = f"host {where.name} was lost, and has another agent now"
+            else:
+                ask = where.agent.begin("get", path=path, nbytes=1)
+                asked.append((rank, where, report["file_nbytes"], ask))
+        deadline = time.monotonic() + LOOK_S  # for all: they may be cut off together
+        for rank, where, nbytes, ask in asked:
+            try:
+                body, _ = ask.wait(max(0.0, deadline - time.monotonic()))
+            except LaunchError as error:
+                found[rank] = error.message.rstrip(".")
+            else:
+                if body["size"] != nbytes:
+                    found[rank] = f"host {where.name} has a different file there"
+        return found
 
-    def donor_for(self, rank: int, donor: int, saved: Sequence[int]) -> int:
-        """Which rank's file ``rank`` is to take values from: one on its host, or brought there.
+    def donor_for(self, rank: int, donor: int, reports: Mapping[int, Report]) -> tuple[int, str]:
+        """Whose file ``rank`` is to take values from: one on its host, or brought there.
 
         Raises:
-          LaunchError: a host does not answer.
+          LaunchError: a host does not answer, or has no room.
         """
         here, there = self._fleet.place_of(rank), self._fleet.place_of(donor)
-        near = [r for r in saved if r in here.ranks]
-        if near:
-            return min(near)
-        if (donor, here.folder) not in self._brought:
-            name = f"rank-{donor}.state"
-            self._make(here)
-            for at, data in there.agent.chunks(f"{self._path(there)}/{name}"):
-                here.agent.ask("put", FILE_S, path=f"{self._path(here)}/{name}", at=at, data=data)
-            self._brought.add((donor, here.folder))
-        return donor
+        if near := [r for r in reports if r in here.ranks]:
+            return min(near), str(reports[min(near)]["folder"])
+        key = donor, here.folder
+        if key not in self._brought:
+            source = f"{reports[donor]['folder']}/rank-{donor}.state"
+            self._brought[key] = self._bring(there, source, here, reports[donor]["file_nbytes"])
+        return donor, self._brought[key]
+
+    def _bring(self, there: Place, source: str, here: Place, nbytes: int) -> str:
+        """Copy a file to where another host has room for it; returns the folder."""
+        refused: LaunchError | None = None
+        for folder in self._paths(here):
+            try:
+                body, _ = here.agent.ask("mkdir", ASK_S, path=folder, own=True)
+                room = body.get("room")
+                if room is not None and nbytes > room and folder != self._paths(here)[-1]:
+                    continue
+                self._copy(there, source, here, f"{folder}/{source.rpartition('/')[2]}")
+            except LaunchError as error:
+                refused = error
+                with contextlib.suppress(LaunchError):
+                    here.agent.ask("remove", ASK_S, path=folder)
+            else:
+                return folder
+        assert refused is not None
+        raise refused
+
+    @staticmethod
+    def _copy(there: Place, source: str, here: Place, target: str) -> None:
+        for at, data in there.agent.chunks(source):
+            here.agent.ask("put", FILE_S, path=target, at=at, data=data)
 
     def remove(self) -> None:
         """Remove all of it."""
         self._each("remove")
 
-    def _each(self, cmd: str) -> None:
-        """On all hosts that there are; a host's folder has a path of its own."""
+    def _each(self, cmd: str, **fields: Any) -> list[dict[str, Any]]:
+        """Ask it of all hosts that there are; what they answer, with the ``path``."""
         there = [where for where in self._fleet.places if not where.lost]
         deadline = time.monotonic() + ASK_S  # for all: they may be cut off together
-        for asked in [where.agent.begin(cmd, path=self._path(where)) for where in there]:
+        paths = [(where, path) for where in there for path in self._paths(where)]
+        found: list[dict[str, Any]] = []
+        for path, asked in [(p, w.agent.begin(cmd, path=p, **fields)) for w, p in paths]:
             with contextlib.suppress(LaunchError):
-                asked.wait(max(0.0, deadline - time.monotonic()))
+                body, _ = asked.wait(max(0.0, deadline - time.monotonic()))
+                found.append({**body, "path": path})
+        return found

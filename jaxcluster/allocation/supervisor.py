@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxcluster.errors import LaunchError
+from jaxcluster.host import procfs
 from jaxcluster.host.processes import findable, process_token
 from jaxcluster.records import claims
 
@@ -44,6 +45,9 @@ IMPORT_TIME_PREFIXES = (
 )
 # These alone: they stand where others can read them, and LANGCHAIN_API_KEY is none of theirs.
 IMPORT_TIME_NAMES = ("TPU_LIBRARY_PATH", "CUDA_ROOT", "LANG", "LANGUAGE", "JAXCLUSTER_NO_FORK")
+
+
+LOOK_S = 1.0  # between looks whether one that does not answer is stopped
 
 
 def import_time_settings(env: Mapping[str, str]) -> dict[str, str]:
@@ -78,6 +82,7 @@ class Supervisor:
         self._ids = itertools.count(1)
         self._replies: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
         self._socket: socket.socket | None = None
+        self._peer = 0  # its process id, as the kernel has it
         self._is_lost = False  # the fork server has ended the connection
         self._send_lock = threading.Lock()
 
@@ -156,7 +161,7 @@ class Supervisor:
                         "Give it longer: %jaxcluster start --timeout 120",
                     ) from None
                 time.sleep(0.002)
-        _check_peer(connection, self.path)
+        self._peer = _check_peer(connection, self.path)
         # The one before may notice its end late: that is not the end of what is asked now.
         self._socket, self._replies = connection, {}
         threading.Thread(
@@ -175,28 +180,53 @@ class Supervisor:
         """Send a command and wait for its answer.
 
         Raises:
-          LaunchError: the fork server is gone, or does not answer within ``timeout_s``.
+          LaunchError: the fork server is gone or stopped, or does not answer within ``timeout_s``.
         """
         if self._socket is None:
             self.connect(timeout_s)
+        deadline = time.monotonic() + timeout_s
         id = next(self._ids)
         answer: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         replies = self._replies
         replies[id] = answer
         self._send({"cmd": cmd, "id": id, **fields})
         try:
-            reply = answer.get(timeout=timeout_s)
-        except queue.Empty:
-            raise LaunchError(
-                f"The fork server did not answer {cmd!r} within {timeout_s:g} s.\n"
-                + self.log_excerpt(),
-                "On a busy machine: %jaxcluster start --timeout 120" if cmd == "spawn" else "",
-            ) from None
+            while (reply := self._next(answer, deadline)) is None:
+                self._check_not_stopped()
+                if time.monotonic() > deadline:
+                    raise LaunchError(
+                        f"The fork server did not answer {cmd!r} within {timeout_s:g} s.\n"
+                        + self.log_excerpt(),
+                        "On a busy machine: %jaxcluster start --timeout 120"
+                        if cmd == "spawn"
+                        else "",
+                    )
         finally:
             replies.pop(id, None)
         if reply["event"] == "lost":
             raise LaunchError("The fork server has ended.\n" + self.log_excerpt())
         return reply
+
+    @staticmethod
+    def _next(answer: queue.SimpleQueue[dict[str, Any]], deadline: float) -> dict[str, Any] | None:
+        try:
+            return answer.get(timeout=min(LOOK_S, max(0.0, deadline - time.monotonic())))
+        except queue.Empty:
+            return None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether somebody has stopped its process, as Ctrl-Z or a debugger does."""
+        look = procfs.look_at(self._peer) if self._peer else None
+        return look is not None and look.threads[look.pid].state in ("T", "t")
+
+    def _check_not_stopped(self) -> None:
+        if self.is_stopped:
+            raise LaunchError(
+                f"The fork server (process {self._peer}) was stopped by SIGSTOP or a debugger, "
+                "so no process can be started or ended.",
+                f"In a shell of this machine: kill -CONT {self._peer}",
+            )
 
     def spawn(self, procs: list[dict[str, Any]], timeout_s: float) -> list[int]:
         """Start processes; returns their pids."""
@@ -215,7 +245,7 @@ class Supervisor:
             if self._process.stdin is not None:
                 self._process.stdin.close()
             try:
-                self._process.wait(5)
+                self._process.wait(0 if self.is_stopped else 5)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait(5)
@@ -335,8 +365,8 @@ def sweep(root: Path) -> None:
             _unlink(path)
 
 
-def _check_peer(connection: socket.socket, path: Path) -> None:
-    """Whoever listens must be this user: what he is sent is run.
+def _check_peer(connection: socket.socket, path: Path) -> int:
+    """Whoever listens must be this user: what he is sent is run. His process id; 0 if unknown.
 
     Raises:
       LaunchError: he is not.
@@ -344,10 +374,12 @@ def _check_peer(connection: socket.socket, path: Path) -> None:
     if hasattr(socket, "SO_PEERCRED"):
         size = struct.calcsize("3i")
         found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-        uid = struct.unpack("3i", found)[1]
+        pid, uid, _ = struct.unpack("3i", found)
         if uid != os.getuid():
             connection.close()
-            raise LaunchError(f"{path} is listened on by another user ({uid}).")
+            raise LaunchError(f"Another user ({uid}) listens on {path}.")
+        return int(pid)
+    return 0
 
 
 def _unlink(path: Path) -> None:

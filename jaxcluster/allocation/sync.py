@@ -83,9 +83,9 @@ def _too_much(wish: Wish, much: str, tops: Counter[str]) -> UsageError:
     what = "files" if wish.whole else "modules and packages"
     ((largest, _),) = tops.most_common(1)
     return UsageError(
-        f"The {what} in {wish.folder}, which the hosts don't share, {much} (most of it in "
+        f"The hosts don't share {wish.folder}, and the {what} in it {much} (most of it in "
         f"{largest}).",
-        "Name a folder with the code alone: --sync FOLDER   or send none: --no-sync",
+        "Name a folder that has only the code: --sync FOLDER   or send none: --no-sync",
     )
 
 
@@ -286,7 +286,7 @@ class Sync:
         told = f"The notebook has {module} (in {top}); {host}."
         if is_installed:
             return [f"{told} Install it there, too: python -m pip install {module.split('.')[0]}"]
-        return [f"{told} To bring it there: %jaxcluster stop, then start with --sync {top}"]
+        return [f"{told} To send it there: %jaxcluster stop, then start with --sync {top}"]
 
     def _has(self, module: str) -> bool:
         """Whether a module of the folder is on the hosts."""
@@ -382,7 +382,7 @@ def _read(path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise UsageError(
-            f"{path} can't be read ({error.strerror}), so it can't be brought to the hosts.",
+            f"{path} can't be read ({error.strerror}), so it can't be sent to the hosts.",
             f"Make it readable: chmod u+r {path}   or start with --no-sync",
         ) from None
 

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 from jaxcluster.agent.client import Asked, Host
 from jaxcluster.errors import RESTART_HINT, LaunchError, NoCluster
+from jaxcluster.model.notices import Passing
 from jaxcluster.records import registry
 from jaxcluster.records.runtimefolder import inside
 
@@ -204,13 +205,13 @@ class HostTurns:
                     raise LaunchError(self._first.lost)
                 was_lost = bool(self._first.lost)
                 if say is not None and time.monotonic() > say_at:
-                    say(self._who_is_waited_for())
+                    say(Passing(self._who_is_waited_for()))
                     say = None
         except LaunchError:
             why = self._first.lost or self._first.agent.why or "its agent does not answer"
             raise NoCluster(
-                f"Host {self._first.name}, the cluster's first, is lost ({why}), and with it JAX's "
-                "coordinator and the turns of cells.",
+                f"Host {self._first.name}, the cluster's first, is lost ({why}). It had JAX's "
+                "coordinator and the order of the cells.",
                 RESTART_HINT,
             ) from None
         return answer[0]
@@ -229,8 +230,8 @@ class HostTurns:
             return f"{waits}.\n"
         away = f", and has not been reached for {found['away_s']:.0f} s" if found["away_s"] else ""
         return (
-            f"{waits}: {found['holder']} has had it for "
-            f"{found['held_s']:.0f} s, to hand out a cell or to mend the ranks{away}.\n"
+            f"{waits}: {found['holder']} has had it for {found['held_s']:.0f} s, to send a cell "
+            f"or to recover the ranks{away}.\n"
         )
 
 

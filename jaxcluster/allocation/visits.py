@@ -117,7 +117,7 @@ def find(way: Way, name: str | None) -> Found:
         f"{what} (there: {_names(there)})." if there else f"{what}.",
         f"%jaxcluster attach {_name(there[0])} {way.typed}"
         if there
-        else "Only clusters that were started with a --launcher can be attached to from elsewhere.",
+        else "Only clusters started with --launcher can be attached to from another machine.",
     )
 
 
@@ -173,7 +173,7 @@ def _listed(ssh: SSH, number: int, host: Host, python: str) -> list[tuple[str, A
         )
     except subprocess.TimeoutExpired:
         raise LaunchError(
-            f"{host.name} did not say within {LIST_S:g} s which clusters it has.",
+            f"{host.name} did not list its clusters within {LIST_S:g} s.",
             f"Does its login shell wait for something? Try: ssh {host.name} true",
         ) from None
     lines = done.stdout.splitlines()
@@ -279,8 +279,8 @@ def hosts_of(typed: Sequence[Host], names: Sequence[str], number: int) -> tuple[
     known = {host.name: host for host in typed[1:]} | {names[number]: typed[0]}
     if unknown := [name for name in known if name not in names]:
         raise UsageError(
-            f"{unknown[0]} is not a host of this cluster, whose hosts are {', '.join(names)}.",
-            f"Name one of them, or all of them in that order: --hosts {','.join(names)}",
+            f"{unknown[0]} is not a host of this cluster. Its hosts are {', '.join(names)}.",
+            f"Name one of them, or all in that order: --hosts {','.join(names)}",
         )
     return tuple(known.get(name) or Host(name, user=typed[0].user) for name in names)
 

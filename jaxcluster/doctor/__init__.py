@@ -7,11 +7,11 @@ looks for its private names.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import ipaddress
 import json
 import os
-import re
 import socket
 import stat
 import subprocess
@@ -23,15 +23,22 @@ from pathlib import Path
 
 from jaxcluster import profiles
 from jaxcluster.host.facts import gpu_platform, gpu_plugin_installed, host_gpus, host_tpu_chips
+from jaxcluster.host.processes import findable
 from jaxcluster.plan.spec import INSTALL
+from jaxcluster.plan.versions import (
+    NEWEST_TRIED_JAX,
+    OLDEST_JAX,
+    TRIED_JAX,
+    is_newer_than_tried,
+    release,
+)
 
 MIN_SHM_NBYTES = 64 * 2**20
 
-# Package, oldest version that works, and whether a cluster needs it at all.
+# Package, oldest version that works, and whether a cluster needs it at all; jax is looked at apart.
 PACKAGES = (
-    ("jax", "0.6", True),
-    ("jaxlib", "0.6", True),
-    ("numpy", "", True),
+    ("jaxlib", OLDEST_JAX, True),
+    ("numpy", "2", True),
     ("ipyparallel", "9", True),
     ("ipykernel", "6.29", True),
     ("jupyterlab", "4.2", False),
@@ -58,6 +65,7 @@ def run_checks(runtime_dir: Path, environ: Mapping[str, str] | None = None) -> l
     environ = os.environ if environ is None else environ
     return [
         check_python(sys.version_info[:3]),
+        check_jax(installed_version),
         *(check_package(*package, installed_version) for package in PACKAGES),
         check_jaxlib_match(installed_version("jax"), installed_version("jaxlib")),
         check_private_names(*ask_private_names(environ)),
@@ -71,6 +79,9 @@ def run_checks(runtime_dir: Path, environ: Mapping[str, str] | None = None) -> l
         check_shared_memory(_free_nbytes(Path("/dev/shm"))),
         check_fork(sys.platform == "linux" and hasattr(os, "fork")),
         check_profiles(profiles.load(environ)),
+        check_lab_extension(
+            installed_version("jupyterlab"), _lab_extension(), installed_version("jaxcluster")
+        ),
     ]
 
 
@@ -98,12 +109,12 @@ def check_profiles(found: profiles.Profiles) -> Check:
 
 
 def check_python(version: tuple[int, ...]) -> Check:
-    """Python 3.11 to 3.13; a newer one is a warning, since it may work."""
+    """Python 3.11 to 3.14; a newer one is a warning, since it may work."""
     text = ".".join(map(str, version))
     if version < (3, 11):
-        return Check("Python", False, f"{text} is too old", "install Python 3.11, 3.12 or 3.13")
-    if version >= (3, 14):
-        return Check("Python", None, f"{text} is newer than what was tried", "use Python 3.13")
+        return Check("Python", False, f"{text} is too old", "install Python 3.11 to 3.14")
+    if version >= (3, 15):
+        return Check("Python", None, f"{text} is newer than what was tried", "use Python 3.14")
     return Check("Python", True, text)
 
 
@@ -118,9 +129,19 @@ def check_package(
         if needed:
             return Check(name, False, "is not installed", fix)
         return Check(name, None, "is not installed; needed only for its own interface", fix)
-    if minimum and _release(version) < _release(minimum):
+    if minimum and release(version) < release(minimum):
         return Check(name, False if needed else None, f"{version} is older than {minimum}", fix)
     return Check(name, True, version)
+
+
+def check_jax(version_of: Callable[[str], str | None]) -> Check:
+    """Whether clusters start with this jax; one newer than what was tried is a warning."""
+    check = check_package("jax", OLDEST_JAX, True, version_of)
+    version = version_of("jax")
+    if check.ok and version and is_newer_than_tried(version):
+        newer = f"{version} is newer than {NEWEST_TRIED_JAX}, the newest that was tried"
+        return Check("jax", None, newer, f"where something fails: {TRIED_JAX}")
+    return check
 
 
 def check_jaxlib_match(jax: str | None, jaxlib: str | None) -> Check:
@@ -133,15 +154,15 @@ def check_jaxlib_match(jax: str | None, jaxlib: str | None) -> Check:
     if jax is None or jaxlib is None:
         return Check(name, False, "are not both installed", "pip install -U jax jaxlib")
     pair, fix = f"jax {jax}, jaxlib {jaxlib}", f'pip install "jax=={jax}" -U jaxlib'
-    if _release(jaxlib) > _release(jax):
+    if release(jaxlib) > release(jax):
         return Check(name, False, f"{pair}: jax refuses a newer jaxlib", fix)
-    if _release(jaxlib)[:2] != _release(jax)[:2]:
+    if release(jaxlib)[:2] != release(jax)[:2]:
         return Check(name, None, f"{pair}: jax may refuse a jaxlib that old", fix)
     return Check(name, True, "match")
 
 
 def check_private_names(missing: Mapping[str, str] | str, seconds: float = 0.0) -> Check:
-    """What no longer works because this jax keeps a private name elsewhere.
+    """What does not work because this jax keeps private names elsewhere.
 
     Args:
       missing: what ``engine.private`` did not find, each with what happens without it; or why
@@ -150,17 +171,16 @@ def check_private_names(missing: Mapping[str, str] | str, seconds: float = 0.0) 
     """
     name = "jax's inner names"
     if isinstance(missing, str):
-        return Check(name, False, f"could not be looked for: {missing}")
+        return Check(name, False, f"could not be checked: {missing}")
     asked = f"a process that imported jax took {seconds:.1f} s to look"
     if not missing:
         return Check(name, True, f"are where they are expected ({asked})")
+    lost = "; ".join(f"{what} ({cost})" for what, cost in missing.items())
     return Check(
         name,
         None,
-        "moved in this jax: "
-        + "; ".join(f"{what} ({cost})" for what, cost in missing.items())
-        + f" ({asked})",
-        "the rest works; a jax that was tried: 0.10.2 or 0.12",
+        f"moved in this jax: {lost} ({asked})",
+        f"a jax that was tried: {TRIED_JAX}",
     )
 
 
@@ -169,12 +189,12 @@ def ask_private_names(
 ) -> tuple[Mapping[str, str] | str, float]:
     """Which of jax's private names a process of its own does not find, and its seconds."""
     started = time.perf_counter()
-    argv = [sys.executable, "-m", "jaxcluster.engine.private.self_test"]
+    argv = [sys.executable, "-P", "-m", "jaxcluster.engine.private.self_test"]
     try:
         done = subprocess.run(
             argv,
             check=False,
-            env=dict(environ),
+            env=findable(environ, os.getcwd()),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -197,12 +217,6 @@ def installed_version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _release(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version: ``0.7.0.dev2025`` is (0, 7, 0)."""
-    found = re.match(r"\d+(\.\d+)*", version)
-    return tuple(map(int, found.group().split("."))) if found else ()
 
 
 # --------------------------------------------------------------------------- network
@@ -319,7 +333,7 @@ def check_runtime_dir(path: Path) -> Check:
         return Check(name, False, f"{path} is not a directory", f"rm {path}")
     if found.st_uid != os.getuid():
         owner = f"{path} belongs to user id {found.st_uid}"
-        return Check(name, False, owner, f"let its owner remove it: rm -r {path}")
+        return Check(name, False, owner, f"its owner can remove it: rm -r {path}")
     if stat.S_IMODE(found.st_mode) & 0o077:
         mode = f"{path} is open to other users ({stat.filemode(found.st_mode)})"
         return Check(name, False, mode, f"chmod 700 {path}")
@@ -335,9 +349,35 @@ def check_shared_memory(free_nbytes: int | None) -> Check:
         return Check(name, None, "there is no /dev/shm, so pushes and pulls of arrays are slower")
     detail = f"{free_nbytes / 2**20:,.0f} MB free in /dev/shm"
     if free_nbytes < MIN_SHM_NBYTES:
-        fix = "in a container: docker run --shm-size=1g; else remove old files from /dev/shm"
+        fix = "in a container: docker run --shm-size=1g; otherwise remove old files from /dev/shm"
         return Check(name, None, f"{detail}: too little for large arrays", fix)
     return Check(name, True, detail)
+
+
+def check_lab_extension(jupyterlab: str | None, found: str | None, version: str | None) -> Check:
+    """Whether JupyterLab has its part of jaxcluster, which a build without Node leaves out.
+
+    Args:
+      jupyterlab: its version here; None where it isn't installed, and needs no extension.
+      found: the version of the extension that it finds, if any.
+      version: jaxcluster's.
+    """
+    name = "Lab extension"
+    if jupyterlab is None:
+        return Check(name, True, "not needed: JupyterLab is not installed here")
+    if found is None:
+        return Check(
+            name,
+            None,
+            "is not installed: JupyterLab has no sidebar, badges and buttons. It is left out where "
+            "jaxcluster is built from a checkout without Node",
+            "pip install --force-reinstall --no-deps jaxcluster   (from a checkout: with Node 20)",
+        )
+    if version is not None and release(found) != release(version):
+        why = f"is {found}, and jaxcluster is {version}"
+        fix = f'pip install --force-reinstall --no-deps "jaxcluster=={version}"'
+        return Check(name, None, why, fix)
+    return Check(name, True, found)
 
 
 def check_fork(available: bool) -> Check:
@@ -345,6 +385,17 @@ def check_fork(available: bool) -> Check:
     if available:
         return Check("fast start", True, "ranks are forked")
     return Check("fast start", None, "no fork here: ranks start as plain processes, slower")
+
+
+def _lab_extension() -> str | None:
+    """The version of the Lab extension that a JupyterLab of this environment finds."""
+    from jupyter_core.paths import jupyter_path
+
+    for folder in jupyter_path("labextensions"):
+        package = Path(folder, "jaxcluster-labextension", "package.json")
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            return str(json.loads(package.read_text())["version"])
+    return None
 
 
 def _cpus() -> int:

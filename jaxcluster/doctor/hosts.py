@@ -12,6 +12,7 @@ from jaxcluster.allocation.fleet import Place
 from jaxcluster.allocation.remote import HostAllocation
 from jaxcluster.doctor import MIN_SHM_NBYTES
 from jaxcluster.errors import LaunchError
+from jaxcluster.plan.versions import too_old
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import claims
 from jaxcluster.wire import ClusterSpec
@@ -94,18 +95,20 @@ def judge(facts: Sequence[Facts | None]) -> list[Row]:
     for name in versions:
         values = {_short(name, said["versions"].get(name, "")) for said in known}
         fix = "install the same on all hosts, or name another Python there: --python PATH"
-        rows.append(
-            row(name, lambda said, n=name: said["versions"].get(n) or "none", len(values) < 2, fix)  # type: ignore[misc]
-        )
+        old = too_old(filter(None, values)) if name == "jax" else None
+        if old is not None:
+            fix = " ".join(old).replace("Try:", "On these hosts:")
+        ok = len(values) < 2 and old is None
+        rows.append(row(name, lambda said, n=name: said["versions"].get(n) or "none", ok, fix))  # type: ignore[misc]
     rows.append(row("address", lambda said: str(said["address"])))
     idle = any(said["gpus"] and not said["gpu_plugin"] for said in known)
     fix = 'there: pip install "jax[cuda12]"   (or cuda13), or the GPUs stay unused'
     rows.append(row("devices", _devices, None if idle else True, fix))
     small = any((said["free_nbytes"] or LITTLE_NBYTES) < LITTLE_NBYTES for said in known)
-    fix = "fewer ranks there, or end what else runs"
+    fix = "use fewer ranks there, or end other programs"
     rows.append(row("free memory", lambda s: _size(s["free_nbytes"]), None if small else True, fix))
     tight = any((said["shm_free_nbytes"] or 0) < MIN_SHM_NBYTES for said in known)
-    fix = "in a container: docker run --shm-size=1g; else remove old files from /dev/shm"
+    fix = "in a container: docker run --shm-size=1g; otherwise remove old files from /dev/shm"
     rows.append(
         row("/dev/shm", lambda s: _size(s["shm_free_nbytes"]), None if tight else True, fix)
     )
@@ -133,8 +136,8 @@ def judge_ways(
         told = ", ".join(f"not {name} ({why})" for name, why in deaf.items())
         cells.append(told or ("all others" if len(targets) > 1 else "no other"))
     fix = (
-        f"let TCP at all ports through between the hosts ({', '.join(cut)}): JAX's coordinator "
-        "and the ranks' collectives need it"
+        f"allow TCP on all ports between the hosts ({', '.join(cut)}): JAX's coordinator and the "
+        "ranks' collectives need it"
     )
     return Row("reaches", tuple(cells), not cut, fix)
 

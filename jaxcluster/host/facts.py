@@ -198,7 +198,21 @@ def engine_facts(
         tpu_chips=chips,
         tpu_worker_id=worker.number if worker is not None else None,
         tpu_hosts=list(worker.hosts) if worker is not None else [],
+        cores=cores(environ),
     )
+
+
+def cores(environ: Mapping[str, str]) -> int:
+    """How many threads XLA gives its pool on the CPU: NPROC, else the cores of this process.
+
+    As ``tsl::port::MaxParallelism`` counts them, which knows the affinity and no cgroup.
+    """
+    told = environ.get("NPROC", "")
+    if told.isascii() and told.isdecimal() and int(told):
+        return int(told)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 0
 
 
 def nccl_version() -> str:

@@ -47,7 +47,7 @@ def gpus_in_use(visible: Sequence[str]) -> list[str]:
             whose = ", ".join(f"process {pid}{_command(pid)}" for pid in pids[:4])
             said.append(
                 f"GPU {name} has {format_nbytes(use.used_nbytes)} of its "
-                f"{format_nbytes(use.total_nbytes)} in use by {whose or 'a process unseen here'}"
+                f"{format_nbytes(use.total_nbytes)} in use by {whose or 'an unseen process'}"
             )
     return said
 

@@ -114,7 +114,7 @@ def _thread(folder: Path) -> ThreadLook | None:
 def explain(before: ProcessLook | None, now: ProcessLook | None) -> Silence:
     """Why a process whose control channel did not answer between two looks is silent. Pure."""
     if now is None:
-        return Silence("gone", "gives no sign of life, and its process is gone")
+        return Silence("gone", "is not responding, and its process is gone")
     pid, main = now.pid, now.threads[now.pid]
     if main.state == "T":
         return Silence(
@@ -123,7 +123,7 @@ def explain(before: ProcessLook | None, now: ProcessLook | None) -> Silence:
     if main.state == "t":
         return Silence("traced", f"is held by a debugger (pid {pid})")
     if before is None or now.at <= before.at:
-        return Silence("unknown", "gives no sign of life yet")
+        return Silence("unknown", "is not responding yet")
     passed = now.at - before.at
     cpu: dict[int, float] = {}
     waited: dict[int, float] = {}
@@ -136,7 +136,7 @@ def explain(before: ProcessLook | None, now: ProcessLook | None) -> Silence:
         (t for t, thread in now.threads.items() if thread.name == CONTROL_COMM), default=pid
     )
     if "D" in (main.state, now.threads[control].state):
-        return Silence("disk", f"waits for a disk, or for memory that is swapped out (pid {pid})")
+        return Silence("disk", f"waits for a disk, or for swapped-out memory (pid {pid})")
     keeper = max(cpu, key=lambda tid: cpu[tid])
     if keeper != control and cpu[keeper] >= KEEPS_S and _looks_for_lock(before, now, control):
         # A call that keeps the lock for a moment takes seconds on a busy machine.
@@ -144,24 +144,24 @@ def explain(before: ProcessLook | None, now: ProcessLook | None) -> Silence:
         who = "its main thread" if keeper == pid else f"its thread {now.threads[keeper].name!r}"
         return Silence(
             "lock",
-            f"is in C code that keeps Python's global lock: {who} computed for "
-            f"{cpu[keeper]:.1f} of the last {passed:.1f} s, and nothing else of it could run"
-            + (" (the machine is busy, and it is waited for)" if may_pass else ""),
+            f"is in C code that keeps Python's global lock: {who} computed for {cpu[keeper]:.1f} "
+            f"of the last {passed:.1f} s, and no other thread could run"
+            + (" (the machine is busy; still waiting)" if may_pass else ""),
             may_pass,
         )
     if max(waited.values()) > STARVED * passed or now.threads[control].state == "R":
         return Silence(
             "starved",
-            f"can run and gets no processor (for {max(waited.values()):.1f} of the last "
-            f"{passed:.1f} s): the machine is busy, and it is waited for",
+            f"is ready to run but got no CPU (for {max(waited.values()):.1f} of the last "
+            f"{passed:.1f} s): the machine is busy; still waiting",
         )
     if passed >= SURE_S:
         return Silence(
             "lock",
-            "sleeps in C code that keeps Python's global lock: nothing of it has run for "
+            "sleeps in C code that keeps Python's global lock: no thread has run for "
             f"{passed:.1f} s",
         )
-    return Silence("unknown", "gives no sign of life yet")
+    return Silence("unknown", "is not responding yet")
 
 
 def _looks_for_lock(before: ProcessLook, now: ProcessLook, control: int) -> bool:

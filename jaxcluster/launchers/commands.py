@@ -151,6 +151,10 @@ class GuardedCommands:
         """Let the commands outlive this process, until one of these folders is gone."""
         self._send(json.dumps({"detach": [str(path) for path in found_by]}).encode() + b"\n")
 
+    def leave(self) -> None:
+        """Have no more commands for it: detached, it ends with the last one."""
+        self._send(json.dumps({"left": True}).encode() + b"\n")
+
     def close(self, timeout_s: float = STOP_S) -> None:
         """End all commands; returns when they have ended."""
         with self._lock, contextlib.suppress(OSError):
@@ -306,6 +310,10 @@ class Launch:
             threading.Thread(target=self._watch, name="jaxcluster-launch", daemon=True).start()
         return sorted(found, key=lambda agent: -1 if agent.host is None else agent.host)
 
+    def can_succeed(self, number: int, name: str) -> bool:
+        """Whether there is a way to a new agent on a host. May be slow."""
+        return self.launcher.successor(self.plan, number, name) is not None
+
     def successor(
         self, number: int, name: str, timeout_s: float, stopped: threading.Event | None = None
     ) -> StartedAgent | None:
@@ -351,6 +359,11 @@ class Launch:
         """
         if self._guarded is not None:
             self._guarded.detach([found_by])
+
+    def leave(self) -> None:
+        """Have no part in it any more, once it is detached."""
+        if self._guarded is not None:
+            self._guarded.leave()
 
     def _watch(self) -> None:
         """Pass on what the launcher has to say while the agents run."""

@@ -6,7 +6,9 @@ It imports the standard library alone and nothing of jaxcluster, and is there in
 it reads are JSON lines: ``{"run": ID, "task": Task}``, ``{"stop": ID}``,
 ``{"folders": [PATH, ...]}``, which it removes at its end if the notebook's process is gone, and
 ``{"detach": [PATH, ...]}``: from then on it outlives that process, and ends everything when one of
-these folders is gone or a command's own socket, since nobody can find what runs any more. What it
+these folders is gone or a command's own socket, since nobody can find what runs any more, or with
+the last command once that process is gone or has said ``{"left": true}``: until then it may be
+given others, in the place of hosts that are lost. What it
 prints are JSON lines, too: ``{"id": ID, "started": PID}``; ``"out"`` and ``"err"`` with a line
 of the command's; and as a command's last one ``"ended"`` with its exit status and ``"cancelled"``
 with that of its cancel command, or null, and what that has ``"said"`` where it has failed.
@@ -194,6 +196,7 @@ class Guard:
         self.missed = 0  # how often in a row it could not be found
         self.looked_at = self.touched_at = time.monotonic()
         self.leaving = self.detached = self.nobody_reads = False
+        self.is_left = False  # its notebook has no more commands for it
         self.inbox = self.outbox = b""
         self.selector = selectors.DefaultSelector()
 
@@ -206,7 +209,7 @@ class Guard:
             self._turn(0.02 if any(r.phase != "runs" for r in self.running.values()) else 0.2)
             self._step_all()
             self._look_for_itself(time.monotonic())
-            if self.detached and not self.running:
+            if self.detached and not self.running and (self.is_left or self._owner_is_gone):
                 self.leaving = True
             if time.monotonic() - self.touched_at > TOUCH_S:
                 self._touch()
@@ -282,6 +285,7 @@ class Guard:
             self._do(json.loads(line))
         if not data:
             self.selector.unregister(0)
+            self.is_left = True
             self.leaving = self.leaving or not self.detached
 
     def _do(self, message: dict[str, object]) -> None:
@@ -304,6 +308,8 @@ class Guard:
         elif "detach" in message:
             self._open(message["detach"], self.found_by)
             self.detached = True
+        elif "left" in message:
+            self.is_left = True
 
     @staticmethod
     def _open(paths: object, into: dict[str, int]) -> None:

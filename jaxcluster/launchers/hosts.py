@@ -134,7 +134,7 @@ def place(hosts: Sequence[Host], num_processes: int | None) -> tuple[int, ...] |
     if len(given) == len(counts):
         if num_processes is not None and num_processes != sum(given):
             raise UsageError(
-                f"-n {num_processes} and the hosts' ranks, {sum(given)} in all, don't fit.",
+                f"-n {num_processes} does not match the hosts' ranks, {sum(given)} in all.",
                 "Leave out -n, or the numbers of the hosts.",
             )
         return tuple(given)
@@ -175,7 +175,7 @@ def _parse_word(word: str, where: str, example: str) -> Iterator[Host]:
         raise UsageError(f"{where}: {why}.", hint)
 
     if not word:
-        refuse("there is nothing between two commas, or at an end")
+        refuse("there is nothing between two commas, or before the first or after the last")
     if word.startswith("-"):  # ssh would take it for an option
         refuse(f"{word!r} is not a host: no host's name begins with '-'")
     user, at, rest = word.rpartition("@")
@@ -187,12 +187,12 @@ def _parse_word(word: str, where: str, example: str) -> Iterator[Host]:
             refuse(f"{word!r} is not an IPv6 address in brackets, such as [fe80::1]:2")
         names: tuple[str, ...] = (name,)
         if tail and not tail.startswith(":"):
-            refuse(f"{tail!r} behind the bracket of {word!r} is not a number of ranks, such as :2")
+            refuse(f"{tail!r} after the bracket of {word!r} is not a number of ranks, such as :2")
         numbers = tail.split(":")[1:]
     else:
         name, *numbers = rest.split(":")
         if len(numbers) > 2:
-            refuse(f"{word!r} looks like an IPv6 address, which stands in brackets: [{rest}]:2")
+            refuse(f"{word!r} looks like an IPv6 address. Write it in brackets: [{rest}]:2")
         try:
             names = _expand(name)
         except ValueError as error:
@@ -211,8 +211,8 @@ def _parse_word(word: str, where: str, example: str) -> Iterator[Host]:
         ranks = int(numbers[0])
         if ranks > MOST_RANKS:
             refuse(
-                f"{word!r} asks for {ranks} ranks on one host; "
-                f"a port comes after them: {name}:2:{ranks}"
+                f"{word!r} asks for {ranks} ranks on one host. Write a port after them: "
+                f"{name}:2:{ranks}"
             )
     if len(numbers) > 1:
         port = _port(numbers[1])
@@ -259,8 +259,8 @@ def _refuse_twins(hosts: Iterable[Host], where: str) -> None:
         if (first := seen.get(_key(host))) is not None:
             both = (first.ranks or 1) + (host.ranks or 1)
             raise UsageError(
-                f"{where}: {host.name} is there twice.",
-                f"Once, with all of its ranks: {replace(host, ranks=both)}",
+                f"{where}: {host.name} is listed twice.",
+                f"List it once, with all its ranks: {replace(host, ranks=both)}",
             )
         seen[_key(host)] = host
 

@@ -109,7 +109,7 @@ def _slurm(
     tasks = f", {plural(sum(here.tasks), 'task')}" if here.tasks else ""
     obstacle = "" if has("srun") else "there is no srun on this machine"
     if not here.nodes:
-        obstacle = "SLURM_JOB_NODELIST does not say on which nodes: --new-job, or --launcher local"
+        obstacle = "SLURM_JOB_NODELIST does not name its nodes: --new-job, or --launcher local"
     # On the job's one node, with one task: a start takes all of it as it is. A shell of salloc's,
     # which has no SLURMD_NODENAME, may be elsewhere.
     is_all = len(here.nodes) == 1 and not here.tasks and bool(environ.get("SLURMD_NODENAME"))
@@ -159,7 +159,7 @@ def _mpiexec(
     if size > 1 and local == size:
         return Inside(f"mpiexec ({size} processes on this host)", "local", {}, size)
     if size > 1:
-        why = "which hosts these are can't be seen from here: --launcher mpi --hosts h1:2,h2:2"
+        why = "its hosts are not known here: --launcher mpi --hosts h1:2,h2:2"
         return Inside(f"mpiexec ({size} processes on several hosts)", "mpi", {}, None, why)
     return None
 
@@ -170,7 +170,7 @@ def _tpu(worker: Callable[[], TpuWorker | None]) -> Inside | None:
     what = f"a TPU slice of {plural(len(found.hosts), 'host')}, as its worker {found.number}"
     if found.slices > 1:
         what = f"{plural(found.slices, 'TPU slice')} that work together (Multislice)"
-        return Inside(what, "tpu", obstacle="jaxcluster starts ranks on one slice, not on several")
+        return Inside(what, "tpu", obstacle="jaxcluster starts ranks on one slice only")
     return Inside(what, "tpu")
 
 

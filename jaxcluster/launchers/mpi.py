@@ -91,8 +91,8 @@ class MPI(Launcher):
         if flavour is None:
             said = last_line((done.stdout + done.stderr).splitlines())
             raise LauncherUnavailable(
-                f"{self.mpiexec} is not one that is known here (Open MPI 4 and 5, MPICH). "
-                f'It says: "{said}"',
+                f"{self.mpiexec} is not a known mpiexec (Open MPI 4 and 5, MPICH). It says: "
+                f'"{said}"',
                 "Name another: --mpiexec /path/to/mpiexec",
             )
         hosts = self.hosts or hosts_of_job(environ)
@@ -108,7 +108,7 @@ class MPI(Launcher):
         for host in self.hosts:
             if host.user or host.port or ":" in host.name:
                 raise UsageError(
-                    f"mpiexec takes plain names of hosts, not {host}.",
+                    f"mpiexec takes plain host names, not {host}.",
                     f"User, port and address belong in the ssh config: Host {host.name}",
                 )
         names = tuple(host.name for host in self.hosts)
@@ -208,12 +208,12 @@ def explain_mpi(end: End, mpiexec: str = "mpiexec") -> Reason:
             return login
         if re.search(r"run as root|as root", text) and "allow-run-as-root" in text:
             return Reason(
-                f"{command} does not run as root.", "Say so: --mpi-args=--allow-run-as-root"
+                f"{command} does not run as root.", "Allow it: --mpi-args=--allow-run-as-root"
             )
         if re.search(r"not enough slots|All nodes which are allocated .* filled", text):
             return Reason(
-                f"{command} has not enough slots: its batch job has other hosts. "
-                f'It says: "{lines[0]}"',
+                f"{command} does not have enough slots: its batch job has other hosts. It says: "
+                f'"{lines[0]}"',
                 "Only hosts of the job can be named in --hosts.",
             )
         # Open MPI names the program and the host on lines of their own.
@@ -223,7 +223,7 @@ def explain_mpi(end: End, mpiexec: str = "mpiexec") -> Reason:
         if found is not None:
             return Reason(
                 f"There is no Python {found[1]} {where}.",
-                "Name the one that is there: --python PATH",
+                "Name the right one: --python PATH",
             )
         if (trouble := python_trouble(lines, end.command.python, where)) is not None:
             return trouble
@@ -231,7 +231,8 @@ def explain_mpi(end: End, mpiexec: str = "mpiexec") -> Reason:
     evidence = f' It says: "{said}"' if said else ""
     if end.code is None:
         return Reason(
-            f"{command} runs, and not all agents have come.{evidence}", "Wait longer: --timeout 180"
+            f"{command} runs, but not all agents have started.{evidence}",
+            "Wait longer: --timeout 180",
         )
     if end.was_ready:
         return Reason(f"{command} {how_it_ended(end.code)}, and the agents with it.{evidence}")

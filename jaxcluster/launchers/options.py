@@ -70,16 +70,16 @@ WHOLE: tuple[Callable[[str], object], ...] = (int, _count)  # how options read w
 
 OPTIONS = (
     Option("--hosts", ("ssh", "mpi", "tpu"), "H:N,...", "hosts and their ranks: h1:2,user@h2:2"),
-    Option("--hostfile", ("ssh", "mpi", "tpu"), "FILE", "the same, a line each: h1 slots=2"),
+    Option("--hostfile", ("ssh", "mpi", "tpu"), "FILE", "the same, one per line: h1 slots=2"),
     Option("--python", REMOTE, "PATH", "the hosts' Python"),
-    Option("--user", ("ssh", "tpu"), "NAME", "for hosts without one of their own"),
-    Option("--port", ("ssh", "tpu"), "PORT", "of sshd, for hosts without one of their own", _count),
+    Option("--user", ("ssh", "tpu"), "NAME", "for hosts without their own"),
+    Option("--port", ("ssh", "tpu"), "PORT", "of sshd, for hosts without their own", _count),
     Option("--jump", ("ssh", "tpu"), "HOST", "log in through it (ssh -J)"),
     Option("--ssh-config", ("ssh", "tpu"), "FILE", "an ssh config (ssh -F)"),
     Option(
         "--ssh-option", ("ssh", "tpu"), "NAME=VALUE", "as for ssh -o; may be repeated", str, True
     ),
-    Option("--ssh", ("ssh", "tpu"), "COMMAND", "what stands for ssh"),
+    Option("--ssh", ("ssh", "tpu"), "COMMAND", "the command to use for ssh"),
     Option("--direct", ("ssh", "tpu", *KUBE), "", "reach the agents by TCP, not by a tunnel"),
     Option("--nodes", ("slurm", "ipp"), "N", "how many nodes", _count),
     Option("--ntasks-per-node", ("slurm", "ipp"), "N", "ranks on each node", _count),
@@ -99,7 +99,7 @@ OPTIONS = (
         str,
         True,
     ),
-    Option("--new-job", ("slurm",), "", "submit a job inside of an allocation, too"),
+    Option("--new-job", ("slurm",), "", "submit a job even inside an allocation"),
     Option("--tpu", ("tpu",), "NAME", "a TPU slice, or its queued resource, as gcloud names it"),
     Option("--zone", ("tpu",), "ZONE", "as for gcloud"),
     Option("--project", ("tpu",), "NAME", "as for gcloud"),
@@ -122,8 +122,8 @@ OPTIONS = (
     Option("--kubeconfig", KUBE, "FILE", "as for kubectl"),
     Option("--context", KUBE, "NAME", "of the kubeconfig"),
     Option("--ipp-profile", ("ipp",), "NAME", "an ipyparallel profile with its settings"),
-    Option("--sync", REMOTE, "FOLDER", "whose code the hosts get; '' for none"),
-    Option("--no-sync", REMOTE, "", "send the hosts no code"),
+    Option("--sync", REMOTE, "FOLDER", "the folder with the code for the hosts; '' for none"),
+    Option("--no-sync", REMOTE, "", "don't send code to the hosts"),
 )
 BY_DEST = {option.dest: option for option in OPTIONS}
 EXAMPLES = {
@@ -235,7 +235,7 @@ def _refuse_foreign(kind: str, typed: Mapping[str, str | list[str]]) -> None:
         of = f"; it is one of {join_words(option.launchers)}" if option is not None else ""
         raise UsageError(
             f"--launcher {kind} does not know {word}{of}.",
-            (f"It knows: {' '.join(mine)}. " if mine else "") + f"For example: {EXAMPLES[kind]}",
+            (f"It takes: {' '.join(mine)}. " if mine else "") + f"For example: {EXAMPLES[kind]}",
         )
 
 
@@ -293,7 +293,7 @@ def _home(path: str) -> str:
 def _hosts(given: _Given, kind: str) -> tuple[Host, ...]:
     hosts, file = given.text("hosts"), given.text("hostfile")
     if hosts and file:
-        raise UsageError("--hosts and --hostfile say the same twice.", "Leave out one of them.")
+        raise UsageError("--hosts and --hostfile exclude each other.", "Leave out one of them.")
     if file:
         return read_hostfile(Path(file))
     if not hosts and kind == "ssh":
@@ -308,7 +308,7 @@ def _ssh(given: _Given, num_processes: int | None, rest: str) -> Launcher:
 def _tpu(given: _Given, num_processes: int | None, rest: str) -> Launcher:
     hosts, name = _hosts(given, "tpu"), given.text("tpu")
     if hosts and name:
-        raise UsageError("--tpu and --hosts say the same twice.", "Leave out one of them.")
+        raise UsageError("--tpu and --hosts exclude each other.", "Leave out one of them.")
     if name.startswith("-"):
         raise UsageError(f"--tpu can't be {name!r}.", EXAMPLES["tpu"])
     for dest in ("zone", "project", "internal_ip"):

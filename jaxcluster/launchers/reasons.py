@@ -57,7 +57,7 @@ def python_trouble(lines: Sequence[str], python: str, where: str) -> Reason | No
     for line in reversed(lines):
         if _NO_PYTHON.search(line) and python.rpartition("/")[2] in line:
             return Reason(
-                f'There is no Python {python} {where}. What is said: "{line.strip()}"',
-                "Name the one that is there: --python PATH",
+                f'There is no Python {python} {where}. The error: "{line.strip()}"',
+                "Name the right one: --python PATH",
             )
     return None

@@ -216,7 +216,7 @@ class Slurm(Launcher):
         ]  # fmt: skip
         if names := [name for value, name in given if value]:
             raise UsageError(
-                f"{', '.join(names)}: this notebook is in Slurm's job {job} already, and the "
+                f"{', '.join(names)}: this notebook is already in Slurm's job {job}, and the "
                 "agents start in it.",
                 "Leave it out, or submit a job of its own: --new-job",
             )
@@ -290,8 +290,8 @@ class Slurm(Launcher):
         nodes = here.nodes[: self.nodes]
         if not nodes:
             raise UsageError(
-                f"This notebook is in job {here.job}, and SLURM_JOB_NODELIST does not say on "
-                "which nodes.",
+                f"This notebook is in job {here.job}, and SLURM_JOB_NODELIST does not name its "
+                "nodes.",
                 "Submit a job of its own: --new-job",
             )
         command = self._step(agent, here.job, nodes, tuple(range(len(nodes))))
@@ -373,7 +373,7 @@ class Slurm(Launcher):
             if count is not None and count < 1:
                 refuse(option, f"must be at least 1, not {count}", "2")
         if self.time and not slurm_jobs.check_time(self.time):
-            refuse("--time", f"{self.time!r} is not a time of Slurm's", "2:00:00 (two hours)")
+            refuse("--time", f"{self.time!r} is not a Slurm time", "2:00:00 (two hours)")
         for option, value, example in (
             ("--partition", self.partition, "gpu"),
             ("--account", self.account, "proj1"),
@@ -386,7 +386,7 @@ class Slurm(Launcher):
                 refuse(option, f"can't be {value!r}", example)
         for line in self.extra:
             if not re.match(r"-{0,2}[A-Za-z]", line) or re.search(r"[\x00-\x1f]", line):
-                refuse("--sbatch", f"{line!r} is not an option of sbatch's", "exclusive")
+                refuse("--sbatch", f"{line!r} is not an sbatch option", "exclusive")
             name = line.strip().lstrip("-").partition("=")[0].split(" ")[0]
             if name in (
                 "job-name",
@@ -460,9 +460,12 @@ class Slurm(Launcher):
         if not cancelled or refused:
             return None
         said = f' It says: "{end.cancel_said}"' if end.cancel_said else ""
-        how = how_it_ended(cancelled) if cancelled > 0 else f"had no answer for {CANCEL_S:g} s"
+        how = how_it_ended(cancelled) if cancelled > 0 else f"did not answer for {CANCEL_S:g} s"
         return Reason(
-            f"Slurm's job of this cluster may be left, queued or running: scancel {how}.{said}",
+            (
+                "A Slurm job of this cluster may be left over, queued or running: scancel "
+                f"{how}.{said}"
+            ),
             f"squeue --me lists it. To end it: {shlex.join(end.command.cancel)}",
         )
 
@@ -587,19 +590,19 @@ _REFUSED = (
     ),
     (
         r"[Ii]nvalid feature|[Cc]onstraint",
-        "No node of Slurm's has what --constraint asks for.",
+        "No Slurm node satisfies --constraint.",
         "sinfo -o '%N %f' lists what they have.",
     ),
     (
         r"node configuration is not available|More processors requested|Node count specification"
         r"|Memory required|Memory specification",
-        "Slurm has no nodes of this kind, or not so many.",
+        "Slurm has no nodes of this kind, or not that many.",
         "sinfo -N -l lists them: --nodes, --ntasks-per-node, --gres, --mem",
     ),
     (
         r"QOS|accounting/QOS policy|[Ll]imit",
         "A limit of your account does not allow the job.",
-        "Ask for fewer nodes or less time; squeue --me lists what runs already.",
+        "Ask for fewer nodes or less time. squeue --me lists your running jobs.",
     ),
     (
         r"Unable to contact slurm controller|Connection refused|Could not establish a configuration"
@@ -609,7 +612,7 @@ _REFUSED = (
     ),
     (
         r"Invalid job id|already completing or completed|Job has been revoked|has expired",
-        "The Slurm job in which this notebook runs is over.",
+        "The Slurm job of this notebook has ended.",
         "Start the notebook in a new one, or submit a job: --new-job   "
         "This machine alone: --launcher local",
     ),

@@ -13,7 +13,7 @@ SQUEUE_FORMAT = "%i|%T|%r|%L|%S|%Q|%N"
 
 STATES = {
     "PENDING": "is queued",
-    "CONFIGURING": "has its nodes, which are being made ready",
+    "CONFIGURING": "has its nodes, and they are being prepared",
     "RUNNING": "runs",
     "COMPLETING": "is ending",
     "SUSPENDED": "is suspended",
@@ -21,12 +21,12 @@ STATES = {
     "FAILED": "failed",
     "TIMEOUT": "reached its time limit",
     "CANCELLED": "was cancelled",
-    "PREEMPTED": "had to make way for another job",
+    "PREEMPTED": "was preempted by another job",
     "NODE_FAIL": "lost a node",
     "BOOT_FAIL": "could not boot its nodes",
     "OUT_OF_MEMORY": "used more memory than it asked for",
     "DEADLINE": "could not end before its deadline",
-    "REQUEUED": "was put back into the queue",
+    "REQUEUED": "was requeued",
     "REVOKED": "was revoked",
     "STOPPED": "was stopped",
 }
@@ -46,14 +46,14 @@ class WhyWaiting:
 
 # From slurm's job_reason_str and `man squeue`, JOB REASON CODES.
 REASONS = {
-    "None": WhyWaiting("it has not been looked at yet"),
-    "Resources": WhyWaiting("it is next, and waits for nodes to become free"),
-    "Priority": WhyWaiting("other jobs are before it"),
+    "None": WhyWaiting("Slurm has not considered it yet"),
+    "Resources": WhyWaiting("it is next, when nodes become free"),
+    "Priority": WhyWaiting("other jobs are ahead of it"),
     "Dependency": WhyWaiting("it waits for another job"),
-    "BeginTime": WhyWaiting("its begin time has not come"),
+    "BeginTime": WhyWaiting("it waits for its begin time"),
     "Licenses": WhyWaiting("it waits for a licence"),
     "Prolog": WhyWaiting("its nodes are being prepared"),
-    "Cleaning": WhyWaiting("it is put back into the queue"),
+    "Cleaning": WhyWaiting("it is back in the queue"),
     "ReqNodeNotAvail": WhyWaiting("a node that it needs is down, reserved or busy"),
     "NodeDown": WhyWaiting("a node that it needs is down"),
     "Reservation": WhyWaiting("it waits for its reservation"),
@@ -64,10 +64,10 @@ REASONS = {
     "JobHeldUser": WhyWaiting("you hold it", "scontrol release JOB"),
     "JobHeldAdmin": WhyWaiting("an administrator holds it"),
     "PartitionTimeLimit": WhyWaiting(
-        "it asks for more time than its partition allows", "Less: --time 30:00", True
+        "it asks for more time than its partition allows", "Ask for less: --time 30:00", True
     ),
     "PartitionNodeLimit": WhyWaiting(
-        "it asks for more nodes than its partition allows", "Fewer: --nodes 1", True
+        "it asks for more nodes than its partition allows", "Ask for fewer: --nodes 1", True
     ),
     "PartitionConfig": WhyWaiting(
         "its partition can't run it", "Name another: --partition NAME", True
@@ -77,7 +77,7 @@ REASONS = {
     "QOSNotAllowed": WhyWaiting("its partition does not take its QOS", "--qos", True),
     "InvalidAccount": WhyWaiting("there is no such account", "Check --account", True),
     "InvalidQOS": WhyWaiting("there is no such QOS", "Check --qos", True),
-    "DependencyNeverSatisfied": WhyWaiting("what it waits for never comes", "", True),
+    "DependencyNeverSatisfied": WhyWaiting("its dependency can't be met any more", "", True),
     "JobArrayTaskLimit": WhyWaiting("an array's limit is reached"),
 }
 
@@ -165,7 +165,7 @@ def describe_waiting(job: Job, before: int | None = None) -> str:
     why = why_waiting(job.reason)
     parts = [f"job {job.id} is queued ({job.reason}): {why.message}"]
     if before is not None:
-        parts.append(f"{before} {'job' if before == 1 else 'jobs'} before it")
+        parts.append(f"{before} {'job' if before == 1 else 'jobs'} ahead of it")
     if job.start:
         parts.append(f"expected to start at {job.start}")
     return "; ".join(parts)
@@ -206,7 +206,7 @@ def describe_end(job: dict[str, str]) -> tuple[str, str]:
     told = f"Slurm's job {id} {STATES.get(state, state or 'is gone')}"
     hints = {
         "TIMEOUT": "Ask for longer: --time 2:00:00",
-        "OUT_OF_MEMORY": "More of it: --mem 64G",
+        "OUT_OF_MEMORY": "Ask for more: --mem 64G",
         "PREEMPTED": "Start again: %jaxcluster start",
         "NODE_FAIL": "Start again: %jaxcluster start",
     }
@@ -234,7 +234,7 @@ def warn_of_limit(job: Job) -> tuple[str, float]:
     if job.left_s > WARN_S:
         return "", min(LOOK_S, job.left_s - WARN_S)
     return (
-        f"Slurm ends job {job.id} in {job.left_s:.0f} s, at its time limit. "
-        "What is to be kept: %jaxcluster checkpoint NAME",
+        f"Slurm ends job {job.id} in {job.left_s:.0f} s, at its time limit. To keep the "
+        "variables: %jaxcluster checkpoint NAME",
         0.0,
     )

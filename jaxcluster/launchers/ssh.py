@@ -123,7 +123,7 @@ class SSH(Launcher):
             )
         except subprocess.TimeoutExpired:  # ``Match exec`` runs commands
             raise LauncherUnavailable(
-                f"ssh did not tell its settings for {host.name} within {SETTINGS_S:g} s.",
+                f"ssh did not print its settings for {host.name} within {SETTINGS_S:g} s.",
                 f"Try: {' '.join(self.ssh)} -G {host.name}",
             ) from None
         if done.returncode:
@@ -173,7 +173,7 @@ class SSH(Launcher):
             there = remote_command(agent, listen)
         except ValueError as error:
             raise UsageError(
-                f"ssh can't pass this on: {error}.", "Leave it out of --env and --python."
+                f"ssh can't pass on this text: {error}.", "Leave it out of --env and --python."
             ) from None
         return self.login(number, host, there, agent.python, tunnel)
 
@@ -320,14 +320,14 @@ class _Case:
 
 
 _INTERACTIVE = (
-    "It asks for a password, and there is nobody to type one. Log in with a key "
-    "(ssh-copy-id {host}), or open a shared connection before (ControlMaster in the ssh config) "
-    "and add --ssh-option ControlPath=PATH."
+    "It asks for a password, and none can be typed here. Log in with a key (ssh-copy-id {host}), "
+    "or first open a shared connection (ControlMaster in the ssh config) and add --ssh-option "
+    "ControlPath=PATH."
 )
 _CASES = (
     _Case(
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key for .* has changed",
-        "{host} has another host key than before.",
+        "The host key of {host} has changed.",
         "If it was installed again, forget the old one: ssh-keygen -R {host}   Then: {login} true",
     ),
     _Case(
@@ -343,7 +343,7 @@ _CASES = (
     ),
     _Case(
         r"Could not resolve (hostname|proxy)",
-        "{host} is not a host that is known here.",
+        "{host} is not a known host name.",
         "Check the name in --hosts, or give it an address in the ssh config.",
     ),
     # Before "Permission denied": ssh says both, and this is why.
@@ -359,7 +359,7 @@ _CASES = (
     ),
     _Case(
         r"Permission denied \([^)]*(password|keyboard-interactive)",
-        "{host} did not let us in with a key.",
+        "{host} did not accept a key.",
         _INTERACTIVE,
     ),
     _Case(
@@ -376,7 +376,7 @@ _CASES = (
     _Case(
         r"(kex|ssh)_exchange_identification|Connection (reset|closed) by|banner exchange: "
         r"|Broken pipe|Exceeded MaxStartups",
-        "{host} broke the connection off during the login.",
+        "{host} closed the connection during the login.",
         "Too many logins at once, or a firewall? Try: {login} true",
         True,
     ),
@@ -434,8 +434,8 @@ def explain_ssh(end: End, host: str, login: str) -> Reason:
     before = f' Its login shell printed: "{shell}"' if shell else ""
     if end.code is None:
         return Reason(
-            f"{host} has logged us in, or is about to, and its agent is not there yet."
-            f"{evidence}{before}",
+            f"{host} has accepted the login, or is about to, but its agent has not started "
+            f"yet.{evidence}{before}",
             "Wait longer: --timeout 180   Does its login shell wait for something? "
             f"Try: {login} true",
         )
@@ -495,7 +495,7 @@ def _explain_loss(end: End, host: str, evidence: str) -> Reason:
     if end.code is None:
         told = next((e for e in reversed(end.errors) if re.search("open failed", e)), "")
         return Reason(
-            f"The agent on {host} is there, and ssh does not reach its socket."
+            f"The agent on {host} runs, but ssh can't reach its socket."
             + (f' ssh says: "{told.strip()}"' if told else evidence),
             "Its sshd may not let sockets be forwarded (AllowStreamLocalForwarding). "
             "Without them: --direct",

@@ -76,8 +76,8 @@ class ThroughIPP(Launcher):
         usable = [name for name in known if name != "jaxcluster"]  # our own local one
         if self.engines not in usable:
             raise LauncherUnavailable(
-                f"ipyparallel knows no engine launcher {self.engines!r}.",
-                "It knows: " + ", ".join(f"ipp:{name}" for name in usable),
+                f"ipyparallel has no engine launcher {self.engines!r}.",
+                "It has: " + ", ".join(f"ipp:{name}" for name in usable),
             )
         return self
 
@@ -101,7 +101,7 @@ class ThroughIPP(Launcher):
             "from jaxcluster.launchers.through_ipp import main; main(sys.argv[1])"
         )
         command = Command(
-            (self.here, "-c", source, f"{folder}/ipp.json"),
+            (self.here, "-P", "-c", source, f"{folder}/ipp.json"),
             tuple(range(self.agents)),
             agent.python,
             keeps_stdin=True,
@@ -141,13 +141,12 @@ def explain_ipp(end: End, engines: str) -> Reason:
     if (profile := re.search(r"Couldn't find profile '(.*?)'", said)) is not None:
         return Reason(
             f"There is no ipyparallel profile {profile[1]!r} here.",
-            f"ipython profile create --parallel {profile[1]} makes one; ipcluster_config.py in it "
-            f"is to set up the launcher {engines!r}.",
+            f"ipython profile create --parallel {profile[1]} makes one. Its ipcluster_config.py "
+            f"must set up the launcher {engines!r}.",
         )
     if end.code is None:
         return Reason(
-            f"ipyparallel's launcher {engines!r} has started, and not all agents have come."
-            f"{evidence}",
+            f"ipyparallel's launcher {engines!r} has started, but not all agents have.{evidence}",
             "Is the job queued? Wait longer: --timeout 600",
         )
     return Reason(

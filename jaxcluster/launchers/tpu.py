@@ -80,8 +80,8 @@ class TPU(SSH):
             found = tpu_worker(host_tpu_chips(), environ)
             if found is None:
                 raise UsageError(
-                    "--launcher tpu needs the name of a slice, or its hosts: this machine is no "
-                    "TPU host.",
+                    "--launcher tpu needs the name of a slice, or its hosts: this machine is not "
+                    "a TPU host.",
                     f"For example: {EXAMPLE}   or   --launcher tpu --hosts t0,t1",
                 )
             hosts = tuple(Host(name) for name in found.hosts)
@@ -116,7 +116,7 @@ class TPU(SSH):
         if self.logins and "refused our key" in found.message:
             # gcloud's dry run makes no key known to the slice: only a login by gcloud does.
             once = shlex.join([*self._gcloud("tpu-vm", "ssh"), "--worker=all", "--command=true"])
-            return replace(found, hint=f"Have gcloud make your key known there, once: {once}")
+            return replace(found, hint=f"Let gcloud add your key there, once: {once}")
         return found
 
     # -- gcloud
@@ -184,8 +184,8 @@ class TPU(SSH):
                 break
             if (left_s := wait.left_s()) <= 0:
                 raise LaunchError(
-                    f"The TPU was not there in time: {pending}.",
-                    "Wait longer: --timeout 3600   What is queued stays so; to give it up: "
+                    f"The TPU was not ready in time: {pending}.",
+                    "Wait longer: --timeout 3600   The request stays queued. To cancel it: "
                     f"{self._typed_delete()}",
                 )
             before = pending
@@ -296,7 +296,7 @@ def num_workers(node: Mapping[str, Any], name: str, start: str) -> int:
         again = "Start again when it is READY."
         hints = {"STOPPED": f"Start it: {start}", "STOPPING": f"Then start it: {start}"}
         if state in ("PREEMPTED", "TERMINATED", "DELETING"):
-            again = "It does not come back: delete it and create another."
+            again = "It will not come back: delete it and create another."
         raise LaunchError(
             f"The TPU slice {name} is {state or 'not READY'}.", hints.get(state, again)
         )
@@ -304,7 +304,7 @@ def num_workers(node: Mapping[str, Any], name: str, start: str) -> int:
     gone = [number for number, address in enumerate(addresses) if not address]
     if gone or not addresses:
         which = f"worker {gone[0]}" if gone else "every worker"
-        health = node.get("healthDescription") or node.get("health") or "gcloud says no reason"
+        health = node.get("healthDescription") or node.get("health") or "gcloud gives no reason"
         raise LaunchError(
             f"The TPU slice {name} lacks a host: {which} has no address ({health}).",
             "A slice without one of its hosts computes nothing: repair or create it again.",
@@ -314,10 +314,10 @@ def num_workers(node: Mapping[str, Any], name: str, start: str) -> int:
 
 # Cloud TPU API v2, QueuedResourceState.State and Node.State: those that become ACTIVE and READY.
 _QUEUED = {
-    "CREATING": "it is being made",
-    "ACCEPTED": "its turn has not come",
+    "CREATING": "it is being created",
+    "ACCEPTED": "it waits for its turn",
     "WAITING_FOR_RESOURCES": "there is no capacity for it yet",
-    "PROVISIONING": "it has its capacity, and its hosts are being made",
+    "PROVISIONING": "it has its capacity, and its hosts are being created",
 }
 _COMING = ("CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING", "UNHIDING")
 
@@ -354,20 +354,20 @@ def node_of(resource: Mapping[str, Any], name: str, delete: str) -> str:
     if state != "ACTIVE":
         hint = "A start waits until it is ACTIVE: --timeout 3600"
         if state not in _QUEUED:
-            hint = f"It does not become one any more: {delete}   Then ask for it again."
+            hint = f"It can't become one any more: {delete}   Then request it again."
         told = resource.get("state")
         told = told if isinstance(told, Mapping) else {}
         why = (told.get("failedData") or {}).get("error") or {}
         said = f' Google says: "{why["message"]}"' if why.get("message") else ""
         raise LaunchError(
-            f"The queued resource {name} is {state or 'not ACTIVE'}, no slice.{said}", hint
+            f"The queued resource {name} is {state or 'not ACTIVE'}, not a slice.{said}", hint
         )
     nodes = (resource.get("tpu") or {}).get("nodeSpec", [])
     names = [str(node.get("nodeId", "")) for node in nodes if node.get("nodeId")]
     if len(names) != 1:
         several = f"{len(names)} slices ({', '.join(names)})" if names else "no named slice"
         raise LaunchError(
-            f"The queued resource {name} is {several}; a cluster's ranks are on one.",
+            f"The queued resource {name} is {several}. A cluster runs on one slice.",
             f"Name it: --tpu {names[0] if names else 'NAME'}",
         )
     return names[0]
@@ -386,12 +386,12 @@ _CASES = (
     ),
     (
         r"PERMISSION_DENIED|does not have permission|HttpError 403|forbidden",
-        "You may not see the TPU slice {name}.",
+        "You are not allowed to see the TPU slice {name}.",
         "Is it in another project (--project)? You need the role roles/tpu.viewer there.",
     ),
     (
         r"attribute \[project\]|property \[(core/)?project\]",
-        "gcloud knows no project.",
+        "gcloud has no project set.",
         "Name it: --project NAME   or: gcloud config set project NAME",
     ),
     (
@@ -407,7 +407,7 @@ _CASES = (
     (
         r"not currently be connected|cannot be currently|terminal state",
         "The TPU slice {name} can't be logged in to.",
-        "gcloud compute tpus tpu-vm describe {name} says its state.",
+        "gcloud compute tpus tpu-vm describe {name} shows its state.",
     ),
     (
         r"not present in the SSH agent",
@@ -421,7 +421,7 @@ _CASES = (
     ),
     (
         r"[Uu]nable to find the server|Failed to establish|ConnectionError|timed out|resolve",
-        "gcloud does not reach Google Cloud.",
+        "gcloud can't reach Google Cloud.",
         "Is this machine's network up? Try it in a terminal.",
     ),
 )

@@ -45,7 +45,7 @@ def clusters(way: Mapping[str, str | list[str]]) -> str:
     shown = text.clusters(records, [], time.time_ns(), unreachable, socket.gethostname())
     if records:
         return textwrap.dedent(shown)
-    return f"{shown}\nLooked in {registry.runtime_root()}, where this user's clusters are recorded."
+    return f"{shown}\nSearched {registry.runtime_root()}, where this user's clusters are recorded."
 
 
 def status(running: Cluster) -> str:
@@ -183,7 +183,7 @@ def recent(running: Cluster, ranks: Iterable[int], cell: int | None = None) -> R
 
 
 def outputs(running: Cluster, ranks: str, cell: int | None) -> tuple[str, list[tuple[str, str]]]:
-    """(what the ranks have put out in a cell, its images as (MIME type, base64)).
+    """(the output of the ranks in a cell, its images as (MIME type, base64)).
 
     Raises:
       UsageError: no rank has kept such a cell.
@@ -222,7 +222,7 @@ def how_ended(cells: Recent) -> str:
 
 
 def fold(rank: int, cell: wire.RecentCell) -> RankRecord:
-    """What a rank has put out as a frontend shows it: displays that were changed, as they are."""
+    """The output of a rank as a frontend shows it: displays that were changed, as they are."""
     record = RankRecord(rank)
     for output in cell.outputs:
         record.add(output)

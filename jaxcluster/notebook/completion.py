@@ -5,6 +5,7 @@ And the names of profiles where one is typed.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 from collections.abc import Callable
@@ -13,8 +14,8 @@ from typing import Any
 from IPython.core.completer import SimpleCompletion, context_matcher
 from IPython.utils.tokenutil import token_at_cursor
 
-from jaxcluster import cluster, profiles
-from jaxcluster.errors import JaxClusterError
+from jaxcluster import arguments, cluster, profiles
+from jaxcluster.errors import JaxClusterError, UsageError
 from jaxcluster.model.rewrite import stays_in_notebook
 
 # A line on which the name of a profile is being typed.
@@ -122,8 +123,11 @@ def without_magic_line(code: str, cursor: int) -> tuple[str, int]:
         first, _, body = code.partition("\n")
         return body, max(0, cursor - len(first) - 1)
     if code.lstrip().startswith("%spmd "):
-        start = code.index("%spmd ") + len("%spmd ")
-        return code[start:], max(0, cursor - start)
+        line = code.partition("%spmd ")[2]
+        with contextlib.suppress(UsageError):
+            line = arguments.split_spmd(line)[1]
+        start = len(code) - len(line)
+        return line, max(0, cursor - start)
     return code, cursor
 
 

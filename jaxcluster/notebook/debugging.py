@@ -36,7 +36,7 @@ def choose(
     if record is None:
         raise UsageError(
             "No cell of this notebook has failed on the ranks.",
-            "%jaxcluster debug RANK looks at the last error of a rank, whoever ran its cell.",
+            "%jaxcluster debug RANK looks at the last error of a rank, from any notebook's cell.",
         )
     replies, errors = record.replies, record.errors
     own = {r: e for r, e in errors.items() if replies[r].status != "interrupted"}
@@ -51,7 +51,7 @@ def choose(
     for group in [chosen, *(g for g in groups if g is not chosen)]:
         lines.append(f"  {name_ranks(group.ranks)}: {_told(group)}")
     others = next(g for g in groups if g is not chosen)
-    lines.append(f"Rank {rank} is looked at; another one: %jaxcluster debug {others.ranks[0]}")
+    lines.append(f"Showing rank {rank}. For another one: %jaxcluster debug {others.ranks[0]}")
     return rank, lines
 
 

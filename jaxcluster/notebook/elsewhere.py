@@ -64,10 +64,10 @@ class Elsewhere:
 def _ranks_with(name: str) -> list[int]:
     """Which ranks have a variable, as they said after their last cell."""
     try:
-        names = cluster.current().world.names
+        told = cluster.current().world.told
     except JaxClusterError:
         return []
-    return sorted(rank for rank, known in names.items() if name in known)
+    return sorted(rank for rank, known in told.items() if name in known.names)
 
 
 def point_to_push(error: CellFailed, namespace: Mapping[str, Any]) -> None:

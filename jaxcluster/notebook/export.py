@@ -157,12 +157,12 @@ def script(
     except NO_PYTHON as error:
         raise UsageError(
             f"These cells, one after the other, are not valid Python: {error}.",
-            "Mend them in the notebook: each has to stand in one script with the others.",
+            "Fix them in the notebook: together they must be one valid script.",
         ) from None
     notes = [f"{path}: {len(cells)} cell{'' if len(cells) == 1 else 's'} of {notebook}, {order}."]
     if missing:
         told = ", ".join(missing.values())
-        notes.append(f"What was pushed from the notebook is for you to set there: {told}.")
+        notes.append(f"Set there what was pushed from the notebook: {told}.")
     left = sorted({line for one in made if isinstance(one, _Made) for line in one.left_out})
     if left:
         notes.append(f"Left as comments: {'; '.join(left)}.")
@@ -200,7 +200,7 @@ def _head(world: World, notebook: str, order: str, path: str, missing: dict[str,
         *(f"    {way:<{width}}  # {where}" for way, where in ways.items()),
     ]
     if missing:
-        lines += ["", "Pushed from the notebook, and to be set below before it is used:"]
+        lines += ["", "Pushed from the notebook. Set below before use:"]
         lines += [f"    {told}" for told in missing.values()]
     body = "\n".join(lines).replace("\\", "\\\\").replace('"""', "'''")
     return f'"""{body}\n"""'
@@ -274,8 +274,8 @@ class _Made:
         line = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
         return UsageError(
             f"Cell [{self.cell.number}] is not Python: {said}{line}.",
-            "Mend it in the notebook, or leave it out: %jaxcluster export takes cells that "
-            "have run.",
+            "Fix it in the notebook, or leave it out: %jaxcluster export takes cells that have "
+            "run.",
         )
 
     def _comment(self, text: str, line: str) -> str:

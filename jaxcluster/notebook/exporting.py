@@ -129,8 +129,8 @@ def carry_out(parsed: Any, logs: Logs, namespace: Mapping[str, Any]) -> list[str
         raise UsageError(f"{parsed.path} is not the name of a script, which ends in .py.", EXAMPLE)
     if path.exists() and not parsed.force:
         raise UsageError(
-            f"{parsed.path} is there already, and was left as it is.",
-            f"To write over it: %jaxcluster export {parsed.path} --force",
+            f"{parsed.path} already exists, and was not changed.",
+            f"To overwrite it: %jaxcluster export {parsed.path} --force",
         )
     log = logs.found()
     name = os.path.basename(os.environ.get("JPY_SESSION_NAME", "")) or "this notebook"
@@ -140,13 +140,15 @@ def carry_out(parsed: Any, logs: Logs, namespace: Mapping[str, Any]) -> list[str
     if parsed.as_written is not None:
         file = find_notebook(parsed.as_written, namespace)
         steps, left_out = as_written(file, log.good())
-        order, name = "in the order in which they stand", file.name
+        order, name = "in the notebook's order", file.name
     if not any(isinstance(step, export.Cell) for step in steps):
         raise UsageError(
             f"No %%spmd cell of {name} "
-            + ("is there." if parsed.as_written is not None else "has run since its ranks began."),
-            "Those that stand in the notebook, whether or not they ran: "
-            f"%jaxcluster export {parsed.path} --as-written",
+            + (
+                "is there." if parsed.as_written is not None else "has run since its ranks started."
+            ),
+            f"To export all cells of the notebook, run or not: %jaxcluster export {parsed.path} "
+            "--as-written",
         )
     text, notes = export.script(steps, log.world, name, order, str(parsed.path))
     try:
@@ -155,7 +157,9 @@ def carry_out(parsed: Any, logs: Logs, namespace: Mapping[str, Any]) -> list[str
         raise UsageError(f"{parsed.path} can't be written: {error.strerror}.", EXAMPLE) from None
     if still:
         cells = ", ".join(f"[{number}]" for number in still)
-        notes.insert(1, f"Left out, since it still runs: cell {cells}. Export again after its end.")
+        notes.insert(
+            1, f"Left out: cell {cells}, which still runs. Export again when it has ended."
+        )
     if left_out:
         notes.insert(1, f"Left out, to be written by hand: {'; '.join(left_out)}.")
     return notes
@@ -220,10 +224,19 @@ def as_written(
         else:
             for line in source.splitlines():
                 if line.startswith("%spmd "):
-                    steps.append(export.Cell(number, "", line.removeprefix("%spmd ")))
+                    steps.append(_line_step(number, line.removeprefix("%spmd ")))
                 elif _BY_PYTHON.search(line):
                     left_out.append(f"{f'[{number}] ' if number else ''}{line.strip()}")
     return steps, left_out
+
+
+def _line_step(number: int, line: str) -> export.Cell:
+    """What stands behind a ``%spmd``."""
+    try:
+        options, source = arguments.split_spmd(line)
+    except UsageError:  # it would have run nothing: ``export`` says why
+        options, source = "", line
+    return export.Cell(number, options, source)
 
 
 _SWITCH = re.compile(r"^\s*%jaxcluster\s+auto\s+(on|off)\b", re.MULTILINE)

@@ -23,11 +23,11 @@ from IPython.core.magic import (
 
 from jaxcluster import arguments, cluster, doctor, profiles
 from jaxcluster.allocation.supervisor import quit_warm
-from jaxcluster.cluster import checkpoints, events, transfer, undoing
+from jaxcluster.cluster import events, transfer, undoing
 from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError, UsageError
 from jaxcluster.launchers import options
-from jaxcluster.model import rewrite, timeline
+from jaxcluster.model import compared, rewrite, timeline
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.notebook import debugging, export, exporting
 from jaxcluster.notebook.completion import Completion
@@ -38,6 +38,7 @@ from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks, parse_ranks
 from jaxcluster.records import registry
 from jaxcluster.text import format_nbytes
+from jaxcluster.views import compared as compared_view
 from jaxcluster.views import journal, lost, status, text
 from jaxcluster.views import shards as array_views
 from jaxcluster.views.comms import relay_of
@@ -46,7 +47,7 @@ from jaxcluster.views.message import show_message
 
 COMMANDS = {
     "start": "start a cluster: -n 4, or --launcher ssh --hosts h1:2,h2:2",
-    "status": "what every rank does, its host, pid, devices; --live goes on, and what each uses",
+    "status": "what every rank does, its host, pid, devices; --live keeps updating and shows usage",
     "list": "the running clusters of this user",
     "attach": "connect to a running one: attach NAME",
     "use": "run this notebook's cells on another one: use NAME",
@@ -60,16 +61,17 @@ COMMANDS = {
     "debug": "look at a rank's last error in the debugger: debug 2",
     "logs": "what the processes wrote outside of cells: logs 2",
     "outputs": "what each rank printed in the last cell: outputs 1-3",
+    "compare": "an expression's value on every rank, equal ones once: compare loss",
     "mesh": "which rank holds which device of a mesh",
     "memory": "what each device holds",
     "checkpoint": "save the ranks' variables to disk: checkpoint NAME",
     "restore": "bring them back: restore NAME",
     "export": "this notebook's %%spmd cells as a script: export train.py",
     "auto": "make every cell an %%spmd cell: auto on|off",
-    "strict": "check every launch on all ranks before it is made: strict on|off",
+    "strict": "check every launch on all ranks before it runs: strict on|off",
     "recovery": "recover by itself, ask, or never: recovery auto|ask|never",
     "profiles": "named options of a start: profiles, profiles NAME",
-    "doctor": "check this machine, or hosts, and say what to mend",
+    "doctor": "check this machine, or hosts, and say what to fix",
 }
 
 ELSEWHERE = {  # words that look like commands, and what has them
@@ -174,7 +176,7 @@ class JaxClusterMagics(Magics):
             raise UsageError(
                 f"There is no %jaxcluster {command}"
                 + (f": did you mean {meant}?" if meant else "."),
-                "%jaxcluster alone lists what there is.",
+                "%jaxcluster alone lists all commands.",
             )
         getattr(self, f"_{command}")(rest)
 
@@ -229,7 +231,9 @@ class JaxClusterMagics(Magics):
     def _stop(self, line: str) -> None:
         parser = arguments.command_parser("%jaxcluster stop", "name")
         parser.add_argument("--all", action="store_true", dest="everything")
-        parser.add_argument("--force", action="store_true", help="forget hosts out of reach")
+        parser.add_argument(
+            "--force", action="store_true", help="forget hosts that can't be reached"
+        )
         parsed = parser.read(line)
         if parsed.everything and parsed.name:
             raise UsageError("Name a cluster or say --all, not both.", "%jaxcluster stop --all")
@@ -241,7 +245,7 @@ class JaxClusterMagics(Magics):
         for name in stopped:
             print(cluster.stop_by_name(name, say_next=False, force=parsed.force))
         if quit_warm():
-            print("The preloaded fork server is ended too.")
+            print("The preloaded fork server has ended too.")
         elif not stopped:
             cluster.current()  # says that there is none, and what there is elsewhere
 
@@ -249,7 +253,7 @@ class JaxClusterMagics(Magics):
         parser = arguments.command_parser("%jaxcluster restart")
         parser.add_argument("--clean", action="store_true")
         clean = parser.read(line).clean
-        display = StartDisplay(self.rich, "The restart was not carried through.")
+        display = StartDisplay(self.rich, "The restart was not completed.")
         display.progress("restarting ...")
         try:
             running = cluster.current()
@@ -315,7 +319,7 @@ class JaxClusterMagics(Magics):
             return
         most = running.limit_undo(undoing.parse_limit(word))
         print(
-            f"At most {format_nbytes(most)} of a device's memory are kept for %jaxcluster undo."
+            f"%jaxcluster undo keeps at most {format_nbytes(most)} of a device's memory."
             if most
             else "Nothing is kept: a cell that goes wrong is not undone."
         )
@@ -356,7 +360,7 @@ class JaxClusterMagics(Magics):
             print(line)
         display = CellDisplay(self.shell, running)
         if display.prompt is None:
-            raise UsageError("A debugger asks, and on a thread nobody can be asked.")
+            raise UsageError("A debugger asks questions, and a cell on a thread can't.")
         running.submit(
             f"%jaxcluster debug {rank}",
             ranks=[rank],
@@ -384,13 +388,13 @@ class JaxClusterMagics(Magics):
         name = arguments.command_parser("%jaxcluster checkpoint", "name").read(line).name
         if name is None:
             raise UsageError("A checkpoint needs a name.", "%jaxcluster checkpoint NAME")
-        print(checkpoints.save(cluster.current().world, name))
+        print(cluster.current().checkpoint(name))
 
     def _restore(self, line: str) -> None:
         name = arguments.command_parser("%jaxcluster restore", "name").read(line).name
         if name is None:
             raise UsageError("Which checkpoint?", "%jaxcluster restore NAME")
-        print(checkpoints.restore(cluster.current().world, name))
+        print(cluster.current().restore(name))
 
     def _recovery(self, line: str) -> None:
         word = arguments.command_parser("%jaxcluster recovery", "mode").read(line).mode
@@ -410,10 +414,33 @@ class JaxClusterMagics(Magics):
         self.auto.on = word == "on"
         events.tell()
         print(
-            "Every cell is now an %%spmd cell; cells of magics alone still run in the notebook."
+            "Every cell is now an %%spmd cell; cells with only magics still run in the notebook."
             if self.auto.on
             else "Cells run in the notebook again."
         )
+
+    def _compare(self, line: str) -> None:
+        if line.strip() in ("-h", "--help"):
+            raise arguments.Help(arguments.compare_help())
+        source = compared.check_expression(line)
+        running = cluster.current()
+        rewrite.check_syntax(self.shell, source)
+        display = CellDisplay(self.shell, running)
+        try:
+            found = running.compare(
+                source,
+                execution_count=self.shell.displayhook.prompt_count,
+                on_output=display.on_output,
+                on_notice=display.on_notice,
+                prompt=display.prompt,
+            )
+        finally:
+            display.close()
+        bundle = compared_view.bundle(found)
+        if self.rich:
+            self.shell.display_pub.publish(bundle)
+        else:
+            print(bundle["text/plain"])
 
     def _mesh(self, line: str) -> None:
         name = arguments.command_parser("%jaxcluster mesh", "name").read(line).name
@@ -430,6 +457,7 @@ class JaxClusterMagics(Magics):
 
     @line_magic
     @shows_help
+    @tells_plainly
     def shards(self, line: str) -> None:
         """%shards NAME [--check] [--widget]: which rank and device holds which part of an array.
 
@@ -455,14 +483,18 @@ class JaxClusterMagics(Magics):
     def spmd(self, line: str, cell: str | None = None) -> None:
         """%%spmd [--ranks 0,2-3] [--all] [--out NAME] [--timeout S] [--strict] [--async]
 
-        Run the cell on every rank; process 0's output is shown as it comes. ``%spmd EXPRESSION``
-        does one line.
+        Run the cell on every rank; process 0's output is shown as it comes. ``%spmd EXPRESSION``,
+        with the same options before it, does one line.
         """
         if cell is None:
-            if not line.strip():
-                raise UsageError("%spmd needs an expression.", "For example: %spmd x.sharding")
-            options, source = arguments.spmd_parser().read(""), line
+            typed, source = arguments.split_spmd(line)
+            options = arguments.spmd_parser().read(typed)
+            if not source.strip():
+                raise UsageError(
+                    "%spmd needs an expression.", "For example: %spmd --all x.sharding"
+                )
         else:
+            typed = line.replace("--no-magic-line", "")
             options = arguments.spmd_parser().read(line)
             source = cell if options.no_magic_line else rewrite.with_magic_line(line, cell)
         if options.out is not None:
@@ -481,7 +513,6 @@ class JaxClusterMagics(Magics):
             )
         if ranks is not None:
             self._warn_partial(running, ranks, source)
-        typed = "" if cell is None else line.replace("--no-magic-line", "")
         step = export.Cell(
             self.shell.displayhook.prompt_count, typed, source if cell is None else cell
         )
@@ -496,6 +527,7 @@ class JaxClusterMagics(Magics):
             try:
                 self._run_cell(running, source, ranks, options)
             finally:
+                running.stays_strict = False  # it was asked for this cell alone
                 if not running.closed and not running.dead:
                     running.strict(False)
         else:
@@ -625,6 +657,7 @@ class JaxClusterMagics(Magics):
 
     @line_magic
     @shows_help
+    @tells_plainly
     def push(self, line: str) -> None:
         """%push NAME...: bind notebook variables on every rank."""
         names = arguments.push_parser().read(line.replace(",", " ")).names
@@ -646,13 +679,14 @@ class JaxClusterMagics(Magics):
 
     @line_magic
     @shows_help
+    @tells_plainly
     def pull(self, line: str) -> None:
         """%pull NAME... [--as NAME]: bind rank 0's variables here, arrays whole, as numpy."""
         parsed = arguments.pull_parser().read(line.replace(",", " "))
         if not parsed.names:
             raise UsageError("%pull needs the name of a variable.", "For example: %pull x")
         if parsed.new_name is not None and len(parsed.names) > 1:
-            raise UsageError("--as names one variable, and several are pulled.", "%pull x --as y")
+            raise UsageError("--as takes one variable, and several are pulled.", "%pull x --as y")
         transfer.check_names([*parsed.names, *filter(None, [parsed.new_name])])
         running = cluster.current()
         values = {n: running.pull(n) for n in parsed.names}

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.cluster import Cluster, RunningCell, recovery
-from jaxcluster.cluster.running import Owner
+from jaxcluster.cluster.carrying import Owner
 from jaxcluster.model import explain, obituary, timeline
 from jaxcluster.panel import evidence, protocol
 from jaxcluster.panel.poller import RankPoller

@@ -114,7 +114,7 @@ class Model:
         return [replace(f.shown, now=now) for f in followed]
 
     def record(self, cell_id: str) -> CellRecord | None:
-        """What the ranks put out in a cell, if that is kept. Any thread."""
+        """The output of the ranks in a cell, if that is kept. Any thread."""
         for cell in reversed(list(self.submitted)):
             if cell.record.cell_id == cell_id:
                 return cell.record
@@ -191,7 +191,7 @@ class Model:
         if current.is_restarting or (state is not None and state.state == "starting"):
             return replace(shown, status="starting")
         if poller is not None and rank in poller.silent:
-            return replace(shown, status="silent", note="It gives no answer.")
+            return replace(shown, status="silent", note="It does not answer.")
         running = state is not None and state.state == "running"
         if poller is not None and state is not None and state.seq <= poller.ended.get(rank, 0):
             running = False  # it has replied since

@@ -50,7 +50,7 @@ class Operations:
         """
         if op not in protocol.OPERATIONS:
             raise JaxClusterError(
-                f"This kernel's jaxcluster knows no {op!r}.",
+                f"This kernel's jaxcluster has no {op!r}.",
                 "Install the same version of jaxcluster for the kernel and for JupyterLab.",
             )
         handler: Callable[..., Any] = getattr(self, f"_{op}")
@@ -81,7 +81,7 @@ class Operations:
         return protocol.plain(offered)
 
     def _again(self, on_cpu: bool = False) -> str:
-        """Start once more what could not be started, with the same options, or on CPU."""
+        """Try the failed start again, with the same options, or on CPU."""
         course = events.course
         if course is None or not course.failure:
             raise UsageError("No start has failed.", "%jaxcluster start -n 4")
@@ -134,7 +134,7 @@ class Operations:
     def _alone(self) -> Iterator[None]:
         if cluster.is_starting() or not self._making.acquire(blocking=False):
             raise ClusterExists(
-                f"A cluster is being started already ({events.progress or '...'}).",
+                f"A cluster is already being started ({events.progress or '...'}).",
                 "Wait until it runs, or stop the cell that starts it.",
             )
         try:
@@ -207,7 +207,7 @@ class Operations:
     def _outputs(self, cell_id: str, rank: int) -> list[dict[str, Any]]:
         record = self._model.record(cell_id)
         if record is None:
-            raise UsageError("The outputs of that cell are not kept any more.", "Run it again.")
+            raise UsageError("The outputs of that cell are no longer kept.", "Run it again.")
         if rank not in record.records:
             raise UsageError(
                 f"Rank {rank} did not run that cell.", f"It ran on {name_ranks(record.ranks)}."

@@ -22,8 +22,8 @@ from jaxcluster.wire import ClusterSpec, EngineFacts, InitializeRequest
 # XLA's CPU client sizes its thread pool by NPROC, else by the number of cores. On few cores a
 # correct program of many collectives in a row then deadlocks: 4 processes with 2 devices each hung
 # on 2 cores with jax 0.10 for NPROC < 4, and not for 4..128. Removable when jax >= 0.12 is the
-# oldest version supported: there it does not hang.
-CPU_NPROC = "16"
+# oldest version supported: there it does not hang. A host with as many cores needs none of it.
+CPU_NPROC = 16
 
 
 # (chips on the host, processes on the host) -> (TPU_PROCESS_BOUNDS, TPU_CHIPS_PER_PROCESS_BOUNDS).
@@ -145,7 +145,7 @@ def plan_ranks(
     elif spec.platform == "tpu":
         shares = _tpu_shares(spec, ranked)
     else:
-        shares = _cpu_shares(spec)
+        shares = _cpu_shares(spec, ranked)
     on_cpu = spec.platform == "cpu"
     address, bind_address = _coordinator(spec, coordinator_address, coordinator_bind_address)
     requests = tuple(
@@ -256,10 +256,10 @@ def _coordinator(
 # --------------------------------------------------------------------------- devices
 
 
-def _cpu_shares(spec: ClusterSpec) -> list[_Share]:
+def _cpu_shares(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> list[_Share]:
     devices = f"{spec.devices_per_process or 1} x cpu"
-    env = {"NPROC": CPU_NPROC, **spec.env}
-    return [_Share(devices, dict(env)) for _ in range(spec.num_processes)]
+    few = {"NPROC": str(CPU_NPROC)}
+    return [_Share(devices, (few if fact.cores < CPU_NPROC else {}) | spec.env) for fact in facts]
 
 
 _Pools = dict[tuple[str, tuple[str, ...]], list[int]]
@@ -344,8 +344,11 @@ def _check_divides(facts: Sequence[EngineFacts], pools: _Pools) -> None:
     if len(shares) > 1:
         told = ", ".join(f"{host}: {plural(n, 'GPU')} a rank" for n, host in shares.items())
         raise PlanError(
-            f"The hosts have different numbers of GPUs ({told}); JAX wants as many for each rank.",
-            f"As many for all: --devices-per-process {min(shares) or 1}",
+            (
+                f"The hosts have different numbers of GPUs ({told}); JAX needs the same number "
+                "for each rank."
+            ),
+            f"The same number for all: --devices-per-process {min(shares) or 1}",
         )
 
 
@@ -377,8 +380,8 @@ def _gpu_pools(facts: Sequence[EngineFacts]) -> _Pools:
             first = owner.setdefault((host_key, gpu), ranks[0])
             if first != ranks[0]:
                 raise PlanError(
-                    f"Ranks {first} and {ranks[0]} on {facts[first].hostname} both see GPU {gpu}, "
-                    "but not the same list of GPUs, so there is no fair way to divide them: "
+                    f"Ranks {first} and {ranks[0]} on {facts[first].hostname} both see GPU "
+                    f"{gpu}, but their lists of GPUs differ, so the GPUs can't be divided: "
                     f"{','.join(facts[first].gpus)} and {','.join(gpus)}.",
                     "Give all processes of a host the same CUDA_VISIBLE_DEVICES, or none.",
                 )
@@ -431,10 +434,10 @@ def _too_few_gpus(
     # NCCL before 2.30 ends with "Duplicate GPU detected" where a GPU serves two ranks.
     other = f"%jaxcluster start -n {fits}{shape}" if fits else "%jaxcluster start -n 1"
     return PlanError(
-        f"{wanted}{each} need {plural(n * per_rank, 'GPU')}, one GPU can't be shared: {have}.",
+        f"{wanted}{each} need {plural(n * per_rank, 'GPU')}, and a GPU can't be shared: {have}.",
         f"Try: {other}   or   {on_cpu}"
         + (
-            f"\nNCCL from 2.30 on lets ranks share a GPU, each with a part of its memory: --env "
+            "\nFrom NCCL 2.30 on, ranks can share a GPU, each with a part of its memory: --env "
             f"{SHARE_GPU}=1"
             if spec.platform == "cuda" and per_rank == 1
             else ""
@@ -522,16 +525,16 @@ def _check_slice(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> None:
         there = ", ".join(f"worker {n} ({whole[n]})" for n in missing[:8])
         raise PlanError(
             f"The TPU slice has {plural(len(whole), 'host')}, and the cluster lacks {there}: "
-            "libtpu would wait for it and not begin.",
-            "Start on the whole slice: --launcher tpu, with --tpu NAME where this machine is none "
-            "of its hosts.",
+            "libtpu would wait for it and never start.",
+            "Start on the whole slice: --launcher tpu, with --tpu NAME unless this machine is "
+            "one of its hosts.",
         )
     if numbers != [fact.rank for fact in facts]:
         fact, number = next((f, n) for f, n in known if n != f.rank)
         order = ",".join(f.hostname for f, _ in sorted(known, key=lambda one: one[1] or 0))
         raise PlanError(
-            f"Rank {fact.rank} runs on {fact.hostname}, which is worker {number} of the TPU slice: "
-            "JAX would number it so, and not as its rank.",
+            f"Rank {fact.rank} runs on {fact.hostname}, worker {number} of the TPU slice. JAX "
+            "numbers processes by worker, not by rank.",
             f"List the hosts in the order of their worker numbers: --hosts {order}",
         )
 

@@ -24,15 +24,14 @@ from jaxcluster.text import format_table
 START = "%jaxcluster start"
 INHERITS = "inherits"
 WITHOUT = f"{START} --no-profile starts without one."
-EXAMPLE = """\
-There are no profiles yet. They stand in a file, and hold what would be typed:
+EXAMPLE = """There are no profiles yet. A profile is a table of options in a file:
 
     # {path}
     [profile.team]
     launcher = "ssh"
     hosts = "h1:2,h2:2"
 
-%jaxcluster start --profile team then takes it."""
+%jaxcluster start --profile team then uses it."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class Profile:
     def blamed(self, error: UsageError) -> UsageError:
         """The same error, with where the option that it is about stands."""
         about = [
-            f"{flag} stands in {self.places[name]}."
+            f"{flag} is set in {self.places[name]}."
             for name in self.places
             if f"{(flag := words.BY_ARGUMENT[name].flag)} " in f"{error.message} "
             or f"{flag}=" in error.message
@@ -134,7 +133,7 @@ class Profiles:
             if name is not None:
                 raise UsageError("--profile and --no-profile exclude each other.", WITHOUT)
             return None, []
-        notes = [f"Note: {file.problem}; nothing of it was needed." for file in self._wrong_files()]
+        notes = [f"Note: {file.problem}; it was not needed." for file in self._wrong_files()]
         if name is not None:
             return self.named(name), notes
         file = next((one for one in self.files if one.origin == USER), None)
@@ -146,8 +145,8 @@ class Profiles:
             raise UsageError(error.message, f"{error.hint}\n{WITHOUT}") from None
         if default is None and (proposed := self._proposed()) is not None:
             notes.append(
-                f"Note: {proposed.at('default')} proposes a profile; it is taken where you say so: "
-                f"{START} --profile {proposed.default}"
+                f"Note: {proposed.at('default')} proposes a profile. To use it: {START} "
+                f"--profile {proposed.default}"
             )
         return default, notes
 
@@ -163,8 +162,8 @@ class Profiles:
         trusted = Profiles([one for one in self.files if one.is_trusted])
         if file.default not in trusted.names():
             raise UsageError(
-                f"{file.at('default')}: the default profile is {file.default!r}, and there is none "
-                f"of that name{trusted._meant(file.default)}.",
+                f"{file.at('default')}: the default profile is {file.default!r}, which does not "
+                f"exist{trusted._meant(file.default)}.",
                 trusted._there(),
             )
         return trusted.named(file.default)
@@ -194,7 +193,7 @@ class Profiles:
     def _there(self) -> str:
         if names := self.names():
             return f"There are: {', '.join(names)}. %jaxcluster profiles shows what each sets."
-        return "%jaxcluster profiles says where profiles stand."
+        return "%jaxcluster profiles shows where profiles are defined."
 
     # ------------------------------------------------------------------ what is in one
 
@@ -211,7 +210,7 @@ class Profiles:
                 raise _wrong(name, place, _unknown(word))
             argument = words.argument_of(option)
             if argument in own:
-                raise _wrong(name, place, f"{word} says again what {option.flag[2:]} has said")
+                raise _wrong(name, place, f"{word} repeats {option.flag[2:]}")
             try:
                 own[argument] = words.read_value(option, value)
             except ValueError as error:
@@ -253,7 +252,7 @@ class Profiles:
             raise _wrong(
                 name,
                 place,
-                f"it inherits {wanted!r}, and there is none{Profiles(may)._meant(wanted)}",
+                f"it inherits {wanted!r}, which does not exist{Profiles(may)._meant(wanted)}",
             )
         if (found.origin, wanted) in seen:
             way = " -> ".join([*(one for _, one in seen), wanted])
@@ -271,7 +270,7 @@ class Profiles:
                 hidden = next(one for one in self.files if name in one.tables) is not file
                 what = self._sets(file, name)
                 if hidden:
-                    what = "hidden: a file above has one of that name"
+                    what = "hidden: a file above has one with that name"
                 is_default = name == default and not hidden
                 place = file.at("profile", name)
                 rows.append(("*" if is_default else "", name, place, what))
@@ -281,16 +280,16 @@ class Profiles:
         except UsageError as error:
             notes.append(error.message)
         if default and any(row[0] for row in rows):
-            notes.append(f"* {START} takes it where none is named; --no-profile: none.")
+            notes.append(f"* {START} uses it by default; --no-profile uses none.")
         elif (proposed := self._proposed()) is not None and not default:
             notes.append(
-                f"{proposed.at('default')} proposes {proposed.default!r} as default. A file beside "
-                f"a notebook has no say in that: {START} --profile {proposed.default}"
+                f"{proposed.at('default')} proposes {proposed.default!r} as default. A file "
+                f"beside a notebook can't set the default: {START} --profile {proposed.default}"
             )
         if not rows:
             path = places(os.environ, None)[0][1]
             return "\n".join([*notes, EXAMPLE.format(path=short(path))])
-        shown = format_table([("", "PROFILE", "STANDS IN", "SETS"), *rows])
+        shown = format_table([("", "PROFILE", "DEFINED IN", "SETS"), *rows])
         return "\n".join([*shown, *([""] if notes else []), *notes])
 
     def default_name(self) -> str:
@@ -347,7 +346,7 @@ def load(environ: Mapping[str, str] = os.environ, folder: str | None = None) -> 
 def _unknown(word: str) -> str:
     close = difflib.get_close_matches(word.replace("_", "-"), words.all_words(), n=1)
     if word in ("profile", "dry-run", "dry_run", "no-profile"):
-        return f"{word} stands on a start's line alone"
+        return f"{word} can only be typed when you start"
     return f"{START} has no option {word!r}" + (f" (did you mean {close[0]}?)" if close else "")
 
 

@@ -105,14 +105,26 @@ def _nearest(folder: Path, home: Path) -> Path | None:
     """The file of this folder or of the nearest one above it, inside of the same project.
 
     That ends at the root of the repository, without one at the home; outside of both it is this
-    folder alone, since anybody may own those above (/tmp).
+    folder alone, since anybody may own those above (/tmp). So it is where another user has made the
+    repository, as git itself has it: that may be all of /tmp.
     """
     above = [folder, *folder.parents]
-    last = next((at for at in above if os.path.lexists(at / ".git")), None)
-    if home in above[:-1] and (last is None or above.index(last) > above.index(home)):
+    root = next((at for at in above if os.path.lexists(at / ".git")), None)
+    if home in above[:-1] and (root is None or above.index(root) > above.index(home)):
         last = home
-    inside = above[: above.index(last) + 1] if last is not None else [folder]
+    elif root is not None and _owner(root / ".git") in (os.geteuid(), 0):
+        last = root
+    else:
+        last = folder
+    inside = above[: above.index(last) + 1]
     return next((at / NAME for at in inside if os.path.lexists(at / NAME)), None)
+
+
+def _owner(path: Path) -> int | None:
+    try:
+        return os.lstat(path).st_uid
+    except OSError:  # it has gone
+        return None
 
 
 def _is_same(one: Path, other: Path) -> bool:
@@ -204,7 +216,7 @@ def _wrong_key(file: ConfigFile, whole: Mapping[str, Any]) -> str:
     for name, table in whole.get("profile", {}).items():
         if not isinstance(table, dict):
             return (
-                f"{file.at('profile', name)}: {name!r} has no table: [profile.NAME] stands above "
+                f"{file.at('profile', name)}: {name!r} has no table: write [profile.NAME] above "
                 "the options of each profile"
             )
         if not _PROFILE_NAME.fullmatch(name):

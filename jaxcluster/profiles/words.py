@@ -45,7 +45,7 @@ def devices(word: str) -> int | str:
 
 COMMON = (
     Option("--num-processes", (), "N", "default: one for each GPU or TPU chip, else 2 on CPU", int),
-    Option("--devices-per-process", (), "D", "or all of a host; 1 on CPU by default", devices),
+    Option("--devices-per-process", (), "D", "or all of a host's; 1 on CPU by default", devices),
     Option("--platform", (), "PLATFORM", "cpu, cuda, rocm or tpu"),
     Option("--launcher", (), "LAUNCHER", f"where: {', '.join(options.NAMES)}; local by default"),
     Option("--name", (), "NAME", "default: main"),
@@ -58,7 +58,7 @@ COMMON = (
         True,
     ),
     Option("--timeout", (), "S", "seconds that the start may take (60)", float),
-    Option("--detach", (), "", "let the cluster outlive this process"),
+    Option("--detach", (), "", "keep the cluster running when this process ends"),
     Option(
         "--local-device-ids",
         (),
@@ -149,7 +149,7 @@ def read_value(option: Option, value: object) -> Any:
 
 def _text(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError("a text in quotes")
+        raise ValueError("text in quotes")
     return str(value)
 
 
@@ -167,7 +167,7 @@ def _read_env(value: object) -> dict[str, str]:
         try:
             found[str(name)] = _text(one)
         except ValueError:
-            raise ValueError(f"{wanted}, and {visible(name)} is no text in quotes") from None
+            raise ValueError(f"{wanted}, and {visible(name)} is not text in quotes") from None
     return found
 
 

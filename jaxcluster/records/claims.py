@@ -173,7 +173,7 @@ def private_folder() -> Iterator[Path]:
         draft, _, lock = _draft(inside())
     except OSError as error:
         raise LaunchError(
-            f"Nothing can be written to {runtime_root()}: {error.strerror}.", CHOOSE
+            f"{runtime_root()} can't be written to: {error.strerror}.", CHOOSE
         ) from None
     try:
         yield runtime_root() / draft.name
@@ -201,7 +201,7 @@ def judge(folder: Path) -> Life:
     holder, record = read_holder(folder), registry.parse(folder)
     held = is_locked(folder / ALIVE)
     here = pid_space()
-    if holder is None:  # no claim: a folder of an older version, or none of ours
+    if holder is None:  # no claim: a folder of an older version, or not ours
         if record is None or not is_local(folder):
             return Life.UNKNOWN
         return Life.ALIVE if listens(folder.parent / Path(record.supervisor).name) else Life.DEAD
@@ -325,9 +325,9 @@ def _one_at_a_time(root: Path) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise JaxClusterError(
-                        f"{runtime_root()}/.lock has been held for {LOCK_S:g} s by a process that "
-                        "does not go on; it is needed for a moment only. Was one stopped (Ctrl-Z)?",
-                        f"fuser {runtime_root()}/.lock says which it is.",
+                        f"A process has held {runtime_root()}/.lock for {LOCK_S:g} s, and needs "
+                        "it for a moment only. Was one stopped (Ctrl-Z)?",
+                        f"fuser {runtime_root()}/.lock shows which process it is.",
                     ) from None
                 time.sleep(0.005)
             except OSError:  # a file system without locks

@@ -1,4 +1,4 @@
-"""What ranks have saved, until new processes have it: a private folder and what is in it.
+"""What ranks have saved, until new processes have it: private folders and what is in them.
 
 A folder's file ``alive`` is locked by the process that looks after it. The kernel lets go of the
 lock when that ends, so the next start, of any process, can remove what it has left, in memory too.
@@ -12,53 +12,112 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from jaxcluster.errors import RecoveryError
+from jaxcluster.host.room import memory_room
+from jaxcluster.ranks import name_ranks
 from jaxcluster.records import claims, registry
 
 SHARED_MEMORY = Path("/dev/shm")
-SPARE_NBYTES = 1 << 30
 PREFIX = "jaxcluster-state-"
 ALIVE = "alive"
 
+Report = Mapping[str, Any]  # what a rank says of its file: ``Saved.report``, and where it is
+
 
 class StateFolder(Protocol):
-    """Where ranks save their variables: one folder, or one on each host."""
+    """Where ranks save their variables: folders on this machine, or on each host."""
 
-    def path_of(self, rank: int) -> str:
-        """The folder that a rank writes into and reads from."""
+    hint: str  # what to do where there is no room
 
-    def donor_for(self, rank: int, donor: int, saved: Sequence[int]) -> int:
-        """Which rank's file ``rank`` is to take values from, where ``donor``'s would do."""
+    def places_for(self, rank: int) -> list[tuple[str, int | None]]:
+        """The folders that a rank may write to, the best one first; of memory, how much of it."""
+
+    def lost(self, reports: Mapping[int, Report]) -> dict[int, str]:
+        """The ranks whose files can't be read now, each with the reason."""
+
+    def donor_for(self, rank: int, donor: int, reports: Mapping[int, Report]) -> tuple[int, str]:
+        """Whose file ``rank`` is to take values from, where ``donor``'s would do; its folder."""
 
     def remove(self) -> None:
         """Remove all of it. Ranks may still be writing into it."""
 
 
 class Folder:
-    """A private folder of this process: in memory where there is room, else beside the clusters."""
+    """Private folders of this process: one in memory, and one on each disk that may have room.
 
-    def __init__(self) -> None:
-        parent = registry.runtime_root()
-        with contextlib.suppress(OSError):
-            room = os.statvfs(SHARED_MEMORY)
-            if room.f_bavail * room.f_frsize > SPARE_NBYTES:
-                parent = SHARED_MEMORY
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-        self._lock = os.open(self.path / ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    Args:
+      num_ranks: how many will save at once, and share the memory.
+      look_after: has the folders removed should this process be killed; returns what ends that.
+
+    Raises:
+      RecoveryError: no folder can be made.
+    """
+
+    hint = (
+        "Free some space there, or name a folder on another disk: %env TMPDIR=/path   then "
+        "%jaxcluster restart"
+    )
+
+    def __init__(
+        self,
+        num_ranks: int = 1,
+        look_after: Callable[[Sequence[Path]], Callable[[], None]] | None = None,
+    ) -> None:
+        self.paths: list[Path] = []
+        self._locks: list[int] = []
+        self._rooms: list[int | None] = []
+        whys = []
+        for parent in _parents():
+            try:
+                self._make(parent, num_ranks)
+            except OSError as error:
+                whys.append(f"{parent}: {error.strerror}")
+        if not self.paths:
+            raise RecoveryError(
+                f"There is no folder for the ranks' variables ({'; '.join(whys)}).", self.hint
+            )
+        self._leave = look_after(self.paths) if look_after is not None else _nothing
+
+    def _make(self, parent: Path, num_ranks: int) -> None:
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        try:
+            path.chmod(0o700)  # whatever the umask
+            lock = os.open(path / ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
         with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        self.paths.append(path)
+        self._locks.append(lock)
+        self._rooms.append(memory_room(path) // num_ranks if parent == SHARED_MEMORY else None)
 
-    def path_of(self, rank: int) -> str:
-        """The folder that a rank writes into and reads from."""
-        return str(self.path)
+    def places_for(self, rank: int) -> list[tuple[str, int | None]]:
+        """The folders that a rank may write to, the best one first; of memory, how much of it."""
+        return [(str(path), room) for path, room in zip(self.paths, self._rooms, strict=True)]
 
-    def donor_for(self, rank: int, donor: int, saved: Sequence[int]) -> int:
-        """Which rank's file ``rank`` is to take values from: all see all files."""
-        return donor
+    def lost(self, reports: Mapping[int, Report]) -> dict[int, str]:
+        """The ranks whose files can't be read now, each with the reason."""
+        found = {}
+        for rank, report in reports.items():
+            path = Path(report["folder"], f"rank-{rank}.state")
+            try:
+                size = path.stat().st_size
+            except OSError as error:
+                found[rank] = f"{path}: {error.strerror}"
+            else:
+                if size != report["file_nbytes"]:
+                    found[rank] = f"{path}: another file"
+        return found
+
+    def donor_for(self, rank: int, donor: int, reports: Mapping[int, Report]) -> tuple[int, str]:
+        """Whose file ``rank`` is to take values from: all see all files."""
+        return donor, str(reports[donor]["folder"])
 
     def remove(self) -> None:
         """Remove it. Ranks may still be writing into it.
@@ -66,13 +125,55 @@ class Folder:
         It is renamed first: a rank opens its file by the folder's old name, and finds none any
         more.
         """
-        gone = self.path.with_name(f"{self.path.name}.gone")
-        with contextlib.suppress(OSError):
-            self.path.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        for path in self.paths:
+            gone = path.with_name(f"{path.name}.gone")
+            with contextlib.suppress(OSError):
+                path.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
+        while self._locks:
+            os.close(self._locks.pop())
+        leave, self._leave = self._leave, _nothing
+        leave()
+
+
+def _nothing() -> None:
+    """Where nobody looks after it."""
+
+
+def _parents() -> list[Path]:
+    """Where folders for saved variables may lie: in memory, beside the clusters, as one says."""
+    found = [SHARED_MEMORY, registry.runtime_root()]
+    if chosen := os.environ.get("TMPDIR"):
+        found.append(Path(chosen).absolute())
+    return [path for path in dict.fromkeys(found) if path.is_dir()]
+
+
+@dataclass(frozen=True)
+class Dead:
+    """What is known of a rank that could not be saved.
+
+    Attributes:
+      names: those that it had, or may have bound since it told them; None where nobody knows.
+      is_current: it had no others: all cells that it has run since are in ``names``.
+      values: what they were when it told them last (``wire.NameChanges``), where that is known.
+      others: what each rank that was saved had told by then, and has told no change of since.
+      maybe: those of ``names`` that its last cell may have bound; it had not ended.
+    """
+
+    names: frozenset[str] | None = None
+    is_current: bool = False
+    values: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    maybe: frozenset[str] = frozenset()
+
+
+def _texts(report: Mapping[str, Any], cell_is_undone: bool) -> dict[str, str]:
+    """What the values are that a rank has saved (``wire.NameChanges``)."""
+    texts: dict[str, str] = report["texts"]
+    if cell_is_undone:
+        before = report["before"]
+        texts = {n: t for n, t in texts.items() if n not in before["absent"]} | before["texts"]
+    return {name: text for name, text in texts.items() if text}
 
 
 @dataclass(frozen=True)
@@ -83,13 +184,40 @@ class Kept:
       folder: where they are, a file a rank.
       reports: what each rank that could be saved says of its file (``Saved.report``).
       cell_is_undone: names that a cell has bound are to be what they were before it.
-      dead_names: the names that a rank had which could not be saved; None where nobody knows.
+      dead: the ranks that could not be saved.
+      gone: why files that were saved can't be read any more, by rank.
     """
 
     folder: StateFolder
     reports: dict[int, dict[str, Any]]
     cell_is_undone: bool
-    dead_names: dict[int, set[str] | None]
+    dead: dict[int, Dead]
+    gone: Mapping[int, str] = field(default_factory=dict)
+
+    def looked_at(self) -> Kept:
+        """What of it can be read now: a host may be lost since, with what its ranks had saved.
+
+        Those ranks are as if they had died before.
+        """
+        return self.without(self.folder.lost(self.reports))
+
+    def without(self, gone: Mapping[int, str]) -> Kept:
+        """The same where the files of these ranks can't be read, each with the reason."""
+        left = {rank: report for rank, report in self.reports.items() if rank not in gone}
+        texts = {r: _texts(report, self.cell_is_undone) for r, report in self.reports.items()}
+        dead = dict(self.dead)
+        for rank in gone:
+            names = frozenset({*self.reports[rank]["kept"], *self.reports[rank]["lost"]})
+            dead[rank] = Dead(names, True, texts[rank], {r: texts[r] for r in left})
+        return replace(self, reports=left, dead=dead, gone={**self.gone, **gone})
+
+    @property
+    def why_gone(self) -> str:
+        """The ranks whose files can't be read any more, and why; "" where all can."""
+        whys: dict[str, list[int]] = {}
+        for rank, why in sorted(self.gone.items()):
+            whys.setdefault(why, []).append(rank)
+        return "; ".join(f"{name_ranks(ranks)}: {why}" for why, ranks in whys.items())
 
     def remove(self) -> None:
         self.folder.remove()
@@ -104,7 +232,7 @@ def sweep() -> None:
 
 def folders() -> Iterator[Path]:
     """This user's, of all processes."""
-    for parent in (SHARED_MEMORY, registry.runtime_root()):
+    for parent in _parents():
         for path in parent.glob(f"{PREFIX}*"):
             with contextlib.suppress(OSError):
                 found = path.lstat()

@@ -96,7 +96,7 @@ def check_name(
     """
     if not is_name(name):
         raise UsageError(
-            f"{name!r} can't be {what}: it takes letters, digits, '-', '_' and '.', 31 at most.",
+            f"{name!r} can't be {what}: it takes at most 31 letters, digits, '-', '_' and '.'.",
             f"For example: {example}",
         )
     return name

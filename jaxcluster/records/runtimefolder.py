@@ -115,7 +115,7 @@ def _open(root: Path) -> int:
         if root.is_symlink():
             raise JaxClusterError(
                 f"{root} is a symbolic link (to {os.readlink(root)}), and the folder of your "
-                "clusters must be none: whoever owns the link could turn it elsewhere.",
+                "clusters must not be one: the link's owner could redirect it.",
                 CHOOSE,
             ) from None
         raise JaxClusterError(
@@ -135,7 +135,7 @@ def _check(root: Path, descriptor: int) -> None:
         raise JaxClusterError(f"{root} belongs to another user.", CHOOSE)
     if (by := replaceable_in(root)) is not None:
         raise JaxClusterError(
-            f"Every user can write to {by} and so put another folder in the place of {root}.",
+            f"Every user can write to {by}, and so could replace {root}.",
             f"{CHOOSE[:-1]}, or: chmod o-w {by}",
         )
     if stat.S_IMODE(found.st_mode) & 0o077:

@@ -1,4 +1,4 @@
-"""What ranks put out in a cell, as a notebook keeps it: nbformat's outputs, in groups, as HTML."""
+"""The output of ranks in a cell, as a notebook keeps it: nbformat's outputs, in groups, as HTML."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Document = dict[str, Any]
 def notebook_outputs(
     record: RankRecord, execution_count: int, shown: Sequence[wire.RankOutput] | None = None
 ) -> list[Output]:
-    """What one rank put out in a cell, and how it failed, in the form of nbformat 4.
+    """The output of one rank in a cell, and how it failed, in the form of nbformat 4.
 
     Args:
       shown: its outputs as the page can show them, where they are others.
@@ -91,7 +91,7 @@ def document(
 ) -> Document | None:
     """Groups of ranks that put out the same, in the order of their first ranks; None for nothing.
 
-    The Lab extension draws it, and finds there what a rank put out when the cluster is long gone.
+    The Lab extension draws it, and finds there the output of a rank when the cluster is long gone.
 
     Args:
       as_shown: outputs as the page can show them.

@@ -12,12 +12,13 @@ from jaxcluster.cluster import array_queries
 from jaxcluster.cluster.prompts import Labelled, here, is_console
 from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import JaxClusterError
+from jaxcluster.model import copies
 from jaxcluster.model.layout import TreeLayout
-from jaxcluster.model.notices import tell_behind
+from jaxcluster.model.notices import Passing, tell_behind
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import document, shards, text
 from jaxcluster.views.comms import model_of, relay_of
-from jaxcluster.views.message import show_message
+from jaxcluster.views.message import PassingMessage, show_message
 from jaxcluster.views.together import InTerminal, Together
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class CellDisplay:
         self.cluster = cluster
         self.all_ranks = all_ranks
         self._rich = hasattr(shell, "kernel")
+        self._passing = PassingMessage(shell)
         self._together: Together | InTerminal | None = None
         self._deferred: wire.RankOutput | None = None
         self._result: wire.RankOutput | None = None
@@ -80,10 +82,13 @@ class CellDisplay:
 
     def on_notice(self, message: str) -> None:
         self._pause()
-        show_message(self.shell, message)
+        if isinstance(message, Passing):
+            self._passing.show(message)
+        else:
+            show_message(self.shell, message)
 
     def _show_asking(self, output: wire.RankOutput) -> None:
-        """What a rank's debugger has put out, above its prompt; a terminal has it there already."""
+        """The output of a rank's debugger, above its prompt; a terminal has it there already."""
         if not isinstance(self._together, InTerminal):
             self.show(output)
 
@@ -144,7 +149,8 @@ class CellDisplay:
         hook.finish_displayhook()
 
     def close(self) -> None:
-        """Show what is not shown yet; nothing more comes."""
+        """Show what is not shown yet, and no more what was true meanwhile; nothing more comes."""
+        self._passing.clear()
         if self._together is not None:
             self._together.finish()
         self._settle_widgets()
@@ -167,12 +173,14 @@ class CellDisplay:
         size = 1
         for extent in info.shape:
             size *= extent
-        if all(r.global_result for r in record.replies.values()):
-            try:
-                edge = max(info.shape, default=0) if size <= SMALL_ARRAY else 3
-                values, cut = transfer.sample(self.cluster.world, "", list(record.ranks), edge)
-            except JaxClusterError as error:
-                self.on_notice(str(error))
+        try:
+            edge = max(info.shape, default=0) if size <= SMALL_ARRAY else 3
+            found = transfer.sample(self.cluster.world, "", list(record.ranks), edge)
+            values, cut, odd = found
+            if odd:
+                self.on_notice(f"{odd} {copies.SEED}\n")
+        except JaxClusterError as error:
+            self.on_notice(str(error))
         shown = text.spanning_array(info, values, cut)
         self.show_result({**self._pictures(record, shown), "text/plain": shown}, {})
 

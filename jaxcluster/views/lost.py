@@ -14,7 +14,7 @@ def is_long(names: Sequence[str]) -> bool:
 
 
 def headline(names: Sequence[str]) -> str:
-    return f"Lost: {len(names)} variables and settings, which the list above has."
+    return f"Lost: {len(names)} variables and settings, listed above."
 
 
 def bundle(names: Sequence[str]) -> dict[str, Any]:

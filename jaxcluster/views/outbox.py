@@ -24,7 +24,7 @@ class Outbox:
     """Sends what the page says to the ranks. Any thread.
 
     Args:
-      below: where what that puts out is shown.
+      below: where its output is shown.
       log: the kernel's.
     """
 
@@ -155,7 +155,7 @@ class Outbox:
             self._below.print(
                 relayed.home,
                 "stdout",
-                f"{name} is in {where}: what was done to this widget follows after that.\n",
+                f"{name} is in {where}: changes to this widget follow after that.\n",
             )
 
 

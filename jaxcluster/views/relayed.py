@@ -19,7 +19,7 @@ OF_IPYWIDGETS = ("@jupyter-widgets/base", "@jupyter-widgets/controls", "@jupyter
 
 @dataclass
 class Home:
-    """The cell in which comms were opened, and where what they put out is shown."""
+    """The cell in which comms were opened, and where their output is shown."""
 
     seq: int
     parent: dict[str, Any]
@@ -125,7 +125,7 @@ Hear = Callable[[str, dict[str, Any]], None]
 
 
 class Below:
-    """What stands below the widgets of a cell: what their messages put out, and what is said.
+    """What stands below the widgets of a cell: the output of their messages, and what is said.
 
     Args:
       kernel: of the notebook.

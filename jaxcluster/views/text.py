@@ -157,7 +157,7 @@ def journal(found: Sequence[timeline.Timeline]) -> str:
 
 
 NOTHING_LAUNCHED = (
-    "No program that spans processes has been launched since the ranks were in lockstep."
+    "No program that spans processes has been launched since the ranks were last in lockstep."
 )
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Together:
-    """Shows what a cell's ranks have put out so far, in groups of ranks that put out the same.
+    """Shows the output of a cell's ranks so far, in groups of ranks with equal output.
 
     Args:
       shell: IPython's, of a notebook.
@@ -38,7 +38,7 @@ class Together:
         self._soon = Soon(self._show)
 
     def add(self, output: wire.RankOutput) -> None:
-        """A rank has put out more; the record has it."""
+        """A rank has more output; the record has it."""
         self._soon.more()
 
     def pause(self) -> None:
@@ -85,7 +85,7 @@ class InTerminal:
         self._soon = Soon(self._show, share=1)
 
     def add(self, output: wire.RankOutput) -> None:
-        """A rank has put out more."""
+        """A rank has more output."""
         content = output.content
         with self._lock:
             if output.kind == "stream":

@@ -1,4 +1,4 @@
-"""The views as widgets, which JupyterLab, Notebook 7, VS Code and Colab draw alike."""
+"""The views as widgets. JupyterLab and Notebook 7 were tried, VS Code and Colab were not."""
 
 from __future__ import annotations
 

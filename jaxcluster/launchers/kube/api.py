@@ -98,8 +98,11 @@ class Api:
         except Exception as error:  # the client's, yaml's, those of a broken file
             raise Trouble(
                 Reason(
-                    f"There is no way to a Kubernetes cluster by {_named(task)}: {_why(error)}.",
-                    "kubectl get pods must work. Another: --kubeconfig FILE --context NAME",
+                    f"No Kubernetes cluster can be reached by {_named(task)}: {_why(error)}.",
+                    (
+                        "kubectl get pods must work. For another cluster: --kubeconfig FILE "
+                        "--context NAME"
+                    ),
                 )
             ) from None
         self.host = str(self.settings.host).rstrip("/")
@@ -169,7 +172,7 @@ class Api:
         return Unreachable(
             Reason(
                 f"The API server at {self.host} can't be reached to {doing}: {_plain(error)}.",
-                "kubectl get pods must work from here. Another cluster: --context NAME",
+                "kubectl get pods must work from here. For another cluster: --context NAME",
             ),
             not isinstance(error, never) and not _HANDSHAKE.search(str(error)),
         )

@@ -256,7 +256,7 @@ class Launch:
         if self.job is None or words.uid(self.job) != self.uid:
             self.missed += 1
             if self.missed >= MISSED:
-                raise Trouble(Reason(f"Somebody has deleted the Job {self.name}."))
+                raise Trouble(Reason(f"The Job {self.name} was deleted."))
             return
         self.missed = 0
         if (end := words.job_end(self.job)) is not None:
@@ -381,7 +381,7 @@ class Launch:
         why = words.why_no_pods(job, self.api.events(self.uid)) if job is not None else ""
         if self.first and (reason := words.never_made(why)) is not None:
             raise Trouble(reason)
-        self._say(f"the Job's pods are not there: {why}" if why else "the Job makes its pods")
+        self._say(f"the Job has no pods yet: {why}" if why else "the Job makes its pods")
 
     def _say(self, text: str) -> None:
         if text != self.said:

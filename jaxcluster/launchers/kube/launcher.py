@@ -76,7 +76,7 @@ class Kubernetes(Launcher):
     def prepared(self, environ: Mapping[str, str]) -> Kubernetes:
         if importlib.util.find_spec("kubernetes") is None:
             raise LauncherUnavailable(
-                "--launcher kubernetes needs the Kubernetes client, which this Python lacks.",
+                "--launcher kubernetes needs the Kubernetes client, which is not installed.",
                 "pip install 'jaxcluster[k8s]'",
             )
         read = self.pod
@@ -132,11 +132,13 @@ class Kubernetes(Launcher):
 
     def _argv(self, function: str, *words: str) -> tuple[str, ...]:
         source = f"import sys; sys.path.append({ROOT!r}); from {MODULE} import {function}; "
-        return (self.here, "-c", f"{source}{function}(*sys.argv[1:])", *words)
+        return (self.here, "-P", "-c", f"{source}{function}(*sys.argv[1:])", *words)
 
     def _notes(self, through: bool) -> tuple[str, ...]:
         where = self.namespace or (
-            "that of this notebook's pod" if self.inside else "that of the kubeconfig's context"
+            "the one of this notebook's pod"
+            if self.inside
+            else "the one of the kubeconfig's context"
         )
         way = "by port-forward" if through else "at their own addresses"
         return (f"namespace: {where}", f"the agents are reached {way}")
@@ -176,7 +178,7 @@ class Kubernetes(Launcher):
             return "", min(LOOK_S, left_s - WARN_S)
         return (
             f"Kubernetes ends the Job of this cluster in {left_s / 60:.0f} minutes, at its "
-            "deadline (--time). What is to be kept: %jaxcluster checkpoint NAME",
+            "deadline (--time). To keep the variables: %jaxcluster checkpoint NAME",
             0.0,
         )
 
@@ -213,7 +215,7 @@ class Kubernetes(Launcher):
         if cancelled is None:  # none was made, or the guard has done it and does not say how
             return None
         return Reason(
-            "A Job of this start may be left: the process that deletes it "
+            "A Job of this start may be left over: the process that deletes it "
             f"{how_it_ended(cancelled)}.",
             "kubectl get jobs -l app.kubernetes.io/managed-by=jaxcluster",
         )

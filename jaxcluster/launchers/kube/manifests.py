@@ -79,8 +79,8 @@ def tpu_pods(pod: Pod) -> int | None:
     pods, rest = divmod(chips, chips_each(pod))
     if rest or not pods:
         raise UsageError(
-            f"--tpu-topology {pod.topology} has {chips} chips, which are no multiple of "
-            f"--tpu-chips {chips_each(pod)}.",
+            f"--tpu-topology {pod.topology} has {chips} chips, not a multiple of --tpu-chips "
+            f"{chips_each(pod)}.",
             "For example: --tpu-topology 4x4 --tpu-chips 4",
         )
     return pods
@@ -114,7 +114,7 @@ def check(pod: Pod) -> None:
     for flag, value, example in (("--cpu", pod.cpu, "4"), ("--mem", pod.memory, "16Gi")):
         if value and not _QUANTITY.fullmatch(value):
             refuse(
-                f"{flag} {value!r} is not a quantity of Kubernetes'.",
+                f"{flag} {value!r} is not a Kubernetes quantity.",
                 f"{flag} {example}" + (" (GiB)" if flag == "--mem" else ""),
             )
     for name, count in pod.resources:
@@ -126,11 +126,11 @@ def check(pod: Pod) -> None:
     for name, value in pod.labels:
         if not _KEY.fullmatch(name) or not _VALUE.fullmatch(value):
             refuse(
-                f"--label {name}={value} is not a label of Kubernetes'.",
+                f"--label {name}={value} is not a Kubernetes label.",
                 "--label kueue.x-k8s.io/queue-name=team-a",
             )
         if name in (LAUNCH, CLUSTER, *MADE_BY):
-            refuse(f"--label can't set {name}: it is the launcher's.", "--label team=a")
+            refuse(f"--label can't set {name}: the launcher sets it.", "--label team=a")
     if pod.service_account and not _NAME.fullmatch(pod.service_account):
         refuse(f"--service-account can't be {pod.service_account!r}.", "--service-account jax")
     if bool(pod.tpu) != bool(pod.topology):
@@ -139,7 +139,7 @@ def check(pod: Pod) -> None:
             "--tpu-type tpu-v5-lite-podslice --tpu-topology 4x4",
         )
     if pod.topology and not _TOPOLOGY.fullmatch(pod.topology):
-        refuse(f"--tpu-topology {pod.topology!r} is none.", "--tpu-topology 4x4")
+        refuse(f"--tpu-topology {pod.topology!r} is not a topology.", "--tpu-topology 4x4")
     if pod.chips is not None and not pod.tpu:
         refuse(
             "--tpu-chips needs --tpu-type.", "--tpu-type tpu-v5-lite-podslice --tpu-topology 4x4"

@@ -42,7 +42,7 @@ def read(path: Path) -> str:
         raise UsageError(f"--pod-template {path}: {error}.", EXAMPLE) from None
     if len(found) != 1:
         raise UsageError(
-            f"--pod-template {path} has {len(found)} documents; one is needed, a pod.", EXAMPLE
+            f"--pod-template {path} has {len(found)} documents. It must have one, a pod.", EXAMPLE
         )
     return json.dumps(checked(json.loads(packed[0]), str(path)))
 
@@ -58,39 +58,39 @@ def checked(found: Any, name: str) -> dict[str, Any]:
         return UsageError(f"--pod-template {name} {why}.", EXAMPLE)
 
     if not isinstance(found, dict):
-        raise refuse(f"is no pod: it is {_kind_of(found)}")
+        raise refuse(f"is not a pod: it is {_kind_of(found)}")
     kind = found.get("kind", "Pod")
     if kind == "PodTemplate":
         found = found.get("template")
     elif kind != "Pod":
-        raise refuse(f"is no pod: it is of kind {kind}")
+        raise refuse(f"is not a pod: its kind is {kind}")
     if not isinstance(found, dict) or not isinstance(found.get("spec"), dict):
-        raise refuse("is no pod: it has no spec")
+        raise refuse("is not a pod: it has no spec")
     metadata, spec = found.get("metadata") or {}, found["spec"]
     unknown = sorted(found.keys() - {"apiVersion", "kind", "metadata", "spec", "status"})
     if unknown:
-        raise refuse(f"is no pod: a pod has no field {unknown[0]!r}")
+        raise refuse(f"is not a pod: a pod has no field {unknown[0]!r}")
     if not isinstance(metadata, dict):
-        raise refuse(f"is no pod: its metadata are {_kind_of(metadata)}")
+        raise refuse(f"is not a pod: its metadata are {_kind_of(metadata)}")
     for field in ("labels", "annotations"):
         if not isinstance(metadata.get(field) or {}, dict):
-            raise refuse(f"is no pod: its {field} are {_kind_of(metadata[field])}")
+            raise refuse(f"is not a pod: its {field} are {_kind_of(metadata[field])}")
     containers = spec.get("containers") or []
     if not isinstance(containers, list) or not all(isinstance(one, dict) for one in containers):
-        raise refuse("is no pod: its containers are no list of containers")
+        raise refuse("is not a pod: its containers are not a list of containers")
     for field in ("volumes", "initContainers", "tolerations"):
         if not isinstance(spec.get(field) or [], list):
-            raise refuse(f"is no pod: its {field} are {_kind_of(spec[field])}")
+            raise refuse(f"is not a pod: its {field} are {_kind_of(spec[field])}")
     for field in ("volumeMounts", "env"):
         if not all(isinstance(one.get(field) or [], list) for one in containers):
-            raise refuse(f"is no pod: a container's {field} are no list")
+            raise refuse(f"is not a pod: a container's {field} are not a list")
     if found_ours := [field for field in OURS if field in spec]:
-        raise refuse(f"sets {found_ours[0]}, which is the launcher's")
+        raise refuse(f"sets {found_ours[0]}, which the launcher sets")
     if len(containers) > 1 and not any(one.get("name") == CONTAINER for one in containers):
         raise UsageError(
             f"--pod-template {name} has {len(containers)} containers, and none is called "
             f"{CONTAINER!r}.",
-            f"Call the one that is to have the ranks so: name: {CONTAINER}",
+            f"Give the container for the ranks this name: {CONTAINER}",
         )
     kept = {key: metadata[key] for key in ("labels", "annotations") if metadata.get(key)}
     return {"metadata": kept, "spec": spec}

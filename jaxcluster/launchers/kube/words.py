@@ -29,7 +29,7 @@ _NOT_THERE = re.compile(
 )
 # https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
 _DISRUPTIONS = {
-    "PreemptionByScheduler": "it had to make way for a pod of higher priority",
+    "PreemptionByScheduler": "it was preempted by a pod of higher priority",
     "DeletionByTaintManager": "its node is not ready or may not run it any more (a taint)",
     "EvictionByEvictionAPI": "it was evicted, as when a node is drained",
     "DeletionByPodGC": "its node is gone",
@@ -61,7 +61,7 @@ def refusal(status: int, body: str, doing: str, namespace: str, login: str = "")
         # Who asks without a login, or with an old one, is told what nobody may, or nothing.
         why = f" The kubeconfig's login failed: {login.rstrip('. ')}." if login else ""
         return Reason(
-            f"The API server does not know who asks.{why} {said}",
+            f"The API server does not know this user.{why} {said}",
             "Log in again (kubectl get pods must work), or name another: --context NAME",
         )
     if status == 403 and right is not None:
@@ -77,11 +77,10 @@ def refusal(status: int, body: str, doing: str, namespace: str, login: str = "")
         return Reason(
             f"{right['user']} may not {right['verb']} {resource} in the namespace {namespace}, "
             f"so jaxcluster can't {doing}. {said}",
-            "Who may give rights there types: "
-            f"kubectl -n {namespace} create role jaxcluster-{plain} --verb={right['verb']} "
-            f"--resource={named} && kubectl -n {namespace} create rolebinding "
-            f"jaxcluster-{plain} --role=jaxcluster-{plain} {whom}   "
-            "(docs/launchers.md has the whole role)",
+            f"An administrator there can type: kubectl -n {namespace} create role "
+            f"jaxcluster-{plain} --verb={right['verb']} --resource={named} && kubectl -n "
+            f"{namespace} create rolebinding jaxcluster-{plain} --role=jaxcluster-{plain} "
+            f"{whom}   (docs/launchers.md has the whole role)",
         )
     if status == 403 and "exceeded quota" in message:
         return Reason(
@@ -91,21 +90,21 @@ def refusal(status: int, body: str, doing: str, namespace: str, login: str = "")
     if status == 404 and re.search(r"namespaces? \S+ not found", message):
         return Reason(
             f"There is no namespace {namespace} in this Kubernetes cluster. {said}",
-            "Name one that is there (kubectl get namespaces): --namespace NAME",
+            "Name an existing one (kubectl get namespaces): --namespace NAME",
         )
     if status in (400, 422) and "unknown field" in message:
         return Reason(
-            f"The API server knows no such field of a pod. {said}",
-            "Mend the file of --pod-template; --dry-run prints what is made of it.",
+            f"The API server does not know a field of the pod. {said}",
+            "Fix the file of --pod-template. --dry-run prints the resulting manifest.",
         )
     if status in (400, 403, 422):
         return Reason(
             f"The API server did not {doing}. {said}",
-            "--dry-run prints what it was asked for.",
+            "--dry-run prints the request.",
         )
     if status == 429 or status >= 500:
         return Reason(
-            f"The API server could not {doing} (status {status}). {said}", "Try again in a while."
+            f"The API server could not {doing} (status {status}). {said}", "Try again later."
         )
     return Reason(f"The API server did not {doing}: status {status}. {said}")
 
@@ -231,7 +230,7 @@ def never_made(why: str) -> Reason | None:
 
     What a quota has given to others comes back; what an admission refuses stays refused.
     """
-    said = f'The pods of the Job can\'t be made. Kubernetes says: "{why}"'
+    said = f'The pods of the Job can\'t be created. Kubernetes says: "{why}"'
     if "exceeded quota" in why:
         if (more := _more_than_all(why)) is None:
             return None
@@ -254,7 +253,7 @@ def never_made(why: str) -> Reason | None:
             return None
         return Reason(
             said,
-            "Name one that is there (kubectl get serviceaccounts, in that namespace): "
+            "Name an existing one (kubectl get serviceaccounts, in that namespace): "
             "--service-account NAME",
         )
     if re.search(r"no PriorityClass with name", why):
@@ -263,7 +262,9 @@ def never_made(why: str) -> Reason | None:
     if re.search(r"(maximum|minimum|max limit to request ratio) .* per (Container|Pod)", why):
         return Reason(said, "Ask for what that allows: --cpu 2 --mem 8Gi")
     if re.search(r"is invalid:", why):
-        return Reason(said, "Mend the file of --pod-template; --dry-run prints what is made of it.")
+        return Reason(
+            said, "Fix the file of --pod-template. --dry-run prints the resulting manifest."
+        )
     return None
 
 
@@ -332,7 +333,7 @@ def _no_python(message: str, image: str) -> Reason | None:
     return Reason(
         f"There is no Python {found['python']} in the image {image}. "
         f'Kubernetes says: "{found["why"].strip()}"',
-        "Name the one that is there: --python PATH",
+        "Name the right one: --python PATH",
     )
 
 
@@ -360,7 +361,7 @@ def why_ended(pod: Object | None) -> str:
     code = ended.get("exitCode")
     if code is not None and code > 128:
         return f"its agent was ended by signal {code - 128}"
-    return f"its agent ended with code {code}" if code is not None else "nobody says why"
+    return f"its agent ended with code {code}" if code is not None else "no reason is given"
 
 
 def why_failed(pod: Object, log: Sequence[str], image: str, python: str) -> Reason:

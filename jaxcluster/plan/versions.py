@@ -1,0 +1,52 @@
+"""Which releases of jax jaxcluster works with, and what to say of others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+# The coordination service of jax 0.9.0 can't outlive the death of a rank, that of 0.9.1 can.
+OLDEST_JAX = "0.9.1"
+NEWEST_TRIED_JAX = "0.12"  # with all its patch releases
+TRIED_JAX = 'pip install "jax>=0.9.1,<0.13"'
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version: ``0.7.0.dev2025`` is (0, 7, 0)."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, found.group().split("."))) if found else ()
+
+
+def is_too_old(jax: str) -> bool:
+    """Whether clusters don't start with this jax."""
+    return release(jax) < release(OLDEST_JAX)
+
+
+def is_newer_than_tried(jax: str) -> bool:
+    """Whether this jax is of a newer series than any with which the tests have passed."""
+    return release(jax)[:2] > release(NEWEST_TRIED_JAX)
+
+
+def too_old(jax: Iterable[str]) -> tuple[str, str] | None:
+    """Why no cluster can start with one of these versions, and what to type; None where it can."""
+    old = sorted(filter(is_too_old, set(jax)), key=release)
+    if not old:
+        return None
+    why = f"jax {old[0]} is older than {OLDEST_JAX}, the oldest with which clusters start."
+    return why, f'Try: pip install -U "jax>={OLDEST_JAX}"'
+
+
+def note_on(jax: str, moved: Mapping[str, str]) -> str:
+    """What to say of this jax when a cluster starts; ``""`` where it is as those that were tried.
+
+    Args:
+      jax: its version.
+      moved: what ``engine.private`` did not find in it, each with what happens without it.
+    """
+    lost = "; ".join(f"{what} ({cost})" for what, cost in moved.items())
+    if not is_newer_than_tried(jax):
+        return f"jax {jax} has moved private names that jaxcluster uses: {lost}" if moved else ""
+    untried = f"jax {jax} is newer than {NEWEST_TRIED_JAX}, the newest tried with jaxcluster"
+    if moved:
+        return f"{untried}. Private names have moved in it: {lost}"
+    return f"{untried}. All private names of it that jaxcluster uses were found"
