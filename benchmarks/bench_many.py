@@ -92,7 +92,7 @@ def measure(hosts: ManyHosts) -> None:
         )
         cluster.run(f"# launches {LAUNCHES}", show=False)
         figures.time(
-            "roll-call of 256 launches each",
+            "poll of 256 launches each",
             1.0,
             lambda: recovery.ask_reports(cluster.link, launches=256, timeout_s=60),
             5,

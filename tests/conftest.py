@@ -30,6 +30,18 @@ FLAGS = [
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background command ignores it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# Else a detached cluster of a test outlives its end.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+NOT_LIVE = {Path(__file__).parent / name for name in ("unit", "sim", "packaging")}
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m is looked at
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if NOT_LIVE.isdisjoint(item.path.parents):
+            item.add_marker("live")
 
 
 @pytest.fixture

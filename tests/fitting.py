@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
+
+from pace import Deadline
 
 # What stands out of a part of the page to the right, is cut off there, or is scrolled sideways.
 # Names that are shortened in their middle have titles; what is 1 px wide is only heard.
@@ -19,7 +20,7 @@ BEYOND = """part => {
 
 def fits(page: Any, part: str, deadline_s: float = 20) -> None:
     """Fail unless all of a part of the page has room, at the latest when a drawing has followed."""
-    end = time.monotonic() + deadline_s
-    while (found := page.evaluate(BEYOND, part)) and time.monotonic() < end:
+    deadline = Deadline(deadline_s)
+    while (found := page.evaluate(BEYOND, part)) and not deadline.is_over:
         page.wait_for_timeout(50)
     assert found == []

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 from jupyter_client import BlockingKernelClient, KernelManager
+from pace import Deadline
 
 T = TypeVar("T")
 
@@ -39,10 +40,10 @@ DEVICES = (
 
 def until(condition: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
     """The first true value of ``condition``, or a failure that says for what it was waited."""
-    end = time.monotonic() + deadline_s
+    deadline = Deadline(deadline_s)
     while not (found := condition()):
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {deadline_s:g} s: {what}")
+        if deadline.is_over:
+            raise AssertionError(f"not within {deadline}: {what}")
         time.sleep(0.01)
     return found
 
@@ -89,10 +90,10 @@ def processes_with(variable: str, value: str) -> dict[int, str]:
 
 
 def wait_until_gone(variable: str, value: str, deadline_s: float = GONE_S) -> None:
-    end = time.monotonic() + deadline_s
+    deadline = Deadline(deadline_s)
     while left := processes_with(variable, value):
-        if time.monotonic() > end:
-            raise AssertionError(f"still there after {deadline_s:g} s: {left}")
+        if deadline.is_over:
+            raise AssertionError(f"still there after {deadline}: {left}")
         time.sleep(0.05)
 
 
@@ -100,10 +101,17 @@ def wait_until_gone(variable: str, value: str, deadline_s: float = GONE_S) -> No
 class Home:
     """Folders of a test's own for clusters, IPython and Jupyter.
 
-    Their path is short: a Unix socket's has room for some 100 characters.
+    Their path is short: a Unix socket's has room for some 100 characters. At the end of ``with``
+    they are gone, also where a test has failed: a detached cluster that it left behind ends then.
     """
 
     path: Path
+
+    def __enter__(self) -> Home:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
 
     @classmethod
     def make(cls) -> Home:
@@ -306,11 +314,11 @@ class Notebook:
 
     def until(self, condition: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
         """Like ``until``, while the kernel's messages are taken in."""
-        end = time.monotonic() + deadline_s
+        deadline = Deadline(deadline_s)
         while not (found := condition()):
-            if time.monotonic() > end:
+            if deadline.is_over:
                 shown = "\n".join(f"{c.source}\n--> {c.text}" for c in self.cells.values())
-                raise AssertionError(f"not within {deadline_s:g} s: {what}\n{shown[-4000:]}")
+                raise AssertionError(f"not within {deadline}: {what}\n{shown[-4000:]}")
             self._take_in(0.02)
         return found
 
@@ -372,8 +380,8 @@ class Notebook:
         """A frontend's ``complete`` or ``inspect`` request, with the cursor at the end."""
         at = len(code) if cursor is None else cursor
         id = getattr(self.client, method)(code, at, **kwargs)
-        end = time.monotonic() + DEADLINE_S
-        while time.monotonic() < end:
+        deadline = Deadline(DEADLINE_S)
+        while not deadline.is_over:
             reply = self.client.get_shell_msg(timeout=DEADLINE_S)
             if reply["parent_header"].get("msg_id") == id:
                 return reply["content"]

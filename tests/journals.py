@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from jaxcluster import wire
+from jaxcluster.engine.journal import Journal, Program
+
+
+def launched(journal: Journal, program: Program, *_: object) -> None:
+    """A launch, as JAX's fast path makes it."""
+    journal.prepare(program, sys._getframe(1))
+    next(journal.confirmations(program))
 
 
 def launches(processes: str, programs: str, cell: int = 7) -> list[wire.Launch]:

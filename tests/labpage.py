@@ -6,7 +6,6 @@ import contextlib
 import json
 import re
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 
 import nbformat
 from helpers import DEADLINE_S, Home
+from pace import Deadline
 
 T = TypeVar("T")
 
@@ -164,20 +164,20 @@ class LabPage:
 
     def until(self, expression: str, what: str, deadline_s: float = DEADLINE_S) -> None:
         """Wait for a JavaScript expression to be true."""
-        end = time.monotonic() + deadline_s
+        deadline = Deadline(deadline_s)
         while not self.page.evaluate(
             f"() => {{ try {{ return !!({expression}); }} catch {{ return false; }} }}"
         ):
-            if time.monotonic() > end:
-                raise AssertionError(f"not within {deadline_s:g} s: {what}")
+            if deadline.is_over:
+                raise AssertionError(f"not within {deadline}: {what}")
             self.page.wait_for_timeout(20)
 
     def wait(self, condition: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
         """Wait for a condition of this side, while the page goes on."""
-        end = time.monotonic() + deadline_s
+        deadline = Deadline(deadline_s)
         while not (found := condition()):
-            if time.monotonic() > end:
-                raise AssertionError(f"not within {deadline_s:g} s: {what}")
+            if deadline.is_over:
+                raise AssertionError(f"not within {deadline}: {what}")
             self.page.wait_for_timeout(20)
         return found
 

@@ -161,7 +161,8 @@ class Ranks:
             case "facts":
                 address = f"10.0.{number >> 8}.{number & 255}"
                 host = rank.host
-                return wire.EngineFacts(number, rank.pid, host, f"key {host}", address, "3", "0")
+                key = f"key {host}"
+                return wire.EngineFacts(number, rank.pid, host, key, address, "3", "0.12.0")
             case "reserve":
                 ports = {"port": next(self.port), "probe_port": next(self.port)}
                 return ports | {"coordinator_process": True}

@@ -3,7 +3,9 @@
 # Node, then pytest (whose closing line is the last one). They run in an environment of their own,
 # .venv-test-<version> in this checkout.
 #
-#   bash tests/run.sh                       everything
+#   bash tests/run.sh                       some 10 minutes on 2 cores: all but the live tests, and of
+#                                           those one or more for each promise of docs/guarantees.md
+#   bash tests/run.sh --all                 everything: more than an hour
 #   bash tests/run.sh tests/unit -k plan    arguments go to pytest
 #   PYTHON=python3.13 bash tests/run.sh     with another Python
 #   LINT=0 bash tests/run.sh                pytest only (and the build, if a source has changed)
@@ -93,5 +95,17 @@ elif [ ! -e $built ] || [ "${LINT:-1}" != 0 ] || [ -n "$(find labextension/{src,
     quietly npm --prefix labextension test
 fi
 
-say "pytest"
-exec "$env/bin/python" -m pytest "$@"
+# Without a test's name: those of the promises. Three processes at a time, a file each: live tests
+# wait half of their time.
+part=1 rest=()
+for argument in "$@"; do
+    case $argument in tests | tests/* | -m* | -k* | --all) part= ;; esac
+    if [ "$argument" != --all ]; then rest+=("$argument"); fi
+done
+if [ -n "$part" ]; then
+    say "pytest: some 10 minutes on 2 cores (bash tests/run.sh --all runs all tests)"
+    rest=(-n 3 --dist loadfile -m "not live or promise or quick" ${rest[@]+"${rest[@]}"})
+else
+    say "pytest"
+fi
+exec "$env/bin/python" -m pytest ${rest[@]+"${rest[@]}"}

@@ -193,6 +193,7 @@ def test_colour_and_glyph_together_differ_for_64_ranks() -> None:
 # ----------------------------------------------------------------------------------- arrays
 
 
+@pytest.mark.quick
 def test_every_part_is_a_tile_with_its_holders(page: Any) -> None:
     show(page, ALL["grid"]())
     shoot(page, "grid")
@@ -217,6 +218,7 @@ def test_the_arrow_keys_go_to_the_neighbour_and_only_one_tile_is_in_the_tab_orde
     assert "[6:8, 4:8]" in page.evaluate("() => document.activeElement.getAttribute('aria-label')")
 
 
+@pytest.mark.quick
 def test_replicas_are_stripes_of_one_tile(page: Any) -> None:
     show(page, document.array(replicated()))
     tiles = page.locator(".jxc-tile")

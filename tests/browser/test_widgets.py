@@ -63,6 +63,7 @@ def asked(page: Any) -> list[Any]:
 # ------------------------------------------------------------------------------- the sidebar
 
 
+@pytest.mark.quick
 def test_a_rank_is_a_row_that_says_where_it_is(widgets: Any) -> None:
     text = show(widgets, "sidebar").locator(".jxl-rank").first.inner_text()
     for part in ("0", "waiting", "[7] line 3", "host-a", "cpu 0-1", "512.0 MiB"):

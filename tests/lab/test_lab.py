@@ -115,7 +115,7 @@ def test_the_form_starts_a_cluster_and_the_sidebar_shows_its_ranks(page: LabPage
     assert sources(page) == ["%load_ext jaxcluster", "%jaxcluster start -n 2", SETUP]
     assert page.finish(1).startswith("Cluster 'main': ranks 0, 1")
     assert page.do(2) == ""  # it is this notebook's cluster now
-    assert page.do(1) == "Cluster 'main' is running already (2 ranks, variables kept).\n"
+    assert page.do(1) == "Cluster 'main' is already running (2 ranks, variables kept).\n"
     # It is remembered.
     stop(page)
     sidebar.get_by_role("button", name="Start a cluster").click()
@@ -306,6 +306,19 @@ def test_a_number_and_one_click_start_a_cluster_where_nothing_was_loaded(page: L
     assert page.page.evaluate(SOURCES) == sources
 
 
+def test_a_click_runs_the_line_and_not_what_else_its_cell_has(page: LabPage) -> None:
+    """The notebook may be anybody's, who wants it to be run."""
+    other = "open('taken', 'w').close()"
+    cell = f"{other}\n%load_ext jaxcluster\n%jaxcluster start -n 3\n{other}"
+    page.open("theirs.ipynb", cell, "import os\nprint(os.path.exists('taken'))")
+    toolbar = page.page.locator(".jp-NotebookPanel-toolbar")
+    toolbar.get_by_label("Number of ranks").fill("2")
+    toolbar.get_by_role("button", name="Start", exact=True).click()
+    page.wait(lambda: "2/2 idle" in toolbar.inner_text(), "its ranks are there")
+    assert page.do(1).strip().endswith("False")
+    assert "start -n 2" in page.page.evaluate(SOURCES)[0]
+
+
 def test_with_no_notebook_open_the_sidebar_starts_one(page: LabPage) -> None:
     page.page.goto(f"{page.lab.url}/lab?reset")
     page.until("window.jupyterapp?.commands.hasCommand('jaxcluster:show-clusters')", "Lab is up")
@@ -416,7 +429,7 @@ def test_all_ranks_are_shown_as_groups_tabs_and_grid_and_kept(page: LabPage) -> 
     badges(page, 3).nth(0).click()
     at(".jxl-rankOutput").get_by_text("only 0").wait_for()
     badges(page, 3).nth(1).click()
-    at(".jxl-rankOutput").get_by_text("What rank 1 put out was not kept").wait_for()
+    at(".jxl-rankOutput").get_by_text("The output of rank 1 was not kept").wait_for()
     if SHOTS:
         page.shot(SHOTS / "all.png")
     # Run again, not on ranks, it has none.

@@ -1,4 +1,4 @@
-"""The pictures of README.md and docs/lab.md.
+"""The pictures of docs/lab.md.
 
 SCREENSHOTS=docs/images pytest tests/lab/test_pictures.py
 """

@@ -63,7 +63,7 @@ def starts(notebook: HostNotebook, words: str) -> None:
         ("--launcher slrum", "There is no launcher 'slrum' (did you mean slurm?)"),
         ("--launcher ssh --hosts h1:0", "'0' in 'h1:0' is not a number of ranks from 1 up"),
         ("--launcher ssh --hosts h1:two", "'two' in 'h1:two' is not a number of ranks"),
-        ("--launcher ssh --hosts h1:1,h2:1,h1:1", "--hosts: h1 is there twice"),
+        ("--launcher ssh --hosts h1:1,h2:1,h1:1", "--hosts: h1 is listed twice"),
         ("--launcher ssh --hosts h1,,h2", "there is nothing between two commas"),
         ("--launcher ssh", "--launcher ssh needs hosts"),
         (f"{HOSTS} --partition x", "--launcher ssh does not know --partition; it is one of slurm"),
@@ -119,7 +119,7 @@ def test_a_changed_host_key(notebook: HostNotebook) -> None:
     )
     with changed(notebook.host, known, script):
         cell = refused(notebook, HOSTS)
-    assert "LaunchError: h1 has another host key than before. ssh says: " in cell.text
+    assert "LaunchError: The host key of h1 has changed. ssh says: " in cell.text
     assert "ssh-keygen -R h1" in cell.text
 
 

@@ -169,7 +169,7 @@ def test_what_can_never_be_is_told_at_once(site: Site) -> None:
     assert "There is no namespace team-b" in refused(site.launch(namespace="team-b"))
     template = {"metadata": {}, "spec": {"tolerationz": []}}
     told = refused(site.launch(pod=Pod("good", template=json.dumps(template))))
-    assert "knows no such field of a pod" in told and "--pod-template" in told
+    assert "does not know a field of the pod" in told and "--pod-template" in told
     assert not kube.all("jobs")
     for verb, resource, doing in (
         ("create", "jobs", "make the Job"),
@@ -209,7 +209,7 @@ def test_what_waits_says_for_what(site: Site) -> None:
         "exceeded quota: gpus, requested: requests.nvidia.com/gpu=8, used: "
         "requests.nvidia.com/gpu=8, limited: requests.nvidia.com/gpu=8"
     )
-    waits = "the Job's pods are not there: FailedCreate: Error creating: pods"
+    waits = "the Job has no pods yet: FailedCreate: Error creating: pods"
     agents = starts(site.launch(), waits)
     site.kube.quota = ""
     assert len(agents()) == 1
@@ -217,7 +217,10 @@ def test_what_waits_says_for_what(site: Site) -> None:
 
 def test_no_way_to_a_cluster(site: Site, capfd: pytest.CaptureFixture[str]) -> None:
     told = refused(site.launch(context="nowhere"))
-    assert "no way to a Kubernetes cluster by --kubeconfig" in told and "--context nowhere" in told
+    assert (
+        "No Kubernetes cluster can be reached by --kubeconfig" in told
+        and "--context nowhere" in told
+    )
     told = refused(site.launch(kubeconfig="/nowhere/config"))
     assert "by --kubeconfig /nowhere/config: " in told
     broken = site.path / "broken.yaml"
@@ -240,7 +243,7 @@ def test_a_login_that_fails(site: Site) -> None:
     """A token that has expired; a program for logins that fails, and one that waits."""
     site.kube.token = "another"
     told = refused(site.launch())
-    assert "The API server does not know who asks." in told and "Log in again" in told
+    assert "The API server does not know this user." in told and "Log in again" in told
     site.kube.token = "t"
 
     def with_program(script: str) -> Launch:
@@ -344,4 +347,4 @@ def test_a_job_that_ends_is_told(site: Site) -> None:
     site.kube.down = False
     name = json.loads(Path(launch.plan.files[0].path).read_text())["metadata"]["name"]
     site.kube.delete("jobs", "team-a", name)
-    until(lambda: any("Somebody has deleted" in str(why) for why in ends), "told", DEADLINE_S)
+    until(lambda: any("was deleted" in str(why) for why in ends), "told", DEADLINE_S)

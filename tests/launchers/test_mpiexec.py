@@ -109,7 +109,7 @@ def test_an_agent_that_ends_takes_the_job_along_and_is_told(site: Site) -> None:
 
 def test_a_host_that_is_not_there(site: Site) -> None:
     told = refused(site.launch("nosuch.invalid"))
-    assert told.startswith("nosuch.invalid is not a host that is known here. ssh says: ")
+    assert told.startswith("nosuch.invalid is not a known host name. ssh says: ")
 
 
 def test_a_python_that_is_not_there(site: Site) -> None:
@@ -147,7 +147,7 @@ time.sleep(1000)
 
 
 def test_what_is_no_mpi_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LauncherUnavailable, match="is not one that is known here"):
+    with pytest.raises(LauncherUnavailable, match="is not a known mpiexec"):
         MPI((Host("h1"),), mpiexec="true").prepared(os.environ)
     with pytest.raises(LauncherUnavailable, match="There is no /no/mpiexec on this machine"):
         MPI((Host("h1"),), mpiexec="/no/mpiexec").prepared(os.environ)

@@ -44,6 +44,7 @@ def text_under(cell: Any) -> str:
     return re.sub("\x1b\\[[0-9;]*m", "", text)
 
 
+@pytest.mark.quick
 @pytest.mark.any_jax
 @pytest.mark.timeout(240)
 def test_the_notebook_of_several_hosts(

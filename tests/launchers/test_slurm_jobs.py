@@ -240,8 +240,8 @@ def test_a_job_that_scancel_can_not_end_is_told_with_what_to_type(
         launch.stop()
     told, hint = capsys.readouterr().err.splitlines()
     assert told == (
-        "Slurm's job of this cluster may be left, queued or running: scancel ended with code 1. "
-        'It says: "scancel: error: No answer"'
+        "A Slurm job of this cluster may be left over, queued or running: scancel ended with "
+        'code 1. It says: "scancel: error: No answer"'
     )
     typed = hint.removeprefix("squeue --me lists it. To end it: ")
     assert len(queue()) == 1
@@ -260,7 +260,7 @@ def test_what_waits_in_the_queue_is_told_and_cancelled_at_the_timeout(
     assert re.search(r"0 of 1 hosts were ready within 8 s\. Job \d+ is queued \(\w+\): ", text)
     assert "It is cancelled.\nWait longer: --timeout 3600" in text
     assert any(re.match(r"0 of 1 hosts \(job \d+ is queued \(", line) for line in told)
-    assert "0 jobs before it" in told[-1]
+    assert "0 jobs ahead of it" in told[-1]
     until(lambda: queue() == [busy_node], "ours is out of the queue", 10)
 
 
@@ -283,8 +283,8 @@ def test_a_job_that_would_never_start_is_told_at_once(site: Site) -> None:
     [
         ({"partition": "nosuch"}, "Slurm has no such partition. sbatch says: ", "--partition NAME"),
         ({"gres": "gpu:4"}, "Slurm has no such resource. sbatch says: ", "--gres gpu:4"),
-        ({"constraint": "a100"}, "No node of Slurm's has what --constraint", "sinfo -o '%N %f'"),
-        ({"mem": "900G"}, "Slurm has no nodes of this kind, or not so many. ", "--mem"),
+        ({"constraint": "a100"}, "No Slurm node satisfies --constraint", "sinfo -o '%N %f'"),
+        ({"mem": "900G"}, "Slurm has no nodes of this kind, or not that many. ", "--mem"),
         ({"extra": ("foo",)}, "Slurm did not take the job. sbatch says: ", "sinfo"),
     ],
 )
@@ -431,11 +431,12 @@ def test_an_allocation_that_ends_is_told(site: Site, allocation: str) -> None:
     until(lambda: ends, "the end is told", 30)
     assert allocation in ends[0].message
     told = refused(site.launch())
-    assert told.startswith("The Slurm job in which this notebook runs is over.")
+    assert told.startswith("The Slurm job of this notebook has ended.")
 
 
 def test_options_of_a_job_are_refused_inside_of_one(site: Site, allocation: str) -> None:
-    with pytest.raises(UsageError, match=rf"--partition, --time: .* job {allocation} already"):
+    already = rf"--partition, --time: .* already in .* job {allocation}"
+    with pytest.raises(UsageError, match=already):
         Slurm(partition="debug", time="10").prepared(os.environ)
     with pytest.raises(UsageError, match=r"--nodes 2: this notebook is in job \d+, which has 1"):
         Slurm(nodes=2).prepared(os.environ)

@@ -197,7 +197,7 @@ def test_a_python_that_is_not_there(site: Site) -> None:
 def test_names_that_are_not_known(site: Site) -> None:
     with pytest.raises(LauncherUnavailable) as caught:
         ThroughIPP("nosuch").prepared(os.environ)
-    assert "ipyparallel knows no engine launcher 'nosuch'." in str(caught.value)
+    assert "ipyparallel has no engine launcher 'nosuch'." in str(caught.value)
     assert "ipp:pbs" in str(caught.value) and "ipp:jaxcluster" not in str(caught.value)
     told = refused(site.launch(ThroughIPP("local", "nosuch")))
     assert "nosuch" in told and "profile" in told

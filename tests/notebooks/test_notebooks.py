@@ -214,6 +214,7 @@ QUICKSTART = next(path for path in NOTEBOOKS if path.stem == "quickstart")
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.quick
 def test_quickstart_shows_process_0s_line_and_no_other(executed: Any) -> None:
     cell = executed(QUICKSTART).cell("jnp.sum(jnp.sin(x))")
     assert {(o.output_type, o.get("name")) for o in cell.outputs} == {("stream", "stdout")}
@@ -232,6 +233,7 @@ def test_quickstart_shows_the_array_that_spans_processes_with_its_values(execute
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.quick
 def test_quickstart_pulls_the_whole_array(executed: Any) -> None:
     text = text_under(executed(QUICKSTART).cell("%pull x"))
     assert "(4, 8)" in text

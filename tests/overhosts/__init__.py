@@ -29,6 +29,8 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pace import Deadline
+
 if TYPE_CHECKING:
     import jaxcluster
     from jaxcluster.allocation.local import LocalCluster
@@ -234,7 +236,7 @@ def nothing_left(deadline_s: float) -> Iterator[None]:
     """
     before = look()
     yield
-    end = time.monotonic() + deadline_s
+    deadline = Deadline(deadline_s)
     while left := look() - before:
-        assert time.monotonic() < end, f"still there after {deadline_s:g} s: {sorted(left)}"
+        assert not deadline.is_over, f"still there after {deadline}: {sorted(left)}"
         time.sleep(0.1)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from helpers import python
+
+from jaxcluster.notebook.magics import COMMANDS
 
 pytestmark = pytest.mark.any_jax
 
@@ -16,6 +19,11 @@ TOP = Path(__file__).parents[2]
 NOTEBOOKS = sorted((TOP / "notebooks").glob("*.ipynb"))
 FENCE = re.compile(r"^(```|:::).*?^\1", re.M | re.S)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+# What a package index needs, where a relative link would lead nowhere.
+ABSOLUTE = re.compile(
+    r"https://(?:github\.com/jaxcluster/jaxcluster/(?:blob|tree)|"
+    r"raw\.githubusercontent\.com/jaxcluster/jaxcluster)/main/(.*)"
+)
 
 
 def pages() -> list[Path]:
@@ -34,9 +42,14 @@ def broken(text: str, here: Path) -> list[str]:
     found = []
     for target in LINK.findall(FENCE.sub("", text)):
         path, _, anchor = target.partition("#")
-        if re.match(r"https?:", target):
+        if ours := ABSOLUTE.fullmatch(path):
+            page = TOP / ours[1]
+        elif re.match(r"https?:", target):
+            if not re.fullmatch(r"https?://[\w.-]+\.\w+(:\d+)?(/\S*)?", target):
+                found.append(target)
             continue
-        page = (here.parent / path) if path else here
+        else:
+            page = (here.parent / path) if path else here
         if not page.exists() or (anchor and anchor not in anchors(page)):
             found.append(target)
     return found
@@ -64,6 +77,36 @@ def test_a_link_that_leads_nowhere_is_found() -> None:
     ]
 
 
+def test_an_absolute_link_into_this_repository_is_followed() -> None:
+    page = TOP / "README.md"
+    blob = "https://github.com/jaxcluster/jaxcluster/blob/main"
+    raw = "https://raw.githubusercontent.com/jaxcluster/jaxcluster/main"
+    text = f"[a]({blob}/docs/no.md) [b]({blob}/docs/lab.md#settings) ![c]({raw}/docs/images/no.png)"
+    assert broken(text, page) == [f"{blob}/docs/no.md", f"{raw}/docs/images/no.png"]
+    assert broken("[a](https://docs.jax.dev/en/latest) [b](https://docs)", page) == ["https://docs"]
+
+
+def test_the_readme_is_short_and_reads_the_same_on_a_package_index() -> None:
+    text = (TOP / "README.md").read_text()
+    assert len(text.split()) <= 700
+    links = LINK.findall(FENCE.sub("", text))
+    assert links
+    assert [link for link in links if not link.startswith("https://")] == []
+    near_the_top = text[: len(text) // 2]
+    for command in ("bash notebooks/quickstart.sh", "bash tests/run.sh"):
+        assert command in near_the_top
+
+
+def test_each_page_is_in_the_site() -> None:
+    """Sphinx warns of a page in no toctree; each list of links has the pages of its toctree."""
+    for index in ("tutorials.md", "how-to/index.md", "reference.md", "explained.md", "index.md"):
+        text = (TOP / "docs" / index).read_text()
+        (tree,) = re.findall(r"^```\{toctree\}\n:hidden:\n\n(.*?)^```", text, re.S | re.M)
+        links = [link.removeprefix("../") for link in LINK.findall(FENCE.sub("", text))]
+        linked = [re.sub(r"\.(md|ipynb)$", "", link) for link in links if "images" not in link]
+        assert sorted(linked) == sorted(tree.split()), index
+
+
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("myst_nb", reason="jaxcluster[docs] is not installed")
     # A copy, since the notebooks are brought beside the pages.
@@ -72,12 +115,69 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
         shutil.copytree(TOP / name, tmp_path / name, ignore=skipped)
     built = tmp_path / "site"
     words = ("-W", "--keep-going", "-q", "-b", "html", str(tmp_path / "docs"), str(built))
-    made = python("-m", "sphinx", *words)
+    made = subprocess.run(
+        [sys.executable, "-m", "sphinx", *words],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=220,
+    )
     assert made.returncode == 0, made.stderr
-    for page in ("index", "api", "how-to/train", "notebooks/quickstart", "lab", "search"):
+    for page in ("index", "api", "how-to/train", "notebooks/quickstart", "lab", "search", "magics"):
         assert (built / f"{page}.html").exists()
     shown = (built / "api.html").read_text()
     for name in ("jaxcluster.start", "jaxcluster.Cluster.run", "jaxcluster.errors.Divergence"):
         assert f'id="{name}"' in shown
     index = (built / "searchindex.js").read_text()
     assert "lockstep" in index
+
+
+def test_each_command_is_in_the_reference() -> None:
+    text = (TOP / "docs" / "magics.md").read_text()
+    assert [name for name in COMMANDS if not re.search(rf"[ `]{name}\b", text)] == []
+
+
+# What a reader stumbles over, and what to write in its place.
+STILTED = {
+    r"for good\b": "permanently",
+    r"\bmend(s|ed|ing)?\b(?![`_])": "fix",
+    r"\b(is|are|was|were) told\b": "reported",
+    r"\bstand(s)? in\b": "in place of",
+    r"\bstand-ins?\b": "simulator",
+    r"\bput(s)? out\b": "output",
+    r"\blet go of\b": "released, disconnected",
+    r"\bsign of life\b": "not responding",
+    r"\bis none\b": "is not one",
+    r"\bout of step\b": "diverged",
+    r"\bback in step\b": "back in lockstep",
+    r"\basks nobody\b": "has no authentication",
+    r"\bis never let\b": "never",
+    r"\banew\b": "again",
+    r"\bfor ever\b": "forever",
+    r"\blie(s)?\b": "is",
+}
+
+
+def stilted(text: str) -> list[str]:
+    """The wordings of a text that are not plain English, each with a plain one."""
+    plain = re.sub(r"`[^`\n]*`", "", FENCE.sub("", text))
+    return [
+        f"{found[0]} -> {better}"
+        for wording, better in STILTED.items()
+        for found in re.finditer(wording, plain, re.I)
+    ]
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(TOP)))
+def test_pages_are_in_plain_words(page: Path) -> None:
+    text = page.read_text()
+    if page.name == "architecture.md":  # its tables name modules; what it says of them is prose
+        text = re.sub(r"^\|.*$", "", text, flags=re.M)
+    assert stilted(text) == []
+
+
+def test_a_wording_that_is_not_plain_is_found() -> None:
+    assert stilted("It hangs for good, and `mending` mends it.") == [
+        "for good -> permanently",
+        "mends -> fix",
+    ]

@@ -177,12 +177,7 @@ def test_the_source_distribution_is_complete(checkout: Path, tmp_path: Path) -> 
     wanted = {"hatch_build.py", "labextension/.npmrc", "labextension/package-lock.json"}
     wanted |= {"labextension/src/index.ts", "labextension/schema/plugin.json", "LICENSE"}
     assert wanted <= names
-    of_build = (
-        "node_modules",
-        "labextension/lib/",
-        "labextension/build/",
-        "jaxcluster/labextension",
-    )
+    of_build = ("node_modules", "labextension/lib/", "labextension/build/")
     assert not [name for name in names if any(part in name for part in of_build)]
     # A wheel from it is the one from the checkout.
     [unpacked] = (tmp_path / "unpacked").iterdir()
@@ -190,6 +185,27 @@ def test_the_source_distribution_is_complete(checkout: Path, tmp_path: Path) -> 
     from_checkout = build(checkout, "wheel", tmp_path / "b", "skip")
     inside = [sorted(zipfile.ZipFile(w).namelist()) for w in (from_sdist, from_checkout)]
     assert inside[0] == inside[1]
+
+
+@needs_build
+def test_a_source_distribution_needs_no_node(checkout: Path, tmp_path: Path, nodeless: str) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(checkout, source)
+    shutil.copytree(BUILT, source / "jaxcluster" / "labextension")
+    left = ("node_modules", "labextension/lib", "labextension/build")  # by a build with Node
+    for folder in (source / "labextension" / Path(name).name for name in left):
+        folder.mkdir()
+        (folder / "left.js").touch()
+    sdist = build(source, "sdist", tmp_path / "sdist", "skip")
+    with tarfile.open(sdist) as tar:
+        assert not [name for name in tar.getnames() if "left.js" in name]
+    with tarfile.open(sdist) as tar:
+        tar.extractall(tmp_path / "unpacked", filter="data")
+    [unpacked] = (tmp_path / "unpacked").iterdir()
+    os.utime(unpacked / "jaxcluster" / "labextension" / "package.json", (1, 1))  # times are lost
+    for mode in ("auto", "require"):
+        wheel = build(unpacked, "wheel", tmp_path / mode, mode, nodeless)
+        assert_carries_the_extension(wheel)
 
 
 @pytest.mark.skipif(

@@ -42,10 +42,10 @@ def home() -> Iterator[Home]:
     with overhosts.nothing_left(GONE_S), pytest.MonkeyPatch.context() as patch:
         for name, value in (home.variables | overhosts.variables()).items():
             patch.setenv(name, value)
-        yield home
-        quit_warm()
-        home.wait_until_empty()
-    home.remove()
+        with home:
+            yield home
+            quit_warm()
+            home.wait_until_empty()
 
 
 @pytest.fixture
@@ -54,10 +54,9 @@ def private_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     home = Home.make()
     for name, value in home.variables.items():
         monkeypatch.setenv(name, value)
-    with overhosts.nothing_left(GONE_S):
+    with overhosts.nothing_left(GONE_S), home:
         yield home
         home.wait_until_empty()
-    home.remove()
 
 
 @pytest.fixture(scope="session")

@@ -189,7 +189,7 @@ def test_ranks_are_spawned_and_answer_through_an_agent_and_nothing_is_left(
     assert (reply["op"], reply["id"], reply["body"]["pid"]) == ("reply", "a", first)
     # Values: the largest frame that comes back whole is what an error says of it.
     rank.send([wire.encode("no such", "b"), b"\0" * 3_000_000])
-    assert came.next()[0]["body"]["message"] == "this rank knows no 'no such' request yet"
+    assert came.next()[0]["body"]["message"] == "this rank can't answer a 'no such' request yet"
 
     # A new process in the rank's place: the way leads to it, and only to it.
     assert host.fork.command("kill", pids=[first])["event"] == "stopped"
@@ -213,8 +213,8 @@ def test_ranks_are_spawned_and_answer_through_an_agent_and_nothing_is_left(
     host.ask("quit")
     until(lambda: host.state is State.ENDED, "the notebook hears of it")
     until(lambda: not other.fork.alive, "the other one too")
-    assert "told to" in host.why
-    assert "told to" in running.until_gone()["jaxcluster-agent-ended"]
+    assert "asked to end" in host.why
+    assert "asked to end" in running.until_gone()["jaxcluster-agent-ended"]
 
 
 def test_ranks_write_files_as_the_user_does_and_the_agent_for_him_alone(
@@ -420,7 +420,7 @@ def test_without_the_first_host_nobody_hands_out_a_cell(
     assert "Host h1, the cluster's first, is lost (it has not been reached for 15 s)" in str(
         caught[0]
     )
-    assert "the turns of cells" in str(caught[0])
+    assert "the order of the cells" in str(caught[0])
     held.close()
 
 
@@ -772,7 +772,7 @@ def test_strangers_are_not_let_in_and_the_owner_goes_on(
     running = run_agent(NO_FORK, "--lease=3")
     foreign = connect(running, keys=new_keys())
     until(lambda: foreign.state is State.REFUSED, "it is refused")
-    with pytest.raises(LaunchError, match=r"does not let this notebook's key in"):
+    with pytest.raises(LaunchError, match="does not accept this notebook's key"):
         foreign.ask("quit", timeout_s=0.2)
     host = connect(running)
     host.ask("facts")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from overhosts import coordinator_of, processes_of, send_signal
 
 import jaxcluster
 from jaxcluster import wire
+from jaxcluster.cluster import dry_run, make_spec
 
 DEADLINE_S = 40.0
 SETUP = """
@@ -148,3 +150,15 @@ def test_the_plan_of_each_rank_says_where_the_service_is() -> None:
         },
     )
     assert request.coordinator_process is False
+
+
+@pytest.mark.one_machine("hosts have a coordinator of their own")
+def test_the_coordinator_is_where_a_dry_run_has_shown_it() -> None:
+    shown = dry_run(make_spec(num_processes=2, platform="cpu"))
+    (address,) = re.findall(r"  coordinator_address=(.*)", shown)
+    with jaxcluster.start(2, platform="cpu") as cluster:
+        told = (
+            "from jax._src import distributed\nprint(distributed.global_state.coordinator_address)"
+        )
+        record = cluster.run(told, show=False)
+        assert record.stdout(1) == f"{address}\n"

@@ -16,6 +16,7 @@ Start = Callable[..., jaxcluster.Cluster]
 SETUP = "import jax, jax.numpy as jnp, os, time, threading; rank = jax.process_index()"
 
 
+@pytest.mark.promise("Crashes")
 @pytest.mark.parametrize(
     ("deed", "name", "error", "inner"),
     [

@@ -114,6 +114,7 @@ def check_in_lockstep(cluster: jaxcluster.Cluster) -> None:
 # ------------------------------------------------------------------------------------ questions
 
 
+@pytest.mark.promise("Questions and debuggers")
 def test_ranks_that_ask_are_answered_in_turn(
     cluster: jaxcluster.Cluster, talk: Callable[..., Talk]
 ) -> None:
@@ -178,6 +179,7 @@ def test_where_nobody_can_be_asked_the_error_says_why(cluster: jaxcluster.Cluste
 # ------------------------------------------------------------------------------------- debuggers
 
 
+@pytest.mark.promise("Questions and debuggers")
 @pytest.mark.parametrize("starts", ["breakpoint()", "import pdb; pdb.set_trace()"])
 def test_others_wait_for_a_rank_in_the_debugger_as_long_as_they_must(
     cluster: jaxcluster.Cluster, talk: Callable[..., Talk], starts: str
@@ -401,6 +403,15 @@ def test_a_post_mortem_opens_where_the_rank_that_differs_has_failed(ranks: Noteb
     assert "jax/_src" not in text
     assert "4\n" in text
     assert ranks.ok("%%spmd\nfloat(jax.jit(jnp.sum)(x))").result == "3.0"
+
+
+def test_a_look_at_an_error_keeps_no_cell_from_being_undone(ranks: Notebook) -> None:
+    ranks.ok("%%spmd\nlooked_at = 1")
+    assert ranks.run("%%spmd\nlooked_at = 2\n1 / 0").ename == "CellFailed"
+    assert "InternalError" not in (alone := ranks.run("%debug")).text
+    assert "nbconvert" in alone.text
+    ranks.talk("%debug", ("rank 0> ipdb> ", "q"))
+    assert "Restored looked_at" in ranks.ok("%jaxcluster undo").text
 
 
 def test_debug_without_an_error_says_so(ranks: Notebook) -> None:

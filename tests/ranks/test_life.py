@@ -128,6 +128,7 @@ def test_running_clusters_are_listed(cluster: jaxcluster.Cluster) -> None:
     assert found.owner.startswith(f"{os.getpid()}:")
 
 
+@pytest.mark.quick
 def test_another_process_attaches_shares_the_ranks_and_leaves_them_running(
     other: Callable[[str], Owner], private_home: Home
 ) -> None:
@@ -395,6 +396,7 @@ input()
 """
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "source",
     [IDLE, START.format(devices=1) + COLLECTIVE, START.format(devices=2) + COLLECTIVE],

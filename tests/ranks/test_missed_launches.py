@@ -148,6 +148,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.promise("Replay")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_rank_replays_a_program(cluster: jaxcluster.Cluster, program: str) -> None:
     source, launches = PROGRAMS[program]
@@ -164,6 +165,7 @@ def test_a_rank_replays_a_loop_far_ahead(cluster: jaxcluster.Cluster) -> None:
     assert len({tuple(c) for c in counts(cluster)}) == 1
 
 
+@pytest.mark.promise("Replay")
 def test_afterwards_results_are_right_and_variables_are_kept(cluster: jaxcluster.Cluster) -> None:
     cell = cluster.run("print(float(jnp.sum(g)), keep, total)", show=False)
     assert cell.stdout() == "120.0 my variable 120.0\n"

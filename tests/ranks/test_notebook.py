@@ -65,7 +65,7 @@ def test_the_start_cell_run_again_changes_nothing(notebook: Notebook) -> None:
     before = notebook.processes()
     for again in (START, f"{START} --name main", f"{START} --timeout 300"):
         cell = notebook.ok(again)
-        assert cell.text == "Cluster 'main' is running already (4 ranks, variables kept).\n"
+        assert cell.text == "Cluster 'main' is already running (4 ranks, variables kept).\n"
     assert notebook.processes() == before
     assert notebook.ok("%spmd precious").result == "0"
 
@@ -79,11 +79,11 @@ def test_a_start_with_other_options_is_refused_and_says_what_to_type(
     cell = notebook.run(f"%jaxcluster start -n 2{name}")
     assert cell.ename == "ClusterExists"
     assert (
-        "Cluster 'main' is running already, with other options (-n 4, not -n 2; "
-        "--devices-per-process 2). It was left as it is." in cell.error
+        "Cluster 'main' is already running, with other options (-n 4, not -n 2; "
+        "--devices-per-process 2). It was not changed." in cell.error
     )
     for command in ("stop", "restart", "start --name NAME"):
-        assert f"%jaxcluster {command} " in cell.error
+        assert f"%jaxcluster {command}" in cell.error
     assert notebook.processes() == before
 
 
@@ -196,7 +196,7 @@ def test_a_setting_without_a_word_shows_its_state(
         ("%jaxcluster pull w", "There is no %jaxcluster pull: did you mean %pull?"),
         (
             "%jaxcluster what",
-            "There is no %jaxcluster what.\n%jaxcluster alone lists what there is",
+            "There is no %jaxcluster what.\n%jaxcluster alone lists all commands",
         ),
         ("%jaxcluster logs two", "'two' is not a rank."),
         ("%jaxcluster logs 9", "There is no rank 9: this cluster has ranks 0-3."),
@@ -205,6 +205,8 @@ def test_a_setting_without_a_word_shows_its_state(
         ("%jaxcluster strict perhaps", "Strict mode is off."),
         ("%jaxcluster recovery perhaps", "Recovery is set to auto."),
         ("%spmd", "%spmd needs an expression."),
+        ("%spmd --all", "%spmd needs an expression."),
+        ("%spmd --rank 1 x", "there is no --rank (did you mean --ranks?)"),
         ("%%spmd --ranks 0,7\n1", "there is no rank 7: this cluster has ranks 0-3."),
         ("%%spmd --ranks x\n1", "'x' is not a list of ranks such as 0,2-3."),
         ("%%spmd --rank 1\n1", "there is no --rank (did you mean --ranks?)"),
@@ -213,7 +215,7 @@ def test_a_setting_without_a_word_shows_its_state(
         ("%push", "%push needs the name of a variable."),
         ("%push nothing_here", "The notebook has no variable nothing_here."),
         ("%pull", "%pull needs the name of a variable."),
-        ("%pull a b --as c", "--as names one variable, and several are pulled."),
+        ("%pull a b --as c", "--as takes one variable, and several are pulled."),
         ("%pull a.b", "'a.b' is not a variable name."),
     ],
 )
@@ -244,6 +246,19 @@ def test_a_result_is_silenced_by_a_semicolon(notebook: Notebook) -> None:
 
 def test_a_line_is_a_cell_too(notebook: Notebook) -> None:
     assert notebook.ok("%spmd rank + 5").result == "5"
+
+
+def test_a_line_takes_the_options_of_a_cell(notebook: Notebook) -> None:
+    assert notebook.ok("%spmd --all rank // 2").text.splitlines() == [
+        "── ranks 0, 1 ──",
+        "0",
+        "── ranks 2, 3 ──",
+        "1",
+    ]
+    assert notebook.ok("%spmd --ranks 2 rank + 5").result == "7"
+    notebook.ok("%spmd --out told print('a  b')")
+    assert notebook.ok("told.stdout(3)").result == "'a  b\\n'"
+    assert notebook.ok("%spmd --rank").result == "0"  # minus minus a number
 
 
 def test_a_lines_braces_and_dollars_are_pythons(notebook: Notebook) -> None:
@@ -727,7 +742,7 @@ def test_stop_all_stops_every_cluster_of_the_notebook_and_the_fork_server(
     assert used.startswith("Cells of this notebook now run on 'one'. Cluster 'one': rank 0,")
     assert notebook.ok("%spmd __import__('jax').process_count()").result == "1"
     refused = notebook.run("%jaxcluster start -n 1")  # a second cell without a name
-    assert "Cluster 'one' is running already" in refused.text
+    assert "Cluster 'one' is already running" in refused.text
     assert "There is no cluster 'none' here" in notebook.run("%jaxcluster use none").error
     assert "Running: one, two." in notebook.run("%jaxcluster use").error
     third = notebook.ok("%jaxcluster start -n 1 --name three").text
@@ -739,9 +754,8 @@ def test_stop_all_stops_every_cluster_of_the_notebook_and_the_fork_server(
     )
     said = notebook.ok("%jaxcluster stop --all").stdout
     assert re.fullmatch(
-        r"Stopped ranks 0, 1 of 'two' in \d+\.\d s\.\n"
-        r"Stopped rank 0 of 'one' in \d+\.\d s\.\n"
-        r"(The preloaded fork server is ended too\.\n)?",
+        r"Stopped ranks 0, 1 of 'two' in \d+\.\d s\.\nStopped rank 0 of 'one' in \d+\.\d "
+        r"s\.\n(The preloaded fork server has ended too\.\n)?",
         said,
     )
     notebook.until(lambda: len(notebook.processes()) == 1, "only the kernel is left", 30)

@@ -52,7 +52,7 @@ def test_a_notebook_starts_its_cluster_by_a_profile(
     )
     assert "4 a b" in shown.text
     again = notebook.ok("%jaxcluster start --profile small").text
-    assert again.endswith("Cluster 'main' is running already (2 ranks, variables kept).\n")
+    assert again.endswith("Cluster 'main' is already running (2 ranks, variables kept).\n")
     wrong = notebook.run("%jaxcluster start --profile smal")
     assert wrong.ename == "UsageError"
     assert "did you mean small?" in wrong.error

@@ -31,7 +31,7 @@ HINTS = {
         "process_allgather(x, tiled=True)",
     ),
     "num_cpu_devices": (
-        "jax.config.update('jax_num_cpu_devices', 8)",
+        "jax.config.update('jax_num_cpu_devices', 16)",
         "%jaxcluster start --devices-per-process",
     ),
 }
@@ -45,6 +45,22 @@ def test_an_error_that_single_process_jax_does_not_know_is_explained(
         cluster.run(source, show=False)
     assert hint in failed.value.hint
     assert failed.value.hint.count("\n") == 0
+
+
+@pytest.mark.parametrize("devices", ["jax.device_count()", "jax.local_device_count()"])
+def test_asking_for_as_many_cpu_devices_as_there_are_is_no_error(
+    cluster: jaxcluster.Cluster, devices: str
+) -> None:
+    cluster.run("before = jax.config.jax_num_cpu_devices", show=False)
+    record = cluster.run(
+        f"jax.config.update('jax_num_cpu_devices', {devices})\n"
+        "print(jax.config.jax_num_cpu_devices == before, jax.device_count())",
+        show=False,
+    )
+    assert [record.stdout(rank) for rank in range(4)] == ["True 8\n"] * 4
+    for wrong in ("16", "True", "-1"):
+        with pytest.raises(CellFailed):
+            cluster.run(f"jax.config.update('jax_num_cpu_devices', {wrong})", show=False)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +152,7 @@ if jax.process_index() == 0:
         ("np.asarray(loss).mean()", ()),
         ("(str(loss.sharding), loss.dtype, repr(a))", ()),
         ("a.sum()", ()),
-        ("jnp.sqrt(loss)", ("needs nothing of other ranks", "np.asarray(x)")),
+        ("jnp.sqrt(loss)", ("needs nothing from other ranks", "np.asarray(x)")),
     ],
 )
 def test_what_process_0_alone_logs_is_told_where_it_launches_something(

@@ -315,7 +315,7 @@ def test_an_exception_group_shows_its_parts_from_the_cells_line_on(
 
 
 def test_a_message_that_never_comes_can_be_stopped(cluster: jaxcluster.Cluster) -> None:
-    with pytest.raises(CellFailed, match=r"^Never on ranks 0-3: \(its message could not be had\)"):
+    with pytest.raises(CellFailed, match=r"^Never on ranks 0-3: \(its message is not available\)"):
         cluster.run(
             "class Never(Exception):\n    def __str__(self):\n        while 1: pass\nraise Never",
             show=False,

@@ -44,8 +44,8 @@ STEPS = [
 LATER = STEPS[1:]
 LEFT = (
     "Cluster 'respawn' has no processes now: their start was stopped.\n"
-    "The variables of ranks 0, 1 are saved: %jaxcluster restart brings them back, "
-    "%jaxcluster stop gives them up."
+    "The variables of ranks 0, 1 are saved: %jaxcluster restart restores them, %jaxcluster "
+    "stop discards them."
 )
 
 
@@ -55,6 +55,7 @@ def memory(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     place = home.path / "memory"
     place.mkdir(exist_ok=True)
     monkeypatch.setattr(kept, "SHARED_MEMORY", place)
+    monkeypatch.delenv("TMPDIR", raising=False)
 
 
 @pytest.fixture
@@ -100,11 +101,12 @@ def server_of(cluster: jaxcluster.Cluster) -> int | None:
 # --------------------------------------------------------------------------- one stop
 
 
+@pytest.mark.promise("New processes")
 def test_a_stop_while_the_variables_are_saved_ends_nothing(ranks: jaxcluster.Cluster) -> None:
     pids = list(ranks.record.pids)
-    with pytest.raises(KeyboardInterrupt, match="Nothing was ended and nothing is lost") as stop:
+    with pytest.raises(KeyboardInterrupt, match="Nothing was ended or lost") as stop:
         ranks.restart(stop_at(STEPS[0]))
-    assert str(stop.value).endswith("%jaxcluster restart does it again.")
+    assert str(stop.value).endswith("%jaxcluster restart tries again.")
     assert ranks.record.pids == pids
     assert saved_states() == set()
     check_whole(ranks)
@@ -119,8 +121,8 @@ def test_a_later_stop_is_told_what_goes_on_and_nothing_is_lost(
     pids = list(ranks.record.pids)
     assert "variables kept" in ranks.restart(stop_at(step))
     assert (
-        "The old processes have ended, and their variables are saved: new ones are on their way. "
-        "Stop again to leave it at that.\n"
+        "The old processes have ended, and their variables are saved, and new ones are "
+        "starting. Stop again to cancel the start.\n"
     ) in capsys.readouterr().err
     assert not set(pids) & set(ranks.record.pids)
     check_whole(ranks)
@@ -144,7 +146,8 @@ def test_two_stops_leave_a_cluster_that_says_what_it_is_and_comes_back(
     with pytest.raises(ClusterExists) as exists:
         jaxcluster.start(2, name="respawn")
     assert str(exists.value) == LEFT
-    assert len(saved_states()) == len(overhosts.hosts() or ["this machine"])
+    full = [s for s in saved_states() if overhosts.hosts() or [*Path(s).glob("rank-*")]]
+    assert len(full) == len(overhosts.hosts() or ["this machine"])
     line = ranks.restart() if step != "engines 1/2" else ranks.resync()
     assert "variables kept" in line
     check_whole(ranks)
@@ -174,6 +177,23 @@ def test_what_was_left_can_be_given_up(ranks: jaxcluster.Cluster) -> None:
         assert other.run("print(1)", show=False).stdout() == "1\n"
 
 
+@pytest.mark.one_machine("it stops the fork server, which agents have on other hosts")
+def test_a_fork_server_that_was_stopped_is_replaced_with_the_ranks(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    """It can't end its ranks, or fork: to wait for it would be in vain."""
+    server = server_of(ranks)
+    assert server is not None
+    os.kill(server, signal.SIGSTOP)
+    old = list(ranks.record.pids)
+    assert "variables kept" in ranks.restart()
+    check_whole(ranks)
+    assert server_of(ranks) != server
+    for pid in old:
+        path = Path(f"/proc/{pid}/cmdline")  # empty where nobody has reaped it
+        until(lambda path=path: not path.exists() or not path.read_text(), "its end", 10)
+
+
 def test_a_clean_restart_that_was_left_starts_empty_ranks_the_next_time(
     ranks: jaxcluster.Cluster,
 ) -> None:
@@ -182,6 +202,25 @@ def test_a_clean_restart_that_was_left_starts_empty_ranks_the_next_time(
     assert "%jaxcluster restart starts them again, with empty ranks" in str(stop.value)
     ranks.restart()
     assert ranks.run("print('g' in globals())", show=False).stdout() == "False\n"
+
+
+def test_stops_when_all_is_done_end_nothing(
+    ranks: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was saved takes a moment to remove."""
+    remove = kept.Kept.remove
+
+    def press(saved: kept.Kept) -> None:
+        respawn = ranks._respawn
+        assert respawn is not None
+        for _ in range(2):
+            respawn.press()
+        until(lambda: respawn._is_given_up, "the second stop", 10)
+        remove(saved)
+
+    monkeypatch.setattr(kept.Kept, "remove", press)
+    assert "variables kept" in ranks.restart()
+    check_whole(ranks)
 
 
 # --------------------------------------------------------------------------- in a cell
@@ -203,7 +242,7 @@ def test_stops_in_the_recovery_of_a_cell(
         ranks.run("print(1)", show=False)
     assert str(stop.value).startswith(f"Rank 1 died ({killed}), so the cell was not run.\n")
     if step == STEPS[0]:
-        assert "the processes that live run on with their variables" in str(stop.value)
+        assert "the living processes keep their variables" in str(stop.value)
         assert ranks.status()[0].state == "idle"
     else:
         assert "The variables of rank 0 are saved" in str(stop.value)
@@ -282,6 +321,15 @@ def test_an_error_of_whoever_listens_loses_nothing(ranks: jaxcluster.Cluster) ->
     check_whole(ranks)
 
 
+# Rank 1 skips what can't be run with zeros, so there are new processes.
+SKIPPED = """
+def turns(g):
+    more = lambda held: held[0] < jnp.sum(held[1]) - 118
+    return jax.lax.while_loop(more, lambda held: (held[0] + 1, held[1]), (0.0, g))[0]
+if not r: print(jax.jit(turns)(g))
+"""
+
+
 def test_a_background_cells_recovery_can_be_stopped(
     ranks: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,9 +345,7 @@ def test_a_background_cells_recovery_can_be_stopped(
     monkeypatch.setattr(
         jaxcluster.Cluster, "restart", lambda self, *_, **more: carry(self, listen, **more)
     )
-    cell = ranks.submit(
-        "if r: print(jnp.sum(g))\nelse: print(mhu.process_allgather(np.ones(1000)).sum())"
-    )
+    cell = ranks.submit(SKIPPED)
     cell.run_in_background(lambda record: None)
     until(reached.is_set, "the recovery", 30)
     until(lambda: cell.done, "its end", 10)
@@ -325,12 +371,32 @@ def test_processes_that_do_not_come_up_cost_nothing_that_was_saved(
         with pytest.raises(LaunchError) as caught:
             ranks.restart()
     assert str(caught.value) == (
-        "No process today.\nCome back tomorrow.\n"
-        "Cluster 'respawn' has no processes now: new ones did not come up. The variables of ranks "
-        "0, 1 are saved: %jaxcluster restart brings them back, %jaxcluster stop gives them up."
+        "No process today.\n"
+        "Come back tomorrow.\n"
+        "Cluster 'respawn' has no processes now: new ones did not start. The variables of "
+        "ranks 0, 1 are saved: %jaxcluster restart restores them, %jaxcluster stop discards "
+        "them."
     )
     assert "variables kept" in ranks.restart()
     check_whole(ranks)
+
+
+@pytest.mark.one_machine("changes what is saved on this machine")
+def test_what_is_damaged_meanwhile_is_not_promised_for_ever(ranks: jaxcluster.Cluster) -> None:
+    """No restart would bring it back. Nor what equals it: nobody had looked what does."""
+
+    def damage(line: str) -> None:
+        if line.startswith("initializing"):
+            (path,) = [p for f in saved_states() for p in Path(f).glob("rank-1.state")]
+            data = bytearray(path.read_bytes())
+            data[-10] ^= 1  # what lies between its parts is not looked at
+            path.write_bytes(data)
+
+    line = ranks.restart(damage)
+    assert "The saved variables are gone: rank 1: " in line and "is damaged" in line
+    assert "rank 1 replaced" in line and " g (" in line.replace("\n ", "")
+    record = ranks.run("import jax; print(jax.device_count(), 'g' in globals())", show=False)
+    assert [record.stdout(rank) for rank in range(2)] == ["4 False\n"] * 2
 
 
 def test_a_saved_state_of_a_dead_process_is_swept_and_nobody_elses(home: Home) -> None:
@@ -338,7 +404,7 @@ def test_a_saved_state_of_a_dead_process_is_swept_and_nobody_elses(home: Home) -
     source = (
         f"import pathlib, time; from jaxcluster.records import kept;"
         f"kept.SHARED_MEMORY = pathlib.Path({str(kept.SHARED_MEMORY)!r}); folder = kept.Folder();"
-        "print(folder.path, flush=True); time.sleep(1000)"
+        "print(folder.paths[0], flush=True); time.sleep(1000)"
     )
     with subprocess.Popen(
         [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True
@@ -352,9 +418,46 @@ def test_a_saved_state_of_a_dead_process_is_swept_and_nobody_elses(home: Home) -
         other.wait(30)
     kept.sweep()
     assert not theirs.exists()
-    assert mine.path.is_dir()
+    assert all(path.is_dir() for path in mine.paths)
     mine.remove()
-    assert not mine.path.exists()
+    assert not any(path.exists() for path in mine.paths)
+
+
+KILLED = """
+import pathlib, time, jaxcluster
+from jaxcluster.records import kept
+kept.SHARED_MEMORY = pathlib.Path({memory!r})
+cluster = jaxcluster.start(1, name="killed", detach={detach})
+cluster.run("x = 1")
+def listen(line):
+    if line.startswith("initializing"):
+        print(*kept.folders(), flush=True)
+        time.sleep(1000)
+cluster.restart(listen)
+"""
+
+
+@pytest.mark.one_machine("looks for folders of this machine")
+@pytest.mark.parametrize("detach", [False, True])
+def test_a_kernel_that_is_killed_in_a_restart_leaves_nothing_that_was_saved(
+    private_home: Home, detach: bool
+) -> None:
+    memory = private_home.path / "memory"
+    memory.mkdir()
+    source = KILLED.format(memory=str(memory), detach=detach)
+    with subprocess.Popen(
+        [sys.executable, "-c", source],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=private_home.environ(),
+    ) as kernel:
+        assert kernel.stdout is not None
+        folders = [Path(path) for path in kernel.stdout.readline().split()]
+        try:
+            assert any((path / "rank-0.state").exists() for path in folders)
+        finally:
+            kernel.kill()
+    until(lambda: not any(path.exists() for path in folders), "end of what was saved", 10)
 
 
 def test_a_dead_ranks_death_is_still_told_when_its_recovery_was_given_up(

@@ -328,7 +328,7 @@ def test_an_exported_notebook_gives_its_numbers(
     shown += notebook.ok(TRAINING).text.splitlines()
     told = notebook.ok("%jaxcluster export train.py").text
     assert "jaxcluster run -n 4 --devices-per-process 2 train.py" in told
-    assert "was left as it is" in notebook.run("%jaxcluster export train.py").error
+    assert "was not changed" in notebook.run("%jaxcluster export train.py").error
     notebook.ok("%jaxcluster stop")
     text = (tmp_path / "train.py").read_text()
     assert "rate = 0.1  # pushed from the notebook" in text

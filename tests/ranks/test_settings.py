@@ -21,6 +21,11 @@ def ranks(home: Home) -> Iterator[jaxcluster.Cluster]:
         yield cluster
 
 
+OPTIONS = """
+from jax._src import config
+level = config.int_flag('mine_level', 1, help='')
+config.int_flag('mine_other', 1, help='')
+"""
 # What a cell does, and what shows it in a later one. Each must hold after a restart as before it.
 SETTINGS = {
     "jax_random_seed_offset": (
@@ -28,6 +33,13 @@ SETTINGS = {
         "jax.config.jax_random_seed_offset, jax.random.bits(jax.random.key(0)).item()",
     ),
     "jax_enable_x64": ("jax.config.update('jax_enable_x64', True)", "jnp.arange(2.0).dtype"),
+    "an option that a module defines": (
+        f"open('mine_options.py', 'w').write({OPTIONS!r})\n"
+        "sys.path.insert(0, os.getcwd())\n"
+        "import mine_options\n"
+        "jax.config.update('mine_level', 3)",
+        "jax.config.values['mine_level'], 'mine_other' in jax.config.values",
+    ),
     "jax_default_device": (
         "jax.config.update('jax_default_device', jax.local_devices()[1])",
         "jax.config.jax_default_device == jax.local_devices()[1]",

@@ -17,7 +17,7 @@ from helpers import plain, until
 from overhosts import process_of, send_signal
 
 import jaxcluster
-from jaxcluster.cluster import array_queries
+from jaxcluster.cluster import array_queries, transfer
 from jaxcluster.errors import JaxClusterError, UsageError
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.views import document, shards, status
@@ -52,6 +52,9 @@ ARRAYS = {
     "computed": "jax.jit(lambda a: a @ a.T)(make((8, 8), NamedSharding(auto, P('i', 'j'))))",
     "single": "jax.device_put(np.arange(6.0), SingleDeviceSharding(jax.local_devices()[1]))",
     "uncommitted": "jnp.arange(3)",
+    "on_one_device": "make((6,), SingleDeviceSharding(jax.devices()[5]))",
+    "a_stage": "make((8,), NamedSharding(jax.sharding.Mesh(np.array(jax.devices()[2:4]), "
+    "('s',)), P('s')))",
     "local_mesh": "jax.device_put(np.arange(8.0), NamedSharding(jax.sharding.Mesh("
     "np.array(jax.local_devices()), ('l',)), P('l')))",
 }
@@ -105,6 +108,20 @@ def test_a_layout_says_what_every_rank_says_of_its_shards(
     assert found.spans == first["spans"]
     assert found.missing == 0
     assert found.notes == {}
+
+
+def test_an_array_on_one_ranks_devices_is_one_array(cluster: jaxcluster.Cluster) -> None:
+    """Its owner alone takes it for one of its own."""
+    for name, owner in {"on_one_device": 2, "a_stage": 1}.items():
+        found = array(cluster.layout(name))
+        assert (found.spans, found.ranks, found.missing, found.notes) == (True, (owner,), 0, {})
+        shown = plain(repr(shards.layout_view(found)))
+        assert "another array" not in shown
+        assert np.array_equal(cluster[name], np.arange(found.shape[0]))
+    assert np.array_equal(transfer.sample(cluster.world, "a_stage", range(4), 8)[0], np.arange(8.0))
+    cluster.run("odd = a_stage if jax.process_index() < 2 else on_one_device")
+    with pytest.raises(JaxClusterError, match="Ranks 2, 3 ended in another array"):
+        transfer.sample(cluster.world, "odd", range(4))
 
 
 def test_the_recorded_reports_of_the_unit_tests_are_what_jax_says(

@@ -182,7 +182,7 @@ def test_where_nothing_is_replaced_unasked_it_is_offered(ranks: jaxcluster.Clust
     assert isinstance(error, RankHung)
     assert 1 in error.ranks
     assert "%jaxcluster restart" in str(error)
-    with pytest.raises(RankHung, match="rank 1, which gives no sign of life"):
+    with pytest.raises(RankHung, match="rank 1, which is not responding"):
         ranks.run("1", show=False)
     began = time.monotonic()
     assert "rank 1 replaced" in ranks.restart()

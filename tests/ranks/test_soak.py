@@ -25,6 +25,7 @@ from overhosts import send_signal
 import jaxcluster
 from jaxcluster.cluster import connect
 from jaxcluster.errors import (
+    CellFailed,
     CellInterrupted,
     Divergence,
     JaxClusterError,
@@ -84,7 +85,8 @@ KINDS = (
     "right", "right", "right", "loop", "subsets", "steered", "overlapping", "two_notebooks",
     "thread", "skip", "alone", "error", "late_error", "all_error", "mix", "constant", "stop",
     "timeout", "ranks", "death", "crossed", "crossed_subsets", "skip_steered", "deleted_input",
-    "death_in_recovery", "stop_in_recovery",
+    "death_in_recovery", "stop_in_recovery", "queue", "queue_skip", "queue_skip", "queue_stop",
+    "queue_of_two", "alarm", "strict",
 )  # fmt: skip
 CROSSED = (
     "if r % 2: print(float(jnp.sum(a)))\nelse: print(mhu.process_allgather(np.ones(999)).sum())"
@@ -188,7 +190,89 @@ class Session:
             self.prints(f"if r == {self.rank()}: time.sleep(1.2)\nprint(7)", 7.0)
         self.prints("loader.join()\nprint(sum(sums))", float(VALUES.sum()) * sum(range(count)))
 
+    def queue(self) -> None:
+        sums = [self.chance.choice(SUMS) for _ in range(self.chance.randrange(2, 6))]
+        cells = [self.cluster.submit(late(self.chance, 0.3, e)) for e, _ in sums]
+        for cell, (_, value) in zip(cells, sums, strict=True):
+            self.are(cell.wait(), value)
+
+    def alarm(self) -> None:
+        """The usual time limit by a signal, which comes to nothing here."""
+        expression, value = self.chance.choice(SUMS)
+        self.prints(
+            "import signal\n"
+            "def late(*_): raise TimeoutError\n"
+            "signal.signal(signal.SIGALRM, late); signal.alarm(60)\n"
+            f"value = {expression}\n"
+            "signal.alarm(0); signal.signal(signal.SIGALRM, signal.SIG_DFL)\nprint(value)",
+            value,
+        )
+
+    def strict(self) -> None:
+        """Strict mode for a right cell, and for one that skips."""
+        self.cluster.strict(True)
+        try:
+            expression, value = self.chance.choice(SUMS)
+            self.prints(f"print({expression})", value)
+            rank = self.rank()
+            self.breaks(f"if r != {rank}: x = float(jnp.sum(a))", undone=True)
+        finally:
+            self.cluster.strict(False)
+
     # ------------------------------------------------------------------ cells that go wrong
+
+    def queue_skip(self) -> None:
+        """One of several queued cells skips, and another one may launch in its place."""
+        rank = self.rank()
+        sources = [f"if r != {rank}: x = jnp.sum(a * {k})" for k in range(self.chance.randrange(3))]
+        skips = self.cluster.submit("mark = 'queued'\n" + self.skipping(rank))
+        behind = [
+            f"x = float(jnp.sum(a))\nif r == {rank}: jnp.sum(a * 3)",
+            "print(float(jnp.sum(a)))",
+        ]
+        later = [self.cluster.submit(source) for source in [*behind, *sources]]
+        with pytest.raises(Divergence) as caught:
+            skips.wait()
+        assert caught.value.report is not None
+        assert set(caught.value.report.culprits) == {rank}, caught.value
+        for cell in later:
+            with pytest.raises(CellFailed, match="was not run"):
+                cell.wait()
+
+    def skipping(self, rank: int) -> str:
+        return f"y = [jnp.sum(a * k) for k in range(5) if (r, k) != ({rank}, 2)]"
+
+    def queue_stop(self) -> None:
+        """One of several queued cells is stopped at some moment; the others are right, or fail."""
+        sums = [self.chance.choice(SUMS) for _ in range(3)]
+        cells = [self.cluster.submit(late(self.chance, 0.5, e)) for e, _ in sums]
+        stopped = self.chance.randrange(3)
+        timer = threading.Timer(self.chance.uniform(0.0, 1.2), cells[stopped].stop)
+        timer.start()
+        for number, (cell, (_, value)) in enumerate(zip(cells, sums, strict=True)):
+            try:
+                self.are(cell.wait(), value)
+            except CellInterrupted:
+                assert number == stopped
+            except RankDied:  # it took new processes
+                assert self.cluster.recovered or self.cluster.restored
+        timer.join()
+
+    def queue_of_two(self) -> None:
+        """A cell of this notebook skips while one of another notebook waits."""
+        rank = self.rank()
+        expression, value = self.chance.choice(SUMS)
+        other = connect(registry.read(self.cluster.name))
+        try:
+            skips = self.cluster.submit("mark = 'queued'\n" + self.skipping(rank))
+            theirs = other.submit(f"print({expression})")
+            with pytest.raises(Divergence) as caught:
+                skips.wait()
+            assert caught.value.report is not None
+            assert set(caught.value.report.culprits) == {rank}, caught.value
+            self.are(theirs.wait(), value)
+        finally:
+            other.close()
 
     def skip(self) -> None:
         rank = self.rank()

@@ -132,9 +132,9 @@ def test_a_name_that_is_taken_says_what_to_type(cluster: jaxcluster.Cluster) -> 
     with pytest.raises(ClusterExists) as caught:
         jaxcluster.start(2, name="shared")
     assert str(caught.value) == (
-        "Cluster 'shared' is running already.\n"
-        "%jaxcluster attach shared connects to it, %jaxcluster stop ends it, and "
-        "%jaxcluster start --name NAME starts another."
+        "Cluster 'shared' is already running.\n"
+        "%jaxcluster attach shared connects to it, %jaxcluster stop ends it, and %jaxcluster "
+        "start --name NAME starts another."
     )
     assert on_each_rank(cluster, "1") == ["1"] * 4
 
@@ -206,7 +206,7 @@ def test_a_rank_that_crashes_says_why_with_the_tail_of_its_log(home: Home) -> No
         jaxcluster.start(2, name="bad", env={"XLA_FLAGS": "--no_such_flag=1"}, timeout_s=60)
     assert time.monotonic() - began < 60
     text = str(caught.value)
-    assert "died while the cluster came up (exit code 1" in text
+    assert "died while the cluster started (exit code 1" in text
     assert "Unknown flag in XLA_FLAGS: --no_such_flag=1" in text
     assert "%jaxcluster doctor" in text
     assert_nothing_is_registered("bad")
@@ -226,7 +226,7 @@ def test_the_rank_that_crashes_is_named(
     with pytest.raises(EnginesMissing) as caught:
         jaxcluster.start(2, name="bad", env={"PYTHONPATH": str(tmp_path)})
     assert str(caught.value).startswith(
-        "Rank 1 died while the cluster came up (exit code 7). The end of its log:\ndying on purpose"
+        "Rank 1 died while the cluster started (exit code 7). The end of its log:\ndying on purpose"
     )
     assert caught.value.missing == (1,)
     assert_nothing_is_registered("bad")
@@ -330,3 +330,34 @@ def test_where_fork_is_not_to_be_had_ranks_are_plain_processes(
     pids = running.record.pids
     running.stop()
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+# --------------------------------------------------------------------------- versions of jax
+
+
+def test_a_jax_on_which_no_cluster_runs_is_refused_with_what_to_type(
+    start: Start, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = registry.records()
+    monkeypatch.setattr("jaxcluster.plan.versions.OLDEST_JAX", "99.1")
+    with pytest.raises(LaunchError, match=r"is older than 99\.1, the oldest with which") as caught:
+        start()
+    assert caught.value.hint == 'Try: pip install -U "jax>=99.1"'
+    assert registry.records() == before
+
+
+def test_a_start_on_a_jax_that_nobody_has_tried_says_so_and_what_has_moved(
+    start: Start, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("jaxcluster.plan.versions.NEWEST_TRIED_JAX", "0.1")
+    cluster = start()
+    said = capfd.readouterr().err
+    assert f"Note: jax {cluster.record.facts[0].jax} is newer than 0.1, the newest tried" in said
+    assert "All private names of it that jaxcluster uses were found." in said
+
+
+def test_nothing_is_said_of_a_jax_that_was_tried(
+    start: Start, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert start().record.devices[0].moved == {}
+    assert "Note: jax" not in capfd.readouterr().err

@@ -48,6 +48,7 @@ def stop(notebook: Notebook, cell: Cell) -> float:
     return pressed
 
 
+@pytest.mark.promise("Interrupts")
 @pytest.mark.parametrize("wait", ["pass", "time.sleep(1000)"], ids=["a loop", "a sleep"])
 def test_the_stop_button_reaches_every_rank(notebook: Notebook, wait: str) -> None:
     cell = notebook.begin(NOTE_TIME.format(wait=wait))
@@ -136,6 +137,30 @@ def test_interrupt_ends_a_background_cell(notebook: Notebook) -> None:
     assert "was stopped on ranks 0-3." in notebook.run("background.wait()").error
 
 
+@pytest.mark.parametrize(
+    "line, told",
+    [
+        ("%pull total", "stopped."),
+        ("%push here", "stopped."),
+    ],
+)
+def test_a_value_that_is_waited_for_can_be_stopped(
+    notebook: Notebook, line: str, told: str
+) -> None:
+    notebook.ok("here = 1")
+    notebook.ok("%%spmd --async\nimport time\nwhile True: time.sleep(0.01)")
+    try:
+        cell = notebook.begin(
+            f"import threading\nthreading.Timer(0.5, print, ['running']).start()\n{line}"
+        )
+        stop(notebook, cell)
+        assert cell.error.startswith(f"KeyboardInterrupt: {told}"), cell.error
+        assert len(cell.error.splitlines()) == 1
+    finally:
+        notebook.ok("%jaxcluster interrupt")
+        notebook.ok("%%spmd\npass")
+
+
 def test_the_stop_button_ends_a_start_and_leaves_nothing(notebook: Notebook) -> None:
     before = set(notebook.processes())
     # TEST-NET-1: its coordinator is waited for until the time is up.
@@ -177,14 +202,14 @@ def test_two_stops_leave_a_restart_with_the_variables_saved(notebook: Notebook) 
     )
     notebook.until(lambda: "initializing" in cell.text, "the new processes are on their way")
     notebook.press_stop()
-    notebook.until(lambda: "Stop again to leave it at that." in cell.stderr, "the stop is heard")
+    notebook.until(lambda: "Stop again to cancel the start." in cell.stderr, "the stop is heard")
     pressed = time.time()
     notebook.press_stop()
     notebook.wait(cell)
     assert time.time() - pressed < BUSY_S
     assert cell.ename == "CellInterrupted"
     assert "has no processes now: their start was stopped." in cell.error
-    assert "%jaxcluster restart brings them back" in cell.error
+    assert "%jaxcluster restart restores them" in cell.error
     assert "Traceback" not in cell.error and "respawn.py" not in cell.error
     notebook.ok("starting.Starting._ask = asked")
     assert "has no processes now" in notebook.run("%%spmd\n1").error
@@ -198,4 +223,4 @@ def test_a_long_list_of_lost_names_is_folded(notebook: Notebook) -> None:
     cell = notebook.ok("%jaxcluster restart")
     (listed,) = [b["text/html"] for b in cell.bundles if "<details>" in b.get("text/html", "")]
     assert all(f"gen{i} (a generator can't be saved)" in html.unescape(listed) for i in range(12))
-    assert "Lost: 12 variables and settings, which the list above has." in cell.text
+    assert "Lost: 12 variables and settings, listed above." in cell.text

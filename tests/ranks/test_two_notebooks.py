@@ -118,7 +118,7 @@ def test_a_start_cell_finds_the_cluster_that_it_has_left_running(
         assert "ready in" in other.ok(start).text  # it is not this one's
         other.ok("%jaxcluster stop")
     second = open_notebook(JPY_SESSION_NAME="work/left.ipynb")
-    assert "is running already (1 rank, variables kept)" in second.ok(start).text
+    assert "is already running (1 rank, variables kept)" in second.ok(start).text
     assert second.ok("%spmd precious + 1").result == "42"
     assert second.run(f"%jaxcluster start -n 1{name}").ename == "ClusterExists"
     second.ok("%jaxcluster stop")

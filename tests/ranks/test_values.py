@@ -169,6 +169,13 @@ def test_what_does_not_exist_is_said_not_to(cluster: jaxcluster.Cluster) -> None
     )
 
 
+@pytest.mark.parametrize("name", ["nonexist", "qit", "opn", "Iin", "get_ipythn", "inputt"])
+def test_only_the_users_own_names_are_suggested(cluster: jaxcluster.Cluster, name: str) -> None:
+    with pytest.raises(TransferError) as caught:
+        cluster[name]
+    assert str(caught.value) == f"rank 0 has no variable {name!r}"
+
+
 @pytest.mark.parametrize("name", ["a b", "x.y", "x[0]", "", "class"])
 def test_what_is_no_name_is_refused(cluster: jaxcluster.Cluster, name: str) -> None:
     with pytest.raises(UsageError, match="is not a variable name"):
@@ -224,6 +231,21 @@ def test_values_are_bound_on_all_ranks(cluster: jaxcluster.Cluster, way: str) ->
     )
     expected = f"3 {large.sum()} float64 45.0 text\n"
     assert [record.stdout(rank) for rank in range(4)] == [expected] * 4
+
+
+class ForOthersThanRank1:
+    """It can't be read there, as what is made of a module that one host lacks."""
+
+    def __reduce__(self) -> Any:
+        return eval, ("1 if __import__('jax').process_index() != 1 else 1 / 0",)
+
+
+def test_what_one_rank_can_not_read_is_bound_on_none(cluster: jaxcluster.Cluster, way: str) -> None:
+    cluster["lr"] = 0.5
+    with pytest.raises(RankError, match="division by zero"):
+        cluster.push({"lr": 5.0, "large": np.ones(LARGE), "other": ForOthersThanRank1()})
+    record = cluster.run("print(lr, 'other' in globals())", show=False)
+    assert [record.stdout(rank) for rank in range(4)] == ["0.5 False\n"] * 4
 
 
 def test_a_pushed_array_is_each_ranks_own(cluster: jaxcluster.Cluster, way: str) -> None:

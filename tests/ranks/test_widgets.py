@@ -108,6 +108,7 @@ def page(notebook: Notebook) -> Iterator[Page]:
     notebook.ok("%jaxcluster stop")
 
 
+@pytest.mark.promise("Widgets")
 def test_what_a_user_does_is_done_on_all_ranks_that_made_the_widget(page: Page) -> None:
     made = page.notebook.ok(
         "%%spmd\n"

@@ -72,7 +72,7 @@ def test_a_host_without_a_folder_in_memory_has_one_folder(place: Path) -> None:
 
 
 def test_a_place_that_can_t_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(JaxClusterError, match=f"Nothing can be written to {tmp_path}/none on "):
+    with pytest.raises(JaxClusterError, match=f"{tmp_path}/none on .* can't be written to"):
         folders.make(tmp_path / "none")
 
 

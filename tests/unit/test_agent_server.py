@@ -124,12 +124,43 @@ def test_a_process_is_started_where_there_is_a_folder(
     assert place("/no/such") == str(agent.folder.path)
 
 
+def test_what_a_process_is_given_comes_before_the_hosts_own_environment(
+    agent: Made, tmp_path: Path
+) -> None:
+    """``--env`` of a start is for the ranks, whatever the host's login has set."""
+    agent.env = {"PATH": "/host", "HOME": "/home/me", "JAX_ENABLE_X64": "0"}
+    proc: dict[str, Any] = {"role": "other", "cwd": str(tmp_path), "inherit": True}
+    proc["env"] = {"JAX_ENABLE_X64": "1", "MINE": "2"}
+    agent._place(proc)
+    assert proc["env"] == {
+        "PATH": "/host", "HOME": "/home/me", "JAX_ENABLE_X64": "1", "MINE": "2"
+    }  # fmt: skip
+    alone = {"role": "other", "cwd": str(tmp_path), "env": {"MINE": "2"}}
+    agent._place(alone)
+    assert alone["env"] == {"MINE": "2"}
+
+
+def test_a_folder_of_a_client_that_was_killed_goes_with_it(agent: Made, tmp_path: Path) -> None:
+    """What ranks have saved for a restart of its, in memory; a detached agent lives on."""
+    client = agent.comes(b"killed")
+    for name, own in (("state", True), ("ranks", False)):
+        agent._answer(client, {"cmd": "mkdir", "path": name, "own": own, "id": 1}, [])
+        (tmp_path / name / "rank-0.state").touch()
+    agent.passes(10)
+    assert (tmp_path / "state").exists()
+    client.session.is_open = False
+    agent.detached = True
+    agent.passes(30)
+    assert not agent.why and not agent.clients
+    assert not (tmp_path / "state").exists() and (tmp_path / "ranks").exists()
+
+
 @pytest.mark.parametrize(
     ("why", "asked", "more", "status"),
     [
         ("SIGTERM", 0, {}, 0),
         ("SIGTERM", 143, {}, 143),
-        ("it was told to", 143, {}, 0),
+        ("it was asked to end", 143, {}, 0),
         ("its fork server has ended", 0, {"is_cut_short": True}, 0),
         ("its fork server has ended", 143, {"is_cut_short": True}, 1),
         ("no space", 0, {"has_failed": True}, 1),

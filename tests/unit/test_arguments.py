@@ -16,9 +16,11 @@ from jaxcluster.arguments import (
     command_parser,
     read_doctor,
     shards_line,
+    split_spmd,
     spmd_parser,
     start_options,
     start_parser,
+    without_comment,
 )
 from jaxcluster.cluster import make_spec
 from jaxcluster.errors import UsageError
@@ -146,6 +148,59 @@ def test_what_a_cell_does_not_take_says_why(line: str, message: str) -> None:
     text = complaint(spmd_parser(), line)
     assert message in text
     assert "For example: %%spmd --ranks" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "source"),
+    [
+        ("x.sharding", "", "x.sharding"),
+        ("--all x.sharding", "--all", "x.sharding"),
+        ("--ranks 0,2-3 --timeout=5  f(x,  'a b')", "--ranks 0,2-3 --timeout=5", "f(x,  'a b')"),
+        ("--all", "--all", ""),
+        ("--ranks", "--ranks", ""),
+        ("-x", "", "-x"),
+        ("--x", "", "--x"),
+        ("--x + 1", "", "--x + 1"),
+        ("- --all", "", "- --all"),
+        ("f(--all)", "", "f(--all)"),
+        ("x --all", "", "x --all"),
+    ],
+)
+def test_options_stand_before_the_expression_of_a_line(
+    line: str, options: str, source: str
+) -> None:
+    assert split_spmd(line) == (options, source)
+
+
+def test_a_line_with_an_option_that_there_is_not_names_one_that_there_is() -> None:
+    with pytest.raises(UsageError, match=r"there is no --rank \(did you mean --ranks\?\)"):
+        split_spmd("--rank 1 x")
+    with pytest.raises(UsageError, match="there is no --al "):
+        split_spmd("--ranks 0 --al x")
+    with pytest.raises(Help, match="usage: %%spmd"):
+        split_spmd("--help")
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        ("-n 4   # in the job", "-n 4"),
+        ("-n 4 # it's 'mine'", "-n 4"),
+        ('--env \'A=# b\' --env "B=\\" # c" # d', '--env \'A=# b\' --env "B=\\" # c"'),
+        ("--env A=#b", "--env A=#b"),
+        ("# all", ""),
+        ("params['#']", "params['#']"),
+        ("it's", "it's"),
+    ],
+)
+def test_a_comment_may_stand_behind_a_magic(line: str, kept: str) -> None:
+    assert without_comment(line) == kept
+
+
+def test_a_comment_is_no_word_of_a_command() -> None:
+    assert started("-n 4  # don't")["num_processes"] == 4
+    assert spmd_parser().read("--all # every rank").all_ranks
+    assert shards_line("x --check  # of x") == ("x", {"--check"})
 
 
 # ------------------------------------------------------------------------- messages

@@ -14,7 +14,8 @@ import pytest
 from jaxcluster import wire
 from jaxcluster.engine import bootstrap
 from jaxcluster.engine.bootstrap import Reservation
-from jaxcluster.engine.private import arrays, coordination, launches
+from jaxcluster.engine.journal import Journal
+from jaxcluster.engine.private import arrays, coordination, hostvalues, launches
 from jaxcluster.host.ways import ways
 
 LOOPBACK = "127.0.0.1"
@@ -173,6 +174,7 @@ def jax(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJax]:
         (coordination, "refuse_what_ends_ranks", lambda: None),
         (coordination, "join_cpu_slices", lambda: True),
         (launches, "record_launches", lambda journal: True),
+        (hostvalues, "hear_host_values", lambda heard: True),
         (arrays, "hint_at_device_put", lambda tell: True),
     ):
         monkeypatch.setattr(module, name, fake_of_it)
@@ -188,7 +190,7 @@ def jax(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJax]:
 
 
 def initialize(request: wire.InitializeRequest = REQUEST) -> wire.InitializeReply:
-    return bootstrap.initialize(request, types.SimpleNamespace(recording=False))  # type: ignore[arg-type]
+    return bootstrap.initialize(request, Journal())
 
 
 def test_initialize_is_given_what_was_asked_for_and_jax_detects_nothing(jax: FakeJax) -> None:

@@ -88,7 +88,7 @@ def test_what_is_put_on_two_hosts_comes_back(
 def test_a_file_that_is_too_short_is_an_error(places: list[Place]) -> None:
     with bulk.folders(places) as folder:
         bulk.put(places, f"{folder}/value", {0: memoryview(b"abc")})
-        with pytest.raises(LaunchError, match="Host h1 has lost a part"):
+        with pytest.raises(LaunchError, match="A part of a value from host h1 was lost"):
             bulk.get([bulk.File(places[0], f"{folder}/value", 4, lambda at, data: None)])
 
 

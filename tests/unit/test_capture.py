@@ -78,7 +78,7 @@ def test_a_flood_is_shown_in_pieces_and_of_its_rest_the_end(
     assert log.tail.read() == "".join(lines[:7])
     assert log.tail.read() == "".join(lines[7:14])
     begun, left_out, rest = log.tail.read(last=True).partition(
-        "\n[... 516 bytes, which are in this rank's log alone ...]\n"
+        "\n[... 516 bytes, only in this rank's log ...]\n"
     )
     assert (begun, bool(left_out)) == ("li", True)
     assert rest == "".join(lines)[-256:]

@@ -1,9 +1,10 @@
-"""What several ranks put out in a cell, as the notebook shows and keeps it."""
+"""The output of several ranks in a cell, as the notebook shows and keeps it."""
 
 from __future__ import annotations
 
 import base64
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
@@ -11,9 +12,10 @@ import pytest
 from nbconvert import HTMLExporter
 
 from jaxcluster import wire
-from jaxcluster.model.notices import Alarm
+from jaxcluster.model.notices import Alarm, Passing
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import cell_outputs
+from jaxcluster.views.live import CellDisplay
 from jaxcluster.views.message import show_message
 
 PNG = base64.b64encode(b"\x89PNG not really").decode()
@@ -150,6 +152,46 @@ class Shell:
     def __init__(self, published: list[dict[str, Any]]) -> None:
         self.display_pub = self
         self.publish = published.append
+
+
+class Page:
+    """The displays of a notebook, as a page folds them."""
+
+    kernel = object()
+
+    def __init__(self) -> None:
+        self.display_pub = self
+        self.shown: dict[str, str] = {}
+
+    def publish(
+        self,
+        data: dict[str, Any],
+        metadata: object = None,
+        *,
+        transient: Any = None,
+        update: bool = False,
+    ) -> None:
+        id = (transient or {}).get("display_id") or f"message {len(self.shown)}"
+        assert update == (id in self.shown)
+        self.shown[id] = data["text/plain"]
+
+
+def test_what_is_true_for_a_while_has_one_place_and_leaves_a_finished_cell() -> None:
+    page = Page()
+    display = CellDisplay(page, SimpleNamespace(on_push=None))  # type: ignore[arg-type]
+    display.on_notice("Rank 2 was 1.0 s behind.\n")
+    display.on_notice(Passing("Rank 1 still works (5 s).\n"))
+    display.on_notice(Passing("Rank 1 still works (15 s).\n"))
+    assert list(page.shown.values()) == ["Rank 2 was 1.0 s behind.", "Rank 1 still works (15 s)."]
+    display.close()
+    assert list(page.shown.values()) == ["Rank 2 was 1.0 s behind.", ""]
+
+
+def test_a_terminal_keeps_what_was_true_for_a_while(capsys: pytest.CaptureFixture[str]) -> None:
+    display = CellDisplay(object(), SimpleNamespace(on_push=None))  # type: ignore[arg-type]
+    display.on_notice(Passing("Rank 1 still works (5 s).\n"))
+    display.close()
+    assert capsys.readouterr().err == "Rank 1 still works (5 s).\n"
 
 
 def test_a_message_goes_beside_the_output_and_an_alarm_to_stderr(

@@ -17,7 +17,7 @@ from jaxcluster import wire
 from jaxcluster.engine import cell_queue, interrupts, usercode
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.control import ControlChannel
-from jaxcluster.engine.journal import COUNTING, Journal
+from jaxcluster.engine.journal import LAUNCHING, Journal
 from jaxcluster.engine.running import Running
 
 
@@ -149,16 +149,16 @@ def running(runner: CellRunner, monkeypatch: pytest.MonkeyPatch) -> Running:
     return made
 
 
-def test_an_interrupt_inside_the_handler_of_an_earlier_one_does_not_part_a_launch_from_its_count(
+def test_an_interrupt_inside_the_handler_of_an_earlier_one_does_not_break_off_a_launch(
     runner: CellRunner, running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def count_a_launch() -> None:
+    def launch() -> None:
         handler_of_the_first_signal(runner, 20)
 
     with pytest.raises(KeyboardInterrupt):
         usercode.call(run_code, runner, 20)
-    monkeypatch.setattr("jaxcluster.engine.journal.COUNTING", COUNTING | {count_a_launch.__code__})
-    usercode.call(count_a_launch)
+    monkeypatch.setattr("jaxcluster.engine.journal.LAUNCHING", LAUNCHING | {launch.__code__})
+    usercode.call(launch)
     assert runner.journal.interrupted
     with pytest.raises(KeyboardInterrupt):
         runner.journal.raise_if_interrupted()

@@ -16,6 +16,7 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 from ipyparallel.serialize import pack_apply_message
 
 from jaxcluster.engine.clientcode import ClientCode
+from jaxcluster.engine.leftovers import Leftovers
 
 
 class Runner:
@@ -25,12 +26,14 @@ class Runner:
         self.journal = types.SimpleNamespace(
             launching=False,
             interrupted=False,
-            between_count_and_launch=lambda frame: self.journal.launching,
+            is_launching=lambda frame: self.journal.launching,
         )
         self.cell_code: object = None
         self.again: list[Callable[[], bool]] = []
         self.on_idle_sigint: Callable[[FrameType | None], None] = lambda frame: None
         self.interrupts = types.SimpleNamespace(signal_again=self.again.append)
+        self.leftovers = Leftovers()
+        self.undo = types.SimpleNamespace(forget=lambda why: None)
 
     def in_a_cell(self, frame: FrameType | None) -> bool:
         return frame is not None and frame.f_code is self.cell_code

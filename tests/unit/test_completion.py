@@ -36,6 +36,7 @@ def test_the_names_of_spmd_cells_are_the_ranks(code: str, auto: bool, answer: bo
         ("%%spmd\n|", "|"),
         ("%%s|pmd\nx", "|x"),
         ("%spmd x.re|", "x.re|"),
+        ("%spmd --all --ranks 0,2 x.re|", "x.re|"),
         ("x.re|", "x.re|"),
     ],
 )

@@ -174,7 +174,7 @@ def test_a_slow_request_holds_up_no_other(control: ControlChannel, peer: Peer) -
 def test_an_unknown_request_is_refused_by_name(control: ControlChannel, peer: Peer) -> None:
     answer = peer.ask("levitate")
     assert answer["op"] == "error"
-    assert answer["body"]["message"] == "this rank knows no 'levitate' request yet"
+    assert answer["body"]["message"] == "this rank can't answer a 'levitate' request yet"
 
 
 class Hinted(Exception):

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import pytest
+from journals import launched
+
 from jaxcluster import wire
 from jaxcluster.engine.journal import Journal, Program
 from jaxcluster.model import diagnose, findings, lockstep
@@ -20,11 +25,10 @@ SUM, PART, BOTH, REST = program(ALL, 5), program(PAIR, 6), program(TWO, 7), prog
 def report(rank: int, *programs: Program, taken_back: bool = False) -> wire.RankReport:
     journal = Journal()
     for one in programs:
-        journal.launched(one)
+        launched(journal, one)
     if taken_back:
-        count, value = journal.counts.get(PAIR, (0, 0))
-        journal.launched(PART)
-        journal.take_back(PART, count, value)
+        with pytest.raises(ZeroDivisionError):
+            journal.launch(PART, lambda error: True, lambda: 1 // 0)
     state = wire.RankState(rank, 100 + rank, "here", "idle", launches=journal.launches())
     return wire.RankReport(state, [], journal.tail(99))
 
@@ -51,7 +55,7 @@ def test_another_order_on_one_rank_is_found_and_told() -> None:
     assert isinstance(told, findings.Report)
     assert told.kind == "mismatch"
     assert str(told).startswith(
-        "The ranks launched programs of ranks 0, 1 and of ranks 0-3 in anot"
+        "The ranks launched programs of ranks 0, 1 and of ranks 0-3 in diff"
     )
     assert "rank 0: first jit_f" in str(told)
     assert "rank 1: first jit_f" in str(told)
@@ -90,7 +94,7 @@ def test_a_launch_that_is_taken_back_leaves_no_trace() -> None:
 def test_a_new_count_forgets_the_order() -> None:
     journal = Journal()
     for one in (SUM, PART):
-        journal.launched(one)
+        launched(journal, one)
     journal.restart()
     assert journal.launches() == {}
 
@@ -98,3 +102,14 @@ def test_a_new_count_forgets_the_order() -> None:
 def test_members_of_a_pair_are_in_both_sets() -> None:
     assert lockstep.members(wire.crossing("0,1,2", "1,2,13")) == [1, 2]
     assert lockstep.members("1,12") == [1, 12]
+
+
+def test_a_launch_that_is_announced_crosses_other_sets_as_one_that_is_made() -> None:
+    """In strict mode one rank may have launched already what another waits to launch."""
+    for before in ([PART], [PART, SUM, PART], [SUM, PART]):
+        made, waits = report(0, *before, SUM), report(1, *before)
+        seq = waits.state.launches.get(ALL, [0])[0]
+        announced = wire.Launch(seq, ALL, SUM.name, SUM.fingerprint)
+        waits = dataclasses.replace(waits, announced=announced)
+        assert lockstep.with_announced(waits).state.launches == made.state.launches
+        assert found(made, waits) is None

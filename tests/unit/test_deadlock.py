@@ -46,14 +46,21 @@ def test_two_sets_in_another_order_are_a_circle() -> None:
         "orders:",
         "  Rank 0 waited in jit(A) at cell [7] line 1, a program of ranks 0-2, for rank 1.",
         "  Rank 1 waited in jit(B) at cell [7] line 2, a program of ranks 0, 1, for rank 0.",
-        "Hint: ranks that share several programs must launch them in one order, also where a "
-        "program is of some of them only.",
+        "Hint: ranks that share several programs must launch them in one order, even if a "
+        "program is only on some of them.",
     ]
 
 
 def test_it_is_one_before_the_second_programs_are_launched() -> None:
     """With one device a process can't launch its second one while it waits in the first."""
     assert Journals("A012", "B01", "A012").circle() == [0, 1]
+
+
+def test_who_calls_a_program_of_others_devices_is_not_one_of_those_who_make_it() -> None:
+    """As in JAX's guide to shard_map, whose meshes of 4 devices leave ranks 2 and 3 out."""
+    assert Journals("A12 B012", "A12 B012", "A12 B012").circle() == []
+    assert Journals("B012 A12", "A12 B012", "A12 B012").circle() == []
+    assert Journals("A12 B012", "B012 A12", "A12 B012").circle() == [1, 2]
 
 
 def test_a_circle_may_go_over_three_ranks_and_sets() -> None:

@@ -31,7 +31,7 @@ def test_the_rank_that_differs_is_chosen_and_it_is_said_how_to_see_others() -> N
         "Cell [7]: Rank 2 differs:",
         "  rank 2: ValueError: why in line 3",
         "  ranks 0, 1, 3: KeyError: why in line 3",
-        "Rank 2 is looked at; another one: %jaxcluster debug 0",
+        "Showing rank 2. For another one: %jaxcluster debug 0",
     ]
 
 

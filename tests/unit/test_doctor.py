@@ -10,13 +10,17 @@ from pathlib import Path
 
 import pytest
 
+import jaxcluster
+from jaxcluster import doctor
 from jaxcluster.doctor import (
     Check,
     ask_private_names,
     check_devices,
     check_fork,
     check_hostname,
+    check_jax,
     check_jaxlib_match,
+    check_lab_extension,
     check_loopback,
     check_package,
     check_private_names,
@@ -56,13 +60,27 @@ def test_private_names_that_have_moved_are_told_with_what_that_costs() -> None:
         "moved in this jax: launch journal (divergence is not found) "
         "(a process that imported jax took 0.9 s to look)"
     )
-    assert "0.10.2 or 0.12" in check.fix
+    # How much else works is not known: a jax without these names may start no cluster at all.
+    assert check.fix == 'a jax that was tried: pip install "jax>=0.9.1,<0.13"'
 
 
 def test_this_jax_has_them() -> None:
     missing, seconds = ask_private_names(os.environ)
     assert missing == {}
     assert check_private_names(missing, seconds).ok
+
+
+def test_no_module_of_the_current_folder_is_imported_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of a notebook may be somebody else's, or have a file of the same name."""
+    (tmp_path / "json.py").write_text("open('taken', 'w')\nraise ImportError('not json')")
+    monkeypatch.chdir(tmp_path)
+    environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    checkout = Path(jaxcluster.__file__).parents[1]
+    missing, _ = ask_private_names({**environ, "PYTHONPATH": str(checkout)})
+    assert missing == {}
+    assert not (tmp_path / "taken").exists()
 
 
 def test_a_jax_that_can_not_be_imported_is_told(tmp_path: Path) -> None:
@@ -79,9 +97,9 @@ def test_a_jax_that_can_not_be_imported_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("version", "ok"),
-    [((3, 10, 9), False), ((3, 11, 0), True), ((3, 13, 5), True), ((3, 14, 0), None)],
+    [((3, 10, 9), False), ((3, 11, 0), True), ((3, 14, 2), True), ((3, 15, 0), None)],
 )
-def test_python_is_supported_from_3_11_to_3_13(version: tuple[int, ...], ok: bool | None) -> None:
+def test_python_is_supported_from_3_11_to_3_14(version: tuple[int, ...], ok: bool | None) -> None:
     assert check_python(version).ok is ok
 
 
@@ -98,7 +116,57 @@ def test_a_package_that_is_too_old_or_missing_says_what_to_install(
 
 
 def test_versions_are_compared_as_numbers() -> None:
-    assert check_package("jax", "0.6", True, lambda name: "0.10.2").ok is True
+    assert check_package("jax", "0.9", True, lambda name: "0.10.2").ok is True
+
+
+@pytest.mark.parametrize(
+    ("version", "ok"),
+    [("0.9.0.1", False), ("0.9.1", True), ("0.12.0.1", True), ("0.12.7", True), ("0.13.0", None)],
+)
+def test_a_jax_is_too_old_for_a_cluster_or_newer_than_what_was_tried(
+    version: str, ok: bool | None
+) -> None:
+    check = check_jax(lambda name: version)
+    assert check.ok is ok
+    fixes = {
+        False: 'pip install "jax>=0.9.1"',
+        None: 'where something fails: pip install "jax>=0.9.1,<0.13"',
+        True: "",
+    }
+    assert check.fix == fixes[ok] or ok is True
+
+
+def test_a_lab_without_its_extension_is_a_warning_and_says_how_to_have_it() -> None:
+    check = check_lab_extension("4.2.0", None, "0.1.0")
+    assert check.ok is None
+    assert check.detail.startswith("is not installed: JupyterLab has no sidebar")
+    assert "without Node" in check.detail
+    assert check.fix.startswith("pip install --force-reinstall --no-deps jaxcluster")
+
+
+def test_an_extension_of_another_version_is_a_warning() -> None:
+    assert check_lab_extension("4.2.0", "0.1.0", "0.1.0") == Check("Lab extension", True, "0.1.0")
+    other = check_lab_extension("4.2.0", "0.1.0", "0.2.0")
+    assert (other.ok, other.detail) == (None, "is 0.1.0, and jaxcluster is 0.2.0")
+    assert other.fix.endswith('"jaxcluster==0.2.0"')
+
+
+def test_without_a_lab_no_extension_is_missed() -> None:
+    assert check_lab_extension(None, None, "0.1.0").ok is True
+
+
+def test_the_extension_is_looked_for_where_a_lab_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("JUPYTER_PATH", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr("jupyter_core.paths.ENV_JUPYTER_PATH", [])
+    monkeypatch.setattr("jupyter_core.paths.SYSTEM_JUPYTER_PATH", [])
+    assert doctor._lab_extension() is None
+    there = tmp_path / "labextensions" / "jaxcluster-labextension"
+    there.mkdir(parents=True)
+    (there / "package.json").write_text('{"version": "7.8.9"}')
+    assert doctor._lab_extension() == "7.8.9"
 
 
 @pytest.mark.parametrize("version", ["4.1.0", None])

@@ -8,7 +8,7 @@ from jaxcluster import wire
 from jaxcluster.model import excused
 
 LOADER = ("thread 'loader'",)
-ON_MAIN_THREAD = ("task 'Task-1'", "a timer of the event loop", "a timer of signal")
+ON_MAIN_THREAD = ("task 'Task-1'", "timer of the event loop", "timer of signal")
 
 
 def report(
@@ -37,7 +37,7 @@ def test_what_the_cell_launched_elsewhere_is_excused_by_a_thread_and_told() -> N
     assert (found.rank, found.maker, found.launch.seq, found.threads) == (0, 1, 1, LOADER)
     assert found.tell({}).startswith(
         "Rank 1 launched jit(f) at cell [5] line 2. Rank 0 ended the cell without it; its "
-        "thread 'loader' may still make it."
+        "thread 'loader' may still launch it."
     )
 
 
@@ -77,9 +77,9 @@ def test_a_later_cell_that_makes_it_has_met_the_wrong_launch() -> None:
     assert not found.concerns(4)  # before it
     assert str(found) == (
         "Rank 1 launched jit(f) at cell [5] line 2 (launch 2).\n"
-        "Rank 0 ended that cell without it, its thread 'loader' has not made it, and its own "
-        "launch 2 is that of cell [6] line 2: what it has launched since has met other launches. "
-        "Don't trust a number of these cells."
+        "Rank 0 ended that cell without it, and its thread 'loader' has not launched it. Its "
+        "own launch 2 is that of cell [6] line 2, so its later launches met other ones. "
+        "Don't trust any number of these cells."
     )
 
 

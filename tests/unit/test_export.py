@@ -296,8 +296,9 @@ def test_what_was_pushed_is_named_and_short_values_are_written() -> None:
     top = text.split('"""')[1]
     assert "    data (ndarray of shape (2, 3))\n    long (str)\n" in top
     assert "lr" not in top
-    assert "for you to set there: data (ndarray of shape (2, 3)), long (str)." in notes(
-        *steps, Cell(1, "", "")
+    assert (
+        "Set there what was pushed from the notebook: data (ndarray of shape (2, 3)), long (str)."
+        in notes(*steps, Cell(1, "", ""))
     )
     assert export.describe("x", float("nan"))[0] is None
 
@@ -390,7 +391,7 @@ def test_a_cell_that_still_runs_is_left_out_and_named(logs: exporting.Logs, tmp_
         logs.last.sent(13)
         logs.last.goes_on(13)
     said = write(f"{tmp_path}/train.py", logs)
-    assert "Left out, since it still runs: cell [6]. Export again after its end." in said
+    assert "Left out: cell [6], which still runs. Export again when it has ended." in said
     assert "x = 6" not in (tmp_path / "train.py").read_text()
     logs.last.has_ended(13)
     assert "Left out" not in write(f"{tmp_path}/train.py --force", logs)
@@ -414,7 +415,7 @@ def test_what_the_ranks_no_longer_have_is_no_part_of_the_script() -> None:
 def test_nothing_is_written_over(logs: exporting.Logs, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("mine")
-    with pytest.raises(UsageError, match=r"left as it is\.\n.* --force"):
+    with pytest.raises(UsageError, match=r"not changed\.\n.* --force"):
         write(str(path), logs)
     assert path.read_text() == "mine"
     assert f"jaxcluster run {path}" in write(f"{path} --force", logs)
@@ -457,7 +458,7 @@ def test_before_any_cell_it_says_what_else_there_is(tmp_path: Path) -> None:
 def test_cells_as_they_stand(
     spmd: bool, logs: exporting.Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sources = ["%load_ext jaxcluster", "%%spmd --all\na = 1\n", "b = 2", "%pull a", "%spmd c"]
+    sources = ["%%spmd --all\na = 1\n", "b = 2", "%pull a", "%spmd c", "%spmd --ranks 1 c"]
     cells = [
         {"cell_type": "code", "source": source.splitlines(keepends=True), "execution_count": None}
         for source in sources
@@ -467,9 +468,10 @@ def test_cells_as_they_stand(
     (tmp_path / "nb.ipynb").write_text(json.dumps(made))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("JPY_SESSION_NAME", "some/where/nb.ipynb")
-    assert "in the order in which they stand" in write("train.py --as-written", logs)
+    assert "in the notebook's order" in write("train.py --as-written", logs)
     text = (tmp_path / "train.py").read_text()
     assert "a = 1" in text and "show(c)" in text
+    assert "if jax.process_index() in (1,):\n    print(repr(c), flush=True)\n" in text
     assert [part for part in text.split("# %%")[1:] if "no" in part] == []
     assert ("b = 2" in text) is spmd
 

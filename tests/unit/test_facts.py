@@ -15,6 +15,7 @@ import pytest
 
 from jaxcluster import wire
 from jaxcluster.host.facts import (
+    cores,
     engine_facts,
     gpu_kind,
     gpu_platform,
@@ -228,3 +229,10 @@ def test_engine_facts_do_not_import_jax() -> None:
         "sys.exit('jax' in sys.modules or 'jaxlib' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_cores_are_those_that_xla_would_size_its_pool_by() -> None:
+    assert cores({"NPROC": "24"}) == 24
+    for unset in ("", "0", "many", "-1"):
+        assert cores({"NPROC": unset}) == len(os.sched_getaffinity(0))
+    assert engine_facts(0, environ={"NPROC": "3"}).cores == 3

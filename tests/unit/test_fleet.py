@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
-from jaxcluster.allocation.fleet import _refusing
+import pytest
+from helpers import until
+
+from jaxcluster.agent.client import State
+from jaxcluster.agent.transport import new_keys
+from jaxcluster.allocation.fleet import Fleet, Place, _refusing
 
 
 def test_only_an_answer_tells_that_nothing_listens() -> None:
@@ -23,3 +31,76 @@ def test_an_address_of_ipv6_stands_in_brackets() -> None:
     port = server.getsockname()[1]
     server.close()
     assert _refusing([f"tcp://[::1]:{port}"])
+
+
+# --------------------------------------------------------------------------- events of hosts
+
+
+@pytest.fixture
+def fleet() -> Iterator[Fleet]:
+    """One host, h1, whose agent says what a test has it say."""
+    made = Fleet(new_keys())
+    made.places.append(Place(0, "h1", agent(), {"folder": "/f"}, range(2)))
+    made._watch(made.places[0])
+    yield made
+    made.close()
+
+
+def agent() -> Any:
+    return SimpleNamespace(
+        fork=SimpleNamespace(on_event=None),
+        why="",
+        state=State.CONNECTED,
+        endpoint="tcp://h1:9",
+        close=lambda: None,
+        ask=lambda *_, **__: None,
+    )
+
+
+def exit_of(rank: int) -> dict[str, Any]:
+    return {"event": "exit", "role": "rank", "rank": rank, "code": -9}
+
+
+def listen(fleet: Fleet) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = []
+    fleet.on_event = told.append
+    return told
+
+
+def test_each_event_has_its_hosts_name(fleet: Fleet) -> None:
+    told = listen(fleet)
+    fleet.places[0].agent.fork.on_event(exit_of(1))
+    until(lambda: told, "the event", 10)
+    assert told == [{**exit_of(1), "host": "h1"}]
+
+
+def test_a_lost_host_is_told_once_and_nothing_of_it_afterwards(fleet: Fleet) -> None:
+    """Its ranks are dead as it is; their exits would be told of those that come after them."""
+    told = listen(fleet)
+    place = fleet.places[0]
+    place.agent.why = "it was asked to end"
+    for event in ({"event": "lost"}, exit_of(0), {"event": "lost"}, exit_of(1)):
+        place.agent.fork.on_event(event)
+    until(lambda: told and fleet._events.empty(), "that it is lost", 10)
+    fleet._take(place, exit_of(1))
+    assert [(one["event"], one.get("ranks"), one.get("why")) for one in told] == [
+        ("host_lost", [0, 1], "it was asked to end")
+    ]
+
+
+def test_what_a_replaced_agent_says_late_is_not_of_the_new_one(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = listen(fleet)
+    place = fleet.places[0]
+    old, new = place.agent, agent()
+    place.lost = "it was not reached"
+    monkeypatch.setattr(fleet, "_connect", lambda name, started: new)
+    fleet.replace(place, SimpleNamespace(facts={"folder": "/g"}))  # type: ignore[arg-type]
+    assert place.agent is new and not place.lost
+    old.fork.on_event({"event": "lost"})
+    old.fork.on_event(exit_of(0))
+    new.fork.on_event(exit_of(1))
+    until(lambda: told, "the new one's event", 10)
+    until(fleet._events.empty, "all were looked at", 10)
+    assert told == [{**exit_of(1), "host": "h1"}] and not place.lost

@@ -97,7 +97,7 @@ def test_what_others_compute_on_a_card_is_told(monkeypatch: pytest.MonkeyPatch) 
     whose = f"process {os.getpid()} ("
     assert said.startswith(f"GPU 0 has 60.0 GiB of its 80.0 GiB in use by {whose}")
     used["card 1"] = 40 << 30  # by a container whose processes NVML does not tell
-    assert gpus.gpus_in_use(["1"])[0].endswith("in use by a process unseen here")
+    assert gpus.gpus_in_use(["1"])[0].endswith("in use by an unseen process")
     assert gpus.gpus_in_use([]) == []
 
 

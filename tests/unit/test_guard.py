@@ -290,6 +290,20 @@ def test_a_notebook_killed_takes_its_commands_along(
     assert cancelled(cancel) == ["once", "once"]
 
 
+def test_commands_end_where_notebook_and_guard_are_killed_together(mark: str) -> None:
+    """As the system does that is short of memory. Nobody is left but the kernel."""
+    task = {"argv": ["sleep", "1000"]}  # no input whose end would end it
+    more = "print(json.dumps({'guard': guarded.pid}), flush=True)"
+    with notebook(task, more=more) as process:
+        assert process.stdout is not None
+        lines = [json.loads(process.stdout.readline()) for _ in range(2)]
+        (guard_pid,) = [line["guard"] for line in lines if "guard" in line]
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # neither sees the other's end
+            for pid in (guard_pid, process.pid):
+                os.kill(pid, number)
+        until(lambda: not processes_with(MARK, mark), "the command has ended", 10)
+
+
 def test_a_fork_of_the_notebook_that_holds_the_pipes_keeps_nothing_alive(
     mark: str, tmp_path: Path
 ) -> None:
@@ -343,6 +357,25 @@ def test_detached_commands_outlive_the_notebook_and_end_by_themselves(
         until(lambda: not processes_with(MARK, mark), "all have ended", 10)
     assert cancelled(cancel) == ["once"]
     assert not folder.exists()  # nobody else is left to remove it
+
+
+@pytest.mark.parametrize("end", ["left", "closed"])
+def test_a_detached_guard_takes_other_commands_until_its_notebook_has_left(
+    mark: str, end: str
+) -> None:
+    """Hosts were not reached for long, all logins have ended, and the ranks get new ones."""
+    watched = Watched()
+    first = watched.run("true")
+    watched.guarded.detach()
+    watched.wait_for_end(first)
+    other = watched.run("sh", "-c", "sleep 0.6")  # some turns of its loop
+    watched.wait_for_end(other)
+    second = watched.run("sh", "-c", "echo again")
+    assert watched.wait_for_end(second) == 0 and watched.lines(second) == ["again"]
+    if end == "left":
+        watched.guarded.leave()
+        assert watched.guarded._process.wait(10) == 0
+    watched.guarded.close()
 
 
 @pytest.mark.parametrize("what", ["folder", "another in its place", "socket"])

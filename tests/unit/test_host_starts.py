@@ -60,10 +60,12 @@ def test_a_dry_run_names_the_folder_that_hosts_share(
     spec = make_spec(launcher="slurm", env={"MINE": "a b"}, devices_per_process=2, **options)
     lines = dry_run(spec).splitlines()
     assert f"file /shared/jaxcluster-{os.getuid()}/main-XXXX/job.sh (0700):" in lines
-    assert lines[-3:] == [
+    assert lines[-4:] == [
         "then ranks from each agent's fork server; platform: as the hosts' devices decide, "
         "2 devices each",
-        "environment of every rank, beside its host's own; it goes there encrypted:",
+        "JAX's coordinator: on the first host, on a port that is free there; of one host, on a "
+        "Unix socket",
+        "environment of every rank, added to its host's own (sent encrypted):",
         "  MINE=a b",
     ]
 
@@ -121,9 +123,9 @@ def test_a_shared_folder_that_others_could_exchange_is_refused(
     mine = tmp_path / "open" / f"jaxcluster-{os.getuid()}"
     assert made.parent == mine and mine.stat().st_mode & 0o777 == 0o700
     (tmp_path / "open").chmod(0o777)  # without a sticky bit
-    with pytest.raises(LaunchError, match=r"Every user can write to .*/open and so put") as told:
+    with pytest.raises(LaunchError, match=r"Every user can write to .*/open, and so could") as told:
         allocation._launch_folder(Slurm())
-    assert told.value.hint.startswith(f"Name one that can be: {SHARED_DIR}=/path")
+    assert told.value.hint.startswith(f"Name another: {SHARED_DIR}=/path")
     allocation.end()
 
 
@@ -161,7 +163,7 @@ def test_a_host_without_the_plugin_is_named_with_what_installs_it() -> None:
     with pytest.raises(UsageError) as caught:
         placed(GPUS, bare)
     assert caught.value.message == (
-        "The hosts have different devices: h1: 2 GPUs; h2: 2 GPUs, and jax without cuda plugin."
+        "The hosts have different devices: h1: 2 GPUs; h2: 2 GPUs, and jax has no cuda plugin."
     )
     assert 'pip install "jax[cuda12]"' in caught.value.hint
     with pytest.raises(UsageError, match="The jax of h2 has no CUDA plugin") as caught:

@@ -51,6 +51,13 @@ def test_what_differs_or_is_short_is_marked() -> None:
     assert rows(facts(gpus=["0"], gpu_plugin=True))["devices"].cells == ("1 GPUs, 8 CPU cores",)
 
 
+def test_a_jax_on_which_no_cluster_starts_is_marked_though_all_hosts_have_it() -> None:
+    old = {"python": "3.11.7", "jax": "0.8.3"}
+    jax = rows(facts(versions=old), facts(versions=old))["jax"]
+    assert jax.ok is False
+    assert "is older than 0.9.1" in jax.fix and 'pip install -U "jax>=0.9.1"' in jax.fix
+
+
 def test_hosts_that_do_not_reach_each_other_are_named() -> None:
     ways = {"h1": {"ways": ["refused", ""]}, "h2": {"ways": ["no answer", ""]}, "h3": None}
     found = judge_ways(["h1", "h2", "h3"], ["h1", "h2"], ways)

@@ -72,7 +72,7 @@ def test_a_host_is_shown_as_it_is_typed(text: str) -> None:
         ("h1:", "'' in 'h1:' is not a number of ranks"),
         ("h1:٣", "is not a number of ranks"),
         ("h1:2,,h2:2", "there is nothing between two commas"),
-        ("h1:2,", "there is nothing between two commas, or at an end"),
+        ("h1:2,", "there is nothing between two commas, or before the first or after the last"),
         (":2", "':2' names no host"),
         ("@h1:2", "'@h1:2' has no user before the '@'"),
         ("a b@h1", "'a b' is not a user"),
@@ -82,16 +82,16 @@ def test_a_host_is_shown_as_it_is_typed(text: str) -> None:
         ("-oProxyCommand=x", "no host's name begins with '-'"),
         ("me@-oProxyCommand=x", "is not the name of a host"),
         ("-l@h1", "no host's name begins with '-'"),
-        ("fe80::1:2", "stands in brackets: [fe80::1:2]:2"),
+        ("fe80::1:2", "it in brackets: [fe80::1:2]:2"),
         ("[fe80::1:2", "the brackets of '[fe80::1:2' don't pair"),
         ("[h1]:2", "'[h1]:2' is not an IPv6 address in brackets"),
-        ("[fe80::1]2", "'2' behind the bracket"),
-        ("h1:2222", "asks for 2222 ranks on one host; a port comes after them: h1:2:2222"),
+        ("[fe80::1]2", "'2' after the bracket"),
+        ("h1:2222", "asks for 2222 ranks on one host. Write a port after them: h1:2:2222"),
         ("h1:2:0", "'0' in 'h1:2:0' is not a port from 1 to 65535"),
         ("h1:2:99999", "'99999' in 'h1:2:99999' is not a port"),
-        ("h1:2,h1:2", "h1 is there twice.\nOnce, with all of its ranks: h1:4"),
-        ("h1:2,me@H1:1", "H1 is there twice"),
-        ("n[1-3],n2", "n2 is there twice"),
+        ("h1:2,h1:2", "h1 is listed twice.\nList it once, with all its ranks: h1:4"),
+        ("h1:2,me@H1:1", "H1 is listed twice"),
+        ("n[1-3],n2", "n2 is listed twice"),
         ("n[3-1]", "'3-1' in 'n[3-1]' counts backwards: write 1-3"),
         ("n[1-]", "has no ranges such as [01-04,07]"),
         ("n[a-b]", "has no ranges such as [01-04,07]"),
@@ -106,7 +106,7 @@ def test_what_is_no_host_says_which_word_with_an_example(text: str, said: str) -
     assert said in told
     message, hint = told.split("\n")
     assert message.startswith("--hosts") and message.endswith(".")
-    assert hint.startswith(("For example: --hosts h1:2", "Once, with all"))
+    assert hint.startswith(("For example: --hosts h1:2", "List it once, with all"))
 
 
 def test_a_nodelist_is_expanded_as_slurm_expands_it() -> None:
@@ -146,7 +146,7 @@ def test_hostfiles_of_other_tools_are_read(text: str, hosts: list[Host]) -> None
         ("h1 2\n", "hosts, line 1: '2' is not slots=, user= or port=."),
         ("h1 port=0\n", "hosts, line 1: '0' in 'port=0' is not possible."),
         ("h1:x\n", "hosts, line 1: 'x' in 'h1:x' is not a number of ranks"),
-        ("h1 slots=2\nh1 slots=2\n", "hosts: h1 is there twice."),
+        ("h1 slots=2\nh1 slots=2\n", "hosts: h1 is listed twice."),
         ("<html>\n", "hosts, line 1: '<html>' in '<html>' is not the name of a host"),
     ],
 )
@@ -189,7 +189,7 @@ def test_how_many_ranks_a_host_gets(hosts: str, n: int | None, counts: object) -
 @pytest.mark.parametrize(
     ("hosts", "n", "said"),
     [
-        ("h1:2,h2:2", 5, "-n 5 and the hosts' ranks, 4 in all, don't fit."),
+        ("h1:2,h2:2", 5, "-n 5 does not match the hosts' ranks, 4 in all."),
         ("h1:2,h2", None, "h2 has no number of ranks, and other hosts have one."),
         ("h1,h2", 3, "3 ranks can't be shared out evenly among 2 hosts."),
         ("h1,h2", 1, "1 ranks can't be shared out evenly among 2 hosts."),

@@ -271,8 +271,8 @@ def test_what_mpiexec_sets_is_kept_from_the_next_one(monkeypatch: pytest.MonkeyP
     [
         (TpuWorker(0, ("t0",)), None, ""),
         (TpuWorker(1, ("t0", "t1")), "a TPU slice of 2 hosts, as its worker 1", ""),
-        (TpuWorker(0, ("t0", "t1"), 2), "2 TPU slices that work together", "on several"),
-        (TpuWorker(0, ("t0",), 2), "2 TPU slices that work together", "on several"),
+        (TpuWorker(0, ("t0", "t1"), 2), "2 TPU slices that work together", "on one slice only"),
+        (TpuWorker(0, ("t0",), 2), "2 TPU slices that work together", "on one slice only"),
     ],
 )
 def test_a_tpu_host_offers_its_slice(worker: TpuWorker, what: str | None, obstacle: str) -> None:

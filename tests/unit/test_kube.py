@@ -147,19 +147,19 @@ def started(line: str) -> Launcher:
     [
         ("", "needs an image"),
         ("--image 'a b'", "--image can't be 'a b'"),
-        ("--image i --mem 64GB", "--mem '64GB' is not a quantity of Kubernetes'"),
-        ("--image i --cpu much", "--cpu 'much' is not a quantity"),
+        ("--image i --mem 64GB", "--mem '64GB' is not a Kubernetes quantity"),
+        ("--image i --cpu much", "--cpu 'much' is not a Kubernetes quantity"),
         ("--image i --gpus 0", "--gpus must be a whole number from 1 up"),
         ("--image i --label a", "--label: 'a' is not of the form NAME=VALUE"),
-        ("--image i --label a=b/c", "--label a=b/c is not a label of Kubernetes'"),
-        ("--image i --label jaxcluster/launch=x", "it is the launcher's"),
+        ("--image i --label a=b/c", "--label a=b/c is not a Kubernetes label"),
+        ("--image i --label jaxcluster/launch=x", "the launcher sets it"),
         ("--image i --resource a=many", "is not a device and a number"),
         ("--image i --tpu-type v5", "--tpu-type and --tpu-topology belong together"),
-        ("--image i --tpu-type v5 --tpu-topology 4by4", "--tpu-topology '4by4' is none"),
+        ("--image i --tpu-type v5 --tpu-topology 4by4", "--tpu-topology '4by4' is not a topology"),
         ("--image i --tpu-chips 4", "--tpu-chips needs --tpu"),
         (
             "--image i --tpu-type v5 --tpu-topology 4x4 --tpu-chips 3",
-            "no multiple of --tpu-chips 3",
+            "a multiple of --tpu-chips 3",
         ),
         ("--image i --tpu-type v5 --tpu-topology 4x4 --pods 3", "has 4 hosts of 4 chips"),
         ("--image i --namespace Team_A", "--namespace can't be 'Team_A'"),
@@ -189,9 +189,9 @@ def test_times(text: str, s: int) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("kind: Deployment\nspec: {}", "is no pod: it is of kind Deployment"),
-        ("- a\n- b", "is no pod: it is a list"),
-        ("just words", "is no pod: it is text"),
+        ("kind: Deployment\nspec: {}", "is not a pod: its kind is Deployment"),
+        ("- a\n- b", "is not a pod: it is a list"),
+        ("just words", "is not a pod: it is text"),
         ("a: b: c", "line 1"),
         ("kind: Pod\nspec:\n\t- x", "line 3"),
         ("", "has 0 documents"),
@@ -199,8 +199,8 @@ def test_times(text: str, s: int) -> None:
         ("kind: Pod", "it has no spec"),
         ("kind: PodTemplate\nspec: {}", "it has no spec"),
         ("kind: Pod\nspec: {}\nstuff: 1", "a pod has no field 'stuff'"),
-        ("kind: Pod\nspec: {restartPolicy: Always}", "sets restartPolicy, which is the launcher's"),
-        ("kind: Pod\nspec: {containers: {a: b}}", "its containers are no list of containers"),
+        ("kind: Pod\nspec: {restartPolicy: Always}", "sets restartPolicy, which the launcher sets"),
+        ("kind: Pod\nspec: {containers: {a: b}}", "its containers are not a list of containers"),
         ("kind: Pod\nspec: {containers: [{name: a}, {name: b}]}", "none is called 'jaxcluster'"),
         ("kind: Pod\nmetadata: [1]\nspec: {}", "its metadata are a list"),
         ("kind: Pod\nspec: {volumes: {}, tolerations: x}", "its tolerations are text"),
@@ -269,14 +269,14 @@ def forbidden(verb: str, resource: str, group: str) -> str:
         ),
         (404, '{"message": "namespaces \\"team-a\\" not found"}', "There is no namespace team-a",
          "--namespace NAME"),
-        (401, '{"message": "Unauthorized"}', "does not know who asks", "Log in again"),
+        (401, '{"message": "Unauthorized"}', "does not know this user", "Log in again"),
         (400, '{"message": "strict decoding error: unknown field \\"spec.x\\""}',
-         "knows no such field of a pod", "--pod-template"),
+         "does not know a field of the pod", "--pod-template"),
         (422, '{"message": "Job is invalid: image: Required"}', "did not make the Job",
          "--dry-run"),
         (500, "<html>oops", '(status 500). It says: "<html>oops"', "Try again"),
         (403, forbidden("create", "jobs", "batch").replace("serviceaccount:team-a:nb", "anonymous"),
-         "does not know who asks. The kubeconfig's login failed: no aws. It says", "Log in again"),
+         "does not know this user. The kubeconfig's login failed: no aws. It says", "Log in again"),
     ],
 )  # fmt: skip
 def test_refusals_say_what_is_missing(status: int, body: str, told: str, hint: str) -> None:
@@ -384,8 +384,7 @@ def test_ends_of_pods() -> None:
         "message": "preempted by pod x.",
     }  # fmt: skip
     assert words.why_ended(pod(phase="Failed", conditions=[disrupted])) == (
-        "it had to make way for a pod of higher priority "
-        "(PreemptionByScheduler: preempted by pod x)"
+        "it was preempted by a pod of higher priority (PreemptionByScheduler: preempted by pod x)"
     )
     assert words.why_ended(pod(reason="Evicted", message="low on memory.")) == (
         "Evicted: low on memory"
@@ -421,8 +420,8 @@ def test_ends_of_jobs() -> None:
     [
         (1, (json.dumps({TOLD: ["No.", "x"]}), json.dumps({TOLD: GONE_WRONG})), GONE_WRONG),
         (0, (json.dumps({TOLD: GONE_WRONG}),), None),  # the second try has deleted it
-        (-9, (), ["A Job of this start may be left: the process that deletes it was ended by "
-                  "signal 9.", "kubectl get jobs -l app.kubernetes.io/managed-by=jaxcluster"]),
+        (-9, (), ["A Job of this start may be left over: the process that deletes it was ended by "
+"signal 9.", "kubectl get jobs -l app.kubernetes.io/managed-by=jaxcluster"]),
         (None, (json.dumps({TOLD: GONE_WRONG}),), GONE_WRONG),
         (0, (), None),
         (None, (), None),

@@ -77,7 +77,7 @@ def test_the_labels_by_which_a_launch_is_found_are_nobody_elses() -> None:
     assert labels[LAUNCH] == "n" and labels[MANAGED] == "jaxcluster"
     assert (labels["team"], labels["mine"]) == ("a", "1")
     for name in (LAUNCH, MANAGED):
-        with pytest.raises(UsageError, match=f"--label can't set {name}: it is the launcher's"):
+        with pytest.raises(UsageError, match=f"--label can't set {name}: the launcher sets it"):
             manifests.check(Pod("jax", labels=((name, "x"),)))
 
 

@@ -192,7 +192,7 @@ def test_a_job_has_a_successor_while_it_runs(
         (1, (), 1, None),  # sbatch took no job
         (1, ("7",), 1, "scancel ended with code 1."),  # the job itself has failed
         (-15, (), 127, "scancel ended with code 127."),
-        (None, (), -9, "scancel had no answer for 20 s."),
+        (None, (), -9, "scancel did not answer for 20 s."),
     ],
 )
 def test_a_job_that_may_be_left_is_told(
@@ -219,7 +219,7 @@ def test_ssh_options_of_the_user_win_but_for_asking() -> None:
 
 
 def test_what_no_login_shell_passes_on_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"ssh can't pass this on: .* holds a line break"):
+    with pytest.raises(UsageError, match=r"ssh can't pass on this text: .* holds a line break"):
         SSH(HOSTS).render(replace(AGENT, env=(("A", "b\nc"),)), FOLDER)
     with pytest.raises(UsageError, match="'A B' is not the name of a variable"):
         SSH(HOSTS).render(replace(AGENT, env=(("A B", "c"),)), FOLDER)
@@ -294,21 +294,24 @@ def test_the_hosts_of_a_batch_job(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hosts", ["me@h1", "h1:2:22", "[fe80::1]"])
 def test_mpiexec_takes_plain_names(hosts: str) -> None:
-    with pytest.raises(UsageError, match="mpiexec takes plain names of hosts, not "):
+    with pytest.raises(UsageError, match="mpiexec takes plain host names, not "):
         MPI(parse_hosts(hosts)).render(AGENT, FOLDER)
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (Slurm(time="soon"), "--time 'soon' is not a time of Slurm's."),
+        (Slurm(time="soon"), "--time 'soon' is not a Slurm time."),
         (Slurm(partition="a\nb"), "--partition can't be 'a\\nb'."),
-        (Slurm(extra=("; rm",)), "--sbatch '; rm' is not an option of sbatch's."),
+        (Slurm(extra=("; rm",)), "--sbatch '; rm' is not an sbatch option."),
         (Slurm(extra=("wrap=x",)), "--sbatch can't set 'wrap=x': jaxcluster needs it."),
-        (Slurm(extra=("--x\n#SBATCH --y",)), "is not an option of sbatch's."),
+        (Slurm(extra=("--x\n#SBATCH --y",)), "is not an sbatch option."),
         (Slurm(extra=("--output=x",)), "--sbatch can't set '--output=x': jaxcluster needs it."),
         (Slurm(num_processes=5, nodes=2), "5 ranks can't be shared out evenly among 2 nodes."),
-        (Slurm(num_processes=5, nodes=2, ntasks_per_node=2), "-n 5 and the nodes' ranks, 4"),
+        (
+            Slurm(num_processes=5, nodes=2, ntasks_per_node=2),
+            "does not match the nodes' ranks, 4",
+        ),
         (
             Slurm(allocation=Allocation("7", ())),
             "This notebook is in job 7, and SLURM_JOB_NODELIST",

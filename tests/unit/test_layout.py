@@ -144,12 +144,23 @@ def test_arrays_of_one_rank_each_are_not_taken_for_one() -> None:
 def test_an_array_of_one_rank_is_not_taken_for_a_part_of_one_that_spans() -> None:
     known = layouts.devices(4, 1)
     infos = layouts.named(known, (8,), {"i": 4}, ("i",))
-    infos[2] = replace(infos[2], spans=False)
+    infos[2] = replace(infos[2], spans=False, on="2")
     assert layout.array_layout("x", infos, known).notes == {2: "another array: float32[8]"}
     spanning = layouts.named(known, (8,), {"i": 4}, ("i",))
-    infos = {r: replace(info, spans=False) for r, info in spanning.items()} | {3: spanning[3]}
+    own = {r: replace(info, spans=False, on=str(r)) for r, info in spanning.items()}
+    infos = own | {3: spanning[3]}
     found = layout.array_layout("x", infos, known)
     assert found.notes == {3: "another array: float32[8], across processes"}
+
+
+def test_an_array_on_one_ranks_devices_is_one_array() -> None:
+    """A stage of a pipeline: its owner can't know that the others have it too."""
+    known = layouts.devices(4, 1)
+    theirs = wire.ArrayInfo([8], "float32", "S", True, [], nbytes=32, on="2")
+    owners = replace(theirs, spans=False, shards=[wire.ShardInfo(2, [[0, 8]], 0, 32)])
+    for owner in range(4):
+        found = layout.array_layout("x", dict.fromkeys(range(4), theirs) | {owner: owners}, known)
+        assert (found.spans, found.ranks, found.missing, found.notes) == (True, (owner,), 0, {})
 
 
 def test_a_deleted_array_and_a_tracer_have_a_note() -> None:

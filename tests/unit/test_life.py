@@ -24,8 +24,8 @@ def test_a_restart_passes_through_its_states() -> None:
 def test_a_restart_that_fails_leaves_it_without_processes_and_says_why() -> None:
     life = life_at(State.RESTARTING, State.REPLACING)
     assert not life.has_processes
-    life.become(State.DOWN, "new ones did not come up")
-    assert (life.state, life.why) == (State.DOWN, "new ones did not come up")
+    life.become(State.DOWN, "new ones did not start")
+    assert (life.state, life.why) == (State.DOWN, "new ones did not start")
 
 
 @pytest.mark.parametrize("last", [State.STOPPED, State.LEFT])

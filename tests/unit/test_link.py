@@ -302,7 +302,7 @@ def test_a_rank_behind_a_cut_is_not_called_dead() -> None:
     why = "host h2 can't be reached from here: no way"
     with pytest.raises(RankDied) as caught:
         unwrap(Event(1, "died", "1", {"why": why, "may_live": True}))
-    assert str(caught.value).startswith(f"Rank 1 can't be asked: {why}.\n")
+    assert str(caught.value).startswith(f"Rank 1 can't be reached: {why}.\n")
     assert "has died" not in str(caught.value)
 
 

@@ -14,7 +14,10 @@ from jaxcluster import wire
 from jaxcluster.allocation import local
 from jaxcluster.allocation.local import ProcessPlan, describe_launch, render
 from jaxcluster.allocation.supervisor import can_fork, import_time_settings
+from jaxcluster.cluster import make_spec
+from jaxcluster.cluster.starting import dry_run
 from jaxcluster.errors import LaunchError
+from jaxcluster.records import claims, registry
 
 SPEC = wire.ClusterSpec("exp", 3, devices_per_process=2, env={"MINE": "1", "PATH": "/mine"})
 ENV = {"PATH": "/bin", "HOME": "/home/me", "JPY_PARENT_PID": "12", "IPP_CONNECTION_INFO": "{}"}
@@ -135,13 +138,13 @@ def test_too_few_files_are_refused_before_anything_is_started(
     allow(-1, -1)  # RLIM_INFINITY
     local.check_files(1000)
     allow(48, 48)
-    with pytest.raises(LaunchError, match=r"This process may have 48 files open, and 4 ranks need"):
+    with pytest.raises(LaunchError, match="This process may open 48 files, and 4 ranks need"):
         local.check_files(4)
-    with pytest.raises(LaunchError, match=r"This process may have 48 files open, and 256 hosts"):
+    with pytest.raises(LaunchError, match=r"This process may open 48 files, and 256 hosts"):
         local.check_files(0, 256)
     allow(1024, 150)
     with pytest.raises(
-        LaunchError, match=r"Each process of a cluster may have 150 files"
+        LaunchError, match=r"Each process of a cluster may open 150 files"
     ) as caught:
         local.check_files(4)
     assert "ulimit -n 4096" in caught.value.hint
@@ -156,7 +159,7 @@ def test_a_process_allows_itself_the_files_that_hosts_need(monkeypatch: pytest.M
     local.check_files(0, 256)
     ((soft, hard),) = raised
     assert 4 * 256 + 30 < soft < 4096 and hard == 4096
-    with pytest.raises(LaunchError, match="may have 4096 files open, and 2000 hosts need"):
+    with pytest.raises(LaunchError, match="may open 4096 files, and 2000 hosts need"):
         local.check_files(0, 2000)
 
 
@@ -172,3 +175,34 @@ def test_the_fork_server_is_told_what_a_process_has(plan: ProcessPlan) -> None:
     told = plan.controller.request(["--port=1"])
     assert told["argv"] == ["--port=1"] and told["hold"] == "/run/exp/alive"
     assert "rank" not in told
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("JAXCLUSTER_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("JAXCLUSTER_COORDINATOR", raising=False)
+    return registry.runtime_root()
+
+
+def test_a_dry_run_shows_where_the_coordinator_will_listen(runtime: Path) -> None:
+    text = dry_run(make_spec(num_processes=2, platform="cpu", name="dry"))
+    assert f"  coordinator_address=unix:{runtime}/dry/jax.sock\n" in text
+    assert f"  coordinator_bind_address=unix:{runtime}/dry/jax.sock\n" in text
+
+
+def test_a_dry_run_has_the_name_that_a_start_would_get(runtime: Path) -> None:
+    taken = claims.claim("main")
+    assert taken is not None
+    text = dry_run(make_spec(num_processes=2, platform="cpu"))
+    assert f"coordinator_address=unix:{runtime}/main-2/jax.sock\n" in text
+    taken.remove()
+
+
+def test_a_dry_run_shows_a_coordinator_of_rank_0_or_of_the_users(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed = make_spec(num_processes=2, platform="cpu", coordinator_address="127.0.0.1:8476")
+    assert "  coordinator_address=127.0.0.1:8476\n" in dry_run(placed)
+    monkeypatch.setenv("JAXCLUSTER_COORDINATOR", "rank0")
+    text = dry_run(make_spec(num_processes=2, platform="cpu"))
+    assert "  coordinator_address=127.0.0.1:<a free port>\n" in text

@@ -197,7 +197,7 @@ def test_what_fails_at_one_message_does_not_leave_the_next_one_lying(
     assert "no such message" in capsys.readouterr().err
 
 
-# --------------------------------------------------------------------------- what a roll-call says
+# --------------------------------------------------------------------------- what a poll says
 
 
 def launches(n: int, num_ranks: int) -> list[wire.Launch]:
@@ -305,7 +305,7 @@ def test_a_command_of_ssh_s_settings_that_does_not_end_is_told(
     (tmp_path / "ssh").write_text("#!/bin/sh\nexec sleep 1000\n")
     (tmp_path / "ssh").chmod(0o700)
     monkeypatch.setattr(ssh, "SETTINGS_S", 0.2)
-    with pytest.raises(LauncherUnavailable, match="ssh did not tell its settings for n1 within"):
+    with pytest.raises(LauncherUnavailable, match="ssh did not print its settings for n1 within"):
         SSH(parse_hosts("n1,n2"), ssh=(str(tmp_path / "ssh"),)).prepared(os.environ)
 
 

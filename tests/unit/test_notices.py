@@ -41,7 +41,7 @@ def test_a_strict_divergence_is_told_without_its_parts() -> None:
 
 def test_a_death_is_told_early_without_its_cause_which_the_end_tells() -> None:
     assert notices.deaths({2: "killed by SIGKILL"}, [0, 1, 3], {}) == (
-        "Rank 2 died. Ranks 0, 1, 3 have been interrupted, and not left the cell yet.\n"
+        "Rank 2 died. Ranks 0, 1, 3 have been interrupted, but not left the cell yet.\n"
     )
 
 

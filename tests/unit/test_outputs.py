@@ -1,4 +1,4 @@
-"""What the ranks put out, folded: one rank's in order, and equal ones of several ranks once."""
+"""The output of the ranks, folded: one rank's in order, and equal ones of several ranks once."""
 
 from __future__ import annotations
 
@@ -325,7 +325,7 @@ class Pieces(list[Any]):
 
 
 def test_text_that_comes_while_another_thread_reads_is_not_lost() -> None:
-    """The panel reads what a cell has put out so far on a thread of its own."""
+    """The panel reads the output of a cell so far on a thread of its own."""
     record = RankRecord(0)
     record.add(text("first "))
     record.pieces = pieces = Pieces(record.pieces)

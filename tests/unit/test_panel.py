@@ -680,9 +680,9 @@ def test_an_answer_waits_for_no_push(opened: Panel) -> None:
 @pytest.mark.parametrize(
     ("op", "args", "error"),
     [
-        ("fly", {}, "This kernel's jaxcluster knows no 'fly'."),
+        ("fly", {}, "This kernel's jaxcluster has no 'fly'."),
         ("auto", {}, "TypeError: "),
-        ("outputs", {"cell_id": "x", "rank": 0}, "The outputs of that cell are not kept any more."),
+        ("outputs", {"cell_id": "x", "rank": 0}, "The outputs of that cell are no longer kept."),
     ],
 )
 def test_errors_are_answers(opened: Panel, op: str, args: Any, error: str) -> None:
@@ -757,7 +757,7 @@ def test_of_two_starts_that_pages_ask_for_at_once_one_is_refused() -> None:
     operations = Operations(auto, Model(auto))
     with (
         operations._alone(),
-        pytest.raises(ClusterExists, match="is being started already"),
+        pytest.raises(ClusterExists, match="is already being started"),
         operations._alone(),
     ):
         pass

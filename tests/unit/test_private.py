@@ -81,18 +81,3 @@ def test_the_collectives_of_a_program_are_found_in_order() -> None:
   ROOT tmp_4 = f32[8]{0} fusion(f32[8]{0} tmp_2), kind=kLoop, calls=all-reduce.fused
 """
     assert [op for _, op in programs.collectives_of(hlo)] == ["all-reduce", "all-gather"]
-    assert programs.may_wait(hlo)
-
-
-def test_a_program_waits_for_nobody_only_if_its_text_says_so() -> None:
-    local = "  ROOT tmp_1 = f32[32]{0} fusion(f32[32]{0} tmp_0), kind=kLoop, calls=\n"
-    assert not programs.may_wait(local)
-    assert programs.may_wait("")
-    for operation in (
-        "collective-permute(f32[32]{0} tmp_0), channel_id=1",
-        "reduce-scatter(f32[32]{0} tmp_0)",
-        "ragged-all-to-all(f32[32]{0} tmp_0)",
-        'custom-call(f32[32]{0} tmp_0), custom_call_target="xla_ffi_python_cpu_callback"',
-        "recv(token[] tmp_0)",
-    ):
-        assert programs.may_wait(f"{local}  tmp_2 = f32[32]{{0}} {operation}\n")

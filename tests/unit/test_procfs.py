@@ -59,7 +59,7 @@ def test_a_process_that_waits_for_a_disk_is_not_hung() -> None:
 def test_a_process_whose_control_channel_gets_no_processor_is_starved_and_waited_for() -> None:
     found = why(control=("R", 0.11, 3.0, 2), main=("R", 5.4, 3.4, 9))
     assert (found.kind, found.is_hung) == ("starved", False)
-    assert found.message.startswith("can run and gets no processor (for 2.9 of the last 3.0 s)")
+    assert found.message.startswith("is ready to run but got no CPU (for 2.9 of the last 3.0 s)")
     assert "restart" not in tell(2, found)
 
 
@@ -82,7 +82,7 @@ def test_one_that_gets_little_of_a_busy_machine_is_not_called_hung_for_one_long_
     """0.2 s of computing took 5 s at a load of 23, and the rank was ended."""
     slowed = why(105.0, main=("R", 5.2, 5.8), control=("S", 0.2, 0.3, 50))
     assert (slowed.kind, slowed.is_hung) == ("lock", False)
-    assert slowed.message.endswith("(the machine is busy, and it is waited for)")
+    assert slowed.message.endswith("(the machine is busy; still waiting)")
     late = why(160.0, main=("R", 7.2, 58.8), control=("S", 0.2, 0.3, 50))
     assert (late.kind, late.is_hung) == ("lock", True)
 

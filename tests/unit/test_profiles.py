@@ -138,6 +138,28 @@ def test_outside_of_home_and_repository_a_folder_alone_counts(
     assert profiles.load().names() == []
 
 
+@pytest.mark.parametrize("where", ["home/project", "scratch"])
+@pytest.mark.parametrize(("owner", "found"), [(0, True), (os.geteuid(), True), (12345, False)])
+def test_a_repository_of_another_users_makes_no_project(
+    files: Files,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    owner: int,
+    found: bool,
+) -> None:
+    """Whoever may write to /tmp can make a repository of it. Git itself trusts none of those."""
+    below = tmp_path / where / "mine"
+    below.mkdir(parents=True)
+    (tmp_path / where / ".git").mkdir()
+    (tmp_path / where / "jaxcluster.toml").write_text("[profile.above]\nn = 3\n")
+    monkeypatch.setattr("jaxcluster.profiles.files._owner", lambda path: owner)
+    monkeypatch.chdir(below)
+    assert (profiles.load().names() == ["above"]) is found
+    (below / "jaxcluster.toml").write_text("[profile.here]\nn = 3\n")
+    assert "here" in profiles.load().names()
+
+
 def test_a_notebook_in_the_users_own_folder_sees_its_file_once(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,8 +250,8 @@ def test_what_is_a_secret_by_its_name_is_not_shown(files: Files) -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ('env = { HF_TOKEN = "hush", DEBUG = true }', "DEBUG is no text in quotes"),
-        ("env = { PIN = [4711] }", "PIN is no text in quotes"),
+        ('env = { HF_TOKEN = "hush", DEBUG = true }', "DEBUG is not text in quotes"),
+        ("env = { PIN = [4711] }", "PIN is not text in quotes"),
         ('env = "HF_TOKEN=hush"', 'not "HF_TOKEN=..."'),
         ('env = "hush"', 'not "..."'),
         ('env = ["MINE=hush", 1]', '"MINE=..."'),
@@ -407,8 +429,8 @@ def test_a_file_that_came_with_a_notebook_has_no_say_unless_it_is_named(files: F
     options, said = files.started("-n 2")
     assert options["profile"] is None
     assert said == [
-        "Note: ~/project/notebooks/jaxcluster.toml:1 proposes a profile; it is taken where you "
-        "say so: %jaxcluster start --profile theirs"
+        "Note: ~/project/notebooks/jaxcluster.toml:1 proposes a profile. To use it: "
+        "%jaxcluster start --profile theirs"
     ]
     assert files.started("--profile theirs")[1] == [
         "Profile 'theirs' (~/project/notebooks/jaxcluster.toml:2): -n 9"
@@ -418,7 +440,7 @@ def test_a_file_that_came_with_a_notebook_has_no_say_unless_it_is_named(files: F
     files.user.write_text(f'default = "team"\n{TEAM}')
     for line in ("", "--profile team"):
         assert files.spec(line).launcher == "ssh"
-    assert "hidden: a file above has one of that name" in profiles.load().table()
+    assert "hidden: a file above has one with that name" in profiles.load().table()
 
 
 def test_a_default_is_not_looked_for_in_the_folders_file(files: Files) -> None:
@@ -426,8 +448,8 @@ def test_a_default_is_not_looked_for_in_the_folders_file(files: Files) -> None:
     files.user.write_text('\ndefault = "gpu"\n')
     told = files.refused()
     assert told.startswith(
-        "~/.config/jaxcluster/jaxcluster.toml:2: the default profile is 'gpu', and there is none "
-        "of that name."
+        "~/.config/jaxcluster/jaxcluster.toml:2: the default profile is 'gpu', which does "
+        "not exist."
     )
     assert "--no-profile" in told
     assert profiles.load().default_name() == ""
@@ -436,7 +458,7 @@ def test_a_default_is_not_looked_for_in_the_folders_file(files: Files) -> None:
 def test_what_the_user_has_inherits_nothing_from_the_folder(files: Files) -> None:
     files.near.write_text('[profile.base]\nn = 9\n[profile.own]\ninherits = "team"\nn = 1\n')
     files.user.write_text(f'{TEAM}[profile.mine]\ninherits = "base"\n')
-    assert "it inherits 'base', and there is none" in files.refused("--profile mine")
+    assert "it inherits 'base', which does not exist" in files.refused("--profile mine")
     assert profiles.load().named("own").line().startswith("-n 1 --launcher ssh")
 
 
@@ -468,7 +490,7 @@ def test_circles_are_told(files: Files) -> None:
     files.user.write_text('[profile.a]\ninherits = "b"\n[profile.b]\ninherits = "a"\n')
     assert "profiles inherit each other: a -> b -> a" in files.refused("--profile a")
     files.user.write_text('[profile.a]\ninherits = "a"\n')
-    assert "it inherits 'a', and there is none" in files.refused("--profile a")
+    assert "it inherits 'a', which does not exist" in files.refused("--profile a")
 
 
 # ------------------------------------------------------------------------------ bad input
@@ -481,13 +503,13 @@ HERE = "~/.config/jaxcluster/jaxcluster.toml"
     [
         ('hots = "h1"', 3, "%jaxcluster start has no option 'hots' (did you mean hosts?)"),
         ("zzzz = 1", 3, "%jaxcluster start has no option 'zzzz'."),
-        ("dry-run = true", 3, "dry-run stands on a start's line alone"),
-        ('profile = "x"', 3, "profile stands on a start's line alone"),
+        ("dry-run = true", 3, "dry-run can only be typed when you start"),
+        ('profile = "x"', 3, "profile can only be typed when you start"),
         ('n = "four"', 3, 'n must be a whole number from 1 up, not "four"'),
         ("n = 0", 3, "n must be a whole number from 1 up, not 0"),
         ("n = true", 3, "n must be a whole number from 1 up, not true"),
         ("num-processes = 2.0", 3, "num-processes must be a whole number from 1 up, not 2.0"),
-        ("n = 2\nnum_processes = 3", 4, "num_processes says again what num-processes has said"),
+        ("n = 2\nnum_processes = 3", 4, "num_processes repeats num-processes"),
         ("timeout = -1", 3, "timeout must be a number of seconds above 0, not -1"),
         ("timeout = inf", 3, "timeout must be a number of seconds above 0, not Infinity"),
         ('timeout = "60"', 3, 'timeout must be a number of seconds above 0, not "60"'),
@@ -495,13 +517,13 @@ HERE = "~/.config/jaxcluster/jaxcluster.toml"
         ('env = "A=1"', 3, 'env must be a table of variables: { NAME = "VALUE" }, not "A=..."'),
         ("env = { A = [1] }", 3, 'env must be a table of variables: { NAME = "VALUE" }'),
         ('env = ["A"]', 3, "env must be a table of variables"),
-        ("name = [1]", 3, "name must be a text in quotes, not [1]"),
-        ("platform = 02:00:00", 3, "platform must be a text in quotes, not 02:00:00"),
+        ("name = [1]", 3, "name must be text in quotes, not [1]"),
+        ("platform = 02:00:00", 3, "platform must be text in quotes, not 02:00:00"),
         ('platform = "abacus"', 3, "There is no platform 'abacus': it is cpu, cuda, rocm or tpu."),
         ('local-device-ids = ["a"]', 3, "local-device-ids must be a list of numbers, [0, 1]"),
         ("local-device-ids = []", 3, "local-device-ids must be a list of numbers, [0, 1]"),
         ("inherits = 3", 3, "inherits must be the name of a profile, not 3"),
-        ('inherits = "oter"\n[profile.other]', 3, "there is none (did you mean other?)"),
+        ('inherits = "oter"\n[profile.other]', 3, "which does not exist (did you mean other?)"),
         ('launcher = "shh"', 3, "There is no launcher 'shh' (did you mean ssh?)."),
         (
             'launcher = "ssh"\n\npartition = "gpu"',
@@ -509,7 +531,7 @@ HERE = "~/.config/jaxcluster/jaxcluster.toml"
             "--launcher ssh does not know --partition; it is one of slurm.",
         ),
         ('launcher = "slurm"\nnodes = "2"', 4, 'nodes must be a whole number from 1 up, not "2"'),
-        ('launcher = "ssh"\nhosts = [[]]', 4, "hosts must be a text in quotes, not [[]]"),
+        ('launcher = "ssh"\nhosts = [[]]', 4, "hosts must be text in quotes, not [[]]"),
         ('env = """\n"""', 3, "env must be a table of variables"),
     ],
 )
@@ -545,7 +567,7 @@ def test_a_value_that_only_the_launcher_can_judge_is_told_with_its_place(files: 
 
 def test_a_profile_that_is_not_there_is_told_with_those_that_are(files: Files) -> None:
     assert files.refused("--profile team") == (
-        "There is no profile 'team'.\n%jaxcluster profiles says where profiles stand."
+        "There is no profile 'team'.\n%jaxcluster profiles shows where profiles are defined."
     )
     files.user.write_text(TEAM)
     assert files.refused("--profile teem") == (
@@ -567,7 +589,7 @@ SYNTAX = [
     ("a = " + "[" * 9999, f"{HERE} is not TOML: "),
     ("[profiles.a]\nn = 1\n", f"{HERE}:1: there is no 'profiles' (did you mean profile?)"),
     ("\n[a]\nn = 1\n", f"{HERE}:2: there is no 'a'; it holds tables [profile.NAME]"),
-    ("[profile]\nn = 1\n", f"{HERE}:2: 'n' has no table: [profile.NAME] stands above"),
+    ("[profile]\nn = 1\n", f"{HERE}:2: 'n' has no table: write [profile.NAME] above"),
     ("profile = 1\n", f"{HERE}:1: profiles are tables: [profile.NAME]"),
     ("default = 1\n", f"{HERE}:1: default must be the name of a profile"),
     ('[profile."a b"]\nn = 1\n', f"{HERE}:1: 'a b' is not a name for a profile"),
@@ -589,7 +611,7 @@ def test_a_file_that_is_wrong_is_told_with_its_line(files: Files, text: str, sai
         _, notes = files.started("-n 2")
         assert len(notes) == 1
         assert notes[0].startswith("Note: ")
-        assert notes[0].endswith("nothing of it was needed.")
+        assert notes[0].endswith("it was not needed.")
         assert said.removeprefix(HERE) in notes[0]
         other.rename(files.user)
 
@@ -615,7 +637,7 @@ def test_what_is_no_file_is_told(files: Files, said: str, make: Callable[[Path],
         files.site.unlink()
         make(files.site)
     _, notes = files.started("-n 2")
-    assert notes == [f"Note: {files.site} {said}; nothing of it was needed."]
+    assert notes == [f"Note: {files.site} {said}; it was not needed."]
 
 
 def test_a_file_that_may_not_be_read_is_told(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:

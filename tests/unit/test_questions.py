@@ -218,7 +218,7 @@ def test_a_kernel_asks_its_frontend_as_input_does() -> None:
 def test_a_kernel_whose_frontend_can_not_ask_says_what_to_do() -> None:
     with pytest.raises(CannotAsk, match="nbconvert"):
         KernelPrompt(Kernel(allow_stdin=False)).open(question(0), [])
-    assert "Set what is asked for" in NOBODY
+    assert "Set the value" in NOBODY
 
 
 def test_a_kernel_has_what_its_prompt_needs() -> None:

@@ -512,7 +512,7 @@ def test_exit_statuses_are_pythons(
 
 
 def test_standard_input_is_refused_with_a_reason() -> None:
-    with pytest.raises(OSError, match="not passed on to ranks"):
+    with pytest.raises(OSError, match="not passed to ranks"):
         next(iter(mainscript.NoInput()))
     assert not mainscript.NoInput().isatty()
     raw = mainscript.NoInput().buffer
@@ -521,7 +521,7 @@ def test_standard_input_is_refused_with_a_reason() -> None:
         lambda: next(raw),
     ]  # fmt: skip
     for read in reads:
-        with pytest.raises(OSError, match="not passed on to ranks"):
+        with pytest.raises(OSError, match="not passed to ranks"):
             read()
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from jaxcluster.cluster import selfcheck
-from jaxcluster.engine.selfcheck import MODULUS, divide, expected
+from jaxcluster.engine.selfcheck import MODULUS, _is_right, divide, expected
 from jaxcluster.wire.link import Event, Sink
 
 
@@ -55,6 +56,27 @@ def test_sums_stay_within_32_bits() -> None:
 def test_another_number_gives_another_sum_in_every_division() -> None:
     divisions = as_key(divide([[0, 1], [1, 2], [3, 1]], 4))
     assert (expected(divisions, 5) != expected(divisions, 6)).all()
+
+
+def test_one_wrong_sum_on_one_device_makes_it_wrong() -> None:
+    """A rank has several devices, and each of them a sum for every division."""
+    wanted = np.arange(12).reshape(4, 3)
+
+    def sums(wrong: tuple[int, int] | None) -> Any:
+        found = wanted.copy()
+        if wrong is not None:
+            found[wrong] += 1
+        shards = [
+            SimpleNamespace(data=found[at : at + 1], index=(slice(at, at + 1), slice(None)))
+            for at in (1, 2)
+        ]
+        return SimpleNamespace(addressable_shards=shards)
+
+    assert _is_right(sums(None), wanted)
+    assert _is_right(sums((0, 0)), wanted)  # another rank's
+    for device in (1, 2):
+        for division in range(3):
+            assert not _is_right(sums((device, division)), wanted)
 
 
 # ------------------------------------------------------------------------------ the notebook's part

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from jaxcluster import wire
@@ -119,3 +120,13 @@ def test_a_difference_that_one_journal_has_forgotten_is_not_known() -> None:
     reports = {0: report(0, SUM, MUL), 1: report(1, MAX, MUL), 2: report(2, SUM, MUL)}
     reports[2].launches.pop(0)
     assert differing(reports) == []
+
+
+def test_a_rank_that_launches_while_it_is_asked_may_tell_of_more_than_it_has_counted() -> None:
+    """Its count is read before its journal: in between it has run the first that it lacked."""
+    ahead = report(0, ("0,1", 9), *of_all(1, 2, 3))
+    counted, told = report(1, ("0,1", 9)), report(1, ("0,1", 9), *of_all(1, 2))
+    torn = dataclasses.replace(counted, launches=told.launches)
+    rest = [report(r, *of_all(1, 2, 3)) for r in (2, 3)]
+    assert missing(ahead, torn, *rest) == missing(ahead, counted, *rest)
+    assert missing(ahead, torn, *rest) is not None

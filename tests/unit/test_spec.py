@@ -172,7 +172,7 @@ def test_a_dry_run_plans_the_gpus_and_starts_nothing(machine: Any, home: Home) -
 
 def test_a_dry_run_says_why_a_start_would_fail(machine: Any) -> None:
     machine(gpus=["4"])
-    assert "one GPU can't be shared" in dry_run(make_spec(2, platform="cuda"))
+    assert "and a GPU can't be shared" in dry_run(make_spec(2, platform="cuda"))
 
 
 @pytest.mark.parametrize(

@@ -257,6 +257,8 @@ OWN_WALKS = {
     "interlude.py",
     "inspection.py",
     "journal.py",
+    "launches.py",
+    "options.py",
 }
 FORBIDDEN = {
     "extract_stack",

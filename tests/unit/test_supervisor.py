@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
 import socket
 import tempfile
 import threading
@@ -18,6 +19,7 @@ from helpers import until
 from jaxcluster.allocation import supervisor
 from jaxcluster.allocation.supervisor import Supervisor, quit_warm, retire, warm_supervisor
 from jaxcluster.engine.forkserver import IDLE_EXIT_S, Connection, ForkServer
+from jaxcluster.errors import LaunchError
 
 Take = Callable[[], Supervisor]
 
@@ -46,6 +48,37 @@ def test_an_idle_fork_server_is_taken_again(take: Take) -> None:
     assert take() is first
 
 
+def test_one_whose_imports_read_other_settings_is_replaced(
+    take: Take, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``--env JAX_...`` of the next start: a process that has imported jax can't take it on."""
+    first = take()
+    assert first.is_kept()
+    retire(first)
+    monkeypatch.setenv("OF_NO_IMPORT", "1")
+    assert take() is first
+    retire(first)
+    monkeypatch.setenv("JAX_ENABLE_X64", "1")
+    second = take()
+    assert second is not first
+    assert second.settings is not None and second.settings["JAX_ENABLE_X64"] == "1"
+    assert not first.alive
+
+
+@pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the kernel does not tell")
+def test_nobody_is_commanded_who_is_another_user(
+    take: Take, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever listens at the path is sent code to run, and says what is run here."""
+    server = take()
+    server.connect(30)  # it is this user's
+    server.close()
+    user = os.getuid()
+    monkeypatch.setattr(supervisor.os, "getuid", lambda: user + 1)
+    with pytest.raises(LaunchError, match=rf"Another user \({user}\)"):
+        server.connect(30)
+
+
 def test_one_that_has_let_go_and_is_still_there_is_replaced(
     take: Take, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,6 +93,23 @@ def test_one_that_has_let_go_and_is_still_there_is_replaced(
         assert not first.is_kept()
     retire(first)
     second = take()
+    assert second is not first
+    assert second.is_kept()
+
+
+def test_one_that_is_stopped_is_named_and_replaced(take: Take) -> None:
+    first = take()
+    assert first.is_kept() and first.pid is not None
+    os.kill(first.pid, signal.SIGSTOP)
+    started = time.monotonic()
+    with pytest.raises(
+        LaunchError, match=rf"\(process {first.pid}\) was stopped by SIGSTOP"
+    ) as told:
+        first.command("exits", timeout_s=60)
+    assert told.value.hint.endswith(f"kill -CONT {first.pid}")
+    retire(first)
+    second = take()
+    assert time.monotonic() - started < 30  # not the 60 s that it would be waited for
     assert second is not first
     assert second.is_kept()
 
@@ -116,7 +166,10 @@ def test_the_end_of_a_former_connection_is_not_that_of_this_one(
             self.connection = connection
 
         def recv(self, size: int) -> bytes:
-            data = self.connection.recv(size)
+            try:
+                data = self.connection.recv(size)
+            except OSError:  # it was closed before the reader came to it
+                data = b""
             if not data:
                 late.wait(30)
             return data

@@ -123,6 +123,13 @@ def test_cpu_ranks_have_one_device_unless_asked() -> None:
     assert [request.num_cpu_devices for request in plan(2).requests] == [1, 1]
 
 
+def test_hosts_with_enough_cores_are_left_to_size_xlas_pool_of_threads() -> None:
+    facts = [fact(0, "big", cores=64), fact(1, "even", cores=16), fact(2, "small", cores=15)]
+    assert [one.env for one in plan(3, facts).requests] == [{}, {}, {"NPROC": "16"}]
+    chosen = plan(3, facts, env={"NPROC": "4"})
+    assert [one.env for one in chosen.requests] == [{"NPROC": "4"}] * 3
+
+
 def test_user_environment_wins_over_the_default() -> None:
     made = plan(2, env={"NPROC": "4", "XLA_FLAGS": "--xla_dump_to=/tmp/d"})
     assert made.requests[0].env == {"NPROC": "4", "XLA_FLAGS": "--xla_dump_to=/tmp/d"}
@@ -302,11 +309,11 @@ def test_more_processes_than_gpus_says_what_to_type() -> None:
     with pytest.raises(PlanError) as caught:
         gpu_plan(4, ["0", "1"])
     assert str(caught.value) == (
-        "4 processes on 1 host need 4 GPUs, one GPU can't be shared: "
-        "box has 2 GPUs (0,1) for ranks 0-3.\n"
+        "4 processes on 1 host need 4 GPUs, and a GPU can't be shared: box has 2 GPUs (0,1) "
+        "for ranks 0-3.\n"
         "Try: %jaxcluster start -n 2   or   %jaxcluster start -n 4 --platform cpu\n"
-        "NCCL from 2.30 on lets ranks share a GPU, each with a part of its memory: "
-        "--env NCCL_MULTI_RANK_GPU_ENABLE=1"
+        "From NCCL 2.30 on, ranks can share a GPU, each with a part of its memory: --env "
+        "NCCL_MULTI_RANK_GPU_ENABLE=1"
     )
 
 
@@ -379,7 +386,7 @@ def test_all_devices_of_a_host_are_shared_out_evenly_among_its_ranks() -> None:
     facts = [fact(0, "a", gpus=["0", "1"]), fact(1, "b", gpus=["0"])]
     with pytest.raises(PlanError, match="a: 2 GPUs a rank, b: 1 GPU a rank") as caught:
         plan(2, facts, platform="cuda", devices_per_process=0)
-    assert caught.value.hint == "As many for all: --devices-per-process 1"
+    assert caught.value.hint == "The same number for all: --devices-per-process 1"
     with pytest.raises(UsageError, match="all is for GPUs and TPU chips"):
         plan(2, devices_per_process=0)
     assert default_num_processes(["0", "1", "2", "3"], 0, 0) == 1
@@ -507,7 +514,7 @@ def test_a_host_without_tpu_says_what_to_type() -> None:
 
 def test_tpu_hosts_in_another_order_than_the_slice_are_refused() -> None:
     facts = [fact(rank, f"t{rank}", tpu_chips=4, tpu_worker_id=1 - rank) for rank in range(2)]
-    with pytest.raises(PlanError, match="Rank 0 runs on t0, which is worker 1 of the TPU slice"):
+    with pytest.raises(PlanError, match="Rank 0 runs on t0, worker 1 of the TPU slice"):
         plan(2, facts, platform="tpu")
 
 

@@ -168,7 +168,7 @@ def test_a_slice_that_is_not_well_is_told(cloud: Cloud) -> None:
     [
         ("CREATING", "Start again when it is READY."),
         ("STOPPED", "Start it: gcloud compute tpus tpu-vm start pod --zone=us-central2-b"),
-        ("PREEMPTED", "It does not come back: delete it and create another."),
+        ("PREEMPTED", "It will not come back: delete it and create another."),
         ("", "Start again when it is READY."),
     ],
 )
@@ -197,14 +197,14 @@ def test_a_host_that_gcloud_does_not_log_in_to_is_told(cloud: Cloud) -> None:
 @pytest.mark.parametrize(
     ("resource", "said"),
     [
-        ({"state": {"state": "WAITING_FOR_RESOURCES"}}, "is WAITING_FOR_RESOURCES, no slice"),
+        ({"state": {"state": "WAITING_FOR_RESOURCES"}}, "is WAITING_FOR_RESOURCES, not a slice"),
         ({"state": {"state": "ACCEPTED"}}, "A start waits until it is ACTIVE: --timeout 3600"),
-        ({"state": {"state": "SUSPENDED"}}, "It does not become one any more: gcloud delete"),
+        ({"state": {"state": "SUSPENDED"}}, "It can't become one any more: gcloud delete"),
         (
             {"state": {"state": "FAILED", "failedData": {"error": {"code": 8, "message": "No!"}}}},
-            'mine is FAILED, no slice. Google says: "No!"',
+            'mine is FAILED, not a slice. Google says: "No!"',
         ),
-        ({"state": "FAILED"}, "is FAILED, no slice"),
+        ({"state": "FAILED"}, "is FAILED, not a slice"),
         ({}, "is not ACTIVE"),
         (
             {"state": {"state": "ACTIVE"}, "tpu": {"nodeSpec": [{"nodeId": "a"}, {"nodeId": "b"}]}},
@@ -266,13 +266,13 @@ def test_the_end_of_a_wait_is_told(cloud: Cloud) -> None:
     cloud.says("tpu-vm describe mine", "", NOT_FOUND, 1)
     launcher = TPU((), tpu="mine", zone="z")
     is_state("ACCEPTED")
-    with pytest.raises(LaunchError, match=r"not there in time: the queued .* ACCEPTED") as late:
+    with pytest.raises(LaunchError, match=r"not ready in time: the queued .* ACCEPTED") as late:
         launcher.granted(cloud.environ, Course(*[lambda: None] * 9, left_s=12).wait)
     assert "--timeout 3600" in late.value.hint
     assert late.value.hint.endswith("gcloud compute tpus queued-resources delete mine --zone=z")
     with pytest.raises(LaunchError, match="The start was stopped"):
         launcher.granted(cloud.environ, Course(stop).wait)
-    with pytest.raises(LaunchError, match="mine is FAILED, no slice"):
+    with pytest.raises(LaunchError, match="mine is FAILED, not a slice"):
         launcher.granted(cloud.environ, Course(lambda: is_state("FAILED")).wait)
     is_state("ACCEPTED")
     gone = Course(*[lambda: cloud.says("tpu-vm describe mine", "", NO_LOGIN, 1)] * 9)
@@ -294,13 +294,13 @@ def test_a_slice_that_is_there_is_looked_at_once(cloud: Cloud) -> None:
     ("stderr", "message", "hint"),
     [
         (NO_LOGIN, "gcloud is not logged in.", "gcloud auth login"),
-        (NO_PROJECT, "gcloud knows no project.", "--project NAME"),
+        (NO_PROJECT, "gcloud has no project set.", "--project NAME"),
         (NO_PROJECT.replace("[project]", "[zone]"), "does not know in which zone pod is", "--zone"),
         (NOT_FOUND, "there is no TPU slice and no queued resource pod in this zone", "--zone=-"),
         (
             "ERROR: (gcloud.x) PERMISSION_DENIED: Location us-x is not found or access is "
             "unauthorized.",
-            "You may not see the TPU slice pod.",
+            "You are not allowed to see the TPU slice pod.",
             "--project",
         ),
         (
@@ -406,7 +406,7 @@ SLICE = ["a", "b", "c"]
         (facts([0, None, 2], [SLICE, [], SLICE]), ""),  # not known: libtpu will say
         (facts([0, 2], [SLICE] * 2), "has 3 hosts, and the cluster lacks worker 1 (b): libtpu"),
         (facts([0], [SLICE]), "lacks worker 1 (b), worker 2 (c)"),
-        (facts([1, 0, 2], [SLICE] * 3), "Rank 0 runs on t0, which is worker 1"),
+        (facts([1, 0, 2], [SLICE] * 3), "Rank 0 runs on t0, worker 1"),
         (facts([1, 0, 2], [SLICE] * 3), "--hosts t1,t0,t2"),
         (facts([0, 1], [["a", "b"], ["c", "d"]]), "Hosts t0 and t1 are of different TPU slices"),
     ],

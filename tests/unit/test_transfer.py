@@ -20,7 +20,13 @@ import pytest
 from jaxcluster import wire
 from jaxcluster.cluster import transfer, unpickling
 from jaxcluster.engine.values import HELD_S, Held, Values
-from jaxcluster.errors import NotAddressable, NotSerialisable, TransferError, UsageError
+from jaxcluster.errors import (
+    NotAddressable,
+    NotSerialisable,
+    RankDied,
+    TransferError,
+    UsageError,
+)
 from jaxcluster.wire.link import Event, Sink
 
 
@@ -115,14 +121,14 @@ def test_what_no_rank_holds_is_counted() -> None:
     views = {0: info([4, 2], [shard([0, 2], [0, 2])]), 1: info([4, 2], [])}
     with pytest.raises(NotAddressable) as caught:
         transfer._check_complete("x", views, (4, 2))
-    assert str(caught.value) == "4 of the 8 elements of x are held by no rank of this cluster."
+    assert str(caught.value) == "No rank of this cluster has 4 of the 8 elements of x."
 
 
 def test_a_deleted_array_is_said_to_be_so() -> None:
     views = {0: info([4], [shard([0, 4])]), 1: info([4], [], note="deleted or donated")}
     with pytest.raises(TransferError) as caught:
         transfer._check_complete("x", views, (4,))
-    assert str(caught.value) == "x is deleted or donated on rank 1: it has no values any more."
+    assert str(caught.value) == "x is deleted or donated on rank 1: it no longer has values."
 
 
 # --------------------------------------------------------------------------- unpickling
@@ -247,6 +253,7 @@ class Ranks:
         self.link = self
         self.answers = answers
         self.asked: list[tuple[str, int, Any, int]] = []
+        self.heard: dict[int, Any] = {}
 
     def check_ranks(self, ranks: Any) -> list[int]:
         return [0, 1] if ranks is None else list(ranks)
@@ -266,8 +273,19 @@ class Ranks:
             raise made
         return {rank: Event(rank, "reply", "", *made[rank]) for rank in ranks} if made else {}
 
-    def request_each(self, bodies: Any, op: str, *, sink: Sink) -> None:
+    def request_each(self, bodies: Any, op: str, *, sink: Sink) -> list[str]:
         self.asked += [(op, rank, body, 0) for rank, body in bodies.items()]
+        if isinstance(made := self.answers.get(op), BaseException):
+            raise made
+        for rank in bodies:
+            sink.put(Event(rank, *(made or {}).get(rank, ("reply", "", {"x": "=1"}))))
+        return []
+
+    def forget(self, ids: Any) -> None:
+        """Nobody waits."""
+
+    def hear_bound(self, rank: int, values: Any) -> None:
+        self.heard[rank] = values
 
     def tokens(self, op: str) -> dict[int, str]:
         return {rank: body["token"] for asked, rank, body, _ in self.asked if asked == op}
@@ -282,7 +300,7 @@ def view(**changes: Any) -> dict[str, Any]:
     "answer",
     [
         {0: (view(), [b"."]), 1: (view(shape=[5]), [])},
-        {0: (view(), [b"."]), 1: (view(spans=False), [])},
+        {0: (view(), [b"."]), 1: (view(spans=False, on="1"), [])},
         {0: (view(), [b"."]), 1: ({"arrays": [], "buffers": []}, [])},
         {0: (view(shards=[]), [b"."]), 1: (view(shards=[]), [])},
         {0: (view(shape=[1 << 60], spans=False), [b"."]), 1: (view(), [])},
@@ -298,7 +316,9 @@ def test_a_pull_that_fails_leaves_no_value_held(answer: Any) -> None:
     assert ranks.tokens("forget") == ranks.tokens("describe")
 
 
-@pytest.mark.parametrize("change", [{"shape": [5]}, {"dtype": "int32"}, {"spans": False}])
+@pytest.mark.parametrize(
+    "change", [{"shape": [5]}, {"dtype": "int32"}, {"spans": False, "on": "1"}]
+)
 def test_a_rank_that_has_another_array_under_the_name_is_named(change: dict[str, Any]) -> None:
     ranks = Ranks({"describe": {0: (view(), [b"."]), 1: (view(**change), [])}})
     with pytest.raises(TransferError, match="x is not the same on all ranks: rank 1 has another"):
@@ -313,11 +333,43 @@ def test_a_pull_that_ends_well_leaves_no_value_held_either() -> None:
     ranks = Ranks(
         {
             "describe": {0: (local, [dumped]), 1: (local, [])},
-            "fetch": {0: ({"places": [[0, [[0, 4]], [4]]]}, [ones])},
+            "fetch": {0: ({"places": [[0, [[0, 4]], [4]]], "copies": []}, [ones])},
         }
     )
     assert transfer.pull(ranks, "x").tolist() == [1, 1, 1, 1]  # type: ignore[arg-type]
     assert ranks.tokens("forget") == ranks.tokens("describe")
+
+
+def pulled(views: list[dict[str, Any]], copies: list[list[Any]]) -> Any:
+    """What is pulled of a value that rank 1 has to give."""
+    ones = memoryview(np.ones(4, "float32")).cast("B")
+    empty: dict[str, Any] = {"places": [], "copies": copies[0]}
+    given = {"places": [[0, [[0, 4]], [4]]], "copies": copies[1]}
+    ranks = Ranks(
+        {
+            "describe": {
+                0: (views[0], [pickled(np.zeros(4, "float32"))]),
+                1: (views[1], []),
+            },
+            "fetch": {0: (empty, []), 1: (given, [ones])},
+        }
+    )
+    return transfer.pull(ranks, "x")  # type: ignore[arg-type]
+
+
+def test_an_array_on_another_ranks_devices_is_pulled_from_there() -> None:
+    """Its owner takes it for one of its own."""
+    views = [view(shards=[], on="1"), view(spans=False, on="1")]
+    assert pulled(views, [[], []]).tolist() == [1, 1, 1, 1]
+
+
+def test_what_ranks_have_different_copies_of_is_not_pulled() -> None:
+    views = [view(shards=[], on="a"), view(on="a")]
+    part = [[0, 4]]
+    assert pulled(views, [[[0, part, "a"]], [[0, part, "a"]]]).tolist() == [1, 1, 1, 1]
+    told = "The ranks have different copies of x: rank 0 has one, rank 1 has another"
+    with pytest.raises(TransferError, match=told):
+        pulled(views, [[[0, part, "a"]], [[0, part, "b"]]])
 
 
 def held(since: float) -> Held:
@@ -354,9 +406,51 @@ def test_a_push_in_frames_needs_room_for_every_rank(monkeypatch: pytest.MonkeyPa
     transfer.push(ranks, {"x": array})  # type: ignore[arg-type]
     assert [(op, rank, nbytes >> 20) for op, rank, _, nbytes in ranks.asked] == [
         ("assign", 1, 1),
+        ("assign_bind", 1, 0),
         ("assign", 0, 1),
         ("assign", 1, 1),
+        ("assign_bind", 0, 0),
+        ("assign_bind", 1, 0),
     ]
+    assert len(ranks.tokens("assign")) == 2 and ranks.tokens("assign") == ranks.tokens(
+        "assign_bind"
+    )
+    assert ranks.heard == {0: {"x": "=1"}, 1: {"x": "=1"}}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), TransferError("no room")])
+def test_what_not_all_ranks_can_read_is_bound_on_none(error: BaseException) -> None:
+    ranks = Ranks({"assign": error})
+    with pytest.raises(type(error)):
+        transfer.push(ranks, {"x": 1})  # type: ignore[arg-type]
+    assert "assign_bind" not in {op for op, *_ in ranks.asked}
+    assert ranks.tokens("forget") == ranks.tokens("assign")
+    assert ranks.heard == {}
+
+
+def test_a_rank_that_dies_while_all_bind_a_push_is_named() -> None:
+    ranks = Ranks({"assign_bind": {1: ("died", "", {"why": "killed"})}})
+    with pytest.raises(RankDied, match="Rank 1 has died"):
+        transfer.push(ranks, {"x": 1})  # type: ignore[arg-type]
+    assert ranks.heard == {0: {"x": "=1"}}
+
+
+def test_a_rank_binds_what_was_pushed_when_it_is_told_so() -> None:
+    values = Values(0)
+
+    def request(token: str) -> Any:
+        body = {"token": token}
+        return types.SimpleNamespace(body=body, buffers=[pickle.dumps({"x": token})])
+
+    values.assign(request("a"))
+    values.assign(request("b"))
+    values.forget(request("b"))
+    values.forget(request("late"))
+    values.assign(request("late"))
+    assert values.namespace == {}
+    assert values.assign_bind(request("a")) == ["x"]
+    assert values.namespace == {"x": "a"}
+    assert values._pushed == {}
 
 
 def test_a_push_that_finds_no_shared_memory_goes_in_frames(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,7 +462,5 @@ def test_a_push_that_finds_no_shared_memory_goes_in_frames(monkeypatch: pytest.M
     monkeypatch.setattr(os, "posix_fallocate", full)
     ranks = Ranks({})
     transfer.push(ranks, {"x": np.zeros(1 << 20, np.uint8)})  # type: ignore[arg-type]
-    assert [(op, rank, body, nbytes >> 20) for op, rank, body, nbytes in ranks.asked] == [
-        ("assign", 0, {}, 1),
-        ("assign", 1, {}, 1),
-    ]
+    asked = [(op, rank, list(body), nbytes >> 20) for op, rank, body, nbytes in ranks.asked[:2]]
+    assert asked == [("assign", 0, ["token"], 1), ("assign", 1, ["token"], 1)]

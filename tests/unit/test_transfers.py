@@ -7,6 +7,7 @@ import types
 from typing import Any
 
 import pytest
+from journals import launched
 
 from jaxcluster.engine.journal import Journal, Program
 from jaxcluster.engine.private import transfers
@@ -41,7 +42,7 @@ def test_a_transfer_is_counted_before_it_is_made_and_all_else_is_left_alone() ->
     journal = Journal()
 
     def copy(*what: Any) -> list[str]:
-        assert journal.counts["0,1,2"][0] == 1
+        assert journal.launches()["0,1,2"][0] == 1
         return [f"copied {len(what)}"]
 
     stands_in = client(journal, copy)
@@ -71,7 +72,7 @@ def test_what_was_not_made_is_not_counted_and_what_may_have_been_agrees_with_nob
         getattr(client(journal, copy), COPY)([array(bool(deleted))], *ONE[1:])
     assert journal.counts.get("0,1,2", [0])[0] == counted
     if counted:
-        other.launched(PROGRAM)
+        launched(other, PROGRAM)
         assert journal.launches() != other.launches()
 
 

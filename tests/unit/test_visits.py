@@ -54,7 +54,11 @@ def test_a_key_is_let_in_as_long_as_its_login_lasts(tmp_path: Path) -> None:
     assert not visit.is_guest(tmp_path, KEY)
 
 
-@pytest.mark.parametrize("text", ["", "4194305:1", f"{os.getpid()}:1", "\0", "x" * 9999])
+@pytest.mark.parametrize(
+    "text",
+    ["", "4194305:1", f"{os.getpid()}:1", "\0", "x" * 9999],
+    ids=["empty", "nobody", "another of this pid", "no text", "long"],  # alike in each process
+)
 def test_a_key_whose_login_has_ended_is_not_let_in(tmp_path: Path, text: str) -> None:
     with visit.let_in(tmp_path, KEY):
         (tmp_path / visit.GUESTS / KEY).write_text(text)
@@ -170,8 +174,8 @@ def test_a_host_of_no_rank_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
         visits.hosts_of(parse_hosts("h1,other"), ["h1", "h2", "h3"], 0)
     assert str(caught.value) == (
-        "other is not a host of this cluster, whose hosts are h1, h2, h3.\n"
-        "Name one of them, or all of them in that order: --hosts h1,h2,h3"
+        "other is not a host of this cluster. Its hosts are h1, h2, h3.\n"
+        "Name one of them, or all in that order: --hosts h1,h2,h3"
     )
 
 

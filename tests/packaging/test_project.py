@@ -1,0 +1,218 @@
+"""What a project shows the world: metadata, workflows, forms, and that all of it is true."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import jaxcluster
+
+pytestmark = pytest.mark.any_jax
+
+TOP = Path(__file__).parents[2]
+HOME = "https://github.com/jaxcluster/jaxcluster"
+PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
+WORKFLOWS = sorted((TOP / ".github" / "workflows").glob("*.yml"))
+FORMS = sorted((TOP / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+
+
+def read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+def steps(workflow: Path) -> Iterator[dict[str, Any]]:
+    for job in read(workflow)["jobs"].values():
+        yield from job["steps"]
+
+
+def paths_in(command: str) -> list[str]:
+    """The files and folders of this repository that a command names."""
+    words = re.findall(
+        r"(?<![\w/.-])(?:tests|docs|\.ci|\.github|labextension)(?:/[^\s'\"]*)?", command
+    )
+    return [word for word in words if "_build" not in word]
+
+
+# --------------------------------------------------------------------------- metadata
+
+
+def test_one_version_and_one_address_everywhere() -> None:
+    package = json.loads((TOP / "labextension" / "package.json").read_text())
+    citation = read(TOP / "CITATION.cff")
+    recipe = read(TOP / ".ci" / "conda" / "recipe.yaml")
+    versions = {package["version"], citation["version"], recipe["context"]["version"]}
+    assert versions == {jaxcluster.__version__}
+    assert PROJECT["urls"]["Homepage"] == PROJECT["urls"]["Source"] == HOME
+    assert package["homepage"] == citation["repository-code"] == HOME
+    assert package["repository"]["url"] == f"{HOME}.git"
+    assert package["bugs"]["url"] == PROJECT["urls"]["Issues"] == f"{HOME}/issues"
+    assert recipe["about"]["homepage"] == HOME
+    [author] = PROJECT["authors"]
+    assert author == package["author"] == {"name": "jaxcluster developers"}
+    assert citation["authors"] == [author]
+    assert "jupyterlab-extension" in package["keywords"]
+
+
+def test_the_classifiers_are_known_and_say_what_it_is() -> None:
+    wanted = {
+        "Framework :: Jupyter :: JupyterLab :: 4",
+        "Framework :: Jupyter :: JupyterLab :: Extensions",
+        "Framework :: Jupyter :: JupyterLab :: Extensions :: Prebuilt",
+        "Operating System :: POSIX :: Linux",
+    }
+    assert wanted <= set(PROJECT["classifiers"])
+    known = pytest.importorskip("trove_classifiers").classifiers
+    assert set(PROJECT["classifiers"]) <= set(known)
+
+
+def test_the_changelog_has_a_short_dated_section_for_this_version() -> None:
+    text = (TOP / "CHANGELOG.md").read_text()
+    version = re.escape(jaxcluster.__version__)
+    found = re.search(
+        rf"^## \[{version}\] - (\d{{4}}-\d\d-\d\d)\n(.*?)(?=^## |\Z)", text, re.M | re.S
+    )
+    assert found, "no section"
+    assert found[1] == str(read(TOP / "CITATION.cff")["date-released"])
+    shown = re.sub(r"<details>.*?</details>", "", found[2], flags=re.S)
+    assert 5 < len(shown.splitlines()) <= 40
+
+
+def test_the_conda_recipe_needs_what_the_package_needs() -> None:
+    recipe = read(TOP / ".ci" / "conda" / "recipe.yaml")
+    spaced = {re.sub(r"(?=>=)", " ", one, count=1) for one in PROJECT["dependencies"]}
+    run = set(recipe["requirements"]["run"])
+    assert run - {"__linux", f"python {PROJECT['requires-python']}"} == spaced
+    build = tomllib.loads((TOP / "pyproject.toml").read_text())["build-system"]["requires"]
+    assert {re.sub(r"(?=>=)", " ", one, count=1) for one in build} <= set(
+        recipe["requirements"]["host"]
+    )
+    [entry] = recipe["build"]["python"]["entry_points"]
+    assert entry == f"jaxcluster = {PROJECT['scripts']['jaxcluster']}"
+
+
+def test_the_site_and_the_citation_name_no_other_author() -> None:
+    conf = (TOP / "docs" / "conf.py").read_text()
+    assert f'author = "the {PROJECT["authors"][0]["name"]}"' in conf
+
+
+# --------------------------------------------------------------------------- workflows
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_each_job_has_a_limit_and_no_more_rights_than_it_needs(workflow: Path) -> None:
+    found = read(workflow)
+    assert found["permissions"] == {"contents": "read"}
+    for name, job in found["jobs"].items():
+        assert 1 <= job["timeout-minutes"] <= 30, name
+        assert job.get("permissions") in (
+            None,
+            {"id-token": "write"} if name == "publish" else None,
+        )
+        needed = job.get("needs", [])
+        assert {needed} if isinstance(needed, str) else set(needed) <= set(found["jobs"])
+        for step in job["steps"]:
+            assert ("run" in step) != ("uses" in step)
+            assert re.fullmatch(r"[\w./-]+@[\w./-]+", step.get("uses", "a/b@v1"))
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_each_file_that_a_workflow_names_is_there(workflow: Path) -> None:
+    for step in steps(workflow):
+        for path in paths_in(re.sub(r"\$\{\{.*?\}\}", "?", step.get("run", ""))):
+            assert list(TOP.glob(path.rstrip("/"))), path
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_each_module_that_a_workflow_runs_is_one(workflow: Path) -> None:
+    for step in steps(workflow):
+        for module in re.findall(r"python -m (jaxcluster\S*)", step.get("run", "")):
+            assert (TOP / (module.replace(".", "/") + ".py")).exists()
+
+
+def test_every_folder_of_tests_is_in_a_job() -> None:
+    """But those that need a GPU, which no hosted runner has."""
+    [tests] = [path for path in WORKFLOWS if path.stem == "tests"]
+    run = " ".join(step.get("run", "") for step in steps(tests))
+    options = tomllib.loads((TOP / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    assert [folder for folder in options["testpaths"] if folder not in run] == ["tests/gpu"]
+
+
+def test_the_parts_of_the_ranks_leave_out_no_file() -> None:
+    [tests] = [path for path in WORKFLOWS if path.stem == "tests"]
+    parts = read(tests)["jobs"]["ranks"]["strategy"]["matrix"]["part"]
+    folder = TOP / "tests" / "ranks"
+    taken = [path for part in parts for path in folder.glob(f"test_{part}*.py")]
+    assert sorted(taken) == sorted(folder.glob("test_*.py"))
+
+
+def test_each_python_that_is_declared_is_tested() -> None:
+    [tests] = [path for path in WORKFLOWS if path.stem == "tests"]
+    prefix = "Programming Language :: Python :: "
+    declared = [
+        c.removeprefix(prefix) for c in PROJECT["classifiers"] if c.startswith(prefix + "3.")
+    ]
+    assert read(tests)["jobs"]["unit"]["strategy"]["matrix"]["python"] == declared
+
+
+def test_only_a_tag_publishes_and_only_what_was_tried() -> None:
+    jobs = read(TOP / ".github" / "workflows" / "release.yml")["jobs"]
+    publish = jobs["publish"]
+    assert publish["if"] == "startsWith(github.ref, 'refs/tags/v')"
+    assert (publish["needs"], jobs["try"]["needs"]) == ("try", "build")
+    assert publish["permissions"] == {"id-token": "write"}
+    assert "password" not in json.dumps(publish) and "secrets" not in json.dumps(jobs)
+
+
+@pytest.mark.parametrize("script", ["lowest", "run", "try-dist"])
+def test_the_scripts_of_ci_are_scripts_of_bash(script: str) -> None:
+    subprocess.run(["bash", "-n", TOP / ".ci" / script], check=True)
+
+
+# --------------------------------------------------------------------------- forms
+
+
+def test_reports_of_faults_ask_for_what_the_doctor_says() -> None:
+    [form] = [path for path in FORMS if path.stem == "bug"]
+    asked = {part["id"]: part for part in read(form)["body"]}
+    assert "jaxcluster doctor" in asked["doctor"]["attributes"]["label"]
+    assert asked["doctor"]["validations"]["required"] is True
+    assert asked["cells"]["attributes"]["value"].startswith("%load_ext jaxcluster\n")
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda path: path.stem)
+def test_each_form_is_one_that_github_takes(form: Path) -> None:
+    found = read(form)
+    if form.stem == "config":
+        assert all(link["url"].startswith(HOME) for link in found["contact_links"])
+        return
+    assert {"name", "description", "body"} <= set(found)
+    ids = [part["id"] for part in found["body"]]
+    assert len(ids) == len(set(ids))
+    for part in found["body"]:
+        assert part["type"] in ("textarea", "dropdown", "input", "checkboxes", "markdown")
+        assert part["attributes"]["label"]
+        if part["type"] == "dropdown":
+            assert part["attributes"]["options"]
+
+
+@pytest.mark.parametrize("page", ["SECURITY", "CODE_OF_CONDUCT"])
+def test_the_pages_for_the_community_lead_somewhere(page: str) -> None:
+    path = TOP / ".github" / f"{page}.md"
+    for target in re.findall(r"\]\(([^)]+)\)", path.read_text()):
+        assert target.startswith("https://") or (path.parent / target).exists()
+
+
+def test_all_that_is_read_by_a_service_is_yaml() -> None:
+    assert read(TOP / ".github" / "dependabot.yml")["version"] == 2
+    readthedocs = read(TOP / ".readthedocs.yaml")
+    assert (TOP / readthedocs["sphinx"]["configuration"]).exists()
+    [install] = readthedocs["python"]["install"]
+    assert set(install["extra_requirements"]) <= set(PROJECT["optional-dependencies"])

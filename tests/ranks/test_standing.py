@@ -1,0 +1,83 @@
+"""A loop inside a launched program: it is told where the ranks are, and nothing is done."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers import DEVICES, Notebook, until
+
+import jaxcluster
+from jaxcluster.model import standing
+
+SETUP = """
+import jax, jax.numpy as jnp, numpy as np, os, time
+from jax.sharding import NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((jax.device_count(),), ("i",))
+x = jax.make_array_from_callback((8,), NamedSharding(mesh, P("i")), lambda i: np.arange(8.0)[i])
+
+def wait(value):
+    while not os.path.exists(GO):
+        time.sleep(0.05)
+    return value
+
+@jax.jit
+def loop(x):
+    total = jnp.sum(x)
+    total = jax.pure_callback(wait, jax.ShapeDtypeStruct((), total.dtype), total)
+    return total + jnp.sum(2 * x)
+"""
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standing, "LEAST_S", 2.0)
+
+
+@pytest.mark.parametrize("devices", DEVICES)
+def test_ranks_in_one_launch_are_told_and_the_cell_goes_on(
+    start: Callable[..., jaxcluster.Cluster], tmp_path: Path, devices: int
+) -> None:
+    cluster = start(2, devices_per_process=devices, platform="cpu")
+    cluster.run(f"GO = {str(tmp_path / 'go')!r}\n{SETUP}", show=False)
+    told: list[str] = []
+    cell = cluster.submit("y = loop(x)\nprint(float(y))", on_notice=told.append)
+    thread = threading.Thread(target=cell.wait)
+    thread.start()
+    until(lambda: told, "a notice")
+    (tmp_path / "go").touch()
+    thread.join(60)
+    assert "jit(loop), cell [" in told[0] and "] line 1" in told[0]
+    assert told[0].startswith("Ranks 0, 1 have ")
+    assert all("may take that long" in one for one in told)
+    assert cell.record.ok and cell.record.stdout() == "84.0\n"
+
+
+@pytest.mark.any_jax
+def test_ranks_that_sleep_after_a_launch_are_not_told_of(
+    start: Callable[..., jaxcluster.Cluster],
+) -> None:
+    cluster = start(2, platform="cpu")
+    cluster.run(f"GO = '/'\n{SETUP}", show=False)
+    told: list[str] = []
+    cluster.run("y = float(loop(x))\ntime.sleep(4.5)", on_notice=told.append, show=False)
+    assert told == []
+
+
+@pytest.mark.any_jax
+def test_a_finished_cell_has_no_note_of_who_still_worked(
+    open_notebook: Callable[..., Notebook],
+) -> None:
+    notebook = open_notebook()
+    notebook.ok("%jaxcluster start -n 2 --platform cpu")
+    notebook.ok("%%spmd\nimport jax, time")
+    source = "%%spmd\nif jax.process_index(): time.sleep(8)\nprint('done')"
+    sent = notebook.begin(source)
+    notebook.until(lambda: "Rank 1 still works at cell" in sent.text, "the note")
+    notebook.wait(sent)
+    assert "still works" not in sent.text
+    assert sent.stdout == "done\n"
+    assert "Rank 1 was" in sent.text  # which stays true
+    notebook.ok("%jaxcluster stop")

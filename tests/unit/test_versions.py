@@ -1,0 +1,74 @@
+"""Which jax can be started with, and what a start says of one that nobody has tried."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from jaxcluster.doctor import PACKAGES
+from jaxcluster.plan import versions
+
+TOP = Path(__file__).parents[2]
+PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
+LOWER: dict[str, str] = dict(re.findall(r"^(\w+)>=(.+)$", "\n".join(PROJECT["dependencies"]), re.M))
+
+
+def test_every_dependency_has_a_lower_bound_and_no_upper_one() -> None:
+    assert len(LOWER) == len(PROJECT["dependencies"])
+    assert all(re.fullmatch(r"[\d.]+", bound) for bound in LOWER.values()), LOWER
+
+
+def test_what_is_declared_is_what_is_checked() -> None:
+    assert LOWER["jax"] == versions.OLDEST_JAX
+    assert f"jax>={versions.OLDEST_JAX}," in versions.TRIED_JAX
+    for name, minimum, _ in PACKAGES:
+        assert minimum == LOWER["jax" if name == "jaxlib" else name]
+
+
+def test_the_job_with_the_lowest_of_each_dependency_has_exactly_these() -> None:
+    lines = (TOP / ".ci" / "lowest.txt").read_text().splitlines()
+    pinned = dict(line.split("==") for line in lines if line and not line.startswith("#"))
+    assert pinned == {**LOWER, "jaxlib": LOWER["jax"]}
+
+
+def test_each_python_that_is_declared_is_one_the_doctor_takes() -> None:
+    from jaxcluster.doctor import check_python
+
+    prefix = "Programming Language :: Python :: 3."
+    minors = [c.removeprefix(prefix) for c in PROJECT["classifiers"] if c.startswith(prefix)]
+    assert [check_python((3, int(minor), 0)).ok for minor in minors] == [True] * len(minors)
+    assert check_python((3, int(minors[-1]) + 1, 0)).ok is None
+    assert PROJECT["requires-python"] == f">=3.{minors[0]}"
+
+
+def test_a_jax_on_which_no_cluster_starts_says_what_to_type() -> None:
+    assert versions.too_old(["0.9.1", "0.12.0.1"]) is None
+    assert versions.too_old(["0.12.0", "0.9.0.1", "0.8.3"]) == (
+        "jax 0.8.3 is older than 0.9.1, the oldest with which clusters start.",
+        'Try: pip install -U "jax>=0.9.1"',
+    )
+
+
+@pytest.mark.parametrize("jax", ["0.9.1", "0.10.2", "0.12.0.1", "0.12.3"])
+def test_nothing_is_said_of_a_jax_that_was_tried(jax: str) -> None:
+    assert versions.note_on(jax, {}) == ""
+
+
+def test_a_newer_jax_is_named_with_what_has_moved_in_it() -> None:
+    newer = "jax 0.13.0 is newer than 0.12, the newest tried with jaxcluster"
+    everything = "All private names of it that jaxcluster uses were found"
+    assert versions.note_on("0.13.0", {}) == f"{newer}. {everything}"
+    moved = {"copies": "none are compared", "transfers": "they are refused"}
+    assert versions.note_on("0.13.0.dev20261101", moved) == (
+        f"{newer.replace('0.13.0', '0.13.0.dev20261101')}. Private names have moved in it: "
+        "copies (none are compared); transfers (they are refused)"
+    )
+
+
+def test_what_has_moved_within_a_series_that_was_tried_is_said_too() -> None:
+    assert versions.note_on("0.12.9", {"copies": "none are compared"}) == (
+        "jax 0.12.9 has moved private names that jaxcluster uses: copies (none are compared)"
+    )
