@@ -9,6 +9,7 @@ What is done and asked is yielded, and the answers are sent (``actions``, and th
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -180,12 +181,12 @@ class Replaying:
         self.pending = {}
         for rank, launches in todo.items():
             newest = self._handed_out.get(rank, 0)
-            held = self._is_held(reports[rank].state)
-            why = diagnose.may_launch(reports[rank], before.get(rank), newest, held)
+            held = self._held(reports[rank].state, launches)
+            why = diagnose.may_launch(reports[rank], before.get(rank), newest, bool(held))
             if rank in self._asked or self.stuck:
                 continue
             if why is None:
-                prints = tuple(e.fingerprint for e in launches)
+                prints = tuple(e.fingerprint for e in held or launches)
                 yield self._ask(RunSkipped(rank, prints, counts[rank], {}))
             else:
                 self.pending[rank] = why
@@ -225,9 +226,15 @@ class Replaying:
         shipped = {f: self._exported[f] for f in wanted}
         yield self._ask(RunSkipped(asked.rank, asked.fingerprints, asked.counts, shipped))
 
-    def _is_held(self, state: wire.RankState) -> bool:
-        """Whether the cell that waits there does not begin before the ranks are called settled."""
-        return bool(state.gate) and (self.seq is None or state.gate[0] <= self.seq)
+    def _held(self, state: wire.RankState, lacks: Sequence[wire.Launch]) -> list[wire.Launch]:
+        """What a rank lacks that the cell which waits at its gate will not launch itself.
+
+        That cell does not begin before the ranks are called settled, or before its gate opens.
+        """
+        if not state.gate or (self.seq is not None and state.gate[0] > self.seq):
+            return []
+        before = itertools.takewhile(lambda launch: launch.cell_seq <= state.gate[0], lacks)
+        return list(before)
 
     def _is_idle(self, state: wire.RankState) -> bool:
         """Whether a rank runs no cell and none is on its way to it."""

@@ -49,7 +49,9 @@ def to_replay(
             others = [[_key(e) for e in launches[r]] for r in launches if r != rank]
             # A rank that launches meanwhile may tell of more than it has counted.
             done = [_key(e) for e in launches[rank] if _key(e) not in entries]
-            order = _order(entries, done, others)
+            # Of those that nothing orders, what an earlier cell lacks comes first.
+            missing = sorted(entries, key=lambda key: entries[key].cell_seq)
+            order = _order(missing, done, others)
             if order is None:
                 return None
             ordered[rank] = [entries[key] for key in order]

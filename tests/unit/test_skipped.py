@@ -68,6 +68,17 @@ def test_orders_that_different_ranks_know_are_put_together() -> None:
     assert missing(report(0, b, a), report(1, c, b), report(3)) == {3: [c, b, a]}
 
 
+def test_of_what_no_rank_orders_an_earlier_cells_comes_first() -> None:
+    """The later cell may wait on the rank that lacks it, and will launch its own."""
+    later, earlier = report(0, (PAIR, MAX)), report(2, SUM)
+    entry = dataclasses.replace(later.launches[0], cell_seq=3)
+    later = dataclasses.replace(later, launches=[entry])
+    earlier.launches[:] = [dataclasses.replace(earlier.launches[0], cell_seq=2)]
+    found = missing(later, report(1), earlier)
+    assert found is not None
+    assert found[1] == [(ALL, SUM), (PAIR, MAX)]
+
+
 def test_orders_that_contradict_each_other_can_not_be_followed() -> None:
     found = missing(report(0, SUM, (PAIR, MAX)), report(1, (PAIR, MAX), SUM), report(2, SUM))
     assert found == {}  # nothing is missing
