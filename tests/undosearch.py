@@ -20,6 +20,7 @@ import gc
 import operator
 import random
 import sys
+import threading
 import time
 import types
 import weakref
@@ -691,6 +692,7 @@ def poke(value: Any = None, seed: int = 0) -> Any:
     return None
 
 
+_LOCK = type(threading.Lock())
 _depth = 0
 _spawned = False
 
@@ -714,7 +716,7 @@ def _change(value: Any, choose: random.Random) -> None:
             acts += _ON_ATTRIBUTES
         if _is_own(cls):
             acts += [_set_slot, _set_slot, _new_class]
-        if callable(value):
+        if callable(value) and type(getattr(value, "__self__", None)) is not _LOCK:  # it waits
             acts += [lambda v, c: v(), lambda v, c: v(c.randint(0, 3))]
     if acts:
         choose.choice(acts)(value, choose)
