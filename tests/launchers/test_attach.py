@@ -240,7 +240,8 @@ def test_of_a_detached_cluster_with_a_host_out_of_reach_the_rest_is_found_and_ca
         assert "died" not in refused
         assert "%jaxcluster attach main" in second.run(WHERE).text
     until(
-        lambda: "can't be asked" not in second.ok("%jaxcluster attach main", 60).text, "it is back"
+        lambda: "can't be reached" not in second.ok("%jaxcluster attach main", 60).text,
+        "it is back",
     )
     assert is_whole(second)
     with ssh["h2"].cut_off():
