@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import time
@@ -63,6 +64,7 @@ class Announcement:
     against: tuple[tuple[int, int], ...] = ()
 
     @classmethod
+    @functools.lru_cache(64 * KEPT)  # one that waits reads the same ones again and again
     def read(cls, text: str) -> Announcement:
         fields = json.loads(text)
         fields["ranks"] = tuple(fields["ranks"])

@@ -69,8 +69,6 @@ def virtual(hub: Hub) -> Iterator[None]:
     put(wire, "parse_polls", _parse_polls)
     put(replaying, "STEP_S", 0.05)
     put(strict, "time", PatientTime(hub))
-    put(strict, "POLL_S", 0.01)
-    put(strict, "SLOW_POLL_S", 0.05)
     put(gates, "asyncio", SimpleNamespace(sleep=sim_ranks.pause, CancelledError=TimeoutError))
     put(dispatch.stopbutton, "held", lambda: contextlib.nullcontext([]))
     put(running.lastreport, "keep", lambda *args: None)

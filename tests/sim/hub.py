@@ -18,6 +18,9 @@ from typing import Any
 import greenlet
 
 
+LOOK_S = 0.11  # between looks of who counts how long nothing has been written
+
+
 class Stuck(Exception):
     """Nothing can ever run again, and somebody waits."""
 
@@ -29,7 +32,7 @@ class Actor:
         self.hub, self.name = hub, name
         self.rank: Any = None  # whose main thread it is
         self.ready: Callable[[], object] | None = None
-        self.deadline: float | None = None
+        self.deadline = math.inf
         self.is_over = False
         self._work = work
         self._greenlet = greenlet.greenlet(self._run, hub.greenlet)
@@ -62,6 +65,7 @@ class Hub:
         self._events: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
         self.running: Actor | None = None
+        self.writes = 0  # to JAX's coordination service
 
     def start(self, name: str, work: Callable[[], object]) -> Actor:
         actor = Actor(self, name, work)
@@ -78,7 +82,7 @@ class Hub:
         if actor is None:  # it is over, and this is somebody's last will
             raise greenlet.GreenletExit
         actor.ready = ready
-        actor.deadline = None if seconds is None else self.now + seconds
+        actor.deadline = math.inf if seconds is None else self.now + seconds
         self.greenlet.switch()
 
     def run(self, until: Callable[[], bool], limit: float) -> None:
@@ -87,14 +91,15 @@ class Hub:
         Raises:
           Stuck: it never will be, or not before ``limit``.
         """
+        events = self._events
         while not until():
-            now, able, soonest = self.now, [], self._events[0][0] if self._events else math.inf
+            now, able, soonest = self.now, [], events[0][0] if events else math.inf
             for each in self.actors:
-                ready, deadline = each.ready, each.deadline
-                if deadline is not None and deadline < soonest:
-                    soonest = deadline
-                if (deadline is not None and now >= deadline) or (ready is not None and ready()):
+                deadline = each.deadline
+                if deadline <= now or ((ready := each.ready) is not None and ready()):
                     able.append(each)
+                elif deadline < soonest:
+                    soonest = deadline
             if able:
                 actor = able[0 if len(able) == 1 else int(len(able) * self.chance.random())]
                 self.running = actor
@@ -105,9 +110,9 @@ class Hub:
                 continue
             if soonest > limit:
                 raise Stuck(f"at {self.now:.3f} s nobody can go on")
-            self.now = max(self.now, soonest)
-            while self._events and self._events[0][0] <= self.now:
-                heapq.heappop(self._events)[2]()
+            self.now = now = max(now, soonest)
+            while events and events[0][0] <= now:
+                heapq.heappop(events)[2]()
 
     def end(self) -> None:
         for actor in self.actors:
@@ -139,16 +144,19 @@ class Time:
 
 
 class PatientTime(Time):
-    """Where a rank's main thread waits in Python: an interrupt ends it."""
+    """Where a rank waits in Python for what others write: before that it would look in vain.
+
+    An interrupt ends it on a main thread.
+    """
 
     def sleep(self, seconds: float) -> None:
-        actor = self._hub.running
-        rank = actor.rank if actor is not None else None
-        if rank is None:
-            self._hub.block(None, seconds)
-            return
-        self._hub.block(lambda: rank.is_interrupted, seconds)
-        rank.heed()
+        hub = self._hub
+        rank, before = hub.running and hub.running.rank, hub.writes
+        hub.block(
+            lambda: hub.writes != before or (rank is not None and rank.is_interrupted), LOOK_S
+        )
+        if rank is not None:
+            rank.heed()
 
 
 class Sink:

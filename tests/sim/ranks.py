@@ -95,11 +95,13 @@ class Store:
 class Service:
     """JAX's coordination service, as far as strict mode needs it."""
 
-    def __init__(self) -> None:
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
         self.found: dict[str, str] = {}
 
     def key_value_set(self, key: str, value: str, allow_overwrite: bool = False) -> None:
         self.found[key] = value
+        self.hub.writes += 1
 
     def key_value_delete(self, key: str) -> None:
         self.found.pop(key, None)
@@ -306,7 +308,7 @@ class Rank:
             self._work()
 
     def _has_work(self) -> bool:
-        return bool(self.cells) or self._has_other_work()
+        return bool(self.cells or self.jobs or (self.tasks and self._is_due()))
 
     def _work(self) -> None:
         """One job, task or cell."""
@@ -573,7 +575,7 @@ class Cluster:
     def __init__(self, hub: Hub, num_ranks: int, inline: bool, programs: Mapping[str, Program],
                  is_strict: bool = False) -> None:  # fmt: skip
         self.hub, self.num_ranks, self.inline = hub, num_ranks, inline
-        self.is_strict, self.service = is_strict, Service()
+        self.is_strict, self.service = is_strict, Service(hub)
         self.everybody = ",".join(map(str, range(num_ranks)))
         self.devices = Devices(num_ranks)
         self.store = Store()
@@ -617,7 +619,7 @@ class Cluster:
         for rank in self.ranks:
             rank.die()
         self.devices.restart_counts()
-        self.store, self.service = Store(), Service()
+        self.store, self.service = Store(), Service(self.hub)
         self.last = {}
         self.ranks = [
             Rank(self, n, {k: v for k, v in names.items() if k not in gone})

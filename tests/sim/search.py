@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 import traceback
@@ -16,6 +17,7 @@ from sim.programs import FAULTS, Catch, Late, Launch, Program, Schedule, Thread,
 from sim.ranks import Cluster
 from sim.truth import Value
 
+GARBAGE = 50_000  # objects between looks for what only cycles hold
 LIMIT_S = 200.0  # of the virtual clock; what waits as long waits for ever
 
 
@@ -68,15 +70,17 @@ def run(schedule: Schedule) -> Course:
 
 def use(client: Client, programs: Sequence[Program], course: Course, hub: Hub) -> None:
     """What the user of one notebook does."""
-    sent = []
+    left = 0
 
     def end(program: Program, cell: Any) -> None:
         error = outcome(cell)
         course.reports[program.number] = cell.report
         course.ended[program.number] = error
+        nonlocal left
+        left -= 1
 
-    def carry(program: Program, cell: Any) -> Any:
-        return hub.start(f"cell {program.number}", lambda: end(program, cell))
+    def is_free() -> bool:
+        return not left
 
     for program in programs:
         try:
@@ -89,11 +93,11 @@ def use(client: Client, programs: Sequence[Program], course: Course, hub: Hub) -
             hub.at(hub.now + program.stop_at, cell.stop)
         if program.interrupt_at is not None:
             hub.at(hub.now + program.interrupt_at, lambda: interrupt(client.others[0]))
-        carried = carry(program, cell)
-        sent.append(carried)
+        left += 1
+        hub.start(f"cell {program.number}", lambda p=program, c=cell: end(p, c))
         if not program.queued:
-            hub.block(lambda: all(actor.is_over for actor in sent))
-    hub.block(lambda: all(actor.is_over for actor in sent))
+            hub.block(is_free)
+    hub.block(is_free)
 
 
 def interrupt(client: Client) -> None:
@@ -262,16 +266,21 @@ def _smaller(schedule: Schedule) -> Iterator[Schedule]:
                 yield put(replace(p, steps={r: (Catch(own, True),) for r, own in less.items()}))
         steps = {step for own in p.steps.values() for step in own}
         steps = {step for step in steps if _is_whole(step, p)}
-        for step in sorted(steps, key=repr):
+        apart = {step for own in p.steps.values() for step in own if _is_apart(step)}
+        for gone in [apart] * bool(apart) + [{step} for step in sorted(steps, key=repr)]:
             yield put(replace(p, steps={
-                r: tuple(s for s in own if s != step) for r, own in p.steps.items()
+                r: tuple(s for s in own if s not in gone) for r, own in p.steps.items()
             }))  # fmt: skip
 
 
 def _is_stop_heard(schedule: Schedule) -> bool:
-    """Whether a rank goes on after a stop: what it was in, or others did not begin, is left out."""
+    """Whether a rank goes on after a stop: what it was in, or others did not begin, is left out.
+
+    A stop also ends a timer of an earlier cell, where it has come to its turn in the stopped one.
+    """
+    stopped = max((p.number for p in schedule.programs if p.is_stopped), default=0)
     return any(
-        _goes_on(step, p.is_stopped)
+        _goes_on(step, p.is_stopped) or (isinstance(step, Late) and p.number <= stopped)
         for p in schedule.programs
         for own in p.steps.values()
         for step in own
@@ -281,15 +290,26 @@ def _is_stop_heard(schedule: Schedule) -> bool:
 def _goes_on(step: Any, is_stopped: bool) -> bool:
     """By itself, or on a thread or timer of a stopped cell, which not all ranks may have begun."""
     hears = isinstance(step, Catch) and step.of_stop
-    return hears or (is_stopped and isinstance(step, Thread | Late))
+    return hears or (is_stopped and _is_apart(step))
+
+
+def _is_apart(step: Any) -> bool:
+    return isinstance(step, Thread | Late)
 
 
 def _is_whole(step: Any, program: Program) -> bool:
     """Whether all ranks that it is of have it: what was spoiled stays."""
     if not isinstance(step, Launch):
-        return True
+        return not _is_apart(step)  # each rank has its own, at a time of its own
     members = [int(rank) for rank in step.where.split(",")]
     return all(step in program.of(rank) for rank in members)
+
+
+def prepare() -> None:
+    """Have the process look for garbage seldom, and nowhere but in what the schedules make."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
 
 
 def search(first: int, count: int, faults: Sequence[str] = ("", *FAULTS)) -> list[Schedule]:
@@ -310,6 +330,7 @@ def main() -> None:
     import time
 
     first, count, *faults = sys.argv[1:]
+    prepare()
     started = time.perf_counter()
     found = search(int(first), int(count), faults or ("", *FAULTS))
     took = time.perf_counter() - started

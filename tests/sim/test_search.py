@@ -26,7 +26,7 @@ from sim.clients import World
 from sim.hub import Sink
 from sim.programs import Catch, Launch, Print, Program, Schedule, Sleep
 from sim.ranks import Journal, Rank
-from sim.search import run, schedules, tell
+from sim.search import prepare, run, schedules, tell
 
 SCHEDULES = int(os.environ.get("JAXCLUSTER_SIM_SCHEDULES", "1000"))
 FIRST = int(os.environ.get("JAXCLUSTER_SIM_FIRST", "0"))
@@ -78,6 +78,12 @@ REAL = SimpleNamespace(
 )
 
 
+def begin_nicely() -> None:
+    """Tests of live processes run beside it."""
+    os.nice(10)
+    prepare()
+
+
 def find_first(first: int, count: int) -> Schedule | None:
     return next((made for made in schedules(first, count) if run(made).broken), None)
 
@@ -88,8 +94,7 @@ def test_no_schedule_breaks_a_property() -> None:
     if SCHEDULES <= 2000:
         found = [find_first(*part) for part in parts]
     else:
-        # Nicely: tests of live processes run beside it.
-        with ProcessPoolExecutor(2, get_context("spawn"), os.nice, (10,)) as pool:
+        with ProcessPoolExecutor(2, get_context("spawn"), begin_nicely) as pool:
             found = list(pool.map(find_first, *zip(*parts, strict=True)))
     told = [tell(schedule) for schedule in found if schedule is not None]
     assert not told, "\n\n".join(told[:3])
