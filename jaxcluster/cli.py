@@ -25,12 +25,12 @@ jaxcluster run [-n N] [--launcher ...] train.py ARGS   (or: -m MODULE ARGS)
     run a script on all ranks, with JAX's processes initialized, to its end; every option of start
 jaxcluster list           the running clusters of this user on this machine
 jaxcluster stop [NAME]    end one; --all ends all
-    both with --hosts HOST: clusters that another machine has started on that host, over ssh
+    list and stop also take --hosts HOST: then for the clusters that run on that host, over ssh
 jaxcluster profiles [NAME]  named options of a start: where they are defined, what they set
-jaxcluster doctor         check versions, ports, devices, and say what to fix; with a start's
-                          --launcher and its options: of those hosts
-jaxcluster mcp            serve an assistant in your editor, which sees your clusters (Model Context
-                          Protocol, on standard input); --allow-run: which may run cells, too
+jaxcluster doctor         check versions, ports, devices, and say what to fix; with --launcher
+                          and its options, as for a start, it checks those hosts
+jaxcluster mcp            let the assistant in your editor see your clusters (Model Context
+                          Protocol, on standard input); with --allow-run it can also run cells
 jaxcluster COMMAND --help   what a command takes; jaxcluster --version
 
 In a notebook: %load_ext jaxcluster, then %jaxcluster attach NAME connects to a running one."""

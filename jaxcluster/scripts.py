@@ -446,7 +446,7 @@ class Signals:
             if self.cell is not None:
                 self.cell.terminate_next(number != signal.SIGINT)
                 name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-                say(f"\n{name}: stopping the script on all ranks. Again ends it at once.")
+                say(f"\n{name}: stopping the script on all ranks. A second one ends it at once.")
         raise KeyboardInterrupt
 
 

@@ -166,7 +166,7 @@ WORDS = {
         "-n 4 --coordinator-address 127.0.0.1:8476",
     ),
     "start --coordinator-bind-address": (
-        "the address that it binds to, if it is another",
+        "the address that it binds to, if that differs",
         "-n 4 --coordinator-address h1:8476 --coordinator-bind-address 0.0.0.0:8476",
     ),
     "start --initialization-timeout": (

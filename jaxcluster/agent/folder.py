@@ -136,7 +136,7 @@ def fence(place: Path, id: str) -> list[str]:
             if is_alive(token):
                 raise JaxClusterError(
                     f"An older agent of this cluster (process {token.partition(':')[0]} on "
-                    f"{os.uname().nodename}) does not end."
+                    f"{os.uname().nodename}) can't be ended."
                 )
         _remove(path, record)
     return ended

@@ -47,7 +47,7 @@ def answer(folder: Folder, request: Mapping[str, Any], data: bytes | memoryview)
         found = {pid: look_at(int(pid)) for pid in request["pids"]}
         return {"looks": {pid: look and asdict(look) for pid, look in found.items()}}, b""
     if command not in ("mkdir", "put", "get", "tail", "remove", "write", "move"):
-        raise ValueError(f"an agent has no {command!r} request")
+        raise ValueError(f"an agent does not know the request {command!r}")
     path = folder.inside(request["path"])
     at = int(request.get("at", 0))
     if command == "mkdir":

@@ -84,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--name", default="")
     parser.add_argument("--agent", default="", help="the folder of an agent")
-    parser.add_argument("--key", default="", help="the public key that it shall accept")
+    parser.add_argument("--key", default="", help="the public key to accept")
     options = parser.parse_args(argv)
     os.umask(0o077)
     here = {"host": socket.gethostname()}

@@ -91,7 +91,7 @@ def place(
     bare = [one.name for one in places if not one.facts["gpu_plugin"]]
     if platform in GPU_PLATFORMS and bare:
         raise UsageError(
-            f"The jax of {join_words(bare)} has no {platform.upper()} plugin.",
+            f"The jax on {join_words(bare)} has no {platform.upper()} plugin.",
             f"There: {INSTALL[platform]}   or use the CPUs: --platform cpu",
         )
     if counts is None:

@@ -60,14 +60,14 @@ def dry_run(spec: wire.ClusterSpec) -> str:
         folder = _shared_root() / f"{spec.name}-XXXX"
     agent = _agent_options(spec, "PUBLIC-KEY", python)
     plan = without_secrets(describe(launcher.render(agent, str(folder))))
-    platform = spec.platform or "as the hosts' devices decide"
+    platform = spec.platform or "that of the hosts' devices"
     if spec.devices_per_process is not None:
-        each = spec.devices_per_process or "all of a host's"
-        platform += f", {each} devices each"
+        each = spec.devices_per_process
+        platform += f", {each} devices each" if each else ", all of a host's devices for its ranks"
     lines = [plan, f"then ranks from each agent's fork server; platform: {platform}"]
     where = spec.coordinator_address or spec.coordinator_bind_address
     if where is None:
-        where = "on the first host, on a port that is free there; of one host, on a Unix socket"
+        where = "on the first host, on a free port; with one host, on a Unix socket"
     lines.append(f"JAX's coordinator: {where}")
     if spec.env:
         lines.append("environment of every rank, added to its host's own (sent encrypted):")

@@ -230,8 +230,8 @@ class HostTurns:
             return f"{waits}.\n"
         away = f", and has not been reached for {found['away_s']:.0f} s" if found["away_s"] else ""
         return (
-            f"{waits}: {found['holder']} has had it for {found['held_s']:.0f} s, to send a cell "
-            f"or to recover the ranks{away}.\n"
+            f"{waits}: {found['holder']} has had the turn for {found['held_s']:.0f} s, to send "
+            f"a cell or to recover the ranks{away}.\n"
         )
 
 

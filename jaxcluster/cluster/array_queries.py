@@ -303,7 +303,7 @@ def meshes(world: World, name: str | None = None) -> Meshes:
             if key == name or key.startswith((f"{name}.", f"{name}["))
         ]
         if not chosen:
-            known = ", ".join(found) or "there is none yet"
+            known = ", ".join(found) or "none yet"
             raise UsageError(f"The ranks have no mesh {name!r}.", f"Meshes: {known}.")
         return Meshes(tuple(chosen[:1]), devices, reasons)
     if not found:
@@ -365,6 +365,6 @@ def answer(world: World, text: str) -> Callable[[Mapping[str, Any]], Any]:
             return check(world, about)
         if op == "look":
             return look(world, about)
-        raise JaxClusterError(f"There is no {op!r} to ask for.")
+        raise JaxClusterError(f"There is no request {op!r}.")
 
     return handle

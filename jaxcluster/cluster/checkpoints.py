@@ -24,9 +24,9 @@ FOLDER = "jaxcluster-checkpoints"
 TIMEOUT_S = 600.0
 OTHERS_S = 0.5  # that other ranks' errors are waited for: the lowest rank's is told
 NAME = "a checkpoint's name"
-UNTOUCHED = "Nothing was restored: all ranks have what they had."
+UNTOUCHED = "Nothing was restored: all ranks keep the variables they have."
 TOO_LATE = (
-    "All ranks have read it and bind it now. That can't be stopped. Stop again to stop waiting."
+    "All ranks have read it and are binding it. That can't be stopped. Stop again to stop waiting."
 )
 
 
@@ -140,7 +140,7 @@ def _bind(world: World, body: Any, presses: list[None]) -> dict[int, Any]:
             print(TOO_LATE, file=sys.stderr, flush=True)
         if len(presses) > 1:
             raise CellInterrupted(
-                "Stopped. A rank that has not answered binds what it has read as soon as it can."
+                "Stopped. A rank that has not answered binds what it has read once it is free."
             )
 
     bodies = dict.fromkeys(range(world.num_processes), body)

@@ -61,7 +61,7 @@ class Cluster:
       num_processes: how many ranks it has.
       life: what it is now (see ``life.State``).
       on_push: called, on the link's thread, with what ranks send unasked (widgets).
-      recovery: ``auto``, ``ask`` or ``never``: what follows when ranks have died or hang for good.
+      recovery: ``auto``, ``ask`` or ``never``: what follows when ranks die or hang permanently.
       kept: what its ranks have saved and no new process has yet.
       restored: what the last restart brought back; None before one, and after a clean one.
       recovered: what was done about the last finding or death; "" if nothing was yet.
@@ -632,7 +632,7 @@ class Cluster:
         return self.life.state is State.ENDING
 
     def recover(self, said: str = "", *, told: str = "", when: str = "", undo: bool = False) -> str:
-        """After a death or a hang for good: what was done about it, as ``recovery`` has it.
+        """After a death or a permanent hang: what was done about it, as ``recovery`` has it.
 
         Args:
           said: what stands before it.

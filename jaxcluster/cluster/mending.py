@@ -1,4 +1,4 @@
-"""What is done when ranks have died, hang for good or have diverged, and to take a cell back."""
+"""What is done when ranks have died, hang permanently or have diverged, and to take a cell back."""
 
 from __future__ import annotations
 

@@ -42,11 +42,12 @@ def claim(spec: wire.ClusterSpec) -> tuple[wire.ClusterSpec, claims.Claim]:
         pid = holder.owner.partition(":")[0]
         raise ClusterExists(
             f"Cluster {spec.name!r} is being started, by process {pid} on {holder.hostname}.",
-            f"%jaxcluster attach {spec.name} connects to it then; %jaxcluster start --name NAME "
-            "starts another.",
+            f"%jaxcluster attach {spec.name} connects to it once it runs; %jaxcluster start "
+            "--name NAME starts another.",
         )
     raise ClusterExists(
-        f"{registry.folder(spec.name)} exists, and may not be left over from a cluster.",
+        f"{registry.folder(spec.name)} already exists, and is not known to be left over from a "
+        "cluster.",
         "Remove it if it is not needed, or: %jaxcluster start --name NAME",
     )
 

@@ -289,7 +289,7 @@ class RankDebuggers:
             return done(message, stackFrames=self._stack(shown))
         meant = self._numbers.meant(message.get("arguments") or {})
         if meant is None:
-            return refused(message, "No rank has the object of this request.")
+            return refused(message, "No rank has the object that this request is about.")
         rank, arguments = meant
         if command == "stackTrace":
             return done(message, stackFrames=self._stack(rank))

@@ -422,7 +422,7 @@ def successors(saved: Mapping[int, dict[str, Any]], dead: Mapping[int, Dead]) ->
     return found
 
 
-OWN = "each rank had its own, and one died with it"
+OWN = "each rank had its own, and one rank died"
 
 
 def _may_have_had(one: Dead, name: str) -> bool:
@@ -457,8 +457,8 @@ def _why_lost(rank: int, name: str, told: str, bodies: Sequence[Mapping[str, Any
     if told or not _is_equal(name, bodies):
         return OWN
     if len(bodies) == 1:
-        return "it may have been the only survivor's own"
-    return f"rank {rank}, now dead, may have had another"
+        return "the only survivor may have had its own value"
+    return f"rank {rank}, which died, may have had another value"
 
 
 # --------------------------------------------------------------------------- restoring
@@ -519,7 +519,7 @@ def restore(world: World, saved: Kept, when: str, check: Check) -> Restored:
         world.told[rank] = Told(set(reply["restored"]) - set(lost), last.get(rank, 0))
         world.told[rank].hear_bound(_only(reply["values"], world.told[rank].names))
     if missing and RANDOM[0] in own and any(d["seeded"] for d in drawn):
-        left[RANDOM[0]] = "each rank had its own, and one died with it"
+        left[RANDOM[0]] = OWN
     older = tuple(sorted(found.older & back))
     return Restored(tuple(sorted(back)), lost | left, missing, older=older, gone=saved.why_gone)
 

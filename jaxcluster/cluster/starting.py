@@ -470,7 +470,7 @@ def check_devices(spec: wire.ClusterSpec) -> None:
     plan_here(spec)
     if spec.platform in GPU_PLATFORMS and not gpu_plugin_installed(spec.platform):
         raise PlanError(
-            f"The jax of this machine has no {spec.platform.upper()} plugin.",
+            f"The jax on this machine has no {spec.platform.upper()} plugin.",
             f"{INSTALL[spec.platform]}   or use the CPUs: --platform cpu",
         )
 

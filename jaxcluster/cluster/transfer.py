@@ -133,8 +133,9 @@ def _describe(world: World, name: str, plain: bool, token: str) -> _Described:
         missing = [r for r in ranks if r not in views]
         if differing or missing:
             raise TransferError(
-                f"{name} is not the same on all ranks: {name_ranks(differing or missing)} "
-                f"{'has another array' if differing else 'has fewer arrays'}.",
+                f"{name} is not the same on all ranks: "
+                f"{'another array' if differing else 'fewer arrays'} on "
+                f"{name_ranks(differing or missing)}.",
                 f"%%spmd --all with the line {name} shows each rank's.",
             )
         arrays.append(views)
@@ -526,14 +527,14 @@ def _assign(world: World, bodies: Mapping[int, Any], buffers: Sequence[Any]) -> 
         missing = sorted(set(told) - {event.rank for event in answers})
         raise RankHung(
             f"{name_ranks(missing).capitalize()} did not bind the pushed values within "
-            f"{VALUE_TIMEOUT_S:g} s. All ranks have received them, and bind them as soon as they "
-            "can.",
+            f"{VALUE_TIMEOUT_S:g} s. All ranks have received them, and will bind them as soon as "
+            "they can.",
             "%jaxcluster status shows where each rank is.",
             missing,
         ) from None
     except KeyboardInterrupt:
         raise CellInterrupted(
-            "stopped waiting. All ranks have received it, and bind it as soon as they can."
+            "stopped waiting. All ranks have received it, and will bind it as soon as they can."
         ) from None
     finally:
         world.link.forget(ids)
@@ -601,7 +602,7 @@ def sample(
     same = ("shape", "dtype", "on")
     others = [r for r, a in answers.items() if any(unwrap(a)[k] != first[k] for k in same)]
     if others:
-        raise TransferError(f"{name_ranks(others).capitalize()} ended in another array.")
+        raise TransferError(f"The last line gave another array on {name_ranks(others)}.")
     kept = [min(size, 2 * edge + 1) for size in shape]
     dtype = np.dtype(object)
     values: np.ndarray[Any, Any] | None = None

@@ -55,7 +55,7 @@ def undo(
             later = {rank: last[rank] for rank in ranks if last.get(rank, 0) > seq}
             later = {rank: found for rank, found in later.items() if found not in looked}
             if later and not (holds_others and _are_held(link, seq, later)):
-                return Undone("another cell was sent since")
+                return Undone("another cell has been sent since")
             return _undo(link, seq, number, ranks, answer_s)
     except (NoCluster, OSError):
         return Undone("the cluster is stopped")
@@ -104,7 +104,7 @@ def _undo(link: Link, seq: int, number: int, ranks: Sequence[int], answer_s: flo
 
 
 _AGAIN = "nothing was changed: try %jaxcluster undo again"
-_LATER = "it was asked to, and does it when it can; the others have done it"
+_LATER = "it will undo the cell when it can; the others have undone it"
 
 
 def _refusal(answers: Mapping[int, Event], ranks: Sequence[int], silent: str) -> str:

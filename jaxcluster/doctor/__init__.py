@@ -140,7 +140,7 @@ def check_jax(version_of: Callable[[str], str | None]) -> Check:
     version = version_of("jax")
     if check.ok and version and is_newer_than_tried(version):
         newer = f"{version} is newer than {NEWEST_TRIED_JAX}, the newest that was tried"
-        return Check("jax", None, newer, f"where something fails: {TRIED_JAX}")
+        return Check("jax", None, newer, f"if something fails: {TRIED_JAX}")
     return check
 
 
@@ -169,10 +169,10 @@ def check_private_names(missing: Mapping[str, str] | str, seconds: float = 0.0) 
         it could not be asked.
       seconds: how long that took.
     """
-    name = "jax's inner names"
+    name = "jax's private names"
     if isinstance(missing, str):
         return Check(name, False, f"could not be checked: {missing}")
-    asked = f"a process that imported jax took {seconds:.1f} s to look"
+    asked = f"checked in {seconds:.1f} s, by a process that imported jax"
     if not missing:
         return Check(name, True, f"are where they are expected ({asked})")
     lost = "; ".join(f"{what} ({cost})" for what, cost in missing.items())
@@ -180,7 +180,7 @@ def check_private_names(missing: Mapping[str, str] | str, seconds: float = 0.0) 
         name,
         None,
         f"moved in this jax: {lost} ({asked})",
-        f"a jax that was tried: {TRIED_JAX}",
+        f"use a jax that was tried: {TRIED_JAX}",
     )
 
 
@@ -233,7 +233,7 @@ def check_loopback(bind: Callable[[], int]) -> Check:
             f"no port on 127.0.0.1 can be bound: {error}",
             "bring the loopback interface up (ip link set lo up), or allow local sockets",
         )
-    return Check("loopback", True, f"127.0.0.1 gave port {port}")
+    return Check("loopback", True, f"a port on 127.0.0.1 could be bound ({port})")
 
 
 def check_hostname(hostname: str, resolve: Callable[[str], Sequence[str]]) -> Check:
@@ -243,8 +243,8 @@ def check_hostname(hostname: str, resolve: Callable[[str], Sequence[str]]) -> Ch
     127.0.1.1, breaks plain multi-process JAX. jaxcluster gives each rank its address, so here it
     is a warning and nothing needs mending.
     """
-    aside = "jaxcluster assigns addresses itself, plain JAX scripts here would fail"
-    fix = f"nothing for jaxcluster; for plain JAX map {hostname} to a real address in /etc/hosts"
+    aside = "jaxcluster sets the addresses itself, but plain JAX scripts would fail here"
+    fix = f"not needed for jaxcluster; for plain JAX map {hostname} to a real address in /etc/hosts"
     try:
         addresses = list(dict.fromkeys(resolve(hostname)))
     except OSError as error:

@@ -113,7 +113,7 @@ class FirstLaunches:
             for what, ranks in groups.items()
         )
         return (
-            "the ranks were about to launch different programs, which must not meet: "
+            "the ranks were about to launch different programs: "
             f"rank {self.rank}: {own}, which it did not launch; {theirs}"
         )
 

@@ -336,7 +336,7 @@ class Journal:
         # A finalizer, or a signal's handler, launches in the middle of it. Where it came before
         # the launch itself their order is known: that in which they are confirmed.
         if above.f_code not in PREPARING and not program.calls_python:
-            why = "or launched after what a finalizer launched meanwhile"
+            why = "or launched after a finalizer's program"
             self._breaks[id(launch)] = launch, self._mark(program, why, for_good=True)
         self._outer[id(program)] = launch
 
@@ -531,7 +531,7 @@ class Journal:
         What follows from that is not known here, so this rank's hash becomes another one.
 
         Args:
-          why: a few words that end "broken off".
+          why: a few words that follow "aborted".
           for_good: this rank agrees with no other any more. Else it still agrees with those on
             which it broke off alike; that nothing of it is left over in a collective is to be
             checked then.

@@ -63,7 +63,7 @@ class RankDebugger:
         with self._lock:
             if self._session is not None:
                 if self._listener is not None and self._listener.ident != request.ident:
-                    raise UsageError("Another notebook debugs this rank.")
+                    raise UsageError("Another notebook is debugging this rank.")
                 self._end("it was switched on again")
             self._session = dap.Session(self._on_event, self.runner.cell_numbers)
             self._listener = request

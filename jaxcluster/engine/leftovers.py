@@ -54,7 +54,7 @@ class Leftovers:
         """Tell that something was raised between cells, and ended nothing. It raises nothing."""
         try:
             kind = "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]
-            text = f"the handler of {what} that a cell has left behind raised {kind}"
+            text = f"a handler of {what}, left behind by a cell, raised {kind}"
             text = text if what else f"{kind} was raised"
             log.write(f"between cells {text}\n{''.join(traceback.format_exception(error))}")
         except Exception:  # whatever the error's class does when it is shown

@@ -110,7 +110,7 @@ class ArrayViews:
         raise BadName(
             f"device {body.get('device')} holds no part of {body['name']} on rank "
             f"{self.values.rank}",
-            "%shards shows who does.",
+            "%shards shows which devices hold parts.",
         )
 
     def meshes(self, request: Request) -> Any:

@@ -236,7 +236,7 @@ def _with_setting(host: Host, word: str, where: str, example: str) -> Host:
         return host
     known = ("slots", "user", "username", "port", "max_slots")
     raise UsageError(
-        f"{where}: {value!r} in {word!r} is not possible."
+        f"{where}: {value!r} in {word!r} is not a valid value."
         if equals and key in known
         else f"{where}: {word!r} is not slots=, user= or port=.",
         example,
@@ -287,7 +287,7 @@ def _split_list(text: str) -> list[str]:
         else:
             words[-1] += char
     if depth:
-        raise ValueError(f"the brackets of {text!r} don't pair")
+        raise ValueError(f"the brackets of {text!r} don't match")
     return words
 
 

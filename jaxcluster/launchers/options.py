@@ -293,7 +293,7 @@ def _home(path: str) -> str:
 def _hosts(given: _Given, kind: str) -> tuple[Host, ...]:
     hosts, file = given.text("hosts"), given.text("hostfile")
     if hosts and file:
-        raise UsageError("--hosts and --hostfile exclude each other.", "Leave out one of them.")
+        raise UsageError("--hosts and --hostfile can't be used together.", "Leave out one of them.")
     if file:
         return read_hostfile(Path(file))
     if not hosts and kind == "ssh":
@@ -308,7 +308,7 @@ def _ssh(given: _Given, num_processes: int | None, rest: str) -> Launcher:
 def _tpu(given: _Given, num_processes: int | None, rest: str) -> Launcher:
     hosts, name = _hosts(given, "tpu"), given.text("tpu")
     if hosts and name:
-        raise UsageError("--tpu and --hosts exclude each other.", "Leave out one of them.")
+        raise UsageError("--tpu and --hosts can't be used together.", "Leave out one of them.")
     if name.startswith("-"):
         raise UsageError(f"--tpu can't be {name!r}.", EXAMPLES["tpu"])
     for dest in ("zone", "project", "internal_ip"):

@@ -77,7 +77,7 @@ REASONS = {
     "QOSNotAllowed": WhyWaiting("its partition does not take its QOS", "--qos", True),
     "InvalidAccount": WhyWaiting("there is no such account", "Check --account", True),
     "InvalidQOS": WhyWaiting("there is no such QOS", "Check --qos", True),
-    "DependencyNeverSatisfied": WhyWaiting("its dependency can't be met any more", "", True),
+    "DependencyNeverSatisfied": WhyWaiting("its dependency can no longer be met", "", True),
     "JobArrayTaskLimit": WhyWaiting("an array's limit is reached"),
 }
 

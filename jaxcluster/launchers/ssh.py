@@ -328,7 +328,7 @@ _CASES = (
     _Case(
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key for .* has changed",
         "The host key of {host} has changed.",
-        "If it was installed again, forget the old one: ssh-keygen -R {host}   Then: {login} true",
+        "If it was reinstalled, forget its old key: ssh-keygen -R {host}   Then: {login} true",
     ),
     _Case(
         r"Host key verification failed|No .* host key is known for",
@@ -349,7 +349,7 @@ _CASES = (
     # Before "Permission denied": ssh says both, and this is why.
     _Case(
         r"UNPROTECTED PRIVATE KEY FILE|bad permissions",
-        "The private key for {host} may be read by others, so ssh does not use it.",
+        "Other users can read the private key for {host}, so ssh does not use it.",
         "chmod 600 the key's file.",
     ),
     _Case(
@@ -497,7 +497,7 @@ def _explain_loss(end: End, host: str, evidence: str) -> Reason:
         return Reason(
             f"The agent on {host} runs, but ssh can't reach its socket."
             + (f' ssh says: "{told.strip()}"' if told else evidence),
-            "Its sshd may not let sockets be forwarded (AllowStreamLocalForwarding). "
+            "Its sshd may not allow the forwarding of sockets (AllowStreamLocalForwarding). "
             "Without them: --direct",
         )
     if re.search(r"Timeout, server .* not responding", text):

@@ -307,7 +307,7 @@ def num_workers(node: Mapping[str, Any], name: str, start: str) -> int:
         health = node.get("healthDescription") or node.get("health") or "gcloud gives no reason"
         raise LaunchError(
             f"The TPU slice {name} lacks a host: {which} has no address ({health}).",
-            "A slice without one of its hosts computes nothing: repair or create it again.",
+            "A slice that lacks a host can't compute: repair it, or create it again.",
         )
     return len(addresses)
 
@@ -354,7 +354,7 @@ def node_of(resource: Mapping[str, Any], name: str, delete: str) -> str:
     if state != "ACTIVE":
         hint = "A start waits until it is ACTIVE: --timeout 3600"
         if state not in _QUEUED:
-            hint = f"It can't become one any more: {delete}   Then request it again."
+            hint = f"It will not become one. Delete it: {delete}   Then request it again."
         told = resource.get("state")
         told = told if isinstance(told, Mapping) else {}
         why = (told.get("failedData") or {}).get("error") or {}
@@ -411,7 +411,7 @@ _CASES = (
     ),
     (
         r"not present in the SSH agent",
-        "gcloud's key has a passphrase, and no agent has it.",
+        "gcloud's key has a passphrase, and no ssh agent holds the key.",
         "In the terminal that starts Jupyter: ssh-add ~/.ssh/google_compute_engine",
     ),
     (

@@ -32,7 +32,7 @@ def wish_of(options: Mapping[str, object]) -> Wish:
     """
     named, off = options.get("sync"), bool(options.get("no_sync"))
     if off and named:
-        raise UsageError("--sync and --no-sync exclude each other.", "Leave out one of them.")
+        raise UsageError("--sync and --no-sync can't be used together.", "Leave out one of them.")
     if off or named == "":
         return Wish(None)
     if named is None:

@@ -152,7 +152,7 @@ class Cell:
                     todo.append(actions.AskWhere(ranks))
                 case health.Finish(silent):
                     self.silent = silent
-                    why = f"{name_ranks(silent)} given up" if silent else "on all its ranks"
+                    why = f"gave up on {name_ranks(silent)}" if silent else "on all its ranks"
                     self.course.become(State.ENDED, now, why)
         return todo
 

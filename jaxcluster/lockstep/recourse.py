@@ -40,8 +40,8 @@ class Standing:
     def again(self) -> str:
         """What to type where hosts that may live can't be reached."""
         return (
-            "The cluster may still be running, and nothing of it was removed. When they can be "
-            f"reached: {self.how_to_attach}"
+            "The cluster may still be running; nothing was removed. When they can be reached: "
+            f"{self.how_to_attach}"
         )
 
     @property

@@ -95,7 +95,7 @@ class Verified:
 
 @dataclass(frozen=True)
 class AskCourses:
-    """Which collectives programs make, in order. -> rank -> fingerprint -> text; None: unknown"""
+    """Which collectives programs make, in order. -> rank -> fingerprint -> text; None: not known"""
 
     wanted: Mapping[int, Sequence[int]]
 

@@ -55,7 +55,7 @@ class Settling:
                 yield from self._look_at_uneven_end()
             return self._become(State.LEFT, "nothing runs after it")
         if len(cell.never_begun) == len(record.ranks):
-            self._become(State.LEFT, "it was never begun")
+            self._become(State.LEFT, "no rank has begun it")
             if not cell.withdrawn:
                 yield from self._open_gates()
             return None
@@ -100,7 +100,7 @@ class Settling:
         if facts.dead or facts.is_over:
             return State.LEFT, "ranks have died"
         if (yield from self._is_left_to_others()):
-            return State.LEFT, "other cells run, and nothing speaks against it"
+            return State.LEFT, "other cells run, and nothing suggests that this one went wrong"
         return None, ""
 
     def leave_unsettled(self) -> Steps[None]:
@@ -130,13 +130,13 @@ class Settling:
     def _become(self, state: State, why: str) -> None:
         course, report = self._cell.course, self._cell.polls.report
         if state is State.SETTLED and report is not None and self._is(State.ENDED):
-            raise Impossible(f"A cell can't be settled at its mere end in spite of this: {report}")
+            raise Impossible(f"A cell was to be settled at its end despite this finding: {report}")
         course.become(state, self._facts.now, why)
 
     def _look_around(self) -> Steps[Facts]:
         self._facts = yield actions.LookAround()
         if self._is(State.RUNNING, State.LEAVING):  # whatever was raised has ended it
-            self._become(State.ENDED, "broken off")
+            self._become(State.ENDED, "aborted")
         return self._facts
 
     def _ask(
@@ -183,7 +183,7 @@ class Settling:
             if len(look.reports) == len(look.facts.ranks) and lockstep.in_lockstep(counts):
                 yield actions.KeepCounts(counts)
                 yield from self._carry(polls.find_replayed(look.reports))
-                return self._unless_found("its ranks are even now")
+                return self._unless_found("its ranks have launched the same by now")
             if (suspicion := polls.suspicion) is not None:
                 if suspicion.has("cell"):
                     deadline = now + UNEVEN_S
@@ -198,7 +198,7 @@ class Settling:
                         yield from self._find(dataclasses.replace(look, facts=facts))
                         return self._unless_found("a thread may yet launch what ranks lack")
             elif polls.foreign_since is not None:
-                return State.LEFT, "another cell went wrong, and its notebook sees to it"
+                return State.LEFT, "another cell went wrong, and its notebook handles that"
             yield actions.Rest()
         return None, ""
 
@@ -315,7 +315,9 @@ class Settling:
 
     def _open_gates(self) -> Steps[None]:
         if not self._is(State.SETTLED, State.LEFT):
-            raise Impossible(f"what waits for a cell can't begin: it is {self._cell.course.state}")
+            raise Impossible(
+                f"cells that wait for this one can't begin: it is {self._cell.course.state}"
+            )
         yield actions.OpenGates(frozenset({self._cell.record.seq}))
 
     def _take_back(self) -> Steps[Undone]:
@@ -334,7 +336,7 @@ class Settling:
         return undone.without(gone).told("This cell", [n for n in names if n not in gone])
 
     def _recover(self, told: str, said: str = "") -> Steps[str]:
-        """What was done about a death or a hang for good, and about what the cell did."""
+        """What was done about a death or a permanent hang, and about what the cell did."""
         if self._cell.is_last:
             return said
         undone = yield from self._take_back()  # before its values are saved

@@ -77,4 +77,4 @@ def check(story: Story) -> None:
     if wrong:
         first = story[0][0]
         told = "; ".join(f"{at - first:.3f} s: {s.value} ({why})" for at, s, why in story)
-        raise Impossible(f"A cell's course is impossible: {wrong}. Its story: {told}")
+        raise Impossible(f"A cell went through states that it can't: {wrong}. All of them: {told}")

@@ -43,7 +43,7 @@ You may run cells (`run_cell`), on the variables that the user's notebook has to
 you were not asked to. Code that needs all ranks, as any computation on an array that spans them
 does, must run on all of them."""
 MAY_LOOK = """
-You can look, and change nothing. The user can allow more: jaxcluster mcp --allow-run."""
+You can look, but not change anything. The user can allow more: jaxcluster mcp --allow-run."""
 TIMEOUT_S = 600.0
 END_S = 2.0  # for its cells to end, when its client has gone
 
@@ -52,7 +52,7 @@ def _said(words: str) -> Any:
     return Field(description=words)
 
 
-ClusterName = Annotated[str, _said("from list_clusters; may be left out where there is one")]
+ClusterName = Annotated[str, _said("from list_clusters; may be left out if there is only one")]
 Ranks = Annotated[str, _said("such as 0,2-3; empty: all")]
 
 
@@ -165,7 +165,7 @@ class Tools:
     def journal(
         self,
         cluster: ClusterName = "",
-        count: Annotated[int, _said("of launches of each set")] = 20,
+        count: Annotated[int, _said("how many launches of each set of processes")] = 20,
     ) -> str:
         """The last programs that span processes, as each rank has launched them, side by side."""
         return looks.clip(looks.journal(self._attached(cluster), max(1, min(count, 200))))

@@ -52,7 +52,7 @@ class Compared:
         if len(ranks) == 1:
             return f"{self.expression}, on {name_ranks(ranks)}."
         (group,) = self.groups
-        known = "" if group.is_sure else ", as far as its text says"
+        known = "" if group.is_sure else ", judging by its text alone"
         return f"{self.expression} is equal on {name_ranks(ranks)}{known}."
 
     def note(self, group: Group) -> str:
@@ -60,7 +60,7 @@ class Compared:
         cut = f"... {group.look.cut_chars:,} more characters." if group.look.cut_chars else ""
         same = [one for one in self.groups if one.look.text == group.look.text]
         if len(same) > 1:
-            return f"{cut} The texts are equal, and the values differ.".strip()
+            return f"{cut} The texts are equal, but the values differ.".strip()
         return cut
 
 
@@ -68,7 +68,7 @@ def check_expression(source: str) -> str:
     """The expression, in one piece.
 
     Raises:
-      UsageError: it is none.
+      UsageError: it is not an expression.
     """
     source = source.strip()
     try:

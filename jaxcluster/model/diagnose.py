@@ -47,7 +47,7 @@ def may_launch(
         where = f" line {state.line}" if state.line else ""
         return Reason("cell", f"still runs cell [{state.cell}]{where}")
     if state.queued and not is_held:
-        return Reason("cell", "has a cell of its own to run first")
+        return Reason("cell", "has another cell to run first")
     if expected > max(state.ended, state.taken):
         return Reason("cell", "has not received a cell that was sent")
     if state.background:
@@ -230,7 +230,7 @@ def _find_shifted(processes: str, group: Mapping[int, wire.RankReport], seq: int
             continue
         by_cell = {r: next((e.cell_seq for e in m if e.seq == at), 0) for r, m in entries.items()}
         found = Mismatch(processes, at, _grouped(by_cell))
-        lines = [f"The programs launched as launch {at + 1} do not belong together:"]
+        lines = [f"The ranks launched programs of different cells as launch {at + 1}:"]
         for group_ranks in reversed(found.groups):
             entry = met[by_cell[group_ranks[0]]]
             lines.append(f"  {name_ranks(group_ranks)}: {explain.program_line(entry)}")

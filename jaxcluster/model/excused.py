@@ -42,7 +42,7 @@ class Excused:
             f"{begin_ranks([self.maker], hosts)} launched {made.name} at cell [{made.cell}] line "
             f"{made.line}. {begin_ranks([self.rank], hosts)} ended the cell without it; its "
             f"{', '.join(self.threads[:3])} may still launch it. If not, the next collective "
-            "hangs or is wrong, and that is reported then."
+            "hangs or gives wrong numbers, which is reported when it happens."
         )
 
 
@@ -128,9 +128,9 @@ def _report(one: Excused, own: wire.Launch, reports: Mapping[int, wire.RankRepor
         f"{maker} launched {made.name} at cell [{made.cell}] line {made.line} (launch "
         f"{made.seq + 1}).",
         f"{rank} ended that cell without it, and its {', '.join(one.threads[:3])} has not "
-        f"launched it. Its own launch {made.seq + 1} is that of cell [{own.cell}] line "
-        f"{own.line}, so its later launches met other ones. Don't trust any number of these "
-        "cells.",
+        f"launched it since. Instead its launch {made.seq + 1} came from cell [{own.cell}] line "
+        f"{own.line}, so from there on its launches met the wrong ones. Don't trust any number "
+        "from these cells.",
     )
     at = [e for rep in reports.values() for e in rep.launches if e.processes == made.processes]
     cells = frozenset(e.cell_seq for e in at if e.seq >= made.seq)

@@ -76,7 +76,8 @@ def tell_mismatch(found: Mismatch, scene: Scene) -> list[str]:
         one = len(refused) == 1
         lines.append(
             f"{begin_ranks(refused, scene.hosts)} {'has' if one else 'have'} not launched "
-            f"{'its' if one else 'their'} own: where programs differ, the later one is refused."
+            f"{'its' if one else 'their'} program: it was refused, because another rank had "
+            "come first with a different one."
         )
     lines += [*_tell_scalars(scene.reports), f"Hint: {_mismatch_hint(seq, found, scene)}"]
     if (extra := _extra(seq, found, scene)) is not None and not extra.collective:
@@ -97,8 +98,8 @@ def _extra(seq: int, found: Mismatch, scene: Scene) -> wire.Launch | None:
 def _alone_hint(entry: wire.Launch) -> str:
     """Of a program that JAX would have let some ranks launch alone, unless something came of it."""
     return (
-        f"{entry.name} needs nothing from other ranks, but its result is an array of all of "
-        "them, so all must launch it. For one rank alone, compute in numpy: np.asarray(x) "
+        f"{entry.name} needs nothing from other ranks, but its result is an array that spans all "
+        "of them, so all must launch it. For one rank alone, compute in numpy: np.asarray(x) "
         "launches nothing."
     )
 
@@ -143,7 +144,7 @@ def tell_crossed(found: Crossed, hosts: Mapping[int, str]) -> list[str]:
             lines.append(f"  {name_ranks(ranks, hosts)}: first {program_line(entry)} (of {whose})")
     return [
         *lines,
-        "Hint: processes that share programs must all launch them in one order. Their numbers "
+        "Hint: processes that share programs must all launch them in one order. Their results "
         "may be mixed up.",
     ]
 
@@ -269,7 +270,7 @@ def _branch(source: str, line: int | None) -> str:
     if isinstance(node, ast.If) and any(
         part.lineno <= line <= (part.end_lineno or 0) for part in node.orelse
     ):
-        return f"{here} runs it only where not `{test}`."
+        return f"{here} runs it only if `{test}` is false."
     call = _call_at(source, line) or "it"
     return f"{here} runs {call} only `{word} {test}`."
 

@@ -17,7 +17,7 @@ FAULT = (
     f"jaxcluster itself failed on {RANKS} after the cell's own code, which is not affected: {{}}. "
     f"%jaxcluster logs {RANK} has the whole traceback: please report it.\n"
 )
-BETWEEN = f"Between cells, on {RANKS}, {{}}. It ended nothing.\n"
+BETWEEN = f"Between cells, on {RANKS}, {{}}. No cell was ended by it.\n"
 MOST_CHARS = 200  # of the line that tells of an error while other ranks still run
 
 
@@ -58,7 +58,8 @@ def first_error(
         return Alarm(f"{error.evalue[:1].upper()}{error.evalue[1:]}. {rest}")
     if error.heard is not None:  # strict mode: all that is known is told at the end
         who = begin_ranks(record.errors, hosts)
-        return Alarm(f"{who} diverged in strict mode, with nothing launched. {rest}")
+        what = "diverged in strict mode: the programs that differ were not launched."
+        return Alarm(f"{who} {what} {rest}")
     line = f", line {error.lineno}" if error.lineno else ""
     place = f" (cell [{record.execution_count}]{line}). "
     who = begin_ranks([rank], hosts)
@@ -82,7 +83,7 @@ def deaths(died: Mapping[int, str], open_ranks: Sequence[int], hosts: Mapping[in
     verb = "has" if len(open_ranks) == 1 else "have"
     return Alarm(
         f"{begin_ranks(died, hosts)} died. {begin_ranks(open_ranks, hosts)} {verb} been "
-        "interrupted, but not left the cell yet.\n"
+        f"interrupted, but {verb} not left the cell yet.\n"
     )
 
 

@@ -110,4 +110,4 @@ def tell(ranks: Sequence[int], launch: wire.Launch, lasted_s: float, within: boo
     if not within:
         told = f"{who} have waited {long} for a result, in lockstep. All have launched the same "
         told += f"last: {what}."
-    return Passing(f"{told} It may take that long; a loop in it may not end.\n")
+    return Passing(f"{told} It may just take long, or be in a loop that never ends.\n")

@@ -36,7 +36,7 @@ def choose(
     if record is None:
         raise UsageError(
             "No cell of this notebook has failed on the ranks.",
-            "%jaxcluster debug RANK looks at the last error of a rank, from any notebook's cell.",
+            "%jaxcluster debug RANK looks at a rank's last error, also in another notebook's cell.",
         )
     replies, errors = record.replies, record.errors
     own = {r: e for r, e in errors.items() if replies[r].status != "interrupted"}

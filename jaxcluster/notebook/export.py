@@ -104,7 +104,7 @@ def describe(name: str, value: object) -> tuple[str | None, str]:
     except ValueError:  # nan, inf
         is_plain = False
     hidden = is_plain and _has_secret(name, text)
-    told = f"{name} ({kind}{of_shape}{', a secret by its name' if hidden else ''})"
+    told = f"{name} ({kind}{of_shape}{', looks like a secret' if hidden else ''})"
     return (text if is_plain and not hidden else None), told
 
 
@@ -190,7 +190,7 @@ def _head(world: World, notebook: str, order: str, path: str, missing: dict[str,
     ways = {
         _command(world, path): "by itself, or with --launcher ssh, slurm, mpi",
         f"srun -n {n} python {path}": "in a Slurm allocation",
-        f"mpiexec -n {n} python {path}": "Open MPI 4 on rank 0's host; else with --launcher mpi",
+        f"mpiexec -n {n} python {path}": "Open MPI 4, on rank 0's host; otherwise --launcher mpi",
         f"python {path}": "on every host of a TPU slice",
     }
     width = max(map(len, ways))

@@ -360,7 +360,7 @@ class JaxClusterMagics(Magics):
             print(line)
         display = CellDisplay(self.shell, running)
         if display.prompt is None:
-            raise UsageError("A debugger asks questions, and a cell on a thread can't.")
+            raise UsageError("A debugger needs input, and a cell on a thread can't ask for it.")
         running.submit(
             f"%jaxcluster debug {rank}",
             ranks=[rank],
@@ -668,7 +668,7 @@ class JaxClusterMagics(Magics):
         if missing:
             raise UsageError(
                 f"The notebook has no variable {', '.join(missing)}.",
-                "A rank's variable comes the other way: %pull NAME",
+                "To copy a rank's variable to the notebook: %pull NAME",
             )
         values = {n: self.shell.user_ns[n] for n in names}
         running = cluster.current()
@@ -686,7 +686,7 @@ class JaxClusterMagics(Magics):
         if not parsed.names:
             raise UsageError("%pull needs the name of a variable.", "For example: %pull x")
         if parsed.new_name is not None and len(parsed.names) > 1:
-            raise UsageError("--as takes one variable, and several are pulled.", "%pull x --as y")
+            raise UsageError("--as takes one variable, and you named several.", "%pull x --as y")
         transfer.check_names([*parsed.names, *filter(None, [parsed.new_name])])
         running = cluster.current()
         values = {n: running.pull(n) for n in parsed.names}

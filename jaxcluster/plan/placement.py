@@ -231,7 +231,7 @@ def _by_rank(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> list[EngineFact
     text = "; ".join(f"{name_ranks(found)} {fault}" for fault, found in faults.items() if found)
     processes = plural(spec.num_processes, "process", "processes")
     raise PlanError(
-        f"{processes} need the facts of ranks 0 to {spec.num_processes - 1}: {text}.",
+        f"{processes} need a report of each rank from 0 to {spec.num_processes - 1}: {text}.",
         "Try: %jaxcluster logs",
     )
 

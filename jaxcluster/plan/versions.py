@@ -49,4 +49,4 @@ def note_on(jax: str, moved: Mapping[str, str]) -> str:
     untried = f"jax {jax} is newer than {NEWEST_TRIED_JAX}, the newest tried with jaxcluster"
     if moved:
         return f"{untried}. Private names have moved in it: {lost}"
-    return f"{untried}. All private names of it that jaxcluster uses were found"
+    return f"{untried}. All of its private names that jaxcluster uses were found"

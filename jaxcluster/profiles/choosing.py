@@ -131,9 +131,11 @@ class Profiles:
         """
         if is_off:
             if name is not None:
-                raise UsageError("--profile and --no-profile exclude each other.", WITHOUT)
+                raise UsageError("--profile and --no-profile can't be used together.", WITHOUT)
             return None, []
-        notes = [f"Note: {file.problem}; it was not needed." for file in self._wrong_files()]
+        notes = [
+            f"Note: {file.problem}; this start does not need it." for file in self._wrong_files()
+        ]
         if name is not None:
             return self.named(name), notes
         file = next((one for one in self.files if one.origin == USER), None)

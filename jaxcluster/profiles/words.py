@@ -63,7 +63,7 @@ COMMON = (
         "--local-device-ids",
         (),
         "0,1",
-        "the GPUs or TPU chips of each process; 0/1 for a list a process",
+        "the GPUs or TPU chips of each process; 0/1 for one list per process",
         _device_ids,
     ),
     Option("--coordinator-address", (), "HOST:PORT", "or unix:/PATH"),

@@ -325,8 +325,8 @@ def _one_at_a_time(root: Path) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise JaxClusterError(
-                        f"A process has held {runtime_root()}/.lock for {LOCK_S:g} s, and needs "
-                        "it for a moment only. Was one stopped (Ctrl-Z)?",
+                        f"A process has held {runtime_root()}/.lock for {LOCK_S:g} s, but needs "
+                        "it only for a moment. Is it stopped (Ctrl-Z)?",
                         f"fuser {runtime_root()}/.lock shows which process it is.",
                     ) from None
                 time.sleep(0.005)

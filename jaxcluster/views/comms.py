@@ -285,7 +285,7 @@ class CommRelay:
         self._below.print(
             home,
             "stdout",
-            f"The widgets of {cell} are no longer live: {why}. Run the cell again to have them "
+            f"The widgets of {cell} are no longer live: {why}. Run the cell again to get them "
             "back.\n",
         )
 

@@ -155,7 +155,7 @@ class Outbox:
             self._below.print(
                 relayed.home,
                 "stdout",
-                f"{name} is in {where}: changes to this widget follow after that.\n",
+                f"{name} is in {where}: changes to this widget follow when that has ended.\n",
             )
 
 

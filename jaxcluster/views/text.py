@@ -110,7 +110,7 @@ def spanning_array(info: wire.ArrayInfo, values: np.ndarray[Any, Any] | None, cu
     """
     head = f"Array(shape={tuple(info.shape)}, dtype={info.dtype})\nsharding: {info.sharding}"
     if values is None:
-        return f"{head}\n(values not at hand)"
+        return f"{head}\n(values not available)"
     # With a threshold of 0 numpy leaves out the middle of each axis longer than 2 x 3: just the
     # one position that stands for all those which were not fetched.
     body = np.array2string(values, threshold=0 if cut else values.size + 1, edgeitems=3)

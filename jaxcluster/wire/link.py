@@ -335,7 +335,8 @@ def unwrap(event: Event) -> Any:
         )
     if event.op == "mismatch":
         raise errors.VersionMismatch(
-            f"Rank {event.rank} can't be understood: {event.body['message']}.", event.body["hint"]
+            f"Rank {event.rank} sent what can't be read: {event.body['message']}.",
+            event.body["hint"],
         )
     kinds = {
         "BadName": errors.TransferError,

@@ -311,7 +311,7 @@ class RecentCell:
 
 
 OURS = -1  # the ``cell_seq`` of a launch that was a replay's or a check's
-BROKEN_OFF = ", broken off"  # in the name of a launch whose program did not run to its end
+BROKEN_OFF = ", aborted"  # in the name of a launch whose program did not run to its end
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def test_the_course_in_an_allocation(slurm: Rig) -> None:
     try:
         notebook.ok("%load_ext jaxcluster")
         said = notebook.run("%jaxcluster start --launcher auto --platform cuda", 100).text
-        assert "The jax of h1 and h2 has no CUDA plugin." in said
+        assert "The jax on h1 and h2 has no CUDA plugin." in said
         run_course(slurm, notebook, "--launcher auto", ["h1", "h2"])
         until(lambda: not jobs(slurm), "the allocation's end", 60)
     finally:

@@ -165,7 +165,7 @@ def test_what_one_rank_can_not_restore_none_does(saved: jaxcluster.Cluster, tmp_
         fault(path)
         with pytest.raises(RecoveryError, match=why) as caught:
             checkpoints.restore(saved.world, "c", tmp_path)
-        assert "Nothing was restored: all ranks have what they had." in caught.value.hint
+        assert "Nothing was restored: all ranks keep the variables they have." in caught.value.hint
         assert all_are(saved, NEW), fault
         path.parent.chmod(0o700)
         path.unlink(missing_ok=True)
@@ -216,7 +216,7 @@ def test_a_rank_that_dies_while_all_bind_it_gets_no_value_that_nobody_knows_of(
         saved.run("pass", show=False)
     record = saved.run("print('lr' in globals(), 'wide' in globals(), r)", show=False)
     assert [record.stdout(rank) for rank in range(2)] == ["False False 0\n", "False False 1\n"]
-    assert "lr (each rank had its own, and one died with it)" in str(caught.value)
+    assert "lr (each rank had its own, and one rank died)" in str(caught.value)
 
 
 def test_stop_while_it_is_read_restores_nothing(saved: jaxcluster.Cluster, tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_stop_while_it_is_read_restores_nothing(saved: jaxcluster.Cluster, tmp_p
 
     thread = threading.Thread(target=stop)
     thread.start()
-    with pytest.raises(CellInterrupted, match=r"^Stopped\. Nothing was restored: all ranks have"):
+    with pytest.raises(CellInterrupted, match=r"^Stopped\. Nothing was restored: all ranks keep"):
         checkpoints.restore(saved.world, "c", tmp_path)
     thread.join()
     gate.unlink()

@@ -1,4 +1,4 @@
-"""Ranks that die or hang for good: told with the reason, replaced, and the variables come back."""
+"""Ranks that die or hang: told with the reason, replaced, and the variables come back."""
 
 from __future__ import annotations
 
@@ -113,8 +113,8 @@ def test_a_successor_gets_what_the_dead_rank_had_and_no_other_ranks_value(
         with pytest.raises(RankDied) as caught:
             ranks.run("print(1)", show=False)
         if victim == 0:
-            assert "cfg (each rank had its own, and one died with it)" in str(caught.value)
-            assert "data (rank 0, now dead, may have had another)" in str(caught.value)
+            assert "cfg (each rank had its own, and one rank died)" in str(caught.value)
+            assert "data (rank 0, which died, may have had another value)" in str(caught.value)
         told = "r, is_main, path, odd, model.size, seen, rng.random() < 2, float(step(2.0)), lr"
         assert all_print(ranks, told) == [
             f"{r} {r == 0} shard-{r} {5 if r == 0 else 6} 3 [1] True 1.0 0.5\n" for r in range(4)
@@ -269,7 +269,7 @@ def test_a_single_survivor_gives_what_the_dead_rank_is_known_to_have_had(home: H
         until(lambda: 1 in cluster.dead, "word of the death", 5)
         with pytest.raises(RankDied) as caught:
             cluster.run("print(1)", show=False)
-        assert "where (each rank had its own, and one died with it)" in str(caught.value)
+        assert "where (each rank had its own, and one rank died)" in str(caught.value)
         record = cluster.run("print(float(total(w)), Model().size(), time.time() > 0)", show=False)
         assert [record.stdout(rank) for rank in range(2)] == ["10.0 4 True\n"] * 2
         record = cluster.run("print(float(total(spread(np.arange(16.0)))))", show=False)

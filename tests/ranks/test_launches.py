@@ -441,7 +441,7 @@ def test_what_xla_broke_off_is_never_taken_for_launched(
     cluster.run(SETUP)
     with pytest.raises(JaxClusterError) as caught:
         cluster.run(REFUSING + REFUSED_ON_0.format("INTERNAL: no idea"), show=False)
-    assert "jit(sum), broken off by ValueError" in str(caught.value)
+    assert "jit(sum), aborted by ValueError" in str(caught.value)
     assert "where one process aborts a program, the others wait for it" in str(caught.value)
     check_whole(cluster)
 
@@ -525,7 +525,7 @@ def test_a_callbacks_error_on_one_rank_is_told_and_leaves_no_wrong_number(
             "try: s = float(total(f(x)))\nexcept Exception as error: pass",
             show=False,
         )
-    assert "broken off by ValueError in a Python function that it calls" in str(caught.value)
+    assert "aborted by ValueError in a Python function that it calls" in str(caught.value)
     check_whole(cluster)
 
 
@@ -595,7 +595,7 @@ def test_a_skip_under_a_living_thread_is_told_and_the_next_number_is_not_believe
     with pytest.raises(Divergence) as caught:  # also where it goes on, and launches many
         cluster.run("for _ in range(300): y = total(x)\ntime.sleep(1.5)\nfloat(y)", show=False)
     assert "Rank 0 ended that cell without it, and its thread 'loader' has not" in str(caught.value)
-    assert "is that of cell [4] line 1" in str(caught.value)
+    assert "came from cell [4] line 1" in str(caught.value)
     check_whole(cluster)
 
 

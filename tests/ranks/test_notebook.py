@@ -137,8 +137,8 @@ def test_logs_of_one_rank_and_of_all(notebook: Notebook) -> None:
 
 def test_doctor_checks_and_says_what_to_mend(notebook: Notebook) -> None:
     text = notebook.ok("%jaxcluster doctor").stdout
-    words = ("Python", "jax", "jax's inner names", "ipyparallel", "loopback", "hostname", "devices")
-    for word in words:
+    private, rest = "jax's private names", ("ipyparallel", "loopback", "hostname", "devices")
+    for word in ("Python", "jax", private, *rest):
         assert re.search(rf"^[✓!✗] {word}", text, re.MULTILINE), text
 
 
@@ -215,7 +215,7 @@ def test_a_setting_without_a_word_shows_its_state(
         ("%push", "%push needs the name of a variable."),
         ("%push nothing_here", "The notebook has no variable nothing_here."),
         ("%pull", "%pull needs the name of a variable."),
-        ("%pull a b --as c", "--as takes one variable, and several are pulled."),
+        ("%pull a b --as c", "--as takes one variable, and you named several."),
         ("%pull a.b", "'a.b' is not a variable name."),
     ],
 )
@@ -515,7 +515,7 @@ def test_a_spanning_array_on_some_ranks_shows_no_value_that_is_not_known(
 ) -> None:
     cell = notebook.ok("%%spmd --ranks 1,2\nx")
     assert "Array(shape=(4, 8), dtype=int32)" in cell.result
-    assert cell.result.endswith("(values not at hand)")
+    assert cell.result.endswith("(values not available)")
     assert "Ranks 1, 2 hold only a part of this array." in cell.text
     assert cell.stderr == ""
 

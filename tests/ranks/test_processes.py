@@ -98,7 +98,7 @@ def test_the_successor_of_a_dead_rank_draws_what_it_would_have_drawn_or_its_own(
         assert "np.random" not in str(told.value)
     else:
         assert len(set(drawn)) == 3
-        assert "np.random's state (each rank had its own, and one died with it)" in str(told.value)
+        assert "np.random's state (each rank had its own, and one rank died)" in str(told.value)
 
 
 def test_another_bit_generator_of_numpy_survives_a_restart(start: Start) -> None:
@@ -382,9 +382,7 @@ def test_an_alarm_that_a_cell_has_left_behind_ends_no_rank(start: Start, error: 
     # In a cell it is the cell's own.
     with pytest.raises(CellFailed, match=error.partition("(")[0]):
         running.run("time.sleep(10)", on_notice=notices.append)
-    told = (
-        "Between cells, on ranks 0, 1, the handler of SIGALRM that a cell has left behind raised "
-    )
+    told = "Between cells, on ranks 0, 1, a handler of SIGALRM, left behind by a cell, raised "
     assert f"{told}{error.partition('(')[0]}" in "".join(notices)
     whose = "print(signal.getsignal(14).__name__)"
     off = "_ = signal.setitimer(signal.ITIMER_REAL, 0)"
@@ -411,4 +409,4 @@ def test_an_error_that_a_thread_throws_into_an_idle_rank_ends_it_not(start: Star
     )
     until(lambda: "between cells" in running.logs(0), "the error")
     running.run("print(1)", on_notice=notices.append)
-    assert "TimeoutError was raised. It ended nothing." in "".join(notices)
+    assert "TimeoutError was raised. No cell was ended by it." in "".join(notices)

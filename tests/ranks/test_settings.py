@@ -174,7 +174,7 @@ def test_random_numbers_of_another_rank_are_not_taken(home: Home, seeded: bool) 
         record = ranks.run("print(np.random.rand())", show=False)
         drawn = {record.stdout(rank) for rank in range(3)}
         assert len(drawn) == (1 if seeded else 3)
-        named = "np.random's state (each rank had its own, and one died" in str(caught.value)
+        named = "np.random's state (each rank had its own, and one rank" in str(caught.value)
         assert named != seeded
 
 

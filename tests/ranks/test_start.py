@@ -353,7 +353,7 @@ def test_a_start_on_a_jax_that_nobody_has_tried_says_so_and_what_has_moved(
     cluster = start()
     said = capfd.readouterr().err
     assert f"Note: jax {cluster.record.facts[0].jax} is newer than 0.1, the newest tried" in said
-    assert "All private names of it that jaxcluster uses were found." in said
+    assert "All of its private names that jaxcluster uses were found." in said
 
 
 def test_nothing_is_said_of_a_jax_that_was_tried(

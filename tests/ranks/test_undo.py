@@ -374,7 +374,7 @@ def test_another_notebooks_cell_since_refuses_it(ranks: jaxcluster.Cluster) -> N
         other.run("y = 1", ranks=[1], show=False)
     finally:
         other.close()
-    with pytest.raises(UsageError, match="another cell was sent since"):
+    with pytest.raises(UsageError, match="another cell has been sent since"):
         ranks.undo()
     shows(ranks, "x", "1")
 

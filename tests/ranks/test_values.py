@@ -193,7 +193,7 @@ def test_what_differs_between_ranks_names_them(cluster: jaxcluster.Cluster) -> N
     cluster.run("uneven = [x] if rank != 2 else []")
     with pytest.raises(TransferError) as caught:
         cluster["uneven"]
-    assert "uneven is not the same on all ranks: rank 2 has fewer arrays." in str(caught.value)
+    assert "uneven is not the same on all ranks: fewer arrays on rank 2." in str(caught.value)
     cluster.run("missing = x")
     cluster.run("del missing", ranks=[3])
     with pytest.raises((TransferError, RankError), match="rank 3 has no variable 'missing'"):

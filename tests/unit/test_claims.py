@@ -166,7 +166,7 @@ def test_a_folder_that_is_no_clusters_is_left_alone(root: Path, content: str) ->
     (root / "thesis.txt").write_text("dear too")
     assert names.live_records() == []
     assert claims.claim("main") is None
-    with pytest.raises(ClusterExists, match="may not be left over from a cluster"):
+    with pytest.raises(ClusterExists, match="is not known to be left over from a cluster"):
         names.claim(wire.ClusterSpec("main", 2))
     assert names.free_name() == "main-2"
     assert sorted(p.name for p in (root / "main").iterdir()) == ["alive", "thesis.txt"]
@@ -245,7 +245,7 @@ def test_a_process_that_was_stopped_with_the_lock_is_told(
     registry.runtime_root()
     lock = os.open(root / ".lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    with pytest.raises(JaxClusterError, match=r"A process has held .* s, and needs"):
+    with pytest.raises(JaxClusterError, match=r"A process has held .* s, but needs"):
         claims.lives(["main"])
     os.close(lock)
     assert claims.lives(["main"]) == {"main": Life.UNKNOWN}

@@ -39,12 +39,12 @@ def test_a_value_without_a_hash_is_compared_by_its_text() -> None:
     objects = {rank: look(f"<object at 0x7f{rank}a>", kind="object") for rank in range(2)}
     found = compare("o", objects)
     assert found.equal
-    assert found.headline == "o is equal on ranks 0, 1, as far as its text says."
+    assert found.headline == "o is equal on ranks 0, 1, judging by its text alone."
 
 
 def test_equal_texts_of_different_values_are_told() -> None:
     found = compare("x", {0: look("[0, ..., 9]", "#1"), 1: look("[0, ..., 9]", "#2")})
-    assert view.text(found).count("The texts are equal, and the values differ.") == 2
+    assert view.text(found).count("The texts are equal, but the values differ.") == 2
 
 
 def test_types_differ_where_texts_do_not() -> None:

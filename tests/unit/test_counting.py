@@ -190,7 +190,7 @@ def test_what_a_finalizer_launches_in_the_middle_is_counted_and_its_order_not_be
     assert rank.executed == ["f", "g"]
     told = rank.counted()
     assert told[0] == "g"
-    assert told[1].startswith("f, broken off or launched after")
+    assert told[1].startswith("f, aborted or launched after")
     assert rank.journal.launches()["0,1"][0] == 2
     assert rank.journal.launches() != other.journal.launches()
     rank.launch(f)
@@ -264,4 +264,4 @@ def test_an_error_on_top_of_the_launchs_leaves_it_broken_off() -> None:
     with pytest.raises(Stop):
         rank.journal.launch(f, interrupted, fail)
     rank.launch(g)
-    assert rank.counted() == ["f, broken off by an error", "g"]
+    assert rank.counted() == ["f, aborted by an error", "g"]

@@ -192,7 +192,7 @@ def test_a_launch_that_was_refused_is_told_and_those_who_wait_can_be_released():
     found = look(reports, ended=[2])
     assert (found.kind, found.seq, found.culprits) == ("mismatch", 1, (2,))
     assert found.is_releasable
-    assert "Rank 2 has not launched its own: where programs differ, the later one" in str(found)
+    assert "Rank 2 has not launched its program: it was refused" in str(found)
     assert "the shapes differ (float32[16] against float32[20])" in str(found)
     # It has run the others' by now.
     reports[2] = replace(report(2, [SUM, SUM], running=False, lines=[2, 3]), announced=refused)

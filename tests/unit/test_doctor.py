@@ -58,10 +58,10 @@ def test_private_names_that_have_moved_are_told_with_what_that_costs() -> None:
     assert check.ok is None
     assert check.detail == (
         "moved in this jax: launch journal (divergence is not found) "
-        "(a process that imported jax took 0.9 s to look)"
+        "(checked in 0.9 s, by a process that imported jax)"
     )
     # How much else works is not known: a jax without these names may start no cluster at all.
-    assert check.fix == 'a jax that was tried: pip install "jax>=0.9.1,<0.13"'
+    assert check.fix == 'use a jax that was tried: pip install "jax>=0.9.1,<0.13"'
 
 
 def test_this_jax_has_them() -> None:
@@ -130,7 +130,7 @@ def test_a_jax_is_too_old_for_a_cluster_or_newer_than_what_was_tried(
     assert check.ok is ok
     fixes = {
         False: 'pip install "jax>=0.9.1"',
-        None: 'where something fails: pip install "jax>=0.9.1,<0.13"',
+        None: 'if something fails: pip install "jax>=0.9.1,<0.13"',
         True: "",
     }
     assert check.fix == fixes[ok] or ok is True
@@ -205,7 +205,7 @@ def test_a_loopback_without_ports_says_why() -> None:
     check = check_loopback(refuse)
     assert check.ok is False
     assert check.detail == "no port on 127.0.0.1 can be bound: Operation not permitted"
-    assert check_loopback(lambda: 41234).detail == "127.0.0.1 gave port 41234"
+    assert check_loopback(lambda: 41234).detail == "a port on 127.0.0.1 could be bound (41234)"
 
 
 def test_a_host_name_that_leads_astray_needs_no_mending_for_jaxcluster() -> None:
@@ -217,8 +217,8 @@ def test_a_host_name_that_leads_astray_needs_no_mending_for_jaxcluster() -> None
     assert unresolved.ok is None
     assert "box does not resolve" in unresolved.detail
     assert debian.ok is None
-    assert debian.detail.startswith("box is 127.0.1.1: jaxcluster assigns addresses itself")
-    assert debian.fix.startswith("nothing for jaxcluster")
+    assert debian.detail.startswith("box is 127.0.1.1: jaxcluster sets the addresses itself")
+    assert debian.fix.startswith("not needed for jaxcluster")
     assert check_hostname("box", lambda name: ["10.0.0.7"]) == Check(
         "hostname", True, "box is 10.0.0.7"
     )

@@ -77,9 +77,9 @@ def test_a_later_cell_that_makes_it_has_met_the_wrong_launch() -> None:
     assert not found.concerns(4)  # before it
     assert str(found) == (
         "Rank 1 launched jit(f) at cell [5] line 2 (launch 2).\n"
-        "Rank 0 ended that cell without it, and its thread 'loader' has not launched it. Its "
-        "own launch 2 is that of cell [6] line 2, so its later launches met other ones. "
-        "Don't trust any number of these cells."
+        "Rank 0 ended that cell without it, and its thread 'loader' has not launched it "
+        "since. Instead its launch 2 came from cell [6] line 2, so from there on its launches met "
+        "the wrong ones. Don't trust any number from these cells."
     )
 
 
@@ -118,7 +118,7 @@ def test_a_launch_that_has_broken_off_since_is_still_owed() -> None:
     """It is told by another name then, as where stop ended the wait for it."""
     later = reports([4, 6], [4, 5, 6])
     made = later[1].launches
-    made[1] = replace(made[1], name="jit(f), broken off by KeyboardInterrupt", fingerprint=9)
+    made[1] = replace(made[1], name="jit(f), aborted by KeyboardInterrupt", fingerprint=9)
     settled, found = excused.look(remember(), later)
     assert settled == []
     assert found is not None

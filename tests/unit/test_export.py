@@ -332,7 +332,7 @@ def test_what_was_pushed_is_named_and_short_values_are_written() -> None:
 def test_a_pushed_secret_is_not_written_out(name: str, value: Any, is_hidden: bool) -> None:
     python, told = export.describe(name, value)
     assert (python is None) is is_hidden
-    assert ("a secret by its name" in told) is is_hidden
+    assert ("looks like a secret" in told) is is_hidden
     text = exported(Push({name: python}, {name: told}), Cell(1, "", f"print({name})"))
     assert "hush" not in text
     assert (f"# {name} = ..." in text) is is_hidden

@@ -61,10 +61,9 @@ def test_a_dry_run_names_the_folder_that_hosts_share(
     lines = dry_run(spec).splitlines()
     assert f"file /shared/jaxcluster-{os.getuid()}/main-XXXX/job.sh (0700):" in lines
     assert lines[-4:] == [
-        "then ranks from each agent's fork server; platform: as the hosts' devices decide, "
+        "then ranks from each agent's fork server; platform: that of the hosts' devices, "
         "2 devices each",
-        "JAX's coordinator: on the first host, on a port that is free there; of one host, on a "
-        "Unix socket",
+        "JAX's coordinator: on the first host, on a free port; with one host, on a Unix socket",
         "environment of every rank, added to its host's own (sent encrypted):",
         "  MINE=a b",
     ]
@@ -166,7 +165,7 @@ def test_a_host_without_the_plugin_is_named_with_what_installs_it() -> None:
         "The hosts have different devices: h1: 2 GPUs; h2: 2 GPUs, and jax has no cuda plugin."
     )
     assert 'pip install "jax[cuda12]"' in caught.value.hint
-    with pytest.raises(UsageError, match="The jax of h2 has no CUDA plugin") as caught:
+    with pytest.raises(UsageError, match="The jax on h2 has no CUDA plugin") as caught:
         placed(GPUS, bare, platform="cuda")
     assert "--platform cpu" in caught.value.hint
     with pytest.raises(UsageError, match="h1: 2 GPUs; h2: CPU alone"):

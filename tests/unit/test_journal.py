@@ -189,7 +189,7 @@ def test_a_launch_that_ended_in_an_unknown_error_counts_as_broken_off() -> None:
     with pytest.raises(ValueError, match="INVALID"):
         journal.launch(program(2), lambda error: False, refuse)
     (entry,) = journal.tail(10)
-    assert entry.name == "jit(p2), broken off by ValueError"
+    assert entry.name == "jit(p2), aborted by ValueError"
     assert journal.launches()["0,1"][0] == 1
     assert journal.launches() != plain.launches()
 
@@ -233,7 +233,7 @@ def test_a_launch_that_breaks_off_while_it_waits_is_told_so_once() -> None:
         journal.launch(calling, lambda error: False, call)
     launched(journal, calling)
     assert [entry.name for entry in journal.tail(10)] == [
-        "jit(p1), broken off by ValueError in a function",
+        "jit(p1), aborted by ValueError in a function",
         "jit(p1)",
     ]
     assert len(journal.broken["0,1"]) == 1
@@ -271,7 +271,7 @@ def test_the_launch_that_broke_off_is_told_as_another_program() -> None:
     launched(journal, program(2))
     journal.broke_off(broken, "by ValueError", for_good=False)
     first, second = journal.tail(10)
-    assert first.name == "jit(p1), broken off by ValueError"
+    assert first.name == "jit(p1), aborted by ValueError"
     assert first.fingerprint != 1
     assert (second.name, second.fingerprint) == ("jit(p2)", 2)
     assert len(journal.broken["0,1"]) == 1

@@ -38,7 +38,7 @@ def test_what_they_raise_between_cells_is_told_once() -> None:
     between.take()
     raised()
     raised()
-    told = "the handler of SIGUSR1 that a cell has left behind raised TimeoutError: late"
+    told = "a handler of SIGUSR1, left behind by a cell, raised TimeoutError: late"
     assert between.take_told() == told
     assert between.take_told() == ""
 

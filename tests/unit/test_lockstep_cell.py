@@ -130,7 +130,7 @@ def test_who_does_not_leave_in_time_is_given_up() -> None:
     it.feed(reply(0, "interrupted", T0 + 1))
     it.feed(events.Tick(T0 + ANSWER_S))
     assert it.silent == (1,)
-    assert [why for _, _, why in it.course.story] == ["sent", "stop", "rank 1 given up"]
+    assert [why for _, _, why in it.course.story] == ["sent", "stop", "gave up on rank 1"]
 
 
 def test_a_replay_that_is_stuck_shortens_the_wait() -> None:

@@ -34,14 +34,14 @@ def test_a_long_error_takes_one_line() -> None:
 def test_a_strict_divergence_is_told_without_its_parts() -> None:
     failed = record(r0=wire.ErrorInfo("Divergence", "half of it", [], 2, heard=1))
     assert notices.first_error(failed, [1, 2, 3], 2.0, {}) == (
-        "Rank 0 diverged in strict mode, with nothing launched. "
+        "Rank 0 diverged in strict mode: the programs that differ were not launched. "
         "Ranks 1-3 have 2 s to end the cell.\n"
     )
 
 
 def test_a_death_is_told_early_without_its_cause_which_the_end_tells() -> None:
     assert notices.deaths({2: "killed by SIGKILL"}, [0, 1, 3], {}) == (
-        "Rank 2 died. Ranks 0, 1, 3 have been interrupted, but not left the cell yet.\n"
+        "Rank 2 died. Ranks 0, 1, 3 have been interrupted, but have not left the cell yet.\n"
     )
 
 

@@ -393,7 +393,7 @@ def test_no_profile_takes_none(files: Files) -> None:
     files.user.write_text('default = "mine"\n[profile.mine]\nnum-processes = 3\n')
     assert files.started("--no-profile")[1] == []
     assert files.spec("--no-profile -n 2").profile == ""
-    assert "exclude each other" in files.refused("--no-profile --profile mine")
+    assert "can't be used together" in files.refused("--no-profile --profile mine")
 
 
 def test_python_takes_no_default(files: Files) -> None:
@@ -611,7 +611,7 @@ def test_a_file_that_is_wrong_is_told_with_its_line(files: Files, text: str, sai
         _, notes = files.started("-n 2")
         assert len(notes) == 1
         assert notes[0].startswith("Note: ")
-        assert notes[0].endswith("it was not needed.")
+        assert notes[0].endswith("this start does not need it.")
         assert said.removeprefix(HERE) in notes[0]
         other.rename(files.user)
 
@@ -637,7 +637,7 @@ def test_what_is_no_file_is_told(files: Files, said: str, make: Callable[[Path],
         files.site.unlink()
         make(files.site)
     _, notes = files.started("-n 2")
-    assert notes == [f"Note: {files.site} {said}; it was not needed."]
+    assert notes == [f"Note: {files.site} {said}; this start does not need it."]
 
 
 def test_a_file_that_may_not_be_read_is_told(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:

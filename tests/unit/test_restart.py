@@ -66,7 +66,7 @@ def test_it_is_lost_if_nobody_knows_what_the_dead_rank_had():
     reports = {1: saved({"data": ""}), 2: saved({"data": ""})}
     for one in (dead({"data": ""}), Dead(), dead(more=["data"], is_current=False)):
         assert successors(reports, {0: one}).lost == {
-            "data": "rank 0, now dead, may have had another"
+            "data": "rank 0, which died, may have had another value"
         }
 
 
@@ -118,7 +118,7 @@ def test_where_a_rank_told_nothing_it_gets_what_can_be_no_ranks_own():
     reports = {0: saved({"np": "", "data": ""}, common=["np"])}
     found = successors(reports, {1: Dead()})
     assert found.shared == {1: {"np"}}
-    assert found.lost == {"data": "it may have been the only survivor's own"}
+    assert found.lost == {"data": "the only survivor may have had its own value"}
     reports[2] = saved({"np": "", "data": ""}, common=["np"])
     reports[2]["digests"]["np"] = "another"
     assert successors(reports, {1: Dead()}).lost["np"] == OWN

@@ -216,7 +216,7 @@ def test_what_threads_made_uneven_is_looked_at_until_it_is_even() -> None:
     ranks.answers[actions.Rest] = lambda _: ranks.launches.update({1: EVEN})
     ranks.carry(settling.settle())
     assert ranks.kinds() == ["Rest"]
-    assert cell.course.story[-1][1:] == (State.SETTLED, "its ranks are even now")
+    assert cell.course.story[-1][1:] == (State.SETTLED, "its ranks have launched the same by now")
 
 
 def test_what_stays_uneven_without_a_word_is_brought_back() -> None:
@@ -240,7 +240,7 @@ def test_it_is_waited_for_a_rank_that_runs_a_later_cell_however_long() -> None:
 
     ranks.answers[actions.Rest] = rest
     ranks.carry(settling.settle())
-    assert cell.course.story[-1][1:] == (State.SETTLED, "its ranks are even now")
+    assert cell.course.story[-1][1:] == (State.SETTLED, "its ranks have launched the same by now")
 
 
 def test_a_cell_that_was_stopped_at_its_very_end_is_compared_all_the_same() -> None:
@@ -362,7 +362,7 @@ def test_stop_beside_what_threads_made_uneven_keeps_no_later_cell_from_running()
 def test_a_certain_finding_can_not_be_settled_by_a_cells_mere_end() -> None:
     cell, settling = ended()
     cell.polls.report = REPORT
-    with pytest.raises(Impossible, match="in spite of this: Rank 1 left it out"):
+    with pytest.raises(Impossible, match="despite this finding: Rank 1 left it out"):
         settling._become(State.SETTLED, "so it seems")
 
 

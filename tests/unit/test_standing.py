@@ -57,7 +57,7 @@ def test_ranks_in_one_launch_are_told_with_its_name_and_line_ever_more_rarely(
     assert [at for at, _ in told] == [11, 31, 91]
     assert told[0][1] == (
         "Ranks 0, 1 have been in the same launch for 10 s, in lockstep: launch 1, jit(f), "
-        "cell [3] line 5. It may take that long; a loop in it may not end.\n"
+        "cell [3] line 5. It may just take long, or be in a loop that never ends.\n"
     )
 
 

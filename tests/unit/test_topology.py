@@ -225,7 +225,8 @@ def test_missing_ranks_are_named() -> None:
     with pytest.raises(PlanError) as caught:
         plan(4, [fact(0), fact(2)])
     assert str(caught.value) == (
-        "4 processes need the facts of ranks 0 to 3: ranks 1, 3 missing.\nTry: %jaxcluster logs"
+        "4 processes need a report of each rank from 0 to 3: ranks 1, 3 missing.\n"
+        "Try: %jaxcluster logs"
     )
 
 

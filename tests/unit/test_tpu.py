@@ -199,7 +199,7 @@ def test_a_host_that_gcloud_does_not_log_in_to_is_told(cloud: Cloud) -> None:
     [
         ({"state": {"state": "WAITING_FOR_RESOURCES"}}, "is WAITING_FOR_RESOURCES, not a slice"),
         ({"state": {"state": "ACCEPTED"}}, "A start waits until it is ACTIVE: --timeout 3600"),
-        ({"state": {"state": "SUSPENDED"}}, "It can't become one any more: gcloud delete"),
+        ({"state": {"state": "SUSPENDED"}}, "It will not become one. Delete it: gcloud delete"),
         (
             {"state": {"state": "FAILED", "failedData": {"error": {"code": 8, "message": "No!"}}}},
             'mine is FAILED, not a slice. Google says: "No!"',

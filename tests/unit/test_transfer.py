@@ -321,7 +321,9 @@ def test_a_pull_that_fails_leaves_no_value_held(answer: Any) -> None:
 )
 def test_a_rank_that_has_another_array_under_the_name_is_named(change: dict[str, Any]) -> None:
     ranks = Ranks({"describe": {0: (view(), [b"."]), 1: (view(**change), [])}})
-    with pytest.raises(TransferError, match="x is not the same on all ranks: rank 1 has another"):
+    with pytest.raises(
+        TransferError, match="x is not the same on all ranks: another array on rank 1"
+    ):
         transfer.pull(ranks, "x")  # type: ignore[arg-type]
 
 

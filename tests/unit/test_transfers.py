@@ -132,7 +132,7 @@ def test_each_process_has_a_loopback_address_of_its_own(monkeypatch: pytest.Monk
             raise OSError("address in use")
 
     monkeypatch.setattr(transfers.socket, "socket", Busy)
-    with pytest.raises(OSError, match="no loopback address"):
+    with pytest.raises(OSError, match="no port on a loopback address"):
         transfers._free_address()
     assert taken.calls == transfers.TRIES
 

@@ -154,7 +154,7 @@ def test_a_later_cell_refuses_it_before_anybody_is_asked(name: str) -> None:
     link = FakeLink({0: look()}, {0: {"failed": []}})
     assert (
         undoing.undo(link, LocalTurns(name), first, 9, [0, 1]).refused
-        == "another cell was sent since"
+        == "another cell has been sent since"
     )  # type: ignore[arg-type]
     assert link.asked == []
     assert undoing.undo(link, LocalTurns(name), first, 9, [0]).refused == ""  # type: ignore[arg-type]

@@ -139,7 +139,7 @@ def test_an_array_is_shown_with_shape_dtype_sharding_and_values() -> None:
 
 def test_an_array_whose_values_can_not_be_had_is_shown_without() -> None:
     shown = text.spanning_array(info((2,)), None, False)
-    assert shown.endswith("(values not at hand)")
+    assert shown.endswith("(values not available)")
 
 
 def sampled(whole: np.ndarray, edge: int = 3) -> np.ndarray:  # type: ignore[type-arg]

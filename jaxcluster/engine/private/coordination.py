@@ -160,7 +160,7 @@ class Store:
 
 
 def store(folder: str) -> Store | None:
-    """A folder of the store that all ranks share; None where there is none with this jax."""
+    """A folder of the store that all ranks share; None if this jax has none."""
     try:
         client = coordination_client()
     except NotImplementedError:

@@ -133,11 +133,11 @@ PROBES: dict[str, tuple[str, Callable[[], bool]]] = {
         transfers.can_record,
     ),
     "refused calls": (
-        "jax.extend.backend.clear_backends() leaves ranks that can't compute any more",
+        "jax.extend.backend.clear_backends() leaves ranks that can no longer compute",
         _refused_calls,
     ),
     "option definitions": (
-        "after new processes a module's own options of jax.config have their defaults",
+        "a restart sets the options that modules added to jax.config to their defaults",
         _option_definitions,
     ),
     "device_put hint": (

@@ -119,8 +119,8 @@ def _refuse_others(put: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if _others(xs, devices):
             raise ValueError(
-                "this would send an array from one process to another without an order that all "
-                "processes keep. Send it by jax.device_put(x, sharding) on all ranks."
+                "this would send an array from one process to another, and the other processes "
+                "would not know of it. Send it with jax.device_put(x, sharding) on all ranks."
             )
         return put(aval, sharding, xs, devices, *args, **kw)
 
@@ -250,4 +250,4 @@ def _free_address() -> tuple[str, int]:
             except OSError:  # taken on all addresses
                 continue
         return host, port
-    raise OSError("no loopback address could be listened on")
+    raise OSError("no port on a loopback address could be bound")

@@ -294,12 +294,16 @@ class _Loader:
 
     def device(self, id: int) -> Any:
         if id not in self.devices:
-            raise CannotRestore(f"it names device {id}, and this cluster has {len(self.devices)}")
+            raise CannotRestore(
+                f"it needs device {id}, and this cluster has {len(self.devices)} devices"
+            )
         return self.devices[id]
 
     def local_device(self, position: int) -> Any:
         if position >= len(self.local):
-            raise CannotRestore(f"this rank has {len(self.local)} devices, and it names one more")
+            raise CannotRestore(
+                f"it needs {position + 1} devices on this rank, which has {len(self.local)}"
+            )
         return self.local[position]
 
     def persistent(self, pid: Any, one: SavedPickle) -> Any:

@@ -30,7 +30,7 @@ _NOT_THERE = re.compile(
 # https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
 _DISRUPTIONS = {
     "PreemptionByScheduler": "it was preempted by a pod of higher priority",
-    "DeletionByTaintManager": "its node is not ready or may not run it any more (a taint)",
+    "DeletionByTaintManager": "its node is not ready, or may no longer run it (a taint)",
     "EvictionByEvictionAPI": "it was evicted, as when a node is drained",
     "DeletionByPodGC": "its node is gone",
     "TerminationByKubelet": "its node ended it",
@@ -80,7 +80,7 @@ def refusal(status: int, body: str, doing: str, namespace: str, login: str = "")
             f"An administrator there can type: kubectl -n {namespace} create role "
             f"jaxcluster-{plain} --verb={right['verb']} --resource={named} && kubectl -n "
             f"{namespace} create rolebinding jaxcluster-{plain} --role=jaxcluster-{plain} "
-            f"{whom}   (docs/launchers.md has the whole role)",
+            f"{whom}   (docs/kubernetes.md#rights has the whole role)",
         )
     if status == 403 and "exceeded quota" in message:
         return Reason(
