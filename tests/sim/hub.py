@@ -17,7 +17,6 @@ from typing import Any
 
 import greenlet
 
-
 LOOK_S = 0.11  # between looks of who counts how long nothing has been written
 
 
