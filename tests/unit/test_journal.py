@@ -21,6 +21,7 @@ from journals import launched
 from jaxcluster import wire
 from jaxcluster.engine.cell_output import CellOutput
 from jaxcluster.engine.control import ControlChannel
+from jaxcluster.engine.crossings import Crossings
 from jaxcluster.engine.journal import LATEST, Journal, Program
 from jaxcluster.engine.recent import Recent
 
@@ -452,3 +453,59 @@ def test_launches_that_another_thread_enters_meanwhile_are_entered_once() -> Non
         launched(journal, program(1))
     assert journal.counts["0,1"][0] == 3
     assert len(journal.tail(10)) == 3
+
+
+def meanwhile(
+    monkeypatch: pytest.MonkeyPatch, cls: type, name: str, act: Callable[[], Any]
+) -> None:
+    """Another thread does something right before a method is called for the first time."""
+    method = getattr(cls, name)
+
+    def late(self: Any) -> Any:
+        monkeypatch.undo()
+        other = threading.Thread(target=act)
+        other.start()
+        other.join()
+        return method(self)
+
+    monkeypatch.setattr(cls, name, late)
+
+
+class Counts(dict[str, list[int]]):
+    def copy(self) -> Any:
+        return super().copy()
+
+
+@pytest.mark.parametrize("part", [Counts, Crossings])
+@pytest.mark.parametrize("ends", [False, True])
+def test_counts_of_sets_and_of_pairs_are_of_one_moment(
+    monkeypatch: pytest.MonkeyPatch, part: type, ends: bool
+) -> None:
+    """Another thread's launch is made, or one that waited ends, before one of them is read."""
+    journal, one = Journal(), program(2)
+    journal._counts = Counts()
+    launched(journal, program(1, processes="0,1,2"))
+    launched(journal, one)
+    assert len(journal.launches()) == 3
+    inside, go_on = threading.Event(), threading.Event()
+    if ends:
+        waiting = threading.Thread(
+            target=journal.launch,
+            args=(one, lambda error: True, lambda: (inside.set(), go_on.wait())),
+        )
+        waiting.start()
+        inside.wait()
+
+    def act() -> None:
+        if ends:
+            go_on.set()
+            waiting.join()
+        else:
+            launched(journal, one)
+        journal.launches()
+
+    meanwhile(monkeypatch, part, "copy", act)
+    told = journal.launches()
+    assert go_on.is_set() == ends
+    assert told == journal.launches()
+    assert told["0,1"][0] == 2
