@@ -99,7 +99,17 @@ class Library:
         self.held = held
 
 
-Library.__module__ = "somelibrary"
+class Descriptor(Library):
+    """A library's descriptor, or a function of its own kind."""
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self
+
+    def __call__(self, *args: Any) -> Any:
+        return poke(self.held, 1)
+
+
+Library.__module__ = Descriptor.__module__ = "somelibrary"
 
 
 def wraps(function: Any) -> Any:
@@ -112,6 +122,15 @@ def wraps(function: Any) -> Any:
     return inner
 
 
+def keeps(held: Any) -> Any:
+    """A library's function that has a value of its caller's, of whatever type."""
+
+    def inner(*args: Any) -> Any:
+        return poke(held, 1)
+
+    return inner
+
+
 @contextlib.contextmanager
 def _managed(held: Any) -> Iterator[Any]:
     yield held
@@ -119,7 +138,10 @@ def _managed(held: Any) -> Iterator[Any]:
 
 # ------------------------------------------------------------------------- building
 
-HARD = {"memory", "generator", "iterator", "map", "library", "long", "big", "context", "queue"}
+HARD = {
+    *("memory", "generator", "iterator", "map", "library", "attribute", "long", "big"),
+    *("context", "queue"),
+}
 
 
 class Builder:
@@ -304,6 +326,13 @@ class Builder:
     def make_wrapped(self) -> Any:
         return wraps(self.make_closure() if self.choose.random() < 0.5 else self.function())
 
+    def make_keeper(self) -> Any:
+        return keeps(self.one())
+
+    def make_vars(self) -> Any:
+        able = [vars(v) for v in self.pool if _has_attributes(v) and not isinstance(v, type)]
+        return self.choose.choice(able) if able else {}
+
     def make_manager(self) -> Any:
         return contextlib.contextmanager(self.function("poke(a, 1); yield"))
 
@@ -409,6 +438,9 @@ class Builder:
 
     def make_library(self) -> Any:
         return Library(self.one())
+
+    def make_attribute(self) -> Any:
+        return Descriptor(self.one())
 
     def make_long(self) -> Any:
         return [self.one(), *([self.one()] * ROOM)]

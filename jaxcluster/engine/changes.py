@@ -25,6 +25,7 @@ from jaxcluster.engine.kinds import (
     FIXED,
     FUNCTION,
     MODULE,
+    OBJECT,
     OPAQUE,
     Kind,
     kind_of,
@@ -88,8 +89,9 @@ class Watch:
         return [one for one in self.watched if not _is_same(one)]
 
     def copies(self) -> dict[int, Any]:
-        """By a value's id what it was made of."""
-        return {id(one.value): one.copy for one in self.watched}
+        """By a value's id what it was made of, where that is known."""
+        known = [one for one in self.watched if one.kind is kind_of(one.cls)]
+        return {id(one.value): one.copy for one in known}
 
     def put_back(self, leave: Collection[str] = ()) -> list[Watched]:
         """Make the changed ones what they were; returns those that could not be put back.
@@ -142,19 +144,18 @@ def watch(namespace: Mapping[str, Any], source: str) -> Watch:
     names = found.mentioned = sorted(mine, key=lambda name: (length(namespace[name]), name))
     # The values too: another one that is made on the way may get a dead one's id.
     seen: dict[int, Any] = {id(namespace): namespace}
-    seen_by_libraries: dict[int, Any] = {}
     rooms, bytes_left = [MOST_ELEMENTS, MOST_BENEATH], MOST_NBYTES
     # What iterators and libraries' functions hold; names come first, as it may be too much.
-    later: list[tuple[str, Any, bool]] = []
+    later: list[tuple[str, Any]] = []
     beneath: list[tuple[str, Any]] = []  # what opaque values lead to
     at, fixed = 0, kinds.fixed_types
     while True:
-        in_library = is_beneath = False
+        is_beneath = False
         if at < len(names):  # it grows
             root = names[at]
             stack, at = [namespace[root]], at + 1
         elif later:
-            root, value, in_library = later.pop()
+            root, value = later.pop()
             stack = [value]
         elif beneath:
             root, value = beneath.pop()
@@ -170,23 +171,22 @@ def watch(namespace: Mapping[str, Any], source: str) -> Watch:
             kind = kind_of(cls)
             if kind is FIXED:
                 continue
+            seen[id(value)] = value
             if kind.opaque:
-                if hasattr(cls, "__get__") or (in_library and _is_of_python(cls)):
-                    if id(value) not in seen_by_libraries:
-                        seen_by_libraries[id(value)] = value
-                        beneath.append((root, value))
+                behind = kinds.referents(value)
+                if hasattr(cls, "__get__"):  # as functions in C: named if what it holds changes
+                    beneath += [(root, one) for one in behind]
+                    for copy in map(dict, kinds.attributes_of(value)):
+                        found.watched.append(Watched(root, value, OBJECT, copy, cls, True))
                     continue
-                seen[id(value)] = value
-                if not is_beneath:
+                if not is_beneath or root not in found.opaque:
                     found.opaque.setdefault(root, describe(value))
                     found.unwatched.append(value)
-                behind = kinds.referents(value)
                 if kind is OPAQUE or is_beneath:
                     beneath += [(root, one) for one in behind]
                 else:
-                    later += [(root, one, in_library) for one in behind]
+                    later += [(root, one) for one in behind]
                 continue
-            seen[id(value)] = value
             try:
                 if (
                     (kind is CLASS and not kinds.is_users_class(value))
@@ -197,12 +197,13 @@ def watch(namespace: Mapping[str, Any], source: str) -> Watch:
                 if kind is FUNCTION and (names_of := value.__globals__) is not namespace:
                     if not is_of_module(names_of):
                         stack.append(names_of)
-                    elif is_beneath or is_in_module(value):
+                    elif is_in_module(value):
                         continue
                     else:
                         copy = kind.copy(value)
-                        found.watched.append(Watched(root, value, kind, copy, cls, False))
-                        later += [(root, one, True) for one in kind.inside(copy)]
+                        found.watched.append(Watched(root, value, kind, copy, cls, is_beneath))
+                        after = beneath if is_beneath else later
+                        after += [(root, one) for one in kind.inside(copy)]
                         continue
                 size = kind.size(value)
                 if kind.nbytes is not None:
@@ -240,14 +241,6 @@ def watch(namespace: Mapping[str, Any], source: str) -> Watch:
 def length(value: Any) -> int:
     """How much a builtin container holds; 0 for other values."""
     return len(value) if type(value) in _CONTAINERS else 0
-
-
-def _is_of_python(cls: type) -> bool:
-    """Whether a class is of Python's own library, or of JAX."""
-    module = kinds.library_of(cls)
-    return module not in ("builtins", "itertools") and (
-        module in sys.stdlib_module_names or module in ("jax", "jaxlib")
-    )
 
 
 def is_imported(module: Any) -> bool:

@@ -38,7 +38,7 @@ _FUNCTIONS_OF_C = (types.BuiltinFunctionType, types.MethodWrapperType)
 # Values of these never change, or hold nothing of a session.
 _FIXED = (
     *(type(None), bool, int, float, complex, str, bytes, range, slice, type(Ellipsis)),
-    *(types.CodeType, types.GenericAlias, types.GetSetDescriptorType),
+    *(types.CodeType, types.GenericAlias, types.UnionType, types.GetSetDescriptorType),
     *(types.MemberDescriptorType, types.MethodDescriptorType, types.WrapperDescriptorType),
     *(types.FrameType, types.TracebackType, types.ClassMethodDescriptorType, enum.Enum),
     *(np.generic, np.dtype, np.ufunc, type(np.sum)),
@@ -46,7 +46,9 @@ _FIXED = (
 _FIXED_MODULES = (
     *("jax", "jaxlib", "typing", "re", "enum", "pathlib", "datetime", "decimal", "fractions"),
     *("uuid", "zoneinfo", "ipaddress", "inspect", "dataclasses", "_abc"),
+    *("_frozen_importlib", "_frozen_importlib_external"),
 )
+_OF_CYTHON = "__pyx_defaults"  # of a function's arguments
 # What a class may be made of and still have no state but its attributes.
 _HARMLESS_BASES = (
     "functools",
@@ -345,6 +347,14 @@ def referents(value: Any) -> list[Any]:
     return [one for one in gc.get_referents(value) if type(one) not in _PASSED_OVER]
 
 
+def attributes_of(value: Any) -> list[dict[str, Any]]:
+    """The dict of a value's attributes, if it has one: gc need not know it (Python 3.13)."""
+    with contextlib.suppress(AttributeError):
+        if type(found := _attributes(value)) is dict:
+            return [found]
+    return []
+
+
 # --------------------------------------------------------------------------- objects and classes
 
 
@@ -610,7 +620,7 @@ def _classify(cls: type) -> Kind:
         return OPAQUE
     if issubclass(cls, BaseException):
         return _composed(cls) if module == "builtins" else OPAQUE
-    if issubclass(cls, _FIXED) or module in _FIXED_MODULES:
+    if issubclass(cls, _FIXED) or module in _FIXED_MODULES or cls.__name__[:14] == _OF_CYTHON:
         return FIXED
     if issubclass(cls, weakref.ReferenceType):
         return WEAK

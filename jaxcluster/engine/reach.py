@@ -61,12 +61,14 @@ def reachable_from(values: Iterable[Any], most_s: float = LOOK_S) -> tuple[dict[
     And whether that is all of it: it is not if there is more than can be looked through.
     """
     found: dict[int, Any] = {}
+    are_all = True
     try:
         for _ in _walk(values, {}, found, time.monotonic() + most_s):
             pass
     except TimeoutError:
-        return found, False
-    return found, True
+        are_all = False
+    unknown = [one for one in found.values() if kind_of(type(one)).opaque]
+    return found | {id(d): d for one in unknown for d in kinds.attributes_of(one)}, are_all
 
 
 def sharing(

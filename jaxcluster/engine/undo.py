@@ -316,6 +316,7 @@ class Undo:
         known = {*watch.opaque, *watch.too_large, *(o.root for o in failed if not o.beneath)}
         others = {name: value for name, value in kept.names.items() if name not in known}
         names, late = reach.sharing(others, targets.keys(), watch.copies())
+        names |= {one.root for one in failed if one.beneath} & others.keys()
         if not are_all:
             late |= {n for n, v in reach.users_among(others) if reach.may_change(v)} - names
         with_whom = ", ".join(sorted(known)) or "values that a library keeps"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import queue
 import random
 import time
 from types import SimpleNamespace
@@ -134,6 +136,58 @@ def test_names_that_share_what_is_not_put_back_are_named(rank: Rank) -> None:
     assert opaque["it"] == "a list_iterator"
     assert opaque["first"] == opaque["other"] == opaque["same"] == "shares values with big, it"
     assert not {"apart", "x", "g"} & set(opaque)
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        "def f(q):\n @contextlib.contextmanager\n def g(): q.put(1); yield\n return g\nx = f(q())",
+        "x = contextlib.contextmanager(q().put)",
+    ],
+)
+def test_what_a_librarys_function_holds_is_named(rank: Rank, setup: str) -> None:
+    rank.ns |= {"contextlib": contextlib, "q": queue.Queue}
+    rank.run(setup)
+    rank.run("x")
+    assert rank.undo.look(rank.seq)["opaque"] == {"x": "a Queue"}
+
+
+class Wrapper:
+    """A library's, of a function: it may be a method."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        return self
+
+
+Wrapper.__module__ = "library"
+
+
+@pytest.mark.parametrize(
+    ("held", "change"),
+    [
+        ("1", "x.calls = 1"),
+        ("[1]", "x.held.append(2)"),
+        ("iter([1])", "next(x.held)"),
+        ("contextlib.contextmanager(lambda: 1)", "x.held.__defaults__ = (1,)"),
+    ],
+)
+def test_a_librarys_wrapper_that_has_changed_is_named(rank: Rank, held: str, change: str) -> None:
+    rank.ns |= {"contextlib": contextlib, "Wrapper": Wrapper}
+    rank.run(f"x = Wrapper({held}); y = [x]; z = Wrapper(1)")
+    rank.run(f"z, {change}" if "=" not in change else f"z; {change}")
+    assert {"x", "y"} == rank.undo.look(rank.seq)["opaque"].keys()
+
+
+def test_a_dict_of_a_librarys_attributes_is_named_with_it(rank: Rank) -> None:
+    rank.ns["args"] = type("Args", (), {"__module__": "library"})()
+    rank.ns["args"].lr = 1
+    rank.run("settings = vars(args); own = {}")
+    rank.run("args.lr = 2")
+    opaque = rank.undo.look(rank.seq)["opaque"]
+    assert opaque == {"args": "an Args", "settings": "shares values with args"}
 
 
 def test_names_that_share_what_failed_are_named(rank: Rank) -> None:
