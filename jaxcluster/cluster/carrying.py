@@ -116,7 +116,7 @@ class Carrier:
                 world.divergence = report
                 cluster.recovered = ""
             case actions.PressStop():
-                self._sink.put(Event(-1, "stop", "", None))
+                self._sink.put(Event(-1, "press", "", None))
             case actions.Interrupt(ranks, spare):
                 asked = {"seq": record.seq, "spare": spare, "terminate": self.terminates}
                 bodies = dict.fromkeys(ranks, asked)

@@ -285,6 +285,9 @@ class RunningCell:
             self._tell(output)
         elif event.op == "stop":
             return self._feed(events.Stopped(now))
+        elif event.op == "press":  # nobody has pressed it once more
+            is_first = not self.core.watch.why
+            return self._feed(events.Stopped(now) if is_first else events.Tick(now))
         elif event.op == "paused":
             self._talk.paused(rank, event.body["kind"])
             return self._feed(events.Held(now, rank, event.body["kind"]))
