@@ -255,6 +255,7 @@ class CellRunner:
             background=end.background,
             copies=copies,
             between=between,
+            given_up=sorted(self.journal.given_up),
         )
 
     def _name_changes(self, running: Running) -> wire.NameChanges | None:

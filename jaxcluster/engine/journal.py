@@ -103,6 +103,8 @@ class Journal:
       first: announces first launches, where others might meet them; may refuse one.
       announced: in strict mode the launch that waits for the other ranks to announce it too; else
         the one that ``first`` has refused.
+      given_up: in strict mode the sets of which the cell that runs, or ran last, has announced a
+        program and not launched it: it was interrupted.
       box: what is left of it when the process has died.
       restarts: how often the ranks have begun to count from zero.
       broken: set of processes -> marks of the launches that were made and not carried out.
@@ -135,6 +137,7 @@ class Journal:
         self.box: BlackBox | None = None
         self.first: FirstLaunches | None = None
         self.announced: wire.Launch | None = None
+        self.given_up: set[str] = set()
         self.restarts = 0
         self.recording = False
         self.host_values = HostValues(self.place)
@@ -156,6 +159,7 @@ class Journal:
         self.cells.append(CellEntry(seq, execution_count, time.time_ns()))
         self.cell_ranks = ranks
         self.announced = None
+        self.given_up = set()
         if self.box is not None:
             self.box.correct(self.counts)
         self._enter_latest()

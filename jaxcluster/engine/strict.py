@@ -197,6 +197,7 @@ class Strict:
         if self.rank not in expected:
             return  # a stage of a pipeline that others compute: none of it runs here
         self.journal.announced = upcoming = self.journal.upcoming(program)
+        self.journal.given_up.discard(program.processes)
         folder = f"jaxcluster-strict/{self.epoch}/{self.journal.restarts}/{program.processes}/"
         earlier = self._own.setdefault(folder, deque())
         here = [one for one in earlier if one.seq == upcoming.seq]
@@ -221,6 +222,8 @@ class Strict:
         except BaseException:
             # A signal's, say; a divergence is announced already.
             if self._own[folder][-1] == own:
+                if cell:
+                    self.journal.given_up.add(program.processes)
                 with contextlib.suppress(RuntimeError):
                     self._announce(folder, dataclasses.replace(own, over=True))
             raise

@@ -369,6 +369,8 @@ class Settling:
         undone = ""
         if cell.undone is not None and not cell.recovered:
             undone = yield from self._say_undone()
+            if left_out := cell.left_out:
+                undone = f"{notices.left_out(left_out, facts.hosts)} {undone}"
         return dataclasses.replace(
             ending,
             silent=cell.silent,

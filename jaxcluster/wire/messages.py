@@ -272,7 +272,9 @@ class CellReply:
     cell's last expression was an array that spans processes. ``fault`` is an error of ours after
     the cell's own code was over, in words; "" if there was none. ``unchecked``: a program with
     collectives has broken off since the ranks were last checked. ``between``: what was
-    raised after the cell before. ``copies``: what should be equal on the ranks.
+    raised after the cell before. ``copies``: what should be equal on the ranks. ``given_up`` are
+    the sets of which, in strict mode, the main thread had announced a program and did not launch
+    it, since it was interrupted.
     """
 
     rank: int
@@ -290,6 +292,7 @@ class CellReply:
     unchecked: bool = False
     between: str = ""
     copies: list[CopyNote] = field(default_factory=list)
+    given_up: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

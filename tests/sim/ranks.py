@@ -373,6 +373,7 @@ class Rank:
         reply = wire.CellReply(
             self.number, cell.seq, status, 0.001, error, end.launches,
             own=end.own, foreign=end.foreign, unchecked=end.unchecked, background=end.background,
+            given_up=sorted(self.journal.given_up),
         )  # fmt: skip
         self.reply(request, reply)
 

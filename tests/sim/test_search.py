@@ -19,12 +19,13 @@ import pytest
 
 from jaxcluster import wire
 from jaxcluster.engine import strict
+from jaxcluster.errors import CellInterrupted
 from jaxcluster.lockstep import actions, polls
 from jaxcluster.lockstep.cell import Cell
 from jaxcluster.lockstep.replaying import Replaying
 from sim.clients import World
 from sim.hub import Sink
-from sim.programs import Catch, Launch, Print, Program, Schedule, Sleep
+from sim.programs import Catch, Launch, Print, Program, Repeat, Schedule, Sleep
 from sim.ranks import Journal, Rank
 from sim.search import prepare, run, schedules, tell
 
@@ -110,6 +111,27 @@ def test_zeros_behind_a_stop_that_was_heard_are_told() -> None:
     course = run(Schedule(1110, 3, False, (cell,), "partial", guilty))
     assert not course.broken
     assert "with zeros" in str(course.ended[9])
+
+
+def test_a_skip_that_a_stop_hides_in_strict_mode_is_told() -> None:
+    """What rank 1 has launched met what it had left out; no launch was made after it."""
+    one, two = Launch("0,1", 1, (1, 1), "b"), Launch("0,1", 1, (1, 2), "a")
+    wait = Catch((Sleep(1.5),), of_stop=True)
+    cell = Program(1, 0, {0: (one, two, wait), 1: (two, wait)}, False, stop_at=1.69)
+    guilty = frozenset({(1, 1)})
+    course = run(Schedule(14047, 2, False, (cell,), "skip", guilty, is_strict=True))
+    assert not course.broken
+    assert "Rank 1 finished the cell without a launch" in str(course.ended[1])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_ranks_that_are_interrupted_from_elsewhere_stop_their_cell_once(seed: int) -> None:
+    """What they say of it is no stop button that is pressed while they are brought back."""
+    steps = (Repeat(200, (Sleep(0.05), Launch("0,1,2", 1, (1, 1), "c", ("a",)))),)
+    cell = Program(1, 0, dict.fromkeys(range(3), steps), False, interrupt_at=1.517)
+    course = run(Schedule(seed, 3, False, (cell,), lateness=0.3))
+    assert not course.broken
+    assert isinstance(course.ended[1], CellInterrupted)
 
 
 HOLES: dict[str, list[tuple[Any, str, Any]]] = {

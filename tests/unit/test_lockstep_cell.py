@@ -205,6 +205,25 @@ def test_a_death_is_told_once_where_others_are_waited_for_long() -> None:
     assert it.was_aborted({})
 
 
+def test_who_ends_it_without_what_stopped_ranks_had_announced_has_left_it_out() -> None:
+    def ended(rank: int, status: str, own: int, given_up: list[str] | None = None) -> events.Event:
+        told = {"own": {"0,1": [own, 5]}, "given_up": given_up or []}
+        return events.Replied(T0, wire.CellReply(rank, SEQ, status, 0.1, **told))  # type: ignore[arg-type]
+
+    for second, left_out in [
+        (ended(1, "ok", 1), [1]),
+        (ended(1, "ok", 2), []),  # it has made it
+        (ended(1, "interrupted", 1), []),  # it would have come to it
+        (ended(1, "error", 1), []),  # its error says why
+    ]:
+        it = cell()
+        it.feed(events.Stopped(T0))
+        it.feed(ended(0, "interrupted", 1, ["0,1"]))
+        it.feed(second)
+        assert it.left_out == left_out
+        assert it.was_aborted({}) == bool(left_out)
+
+
 def test_who_quits_a_debugger_or_was_stopped_by_others_stops_the_cell() -> None:
     assert actions.PressStop() in cell().feed(reply(0, "error", ename="BdbQuit"))
     assert actions.PressStop() in cell().feed(reply(0, "interrupted"))

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -131,6 +132,24 @@ def test_what_was_announced_before_a_divergence_is_not_met_after_it() -> None:
         assert rank.launched == ["f"]
         assert re.search(r"ranks 0, 2: f\(.*; rank 1: g\(", rank.told[0])
         assert re.search(r"rank 0: x\(.*; ranks 1, 2: y\(", rank.told[1])
+
+
+def test_what_an_interrupted_cell_had_announced_is_known_until_it_is_launched_after_all() -> None:
+    def cell(rank: Rank) -> None:
+        journal, wait = rank.journal, rank.strict._wait
+        journal._main_thread = threading.get_ident()
+        journal.enter(1, 1, (0, 1, 2))
+        if rank.strict.rank == 0:
+            rank.strict._wait = Mock(side_effect=KeyboardInterrupt)  # type: ignore[method-assign]
+            with pytest.raises(KeyboardInterrupt):
+                rank.launch("f")
+            assert journal.given_up == {ALL}
+            rank.strict._wait = wait  # type: ignore[method-assign]
+        rank.launch("f")
+        assert not journal.given_up
+
+    for rank in run(cell, cell, cell):
+        assert rank.launched == ["f"]
 
 
 def test_one_skip_in_a_queue_is_told_once_and_in_its_cell() -> None:
