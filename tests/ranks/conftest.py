@@ -14,6 +14,7 @@ from helpers import GONE_S, NOTEBOOK, Home, Notebook, until
 
 import jaxcluster
 from jaxcluster.allocation.supervisor import quit_warm
+from jaxcluster.records import registry
 
 # --------------------------------------------------------------------------------- several hosts
 
@@ -143,23 +144,33 @@ def open_notebook(home: Home, tmp_path: Path) -> Iterator[Callable[..., Notebook
 def nothing_left_over(home: Home) -> Iterator[None]:
     """No process that a test has started is there after it.
 
-    What belongs to a shared cluster was there before; what belongs to a module's notebook is
-    looked for when that is closed; and an idle fork server of this process may wait for the next
-    start, as in any notebook.
+    What belongs to a shared cluster was there before, or has got new processes in the test, as a
+    busy machine may need; what belongs to a module's notebook is looked for when that is closed;
+    and an idle fork server of this process may wait for the next start, as in any notebook.
     """
-    before = home.processes()
+    before, shared = home.processes(), {record.name for record in registry.records()}
     yield
 
     def left() -> dict[int, str]:
         return {
             pid: line
             for pid, line in home.processes().items()
-            if pid not in before and not _of_a_notebook(pid) and not _is_own_idle_forkserver(pid)
+            if not (pid in before or _is_of(shared, pid) or _of_a_notebook(pid))
+            and not _is_own_idle_forkserver(pid)
         }
 
     with contextlib.suppress(AssertionError):
         until(lambda: not left(), "end of all processes", GONE_S)
     assert not left()
+
+
+def _is_of(clusters: set[str], pid: int) -> bool:
+    """Whether a process is a rank of one of these clusters, or the fork server of its ranks."""
+    pids = {p for record in registry.records() if record.name in clusters for p in record.pids}
+    with contextlib.suppress(psutil.Error):
+        children = {child.pid for child in psutil.Process(pid).children()}
+        return pid in pids or bool(pids & children)
+    return True
 
 
 def _of_a_notebook(pid: int) -> bool:

@@ -37,11 +37,18 @@ def counted():
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["D=1", "D=2"])
-def ranks(request: pytest.FixtureRequest, home: Home) -> Iterator[jaxcluster.Cluster]:
+def started(request: pytest.FixtureRequest, home: Home) -> Iterator[jaxcluster.Cluster]:
     name = f"launches-{request.param}"
     with jaxcluster.start(2, devices_per_process=request.param, name=name) as cluster:
-        cluster.run(SETUP + WITNESS)
         yield cluster
+
+
+@pytest.fixture
+def ranks(started: jaxcluster.Cluster) -> jaxcluster.Cluster:
+    """New processes, which a busy machine may need after a test, have not all of it."""
+    if started.run("print('journal' in globals())", show=False).stdout() == "False\n":
+        started.run(SETUP + WITNESS, show=False)
+    return started
 
 
 def check_whole(cluster: jaxcluster.Cluster) -> None:
@@ -682,7 +689,7 @@ def check(launch, attack):
     z = plus(x)
     before, raised = counted(), False
     try: raised = attack(lambda: launch(z)) is False
-    except (Stop, RecursionError): raised = True
+    except (Stop, RecursionError, SystemError): raised = True  # the last in place of a Stop in C
     made = z.is_deleted()
     number = counted() - before
     assert number == made, f"{number} counted, and made: {made}"
