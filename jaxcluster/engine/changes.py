@@ -99,6 +99,11 @@ class Watch:
         Args:
           leave: names behind which nothing is to be touched.
         """
+        if self._put_back(leave):  # a view can be written to once its array can
+            return self._put_back(leave)
+        return []
+
+    def _put_back(self, leave: Collection[str]) -> list[Watched]:
         failed = []
         for one in self.changed():
             if one.root in leave or not can_put_back(one):

@@ -49,6 +49,10 @@ def namespace(source: str, **values: Any) -> dict[str, Any]:
         ("x = np.zeros(3)", "x[1] = 1"),
         ("x = np.zeros(3)", "np.add(x, 1, out=x)"),
         ("x = np.array([None, [1]], object)", "x[0] = 1"),
+        (
+            "x = np.zeros(3); a_view = x[1:]",
+            "x[1] = 1; a_view.setflags(write=False); x.setflags(write=False)",
+        ),
         ("x = np.array([None, [1]], object)", "x[1].append(2)"),
         ("x = types.SimpleNamespace(a=1)", "x.a = 2"),
         ("class C: pass\nx = C(); x.a = [1]", "x.a.append(2)"),
