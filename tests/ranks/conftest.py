@@ -165,11 +165,11 @@ def nothing_left_over(home: Home) -> Iterator[None]:
 
 
 def _is_of(clusters: set[str], pid: int) -> bool:
-    """Whether a process is a rank of one of these clusters, or the fork server of its ranks."""
+    """Whether a process comes from the fork server that made the ranks of one of these clusters."""
     pids = {p for record in registry.records() if record.name in clusters for p in record.pids}
     with contextlib.suppress(psutil.Error):
-        children = {child.pid for child in psutil.Process(pid).children()}
-        return pid in pids or bool(pids & children)
+        parents = psutil.Process(pid).parents()
+        return any(child.pid in pids for parent in parents for child in parent.children())
     return True
 
 
