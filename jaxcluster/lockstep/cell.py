@@ -16,7 +16,7 @@ from jaxcluster.lockstep.facts import Facts, Reports
 from jaxcluster.lockstep.polls import Polls
 from jaxcluster.lockstep.states import Course, State
 from jaxcluster.lockstep.undone import Undone
-from jaxcluster.model import explain, health, lockstep, notices, paused, verdict
+from jaxcluster.model import explain, health, notices, paused, verdict
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.standing import Standing
 from jaxcluster.ranks import name_ranks
@@ -328,30 +328,6 @@ class Cell:
         }
 
     @property
-    def left_out(self) -> list[int]:
-        """Ranks that ended it without a launch that others had announced when they were stopped.
-
-        In strict mode nobody makes that launch. But who skipped it may have skipped an earlier one
-        instead, and have made this one in its place: launches may not belong together.
-        """
-        replies = self.record.replies
-
-        def made(rank: int, processes: str) -> int:
-            return replies[rank].own.get(processes, (0, 0))[0]
-
-        return sorted(
-            {
-                rank
-                for stopped, reply in replies.items()
-                for processes in reply.given_up
-                for rank in lockstep.members(processes)
-                if reply.status == "interrupted" and rank in replies
-                if replies[rank].status == "ok"
-                and made(rank, processes) <= made(stopped, processes)
-            }
-        )
-
-    @property
     def lets_others_begin(self) -> bool:
         """Whether the ranks themselves let the next cell begin after it."""
         ends = self.ends
@@ -370,7 +346,6 @@ class Cell:
             or (self.watch.why == "timeout" and not record.ok)
             or any(one.died for one in record.records.values())
             or any(error.heard is not None for error in record.errors.values())  # strict mode
-            or bool(self.left_out)
             or bool(dead and wire.ends.differing(self.ends))
         )
 

@@ -99,6 +99,12 @@ class Polls:
         found = diagnose.find_replayed(reports, self.ends, self._record.seq)
         return self._keep(found, reports, may_be_of_interrupt=False)
 
+    def find_given_up(self) -> list[Action]:
+        """Keep that ranks came to no launch, in strict mode, that others had announced."""
+        record = self._record
+        found = diagnose.find_given_up(record.replies, record.seq)
+        return self._keep(found, self.evidence, may_be_of_interrupt=False)
+
     @property
     def ends(self) -> dict[int, wire.ends.End]:
         """How the cell has ended on the ranks that have replied."""

@@ -69,6 +69,7 @@ class Settling:
             return self._become(State.LEFT, "the cluster is stopped")
         if any(error.heard == 0 for error in record.errors.values()):  # they say what they refused
             yield from self._find((yield from self._ask(is_brief=True)))
+        yield from self._carry(cell.polls.find_given_up())
         state, why = yield from self._judge()
         if state is not None:
             self._become(state, why)
@@ -369,8 +370,6 @@ class Settling:
         undone = ""
         if cell.undone is not None and not cell.recovered:
             undone = yield from self._say_undone()
-            if left_out := cell.left_out:
-                undone = f"{notices.left_out(left_out, facts.hosts)} {undone}"
         return dataclasses.replace(
             ending,
             silent=cell.silent,

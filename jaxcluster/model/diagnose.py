@@ -221,6 +221,49 @@ def find_replayed(
     return None
 
 
+def find_given_up(replies: Mapping[int, wire.CellReply], seq: int) -> Report | None:
+    """Whether a launch that ranks had announced when they were stopped could not have come about.
+
+    In strict mode nobody makes it. But a rank that would not have come to it may have skipped an
+    earlier one instead, and have made this one in its place: launches may not belong together.
+    """
+    sets = {processes for reply in replies.values() for processes in reply.given_up}
+    for processes in sorted(sets, key=lambda each: (-len(each), each)):
+        group = {r: replies[r] for r in lockstep.members(processes) if r in replies}
+        others = {r: reply for r, reply in group.items() if processes in reply.given_up}
+        culprits = tuple(
+            sorted(
+                rank
+                for rank, reply in group.items()
+                if any(_passes_by(rank, reply, r, other, processes) for r, other in others.items())
+            )
+        )
+        if culprits:
+            line = (
+                f"{begin_ranks(culprits)} did not come to a launch that {name_ranks(others)} had "
+                "announced when the cell was stopped, so earlier launches may not belong together."
+            )
+            ranks = culprits, tuple(sorted(others))
+            return Report("missing", processes, None, *ranks, (line,), seq, frozenset({seq}))
+    return None
+
+
+def _passes_by(
+    rank: int, reply: wire.CellReply, announced: int, other: wire.CellReply, processes: str
+) -> bool:
+    """Whether a rank had ended the cell without what ``announced`` waited for, or waited for it."""
+
+    def made(one: wire.CellReply, where: str) -> int:
+        return one.own.get(where, (0, 0))[0]
+
+    if processes in reply.given_up or made(reply, processes) > made(other, processes):
+        return False
+    return reply.status == "ok" or any(
+        announced in lockstep.members(where) and made(other, where) <= made(reply, where)
+        for where in reply.given_up
+    )
+
+
 def _find_shifted(processes: str, group: Mapping[int, wire.RankReport], seq: int) -> Report:
     """What a cell launched has met another cell's launches, which some ranks had left out."""
     entries = {r: _entries(report, processes) for r, report in group.items()}

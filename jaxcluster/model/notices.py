@@ -114,14 +114,6 @@ def faults(record: CellRecord) -> list[Alarm]:
     ]
 
 
-def left_out(ranks: Sequence[int], hosts: Mapping[int, str]) -> str:
-    """Why a cell that was stopped in strict mode is taken back."""
-    return (
-        f"{begin_ranks(ranks, hosts)} finished the cell without a launch that the stopped ranks "
-        "had announced, so earlier launches may not belong together."
-    )
-
-
 def tell_behind(behind: Mapping[int, float], hosts: Mapping[int, str] | None = None) -> str:
     """Who was slower than the fastest rank, in a sentence; "" if nobody was.
 

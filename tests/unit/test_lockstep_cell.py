@@ -205,23 +205,36 @@ def test_a_death_is_told_once_where_others_are_waited_for_long() -> None:
     assert it.was_aborted({})
 
 
-def test_who_ends_it_without_what_stopped_ranks_had_announced_has_left_it_out() -> None:
-    def ended(rank: int, status: str, own: int, given_up: list[str] | None = None) -> events.Event:
-        told = {"own": {"0,1": [own, 5]}, "given_up": given_up or []}
-        return events.Replied(T0, wire.CellReply(rank, SEQ, status, 0.1, **told))  # type: ignore[arg-type]
+def ended(rank: int, status: str, own: dict[str, int], *given_up: str) -> events.Event:
+    counts = {processes: [count, 5] for processes, count in own.items()}
+    told = wire.CellReply(rank, SEQ, status, 0.1, own=counts, given_up=[*given_up])
+    return events.Replied(T0, told)
 
-    for second, left_out in [
-        (ended(1, "ok", 1), [1]),
-        (ended(1, "ok", 2), []),  # it has made it
-        (ended(1, "interrupted", 1), []),  # it would have come to it
-        (ended(1, "error", 1), []),  # its error says why
-    ]:
+
+@pytest.mark.parametrize(
+    ("second", "is_found"),
+    [
+        (ended(1, "ok", {"0,1": 1}), True),
+        (ended(1, "ok", {"0,1": 2}), False),  # it has made it
+        (ended(1, "ok", {"0,1": 1}, "0,1"), False),  # its code has heard the stop, there too
+        (ended(1, "interrupted", {"0,1": 1}), False),  # it would have come to it
+        (ended(1, "error", {"0,1": 1}), False),  # its error says why
+        (ended(1, "interrupted", {}, "0,1,2"), True),  # they would wait for each other
+        (ended(1, "interrupted", {}, "1,2"), False),  # ... and here not
+    ],
+)
+def test_who_did_not_come_to_what_stopped_ranks_had_announced_is_found(
+    second: events.Event, is_found: bool
+) -> None:
+    for status in ("interrupted", "ok"):
         it = cell()
         it.feed(events.Stopped(T0))
-        it.feed(ended(0, "interrupted", 1, ["0,1"]))
+        it.feed(ended(0, status, {"0,1": 1}, "0,1"))
         it.feed(second)
-        assert it.left_out == left_out
-        assert it.was_aborted({}) == bool(left_out)
+        found = it.polls.find_given_up()
+        assert bool(found) == it.was_aborted({}) == is_found
+        if is_found:
+            assert it.polls.report is not None and it.polls.report.cell_seq == SEQ
 
 
 def test_who_quits_a_debugger_or_was_stopped_by_others_stops_the_cell() -> None:
