@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import random
 import sys
 import traceback
@@ -10,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jaxcluster.errors import Divergence
+from jaxcluster.errors import Divergence, RankDied
 from sim.clients import Client, outcome, virtual
 from sim.hub import Hub, Sink, Stuck
-from sim.programs import FAULTS, Catch, Late, Launch, Program, Schedule, Thread, Writer
+from sim.programs import FAULTS, Catch, Late, Launch, Program, Repeat, Schedule, Thread, Writer
 from sim.ranks import Cluster
 from sim.truth import Value
 
@@ -151,7 +152,7 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
     if is_right:
         for number, error in course.ended.items():
             program = by_number[number]
-            may = program.is_stopped
+            may = program.is_stopped or _was_given_new_processes(program, schedule, course)
             if isinstance(error, Divergence) and not _is_stop_heard(schedule):
                 broken.append(f"P2: cell {number} is right, and said to have diverged: {error!r}")
             elif error is not None and not may and not _was_stopped_before(program, schedule):
@@ -189,7 +190,8 @@ def _was_named(value: Value, course: Course) -> bool:
     """Whether the cell that has made it has ended with a warning of what it has bound."""
     if "Don't trust" in str(course.ended.get(_maker(value))):
         return True
-    return any(_was_named(v, course) for v in value.made.inputs if v is not None and v.tainted)
+    inputs = {v for made in value.made.met for v in made.inputs if v is not None and v.tainted}
+    return any(_was_named(v, course) for v in inputs)
 
 
 def _members(processes: str) -> list[str]:
@@ -199,6 +201,14 @@ def _members(processes: str) -> list[str]:
 def _was_stopped_before(program: Program, schedule: Schedule) -> bool:
     """Whether a cell before it was stopped: then it may not have run."""
     return any(p.number <= program.number and p.is_stopped for p in schedule.programs)
+
+
+def _was_given_new_processes(program: Program, schedule: Schedule, course: Course) -> bool:
+    """Whether its ranks ended, since the other notebook's cell was stopped before its turn."""
+    seqs, error = course.seqs, course.ended[program.number]
+    last = seqs.get(program.number, math.inf)
+    stopped = any(p.is_stopped and seqs.get(p.number, 0) <= last for p in schedule.programs)
+    return stopped and isinstance(error, RankDied)
 
 
 def _look_at_all_or_none(schedule: Schedule, cluster: Cluster, course: Course) -> None:
@@ -300,7 +310,7 @@ def _is_apart(step: Any) -> bool:
 def _is_whole(step: Any, program: Program) -> bool:
     """Whether all ranks that it is of have it: what was spoiled stays."""
     if not isinstance(step, Launch):
-        return not _is_apart(step)  # each rank has its own, at a time of its own
+        return not isinstance(step, Thread | Late | Repeat)  # each rank has its own
     members = [int(rank) for rank in step.where.split(",")]
     return all(step in program.of(rank) for rank in members)
 

@@ -9,6 +9,7 @@ wrong.
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +46,7 @@ class Made:
     program: int
     meant: Any
     inputs: tuple[Value | None, ...]
+    met: Sequence[Made] = ()
     value: Value = field(init=False)
 
     def __post_init__(self) -> None:
@@ -114,5 +116,5 @@ class Devices:
             wrong = wrong or any(v is not None and v.tainted for v in values)
             wrong = wrong or len({v.meaning if v is not None else None for v in values}) > 1
         for made in met:
-            made.value.tainted = wrong
+            made.value.tainted, made.met = wrong, met
             self.queues[made.rank].popleft()
