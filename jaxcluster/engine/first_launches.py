@@ -80,7 +80,7 @@ class FirstLaunches:
             self._last = program.processes, seq
             return
         self._withdraw(f"{folder}{self.rank}")
-        self.journal.announced = entry
+        self.journal.refused = entry
         raise Divergence(self._message(told, differing), 0)
 
     def taken_back(self) -> None:

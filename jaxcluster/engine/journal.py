@@ -101,8 +101,9 @@ class Journal:
       before_launch: in strict mode: called before a program is issued, may raise.
       taken_back: in strict mode: called where XLA has refused what was announced last.
       first: announces first launches, where others might meet them; may refuse one.
-      announced: in strict mode the launch that waits for the other ranks to announce it too; else
-        the one that ``first`` has refused.
+      waiting: in strict mode the launches, of any threads, that wait for the other ranks to
+        announce them too.
+      refused: the one that ``first`` has refused in the cell.
       given_up: in strict mode the sets of which the cell that runs, or ran last, has announced a
         program and not launched it: it was interrupted.
       box: what is left of it when the process has died.
@@ -136,7 +137,8 @@ class Journal:
         self.taken_back: Callable[[Program], None] | None = None
         self.box: BlackBox | None = None
         self.first: FirstLaunches | None = None
-        self.announced: wire.Launch | None = None
+        self.waiting: list[wire.Launch] = []
+        self.refused: wire.Launch | None = None
         self.given_up: set[str] = set()
         self.restarts = 0
         self.recording = False
@@ -158,7 +160,7 @@ class Journal:
     def enter(self, seq: int, execution_count: int, ranks: tuple[int, ...] = ()) -> None:
         self.cells.append(CellEntry(seq, execution_count, time.time_ns()))
         self.cell_ranks = ranks
-        self.announced = None
+        self.refused = None
         self.given_up = set()
         if self.box is not None:
             self.box.correct(self.counts)
@@ -180,6 +182,11 @@ class Journal:
     def cell_seq(self) -> int:
         """The seq of the cell that runs, or ran last."""
         return self.cells[-1].seq if self.cells else 0
+
+    @property
+    def announced(self) -> wire.Launch | None:
+        """What is to be told of those: what waits, or was refused. Any thread."""
+        return next(reversed(self.waiting[-1:]), self.refused)
 
     def launches(self) -> dict[str, list[int]]:
         """Set of processes -> [launches so far, hash of them and of what became of them].

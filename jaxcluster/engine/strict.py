@@ -196,7 +196,7 @@ class Strict:
         expected = [int(rank) for rank in program.processes.split(",")]
         if self.rank not in expected:
             return  # a stage of a pipeline that others compute: none of it runs here
-        self.journal.announced = upcoming = self.journal.upcoming(program)
+        upcoming = self.journal.upcoming(program)
         self.journal.given_up.discard(program.processes)
         folder = f"jaxcluster-strict/{self.epoch}/{self.journal.restarts}/{program.processes}/"
         earlier = self._own.setdefault(folder, deque())
@@ -216,6 +216,7 @@ class Strict:
             inputs=inputs,
             told=tell(upcoming) + (f", given {', '.join(given[:MOST_GIVEN])}" if given else ""),
         )
+        self.journal.waiting.append(upcoming)
         try:
             self._announce(folder, own)
             self._wait(folder, own, expected)
@@ -228,7 +229,7 @@ class Strict:
                     self._announce(folder, dataclasses.replace(own, over=True))
             raise
         finally:
-            self.journal.announced = None
+            self.journal.waiting.remove(upcoming)
 
     def taken_back(self, program: Program) -> None:
         """XLA has refused the launch that was announced last."""

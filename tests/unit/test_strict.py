@@ -152,6 +152,30 @@ def test_what_an_interrupted_cell_had_announced_is_known_until_it_is_launched_af
         assert rank.launched == ["f"]
 
 
+def test_what_a_thread_waits_with_is_known_while_cells_begin_and_launch() -> None:
+    rank = Rank(0, Store())
+    journal, seen = rank.journal, []
+    began, goes_on = threading.Event(), threading.Event()
+
+    def wait(*_: Any) -> None:
+        if threading.current_thread() is loader:
+            began.set()
+            assert goes_on.wait(ENDS_S)
+        seen.append(journal.announced and journal.announced.name)
+
+    rank.strict._wait = wait  # type: ignore[method-assign]
+    loader = threading.Thread(target=rank.launch, args=("batch",))
+    loader.start()
+    assert began.wait(ENDS_S)
+    rank.cell(1, "f")
+    assert journal.announced is not None
+    assert journal.announced.name == "batch"
+    goes_on.set()
+    loader.join(ENDS_S)
+    assert seen == ["f", "batch"]
+    assert journal.announced is None
+
+
 def test_one_skip_in_a_queue_is_told_once_and_in_its_cell() -> None:
     """Rank 1 comes to the later cells first, and is met there."""
 
