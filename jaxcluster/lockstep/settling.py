@@ -43,6 +43,7 @@ class Settling:
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
         self._facts = Facts(cell.started)
+        self._is_left_to_another = False
 
     def settle(self) -> Steps[None]:
         """After the cell: are the ranks in lockstep, and may what it assigned stay?"""
@@ -282,6 +283,7 @@ class Settling:
         cell = self._cell
         states: Sequence[wire.RankState] = yield actions.AskStates()
         if any(cell.is_in_another(state) for state in states):
+            self._is_left_to_another = True  # which may wait at a gate yet
             return self._become(State.LEFT, "another cell's end will settle it")
         if cell.is_to_be_checked and cell.polls.report is None:  # it may have caught the error
             cell.polls.report = findings.unexplained(f"a program was aborted, and {stuck}")
@@ -309,7 +311,7 @@ class Settling:
             return  # they end with their ranks
         if facts.divergence is not None or cell.was_aborted(facts.dead):
             yield actions.WithdrawBehind()
-        if facts.divergence is None and not cell.silent:
+        if facts.divergence is None and (self._is_left_to_another or not cell.silent):
             if self._is(State.DIVERGED):
                 self._become(State.SETTLED, "another has brought the ranks back")
             yield from self._open_gates()

@@ -134,6 +134,16 @@ def test_ranks_that_are_interrupted_from_elsewhere_stop_their_cell_once(seed: in
     assert isinstance(course.ended[1], CellInterrupted)
 
 
+def test_a_cell_behind_a_gate_begins_where_only_it_can_release_a_rank_of_the_one_before() -> None:
+    """Rank 2 waits in cell 9 for what rank 0 left out, and rank 1 is in the next cell already."""
+    first = Launch("0,1,2", 2, (9, 0), "a")
+    cell = Program(9, 1, {0: (Sleep(1.5), first), 2: (first,)}, False, timeout_s=1.4)
+    after = Program(10, 0, {rank: (Launch("0,1,2", 2, (10, 0), "b"),) for rank in range(3)}, False)
+    course = run(Schedule(92276, 3, True, (cell, after), "partial", frozenset({(9, 1)})))
+    assert course.ended.keys() == {9, 10}
+    assert not course.broken
+
+
 HOLES: dict[str, list[tuple[Any, str, Any]]] = {
     "queued cells hide a skip": [(wire.ends, "guards", lambda ranks, later: False)],
     "even counts are believed": [(wire.ends, "differing", lambda ends: [])],
