@@ -283,7 +283,8 @@ class Settling:
         cell = self._cell
         states: Sequence[wire.RankState] = yield actions.AskStates()
         if any(cell.is_in_another(state) for state in states):
-            self._is_left_to_another = True  # which may wait at a gate yet
+            seq = cell.record.seq  # where others are in it, ranks may wait at a gate for this one
+            self._is_left_to_another = any(s.state == "running" and s.seq > seq for s in states)
             return self._become(State.LEFT, "another cell's end will settle it")
         if cell.is_to_be_checked and cell.polls.report is None:  # it may have caught the error
             cell.polls.report = findings.unexplained(f"a program was aborted, and {stuck}")
