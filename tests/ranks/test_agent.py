@@ -590,7 +590,7 @@ def test_files_are_put_and_got_below_the_agents_folder_alone(
     assert (tmp_path / "secret").read_text() == "s"
     with pytest.raises(LaunchError, match=r"Host h1 can't get: No such file or directory \(.*/no"):
         host.get("no")
-    with pytest.raises(LaunchError, match="no 'sing' request"):
+    with pytest.raises(LaunchError, match="does not know the request 'sing'"):
         host.ask("sing")
     host.ask("remove", path="code")
     host.ask("remove", path="code")
