@@ -50,7 +50,7 @@ def test_where_both_are_refused_the_report_is_the_same(pair: jaxcluster.Cluster)
         pair.run(REFUSED_BY_BOTH, show=False)
     assert caught.value.report is not None
     assert caught.value.report.kind == "mismatch"
-    assert "Ranks 0, 1 have not launched their own" in str(caught.value)
+    assert "Ranks 0, 1 have not launched their program" in str(caught.value)
     assert "nothing was missing" in str(caught.value)
     assert {pair.run("print(float(jnp.sum(x)))", show=False).stdout(r) for r in (0, 1)} == {
         "496.0\n"
