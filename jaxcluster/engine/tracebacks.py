@@ -6,12 +6,16 @@ the innermost frame all the same. ``JAX_TRACEBACK_FILTERING=off`` shows them all
 
 from __future__ import annotations
 
+import contextlib
 import traceback
-from types import TracebackType
+from collections import Counter
+from types import CodeType, TracebackType
 from typing import Any
 
 from jaxcluster.engine.foreign import is_folded, is_folded_file
 
+DEEP = 100  # frames of a traceback, from which on those that repeat themselves are left out
+LAST = 5  # of these that are shown, at its beginning and at its end
 HIDE = "__tracebackhide__"  # IPython's sign, in the local variables of a frame
 
 
@@ -32,13 +36,57 @@ def install(shell: Any) -> None:
     def folded(etb: TracebackType, *args: Any, **kwargs: Any) -> Any:
         if not is_on():
             return get_records(etb, *args, **kwargs)
-        _hide(etb)
-        records = list(get_records(etb, *args, **kwargs))
+        short, left_out = _shorten(etb)
+        _hide(short)
+        records = list(get_records(short, *args, **kwargs))
+        with contextlib.suppress(Exception):  # a private name has moved: then it goes unsaid
+            if left_out:
+                records.insert(-LAST, _repeated(type(records[0]), left_out))
         while records and _is_hidden(records[-1]):
             records.pop()  # IPython would show the last one, hidden or not
         return records
 
     renderer.get_records = folded
+
+
+def _shorten(etb: TracebackType) -> tuple[TracebackType, list[TracebackType]]:
+    """A deep traceback without what repeats itself, and what was left out.
+
+    IPython looks through all modules for each frame of a cell. In a process that has imported JAX,
+    a RecursionError took it half a minute.
+    """
+    whole = _chain(etb)
+    if len(whole) <= DEEP:
+        return etb, []
+    seen: Counter[tuple[CodeType, int]] = Counter()
+    kept: list[TracebackType] = []
+    left_out: list[TracebackType] = []
+    for entry in whole[:-LAST]:
+        seen[_place(entry)] += 1
+        (kept if seen[_place(entry)] <= LAST else left_out).append(entry)
+    short: TracebackType | None = None
+    for entry in reversed([*kept, *whole[-LAST:]]):
+        short = TracebackType(short, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return short or etb, left_out
+
+
+def _chain(etb: TracebackType) -> list[TracebackType]:
+    entries = [etb]
+    while (following := entries[-1].tb_next) is not None:
+        entries.append(following)
+    return entries
+
+
+def _place(entry: TracebackType) -> tuple[CodeType, int]:
+    return entry.tb_frame.f_code, entry.tb_lineno
+
+
+def _repeated(record: Any, left_out: list[TracebackType]) -> Any:
+    """IPython's own record of such frames, for which it has a line."""
+    from stack_data.core import RepeatedFrames
+
+    frames = RepeatedFrames(list(left_out), [_place(entry) for entry in left_out])
+    return record._from_stack_data_FrameInfo(frames)
 
 
 def _hide(etb: TracebackType | None) -> None:
