@@ -51,7 +51,7 @@ class Gate:
 
     Args:
       rank: this one.
-      find_store: the store, or None where there is none: then all cells begin at once, and it is
+      find_store: returns the store, or None. Without one all cells begin at once, and it is
         found at their ends whether they have launched the same.
     """
 

@@ -68,7 +68,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Export:
-    """A program as bytes, from a rank that has compiled it. -> bytes; or str: why there is none"""
+    """A program as bytes, from a rank that has compiled it. -> bytes; or str: why not"""
 
     fingerprint: int
 

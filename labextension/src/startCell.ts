@@ -18,7 +18,7 @@ import {
   withoutMode
 } from './startLine';
 
-/** Run these lines of a cell, with what they put out under it; all of it, where it has no others. */
+/** Run these lines of a cell and show their output under it; the whole cell if it has no other lines. */
 async function runLines(panel: NotebookPanel, index: number, start: boolean): Promise<void> {
   const { content: notebook, sessionContext } = panel;
   notebook.activeCellIndex = index;
