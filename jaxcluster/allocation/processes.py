@@ -209,10 +209,9 @@ class HostProcesses:
         """What to add to a ModuleNotFoundError of these ranks."""
         return self._sync.explain(error, [self.host_of(rank) for rank in ranks])
 
-    @property
-    def turns(self) -> HostTurns:
-        """The turns of cells for these ranks."""
-        return HostTurns(self._places[0], self._cluster_id)
+    def turns(self, last_seq: int) -> HostTurns:
+        """The turns of cells for these ranks, whose numbers follow ``last_seq``."""
+        return HostTurns(self._places[0], self._cluster_id, last_seq)
 
     def host_of(self, rank: int) -> Place:
         """The host that a rank is on."""

@@ -74,10 +74,13 @@ class LocalTurns:
 
     Args:
       name: the cluster's.
+      last_seq: that of the last cell of the ranks before these. A cell's number is never given
+        again: what is still said of a former one would be taken for the later one's.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, last_seq: int = 0) -> None:
         self.name = name
+        self._last_seq = last_seq
         self._mutex = threading.Lock()
         self._opened: int | None = None
         self._inode = (0, 0)
@@ -88,7 +91,7 @@ class LocalTurns:
     def take(self, ranks: Iterable[int] = (), say: Say | None = None) -> Iterator[Turn]:
         with self._locked() as (lock, before):
             last = _by_rank(before.get("last", {}))
-            turn = Turn(before.get("seq", 0) + 1)
+            turn = Turn(before.get("seq", self._last_seq) + 1)
             turn.after = {rank: last.get(rank, 0) for rank in ranks}
             # It never gets shorter. Truncated and written again, ext4 would flush it at each close.
             text = json.dumps({"seq": turn, "last": last | dict.fromkeys(turn.after, turn)})
@@ -156,33 +159,38 @@ class HostTurns:
     Args:
       first: that host.
       world: a name of this generation of ranks, which no other one has.
+      last_seq: that of the last cell of the ranks before these; the agent counts from zero.
     """
 
-    def __init__(self, first: First, world: str) -> None:
-        self._first, self._world = first, world
+    def __init__(self, first: First, world: str, last_seq: int = 0) -> None:
+        self._first, self._world, self._last_seq = first, world, last_seq
         self._last: dict[int, int] = {}
 
     @contextlib.contextmanager
     def take(self, ranks: Iterable[int] = (), say: Say | None = None) -> Iterator[Turn]:
         ranks = list(ranks)
         with self._held(ranks, say) as body:
-            last = _by_rank(body["last"])
-            turn = Turn(body["seq"])
+            last = self._numbered(body["last"])
+            turn = Turn(self._last_seq + body["seq"])
             turn.after = {rank: last.get(rank, 0) for rank in ranks}
             yield turn
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[dict[int, int]]:
         with self._held(None, None) as body:
-            yield _by_rank(body["last"])
+            yield self._numbered(body["last"])
 
     def last_cells(self) -> dict[int, int]:
         """While the host can't be reached: as it was heard last."""
         if not self._first.lost and self._first.agent.cut_s == 0:
             with contextlib.suppress(LaunchError):
                 body, _ = self._first.agent.ask("turns", ASK_S, world=self._world)
-                self._last = _by_rank(body["last"])
+                self._last = self._numbered(body["last"])
         return self._last
+
+    def _numbered(self, last: Mapping[str, int]) -> dict[int, int]:
+        """Each rank's last cell, by its number."""
+        return {rank: self._last_seq + seq for rank, seq in _by_rank(last).items()}
 
     @contextlib.contextmanager
     def _held(self, ranks: list[int] | None, say: Say | None) -> Iterator[dict[str, Any]]:

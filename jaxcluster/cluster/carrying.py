@@ -229,11 +229,12 @@ class Carrier:
         cluster = self._cluster
         when = f"in cell [{self._cell.record.execution_count}]"
         line = cluster.recover(said, told=told, when=when, undo=undo)
+        is_replaced = cluster.world is not self._pinned
         self._pinned = cluster.world
-        restored = cluster.restored
-        if restored is None or str(restored) not in line:
-            return Recovered(line)
-        return Recovered(line, frozenset({*restored.older, *restored.lost}))
+        restored, names = cluster.restored, frozenset[str]()
+        if restored is not None and str(restored) in line:
+            names = frozenset({*restored.older, *restored.lost})
+        return Recovered(line, names, is_replaced)
 
     def _rest(self) -> None:
         """Wait a moment between looks; the stop button ends it."""

@@ -87,6 +87,7 @@ class Cluster:
         self._allocation = allocation  # of the process that started it
         self._dispatcher = Dispatcher(self)
         self._delegate = delegation.Delegate(self)
+        self._last_seq = 0
         self.changing = threading.RLock()
         self._take(world)
 
@@ -353,12 +354,13 @@ class Cluster:
           watch: is given the start that goes on, and may raise to end it.
         """
         self.life.become(State.REPLACING)
+        self._last_seq = last_seq = max(self._last_seq, self._dispatcher.last_seq())
         self._end_world()
         with events.going_on(progress) as say:
             while not one_at_a_time.acquire(timeout=TURN_S):
                 watch(None)
             try:
-                started = start_world(self.spec, say, watch, self._allocation)
+                started = start_world(self.spec, say, watch, self._allocation, last_seq)
             finally:
                 one_at_a_time.release()
         world, self._allocation = started

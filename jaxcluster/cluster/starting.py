@@ -74,8 +74,9 @@ class Starting:
         allocation: Allocation | HostAllocation,
         step: Callable[[int, str], None] = lambda rank, what: None,
         is_first: bool = True,
+        last_seq: int = 0,
     ) -> None:
-        self.spec, self.is_first = spec, is_first
+        self.spec, self.is_first, self.last_seq = spec, is_first, last_seq
         self.step = step
         self.allocation = allocation
         self.say = say
@@ -139,6 +140,7 @@ class Starting:
             claim=self.allocation.claim.id,
             pid_space=pid_space(),
             hosts=local.supervisor.records() if isinstance(local, HostProcesses) else [],
+            last_seq=self.last_seq,
         )
         registry.write(record)
         if isinstance(local, HostProcesses):
@@ -485,12 +487,14 @@ def start_world(
     say: Progress,
     watch: Callable[[Starting | None], None] = lambda starting: None,
     allocation: Allocation | HostAllocation | None = None,
+    last_seq: int = 0,
 ) -> tuple[World, Allocation | HostAllocation]:
     """Start what ``spec`` describes; returns its ranks, and what they run on.
 
     Args:
       watch: is given the start that goes on, and may raise to end it.
       allocation: what they are to run on, where there is one; it is kept if this fails.
+      last_seq: the number of the last cell of the ranks that these replace.
     """
     began = time.perf_counter()
     with events.starting(spec, is_restart=allocation is not None) as course:
@@ -504,7 +508,8 @@ def start_world(
         elif not allocation.is_held:  # its folder is gone
             spec, claimed = claim(spec)
             allocation.take(claimed)
-        starting = Starting(spec, say, began + spec.timeout_s, allocation, course.step, not is_kept)
+        deadline, is_first = began + spec.timeout_s, not is_kept
+        starting = Starting(spec, say, deadline, allocation, course.step, is_first, last_seq)
         course.spec, course.end = spec, starting.cancel
         try:
             watch(starting)

@@ -112,7 +112,11 @@ class World:
         self._client: Any = None
         self._is_ending = False
         self._missed: queue.SimpleQueue[dict[str, Any]] = missed or queue.SimpleQueue()
-        self.turns: Turns = self._remote.turns if self._remote else LocalTurns(record.name)
+        self.turns: Turns = (
+            self._remote.turns(record.last_seq)
+            if self._remote
+            else LocalTurns(record.name, record.last_seq)
+        )
         self._let_go = _nothing if way else registry.hold(record.name)
 
     def _check_not_over(self) -> None:

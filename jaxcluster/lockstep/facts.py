@@ -81,7 +81,11 @@ class Replayed:
 
 @dataclass(frozen=True)
 class Recovered:
-    """What was done about ranks that are lost, in words, and of which names it says something."""
+    """What was done about ranks that are lost, in words, and of which names it says something.
+
+    ``is_replaced``: all ranks are new processes, which know nothing of the cell.
+    """
 
     line: str
     told: frozenset[str] = frozenset()
+    is_replaced: bool = False

@@ -44,6 +44,7 @@ class Settling:
         self._cell = cell
         self._facts = Facts(cell.started)
         self._is_left_to_another = False
+        self._is_replaced = False  # its ranks are gone, and others have come in their place
 
     def settle(self) -> Steps[None]:
         """After the cell: are the ranks in lockstep, and may what it assigned stay?"""
@@ -308,7 +309,7 @@ class Settling:
         if cell.lets_others_begin:
             return
         facts = yield from self._look_around()
-        if facts.is_over or facts.dead:
+        if self._is_replaced or facts.is_over or facts.dead:
             return  # they end with their ranks
         if facts.divergence is not None or cell.was_aborted(facts.dead):
             yield actions.WithdrawBehind()
@@ -345,6 +346,7 @@ class Settling:
             return said
         undone = yield from self._take_back()  # before its values are saved
         done: Recovered = yield actions.Recover(said, told, not undone.refused)
+        self._is_replaced |= done.is_replaced
         facts = yield from self._look_around()
         if self._is(State.LEFT, State.DIVERGED) and not (facts.dead or facts.divergence):
             self._become(State.SETTLED, "the ranks have new processes")

@@ -156,11 +156,11 @@ def test_ranks_that_can_not_be_brought_back_are_given_new_processes() -> None:
 
     def recover(_: object) -> Recovered:
         ranks._set(divergence=None)
-        return Recovered("New processes.")
+        return Recovered("New processes.", is_replaced=True)
 
     ranks.answers[actions.Recover] = recover
     ranks.carry(settling.settle())
-    assert ranks.kinds()[2:5] == ["Diverge", "Undo", "Recover"]
+    assert ranks.kinds()[2:] == ["Diverge", "Undo", "Recover"]  # no gate of the new processes
     assert states(cell)[2:] == [State.RETURNING, State.DIVERGED, State.SETTLED]
     assert cell.recovered.startswith("New processes. This cell is undone")
 

@@ -48,6 +48,17 @@ def test_cells_are_numbered_in_the_order_of_their_turns() -> None:
     assert seen == [1, 2, 3]
 
 
+def test_cells_of_new_processes_are_numbered_on() -> None:
+    registry.folder("main").mkdir()
+    turns = LocalTurns("main", 6)
+    assert turns.last_cells() == {}
+    with turns.take([0, 1]) as seq:
+        assert (seq, seq.after) == (7, {0: 0, 1: 0})
+    with LocalTurns("main", 6).take([1]) as seq:
+        assert (seq, seq.after) == (8, {1: 7})
+    assert turns.last_cells() == {0: 7, 1: 8}
+
+
 def test_a_turn_excludes_every_other() -> None:
     registry.folder("main").mkdir()
     inside, overlaps, seen = [], [], []
