@@ -34,7 +34,7 @@ fits() {
 }
 
 python=
-candidates=(python3 python3.13 python3.12 python3.11)
+candidates=(python3 python3.14 python3.13 python3.12 python3.11)
 if [ -n "${PYTHON:-}" ]; then candidates=("$PYTHON"); fi
 for candidate in "${candidates[@]}"; do
     if fits "$candidate"; then

@@ -153,13 +153,22 @@ def test_the_parts_of_the_ranks_leave_out_no_file() -> None:
     assert sorted(taken) == sorted(folder.glob("test_*.py"))
 
 
+def declared_pythons() -> list[str]:
+    prefix = "Programming Language :: Python :: "
+    return [c.removeprefix(prefix) for c in PROJECT["classifiers"] if c.startswith(prefix + "3.")]
+
+
 def test_each_python_that_is_declared_is_tested() -> None:
     [tests] = [path for path in WORKFLOWS if path.stem == "tests"]
-    prefix = "Programming Language :: Python :: "
-    declared = [
-        c.removeprefix(prefix) for c in PROJECT["classifiers"] if c.startswith(prefix + "3.")
-    ]
-    assert read(tests)["jobs"]["unit"]["strategy"]["matrix"]["python"] == declared
+    assert read(tests)["jobs"]["unit"]["strategy"]["matrix"]["python"] == declared_pythons()
+
+
+@pytest.mark.parametrize("script", ["notebooks/quickstart.sh", "tests/run.sh"])
+def test_the_commands_of_the_readme_look_for_each_python_that_is_declared(script: str) -> None:
+    found = re.search(r"candidates=\((.*?)\)", (TOP / script).read_text())
+    assert found
+    newest_first = [f"python{version}" for version in reversed(declared_pythons())]
+    assert found[1].split() == ["python3", *newest_first]
 
 
 def test_only_a_tag_publishes_and_only_what_was_tried() -> None:

@@ -163,7 +163,7 @@ class NumpyState:
         self._state: dict[str, Any] = {}
 
     def now(self) -> Any:
-        generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
+        generator = _np_random.get_bit_generator()
         if type(generator) is not np.random.MT19937:  # the user has set another
             return np.random.get_state(legacy=False)
         if generator is not self._generator:
@@ -176,6 +176,7 @@ class NumpyState:
         return self._state
 
 
+_np_random: Any = np.random  # the types of some versions of numpy lack get_bit_generator
 _python_state = PythonState()
 _numpy_state = NumpyState()
 
