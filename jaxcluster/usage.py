@@ -45,6 +45,11 @@ ABOUT = {
     "undo": "Take back what the last cell did to the ranks' variables.",
     "stacks": "On which line each rank is, also in the middle of a hang.",
     "journal": "What each rank has launched, side by side.",
+    "report": (
+        "How a cell went wrong: what happened, on which ranks, what was done about it, the cell, "
+        "the launches of all ranks side by side and where each was. It stays after new processes, "
+        "until the cluster ends; the last 8 are kept."
+    ),
     "debug": "Look at a rank's last error in the debugger, while the other ranks wait.",
     "logs": "What the processes wrote outside of cells.",
     "outputs": "What each rank printed in the last cell.",
@@ -98,6 +103,7 @@ WORDS = {
         "4GB",
     ),
     "journal count": ("how many of the last launches (20)", "50"),
+    "report cell": ("the cell's number; the last one that went wrong by default", "7"),
     "debug rank": ("which rank; the one that differs by default", "2"),
     "logs rank": ("which rank; all by default", "2"),
     "outputs ranks": ("which ranks; all by default", "1-3"),

@@ -20,6 +20,7 @@ from jaxcluster.lockstep.settling import Steps, T
 from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import CellRecord
+from jaxcluster.records.lastreport import Reports
 from jaxcluster.wire.link import Event, Sink
 
 AGAIN_S = 0.1  # between looks at ranks that have ended a cell with uneven counts
@@ -37,6 +38,7 @@ class Owner(Protocol):
     """Whose cell it is: a ``Cluster``, as far as a cell knows it."""
 
     recovered: str
+    past_reports: Reports
 
     @property
     def name(self) -> str: ...

@@ -40,6 +40,7 @@ from jaxcluster.model.life import Life, State
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.records import registry
 from jaxcluster.records.kept import Kept
+from jaxcluster.records.lastreport import Reports
 from jaxcluster.wire.link import Event, Link
 
 ASK_S = 2.0  # for answers that a control channel gives at once
@@ -65,6 +66,7 @@ class Cluster:
       kept: what its ranks have saved and no new process has yet.
       restored: what the last restart brought back; None before one, and after a clean one.
       recovered: what was done about the last finding or death; "" if nothing was yet.
+      past_reports: how its last cells went wrong, for ``%jaxcluster report``.
       undo_nbytes: what ``limit_undo`` was given last.
       stays_strict: new processes check launches from their start on, too.
       asked: what it was started with, before the hosts decided what was left open.
@@ -78,6 +80,7 @@ class Cluster:
         self.life = Life()
         self.recovery = "auto"
         self.recovered = ""
+        self.past_reports = Reports(self.name, is_here=world.way is None)
         self.kept: Kept | None = None
         self.restored: Restored | None = None
         self.undo_nbytes: int | None = None

@@ -101,18 +101,19 @@ class RunningCell:
         if (
             error := verdict.verdict(dataclasses.replace(ending, explain_missing=more))
         ) is not None:
-            self._keep_for_others(error)
+            self._keep_report(error)
             raise error
         if self._listener_error is not None:
             raise self._listener_error
         return self.record
 
-    def _keep_for_others(self, error: BaseException) -> None:
-        if self.cluster.world.way is None:  # else the cluster's folder is on another machine
-            record = self.record
-            lastreport.keep(
-                self.cluster.name, record.execution_count, record.source, error, self.evidence
-            )
+    def _keep_report(self, error: BaseException) -> None:
+        """For ``%jaxcluster report``, which is often asked when its ranks are gone."""
+        found = getattr(error, "report", None) or self.report
+        evidence = self.evidence or self.core.polls.before
+        made = lastreport.made_of(self.record, error, found, evidence, time.time_ns())
+        if made is not None:
+            self.cluster.past_reports.add(made)
 
     def run_in_background(self, when_done: Callable[[CellRecord], None]) -> None:
         """Carry the cell through on a thread; ``when_done`` is called there at its end."""

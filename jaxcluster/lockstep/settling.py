@@ -420,6 +420,8 @@ class Settling:
         """The different programs that ranks launched before some of them died, if they did."""
         look = yield from self._ask(is_brief=True)
         left = look.facts.last_launches  # also of those that have died while they were asked
+        gone = postmortem.reports_of(look.facts.dead, left)
+        self._cell.polls.evidence = self._cell.polls.evidence or {**look.reports, **gone}
         record = self._cell.record
         number, seq = record.execution_count, record.seq
         hosts, source = look.facts.hosts, record.source

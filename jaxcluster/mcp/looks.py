@@ -6,6 +6,7 @@ import socket
 import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from jaxcluster import cluster, wire
 from jaxcluster.cluster import Cluster, array_queries, recovery
@@ -14,9 +15,10 @@ from jaxcluster.model import deadlock, diagnose, explain, lockstep, timeline
 from jaxcluster.model.findings import Suspicion
 from jaxcluster.model.outputs import ANSI, RankRecord, group_outputs
 from jaxcluster.ranks import begin_ranks, name_ranks, parse_ranks
-from jaxcluster.records import lastreport, registry
+from jaxcluster.records import registry
 from jaxcluster.records.lastreport import LastReport
 from jaxcluster.text import format_nbytes, format_table
+from jaxcluster.views import report as reports
 from jaxcluster.views import shards, text
 
 MOST_CHARS = 20_000  # of one answer; its end is kept
@@ -65,15 +67,19 @@ def status(running: Cluster) -> str:
 # --------------------------------------------------------------------------- what went wrong
 
 
-def report(running: Cluster) -> str:
-    """What is wrong now, and what was last, with the ranks' stacks of that moment."""
-    parts = [f"NOW\n{_now(running)}"]
-    last = lastreport.read(running.name) if running.world.way is None else None
-    if last is None:
-        parts.append("BEFORE\nNo divergence, hang or death has been reported on this cluster.")
-    else:
-        parts.append(_tell_last(last, time.time_ns()))
-    return "\n\n".join(parts)
+def report(running: Cluster, cell: int | None) -> list[str | dict[str, Any]]:
+    """What is wrong now, and what was last or in a cell, with the ranks' stacks of that moment.
+
+    The past is there as text, and as what a program can read.
+    """
+    found = running.past_reports.find(cell)
+    told = [f"NOW\n{_now(running)}"]
+    if found is None:
+        told.append(f"BEFORE\n{reports.none(running.name, cell, running.past_reports.all())}")
+        return ["\n\n".join(told)]
+    told.append(_tell_last(found, running.name, time.time_ns()))
+    document = reports.document(found, running.name)
+    return [clip("\n\n".join(told)), document]
 
 
 def _now(running: Cluster) -> str:
@@ -112,21 +118,10 @@ def _now(running: Cluster) -> str:
     return "\n".join(lines) or "All ranks are idle, and in lockstep."
 
 
-def _tell_last(last: LastReport, now_ns: int) -> str:
+def _tell_last(last: LastReport, name: str, now_ns: int) -> str:
     ago_s = max(0.0, (now_ns - last.at_ns) / 1e9)
     ago = f"{ago_s:.0f} s" if ago_s < 120 else f"{ago_s / 60:.0f} min"
-    parts = [
-        f"BEFORE ({last.kind} in cell [{last.cell}], {ago} ago)",
-        last.message,
-        last.hint,
-        f"The cell:\n{_numbered(last.source)}",
-    ]
-    reports = {rep.state.rank: rep for rep in last.reports}
-    if reports:
-        parts.append(f"Where the ranks were then:\n{text.stacks(reports)}")
-        told = text.journal(timeline.journal(reports, 10, is_past=True))
-        parts.append(f"What they had launched by then:\n{told}")
-    return "\n".join(filter(None, parts))
+    return f"BEFORE ({last.kind} in cell [{last.cell}], {ago} ago)\n{reports.text(last, name)}"
 
 
 def _numbered(source: str) -> str:

@@ -151,12 +151,17 @@ class Tools:
         """What every rank of a cluster does now: cell, line, state, devices, memory, lockstep."""
         return looks.clip(looks.status(self._attached(cluster)))
 
-    def report(self, cluster: ClusterName = "") -> str:
+    def report(
+        self,
+        cluster: ClusterName = "",
+        cell: Annotated[int | None, _said("its number in the notebook; left out: the last")] = None,
+    ) -> list[Any]:
         """Why ranks hang or have diverged: which rank, line and branch, and what was done.
 
-        Says what is found now, and the last divergence, hang or death with the stacks of then.
+        Says what is found now, and how the last cell (or this one) went wrong, with the launches
+        and stacks of then, also as JSON.
         """
-        return looks.clip(looks.report(self._attached(cluster)))
+        return list(looks.report(self._attached(cluster), cell))
 
     def stacks(self, cluster: ClusterName = "") -> str:
         """Where every rank's main thread is at this moment, also in the middle of a hang."""

@@ -9,7 +9,7 @@ a rank's launches anywhere.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from jaxcluster import wire
 from jaxcluster.model import explain, lockstep
@@ -55,6 +55,16 @@ def cause(
             ranks = found.culprits, found.others
             return Report("mismatch", processes, place, *ranks, lines, seq, frozenset(after))
     return None
+
+
+def reports_of(
+    dead: Iterable[int], left: Mapping[int, Sequence[wire.Launch]]
+) -> dict[int, wire.RankReport]:
+    """Dead ranks as if they had been asked: what is left of their journals."""
+    return {
+        rank: wire.RankReport(wire.RankState(rank, 0, "", "dead"), [], list(left.get(rank, ())))
+        for rank in dead
+    }
 
 
 def _grouped(here: Mapping[int, wire.Launch]) -> tuple[tuple[int, ...], ...]:

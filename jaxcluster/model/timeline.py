@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxcluster import wire
@@ -38,11 +39,13 @@ class Lane:
     """Ranks that have made the same launches; None where they have made none.
 
     ``under_way``: they are in a cell still, so that what they have not launched may come.
+    ``died``: their processes have ended, so that they could not launch more.
     """
 
     ranks: list[int]
     launches: list[Launch | None]
     under_way: bool = False
+    died: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,13 +53,15 @@ class Timeline:
     """The last launches that a set of processes should have made together.
 
     ``first`` is the number of the first that is shown, from 1 on; ``hidden`` are ranks that are
-    left out, where there are too many lanes.
+    left out, where there are too many lanes. ``odd`` are the ranks that differ from the most at the
+    first launch that differs. What comes after it is shifted, and says nothing of anyone.
     """
 
     processes: list[int]
     first: int
     lanes: list[Lane]
     hidden: list[int] = field(default_factory=list)
+    odd: list[int] = field(default_factory=list)
 
     @property
     def length(self) -> int:
@@ -77,53 +82,95 @@ def letter(program: int) -> str:
     return (letter(rest - 1) if rest else "") + chr(ord("A") + last)
 
 
-def usual(found: Timeline, at: int) -> int | None:
-    """What most ranks have launched at a place; None where that is nothing."""
-    counts: dict[int | None, int] = {}
-    for lane in found.lanes:
-        program = program_at(lane, at)
-        counts[program] = counts.get(program, 0) + len(lane.ranks)
-    counts.pop(WAITED_FOR, None)
-    return max(counts, key=lambda program: counts[program], default=None)
-
-
-WAITED_FOR = -1  # stands for a program that a lane may still launch
+WAITED_FOR = -1  # stands for a program that a lane may still launch, or died before
 
 
 def program_at(lane: Lane, at: int) -> int | None:
     """The program at a place of a lane; None: it has none there; WAITED_FOR: none so far."""
     launch = lane.launches[at]
     if launch is None:
-        return WAITED_FOR if lane.under_way else None
+        return WAITED_FOR if lane.under_way or lane.died else None
     return launch.program
 
 
+def _odd(found: Timeline, culprits: set[int]) -> list[int]:
+    """The ranks that differ from the most where lanes first differ.
+
+    Where as many launched one as another, it is the culprits; where none is known, all differ.
+    """
+    if (at := found.difference()) is None:
+        return []
+    groups: dict[int | None, list[int]] = {}
+    for lane in found.lanes:
+        if (program := program_at(lane, at)) != WAITED_FOR:
+            groups.setdefault(program, []).extend(lane.ranks)
+    most = max(map(len, groups.values()))
+    largest = [ranks for ranks in groups.values() if len(ranks) == most]
+    if len(largest) > 1:
+        largest = [ranks for ranks in largest if culprits and culprits.isdisjoint(ranks)][:1]
+    usual = set(largest[0]) if largest else set()
+    return sorted(rank for ranks in groups.values() for rank in ranks if rank not in usual)
+
+
 def timelines(
-    reports: Mapping[int, wire.RankReport], of: str = "", seq: int | None = None
+    reports: Mapping[int, wire.RankReport],
+    of: str = "",
+    seq: int | None = None,
+    culprits: Collection[int] = (),
+    is_cut: bool = False,
 ) -> list[Timeline]:
     """What a finding is about: its launches, ranks that made the same ones on one lane.
 
     Args:
       of: the set of processes that a finding is about, or two that cross; "" for all.
       seq: the first launch that is not to be trusted: it is shown, and some after it.
+      culprits: the ranks that differ: what they have not launched does not come any more.
+      is_cut: nothing was found, and ranks were interrupted: what one has not launched, or not to
+        its end, is not its fault.
     """
     about = set(of.split(wire.CROSSING)) if of else None
     shown = [one for one in _sets(reports) if about is None or one in about]
-    found = (_timeline(one, reports, seq, LAUNCHES, MOST_LANES, False) for one in shown)
+    ended = set(culprits)
+    if is_cut:
+        reports = _unbroken(reports)
+    else:
+        ended |= {r for r, report in reports.items() if report.state.state == "idle"}
+    found = (
+        _timeline(one, reports, seq, LAUNCHES, MOST_LANES, ended, set(culprits)) for one in shown
+    )
     return [line for line in found if line is not None]
 
 
-def journal(
-    reports: Mapping[int, wire.RankReport], count: int, is_past: bool = False
-) -> list[Timeline]:
+def journal(reports: Mapping[int, wire.RankReport], count: int) -> list[Timeline]:
     """The last ``count`` launches of each set of processes.
 
-    Ranks that are in a cell may launch what they have not yet: their lanes say so, unless the
-    reports are of the past.
+    Ranks that are in a cell may launch what they have not yet: their lanes say so.
     """
-    live = not is_past
-    found = (_timeline(one, reports, None, count, len(reports), live) for one in _sets(reports))
+    ended = {r for r, report in reports.items() if report.state.state == "idle"}
+    found = (
+        _timeline(one, reports, None, count, len(reports), ended, set()) for one in _sets(reports)
+    )
     return [line for line in found if line is not None]
+
+
+def _unbroken(reports: Mapping[int, wire.RankReport]) -> dict[int, wire.RankReport]:
+    """With launches that were broken off taken for what others have launched to its end."""
+    whole = {
+        (e.name, e.signature): e.fingerprint
+        for report in reports.values()
+        for e in report.launches
+        if wire.BROKEN_OFF not in e.name
+    }
+
+    def mended(entry: wire.Launch) -> wire.Launch:
+        name = entry.name.partition(wire.BROKEN_OFF)[0]
+        key = whole.get((name, entry.signature), entry.fingerprint)
+        return dataclasses.replace(entry, name=name, fingerprint=key)
+
+    return {
+        rank: dataclasses.replace(report, launches=list(map(mended, report.launches)))
+        for rank, report in reports.items()
+    }
 
 
 def _sets(reports: Mapping[int, wire.RankReport]) -> list[str]:
@@ -137,7 +184,8 @@ def _timeline(
     seq: int | None,
     count: int,
     most_lanes: int,
-    is_live: bool,
+    ended: set[int],
+    culprits: set[int],
 ) -> Timeline | None:
     ranks = [int(rank) for rank in processes.split(",")]
     known = {
@@ -152,21 +200,22 @@ def _timeline(
     start = max((min(made) for made in known.values() if made), default=0)
     first = max(last - count + 1, min(start, last))
     numbers: dict[tuple[int, str], int] = {}
-    lanes: dict[object, list[int]] = {}
+    lanes: dict[tuple[tuple[Launch | None, ...], bool, bool], list[int]] = {}
     drawn: dict[int, list[Launch | None]] = {}
-    busy = {rank for rank in known if is_live and reports[rank].state.state != "idle"}
     for rank, made in known.items():
         drawn[rank] = list(_launches(made, range(first, last + 1), numbers))
-        lanes.setdefault((tuple(drawn[rank]), rank in busy), []).append(rank)
+        died = reports[rank].state.state == "dead"
+        key = (tuple(drawn[rank]), not (died or rank in ended), died)
+        lanes.setdefault(key, []).append(rank)
     if not numbers:
         return None
-    grouped = sorted(lanes.values())
-    return Timeline(
-        ranks,
-        first + 1,
-        [Lane(of, drawn[of[0]], of[0] in busy) for of in grouped[:most_lanes]],
-        sorted(rank for of in grouped[most_lanes:] for rank in of),
-    )
+    grouped = [
+        Lane(ranks, drawn[ranks[0]], is_busy, died)
+        for (_, is_busy, died), ranks in sorted(lanes.items(), key=lambda lane: lane[1])
+    ]
+    hidden = sorted(rank for lane in grouped[most_lanes:] for rank in lane.ranks)
+    found = Timeline(ranks, first + 1, grouped[:most_lanes], hidden)
+    return dataclasses.replace(found, odd=_odd(found, culprits))
 
 
 def _launches(

@@ -39,7 +39,7 @@ from jaxcluster.ranks import name_ranks, parse_ranks
 from jaxcluster.records import registry
 from jaxcluster.text import format_nbytes
 from jaxcluster.views import compared as compared_view
-from jaxcluster.views import journal, lost, status, text
+from jaxcluster.views import journal, lost, report, status, text
 from jaxcluster.views import shards as array_views
 from jaxcluster.views.comms import relay_of
 from jaxcluster.views.live import CellDisplay, StartDisplay, show_hosts
@@ -58,6 +58,7 @@ COMMANDS = {
     "undo": "take the last cell back; undo SIZE|on|off bounds or switches it",
     "stacks": "on which line each rank is",
     "journal": "what each rank has launched",
+    "report": "how a cell went wrong, also after new processes: report, report 7",
     "debug": "look at a rank's last error in the debugger: debug 2",
     "logs": "what the processes wrote outside of cells: logs 2",
     "outputs": "what each rank printed in the last cell: outputs 1-3",
@@ -337,6 +338,20 @@ class JaxClusterMagics(Magics):
             self.shell.display_pub.publish(journal.bundle(found))
         else:
             print(text.journal(found))
+
+    def _report(self, line: str) -> None:
+        word = arguments.command_parser("%jaxcluster report", "cell").read(line).cell
+        if word is not None and not word.strip("[]").isdecimal():
+            raise UsageError(f"{word!r} is not a cell's number.", "%jaxcluster report 7")
+        cell = None if word is None else int(word.strip("[]"))
+        running = cluster.current()
+        found = running.past_reports.find(cell)
+        if found is None:
+            print(report.none(running.name, cell, running.past_reports.all()))
+        elif self.rich:
+            self.shell.display_pub.publish(report.bundle(found, running.name))
+        else:
+            print(report.text(found, running.name))
 
     @staticmethod
     def _is_choice(word: str | None, choices: Sequence[str], state: str, prog: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.cluster import Cluster, RunningCell, recovery
 from jaxcluster.cluster.carrying import Owner
-from jaxcluster.model import explain, obituary, timeline
+from jaxcluster.model import explain, obituary, postmortem, timeline
 from jaxcluster.panel import evidence, protocol
 from jaxcluster.panel.poller import RankPoller
 from jaxcluster.views import text
@@ -60,7 +60,7 @@ class Incidents:
             culprits=list(found.culprits),
             stacks=text.stacks(said),
             places=evidence.places(said, found.kind, found.culprits, at, errors),
-            timelines=timeline.timelines(said, found.processes, found.seq),
+            timelines=timeline.timelines(said, found.processes, found.seq, found.culprits),
         )
 
     def of_cluster(self, current: Cluster, now: int, poller: RankPoller | None = None) -> None:
@@ -102,6 +102,7 @@ class Incidents:
     ) -> None:
         """Who died, of what, and what the others did then: most of them wait for nobody."""
         said = recovery.ask_reports(current.link, launches=TIMELINE)
+        gone = postmortem.reports_of(dead, current.world.last_launches)
         cell = next((c for c in current.cells if set(c.record.ranks) & set(dead)), None)
         waiting: list[int] = []
         last_seen: dict[int, tuple[int, int]] = {}
@@ -126,7 +127,7 @@ class Incidents:
             culprits=dead,
             stacks=text.stacks(said),
             places=evidence.places(said, "dead", dead, last_seen=last_seen),
-            timelines=timeline.timelines(said),
+            timelines=timeline.timelines({**said, **gone}, culprits=dead, is_cut=True),
         )
 
     def _keep(

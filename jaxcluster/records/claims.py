@@ -108,7 +108,7 @@ class Claim:
     def empty(self) -> None:
         """Remove the files that a cluster has left, for the next one of the same name.
 
-        Folders are its launcher's, which goes on.
+        Folders are its launcher's, which goes on, and the reports of what went wrong.
         """
         for path in (inside() / self.name).iterdir():
             if path.name not in (ALIVE, registry.HELD) and not path.is_dir():

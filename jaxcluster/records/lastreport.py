@@ -1,8 +1,9 @@
-"""What last went wrong on a cluster, kept in its folder for those who were not there.
+"""What went wrong on a cluster, cell by cell, for whoever asks later.
 
-The notebook whose cell it was has shown it. Who connects later, as an assistant in an editor does,
-finds it here, with the ranks' stacks and launches of that moment. It outlasts a restart of the
-ranks, and ends with the cluster.
+The notebook whose cell it was has shown it. The report keeps what can't be asked for again: where
+the ranks were, and what they had launched. So it says the same after new processes, which know
+nothing of it. It lies in the cluster's folder, also for those who were not there, as an assistant
+in an editor, and ends with the cluster.
 """
 
 from __future__ import annotations
@@ -11,28 +12,36 @@ import contextlib
 import dataclasses
 import json
 import os
-import time
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from jaxcluster import wire
-from jaxcluster.errors import Divergence, RankDied, RankHung
+from jaxcluster.errors import CellFailed, Divergence, JaxClusterError, RankDied, RankHung
+from jaxcluster.model import timeline
+from jaxcluster.model.findings import Report
+from jaxcluster.model.outputs import ANSI, CellRecord
 from jaxcluster.records.runtimefolder import inside
 
-FILE = "last-report.json"
-LAUNCHES = 20  # of each rank
+FOLDER = "reports"  # a folder, which new ranks on the same name leave as it is
+MOST = 8  # that are kept
 
 
 @dataclass(frozen=True)
 class LastReport:
-    """A divergence, a hang or a death, as its cell has told it.
+    """How a cell went wrong on some of its ranks, or on all of them together.
 
     Attributes:
       at_ns: when, by ``time.time_ns``.
       cell: the cell's number in its notebook.
       kind: the error's class.
       message, hint: what was said, and what was done about it.
-      reports: what each rank said when it was found; empty where none was asked.
+      culprits: the ranks that differed, failed or died.
+      timelines: the launches that it is about.
+      reports: what each rank said when it was found, without its launches; empty where none was
+        asked.
+      lines: of the cell, at which ranks raised an error.
     """
 
     at_ns: int
@@ -40,35 +49,95 @@ class LastReport:
     source: str
     kind: str
     message: str
-    hint: str
+    hint: str = ""
+    culprits: list[int] = field(default_factory=list)
+    timelines: list[timeline.Timeline] = field(default_factory=list)
     reports: list[wire.RankReport] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
 
 
-def keep(
-    name: str, cell: int, source: str, error: object, reports: Mapping[int, wire.RankReport]
-) -> None:
-    """Keep what a cell has ended with, if it is of this kind. Never raises: it is no cell's duty.
+def made_of(
+    record: CellRecord,
+    error: object,
+    found: Report | None,
+    evidence: Mapping[int, wire.RankReport],
+    now_ns: int,
+) -> LastReport | None:
+    """The report of a cell's end; None of one that says all itself: the same error on all ranks.
+
+    Args:
+      error: what waiting for the cell raises.
+      found: the certain finding.
+      evidence: what the ranks said of themselves when it went wrong.
+    """
+    if not isinstance(error, JaxClusterError):
+        return None
+    culprits = list(found.culprits) if found is not None else list(getattr(error, "ranks", ()))
+    is_plain = isinstance(error, CellFailed) and error.ename != "TimeoutError"
+    if is_plain and found is None and set(culprits) == set(record.ranks):
+        return None
+    if not isinstance(error, CellFailed | Divergence | RankDied | RankHung):
+        return None
+    of, seq = (found.processes, found.seq) if found is not None else ("", None)
+    return LastReport(
+        now_ns,
+        record.execution_count,
+        record.source,
+        error.ename if isinstance(error, CellFailed) else type(error).__name__,
+        ANSI.sub("", error.message),
+        ANSI.sub("", error.hint),
+        culprits,
+        timeline.timelines(evidence, of, seq, culprits, is_cut=found is None),
+        [dataclasses.replace(evidence[rank], launches=[]) for rank in sorted(evidence)],
+        sorted({one.lineno for one in record.errors.values() if one.lineno}),
+    )
+
+
+class Reports:
+    """Those of one cluster: the last ones, of any notebook.
 
     Args:
       name: the cluster's.
+      is_here: its folder is on this machine. Else only those of this process are known.
     """
-    if not isinstance(error, Divergence | RankDied | RankHung):
-        return
-    short = [dataclasses.replace(r, launches=r.launches[-LAUNCHES:]) for r in reports.values()]
-    kind = type(error).__name__
-    found = LastReport(time.time_ns(), cell, source, kind, error.message, error.hint, short)
-    with contextlib.suppress(OSError, ValueError):
-        folder = inside() / name
-        draft = folder / f"{FILE}.{os.getpid()}"
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(wire.encode_body(found))
-        draft.replace(folder / FILE)
 
+    def __init__(self, name: str, is_here: bool = True) -> None:
+        self._name, self._is_here = name, is_here
+        self._own: list[LastReport] = []
 
-def read(name: str) -> LastReport | None:
-    """The last one of a cluster whose folder is on this machine."""
-    try:
-        body = json.loads((inside() / name / FILE).read_bytes())
-        return wire.parse_strictly(LastReport, body)
-    except (OSError, ValueError, RecursionError):
-        return None
+    def add(self, report: LastReport) -> None:
+        """Keep it, also for other processes. Never raises: a cell is not to fail by it."""
+        self._own = [*self._own, report][-MOST:]
+        if not self._is_here:
+            return
+        with contextlib.suppress(OSError, ValueError):
+            folder = inside() / self._name / FOLDER
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(0o700)
+            draft = folder / f"{report.at_ns}.{os.getpid()}"
+            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(wire.encode_body(report))
+            draft.replace(folder / f"{report.at_ns}.json")
+            for old in self._files()[:-MOST]:
+                old.unlink(missing_ok=True)
+
+    def all(self) -> list[LastReport]:
+        """All that are known, oldest first."""
+        found = {one.at_ns: one for one in self._own}
+        for file in self._files() if self._is_here else ():
+            with contextlib.suppress(OSError, ValueError, RecursionError):
+                one = wire.parse_strictly(LastReport, json.loads(file.read_bytes()))
+                found[one.at_ns] = one
+        return [found[at_ns] for at_ns in sorted(found)]
+
+    def find(self, cell: int | None = None) -> LastReport | None:
+        """The last one, or the last of the cell with this number; None where there is none."""
+        return next((one for one in reversed(self.all()) if cell in (None, one.cell)), None)
+
+    def _files(self) -> list[Path]:
+        """Oldest first."""
+        with contextlib.suppress(OSError):
+            found = (inside() / self._name / FOLDER).iterdir()
+            whole = [file for file in found if re.fullmatch(r"\d+\.json", file.name)]
+            return sorted(whole, key=lambda file: int(file.stem))
+        return []

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
-from jaxcluster.model.timeline import Lane, Timeline, letter, program_at, usual
+from jaxcluster.model.timeline import Lane, Timeline, letter
 from jaxcluster.ranks import format_ranks, name_ranks
 from jaxcluster.views import text
 
@@ -37,14 +37,13 @@ def bundle(found: Sequence[Timeline]) -> dict[str, Any]:
 def html(found: Timeline) -> str:
     """A row for each rank, a letter for each launch; below it the programs that they stand for."""
     different = found.difference()
-    most = [usual(found, at) for at in range(found.length)]
     heads = "".join(
         f"<th scope='col'>{found.first + at}{' ≠' if at == different else ''}</th>"
         for at in range(found.length)
     )
     rows = "\n".join(
-        f"<tr><th scope='row'>{format_ranks(ranks)}</th>"
-        f"{''.join(_marks(lane, most, different))}</tr>"
+        f"<tr><th scope='row'>{format_ranks(ranks)}{' died' if lane.died else ''}</th>"
+        f"{''.join(_marks(lane, different if set(ranks) <= set(found.odd) else None))}</tr>"
         for lane, ranks in _rows(found)
     )
     title = f"<p><b>Last launches of {name_ranks(found.processes)}</b></p>"
@@ -66,14 +65,15 @@ def _rows(found: Timeline) -> list[tuple[Lane, list[int]]]:
     )
 
 
-def _marks(lane: Lane, most: Sequence[int | None], different: int | None) -> Iterator[str]:
+def _marks(lane: Lane, odd_at: int | None) -> Iterator[str]:
     for at, launch in enumerate(lane.launches):
-        if launch is None:
-            mark, said = ("…", "not yet") if lane.under_way else ("-", "not launched")
-        else:
+        if launch is not None:
             mark, said = letter(launch.program), f"{launch.name} {launch.place}".strip()
-        is_odd = launch is not None or not lane.under_way
-        if different is not None and is_odd and program_at(lane, at) != most[at]:
+        elif lane.died:
+            mark, said = "✖", "died"
+        else:
+            mark, said = ("…", "not yet") if lane.under_way else ("-", "not launched")
+        if at == odd_at:
             mark = f"<b>≠{mark}</b>"
         yield f"<td title='{escape(said)}'>{mark}</td>"
 

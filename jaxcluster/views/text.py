@@ -126,6 +126,8 @@ def stacks(reports: Mapping[int, wire.RankReport]) -> str:
 
 
 def _stack(report: wire.RankReport) -> str:
+    if report.state.state == "dead":
+        return "died"
     if report.state.state != "running":
         return f"{report.state.state}, in no cell"
     frames = report.stack
@@ -163,11 +165,11 @@ NOTHING_LAUNCHED = (
 
 def _launches(found: timeline.Timeline) -> str:
     rows = [["launch", "ranks", "program", "cell", ""]]
-    different = found.difference()
+    different, odd = found.difference(), set(found.odd)
     for at in range(found.length):
         groups: dict[timeline.Launch | str, list[int]] = {}
         for lane in found.lanes:
-            none = "not yet" if lane.under_way else "-"
+            none = "died" if lane.died else "not yet" if lane.under_way else "-"
             groups.setdefault(lane.launches[at] or none, []).extend(lane.ranks)
         for launch, ranks in groups.items():
             row = [str(found.first + at), format_ranks(sorted(ranks))]
@@ -175,7 +177,8 @@ def _launches(found: timeline.Timeline) -> str:
                 row += [launch, ""]
             else:
                 row += [launch.name, launch.place]
-            rows.append([*row, "<- first difference" if at == different else ""])
+            is_odd = at == different and odd.issuperset(ranks)
+            rows.append([*row, "<- first difference" if is_odd else ""])
     left = f"\nnot shown: {name_ranks(found.hidden)}" if found.hidden else ""
     title = f"Programs of {name_ranks(found.processes)}"
     return f"{title}\n" + "\n".join(format_table(rows)) + left

@@ -104,6 +104,8 @@ export interface ILane {
   launches: (ILaunch | null)[];
   /** Whether they are in a cell still: what they have not launched may come. */
   under_way: boolean;
+  /** Whether their processes have ended: they could not launch more. Missing in older notebooks. */
+  died?: boolean;
 }
 
 /** The last launches that a set of processes should have made together. */
@@ -114,6 +116,8 @@ export interface ITimeline {
   lanes: ILane[];
   /** Ranks that are left out, where there are too many lanes. */
   hidden: number[];
+  /** Those that differ from the most at the first launch that differs. Missing in older notebooks. */
+  odd?: number[];
 }
 
 /** A certain finding, or the death of ranks: who was where, and who is to blame. */

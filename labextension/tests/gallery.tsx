@@ -182,7 +182,8 @@ const long: ITimeline = {
     ),
     under_way: false
   })),
-  hidden: []
+  hidden: [],
+  odd: [1]
 };
 /** Sixty-four ranks in lockstep, of which two are behind, in a script. */
 const wide: ITimeline = {

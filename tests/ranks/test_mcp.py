@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -165,6 +166,11 @@ def test_it_reads_the_report_of_a_divergence(
     assert "only `if jax.process_index() != 1`" in before
     assert "Back in lockstep" in before
     assert "first difference" in before
+    said_as_json = looker.call("report", cluster=cluster.name).content[-1].text
+    found = json.loads(said_as_json)
+    assert (found["kind"], found["culprits"]) == ("Divergence", [1])
+    assert found["timelines"][0]["odd"] == [1]
+    assert "no report of cell [987654]" in looker.ok("report", cluster=cluster.name, cell=987654)
     assert "jit(_reduce_sum)" in looker.ok("journal", cluster=cluster.name)
 
 

@@ -224,6 +224,7 @@ STANDS_FOR = {
     "RANKS": "0,2-3",
     "RANK": "2",
     "COUNT": "30",
+    "CELL": "7",
     "SIZE": "2GB",
     "EXPRESSION": "x",
     "EXPR": "x",

@@ -1,14 +1,21 @@
-"""What last went wrong, kept for those who were not there."""
+"""What went wrong, kept for those who ask later."""
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 import pytest
 from helpers import Home
+from journals import launches, report
 
-from jaxcluster import wire
-from jaxcluster.errors import CellFailed, Divergence, RankDied
-from jaxcluster.records import lastreport
+from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, RankDied, RankHung
+from jaxcluster.model.findings import Report
+from jaxcluster.model.outputs import CellRecord, RankRecord
+from jaxcluster.model.postmortem import reports_of
+from jaxcluster.records.lastreport import MOST, LastReport, Reports, made_of
 from jaxcluster.records.runtimefolder import inside
+from jaxcluster.wire import CellReply, ErrorInfo
 
 
 @pytest.fixture
@@ -22,42 +29,108 @@ def folder(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     home.remove()
 
 
-def report_of(rank: int, launches: int) -> wire.RankReport:
-    made = [wire.Launch(seq, "0,1", "jit(f)", 1) for seq in range(launches)]
-    return wire.RankReport(wire.RankState(rank, 1, "h", "idle"), [], made)
+def record_of(ranks: int = 3, **errors: ErrorInfo) -> CellRecord:
+    record = CellRecord(7, 4, "k = d['a']\ny = f(x)", list(range(ranks)))
+    record.records = {rank: RankRecord(rank) for rank in range(ranks)}
+    for name, error in errors.items():
+        record.add_reply(CellReply(int(name[1:]), 7, "error", 0.1, error))
+    return record
 
 
-def test_what_is_kept_is_read_again(folder) -> None:  # type: ignore[no-untyped-def]
-    reports = {r: report_of(r, 100) for r in range(2)}
-    lastreport.keep("main", 7, "x", Divergence("it diverged", "and was mended"), reports)
-    found = lastreport.read("main")
-    assert found is not None
-    assert (found.cell, found.kind, found.message) == (7, "Divergence", "it diverged")
-    assert found.hint == "and was mended"
-    assert [rep.state.rank for rep in found.reports] == [0, 1]
-    assert [launch.seq for launch in found.reports[0].launches] == list(range(80, 100))
-    assert [path.name for path in folder.iterdir()] == [lastreport.FILE]
-    assert (folder / lastreport.FILE).stat().st_mode & 0o077 == 0
+def saved(at_ns: int, cell: int) -> LastReport:
+    return LastReport(at_ns, cell, "x", "Divergence", f"cell {cell}")
 
 
-def test_an_error_of_the_users_own_is_none(folder) -> None:  # type: ignore[no-untyped-def]
-    lastreport.keep("main", 7, "x", CellFailed("ValueError"), {})
-    assert lastreport.read("main") is None
+EVIDENCE = {
+    0: report(0, launches("0,1,2", "ABA"), line=2),
+    1: report(1, launches("0,1,2", "ABA"), line=2),
+    2: report(2, launches("0,1,2", "AB")),
+}
+MISSING = Report("missing", "0,1,2", 2, (2,), (0, 1), ("Rank 2 left it out.",))
 
 
-def test_the_last_one_counts(folder) -> None:  # type: ignore[no-untyped-def]
-    lastreport.keep("main", 1, "x", Divergence("first"), {})
-    lastreport.keep("main", 2, "x", RankDied("second", ranks=[1]), {})
-    found = lastreport.read("main")
-    assert found is not None and found.message == "second"
+def test_it_has_the_launches_the_lines_and_where_each_rank_was() -> None:
+    record = record_of(r2=ErrorInfo("KeyError", "'a'", [], 1))
+    error = CellFailed("\x1b[31mKeyError\x1b[0m on rank 2: 'a'", "done", [2], "KeyError")
+    made = made_of(record, error, MISSING, EVIDENCE, 5)
+    assert made is not None
+    assert (made.at_ns, made.cell, made.kind) == (5, 4, "KeyError")
+    assert (made.message, made.hint) == ("KeyError on rank 2: 'a'", "done")
+    assert (made.culprits, made.lines) == ([2], [1])
+    assert [rep.launches for rep in made.reports] == [[], [], []]
+    (shown,) = made.timelines
+    assert (shown.difference(), shown.odd) == (2, [2])
 
 
-@pytest.mark.parametrize("body", ["", "{}", "[1]", '{"at_ns": "now"}', "[" * 100_000])
-def test_a_file_of_another_shape_is_none(folder, body: str) -> None:  # type: ignore[no-untyped-def]
-    (folder / lastreport.FILE).write_text(body)
-    assert lastreport.read("main") is None
+def test_a_dead_rank_has_a_row_and_is_no_difference() -> None:
+    gone = reports_of([1], {1: launches("0,1", "AB")})
+    evidence = {0: report(0, launches("0,1", "ABA"), line=2), **gone}
+    made = made_of(record_of(2), RankDied("Rank 1 died.", "", [1]), None, evidence, 5)
+    assert made is not None
+    (shown,) = made.timelines
+    assert [(lane.ranks, lane.died) for lane in shown.lanes] == [([0], False), ([1], True)]
+    assert (shown.difference(), shown.odd, made.culprits) == (None, [], [1])
 
 
-def test_a_folder_that_is_gone_costs_no_cell(folder) -> None:  # type: ignore[no-untyped-def]
-    lastreport.keep("gone", 1, "x", Divergence("first"), {})
-    assert lastreport.read("gone") is None
+def test_an_error_of_all_ranks_says_all_itself() -> None:
+    error = CellFailed("ValueError on ranks 0-2", "", [0, 1, 2], "ValueError")
+    assert made_of(record_of(), error, None, {}, 5) is None
+    assert made_of(record_of(), CellInterrupted("stopped"), None, {}, 5) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (CellFailed("ValueError on rank 1", "", [1], "ValueError"), "ValueError"),
+        (CellFailed("It took long.", "", [0, 1, 2], "TimeoutError"), "TimeoutError"),
+        (RankHung("It hangs.", "", [1]), "RankHung"),
+        (Divergence("They differ."), "Divergence"),
+    ],
+)
+def test_what_ranks_did_not_share_is_kept(error: Exception, kind: str) -> None:
+    made = made_of(record_of(), error, None, {}, 5)
+    assert made is not None
+    assert (made.kind, made.timelines) == (kind, [])
+
+
+def test_what_is_kept_is_read_again(folder: Path) -> None:
+    made = made_of(record_of(), Divergence("it diverged", "done"), MISSING, EVIDENCE, 5)
+    assert made is not None
+    Reports("main").add(made)
+    assert Reports("main").find() == made
+    (file,) = (folder / "reports").iterdir()
+    assert file.stat().st_mode & 0o077 == 0
+
+
+def test_the_last_one_is_found_or_the_last_of_a_cell(folder: Path) -> None:
+    reports, others = Reports("main"), Reports("main")
+    reports.add(saved(1, 4))
+    others.add(saved(2, 9))
+    reports.add(saved(10, 4))
+    for one in (reports, others, Reports("main")):
+        found = [one.find(), one.find(4), one.find(9)]
+        assert [each and each.at_ns for each in found] == [10, 10, 2]
+        assert one.find(5) is None
+
+
+def test_old_ones_make_room(folder: Path) -> None:
+    reports = Reports("main")
+    for number in range(1, MOST + 4):
+        reports.add(saved(number, number))
+    assert len(list((folder / "reports").iterdir())) == MOST
+    assert [one.cell for one in Reports("main").all()] == list(range(4, MOST + 4))
+
+
+@pytest.mark.parametrize("body", ["", "[1]", '{"at_ns": "x"}', "[" * 100_000])
+def test_a_broken_file_is_no_report(folder: Path, body: str) -> None:
+    (folder / "reports").mkdir()
+    (folder / "reports/3.json").write_text(body)
+    assert Reports("main").find() is None
+
+
+def test_without_a_folder_this_process_knows_its_own(folder: Path) -> None:
+    for reports in (Reports("gone"), Reports("main", is_here=False)):
+        reports.add(saved(1, 4))
+        assert dataclasses.replace(saved(1, 4)) == reports.find()
+    assert list(folder.iterdir()) == []
+    assert Reports("main").find() is None

@@ -86,6 +86,7 @@ class Running:
         self.is_strict = self.is_restarting = self.closed = False
         self.down = ""
         self.way = None
+        self.last_launches: dict[int, Any] = {}
 
     @property
     def world(self) -> Running:

@@ -66,6 +66,7 @@ REPORT = Report(
                 Lane([0], [Launch("jit(f)", 0, 6, 2), Launch("jit(_reduce_sum)", 1, 7, 3)]),
                 Lane([1], [Launch("jit(f)", 0, 6, 2), None]),
             ],
+            odd=[1],
         )
     ],
 )
@@ -199,10 +200,12 @@ RESULTS: dict[str, Any] = {
                         }
                     ],
                     "under_way": False,
+                    "died": False,
                 },
-                {"ranks": [1], "launches": [None], "under_way": True},
+                {"ranks": [1], "launches": [None], "under_way": True, "died": False},
             ],
             "hidden": [],
+            "odd": [],
         }
     ],
     "outputs": [

@@ -7,6 +7,7 @@ import re
 from journals import launches, report
 
 from jaxcluster import wire
+from jaxcluster.model.postmortem import reports_of
 from jaxcluster.model.timeline import AFTER, LAUNCHES, MOST_LANES, journal, letter, timelines
 from jaxcluster.views import journal as views
 from jaxcluster.views import text
@@ -81,8 +82,8 @@ def test_what_a_rank_may_still_launch_is_no_difference() -> None:
     assert shown.difference() is None
     assert "not yet" in text.journal([shown])
     assert "first difference" not in text.journal([shown])
-    (then,) = journal(reports, 20, is_past=True)
-    assert then.difference() == 1
+    (then,) = timelines(reports, "0,1,2", 1, culprits=[1])  # in a later cell by now
+    assert (then.difference(), then.odd) == (1, [1])
     assert "2       1      -        " in text.journal([then])
 
 
@@ -105,6 +106,65 @@ def test_another_program_is_a_difference_also_while_a_rank_is_under_way() -> Non
         False,
         False,
     ]
+
+
+def test_only_those_are_marked_that_differ_from_the_most_and_only_where_they_first_do() -> None:
+    made = {0: "AB", 1: "ABC", 2: "AXB", 3: "ABC"}
+    reports = {r: report(r, launches("0,1,2,3", programs)) for r, programs in made.items()}
+    (shown,) = timelines(reports, "0,1,2,3", 1, culprits=[2])
+    assert (shown.difference(), shown.odd) == (1, [2])
+    marked = [line for line in text.journal([shown]).splitlines() if "first difference" in line]
+    assert [line.split()[:3] for line in marked] == [["2", "2", "jit(X)"]]
+    assert views.html(shown).count("<b>≠") == 1
+
+
+def test_where_two_and_two_differ_the_finding_says_who_does() -> None:
+    reports = {r: report(r, launches("0,1,2,3", "AB" if r < 2 else "AC")) for r in range(4)}
+    (shown,) = timelines(reports, "0,1,2,3", 1, culprits=[0, 1])
+    assert shown.odd == [0, 1]
+    (unsure,) = journal(reports, 20)
+    assert unsure.odd == [0, 1, 2, 3]
+
+
+def test_a_rank_that_had_no_time_yet_is_told_from_one_that_skipped_it() -> None:
+    reports = {
+        0: report(0, launches("0,1,2", "AB"), line=2),
+        1: report(1, launches("0,1,2", "A"), line=1),
+        2: report(2, launches("0,1,2", "A")),
+    }
+    (shown,) = timelines(reports, "0,1,2", 1, culprits=[2])
+    assert shown.odd == [2]
+    html = views.html(shown)
+    rows = re.findall(r"<tr><th scope='row'>(.*?)</th>(.*?)</tr>", html)
+    marks = {rank: re.sub("<.*?>", " ", row).split() for rank, row in rows}
+    assert marks == {"0": ["A", "B"], "1": ["A", "…"], "2": ["A", "≠-"]}
+
+
+def test_a_dead_rank_has_a_row_that_says_so() -> None:
+    reports = {0: report(0, launches("0,1", "AB")), **reports_of([1], {1: launches("0,1", "A")})}
+    (shown,) = timelines(reports, culprits=[1])
+    assert (shown.difference(), shown.odd) == (None, [])
+    assert "<th scope='row'>1 died</th>" in views.html(shown)
+    assert text.journal([shown]).splitlines()[-1].split() == ["2", "1", "died"]
+
+
+def test_who_was_interrupted_as_another_died_is_not_marked() -> None:
+    broken = wire.Launch(1, "0,1,2,3", f"jit(B){wire.BROKEN_OFF} by X", 99, 7, 2)
+    reports = {
+        0: report(0, launches("0,1,2,3", "AB")),
+        1: report(1, launches("0,1,2,3", "A")),
+        2: report(2, [*launches("0,1,2,3", "A"), broken]),
+    }
+    reports |= reports_of([3], {3: launches("0,1,2,3", "A")})
+    (shown,) = timelines(reports, culprits=[3], is_cut=True)
+    assert (shown.difference(), shown.odd) == (None, [])
+    assert [(lane.ranks, lane.under_way, lane.died) for lane in shown.lanes] == [
+        ([0, 2], True, False),
+        ([1], True, False),
+        ([3], False, True),
+    ]
+    (certain,) = timelines(reports, "0,1,2,3", 1, culprits=[1])
+    assert certain.difference() == 1
 
 
 def test_the_journal_shows_as_many_launches_as_it_was_asked_for_and_each_rank() -> None:
@@ -132,7 +192,7 @@ def test_a_notebook_has_a_row_for_each_rank_and_says_what_the_letters_are() -> N
     html = bundle["text/html"]
     rows = re.findall(r"<tr><th scope='row'>(.*?)</th>(.*?)</tr>", html)
     marks = [(rank, re.sub("<.*?>", " ", row).split()) for rank, row in rows]
-    assert marks == [("0", ["A", "B", "A"]), ("1", ["A", "≠C", "≠-"]), ("2", ["A", "B", "A"])]
+    assert marks == [("0", ["A", "B", "A"]), ("1", ["A", "≠C", "-"]), ("2", ["A", "B", "A"])]
     assert "<th scope='col'>2 ≠</th>" in html
     assert "Launch 2 is the first that differs." in html
     assert "<b>C</b> jit(C): [7] line 2" in html
@@ -149,7 +209,7 @@ def test_a_rank_that_is_under_way_is_neither_odd_nor_the_measure() -> None:
     marks = {rank: re.sub("<.*?>", " ", row).split() for rank, row in rows}
     later = ["A", "…", "…"]
     assert marks == {
-        "0": ["A", "B", "A"], "1": ["A", "≠C", "≠-"], "2": ["A", "≠-", "≠-"],
+        "0": ["A", "B", "A"], "1": ["A", "≠C", "-"], "2": ["A", "≠-", "-"],
         "3": later, "4": later, "5": ["A", "B", "A"], "6": later,
     }  # fmt: skip
 

@@ -6,7 +6,7 @@ import type { ILane, ILaunch, ITimeline } from '../protocol';
 import { RankChips } from './rankChips';
 import type { Trans } from './labels';
 
-/** Stands for a program that a lane may still launch. */
+/** Stands for a program that a lane may still launch, or died before. */
 const WAITED_FOR = -1;
 /** Up to so many ranks have a row each, if the user does not want it otherwise. */
 const FEW = 8;
@@ -15,19 +15,7 @@ const SHADES = 6;
 
 /** What a lane has launched at a place: a program's number, null for none, WAITED_FOR for none so far. */
 function programAt(lane: ILane, at: number): number | null {
-  return lane.launches[at]?.program ?? (lane.under_way ? WAITED_FOR : null);
-}
-
-/** What most ranks have launched at each place of a timeline; null where most have launched nothing. */
-export function usual(lanes: readonly ILane[], at: number): number | null {
-  const counts = new Map<number | null, number>();
-  for (const lane of lanes) {
-    const program = programAt(lane, at);
-    if (program !== WAITED_FOR) {
-      counts.set(program, (counts.get(program) ?? 0) + lane.ranks.length);
-    }
-  }
-  return [...counts].sort(([, a], [, b]) => b - a)[0]?.[0] ?? null;
+  return lane.launches[at]?.program ?? (lane.under_way || lane.died ? WAITED_FOR : null);
 }
 
 /** The first place at which lanes differ; -1 where none does. What may still be launched is no difference. */
@@ -86,7 +74,7 @@ export function Timeline({ timeline, trans, onPlace, has }: ITimelineView): JSX.
   }, [last]);
   const places = Array.from({ length }, (_, at) => at);
   const parts = firstDifference(timeline);
-  const most = React.useMemo(() => places.map(at => usual(lanes, at)), [timeline]);
+  const odd = new Set(timeline.odd ?? []);
   const rows: IRow[] = each
     ? lanes
         .flatMap(lane => lane.ranks.map(rank => ({ lane, ranks: [rank] })))
@@ -130,6 +118,9 @@ export function Timeline({ timeline, trans, onPlace, has }: ITimelineView): JSX.
   const tell = (row: IRow, at: number): React.ReactNode => {
     const launch = row.lane.launches[at];
     const who = name(row.ranks, trans);
+    if (!launch && row.lane.died) {
+      return trans.__('Launch %1: %2 died before it', first + at, who);
+    }
     if (!launch) {
       return row.lane.under_way
         ? trans.__('Launch %1: not yet on %2', first + at, who)
@@ -172,18 +163,18 @@ export function Timeline({ timeline, trans, onPlace, has }: ITimelineView): JSX.
                 <th scope="row">
                   <RankChips ranks={row.ranks} />
                   {name(row.ranks, trans)}
+                  {row.lane.died && ` ${trans.__('died')}`}
                 </th>
                 {places.map(at => {
                   const spot = { row: row.ranks.join(), launch: first + at };
-                  const program = programAt(row.lane, at);
-                  const isOdd = parts >= 0 && program !== WAITED_FOR && program !== most[at];
+                  const isOdd = at === parts && row.ranks.every(rank => odd.has(rank));
                   return (
                     <td key={first + at} onPointerEnter={() => setHover(spot)}>
                       <Mark
                         launch={row.lane.launches[at] ?? null}
                         odd={isOdd}
                         label={tell(row, at) as string}
-                        underWay={row.lane.under_way}
+                        none={row.lane.died ? '✖' : row.lane.under_way ? '…' : '–'}
                         isEntry={entry.row === row && entry.at === at}
                         onFocus={() => setFocus(spot)}
                         onClick={() => go(row.lane.launches[at] ?? null)}
@@ -217,15 +208,16 @@ interface IMark {
   odd: boolean;
   /** All of it in words. */
   label: string;
-  underWay: boolean;
+  /** What stands for no launch: the rank died, may still launch, or has not. */
+  none: '✖' | '…' | '–';
   isEntry: boolean;
   onFocus: () => void;
   onClick: () => void;
 }
 
-/** One launch of a row: its program's letter, `≠` before it where most ranks have launched another. */
-function Mark({ launch, odd, label, underWay, isEntry, onFocus, onClick }: IMark): JSX.Element {
-  const kind = launch ? '' : underWay ? ' jxl-mod-later' : ' jxl-mod-none';
+/** One launch of a row: its program's letter, `≠` before it where ranks first differ, on those that do. */
+function Mark({ launch, odd, label, none, isEntry, onFocus, onClick }: IMark): JSX.Element {
+  const kind = launch ? '' : none === '…' ? ' jxl-mod-later' : ' jxl-mod-none';
   return (
     <button
       type="button"
@@ -239,7 +231,7 @@ function Mark({ launch, odd, label, underWay, isEntry, onFocus, onClick }: IMark
       onClick={onClick}
     >
       {odd && '≠'}
-      {launch ? letter(launch.program) : underWay ? '…' : '–'}
+      {launch ? letter(launch.program) : none}
     </button>
   );
 }
