@@ -8,13 +8,13 @@ import difflib
 import functools
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
-from jaxcluster import profiles, usage
+from jaxcluster import usage
 from jaxcluster.errors import UsageError
-from jaxcluster.launchers import options
-from jaxcluster.profiles import words
+from jaxcluster.options import profiles
+from jaxcluster.options.table import LOGIN, OF_LAUNCHERS, OPTIONS, Option
 
 
 class Help(UsageError):
@@ -27,6 +27,30 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog: str, example: str) -> None:
         super().__init__(prog, add_help=False, allow_abbrev=False, exit_on_error=False)
         self.example = example
+        self._options: dict[str, Option] = {}
+
+    def add_options(self, options: Iterable[Option]) -> None:
+        """Take these of a start's options; what is not typed of them is None."""
+        for option in options:
+            self._options[option.name] = option
+            names = [*([option.short] if option.short else []), option.flag]
+            if option.metavar:
+                self.add_argument(
+                    *names,
+                    dest=option.name,
+                    metavar=option.metavar,
+                    action="append" if option.is_repeated else "store",
+                    # A launcher's stay text until it is known which launcher that is.
+                    type=str if option.launchers else option.kind.read,
+                )
+                continue
+            self.add_argument(*names, dest=option.name, action="store_const", const=True)
+            if not (option.is_typed_only or option.name.startswith("no_")):
+                # What a profile has switched on is not wanted.
+                off, hidden = f"--no-{option.flag[2:]}", argparse.SUPPRESS
+                self.add_argument(
+                    off, dest=option.name, action="store_const", const=False, help=hidden
+                )
 
     def format_help(self) -> str:
         """What it does, and each option with an example."""
@@ -38,7 +62,8 @@ class Parser(argparse.ArgumentParser):
             written = name.upper() if not action.option_strings else name
             if action.option_strings and action.nargs != 0:
                 written += f" {action.metavar or action.dest.upper()}"
-            entries.append(usage.explain(self.prog, name, written, action.help or ""))
+            option = self._options.get(action.dest)
+            entries.append(usage.explain(self.prog, name, written, option))
         return usage.format_help(self.prog, entries)
 
     def error(self, message: str) -> NoReturn:
@@ -90,12 +115,7 @@ def without_comment(line: str) -> str:
 def start_parser(prog: str) -> Parser:
     """What a start takes; what was not typed is None."""
     parser = Parser(prog, f"{prog} -n 4 --devices-per-process 2")
-    words.add_common(parser)
-    add = parser.add_argument
-    add("--profile", metavar="NAME", help="options from a jaxcluster.toml")
-    add("--no-profile", action="store_true", help="not even the default profile")
-    add("--dry-run", action="store_true", help="print what would be started")
-    options.add_to(parser)
+    parser.add_options(OPTIONS)
     return parser
 
 
@@ -123,9 +143,9 @@ def run_parser() -> Parser:
     parser.example = "jaxcluster run -n 4 train.py --steps 100"
     _hide(parser, "detach")  # a run has an end
     add = parser.add_argument
-    add("--all", action="store_true", dest="everything", help="show all ranks")
-    add("--logs", metavar="FOLDER", help="where every rank's output goes")
-    add("--strict", action="store_true", help="check each launch")
+    add("--all", action="store_true", dest="everything")
+    add("--logs", metavar="FOLDER")
+    add("--strict", action="store_true")
     return parser
 
 
@@ -156,6 +176,12 @@ def split_run(parser: Parser, words: Sequence[str]) -> tuple[list[str], list[str
     return list(words), []
 
 
+def taken_from(parsed: argparse.Namespace) -> dict[str, str | list[str]]:
+    """What was typed of the launchers' options, by their names; taken out of ``parsed``."""
+    found = {name: vars(parsed).pop(name, None) for name in OF_LAUNCHERS}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def start_options(parsed: argparse.Namespace, say: Callable[[str], None] = print) -> dict[str, Any]:
     """The keyword arguments of ``make_spec``, with the profile that was named or is the default.
 
@@ -166,14 +192,14 @@ def start_options(parsed: argparse.Namespace, say: Callable[[str], None] = print
     Raises:
       UsageError: the profile is not there, or can't be used.
     """
-    of_launcher = options.taken_from(parsed)
+    of_launcher = taken_from(parsed)
     given = vars(parsed).copy()
     named, is_off = given.pop("profile"), given.pop("no_profile")
-    given.pop("dry_run", None)
+    del given["dry_run"]
     if given["env"] is not None:
         given["env"] = dict(given["env"])
     given |= of_launcher
-    profile, notes = profiles.load().chosen(named, is_off)
+    profile, notes = profiles.load().chosen(named, bool(is_off))
     for note in notes:
         say(note)
     if profile is not None:
@@ -198,12 +224,12 @@ def pull_parser() -> Parser:
 def spmd_parser() -> Parser:
     parser = Parser("%%spmd", "%%spmd --ranks 0,2-3 --timeout 60")
     add = parser.add_argument
-    add("--ranks", metavar="0,2-3", help="run the cell only on these ranks")
-    add("--all", action="store_true", dest="all_ranks", help="show the output of all ranks")
-    add("--out", metavar="NAME", help="keep the cell's record under this name")
-    add("--timeout", type=float, dest="timeout_s", metavar="S", help="end the cell after S seconds")
-    add("--strict", action="store_true", help="check each launch on all ranks before it runs")
-    add("--async", action="store_true", dest="background", help="don't wait for the cell to end")
+    add("--ranks", metavar="0,2-3")
+    add("--all", action="store_true", dest="all_ranks")
+    add("--out", metavar="NAME")
+    add("--timeout", type=float, dest="timeout_s", metavar="S")
+    add("--strict", action="store_true")
+    add("--async", action="store_true", dest="background")
     # Set by auto mode, whose cells have no %%spmd line above them.
     add("--no-magic-line", action="store_true", help=argparse.SUPPRESS)
     return parser
@@ -253,14 +279,14 @@ def _is_python(source: str) -> bool:
 def shards_help() -> str:
     """What ``%shards --help`` says."""
     flags = {"name": "NAME", "--check": "--check", "--widget": "--widget"}
-    entries = [usage.explain("%shards", name, shown, "") for name, shown in flags.items()]
+    entries = [usage.explain("%shards", name, shown) for name, shown in flags.items()]
     return usage.format_help("%shards", entries)
 
 
 def compare_help() -> str:
     """What ``%jaxcluster compare --help`` says."""
     prog = "%jaxcluster compare"
-    return usage.format_help(prog, [usage.explain(prog, "expression", "EXPRESSION", "")])
+    return usage.format_help(prog, [usage.explain(prog, "expression", "EXPRESSION")])
 
 
 def shards_line(line: str) -> tuple[str, set[str]]:
@@ -285,7 +311,7 @@ def shards_line(line: str) -> tuple[str, set[str]]:
 def way_parser(prog: str, *names: str) -> Parser:
     """A command for clusters here and, with ``--hosts``, for those that another machine started."""
     parser = command_parser(prog, *names)
-    options.add_way_to(parser)
+    parser.add_options(LOGIN)
     return parser
 
 

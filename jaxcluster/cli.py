@@ -10,9 +10,9 @@ import sys
 import time
 from collections.abc import Callable
 
-from jaxcluster import arguments, cluster, doctor, profiles, scripts
+from jaxcluster import arguments, cluster, doctor, scripts
 from jaxcluster.errors import JaxClusterError, UsageError
-from jaxcluster.launchers import options
+from jaxcluster.options import profiles
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
 from jaxcluster.views import text
@@ -72,7 +72,7 @@ def start(words: list[str]) -> None:
 
 
 def list_clusters(words: list[str]) -> None:
-    way = options.taken_from(arguments.way_parser("jaxcluster list").read(words))
+    way = arguments.taken_from(arguments.way_parser("jaxcluster list").read(words))
     records, unreachable = cluster.listed(**way)
     print(text.clusters(records, [], time.time_ns(), unreachable, socket.gethostname()))
 
@@ -80,9 +80,9 @@ def list_clusters(words: list[str]) -> None:
 def stop(words: list[str]) -> None:
     parser = arguments.way_parser("jaxcluster stop", "name")
     parser.add_argument("--all", action="store_true", dest="everything")
-    parser.add_argument("--force", action="store_true", help="forget hosts that can't be reached")
+    parser.add_argument("--force", action="store_true")
     parsed = parser.read(words)
-    way = options.taken_from(parsed)
+    way = arguments.taken_from(parsed)
     if parsed.everything and (parsed.name or way):
         raise UsageError("Name a cluster or say --all, not both.", "jaxcluster stop --all")
     names = [r.name for r in cluster.live_records()] if parsed.everything else [parsed.name]

@@ -9,6 +9,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jaxcluster.options.table import Option
+
 WIDTH = 26  # of the column of options
 
 
@@ -87,8 +89,8 @@ ABOUT = {
     "%shards": "Who holds which part of an array or pytree.",
 }
 
-# By command and option (or word): what for, where argparse is not told, and what stands behind the
-# command in the example. "": the command alone.
+# By command and word or option, but those of a start: what for, and what stands behind the command
+# in the example. "": the command alone.
 WORDS = {
     "status --live": ("keep it up to date", "--live"),
     "attach name": ("which one; the only one there is by default", "main"),
@@ -138,113 +140,13 @@ WORDS = {
     "%shards name": ("an array or a pytree, or a part of one", "params['w']"),
     "%shards --check": ("compare all copies, and look for NaN and Inf", "x --check"),
     "%shards --widget": ("a view with statistics and values of single shards", "x --widget"),
-    "start -n": ("how many ranks; one for each GPU or TPU chip, else 2 on CPU, by default", "-n 4"),
-    "start --devices-per-process": (
-        "how many devices each rank gets; 1 on CPU by default",
-        "-n 4 --devices-per-process 2",
-    ),
-    "start --platform": ("cpu, cuda, rocm or tpu; what there is by default", "-n 4 --platform cpu"),
-    "start --launcher": (
-        "local (this machine) by default; auto: the job, mpiexec or TPU slice that this runs in",
-        "--launcher ssh --hosts h1:2,h2:2",
-    ),
-    "start --profile": (
-        "options from [profile.NAME] in a jaxcluster.toml; options you type override them. "
-        "%jaxcluster profiles lists them, and what each sets",
-        "--profile team -n 8",
-    ),
-    "start --no-profile": (
-        "no profile, even if there is a default (default = NAME in the user's or site's file)",
-        "-n 4 --no-profile",
-    ),
     "profiles name": ("which one; a table of all by default", "team"),
-    "start --name": (
-        "what to call it, if there are several; main by default",
-        "-n 2 --name small",
-    ),
-    "start --env": ("", "-n 4 --env XLA_FLAGS=--xla_dump_to=/tmp/dump"),
-    "start --timeout": ("", "-n 64 --timeout 300"),
-    "start --detach": ("keep the cluster running when this process ends", "-n 4 --detach"),
-    "start --dry-run": ("print what would be started, and start nothing", "-n 4 --dry-run"),
-    "start --local-device-ids": ("", "-n 4 --platform cuda --local-device-ids 0/1/2/3"),
-    "start --coordinator-address": (
-        "where JAX's coordinator listens: HOST:PORT or unix:/PATH",
-        "-n 4 --coordinator-address 127.0.0.1:8476",
-    ),
-    "start --coordinator-bind-address": (
-        "the address that it binds to, if that differs",
-        "-n 4 --coordinator-address h1:8476 --coordinator-bind-address 0.0.0.0:8476",
-    ),
-    "start --initialization-timeout": (
-        "seconds that JAX's own initialization may take",
-        "-n 4 --initialization-timeout 600",
-    ),
-    "start --heartbeat-timeout-seconds": (
-        "seconds without a heartbeat before JAX gives up on a rank (100)",
-        "-n 4 --heartbeat-timeout-seconds 300",
-    ),
     "run --all": ("show the lines of all ranks, each with its rank", "-n 4 --all"),
     "run --logs": (
         "the folder for the files rank-0.txt, rank-1.txt...; a new one in /tmp by default",
         "-n 4 --logs out",
     ),
     "run --strict": ("check each launch on all ranks before it runs", "-n 4 --strict"),
-    "--hosts": ("", "--launcher ssh --hosts h1:2,user@h2:2"),
-    "--hostfile": ("", "--launcher mpi --hostfile ~/hosts"),
-    "--python": ("", "--launcher ssh --hosts h1,h2 --python ~/venv/bin/python"),
-    "--user": ("", "--launcher ssh --hosts h1,h2 --user ann"),
-    "--port": ("", "--launcher ssh --hosts h1,h2 --port 2222"),
-    "--jump": ("", "--launcher ssh --hosts h1,h2 --jump login.example.org"),
-    "--ssh-config": ("", "--launcher ssh --hosts h1,h2 --ssh-config ~/.ssh/cluster"),
-    "--ssh-option": ("", "--launcher ssh --hosts h1,h2 --ssh-option IdentityFile=~/.ssh/key"),
-    "--ssh": ("", "--launcher ssh --hosts h1,h2 --ssh 'gcloud compute ssh'"),
-    "--direct": ("", "--launcher ssh --hosts h1,h2 --direct"),
-    "--nodes": ("", "--launcher slurm --nodes 2 --ntasks-per-node 4"),
-    "--ntasks-per-node": ("", "--launcher slurm --nodes 2 --ntasks-per-node 4"),
-    "--partition": ("", "--launcher slurm --nodes 2 --partition gpu"),
-    "--account": ("", "--launcher slurm --nodes 2 --account physics"),
-    "--qos": ("", "--launcher slurm --nodes 2 --qos debug"),
-    "--time": ("", "--launcher slurm --nodes 2 --time 2:00:00"),
-    "--gres": ("", "--launcher slurm --nodes 2 --gres gpu:4"),
-    "--constraint": ("", "--launcher slurm --nodes 2 --constraint h200"),
-    "--cpus-per-task": ("", "--launcher slurm --nodes 2 --cpus-per-task 8"),
-    "--mem": ("", "--launcher slurm --nodes 2 --mem 64G"),
-    "--sbatch": ("", "--launcher slurm --nodes 2 --sbatch exclusive"),
-    "--new-job": ("", "--launcher slurm --nodes 2 --new-job"),
-    "--tpu": ("", "--launcher tpu --tpu my-pod --zone us-central2-b"),
-    "--zone": ("", "--launcher tpu --tpu my-pod --zone us-central2-b"),
-    "--project": ("", "--launcher tpu --tpu my-pod --zone us-central2-b --project mine"),
-    "--internal-ip": ("", "--launcher tpu --tpu my-pod --zone us-central2-b --internal-ip"),
-    "--image": ("", "--launcher kubernetes --image team/jax:1"),
-    "--namespace": ("", "--launcher kubernetes --image team/jax:1 --namespace team-a"),
-    "--pods": ("", "--launcher kubernetes --image team/jax:1 --pods 2"),
-    "--ranks-per-pod": ("", "--launcher kubernetes --image team/jax:1 --ranks-per-pod 4"),
-    "--gpus": ("", "--launcher kubernetes --image team/jax:1 --gpus 8"),
-    "--cpu": ("", "--launcher kubernetes --image team/jax:1 --cpu 32"),
-    "--resource": ("", "--launcher kubernetes --image team/jax:1 --resource amd.com/gpu=8"),
-    "--tpu-type": (
-        "",
-        "--launcher kubernetes --image team/jax:1 --tpu-type tpu-v6e-slice --tpu-topology 4x4",
-    ),
-    "--tpu-topology": (
-        "",
-        "--launcher kubernetes --image team/jax:1 --tpu-type tpu-v6e-slice --tpu-topology 4x4",
-    ),
-    "--tpu-chips": (
-        "",
-        "--launcher kubernetes --image team/jax:1 --tpu-type tpu-v6e-slice --tpu-topology 4x4 "
-        "--tpu-chips 4",
-    ),
-    "--label": ("", "--launcher kubernetes --image team/jax:1 --label team=a"),
-    "--service-account": ("", "--launcher kubernetes --image team/jax:1 --service-account jax"),
-    "--pod-template": ("", "--launcher kubernetes --image team/jax:1 --pod-template pod.yaml"),
-    "--kubeconfig": ("", "--launcher kubernetes --image team/jax:1 --kubeconfig ~/.kube/other"),
-    "--context": ("", "--launcher kubernetes --image team/jax:1 --context gke"),
-    "--mpiexec": ("", "--launcher mpi -n 4 --mpiexec /opt/mpi/bin/mpiexec"),
-    "--mpi-args": ("", "--launcher mpi -n 4 --mpi-args='--bind-to none'"),
-    "--ipp-profile": ("", "--launcher ipp:pbs --ipp-profile pbs -n 4"),
-    "--sync": ("", "--launcher ssh --hosts h1,h2 --sync ~/project"),
-    "--no-sync": ("", "--launcher ssh --hosts h1,h2 --no-sync"),
 }
 
 
@@ -266,32 +168,35 @@ def command_of(prog: str) -> str:
     return prog.rpartition(" ")[2]
 
 
-def explain(prog: str, flag: str, written: str, told: str) -> Entry:
-    """What ``--help`` says of one option.
+def explain(prog: str, flag: str, written: str, option: Option | None = None) -> Entry:
+    """What ``--help`` says of one option, or of one word.
 
     Args:
       flag: as it is typed; of a plain word, its name.
       written: with its value, as it stands in the list.
-      told: what argparse knows of it; used where nothing else is said here.
+      option: of a start; None where it is this command's own.
     """
     command = command_of(prog)
-    table = "start" if command == "doctor" else command
-    if command == "run" and f"run {flag}" not in WORDS:
-        table = "start"
-    what, typed = WORDS.get(f"{table} {flag}") or WORDS.get(flag) or ("", "")
+    if option is None:
+        what, typed = WORDS.get(f"{command} {flag}", ("", ""))
+    else:
+        what, typed = option.help, option.example
+        if option.launchers and command not in BY_HOSTS:
+            what += f" ({', '.join(option.launchers)})"
     if command == "doctor" and "--launcher" not in typed:
         own = typed if flag == "-n" else typed.removeprefix("-n 4 ")
         typed = f"--launcher ssh --hosts h1,h2 {own}"
-    elif command in BY_HOSTS and f"{command} {flag}" not in WORDS:
-        name = "main " if command in ("attach", "stop") else ""
+    elif command in BY_HOSTS and option is not None:
         # These log in to hosts where agents are: what starts those is not asked for.
+        name = "main " if command in ("attach", "stop") else ""
         typed = name + re.sub(r"^--launcher \S+ ", "", typed).replace("h1:2,user@h2:2", "h1")
+        what = what.replace(" and their ranks: h1:2,user@h2:2", ": h1 or user@h1,h2")
     elif command == "run":
         typed += " train.py"
     if not prog.startswith("%"):  # in a shell
         what = what.replace("%jaxcluster", "jaxcluster")
     is_needed = f"{command} {flag}" in NEEDED
-    return Entry(written, what or told, f"{prog} {typed}" if typed else "", is_needed)
+    return Entry(written, what, f"{prog} {typed}" if typed else "", is_needed)
 
 
 def format_help(prog: str, entries: Sequence[Entry]) -> str:

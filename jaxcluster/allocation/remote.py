@@ -27,8 +27,8 @@ from jaxcluster.allocation.supervisor import import_time_settings
 from jaxcluster.allocation.sync import Sync
 from jaxcluster.errors import JaxClusterError, LaunchError
 from jaxcluster.launchers.base import STOPPED, AgentOptions, Launcher, Wait, describe
+from jaxcluster.launchers.chosen import launcher_of
 from jaxcluster.launchers.commands import Launch
-from jaxcluster.launchers.options import launcher_of
 from jaxcluster.launchers.wishes import wish_of
 from jaxcluster.records import claims, registry
 from jaxcluster.records.runtimefolder import VARIABLE, make_private

@@ -31,11 +31,12 @@ from jaxcluster.allocation.fleet import Fleet
 from jaxcluster.allocation.local import check_files
 from jaxcluster.errors import LaunchError, NoCluster, UsageError, VersionMismatch
 from jaxcluster.launchers.base import Command, End, LaunchPlan, Tunnel
+from jaxcluster.launchers.chosen import launcher_of
 from jaxcluster.launchers.commands import Launch, StartedAgent
 from jaxcluster.launchers.hosts import Host
-from jaxcluster.launchers.options import launcher_of
 from jaxcluster.launchers.quoting import join, quote_path
 from jaxcluster.launchers.ssh import SSH
+from jaxcluster.options import written
 from jaxcluster.records import claims
 from jaxcluster.records.registry import ClusterRecord, HostRecord
 
@@ -68,8 +69,7 @@ def way_of(typed: Mapping[str, str | list[str]]) -> Way:
         raise UsageError("No host of the cluster is named.", f"For example: {EXAMPLE}")
     ssh, python = launcher_of("ssh", dict(typed))
     assert isinstance(ssh, SSH)
-    words = [f"--{name.replace('_', '-')} {value}" for name, value in typed.items()]
-    return Way(ssh, python or sys.executable, " ".join(words))
+    return Way(ssh, python or sys.executable, written.line(typed))
 
 
 # --------------------------------------------------------------------------- what runs there

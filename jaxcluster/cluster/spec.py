@@ -5,24 +5,25 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from jaxcluster import profiles, wire
+from jaxcluster import wire
 from jaxcluster.cluster.names import free_name
 from jaxcluster.errors import UsageError
 from jaxcluster.host.facts import gpu_platform, gpu_plugin_installed, host_gpus, host_tpu_chips
 from jaxcluster.launchers import inside
-from jaxcluster.launchers.options import launcher_of
+from jaxcluster.launchers.chosen import launcher_of
+from jaxcluster.options import profiles
+from jaxcluster.options.profiles import Profile
+from jaxcluster.options.table import COMMON
 from jaxcluster.plan import placement
 from jaxcluster.plan.spec import (
     ALL,
     GPU_PLATFORMS,
-    check_seconds,
     check_spec,
     check_wishes,
-    is_count,
     platform_in,
 )
-from jaxcluster.profiles import Profile
 from jaxcluster.records import registry
 
 
@@ -66,48 +67,34 @@ def make_spec(
     if isinstance(profile, str):
         profile = profiles.load().named(profile)
     if profile is None:
-        return _make(**{what: value for what, value in given.items() if value is not None})
+        return _make({what: value for what, value in given.items() if value is not None})
     try:
-        made = _make(**profile.under(given))
+        made = _make(profile.under(given))
     except UsageError as error:
         raise profile.blamed(error) from None
     return dataclasses.replace(made, profile=profile.name)
 
 
-def _make(
-    num_processes: int | None = None,
-    devices_per_process: int | str | None = None,
-    platform: str | None = None,
-    launcher: str | None = None,
-    name: str | None = None,
-    env: Mapping[str, str] | None = None,
-    timeout_s: float = 60.0,
-    detach: bool = False,
-    local_device_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
-    coordinator_address: str | None = None,
-    coordinator_bind_address: str | None = None,
-    initialization_timeout: int | None = None,
-    heartbeat_timeout_seconds: int = 100,
-    **options: str | int | Sequence[str],
-) -> wire.ClusterSpec:
-    each = None if devices_per_process == "all" else devices_per_process
-    for what, value in (("-n", num_processes), ("--devices-per-process", each)):
-        if value is not None and not is_count(value):
-            raise UsageError(f"{what} must be at least 1, not {value!r}.", "%jaxcluster start -n 4")
-    each_gets = ALL if isinstance(devices_per_process, str) else devices_per_process
+def _make(given: Mapping[str, Any]) -> wire.ClusterSpec:
+    own = {name: value for name, value in given.items() if name in COMMON}
+    for name, value in own.items():
+        COMMON[name].check(value)
+    if own.get("devices_per_process") == "all":
+        own["devices_per_process"] = ALL
     typed = {
-        k: v if isinstance(v, str) else [*v] if isinstance(v, Sequence) else str(v)
-        for k, v in options.items()
-        if v is not False  # a switch that is off
+        name: _as_typed(value)
+        for name, value in given.items()
+        if name not in COMMON and value is not False  # a switch that is off
     }
-    any_launcher, launcher = launcher is None, launcher or "local"
+    num_processes, launcher = own.get("num_processes"), own.get("launcher") or "local"
     if launcher == "auto":
         launcher, typed, num_processes = _taken(typed, num_processes)
     else:
-        launcher_of(launcher, dict(typed), num_processes)
-    wanted = platform or platform_in(env or {})
+        launcher_of(launcher, typed, num_processes)
+    env = dict(own.get("env", {}))
+    wanted = own.get("platform") or platform_in(env)
     if launcher == "local":
-        environ = {**os.environ, **(env or {})}
+        environ = {**os.environ, **env}
         gpus, chips = host_gpus(environ), host_tpu_chips()
         plugin = gpu_plugin_installed()
         wanted = placement.choose_platform(wanted, gpus, chips, plugin, gpu_platform())
@@ -115,48 +102,46 @@ def _make(
             num_processes = placement.default_num_processes(
                 gpus if wanted in GPU_PLATFORMS else [],
                 chips if wanted == "tpu" else 0,
-                each_gets,
+                own.get("devices_per_process"),
             )
     elif launcher == "tpu":  # a slice whose chips can't be seen is no reason for CPU
         wanted = wanted or "tpu"
-    check_seconds("--timeout", timeout_s, "%jaxcluster start --timeout 120")
-    ids: list[list[int]] | None = None
-    if local_device_ids is not None:
-        nested = [list(i) if isinstance(i, Sequence) else [i] for i in local_device_ids]
-        flat = all(isinstance(i, int) for i in local_device_ids)
+    if (ids := own.get("local_device_ids")) is not None:
+        nested = [list(i) if isinstance(i, Sequence) else [i] for i in ids]
+        flat = all(isinstance(i, int) for i in ids)
         # Without a number of ranks the hosts decide how many there are: see ``placing.place``.
         ids = [[i[0] for i in nested]] * (num_processes or 1) if flat else nested
         if num_processes is not None and len(ids) != num_processes:
             raise UsageError(
                 f"local_device_ids names devices for {len(ids)} ranks; there are {num_processes}."
             )
-    spec = wire.ClusterSpec(
-        name=registry.check_name(name) if name is not None else free_name(),
-        any_name=name is None,
-        any_launcher=any_launcher,
-        num_processes=num_processes or 0,
-        devices_per_process=each_gets,
-        platform=wanted or "",
-        launcher=launcher,
-        options=typed,
-        env=dict(env or {}),
-        timeout_s=timeout_s,
-        detach=detach,
-        local_device_ids=ids,
-        coordinator_address=coordinator_address,
-        coordinator_bind_address=coordinator_bind_address,
-        initialization_timeout=initialization_timeout,
-        heartbeat_timeout_seconds=heartbeat_timeout_seconds,
-    )
+    own |= {
+        "name": registry.check_name(own["name"]) if "name" in own else free_name(),
+        "any_name": "name" not in own,
+        "num_processes": num_processes or 0,
+        "platform": wanted or "",
+        "launcher": launcher,
+        "any_launcher": "launcher" not in own,
+        "env": env,
+        "local_device_ids": ids,
+    }
+    spec = wire.ClusterSpec(**own, options=typed)
     if spec.num_processes and spec.platform:  # else when the hosts have decided
         check_spec(spec)
         check_wishes(spec)
     return spec
 
 
+def _as_typed(value: Any) -> str | bool | list[str]:
+    """A launcher's option: text, a switch, or several texts."""
+    if isinstance(value, str | bool):
+        return value
+    return [*value] if isinstance(value, Sequence) else str(value)
+
+
 def _taken(
-    typed: dict[str, str | list[str]], num_processes: int | None
-) -> tuple[str, dict[str, str | list[str]], int | None]:
+    typed: dict[str, Any], num_processes: int | None
+) -> tuple[str, dict[str, Any], int | None]:
     """(launcher, its options, number of ranks) for the allocation that this process runs in.
 
     Raises:

@@ -21,9 +21,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxcluster import profiles
 from jaxcluster.host.facts import gpu_platform, gpu_plugin_installed, host_gpus, host_tpu_chips
 from jaxcluster.host.processes import findable
+from jaxcluster.options import profiles
 from jaxcluster.plan.spec import INSTALL
 from jaxcluster.plan.versions import (
     NEWEST_TRIED_JAX,

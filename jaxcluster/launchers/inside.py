@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from jaxcluster.host.tpus import TpuWorker, tpu_worker
 from jaxcluster.launchers.hosts import Host, parse_hostfile, read_hostfile
 from jaxcluster.launchers.mpi import hosts_of_job
 from jaxcluster.launchers.slurm import allocation_of, is_over
+from jaxcluster.options import written
 from jaxcluster.text import plural
 
 # An mpiexec's process count and this process's place, whichever it is: Open MPI's, MPICH's.
@@ -39,7 +39,7 @@ class Inside:
     Attributes:
       what: what it is: "Slurm's job 6 (2 nodes, 4 tasks)".
       launcher: what ``--launcher`` takes for it.
-      options: what else is typed for it, by ``options.Option.dest``.
+      options: what else is typed for it, by the options' names.
       num_processes: what ``-n`` takes for it; None where the launcher knows, or the devices decide.
       obstacle: why it can't be taken as it stands, and what can be done; empty where it can.
       is_offered: whether it is worth a word to who has not asked for it.
@@ -55,10 +55,9 @@ class Inside:
     @property
     def typed(self) -> str:
         """What is typed behind ``%jaxcluster start`` to take it."""
-        n = ["-n", str(self.num_processes)] if self.num_processes is not None else []
-        launcher = ["--launcher", self.launcher] if self.launcher != "local" else []
-        options = [w for k, v in self.options.items() for w in (f"--{k.replace('_', '-')}", v)]
-        return shlex.join([*n, *launcher, *options])
+        launcher = self.launcher if self.launcher != "local" else None
+        given = {"num_processes": self.num_processes, "launcher": launcher, **self.options}
+        return written.line(given)
 
     @property
     def offer(self) -> str:

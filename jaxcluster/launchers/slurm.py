@@ -37,11 +37,17 @@ from jaxcluster.launchers.guard import CANCEL_S
 from jaxcluster.launchers.hosts import Host, expand_nodelist, place
 from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble
 from jaxcluster.launchers.slurm_jobs import Job
+from jaxcluster.options.table import BY_NAME
 
 ASK_S = 20.0  # Slurm's commands have so long
 # From the end of its input: srun that gets SIGTERM has the agents killed, with what they still
 # have to remove on their nodes.
 STEP_ENDS_S = 10.0
+# What is asked for a job, by its option, in the order of its script.
+OF_A_JOB = (
+    "partition", "account", "qos", "time", "nodes", "ntasks_per_node", "cpus_per_task", "mem",
+    "gres", "constraint",
+)  # fmt: skip
 # Of the allocation's own; the rest of SLURM_* would be taken by srun for its options.
 KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS")
 # Of a job's script: what it asked for each task or GPU, which srun would give the one agent.
@@ -209,12 +215,9 @@ class Slurm(Launcher):
         return replace(self, allocation=here, drop=drop)
 
     def _refuse_a_job_s_options(self, job: str) -> None:
-        given = [
-            (self.partition, "--partition"), (self.account, "--account"), (self.qos, "--qos"),
-            (self.time, "--time"), (self.gres, "--gres"), (self.constraint, "--constraint"),
-            (self.cpus_per_task, "--cpus-per-task"), (self.mem, "--mem"), (self.extra, "--sbatch"),
-        ]  # fmt: skip
-        if names := [name for value, name in given if value]:
+        given = {name: getattr(self, name) for name in OF_A_JOB} | {"sbatch": self.extra}
+        allowed = ("nodes", "ntasks_per_node")
+        if names := [BY_NAME[name].flag for name in given if given[name] and name not in allowed]:
             raise UsageError(
                 f"{', '.join(names)}: this notebook is already in Slurm's job {job}, and the "
                 "agents start in it.",
@@ -252,18 +255,12 @@ class Slurm(Launcher):
 
     def script(self, agent: AgentOptions, folder: str, job: str, nodes: int) -> str:
         """The text for sbatch."""
+        per_node = self.ntasks_per_node or self._per_node(nodes)
+        asked = {name: getattr(self, name) for name in OF_A_JOB}
+        asked |= {"nodes": nodes, "ntasks_per_node": per_node}
         wishes = [
             ("job-name", job),
-            ("partition", self.partition),
-            ("account", self.account),
-            ("qos", self.qos),
-            ("time", self.time),
-            ("nodes", str(nodes)),
-            ("ntasks-per-node", str(self.ntasks_per_node or self._per_node(nodes) or "")),
-            ("cpus-per-task", str(self.cpus_per_task or "")),
-            ("mem", self.mem),
-            ("gres", self.gres),
-            ("constraint", self.constraint),
+            *((name.replace("_", "-"), str(value or "")) for name, value in asked.items()),
             ("output", f"{folder.replace('%', '%%')}/job.out"),
             ("error", f"{folder.replace('%', '%%')}/job.err"),
             ("open-mode", "append"),
@@ -365,25 +362,13 @@ class Slurm(Launcher):
         def refuse(option: str, why: str, example: str) -> NoReturn:
             raise UsageError(f"{option} {why}.", f"For example: {option} {example}")
 
-        for option, count in (
-            ("--nodes", self.nodes),
-            ("--ntasks-per-node", self.ntasks_per_node),
-            ("--cpus-per-task", self.cpus_per_task),
-        ):
-            if count is not None and count < 1:
-                refuse(option, f"must be at least 1, not {count}", "2")
         if self.time and not slurm_jobs.check_time(self.time):
             refuse("--time", f"{self.time!r} is not a Slurm time", "2:00:00 (two hours)")
-        for option, value, example in (
-            ("--partition", self.partition, "gpu"),
-            ("--account", self.account, "proj1"),
-            ("--qos", self.qos, "normal"),
-            ("--gres", self.gres, "gpu:4"),
-            ("--constraint", self.constraint, "'a100&nvlink'"),
-            ("--mem", self.mem, "64G"),
-        ):
+        for name in OF_A_JOB:
+            value = str(getattr(self, name) or "")
             if re.search(r"[\x00-\x1f\x7f]", value) or (value and not value.strip()):
-                refuse(option, f"can't be {value!r}", example)
+                option = BY_NAME[name]
+                refuse(option.flag, f"can't be {value!r}", option.sample)
         for line in self.extra:
             if not re.match(r"-{0,2}[A-Za-z]", line) or re.search(r"[\x00-\x1f]", line):
                 refuse("--sbatch", f"{line!r} is not an sbatch option", "exclusive")

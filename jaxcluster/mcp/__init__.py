@@ -10,7 +10,6 @@ import importlib.util
 
 from jaxcluster import arguments
 from jaxcluster.errors import UsageError
-from jaxcluster.launchers import options
 
 SDK = 2  # its major version
 
@@ -22,13 +21,11 @@ def main(words: list[str]) -> None:
       UsageError: the SDK is not installed, or the words are not these.
     """
     parser = arguments.way_parser("jaxcluster mcp")
-    parser.add_argument(
-        "--allow-run", action="store_true", help="let it run cells, interrupt and restart"
-    )
+    parser.add_argument("--allow-run", action="store_true")
     parsed = parser.read(words)
     allow_run = parsed.allow_run
     del parsed.allow_run
-    way = options.taken_from(parsed)
+    way = arguments.taken_from(parsed)
     check_sdk()
     from jaxcluster.mcp import server
 

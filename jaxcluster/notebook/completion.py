@@ -14,9 +14,10 @@ from typing import Any
 from IPython.core.completer import SimpleCompletion, context_matcher
 from IPython.utils.tokenutil import token_at_cursor
 
-from jaxcluster import arguments, cluster, profiles
+from jaxcluster import arguments, cluster
 from jaxcluster.errors import JaxClusterError, UsageError
 from jaxcluster.model.rewrite import stays_in_notebook
+from jaxcluster.options import profiles
 
 # A line on which the name of a profile is being typed.
 PROFILE = re.compile(

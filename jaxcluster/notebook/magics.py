@@ -21,18 +21,18 @@ from IPython.core.magic import (
     no_var_expand,
 )
 
-from jaxcluster import arguments, cluster, doctor, profiles
+from jaxcluster import arguments, cluster, doctor
 from jaxcluster.allocation.supervisor import quit_warm
 from jaxcluster.cluster import events, transfer, undoing
 from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError, UsageError
-from jaxcluster.launchers import options
 from jaxcluster.model import compared, rewrite, timeline
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.notebook import debugging, export, exporting
 from jaxcluster.notebook.completion import Completion
 from jaxcluster.notebook.elsewhere import Elsewhere, point_to_push
 from jaxcluster.notebook.lab_debugger import Debugger
+from jaxcluster.options import profiles
 from jaxcluster.panel import Panel
 from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks, parse_ranks
@@ -212,14 +212,14 @@ class JaxClusterMagics(Magics):
         print(text.status(running.status(), running.dead))
 
     def _list(self, line: str) -> None:
-        way = options.taken_from(arguments.way_parser("%jaxcluster list").read(line))
+        way = arguments.taken_from(arguments.way_parser("%jaxcluster list").read(line))
         records, unreachable = cluster.listed(**way)
         here = list(cluster.connected())  # the one that cells run on is last
         print(text.clusters(records, here, time.time_ns(), unreachable, socket.gethostname()))
 
     def _attach(self, line: str) -> None:
         parsed = arguments.way_parser("%jaxcluster attach", "name").read(line)
-        print(cluster.attach(parsed.name, **options.taken_from(parsed)).summary())
+        print(cluster.attach(parsed.name, **arguments.taken_from(parsed)).summary())
 
     def _use(self, line: str) -> None:
         name = arguments.command_parser("%jaxcluster use", "name").read(line).name

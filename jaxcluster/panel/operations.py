@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from jaxcluster import arguments, cluster, profiles
+from jaxcluster import arguments, cluster
 from jaxcluster.cluster import Cluster, array_queries, delegation, events
 from jaxcluster.errors import ClusterExists, JaxClusterError, UsageError
 from jaxcluster.model import timeline
 from jaxcluster.model.rewrite import AutoMode
+from jaxcluster.options import profiles, written
 from jaxcluster.panel import protocol
 from jaxcluster.panel.model import Model
-from jaxcluster.profiles import words
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import comms, document, shards, text
 from jaxcluster.views.cell_outputs import MOST_CHARS, notebook_outputs
@@ -73,7 +73,7 @@ class Operations:
         for name in found.names():
             place, is_default = found.place_of(name), name == found.default_name()
             try:
-                typed = words.typed(found.named(name).options)
+                typed = written.typed(found.named(name).options)
             except UsageError as error:
                 offered.append(protocol.Profile(name, place, is_default, problem=error.message))
             else:

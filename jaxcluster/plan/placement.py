@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxcluster.errors import PlanError
-from jaxcluster.plan.spec import ALL, GPU_PLATFORMS, UNIX, check_platform, check_spec, is_loopback
+from jaxcluster.options.table import check_platform
+from jaxcluster.plan.spec import ALL, GPU_PLATFORMS, UNIX, check_spec, is_loopback
 from jaxcluster.ranks import name_ranks
 from jaxcluster.text import format_table, plural, shown_value
 from jaxcluster.wire import ClusterSpec, EngineFacts, InitializeRequest

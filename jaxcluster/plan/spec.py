@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
-import math
 from collections.abc import Mapping, Sequence
 
 from jaxcluster.errors import UsageError
+from jaxcluster.options.kinds import is_seconds
+from jaxcluster.options.table import check_platform
 from jaxcluster.text import plural
 from jaxcluster.wire import ClusterSpec
 
-PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 GPU_PLATFORMS = ("cuda", "rocm")
 ALL = 0  # --devices-per-process all
 # How JAX's plugin for these GPUs is installed.
@@ -36,19 +36,6 @@ ASSIGNED_ENV: Mapping[str, str] = {
 }
 
 
-def check_platform(platform: str) -> None:
-    """Refuse a platform that there is not.
-
-    Raises:
-      UsageError: it is not one of ``PLATFORMS``.
-    """
-    if platform not in PLATFORMS:
-        raise UsageError(
-            f"There is no platform {platform!r}: it is cpu, cuda, rocm or tpu.",
-            "Try: %jaxcluster start --platform cpu",
-        )
-
-
 def check_spec(spec: ClusterSpec) -> None:
     """Refuse what makes no sense, whatever the devices.
 
@@ -57,21 +44,11 @@ def check_spec(spec: ClusterSpec) -> None:
     """
     check_platform(spec.platform)
     n = spec.num_processes
-    if n < 1:
-        raise UsageError(
-            f"num_processes is {n}: a cluster has at least one process.",
-            "Try: %jaxcluster start -n 2",
-        )
     if spec.devices_per_process == ALL and spec.platform == "cpu":
         raise UsageError(
             "--devices-per-process all is for GPUs and TPU chips; on CPU a process has as many "
             "devices as you say.",
             f"Try: %jaxcluster start -n {n} --devices-per-process 4",
-        )
-    if spec.devices_per_process is not None and spec.devices_per_process < ALL:
-        raise UsageError(
-            f"devices_per_process is {spec.devices_per_process}: every process needs a device.",
-            f"Try: %jaxcluster start -n {n} --devices-per-process 1",
         )
     if spec.local_device_ids is not None and len(spec.local_device_ids) != n:
         lists = plural(len(spec.local_device_ids), "list")
@@ -85,13 +62,6 @@ def check_spec(spec: ClusterSpec) -> None:
             raise UsageError(
                 f"{name} is {address!r}, {why}: write host:port or {UNIX}/PATH.",
                 f"Try: %jaxcluster start -n {n} --{name.replace('_', '-')} 127.0.0.1:41234",
-            )
-    for name in ("initialization_timeout", "heartbeat_timeout_seconds"):
-        seconds = getattr(spec, name)
-        if seconds is not None and not is_count(seconds):
-            raise UsageError(
-                f"{name} is {seconds!r}: it takes whole seconds, at least 1.",
-                f"Try: %jaxcluster start -n {n} --{name.replace('_', '-')} 100",
             )
 
 
@@ -132,11 +102,6 @@ def check_reach(spec: ClusterSpec, first: str, others: Sequence[str]) -> None:
                 "first host.",
                 f"Leave it out, or: --{name.replace('_', '-')} {first}:41234",
             )
-
-
-def is_count(value: object) -> bool:
-    """Whether it is a whole number from 1 on."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _is_text(value: object) -> bool:
@@ -206,8 +171,7 @@ def check_seconds(what: str, seconds: object, example: str) -> None:
     Raises:
       UsageError: it is not a finite number of seconds above 0.
     """
-    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not number or not 0 < seconds < math.inf:  # type: ignore[operator]
+    if not is_seconds(seconds):
         shown = f"{seconds:g}" if isinstance(seconds, float) else repr(seconds)
         raise UsageError(f"{what} must be more than 0 seconds, not {shown}.", f"Try: {example}")
 

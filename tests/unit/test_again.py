@@ -57,7 +57,7 @@ def test_what_is_left_open_is_no_difference() -> None:
             ],
         ),
         (
-            replace(RUNS, options={"no_sync": "yes"}),
+            replace(RUNS, options={"no_sync": True}),
             RUNS,
             ["--no-sync"],
         ),

@@ -20,11 +20,12 @@ from jaxcluster.arguments import (
     spmd_parser,
     start_options,
     start_parser,
+    taken_from,
     without_comment,
 )
 from jaxcluster.cluster import make_spec
 from jaxcluster.errors import UsageError
-from jaxcluster.launchers import options
+from jaxcluster.launchers.chosen import launcher_of
 from jaxcluster.notebook.magics import COMMANDS, JaxClusterMagics
 from jaxcluster.plan.spec import check_seconds
 
@@ -290,9 +291,7 @@ def test_the_examples_of_a_start_can_be_typed(
     for example in examples(help_of(magics, "start")).values():
         line = example.removeprefix("%jaxcluster start ")
         parsed = start_parser("%jaxcluster start").read(line)
-        options.launcher_of(
-            parsed.launcher or "local", options.taken_from(parsed), parsed.num_processes
-        )
+        launcher_of(parsed.launcher or "local", taken_from(parsed), parsed.num_processes)
 
 
 def test_the_help_of_each_magic_is_its_docstring(magics: JaxClusterMagics) -> None:

@@ -29,11 +29,11 @@ from jaxcluster.arguments import Help
 from jaxcluster.cluster import joining, sessions, starting
 from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import NoCluster, PlanError, UsageError
-from jaxcluster.launchers.options import EXAMPLES
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.notebook import exporting
 from jaxcluster.notebook.magics import COMMANDS, JaxClusterMagics
+from jaxcluster.options.table import EXAMPLES
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

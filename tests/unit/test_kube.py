@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from jaxcluster.allocation import remote
-from jaxcluster.arguments import start_parser
+from jaxcluster.arguments import start_parser, taken_from
 from jaxcluster.cluster import make_spec
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers import guard
 from jaxcluster.launchers.base import AgentOptions, Command, End, Launcher
+from jaxcluster.launchers.chosen import launcher_of
 from jaxcluster.launchers.commands import Launch, stop_s
 from jaxcluster.launchers.kube import template, words
 from jaxcluster.launchers.kube.launcher import LOGIN, TOLD, Kubernetes, seconds_of
 from jaxcluster.launchers.kube.manifests import Pod, name_of
-from jaxcluster.launchers.options import launcher_of, taken_from
 
 GONE_WRONG = ["The Job x could not be deleted. Why.", "kubectl -n a delete job x"]
 AGENT = AgentOptions("My_Cluster", "ab" * 32, "python3", env=(("A", "$(HOME) $$x"),))

@@ -8,23 +8,19 @@ from typing import Any
 
 import pytest
 
-from jaxcluster.arguments import start_parser
+from jaxcluster.arguments import start_parser, taken_from
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import Launcher
+from jaxcluster.launchers.chosen import launcher_of
 from jaxcluster.launchers.hosts import Host
 from jaxcluster.launchers.kube.launcher import Kubernetes
 from jaxcluster.launchers.kube.manifests import Pod
 from jaxcluster.launchers.mpi import MPI
-from jaxcluster.launchers.options import (
-    EXAMPLES,
-    OPTIONS,
-    launcher_of,
-    taken_from,
-)
 from jaxcluster.launchers.slurm import Slurm
 from jaxcluster.launchers.ssh import SSH
 from jaxcluster.launchers.through_ipp import ThroughIPP
 from jaxcluster.launchers.tpu import TPU
+from jaxcluster.options.table import EXAMPLES, OF_LAUNCHERS
 
 
 def started(line: str) -> tuple[Launcher | None, str]:
@@ -114,7 +110,7 @@ def test_a_hostfile_is_read(tmp_path: Path) -> None:
         ("--launcher mpi --hosts h1 --user me", "--launcher mpi does not know --user"),
         ("--launcher ipp:pbs --time 1", "--launcher ipp does not know --time"),
         ("--launcher slurm --nodes two", "--nodes must be a whole number from 1 up, not 'two'."),
-        ("--launcher slurm --nodes 0", "--nodes must be a whole number from 1 up, not '0'."),
+        ("--launcher slurm --nodes 0", "--nodes must be a whole number from 1 up, not 0."),
         ("--launcher slurm --partition ''", "--partition has no value."),
         ("--launcher ssh --hosts h1:two", "'two' in 'h1:two' is not a number of ranks"),
         ("--launcher ssh --hosts h1 --port 99999", "--port: 99999 is not a port"),
@@ -136,7 +132,7 @@ def test_what_is_wrong_is_named_with_what_to_type(line: str, said: str) -> None:
 
 def test_every_option_is_refused_by_every_launcher_that_does_not_know_it() -> None:
     bases = {kind: f"--launcher {kind}{':pbs' if kind == 'ipp' else ''}" for kind in EXAMPLES}
-    for option in OPTIONS:
+    for option in OF_LAUNCHERS.values():
         value = "" if not option.metavar else "=2"
         for kind, base in bases.items():
             if kind not in option.launchers:

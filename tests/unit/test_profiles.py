@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from jaxcluster import profiles
 from jaxcluster.arguments import read_doctor, start_options, start_parser
 from jaxcluster.cluster import dry_run, make_spec
 from jaxcluster.doctor import Check, check_profiles
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers import inside
-from jaxcluster.launchers.options import OPTIONS
 from jaxcluster.notebook.completion import Completion
+from jaxcluster.options import profiles
+from jaxcluster.options.files import MOST_BYTES, places, read
+from jaxcluster.options.kinds import COUNT, SECONDS
+from jaxcluster.options.table import IN_PROFILES, OPTIONS
 from jaxcluster.panel import operations
 from jaxcluster.plan.again import differences
-from jaxcluster.profiles import words
-from jaxcluster.profiles.files import MOST_BYTES, places, read
 
 TEAM = """\
 [profile.team]
@@ -153,7 +153,7 @@ def test_a_repository_of_another_users_makes_no_project(
     below.mkdir(parents=True)
     (tmp_path / where / ".git").mkdir()
     (tmp_path / where / "jaxcluster.toml").write_text("[profile.above]\nn = 3\n")
-    monkeypatch.setattr("jaxcluster.profiles.files._owner", lambda path: owner)
+    monkeypatch.setattr("jaxcluster.options.files._owner", lambda path: owner)
     monkeypatch.chdir(below)
     assert (profiles.load().names() == ["above"]) is found
     (below / "jaxcluster.toml").write_text("[profile.here]\nn = 3\n")
@@ -181,12 +181,12 @@ def test_without_files_it_is_said_where_to_put_one(files: Files) -> None:
 # ------------------------------------------------------------------------------ what they hold
 
 
-@pytest.mark.parametrize("option", words.BY_ARGUMENT.values(), ids=lambda option: option.flag)
+@pytest.mark.parametrize("option", IN_PROFILES.values(), ids=lambda option: option.flag)
 def test_any_option_of_a_start_is_the_same_in_a_profile_as_typed(files: Files, option: Any) -> None:
     word = option.flag.removeprefix("--")
     kind = next(iter(option.launchers), "local")
     value = VALUES.get(word) or ("true" if not option.metavar else '"2"')
-    if option.read is float or option.read in words.options.WHOLE:
+    if option.kind in (COUNT, SECONDS):
         value = "2"
     file = f"[profile.one]\n{word} = {value}\n"
     if option.launchers:
@@ -203,8 +203,8 @@ def test_any_option_of_a_start_is_the_same_in_a_profile_as_typed(files: Files, o
 def test_a_profile_is_checked_by_the_same_options_as_a_line() -> None:
     parser = start_parser("%jaxcluster start")
     taken = {action.dest for action in parser._actions}
-    assert taken == {*words.BY_ARGUMENT, "profile", "no_profile", "dry_run"}
-    assert {option.dest for option in OPTIONS} < set(words.BY_ARGUMENT)
+    assert taken == {option.name for option in OPTIONS}
+    assert taken == {*IN_PROFILES, "profile", "no_profile", "dry_run"}
 
 
 def test_lists_of_hosts_and_of_devices_may_be_lists(files: Files) -> None:
@@ -230,7 +230,7 @@ def test_the_line_that_a_profile_amounts_to_is_read_back_as_the_same(files: File
     typed, _ = files.started(line)
     assert typed["sbatch"] == ["--mail-type=END", "a b"]
     assert typed["env"] == {"FLAGS": "--a --b='c'"}
-    assert typed["new_job"] == typed["no_sync"] == "yes"
+    assert typed["new_job"] is typed["no_sync"] is True
 
 
 def test_what_is_a_secret_by_its_name_is_not_shown(files: Files) -> None:
@@ -347,7 +347,7 @@ def test_what_is_typed_counts_before_the_profile(files: Files) -> None:
     assert files.spec("--profile team --hostfile hosts --sync .").options == {
         "hostfile": "hosts",
         "sync": ".",
-        "direct": "yes",
+        "direct": True,
     }
     spec = make_spec(profile="team", timeout_s=60, detach=False, direct=False)
     assert (spec.timeout_s, spec.detach) == (60.0, False)
@@ -510,9 +510,9 @@ HERE = "~/.config/jaxcluster/jaxcluster.toml"
         ("n = true", 3, "n must be a whole number from 1 up, not true"),
         ("num-processes = 2.0", 3, "num-processes must be a whole number from 1 up, not 2.0"),
         ("n = 2\nnum_processes = 3", 4, "num_processes repeats num-processes"),
-        ("timeout = -1", 3, "timeout must be a number of seconds above 0, not -1"),
-        ("timeout = inf", 3, "timeout must be a number of seconds above 0, not Infinity"),
-        ('timeout = "60"', 3, 'timeout must be a number of seconds above 0, not "60"'),
+        ("timeout = -1", 3, "timeout must be more than 0 seconds, not -1"),
+        ("timeout = inf", 3, "timeout must be more than 0 seconds, not Infinity"),
+        ('timeout = "60"', 3, 'timeout must be more than 0 seconds, not "60"'),
         ('detach = "yes"', 3, 'detach must be true or false, not "yes"'),
         ('env = "A=1"', 3, 'env must be a table of variables: { NAME = "VALUE" }, not "A=..."'),
         ("env = { A = [1] }", 3, 'env must be a table of variables: { NAME = "VALUE" }'),

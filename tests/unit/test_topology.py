@@ -187,7 +187,6 @@ def test_initialization_timeout_is_at_least_a_second() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"devices_per_process": -1}, "devices_per_process is -1: every process needs a device"),
         (
             {"local_device_ids": [[0]]},
             "local_device_ids has 1 list for 2 processes: give one list per rank",
@@ -205,11 +204,6 @@ def test_arguments_that_make_no_sense_are_refused_with_the_reason(
         plan(2, **arguments)
     assert message in str(caught.value)
     assert "Try: " in caught.value.hint
-
-
-def test_a_cluster_of_no_processes_is_refused() -> None:
-    with pytest.raises(UsageError, match="num_processes is 0"):
-        plan(0)
 
 
 # --------------------------------------------------------------------------- ranks

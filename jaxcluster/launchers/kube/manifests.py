@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import AgentOptions, agent_command
 from jaxcluster.launchers.kube.template import CONTAINER, container_of
+from jaxcluster.options.table import Option
 
 LAUNCH = "jaxcluster/launch"  # the label by which the objects of one launch are found
 CLUSTER = "jaxcluster/cluster"
@@ -266,7 +267,7 @@ def _literal(word: str) -> str:
     return word.replace("$", "$$")
 
 
-def pairs(words: Sequence[str], flag: str, example: str) -> tuple[tuple[str, str], ...]:
+def pairs(words: Sequence[str], option: Option) -> tuple[tuple[str, str], ...]:
     """``NAME=VALUE`` each.
 
     Raises:
@@ -276,6 +277,7 @@ def pairs(words: Sequence[str], flag: str, example: str) -> tuple[tuple[str, str
     for word, (name, equals, _) in zip(words, found, strict=True):
         if not name or not equals:
             raise UsageError(
-                f"{flag}: {word!r} is not of the form NAME=VALUE.", f"For example: {flag} {example}"
+                f"{option.flag}: {word!r} is not of the form NAME=VALUE.",
+                f"For example: {option.flag} {option.sample}",
             )
     return tuple((name, value) for name, _, value in found)

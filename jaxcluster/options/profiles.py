@@ -15,13 +15,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcluster.errors import UsageError
-from jaxcluster.launchers import options
-from jaxcluster.plan.spec import check_platform
-from jaxcluster.profiles import words
-from jaxcluster.profiles.files import FOLDER, USER, ConfigFile, places, read, short
+from jaxcluster.options import written
+from jaxcluster.options.files import FOLDER, USER, ConfigFile, places, read, short
+from jaxcluster.options.table import (
+    BY_NAME,
+    IN_PROFILES,
+    START,
+    check_launcher,
+    check_platform,
+    find,
+    kind_of,
+)
 from jaxcluster.text import format_table
 
-START = "%jaxcluster start"
 INHERITS = "inherits"
 WITHOUT = f"{START} --no-profile starts without one."
 EXAMPLE = """There are no profiles yet. A profile is a table of options in a file:
@@ -55,11 +61,11 @@ class Profile:
         return self.file.at("profile", self.name)
 
     def line(self, hide: bool = False) -> str:
-        return words.line(self.options, hide)
+        return written.line(self.options, hide)
 
-    def under(self, given: Mapping[str, Any]) -> words.Options:
+    def under(self, given: Mapping[str, Any]) -> written.Given:
         """Its options, where ``given`` says nothing else."""
-        return words.laid_over(self.options, given)[0]
+        return written.laid_over(self.options, given)[0]
 
     def told(self, given: Mapping[str, Any], why: str = "") -> str:
         """What is said of it before a start: where it stands, and what it amounts to.
@@ -68,8 +74,8 @@ class Profile:
           given: what was said beside it.
           why: what it was chosen by, where it was not named.
         """
-        out = words.laid_over(self.options, given)[1]
-        kind = words.kind_of(given.get("launcher"))
+        out = written.laid_over(self.options, given)[1]
+        kind = kind_of(given.get("launcher"))
         without = f"; without {' '.join(out)}, which {kind} does not know" if out else ""
         where = ", ".join(filter(None, [why, self.place]))
         return f"Profile {self.name!r} ({where}): {self.line(hide=True) or 'no options'}{without}"
@@ -79,7 +85,7 @@ class Profile:
         about = [
             f"{flag} is set in {self.places[name]}."
             for name in self.places
-            if f"{(flag := words.BY_ARGUMENT[name].flag)} " in f"{error.message} "
+            if f"{(flag := BY_NAME[name].flag)} " in f"{error.message} "
             or f"{flag}=" in error.message
         ]
         said = about[0] if len(about) == 1 else ""
@@ -201,26 +207,25 @@ class Profiles:
 
     def _read(self, file: ConfigFile, name: str, seen: tuple[tuple[str, str], ...]) -> Profile:
         table = file.tables[name]
-        own: words.Options = {}
+        own: written.Given = {}
         at: dict[str, str] = {}
         for word, value in table.items():
             if word == INHERITS:
                 continue
             place = file.at("profile", name, word)
-            option = words.option_for(word)
+            option = find(word)
             if option is None:
                 raise _wrong(name, place, _unknown(word))
-            argument = words.argument_of(option)
-            if argument in own:
+            if option.name in own:
                 raise _wrong(name, place, f"{word} repeats {option.flag[2:]}")
             try:
-                own[argument] = words.read_value(option, value)
+                own[option.name] = option.load(value)
             except ValueError as error:
-                what = f"{word} must be {error}, not {words.shown(option, value)}"
+                what = f"{word} must be {error}, not {written.shown(option, value)}"
                 raise _wrong(name, place, what) from None
-            at[argument] = place
+            at[option.name] = place
         parent = self._parent(file, name, (*seen, (file.origin, name)))
-        merged, _ = words.laid_over(parent.options, own) if parent is not None else (own, [])
+        merged, _ = written.laid_over(parent.options, own) if parent is not None else (own, [])
         inherited = parent.places if parent is not None else {}
         profile = Profile(
             name,
@@ -244,7 +249,7 @@ class Profiles:
             return None
         place = file.at("profile", name, INHERITS)
         if not isinstance(wanted, str):
-            what = f"{INHERITS} must be the name of a profile, not {words.shown(None, wanted)}"
+            what = f"{INHERITS} must be the name of a profile, not {written.shown(None, wanted)}"
             raise _wrong(name, place, what)
         may = [one for one in self.files if one.is_trusted or not file.is_trusted]
         if wanted == name:
@@ -346,8 +351,9 @@ def load(environ: Mapping[str, str] = os.environ, folder: str | None = None) -> 
 
 
 def _unknown(word: str) -> str:
-    close = difflib.get_close_matches(word.replace("_", "-"), words.all_words(), n=1)
-    if word in ("profile", "dry-run", "dry_run", "no-profile"):
+    known = [option.flag.lstrip("-") for option in IN_PROFILES.values()]
+    close = difflib.get_close_matches(word.replace("_", "-"), known, n=1)
+    if word.replace("_", "-") in ("profile", "dry-run", "no-profile"):
         return f"{word} can only be typed when you start"
     return f"{START} has no option {word!r}" + (f" (did you mean {close[0]}?)" if close else "")
 
@@ -362,13 +368,13 @@ def _check(profile: Profile) -> None:
     about = "launcher"
     try:
         if given.get("launcher", "auto") != "auto":  # which decides at the start
-            own = {one.dest: given[one.dest] for one in options.OPTIONS if one.dest in given}
-            options.check(given["launcher"], own)
+            own = [name for name in given if BY_NAME[name].launchers]
+            check_launcher(given["launcher"], own)
         if "platform" in given:
             about = "platform"
             check_platform(given["platform"])
     except UsageError as error:
-        foreign = (n for n in given if f" {words.BY_ARGUMENT[n].flag};" in error.message)
+        foreign = (n for n in given if f" {BY_NAME[n].flag};" in error.message)
         place = profile.places[next(foreign, about)]
         what = error.message.rstrip(".")
         raise _wrong(profile.name, place, what, error.hint) from None

@@ -1,0 +1,111 @@
+"""Options that were given together: put over each other, shown, written as a line again. Pure."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jaxcluster.options.kinds import VARIABLES
+from jaxcluster.options.table import IN_PROFILES, Option, kind_of
+from jaxcluster.text import is_secret, shown_value, visible, without_secrets
+
+Given = dict[str, Any]  # by the names of ``make_spec``'s arguments; False is a switch taken back
+# Of these the one that is said last counts: they say the same, or opposites.
+EXCLUSIVE = (("hosts", "hostfile"), ("sync", "no_sync"))
+
+
+def laid_over(under: Mapping[str, Any], over: Mapping[str, Any]) -> tuple[Given, list[str]]:
+    """(the options of ``under`` where ``over`` says nothing else, the flags that are left out).
+
+    Where another launcher is asked for, the options that it does not know are left out. Variables
+    of the environment are joined. None in ``over`` says nothing.
+    """
+    given = {name: value for name, value in over.items() if value is not None}
+    result, out = dict(under), []
+    kind = kind_of(given.get("launcher", under.get("launcher")))
+    for name in list(result) if kind != kind_of(under.get("launcher")) else ():
+        option = IN_PROFILES[name]
+        if option.launchers and kind not in option.launchers:
+            del result[name]
+            out.append(option.flag)
+    for group in EXCLUSIVE:
+        if any(given.get(name, False) is not False for name in group):
+            for name in group:
+                result.pop(name, None)
+    if isinstance(given.get("env"), Mapping):
+        given["env"] = {**result.get("env", {}), **given["env"]}
+    return {**result, **given}, out
+
+
+def typed(given: Mapping[str, Any]) -> list[list[str]]:
+    """[flag, value] of each option, [flag] of a switch, in the order of ``--help``."""
+    return [
+        [option.shown, value] if option.metavar else [option.shown]
+        for option, value in _typed(given)
+    ]
+
+
+def _typed(given: Mapping[str, Any]) -> Iterator[tuple[Option, str]]:
+    for name, option in IN_PROFILES.items():
+        value = given.get(name)
+        if value is not None and value is not False:
+            for one in option.kind.write(value):
+                yield option, one
+
+
+def line(given: Mapping[str, Any], hide: bool = False) -> str:
+    """What would be typed behind ``%jaxcluster start``.
+
+    Args:
+      hide: it is only to be seen: without the values of variables that are secrets by their names,
+        and with what is not printable as escapes.
+    """
+    words: list[str] = []
+    for option, value in _typed(given):
+        variable, equals, text = value.partition("=")
+        written = value
+        if hide and option.kind is VARIABLES:
+            written = f"{variable}{equals}{shown_value(variable, text)}"
+        elif hide:
+            written = without_secrets(value)
+        if not option.metavar:
+            words.append(option.shown)
+        elif written.startswith("-"):  # else it would be read as an option
+            words.append(shlex.quote(f"{option.shown}={written}"))
+        else:
+            words += [option.shown, shlex.quote(written)]
+    joined = " ".join(words)
+    return visible(joined) if hide else joined
+
+
+def shown(option: Option | None, value: object) -> str:
+    """A value as it stands in the file, about; of a variable its name alone."""
+    is_env = option is not None and option.kind is VARIABLES
+    hidden = _without_values(value) if is_env else value
+    try:
+        text = json.dumps(_hidden(hidden), ensure_ascii=False)
+    except TypeError:  # a date
+        text = str(value)
+    text = visible(text)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _hidden(value: object) -> object:
+    """A value without what stands under a secret's name in it."""
+    if isinstance(value, Mapping):
+        return {k: "..." if is_secret(k) else _hidden(one) for k, one in value.items()}
+    if isinstance(value, list):
+        return [_hidden(one) for one in value]
+    return without_secrets(value) if isinstance(value, str) else value
+
+
+def _without_values(value: object) -> object:
+    """Of ``env``, whose variables may be any: their names."""
+    if isinstance(value, Mapping):
+        return dict.fromkeys(value, "...")
+    if isinstance(value, list):
+        return [_without_values(one) for one in value]
+    name, equals, _ = str(value).partition("=")
+    return f"{name}=..." if equals else "..."

@@ -1,0 +1,126 @@
+"""The table of a start's options: each is declared once, and reaches all that is made of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxcluster.arguments import start_options, start_parser, taken_from
+from jaxcluster.errors import UsageError
+from jaxcluster.launchers.chosen import launcher_of
+from jaxcluster.launchers.wishes import Wish, wish_of
+from jaxcluster.options.kinds import SWITCH
+from jaxcluster.options.table import (
+    BY_NAME,
+    COMMON,
+    EXAMPLES,
+    LINES,
+    NAMES,
+    OF_LAUNCHERS,
+    OPTIONS,
+    Option,
+    check_launcher,
+    find,
+)
+from jaxcluster.wire import ClusterSpec
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [DOCS / f"{name}.md" for name in ("magics", "launchers", "tpu", "kubernetes")]
+
+
+def test_each_option_is_declared_once() -> None:
+    written = [flag for option in OPTIONS for flag in (option.flag, option.short) if flag]
+    assert len(set(written)) == len(written)
+    assert len(BY_NAME) == len(OPTIONS)
+    assert all(option.metavar or option.kind is SWITCH for option in OPTIONS)
+    for option in OPTIONS:
+        assert option.is_typed_only or find(option.flag[2:]) is option
+    assert find("n") is BY_NAME["num_processes"]
+    assert find("") is None
+
+
+def test_what_every_start_takes_is_a_field_of_its_spec() -> None:
+    spec = ClusterSpec("main", 1)
+    assert all(hasattr(spec, name) for name in COMMON)
+
+
+@pytest.mark.parametrize("kind", [*EXAMPLES])
+def test_each_launcher_has_a_line_that_it_takes(kind: str) -> None:
+    assert kind in [name.partition(":")[0] for name in NAMES]
+    assert {kind} <= {*EXAMPLES} & {*LINES}
+    parsed = start_parser("%jaxcluster start").read(LINES[kind])
+    check_launcher(parsed.launcher or "local", taken_from(parsed))
+
+
+CASES = [
+    (option, kind)
+    for option in OF_LAUNCHERS.values()
+    if option.name not in ("python", "sync", "no_sync")
+    for kind in option.launchers
+]
+
+
+@pytest.mark.parametrize(("option", "kind"), CASES, ids=lambda one: getattr(one, "name", one))
+def test_each_option_reaches_each_launcher_that_knows_it(
+    option: Option, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "hosts").write_text("h7 slots=2\n")
+
+    def made(line: str) -> Any:
+        parsed = start_parser("%jaxcluster start").read(line)
+        return launcher_of(parsed.launcher, taken_from(parsed))[0]
+
+    own = (
+        f"{option.flag} {option.sample}"
+        if option.sample[:1] != "="
+        else option.flag + option.sample
+    )
+    names = {"ssh": "--hosts h1", "ipp": ""}
+    bare = f"--launcher {kind}{':pbs' if kind == 'ipp' else ''}"
+    beside = "" if option.name in ("hosts", "hostfile") else names.get(kind, "")
+    if option.name in ("zone", "project", "internal_ip"):
+        beside = "--tpu pod"
+    without = made(f"{bare} {beside or names.get(kind, '')}")
+    assert made(f"{bare} {beside} {own}") != without
+
+
+def test_python_and_code_reach_the_hosts_of_any_launcher(tmp_path: Path) -> None:
+    assert launcher_of("slurm", {"python": "p"})[1] == "p"
+    assert wish_of({"sync": str(tmp_path)}) == Wish(tmp_path, whole=True)
+    assert wish_of({"no_sync": True}) == Wish(None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("num_processes", 0), ("num_processes", True), ("devices_per_process", "some"),
+     ("timeout_s", float("nan")), ("initialization_timeout", 1.5)],
+)  # fmt: skip
+def test_a_number_that_is_none_is_refused_with_a_line_to_type(name: str, value: object) -> None:
+    with pytest.raises(UsageError) as caught:
+        BY_NAME[name].check(value)
+    assert str(caught.value).startswith(f"{BY_NAME[name].shown} must be ")
+    line = caught.value.hint.removeprefix("For example: %jaxcluster start ")
+    assert start_options(start_parser("%jaxcluster start").read(line))[name] is not None
+
+
+# --------------------------------------------------------------------------- the pages
+
+
+def test_the_pages_name_every_option() -> None:
+    text = " ".join(page.read_text() for page in [*PAGES, DOCS / "profiles.md"])
+    for option in OPTIONS:
+        assert re.search(rf"(?<![\w-]){option.shown}(?![\w-])", text), option.flag
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_tables_of_a_page_write_options_as_help_does(page: Path) -> None:
+    own = {option.flag: option for option in OPTIONS}
+    for row in re.findall(r"^\| (`(?:\.\.\. )?-.*?) \|", page.read_text(), re.M):
+        for flag, value in re.findall(r"(--[a-z][a-z-]*)(?: ([A-Z][A-Z=]*)\b(?![-:\w]))?", row):
+            if flag in own and value:
+                assert value == own[flag].metavar, row
+            assert flag in own or flag.startswith("--no-"), row
