@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from jaxcluster.arguments import start_options, start_parser, taken_from
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.chosen import launcher_of
 from jaxcluster.launchers.wishes import Wish, wish_of
+from jaxcluster.options import form
 from jaxcluster.options.kinds import SWITCH
 from jaxcluster.options.table import (
     BY_NAME,
@@ -27,7 +29,8 @@ from jaxcluster.options.table import (
 )
 from jaxcluster.wire import ClusterSpec
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 PAGES = [DOCS / f"{name}.md" for name in ("magics", "launchers", "tpu", "kubernetes")]
 
 
@@ -124,3 +127,23 @@ def test_the_tables_of_a_page_write_options_as_help_does(page: Path) -> None:
             if flag in own and value:
                 assert value == own[flag].metavar, row
             assert flag in own or flag.startswith("--no-"), row
+
+
+# --------------------------------------------------------------------------- the form
+
+
+def test_the_page_is_built_with_the_table_s_fields() -> None:
+    """``python -m jaxcluster.options.form > labextension/src/widgets/options.json``"""
+    assert (ROOT / "labextension/src/widgets/options.json").read_text() == form.text()
+
+
+def test_each_field_of_the_form_is_an_option_by_the_name_of_its_flag() -> None:
+    fields = json.loads(form.text())["fields"]
+    assert {"numProcesses", "devicesPerProcess", "account", "ippProfile"} <= {
+        f["key"] for f in fields
+    }
+    for field in fields:
+        option = next(one for one in OPTIONS if one.shown == field["flag"])
+        assert {*field["launchers"]} <= {*option.launchers}
+        assert bool(field["launchers"]) == bool(option.launchers)
+        assert field["label"] and field["empty"]

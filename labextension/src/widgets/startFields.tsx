@@ -5,9 +5,10 @@ import {
   LAUNCHERS,
   PLATFORMS,
   checkOptions,
+  fieldOf,
   hostsHaveRanks,
-  isAsked,
   optionsOf,
+  ownFields,
   startLine,
   type IStartOptions
 } from './startOptions';
@@ -24,7 +25,7 @@ interface IStartFields {
 }
 
 /** Fields as wide as the form. */
-const LONG: (keyof IStartOptions)[] = ['profile', 'env', 'more', 'hosts', 'image'];
+const LONG: string[] = ['profile', 'env', 'more', 'hosts', 'image'];
 
 export function StartFields(props: IStartFields): JSX.Element {
   const { trans, profiles } = props;
@@ -38,9 +39,8 @@ export function StartFields(props: IStartFields): JSX.Element {
     props.onChange(next);
   };
 
-  type Text = Exclude<keyof IStartOptions, 'detach' | 'inCell'>;
   /** What every field has: its name, its value, what is wrong with it. */
-  const field = (key: Text, label: string, help: string, control: (own: object) => JSX.Element) => {
+  const field = (key: string, label: string, help: string, control: (own: object) => JSX.Element) => {
     const own = {
       id: `${id}-${key}`,
       name: key,
@@ -89,18 +89,16 @@ export function StartFields(props: IStartFields): JSX.Element {
     kubernetes: trans.__('Kubernetes'),
     ipp: trans.__('ipyparallel’s launchers')
   };
-  /** A field of the launcher's own; nothing with another launcher. */
-  const asked = (key: Text, ...rest: [string, string, (own: object) => JSX.Element]) =>
-    isAsked(options, key) && field(key, ...rest);
+  /** A field as the kernel's package declares it. */
+  const declared = (key: string, control?: (own: object) => JSX.Element, help?: string) => {
+    const { label, help: told, empty, kind } = fieldOf(key);
+    const input = text(trans.__(empty), ['count', 'devices', 'seconds'].includes(kind), key === 'numProcesses');
+    return field(key, trans.__(label), help ?? trans.__(told), control ?? input);
+  };
   const where =
     options.launcher === 'auto'
       ? trans.__('Slurm’s, a batch system’s, mpiexec’s or a TPU slice; else this machine')
       : '';
-  const python =
-    options.launcher === 'kubernetes'
-      ? trans.__('In the image; else python3')
-      : trans.__('Its path on the hosts; else this kernel’s');
-  const elsewhere = options.launcher !== '';
   const fill = (name: string) => {
     const profile = profiles.find(one => one.name === name);
     change({ ...(profile ? optionsOf(profile) : props.defaults), inCell: options.inCell });
@@ -121,52 +119,27 @@ export function StartFields(props: IStartFields): JSX.Element {
             ))}
           </select>
         ))}
-      {field('launcher', trans.__('Where'), where, own => (
-        <select {...own}>
-          {Object.keys(LAUNCHERS).map(name => (
-            <option key={name} value={name}>
-              {launchers[name]}
-            </option>
-          ))}
-        </select>
-      ))}
-      {asked('ippName', trans.__('Launcher'), trans.__('As ipyparallel calls it'), text('pbs'))}
-      {asked('ippProfile', trans.__('Its profile'), trans.__('An ipyparallel profile of yours'), text('default'))}
-      {asked('hosts', trans.__('Hosts'), trans.__('With the number of ranks on each'), text('h1:2,user@h2:2'))}
-      {asked('tpu', trans.__('TPU'), trans.__('As gcloud names it; empty for the one that this runs on'), text('my-pod'))}
-      {asked('zone', trans.__('Zone'), trans.__('As for gcloud'), text(trans.__('automatic')))}
-      {asked('project', trans.__('Project'), trans.__('As for gcloud'), text(trans.__('automatic')))}
-      {asked('image', trans.__('Image'), trans.__('With Python, jax and this jaxcluster'), text('team/jax:1'))}
-      {asked('pods', trans.__('Pods'), trans.__('How many'), text('1', true))}
-      {asked('ranksPerPod', trans.__('In each pod'), trans.__('How many ranks'), text(trans.__('automatic'), true))}
-      {asked('gpus', trans.__('GPUs'), trans.__('Of each pod (nvidia.com/gpu)'), text(trans.__('none'), true))}
-      {asked('mem', trans.__('Memory'), trans.__('Of each pod'), text('64Gi'))}
-      {asked('namespace', trans.__('Namespace'), trans.__('As for kubectl'), text(trans.__('automatic')))}
-      {asked('nodes', trans.__('Nodes'), trans.__('How many'), text('1', true))}
-      {asked('ntasksPerNode', trans.__('On each node'), trans.__('How many ranks'), text(trans.__('automatic'), true))}
-      {asked('partition', trans.__('Partition'), trans.__('As for sbatch'), text(trans.__('automatic')))}
-      {asked('account', trans.__('Account'), trans.__('As for sbatch'), text(trans.__('automatic')))}
-      {asked('time', trans.__('Job’s time'), trans.__('At most: 2:00:00 is two hours'), text(trans.__('automatic')))}
-      {!hostsHaveRanks(options) &&
-        field(
-          'numProcesses',
-          trans.__('Ranks'),
-          elsewhere ? trans.__('Processes, on all hosts together') : trans.__('Processes'),
-          text(trans.__('automatic'), true, true)
-        )}
-      {field(
-        'devicesPerProcess',
-        trans.__('Devices of each'),
-        trans.__('On CPU as many as you like; “all” of a host’s GPUs'),
-        text(trans.__('automatic'), true)
-      )}
-      {field(
-        'platform',
-        trans.__('Platform'),
-        elsewhere
-          ? trans.__('What the hosts have, if automatic')
-          : trans.__('What this machine has, if automatic'),
+      {declared(
+        'launcher',
         own => (
+          <select {...own}>
+            {LAUNCHERS.map(name => (
+              <option key={name} value={name}>
+                {launchers[name]}
+              </option>
+            ))}
+          </select>
+        ),
+        where
+      )}
+      {options.launcher === 'ipp' &&
+        field('ippName', trans.__('Launcher'), trans.__('As ipyparallel calls it'), text('pbs'))}
+      {ownFields(options.launcher).map(({ key }) => (
+        <React.Fragment key={key}>{declared(key)}</React.Fragment>
+      ))}
+      {!hostsHaveRanks(options) && declared('numProcesses')}
+      {declared('devicesPerProcess')}
+      {declared('platform', own => (
         <select {...own}>
           <option value="">{trans.__('automatic')}</option>
           {PLATFORMS.map(name => (
@@ -175,19 +148,14 @@ export function StartFields(props: IStartFields): JSX.Element {
             </option>
           ))}
         </select>
-        )
-      )}
-      {asked('python', trans.__('Python'), python, text(trans.__('automatic')))}
-      {field('name', trans.__('Name'), trans.__('To attach to it by'), text(trans.__('automatic')))}
-      {field('timeout', trans.__('Time limit'), trans.__('Seconds for the start'), text('60', true))}
-      {field('env', trans.__('Environment'), '', own => (
-        <textarea
-          rows={2}
-          spellCheck={false}
-          placeholder={trans.__('NAME=VALUE, one per line')}
-          {...own}
-        />
       ))}
+      {declared('name')}
+      {declared('timeout')}
+      {declared(
+        'env',
+        own => <textarea rows={2} spellCheck={false} placeholder={trans.__(fieldOf('env').empty)} {...own} />,
+        ''
+      )}
       {field(
         'more',
         trans.__('More options'),
@@ -202,7 +170,7 @@ export function StartFields(props: IStartFields): JSX.Element {
             checked={options.detach}
             onChange={event => change({ detach: event.target.checked })}
           />
-          {trans.__('Keep it running when the kernel ends')}
+          {trans.__(fieldOf('detach').label)}
         </label>
       </div>
       <div className="jxl-field">

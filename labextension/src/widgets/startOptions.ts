@@ -1,122 +1,71 @@
 /** The options of `%jaxcluster start` as a form has them: checked, and written as a line. */
 
+import declared from './options.json';
 import type { IProfile } from '../protocol';
 import type { Trans } from './labels';
 
-/** All as they were typed; '' is the default. */
+/** An option that has a field here; `jaxcluster/options/table.py` declares it. */
+export interface IField {
+  key: string;
+  flag: string;
+  /** What its values are: 'text', 'count', 'switch'... */
+  kind: string;
+  /** Those with which it is asked for; all where there is none. */
+  launchers: string[];
+  label: string;
+  help: string;
+  /** What is seen in it while it is empty. */
+  empty: string;
+}
+
+export const FIELDS: readonly IField[] = declared.fields;
+export const PLATFORMS: readonly string[] = declared.platforms;
+/** '' is this machine. */
+export const LAUNCHERS: readonly string[] = ['', ...declared.launchers];
+
+/** Of each field what was typed, by its key; '' is the default. */
 export interface IStartOptions {
   /** The name of the profile that the fields were filled from; '' for none. */
   profile: string;
-  numProcesses: string;
-  devicesPerProcess: string;
-  platform: string;
   /** One of LAUNCHERS. */
   launcher: string;
-  /** `h1:2,user@h2:2` */
-  hosts: string;
-  nodes: string;
-  ntasksPerNode: string;
-  partition: string;
-  account: string;
-  /** A job's time limit, as Slurm writes it. */
-  time: string;
-  /** Which of ipyparallel's launchers, and with which profile's settings. */
+  /** Which of ipyparallel's launchers. */
   ippName: string;
-  ippProfile: string;
-  /** A TPU slice, as gcloud names it. */
-  tpu: string;
-  zone: string;
-  project: string;
-  /** Of Kubernetes' pods: what runs in them, how many, and what each has. */
-  image: string;
-  pods: string;
-  ranksPerPod: string;
-  gpus: string;
-  mem: string;
-  namespace: string;
-  /** The hosts' Python. */
-  python: string;
-  name: string;
   /** NAME=VALUE, one per line. */
   env: string;
-  timeout: string;
   detach: boolean;
   /** Whether a cell of the notebook is to have the line, and to run it. */
   inCell: boolean;
   /** More words for the line, as they would be typed. */
   more: string;
+  /** The other fields: text, by the key of each. */
+  [key: string]: any;
 }
 
 export const NO_OPTIONS: IStartOptions = {
+  ...Object.fromEntries(FIELDS.map(({ key }) => [key, ''])),
   profile: '',
-  numProcesses: '',
-  devicesPerProcess: '',
-  platform: '',
   launcher: '',
-  hosts: '',
-  nodes: '',
-  ntasksPerNode: '',
-  partition: '',
-  account: '',
-  time: '',
   ippName: '',
-  ippProfile: '',
-  tpu: '',
-  zone: '',
-  project: '',
-  image: '',
-  pods: '',
-  ranksPerPod: '',
-  gpus: '',
-  mem: '',
-  namespace: '',
-  python: '',
-  name: '',
   env: '',
-  timeout: '',
   detach: false,
   inCell: true,
   more: ''
 };
 
-export const PLATFORMS = ['cpu', 'cuda', 'rocm', 'tpu'];
+/** A field by its key. */
+export function fieldOf(key: string): IField {
+  return FIELDS.find(field => field.key === key)!;
+}
 
-/** What is asked for besides where a launcher is chosen, with the words that it becomes; '' is this machine. */
-export const LAUNCHERS: { [name: string]: { [K in keyof IStartOptions]?: string } } = {
-  '': {},
-  auto: {},
-  ssh: { hosts: '--hosts', python: '--python' },
-  slurm: {
-    nodes: '--nodes',
-    ntasksPerNode: '--ntasks-per-node',
-    partition: '--partition',
-    account: '--account',
-    time: '--time',
-    python: '--python'
-  },
-  mpi: { hosts: '--hosts', python: '--python' },
-  tpu: { tpu: '--tpu', zone: '--zone', project: '--project', python: '--python' },
-  kubernetes: {
-    image: '--image',
-    pods: '--pods',
-    ranksPerPod: '--ranks-per-pod',
-    gpus: '--gpus',
-    mem: '--mem',
-    namespace: '--namespace',
-    python: '--python'
-  },
-  ipp: {
-    ippName: '',
-    ippProfile: '--ipp-profile',
-    nodes: '--nodes',
-    ntasksPerNode: '--ntasks-per-node',
-    python: '--python'
-  }
-};
+/** The fields of a launcher's own. */
+export function ownFields(launcher: string): IField[] {
+  return FIELDS.filter(({ launchers }) => launchers.includes(launcher));
+}
 
-/** Whether a launcher's option is asked for with what is chosen. */
-export function isAsked(options: IStartOptions, key: keyof IStartOptions): boolean {
-  return key in (LAUNCHERS[options.launcher] ?? {});
+/** Whether an option of a launcher's own is asked for with what is chosen. */
+export function isAsked(options: IStartOptions, key: string): boolean {
+  return key === 'ippName' ? options.launcher === 'ipp' : !!fieldOf(key)?.launchers.includes(options.launcher);
 }
 
 /** Whether the hosts have their numbers of ranks: then there is none for all of them. */
@@ -137,32 +86,25 @@ export function quote(word: string): string {
 const variables = (env: string): string[] => env.split('\n').filter(line => line.trim());
 const nameOf = (variable: string): string => variable.slice(0, variable.indexOf('=')).trim();
 
-type Key = keyof IStartOptions;
-
 /** The words of each option that is not the default, in the order of the line. */
-function wordsOf(options: IStartOptions): Map<Key, string[]> {
-  const words = new Map<Key, string[]>();
-  const add = (key: Key, option: string, value: string) => {
-    if (value.trim()) {
-      words.set(key, [option, quote(value.trim())]);
-    }
-  };
-  if (!hostsHaveRanks(options)) {
-    add('numProcesses', '-n', options.numProcesses);
-  }
-  add('devicesPerProcess', '--devices-per-process', options.devicesPerProcess);
-  add('platform', '--platform', options.platform);
+function wordsOf(options: IStartOptions): Map<string, string[]> {
+  const words = new Map<string, string[]>();
   const { launcher } = options;
-  add('launcher', '--launcher', launcher === 'ipp' ? `ipp:${options.ippName.trim()}` : launcher);
-  for (const [key, word] of Object.entries(LAUNCHERS[launcher] ?? {}) as [Key, string][]) {
-    if (word) {
-      add(key, word, options[key] as string);
+  for (const { key, flag, kind, launchers } of FIELDS) {
+    const value = key === 'launcher' && launcher === 'ipp' ? `ipp:${options.ippName.trim()}` : options[key];
+    if (kind === 'switch') {
+      words.set(key, value ? [flag] : []);
+    } else if (kind === 'variables') {
+      words.set(key, envWords(variables(value)));
+    } else if (!launchers.length && value.trim() && !(key === 'numProcesses' && hostsHaveRanks(options))) {
+      words.set(key, [flag, quote(value.trim())]);
+    }
+    for (const own of key === 'launcher' ? ownFields(launcher) : []) {
+      if (options[own.key].trim()) {
+        words.set(own.key, [own.flag, quote(options[own.key].trim())]);
+      }
     }
   }
-  add('name', '--name', options.name);
-  words.set('env', envWords(variables(options.env)));
-  add('timeout', '--timeout', options.timeout);
-  words.set('detach', options.detach ? ['--detach'] : []);
   words.set('more', options.more.trim() ? [options.more.trim()] : []);
   return words;
 }
@@ -213,7 +155,7 @@ function changedWords(profile: IStartOptions, options: IStartOptions): string[] 
   after.set('more', more ? [more] : []);
   for (const key of before.keys()) {
     // What another launcher does not know is left out by the kernel.
-    const isAnothers = OF_LAUNCHERS.has(key) && !isAsked(options, key);
+    const isAnothers = !!fieldOf(key)?.launchers.length && !isAsked(options, key);
     if (!after.has(key) && !isAnothers) {
       return null;
     }
@@ -227,28 +169,19 @@ function changedWords(profile: IStartOptions, options: IStartOptions): string[] 
   return changed;
 }
 
-const OF_LAUNCHERS = new Set(Object.values(LAUNCHERS).flatMap(words => Object.keys(words)) as Key[]);
-
 /** The form's fields, as a profile fills them; what it has no field for is among the other options. */
 export function optionsOf(profile: IProfile): IStartOptions {
   const found: IStartOptions = { ...NO_OPTIONS, profile: profile.name };
   const launcher = profile.options.find(([flag]) => flag === '--launcher')?.[1] ?? 'local';
   const [, kind, ipp] = /^([^:]*):?(.*)$/s.exec(launcher)!;
-  const isKnown = kind === 'local' || kind in LAUNCHERS;
+  const isKnown = kind === 'local' || LAUNCHERS.includes(kind);
   found.launcher = isKnown && kind !== 'local' ? kind : '';
   found.ippName = isKnown ? ipp : '';
-  const fields: { [flag: string]: Key } = {
-    '-n': 'numProcesses',
-    '--devices-per-process': 'devicesPerProcess',
-    '--platform': 'platform',
-    '--name': 'name',
-    '--timeout': 'timeout',
-    ...Object.fromEntries(
-      Object.entries(LAUNCHERS[found.launcher])
-        .filter(([, flag]) => flag)
-        .map(([key, flag]) => [flag, key as Key])
-    )
-  };
+  const special = ['launcher', 'env', 'detach'];
+  const asked = FIELDS.filter(
+    ({ key, launchers }) => !special.includes(key) && (!launchers.length || launchers.includes(found.launcher))
+  );
+  const fields = new Map(asked.map(({ flag, key }) => [flag, key]));
   const more: string[] = [];
   const env: string[] = [];
   for (const [flag, value] of profile.options) {
@@ -261,8 +194,8 @@ export function optionsOf(profile: IProfile): IStartOptions {
       } else {
         more.push(flag);
       }
-    } else if (flag in fields) {
-      Object.assign(found, { [fields[flag]]: value });
+    } else if (fields.has(flag)) {
+      found[fields.get(flag)!] = value;
     } else if (flag === '--env' && !value.includes('\n')) {
       env.push(value);
     } else if (value.startsWith('-')) {
@@ -274,26 +207,16 @@ export function optionsOf(profile: IProfile): IStartOptions {
   return { ...found, env: env.join('\n'), more: more.join(' ') };
 }
 
-const NUMBERS = [
-  'numProcesses',
-  'devicesPerProcess',
-  'nodes',
-  'ntasksPerNode',
-  'pods',
-  'ranksPerPod',
-  'gpus'
-] as const;
-
 /** What is wrong with which option, in words; empty if nothing is. */
 export function checkOptions(
   options: IStartOptions,
   trans: Trans,
   profiles: readonly IProfile[] = []
-): { [K in keyof IStartOptions]?: string } {
-  const wrong: { [K in keyof IStartOptions]?: string } = {};
-  for (const key of NUMBERS) {
-    const asked = key === 'numProcesses' ? !hostsHaveRanks(options) : key === 'devicesPerProcess' || isAsked(options, key);
-    const isAll = key === 'devicesPerProcess' && options[key].trim() === 'all';
+): { [key: string]: string | undefined } {
+  const wrong: { [key: string]: string | undefined } = {};
+  for (const { key, kind, launchers } of FIELDS.filter(({ kind }) => ['count', 'devices'].includes(kind))) {
+    const asked = key === 'numProcesses' ? !hostsHaveRanks(options) : !launchers.length || isAsked(options, key);
+    const isAll = kind === 'devices' && options[key].trim() === 'all';
     if (asked && options[key].trim() && !isAll && !/^[1-9]\d{0,5}$/.test(options[key].trim())) {
       wrong[key] = trans.__('A whole number, 1 or more; empty for the default.');
     }
