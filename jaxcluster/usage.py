@@ -38,7 +38,10 @@ ABOUT = {
     ),
     "status": "What every rank does now, with its host, process and devices.",
     "list": "The running clusters of this user; * marks the one that this notebook's cells run on.",
-    "attach": "Connect this notebook to a running cluster, and run its cells there.",
+    "attach": (
+        "Connect this notebook to a running cluster, and run its cells there. A cell that runs "
+        "already is shown from its beginning."
+    ),
     "use": "Run this notebook's cells on another connected cluster.",
     "stop": "End all processes of the cluster, and all that they hold.",
     "restart": "Give the cluster new processes, with the variables of the old ones.",
@@ -54,7 +57,14 @@ ABOUT = {
     ),
     "debug": "Look at a rank's last error in the debugger, while the other ranks wait.",
     "logs": "What the processes wrote outside of cells.",
-    "outputs": "What each rank printed in the last cell.",
+    "outputs": (
+        "What each rank printed in the last cell of this notebook; where it has run none, in the "
+        "last one of anybody's. %jaxcluster history has the numbers for --cell."
+    ),
+    "history": (
+        "The cells that notebooks have run on the cluster, also those that are gone: how each has "
+        "ended, how long it took, who ran it. %jaxcluster outputs --cell N shows the output of one."
+    ),
     "compare": (
         "Compute an expression on every rank, as a cell, and show each value once, with its ranks: "
         "are they equal? Values are compared by hashes; nothing is launched for that."
@@ -109,6 +119,12 @@ WORDS = {
     "debug rank": ("which rank; the one that differs by default", "2"),
     "logs rank": ("which rank; all by default", "2"),
     "outputs ranks": ("which ranks; all by default", "1-3"),
+    "outputs --cell": ("a cell of %jaxcluster history", "--cell 12"),
+    "outputs --follow": (
+        "from the cell's beginning to its end, as it comes; the stop button ends only that",
+        "--follow",
+    ),
+    "history count": ("how many cells (20)", "100"),
     "compare expression": ("a Python expression, in the ranks' variables", "params['w'].sum()"),
     "mesh name": ("a variable that is a mesh; all meshes by default", "mesh"),
     "checkpoint name": ("what to call it", "before-tuning"),

@@ -207,7 +207,7 @@ class Ranks:
                 return wire.RankResources(number, time.monotonic(), 1.0, 200 << 20)
             case "resume" | "strict" | "undo_limit":
                 return {}
-            case "variables" | "recent":
+            case "variables":
                 return []
         send("error", {"ename": "ValueError", "message": f"no {op!r} here", "hint": ""})
         return None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxcluster.agent.folder import Folder
+from jaxcluster.host import ringfile
 from jaxcluster.host.procfs import look_at
 from jaxcluster.host.room import free_nbytes, memory_room
 
@@ -27,6 +28,7 @@ def answer(folder: Folder, request: Mapping[str, Any], data: bytes | memoryview)
         mkdir path -> room      put path [at] + data         get path [at nbytes] -> size + data
         remove path             tail path [nbytes] -> size + data
         look pids -> looks: for each what the kernel says of the process, or null
+        ring path [at] -> start, end, size + data: what ``ringfile.read`` finds there
         write path files + data             move path to             shares path text -> shares
 
     ``mkdir`` says what may be written there, of memory without doing harm; a folder that is its
@@ -46,7 +48,7 @@ def answer(folder: Folder, request: Mapping[str, Any], data: bytes | memoryview)
     if command == "look":
         found = {pid: look_at(int(pid)) for pid in request["pids"]}
         return {"looks": {pid: look and asdict(look) for pid, look in found.items()}}, b""
-    if command not in ("mkdir", "put", "get", "tail", "remove", "write", "move"):
+    if command not in ("mkdir", "put", "get", "tail", "remove", "write", "move", "ring"):
         raise ValueError(f"an agent does not know the request {command!r}")
     path = folder.inside(request["path"])
     at = int(request.get("at", 0))
@@ -66,6 +68,9 @@ def answer(folder: Folder, request: Mapping[str, Any], data: bytes | memoryview)
             size = os.fstat(file.fileno()).st_size
             file.seek(max(0, size - min(int(request.get("nbytes", CHUNK)), CHUNK)))
             return {"size": size}, file.read(CHUNK)
+    elif command == "ring":
+        part = ringfile.read(path, at)
+        return {"start": part.start, "end": part.end, "size": part.size}, bytes(part.data)
     elif command == "write":
         view = memoryview(data)
         for name, nbytes in request["files"]:

@@ -25,11 +25,15 @@ from jaxcluster.allocation.supervisor import (
     warm_supervisor,
 )
 from jaxcluster.errors import LaunchError
+from jaxcluster.host import ringfile
+from jaxcluster.host.ringfile import Part
 from jaxcluster.records import claims, registry
+from jaxcluster.records.runtimefolder import inside
 from jaxcluster.text import shown_value
 from jaxcluster.wire.link import SocketLink
 
 # What would make a child believe that it is a part of somebody else's job or kernel.
+HISTORY = "history"  # a folder beside those of one generation of ranks: it outlives them
 DROPPED_ENV = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_CONNECTION_INFO")
 
 
@@ -86,6 +90,7 @@ def render(
             "address": address,
             "connection_file": connection_file,
             "log_path": log,
+            "history": f"{folder}/{HISTORY}/rank-{rank}",
         }
         own = base | {"JAXCLUSTER_ENGINE": json.dumps(engine)}
         ranks.append(Process("rank", own, cwd, log, rank=rank))
@@ -385,6 +390,18 @@ def read_end(path: Path, nbytes: int | None = None) -> str:
             return file.read().decode(errors="replace")
     except OSError:
         return ""
+
+
+def read_history(name: str, log: str, wanted: Mapping[int, int]) -> dict[int, Part]:
+    """What ranks of this machine have written of their cells, also when they are busy, or dead.
+
+    Args:
+      name: the cluster's.
+      log: ``cells`` or ``output``.
+      wanted: by rank, from which position on.
+    """
+    folder = inside() / name / HISTORY
+    return {rank: ringfile.read(folder / f"rank-{rank}" / log, at) for rank, at in wanted.items()}
 
 
 def _run(steps: Coroutine[Any, Any, None]) -> None:

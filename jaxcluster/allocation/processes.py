@@ -18,12 +18,13 @@ from jaxcluster import wire
 from jaxcluster.agent.visit import RECORD
 from jaxcluster.allocation.fleet import Event, Fleet, Place, ask_each
 from jaxcluster.allocation.keys import keys_of
-from jaxcluster.allocation.local import Process, check_files
+from jaxcluster.allocation.local import HISTORY, Process, check_files
 from jaxcluster.allocation.states import HostStates
 from jaxcluster.allocation.sync import Sync
 from jaxcluster.allocation.turns import HostTurns
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.procfs import ProcessLook, look_from
+from jaxcluster.host.ringfile import Part
 from jaxcluster.launchers.wishes import Wish
 from jaxcluster.records import registry
 from jaxcluster.wire.link import ChannelLink
@@ -162,6 +163,7 @@ class HostProcesses:
             "log_path": f"{where.folder}/ranks/rank-{rank}.log",
             "host_address": where.address,
             "host": where.name,
+            "history": f"{where.folder}/{HISTORY}/rank-{rank}",
             "code": self._sync.path_on(where),
         }
         env = {"JAXCLUSTER_ENGINE": json.dumps(engine)}
@@ -296,6 +298,25 @@ class HostProcesses:
         except LaunchError:
             return ""
         return bytes(data).decode(errors="replace")
+
+    def read_history(self, log: str, wanted: Mapping[int, int]) -> dict[int, Part]:
+        """What ranks have written of their cells: see ``local.read_history``.
+
+        All hosts are asked at once; of one that does not answer there is nothing.
+        """
+        asked = []
+        for rank, at in wanted.items():
+            where = self.host_of(rank)
+            if not where.lost:
+                path = f"{HISTORY}/rank-{rank}/{log}"
+                asked.append((rank, where.agent.begin("ring", path=path, at=at)))
+        found = {}
+        deadline = time.monotonic() + ASK_S
+        for rank, one in asked:
+            with contextlib.suppress(LaunchError):
+                body, data = one.wait(max(0.0, deadline - time.monotonic()))
+                found[rank] = Part(body["start"], body["end"], body["size"], data)
+        return found
 
     def state_folder(self) -> HostStates:
         """A place for what the ranks save, on each host."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from jaxcluster import wire
-from jaxcluster.allocation.turns import Turn
+from jaxcluster.allocation.turns import Turn, who_we_are
 from jaxcluster.cluster import selfcheck, stopbutton
 from jaxcluster.cluster.carrying import Owner, Sent
 from jaxcluster.cluster.running import CellOptions, RunningCell
@@ -98,6 +99,8 @@ class Dispatcher:
                 post_mortem=options.post_mortem,
                 script=options.script,
                 compared=options.compared,
+                sent_ns=time.time_ns(),
+                who=who_we_are(),
                 settled=min((c.record.seq for c in self.cells), default=seq) - 1,
             )
             # Mostly the cell before was one on all ranks: then one message is for all of them.
@@ -106,7 +109,9 @@ class Dispatcher:
             op = "cell" if message is None else "message"
             pressed = on_its_way.enter_context(stopbutton.held())
             ids = world.link.request_each(each, op, options.buffers, sink=sink)
-        record = CellRecord(seq, request.execution_count, source, chosen, cell_id=cell_id)
+        record = CellRecord(
+            seq, request.execution_count, source, chosen, cell_id=cell_id, sent_ns=request.sent_ns
+        )
         if message is None and not options.post_mortem:
             self._failed, self.last = self.last_failed, record
         elif options.post_mortem:

@@ -16,7 +16,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.allocation.local import Allocation
 from jaxcluster.allocation.remote import HostAllocation
-from jaxcluster.cluster import delegation, events, mending, recovery, telling
+from jaxcluster.cluster import delegation, events, mending, past, recovery, telling
 from jaxcluster.cluster.carrying import Sent
 from jaxcluster.cluster.dispatch import Dispatcher
 from jaxcluster.cluster.names import clear_away
@@ -35,6 +35,7 @@ from jaxcluster.host.processes import pid_space, process_token
 from jaxcluster.lockstep.recourse import Standing
 from jaxcluster.model import compared, findings
 from jaxcluster.model.compared import Compared, check_expression
+from jaxcluster.model.history import History
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.model.life import Life, State
 from jaxcluster.model.outputs import CellRecord
@@ -727,6 +728,26 @@ class Cluster:
         answers = self.world.ask(range(self.num_processes), "undo_limit", {"nbytes": nbytes})
         self.undo_nbytes = nbytes
         return max(int(event.body["nbytes"]) for event in answers.values())
+
+    def history(self) -> History:
+        """The cells that its ranks have run, whoever has sent them, oldest first.
+
+        Also while a cell runs, and of ranks that have died. What ranks keep is bounded.
+        """
+        self.check_not_closed()
+        return past.Reader(self.world).look()
+
+    def outputs(self, number: int | None = None) -> CellRecord:
+        """The output of its ranks so far, in a cell that anybody has run.
+
+        Args:
+          number: as in ``history``; the last cell by default.
+
+        Raises:
+          UsageError: there is no such cell.
+        """
+        self.check_not_closed()
+        return past.record_of(self.world, past.find(self.world, number))
 
     def reports(self, launches: int = 256) -> dict[int, wire.RankReport]:
         """Each rank's stack and last launches, also while it runs or hangs."""

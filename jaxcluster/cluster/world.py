@@ -15,7 +15,7 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.allocation.fleet import Fleet, Place
-from jaxcluster.allocation.local import LocalCluster, read_end
+from jaxcluster.allocation.local import LocalCluster, read_end, read_history
 from jaxcluster.allocation.processes import HostProcesses
 from jaxcluster.allocation.supervisor import Supervisor
 from jaxcluster.allocation.turns import LocalTurns, Turns
@@ -26,6 +26,7 @@ from jaxcluster.host import procfs
 from jaxcluster.host.exits import OomKills, describe_event
 from jaxcluster.host.facts import host_key
 from jaxcluster.host.procfs import ProcessLook, Silence
+from jaxcluster.host.ringfile import Part
 from jaxcluster.launchers.commands import GuardedCommands
 from jaxcluster.model import excused, findings, lockstep, obituary
 from jaxcluster.model.told import Told
@@ -316,6 +317,18 @@ class World:
         self.check_ranks([rank])
         text = self._read_log(rank)
         return "\n".join(text.splitlines()[-lines:]) if lines else text
+
+    def read_history(self, log: str, wanted: Mapping[int, int]) -> dict[int, Part]:
+        """What ranks have written of their cells: lines of ``cells``, or of ``output``.
+
+        Nobody's main thread is needed, and dead ranks' files are read, too.
+
+        Args:
+          wanted: by rank, from which position on.
+        """
+        if self._remote is not None:
+            return self._remote.read_history(log, wanted)
+        return read_history(self.record.name, log, wanted)
 
     def open_gates(self, seqs: Iterable[int]) -> None:
         """Let cells begin that wait for the end of these cells (see ``engine.gate``)."""

@@ -16,6 +16,7 @@ import re
 import sys
 import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 from ipykernel.iostream import OutStream
@@ -41,6 +42,7 @@ from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.clientcode import ClientCode, RankKernel
 from jaxcluster.engine.comms import Comms
 from jaxcluster.engine.control import ControlChannel, Request, StopJobs
+from jaxcluster.engine.history import History
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.lab_debugger import RankDebugger
 from jaxcluster.engine.private import coordination
@@ -144,6 +146,7 @@ class Rank:
         host_address: str = "127.0.0.1",
         host: str = "",
         code: str = "",
+        history: str = "",
     ) -> None:
         self.rank = rank
         self.code = code  # a folder on this host
@@ -151,7 +154,8 @@ class Rank:
         self.control = ControlChannel(address)
         self.journal = Journal()
         self.journal.keep_in(blackbox.path_of(log_path))
-        self.runner = CellRunner(rank, self.control, self.journal, log_path)
+        self.history = History(Path(history) if history else None)
+        self.runner = CellRunner(rank, self.control, self.journal, log_path, self.history)
         self.values = Values(rank)
         self.values.last_result = lambda: self.runner.last_result
         self.values.kept = self.runner.undo.old_values
@@ -182,7 +186,6 @@ class Rank:
         check = SelfCheck(self.journal)
         handle("prepare_check", "side", check.on_prepare)
         handle("self_check", "main", check.on_check)
-        handle("recent", "side", self._recent)
         handle("busy", "side", lambda request: busy_s())
         handle("complete", "side", lambda request: inspection.complete(self.runner, request))
         handle("inspect", "side", lambda request: inspection.inspect(self.runner, request))
@@ -230,9 +233,6 @@ class Rank:
         return self.runner.interrupts.interrupt(
             body["seq"], body.get("spare", False), body.get("terminate", False)
         )
-
-    def _recent(self, request: Request) -> Any:
-        return self.runner.recent.cells(request.body.get("last", 1), request.body.get("cell"))
 
     def _poll(self, request: Request) -> Any:
         names, count = request.body["names"], request.body["launches"]
@@ -337,6 +337,7 @@ class Rank:
     def run(self) -> None:
         is_own.set(True)  # and so of all that the engine begins on this thread
         self.control.start()
+        self.history.start()
         self.control.run_jobs()
         deadline = time.monotonic() + CONNECTION_FILE_TIMEOUT_S
         while not os.path.exists(self.connection_file) and time.monotonic() < deadline:

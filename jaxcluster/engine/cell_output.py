@@ -50,7 +50,7 @@ class CellOutput:
         elif kind == "execute_result" and spans_processes(self._runner.last_result):
             with contextlib.suppress(Exception):  # its text alone is shown
                 content["array"] = asdict(replace(describe(self._runner.last_result), shards=[]))
-        self._runner.recent.add(kind, content)
+        self._runner.history.add(kind, content)
         output = wire.RankOutput(self._runner.rank, running.cell.seq, kind, content)
         running.request.send("output", output)
 
@@ -89,7 +89,7 @@ class CellOutput:
         running = self._runner.current
         if running is None:
             return False
-        self._runner.recent.text(name, text)
+        self._runner.history.text(name, text)
         self._runner.control.stream(
             running.request, self._runner.rank, running.cell.seq, name, text
         )

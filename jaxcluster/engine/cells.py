@@ -26,6 +26,7 @@ from jaxcluster.engine.cell_output import CellOutput
 from jaxcluster.engine.cell_queue import CellQueue
 from jaxcluster.engine.control import DEFERRED, ControlChannel, Handler, Request
 from jaxcluster.engine.gate import Gate
+from jaxcluster.engine.history import History
 from jaxcluster.engine.interrupts import Interrupts
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.leftovers import Leftovers
@@ -33,7 +34,6 @@ from jaxcluster.engine.mending import mend, mend_builtins
 from jaxcluster.engine.names import Names
 from jaxcluster.engine.paused import Paused
 from jaxcluster.engine.private import coordination
-from jaxcluster.engine.recent import Recent
 from jaxcluster.engine.running import Debugger, Home, Running
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.undo import Undo
@@ -55,7 +55,7 @@ class CellRunner:
       output: where the output of cells goes.
       undo: takes the last cell back.
       paused: whether a person holds the rank, in a debugger or by a question.
-      recent: the last cells, for those who have not sent them.
+      history: its cells and their output, for those who have not sent them.
       diverts: whether the output of this thread is not the cell's, but an ``ipywidgets.Output``'s.
       divert: takes such an output, or says False.
       deliver: does what a page has said on a comm.
@@ -64,7 +64,14 @@ class CellRunner:
       leftovers: handlers of signals that cells have left behind.
     """
 
-    def __init__(self, rank: int, control: ControlChannel, journal: Journal, log_path: str) -> None:
+    def __init__(
+        self,
+        rank: int,
+        control: ControlChannel,
+        journal: Journal,
+        log_path: str,
+        history: History | None = None,
+    ) -> None:
         self.rank = rank
         self.control = control
         self.journal = journal
@@ -74,7 +81,7 @@ class CellRunner:
         self.undo = Undo()
         self.shell: Any = None
         self.names = Names()
-        self.recent = Recent(rank)
+        self.history = history or History(None)
         self.background = Background()
         self.settings = Settings()
         self.paused = Paused(self._tell_paused)
@@ -181,7 +188,7 @@ class CellRunner:
                 self.gate.ended(cell, request.ident, self._end_of(cell, "error"))
                 told = self._outside(error)
                 reply = wire.CellReply(self.rank, cell.seq, "error", 0.0, told)
-            self.recent.end(reply)
+            self.history.end(reply)
             request.reply(reply)
 
     async def _wait_at_gate(self, request: Request, cell: wire.CellRequest) -> None:
@@ -204,7 +211,7 @@ class CellRunner:
         attempt(self.output.log.reset)
         attempt(lambda: mend(self.interrupts.handler))
         if cell.message is None:  # else it belongs to the cell before it
-            self.recent.begin(cell)
+            self.history.begin(cell)
         self.journal.enter(cell.seq, cell.execution_count, tuple(cell.ranks))
         self.journal.interrupted = False
         if not cell.post_mortem:  # else the cell that failed can be undone after it

@@ -5,19 +5,22 @@ from __future__ import annotations
 import socket
 import textwrap
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxcluster import cluster, wire
-from jaxcluster.cluster import Cluster, array_queries, recovery
+from jaxcluster.allocation.turns import who_we_are
+from jaxcluster.cluster import Cluster, array_queries, past, recovery
 from jaxcluster.errors import UsageError
 from jaxcluster.model import deadlock, diagnose, explain, lockstep, timeline
 from jaxcluster.model.findings import Suspicion
+from jaxcluster.model.history import Run
 from jaxcluster.model.outputs import ANSI, RankRecord, group_outputs
 from jaxcluster.ranks import begin_ranks, name_ranks, parse_ranks
 from jaxcluster.records import registry
 from jaxcluster.records.lastreport import LastReport
 from jaxcluster.text import format_nbytes, format_table
+from jaxcluster.views import history as history_view
 from jaxcluster.views import report as reports
 from jaxcluster.views import shards, text
 
@@ -25,9 +28,6 @@ MOST_CHARS = 20_000  # of one answer; its end is kept
 MOST_IMAGES = 4
 LOOK_S = 0.3  # between two looks that must agree
 ASK_S = 5.0
-KEPT_CELLS = 16
-
-Recent = dict[int, wire.RecentCell]
 
 
 def clip(shown: str, most: int = MOST_CHARS) -> str:
@@ -94,14 +94,14 @@ def _now(running: Cluster) -> str:
     lines = []
     if silent := sorted(set(world.link.ranks) - set(reports)):
         lines.append(f"{begin_ranks(silent)} gave no answer.")
-    cells = recent(running, sorted(reports))
-    seq = max((cell.seq for cell in cells.values()), default=0)
-    own = {rank: cell for rank, cell in cells.items() if cell.seq == seq}
-    cell = next(iter(own.values()), wire.RecentCell(0, 0, ""))
+    cell = next(reversed(running.history().cells), None)
+    if cell is not None and cell.seq <= running.record.last_seq:  # of the processes before these
+        cell = None
+    own = {rank: run for rank, run in cell.runs.items() if rank in reports} if cell else {}
     ended = [r for r, rep in reports.items() if rep.state.state == "idle" and not rep.state.queued]
     errors = {r: c.error for r, c in own.items() if c.error is not None}
     found = diagnose.diagnose(
-        reports, ended, cell.source, cell.cell, errors, list(own),
+        reports, ended, cell.source if cell else "", cell.cell if cell else 0, errors, list(own),
         before=before, expected=world.turns.last_cells(),
     )  # fmt: skip
     working = {r: reports[r] for r in reports if r not in ended}
@@ -167,62 +167,56 @@ def chosen(running: Cluster, ranks: str) -> list[int]:
 # --------------------------------------------------------------------------- outputs
 
 
-def recent(running: Cluster, ranks: Iterable[int], cell: int | None = None) -> Recent:
-    """Each rank's last cell, whoever has sent it; or the last that had this number."""
-    answers = running.link.gather(ranks, "recent", {"last": 1, "cell": cell}, timeout_s=ASK_S)
-    found = {}
-    for rank, event in answers.items():
-        if event.op == "reply" and event.body:
-            found[rank] = wire.parse(wire.RecentCell, event.body[-1])
-    return found
+def history(running: Cluster, count: int) -> str:
+    """The last cells, whoever has run them."""
+    shown = history_view.table(running.history(), time.time_ns(), who_we_are(), count)
+    return str(shown["text/plain"])
 
 
-def outputs(running: Cluster, ranks: str, cell: int | None) -> tuple[str, list[tuple[str, str]]]:
+def outputs(
+    running: Cluster, ranks: str, cell: int | None, number: int | None = None
+) -> tuple[str, list[tuple[str, str]]]:
     """(the output of the ranks in a cell, its images as (MIME type, base64)).
+
+    Args:
+      cell: the last one that had this number in its notebook.
+      number: the one with this number in the history.
 
     Raises:
       UsageError: no rank has kept such a cell.
     """
     wanted = chosen(running, ranks)
-    found = recent(running, wanted, cell)
-    if not found:
+    one = past.find(running.world, number) if number is not None else None
+    if one is None:
+        found = [c for c in running.history().cells if cell in (None, c.cell)]
+        one = next((c for c in reversed(found) if set(c.runs) & set(wanted)), None)
+    if one is None:
         which = "any cell yet" if cell is None else f"a cell [{cell}]"
         raise UsageError(
             f"{begin_ranks(wanted)} {'has' if len(wanted) == 1 else 'have'} not run {which}.",
-            f"A rank keeps its last {KEPT_CELLS} cells; a restart of the ranks forgets them.",
+            "The tool `history` lists the cells that are kept.",
         )
-    last = max(one.seq for one in found.values())
-    others = sorted(rank for rank, one in found.items() if one.seq != last)
-    own = {rank: one for rank, one in found.items() if one.seq == last}
-    first = next(iter(own.values()))
-    lines = [f"Cell [{first.cell}]:", _numbered(first.source), how_ended(own)]
+    own = {rank: run for rank, run in one.runs.items() if rank in wanted}
+    others = [rank for rank in wanted if rank not in own]
+    lines = [f"Cell [{one.cell}]:", _numbered(one.source), how_ended(own)]
     if others:
         lines.append(f"{begin_ranks(others)} did not run this cell.")
-    records = {rank: fold(rank, one) for rank, one in own.items()}
-    failed = {r: one for r, one in own.items() if one.status == "error"}
-    lines += told(records, {r: one.error for r, one in failed.items() if one.error is not None})
+    records = past.record_of(running.world, one, list(own)).records
+    failed = {r: run for r, run in own.items() if run.status == "error"}
+    lines += told(records, {r: run.error for r, run in failed.items() if run.error is not None})
     return "\n".join(lines), images(records)
 
 
-def how_ended(cells: Recent) -> str:
+def how_ended(runs: Mapping[int, Run]) -> str:
     """``rank 1: error after 0.2 s; ranks 0, 2: ok ...``."""
     ranks: dict[str, list[int]] = {}
-    for rank, one in cells.items():
+    for rank, one in sorted(runs.items()):
         ranks.setdefault(one.status, []).append(rank)
     parts = []
     for state, members in ranks.items():
-        slowest = max(cells[rank].seconds for rank in members)
+        slowest = max(runs[rank].seconds for rank in members)
         parts.append(f"{name_ranks(members)}: {state}" + (f" ({slowest:.2f} s)" if slowest else ""))
     return "; ".join(parts)
-
-
-def fold(rank: int, cell: wire.RecentCell) -> RankRecord:
-    """The output of a rank as a frontend shows it: displays that were changed, as they are."""
-    record = RankRecord(rank)
-    for output in cell.outputs:
-        record.add(output)
-    record.dropped_chars += cell.dropped_chars
-    return record
 
 
 def told(records: Mapping[int, RankRecord], errors: Mapping[int, wire.ErrorInfo]) -> Sequence[str]:

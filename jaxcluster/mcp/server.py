@@ -123,7 +123,7 @@ class Tools:
         self._attaching = threading.Lock()
         self.looks = (
             self.list_clusters, self.status, self.report, self.stacks, self.journal, self.logs,
-            self.outputs, self.variables, self.shards,
+            self.history, self.outputs, self.variables, self.shards,
         )  # fmt: skip
         self.acts = (self.run_cell, self.interrupt, self.restart)
 
@@ -186,17 +186,26 @@ class Tools:
         running = self._attached(cluster)
         return looks.clip(looks.logs(running, ranks, max(1, min(lines, 2000)), search))
 
+    def history(
+        self,
+        count: Annotated[int, _said("how many of the last cells")] = 20,
+        cluster: ClusterName = "",
+    ) -> str:
+        """The cells that have run, whoever ran them: state, time, who, first line of the source."""
+        return looks.clip(looks.history(self._attached(cluster), max(1, min(count, 1000))))
+
     def outputs(
         self,
         ranks: Ranks = "",
         cell: Annotated[int | None, _said("its number in the notebook; left out: the last")] = None,
+        number: Annotated[int | None, _said("its number in `history`, in place of that")] = None,
         cluster: ClusterName = "",
     ) -> list[Any]:
         """What each rank has printed, shown and raised in a cell, whoever ran it; also its source.
 
         Equal outputs are said once. Also while the cell runs. Figures come as images.
         """
-        shown, images = looks.outputs(self._attached(cluster), ranks, cell)
+        shown, images = looks.outputs(self._attached(cluster), ranks, cell, number)
         return [looks.clip(shown), *map(_image, images)]
 
     def variables(self, cluster: ClusterName = "") -> str:

@@ -124,6 +124,7 @@ class CellRecord:
       ranks: the ranks that were told to run it.
       cell_id: Jupyter's, where there is one.
       held: the ranks that a person has held in it, in a debugger or by a question.
+      sent_ns: when it was sent, by its notebook's clock.
     """
 
     seq: int
@@ -134,6 +135,7 @@ class CellRecord:
     seconds: float = 0.0
     cell_id: str = ""
     held: set[int] = field(default_factory=set)
+    sent_ns: int = 0
 
     def __post_init__(self) -> None:
         for rank in self.ranks:

@@ -23,11 +23,12 @@ from IPython.core.magic import (
 
 from jaxcluster import arguments, cluster, doctor
 from jaxcluster.allocation.supervisor import quit_warm
-from jaxcluster.cluster import events, transfer, undoing
+from jaxcluster.allocation.turns import who_we_are
+from jaxcluster.cluster import events, past, transfer, undoing
 from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError, UsageError
 from jaxcluster.model import compared, rewrite, timeline
-from jaxcluster.model.outputs import CellRecord
+from jaxcluster.model.outputs import CellRecord, traceback_lines
 from jaxcluster.notebook import debugging, export, exporting
 from jaxcluster.notebook.completion import Completion
 from jaxcluster.notebook.elsewhere import Elsewhere, point_to_push
@@ -39,7 +40,7 @@ from jaxcluster.ranks import name_ranks, parse_ranks
 from jaxcluster.records import registry
 from jaxcluster.text import format_nbytes
 from jaxcluster.views import compared as compared_view
-from jaxcluster.views import journal, lost, report, status, text
+from jaxcluster.views import history, journal, lost, report, status, text
 from jaxcluster.views import shards as array_views
 from jaxcluster.views.comms import relay_of
 from jaxcluster.views.live import CellDisplay, StartDisplay, show_hosts
@@ -61,7 +62,8 @@ COMMANDS = {
     "report": "how a cell went wrong, also after new processes: report, report 7",
     "debug": "look at a rank's last error in the debugger: debug 2",
     "logs": "what the processes wrote outside of cells: logs 2",
-    "outputs": "what each rank printed in the last cell: outputs 1-3",
+    "outputs": "what each rank printed in the last cell: outputs 1-3; of others --cell N, --follow",
+    "history": "the cells that anybody has run on the cluster: state, time, who",
     "compare": "an expression's value on every rank, equal ones once: compare loss",
     "mesh": "which rank holds which device of a mesh",
     "memory": "what each device holds",
@@ -194,6 +196,7 @@ class JaxClusterMagics(Magics):
             display.clear()
             raise
         display.done(said)
+        self._show_running(cluster.current())
 
     def _profiles(self, line: str) -> None:
         name = arguments.command_parser("%jaxcluster profiles", "name").read(line).name
@@ -219,7 +222,38 @@ class JaxClusterMagics(Magics):
 
     def _attach(self, line: str) -> None:
         parsed = arguments.way_parser("%jaxcluster attach", "name").read(line)
-        print(cluster.attach(parsed.name, **arguments.taken_from(parsed)).summary())
+        attached = cluster.attach(parsed.name, **arguments.taken_from(parsed))
+        print(attached.summary())
+        self._show_running(attached)
+
+    def _show_running(self, attached: cluster.Cluster) -> None:
+        """What a cluster does that others have used, for whoever has just come to it."""
+        if attached.last is not None or attached.can_restart:
+            return
+        found, now_ns = attached.history(), time.time_ns()
+        one = found.running
+        if one is None:
+            if found.cells:
+                told = history.headline(found.cells[-1], now_ns)
+                print(f"{told}. %jaxcluster history lists all.")
+        elif self.rich:
+            history.show_on(self.shell, attached, one, one.shown)
+        else:
+            record = past.record_of(attached.world, one, one.shown)
+            print(f"{history.headline(one, now_ns)}. Its output so far:")
+            print(text.outputs(record))
+            print("%jaxcluster outputs --follow shows what comes.")
+
+    def _history(self, line: str) -> None:
+        word = arguments.command_parser("%jaxcluster history", "count").read(line).count
+        if word is not None and not (word.isdecimal() and int(word)):
+            raise UsageError(f"{word!r} is not a number of cells.", "%jaxcluster history 50")
+        found = cluster.current().history()
+        bundle = history.table(found, time.time_ns(), who_we_are(), int(word or 20))
+        if self.rich:
+            self.shell.display_pub.publish(bundle)
+        else:
+            print(bundle["text/plain"])
 
     def _use(self, line: str) -> None:
         name = arguments.command_parser("%jaxcluster use", "name").read(line).name
@@ -281,15 +315,48 @@ class JaxClusterMagics(Magics):
             print(f"── rank {rank} ──\n{running.logs(rank, 200) or '(empty)'}")
 
     def _outputs(self, line: str) -> None:
-        word = arguments.command_parser("%jaxcluster outputs", "ranks").read(line).ranks
+        parser = arguments.command_parser("%jaxcluster outputs", "ranks")
+        parser.add_argument("--cell", type=int, metavar="N")
+        parser.add_argument("--follow", action="store_true")
+        parsed = parser.read(line)
         running = cluster.current()
-        if running.last is None:
-            raise UsageError("No cell has run on this cluster yet.", "%%spmd runs one.")
+        chosen = self._parse_ranks(parsed.ranks, running) if parsed.ranks else None
         record = running.last
-        chosen = self._parse_ranks(word, running) if word else list(record.ranks)
-        kept = {r: record.records[r] for r in chosen if r in record.records}
-        print(f"Cell [{record.execution_count}]")
+        if parsed.follow:
+            self._follow(running, parsed.cell, chosen)
+            return
+        if record is None or parsed.cell is not None:
+            running.check_not_closed()
+            one = past.find(running.world, parsed.cell)
+            print(f"{history.headline(one, time.time_ns(), who_we_are())}.")
+            record = past.record_of(running.world, one, chosen)
+        else:
+            print(f"Cell [{record.execution_count}]")
+        kept = {r: one for r, one in record.records.items() if chosen is None or r in chosen}
         print(text.outputs(CellRecord(0, 0, "", [], kept)))
+        for shown in traceback_lines(record) if record is not running.last else ():
+            print(shown)
+
+    def _follow(
+        self, running: cluster.Cluster, number: int | None, ranks: list[int] | None
+    ) -> None:
+        """Show a cell of anybody's from its beginning to its end, as if it were run here."""
+        running.check_not_closed()
+        one = running.history().running if number is None else None
+        if one is None:
+            one = past.find(running.world, number)
+        chosen = one.shown if ranks is None else ranks
+        display = CellDisplay(self.shell, running, len(chosen) > 1)
+        following = past.Following(running.world, one, chosen, display.on_output)
+        try:
+            following.follow(running.check_not_closed)
+        except KeyboardInterrupt:
+            print("No longer followed; the cell goes on. %jaxcluster interrupt stops it.")
+            return
+        finally:
+            display.close()
+        display.finish(following.record)
+        show_message(self.shell, history.how_ended(following.cell))
 
     def _doctor(self, line: str) -> None:
         if (parsed := arguments.read_doctor("%jaxcluster doctor", line)) is not None:

@@ -41,6 +41,14 @@ class Together:
         """A rank has more output; the record has it."""
         self._soon.more()
 
+    def more(self) -> None:
+        """The record has more output."""
+        self._soon.more()
+
+    def now(self) -> None:
+        """Show what there is."""
+        self._soon.now()
+
     def pause(self) -> None:
         """Something else is about to be shown."""
 

@@ -165,6 +165,7 @@ class CellRequest:
     With a ``script`` the source is that script's, plain Python, and is run as one.
     ``settled``: this notebook's cells up to this seq have ended, and their ranks are in lockstep.
     ``compared``: its result is told as a ``ValueLook``, in place of all of it.
+    ``sent_ns``: when it was sent, by its notebook's clock, and ``who`` that is.
     """
 
     seq: int
@@ -179,6 +180,8 @@ class CellRequest:
     script: Script | None = None
     settled: int = 0
     compared: bool = False
+    sent_ns: int = 0
+    who: str = ""
 
 
 @dataclass(frozen=True)
@@ -293,24 +296,6 @@ class CellReply:
     between: str = ""
     copies: list[CopyNote] = field(default_factory=list)
     given_up: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class RecentCell:
-    """One of a rank's last cells and its output there (see ``engine.recent``).
-
-    ``cell`` is its number in its notebook; ``status`` is ``running`` until it has ended. The oldest
-    ``dropped_chars`` of its outputs are not kept.
-    """
-
-    seq: int
-    cell: int
-    source: str
-    status: str = "running"
-    seconds: float = 0.0
-    error: ErrorInfo | None = None
-    outputs: list[RankOutput] = field(default_factory=list)
-    dropped_chars: int = 0
 
 
 OURS = -1  # the ``cell_seq`` of a launch that was a replay's or a check's

@@ -22,8 +22,8 @@ from jaxcluster import wire
 from jaxcluster.engine.cell_output import CellOutput
 from jaxcluster.engine.control import ControlChannel
 from jaxcluster.engine.crossings import Crossings
+from jaxcluster.engine.history import History
 from jaxcluster.engine.journal import LATEST, Journal, Program
-from jaxcluster.engine.recent import Recent
 
 SOURCE = """\
 def train(hook):
@@ -360,8 +360,11 @@ def test_launches_are_counted_however_many_come_before_somebody_asks() -> None:
         ControlChannel._stream_text,
         ControlChannel._send_new,
         CellOutput.show_rest,
-        Recent.text,
-        Recent.add,
+        History.begin,
+        History.text,
+        History.add,
+        History.end,
+        History._write_texts,
     ],
 )
 def test_no_loop_stands_where_a_lock_is_held(holds_lock: Callable[..., Any]) -> None:

@@ -1,0 +1,186 @@
+"""The cells of a rank and all their output, kept in files for those who did not run them.
+
+A cell's output goes to the notebook that has sent it. That may be gone, and others come later: they
+read it here, also while the rank computes, and when it has died. What is kept is bounded: the
+oldest goes first. ``model.history`` reads the lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from jaxcluster import wire
+from jaxcluster.engine import log
+from jaxcluster.engine.background import is_own
+from jaxcluster.host import ringfile
+from jaxcluster.host.ringfile import RingFile
+
+CELLS, OUTPUT = "cells", "output"  # the two logs of a rank
+CELLS_NBYTES = 2 << 20
+OUTPUT_NBYTES = 8 << 20
+WRITE_S = 0.02  # printed text is gathered for this long
+WRITE_CHARS = 1 << 16  # or until it is so much
+SOURCE_CHARS = 20_000
+DISPLAY_CHARS = 200_000  # of a text that is displayed
+DISPLAY_NBYTES = 2_000_000  # of one display; of most it is a figure, as base64
+SHOWN_TYPES = ("text/plain", "text/html", "text/markdown", "text/latex", "image/png", "image/jpeg")
+
+
+class History:
+    """Writes a rank's cells to its folder. Thread-safe: what prints is on any thread.
+
+    Args:
+      folder: of this rank; None keeps nothing.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._cells = RingFile((folder or Path()) / CELLS, CELLS_NBYTES)
+        self._output = RingFile((folder or Path()) / OUTPUT, OUTPUT_NBYTES)
+        self._texts: list[tuple[str, str]] = []
+        self._chars = 0
+        self._missing = 0  # characters that could not be written
+        self._ran: wire.CellRequest | None = None
+        self._count = 0
+        # A finalizer or a signal's handler may print while this thread holds it.
+        self._lock = threading.RLock()
+        self._is_waiting = threading.Event()
+
+    def start(self) -> None:
+        """Go on with what an earlier process has left, and begin the thread that writes."""
+        if self._folder is not None:
+            self._count = _last_count(self._folder)
+            with self._lock:  # what that process had not ended, will not end
+                self._add_line(self._cells, {"process": os.getpid()})
+            threading.Thread(target=self._serve, name="jaxcluster-history", daemon=True).start()
+
+    def _serve(self) -> None:
+        is_own.set(True)
+        while True:
+            self._is_waiting.wait()
+            time.sleep(WRITE_S)
+            self._is_waiting.clear()
+            self.flush()
+
+    def begin(self, cell: wire.CellRequest) -> None:
+        """A cell is run from now on, and what comes is its own."""
+        with self._lock:
+            self._write_texts()
+            self._ran = cell
+            self._count += 1
+            told = {
+                "count": self._count,
+                "sent": cell.sent_ns,
+                "seq": cell.seq,
+                "cell": cell.execution_count,
+                "who": cell.who,
+                "ranks": cell.ranks,
+                "shown": cell.shown_ranks,
+                "source": cell.source[:SOURCE_CHARS],
+                "at": self._output.end if self._folder is not None else 0,
+            }
+            self._add_line(self._cells, told)
+
+    def text(self, name: str, text: str) -> None:
+        """The running cell has printed ``text``."""
+        with self._lock:
+            self._texts.append((name, text))
+            self._chars += len(text)
+            if self._chars > WRITE_CHARS:
+                self._write_texts()
+        if not self._is_waiting.is_set():
+            self._is_waiting.set()
+
+    def add(self, kind: str, content: dict[str, Any]) -> None:
+        """The running cell has shown something, or changed what it has shown."""
+        line = {"kind": kind, "content": _kept(content)}
+        with self._lock:
+            self._write_texts()
+            self._add_line(self._output, line)
+
+    def end(self, reply: wire.CellReply) -> None:
+        """How the cell has ended."""
+        with self._lock:
+            self._write_texts()
+            cell = self._ran
+            if cell is None or cell.seq != reply.seq:
+                return  # a widget's message, which belongs to the cell before it
+            told = {"ended": cell.sent_ns, "seq": reply.seq, "status": reply.status}
+            told |= {"seconds": reply.seconds, "error": reply.error and vars(reply.error)}
+            self._add_line(self._cells, told)
+
+    def flush(self) -> None:
+        """Write what was printed by now."""
+        with self._lock:
+            self._write_texts()
+
+    def _write_texts(self) -> None:
+        if (count := len(self._texts)) == 0:
+            return
+        lines = b"".join(_text_lines(self._texts[:count]))
+        self._write(self._output, lines, self._chars)
+        self._chars = 0
+        del self._texts[:count]
+
+    def _add_line(self, to: RingFile, line: dict[str, Any]) -> None:
+        self._write(to, wire.encode_body(line) + b"\n", 0)
+
+    def _write(self, to: RingFile, lines: bytes, chars: int) -> None:
+        """Never raises: a full disk is no reason for a cell to fail."""
+        if self._folder is None:
+            return
+        try:
+            if self._missing:
+                to_tell = wire.encode_body({"missing": self._missing}) + b"\n"
+                self._output.write(to_tell)
+                self._missing = 0
+            to.write(lines)
+        except OSError as error:
+            if not self._missing:
+                log.write(f"the output of this cell could not be kept: {error}")
+            self._missing += chars or len(lines)
+
+
+def _last_count(folder: Path) -> int:
+    """How many cells have been written there."""
+    for line in reversed(bytes(ringfile.read(folder / CELLS).data).splitlines()):
+        if b'"count"' in line:
+            with contextlib.suppress(ValueError):
+                if isinstance(count := json.loads(line).get("count"), int):
+                    return count
+    return 0
+
+
+def _text_lines(texts: list[tuple[str, str]]) -> list[bytes]:
+    """Text of one stream in a row is one line."""
+    lines = []
+    parts: list[str] = []
+    for at, (name, text) in enumerate(texts):
+        parts.append(text)
+        if at + 1 == len(texts) or texts[at + 1][0] != name:
+            joined = "".join(parts)
+            parts.clear()
+            for start in range(0, len(joined), DISPLAY_CHARS):
+                line = {"stream": name, "text": joined[start : start + DISPLAY_CHARS]}
+                lines.append(wire.encode_body(line) + b"\n")
+    return lines
+
+
+def _kept(content: dict[str, Any]) -> dict[str, Any]:
+    """Of a display what can be shown elsewhere: text, HTML and figures, within bounds."""
+    kept: dict[str, Any] = {k: content[k] for k in ("transient", "wait") if k in content}
+    if "data" not in content:
+        return kept
+    data = {}
+    left = DISPLAY_NBYTES
+    for mime, value in content["data"].items():
+        if mime in SHOWN_TYPES and isinstance(value, str) and len(value) <= left:
+            data[mime] = value[: None if mime.startswith("image/") else DISPLAY_CHARS]
+            left -= len(data[mime])
+    return kept | {"data": data, "metadata": {}}

@@ -1,0 +1,162 @@
+"""The cells of a cluster, whoever has run them: a table, and one of them shown as it goes on."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from jaxcluster.cluster.past import LOOK_S, Following
+from jaxcluster.errors import JaxClusterError
+from jaxcluster.model.history import History, PastCell, reply_of
+from jaxcluster.model.outputs import ANSI, CellRecord, traceback_lines
+from jaxcluster.ranks import format_ranks, name_ranks
+from jaxcluster.text import format_table, plural
+from jaxcluster.views.together import Together
+
+if TYPE_CHECKING:
+    from jaxcluster.cluster import Cluster
+
+HEAD = ("cell", "in", "state", "time", "began", "who", "ranks", "source")
+LINE_CHARS = 60  # of a source's first line
+DAY_S = 86_400
+NEVER = "No cell has run on this cluster yet. %%spmd runs one."
+
+_followed: dict[str, threading.Event] = {}  # what ends the display of a cell, by cluster
+
+
+def table(found: History, now_ns: int, me: str, most: int) -> dict[str, Any]:
+    """The last ``most`` cells as text and as HTML, oldest first.
+
+    Args:
+      me: how cells of this notebook say who has sent them.
+    """
+    if not found.cells:
+        return {"text/plain": NEVER}
+    shown = found.cells[-most:]
+    rows = [_row(one, now_ns, me) for one in shown]
+    before = len(found.cells) - len(shown) + found.dropped
+    note = ""
+    if before:
+        note = f"{plural(before, 'cell')} before: "
+        kept = (
+            f"%jaxcluster history {len(found.cells)} shows more." if before > found.dropped else ""
+        )
+        gone = f"{found.dropped:,} of them are no longer kept." if found.dropped else ""
+        note += " ".join(filter(None, [kept, gone]))
+    text = "\n".join([*format_table([HEAD, *rows]), *filter(None, [note])])
+    head = "".join(f"<th>{escape(name)}</th>" for name in HEAD)
+    body = "\n".join(
+        "<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in rows
+    )
+    html = f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"
+    html += f"\n<p><small>{escape(note)}</small></p>" if note else ""
+    return {"text/plain": text, "text/html": html}
+
+
+def _row(one: PastCell, now_ns: int, me: str) -> list[str]:
+    took = (now_ns - one.sent_ns) / 1e9 if one.state == "running" else one.seconds
+    line = one.first_line
+    return [
+        str(one.seq),
+        f"[{one.cell}]",
+        one.state,
+        "" if one.state == "died" else f"{took:.1f} s",
+        clock(one.sent_ns, now_ns),
+        "this notebook" if one.who == me else one.who,
+        format_ranks(one.ranks),
+        line if len(line) <= LINE_CHARS else f"{line[: LINE_CHARS - 3]}...",
+    ]
+
+
+def clock(at_ns: int, now_ns: int) -> str:
+    """When something was, by this machine's clock; of another day, with its date."""
+    when = time.localtime(at_ns / 1e9)
+    is_old = now_ns - at_ns > DAY_S * 1e9 or when.tm_yday != time.localtime(now_ns / 1e9).tm_yday
+    return time.strftime("%Y-%m-%d %H:%M:%S" if is_old else "%H:%M:%S", when)
+
+
+def headline(one: PastCell, now_ns: int, me: str = "") -> str:
+    """``Cell 3, [7] of train.ipynb (...), has been running since 14:03:05``."""
+    who = "this notebook" if one.who == me else one.who
+    began = clock(one.sent_ns, now_ns)
+    told = f"Cell {one.seq}, [{one.cell}] of {who},"
+    if one.state == "running":
+        return f"{told} has been running since {began}"
+    if one.state == "died":
+        return f"{told} began at {began}; a rank's process ended in it"
+    ends = {"ok": "has ended", "error": "has failed", "interrupted": "was stopped"}
+    return f"{told} {ends.get(one.state, one.state)} after {one.seconds:.1f} s (began at {began})"
+
+
+def how_ended(one: PastCell) -> str:
+    """How a cell that was followed has ended, with the errors of all its ranks."""
+    record = CellRecord(one.seq, one.cell, one.source, sorted(one.runs))
+    ranks: dict[str, list[int]] = {}
+    for rank, run in sorted(one.runs.items()):
+        if (reply := reply_of(rank, one)) is not None:
+            record.add_reply(reply)
+        ranks.setdefault(run.status, []).append(rank)
+    states = "; ".join(f"{name_ranks(found)}: {state}" for state, found in ranks.items())
+    lines = [f"Cell {one.seq} has ended after {one.seconds:.1f} s. {states}"]
+    return "\n".join([*lines, *traceback_lines(record)])
+
+
+def show_on(shell: Any, cluster: Cluster, one: PastCell, ranks: Sequence[int]) -> threading.Event:
+    """In a notebook: a running cell's output from its beginning, and on until it has ended.
+
+    The notebook's own cell does not wait for it: a thread updates the displays.
+
+    Returns:
+      what ends it, when it is set.
+    """
+    display, is_changed = _Display(shell), threading.Event()
+    following = Following(cluster.world, one, ranks, lambda record, what: is_changed.set())
+    together = Together(shell, cluster, following.record)
+    _followed.pop(cluster.name, threading.Event()).set()
+    done = _followed[cluster.name] = threading.Event()
+    following.look()
+    together.now()
+    display.show(f"{headline(one, time.time_ns())}. Its output goes on above.")
+
+    def follow() -> None:
+        while not following.is_over and not done.wait(LOOK_S):
+            try:
+                following.look()
+            except (JaxClusterError, OSError):  # its folder is gone
+                break
+            if is_changed.is_set():
+                is_changed.clear()
+                together.more()
+            if cluster.closed:
+                break
+        together.finish()
+        if following.is_over:
+            display.show(how_ended(following.cell))
+        else:
+            display.show(f"Cell {one.seq} is no longer followed.")
+
+    # A copy of the context keeps what is shown under the cell that began it.
+    run = contextvars.copy_context().run
+    threading.Thread(target=run, args=(follow,), name="jaxcluster-follow", daemon=True).start()
+    return done
+
+
+class _Display:
+    """A line that changes."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._id = uuid.uuid4().hex
+        self._is_shown = False
+
+    def show(self, text: str) -> None:
+        bundle = {"text/plain": text, "text/html": f"<pre>{escape(ANSI.sub('', text))}</pre>"}
+        self._shell.display_pub.publish(
+            bundle, {}, transient={"display_id": self._id}, update=self._is_shown
+        )
+        self._is_shown = True

@@ -1,0 +1,183 @@
+"""The output of cells, whoever ran them and whether or not anybody was connected."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers import GONE_S, Notebook, until
+
+import jaxcluster
+from jaxcluster.errors import UsageError
+
+pytestmark = pytest.mark.any_jax
+
+Open = Callable[..., Notebook]
+KILLS = int(os.environ.get("JAXCLUSTER_TEST_KILLS", "3"))
+UNTIL = """%%spmd
+import itertools, jax, os, time
+for number in itertools.count():
+    print("line", number, "of rank", jax.process_index(), flush=True)
+    time.sleep(0.1)
+    if os.path.exists({path!r}):
+        break
+print("printed", number + 1)"""
+PRINTS = """%%spmd
+import jax, time
+for number in range({count}):
+    print("line", number, "of rank", jax.process_index(), flush=True)
+    time.sleep(0.1)"""
+
+
+def lines_in(text: str, rank: int = 0) -> list[int]:
+    return [int(found) for found in re.findall(rf"line (\d+) of rank {rank}\b", text)]
+
+
+def test_kernels_that_are_killed_lose_no_line_of_a_cell(
+    open_notebook: Open, tmp_path: Path
+) -> None:
+    end = tmp_path / "end"
+    first = open_notebook(JPY_SESSION_NAME="work/train.ipynb")
+    first.ok("%jaxcluster start -n 2 --name kept --detach")
+    first.ok("%%spmd\nready = True")
+    cell = first.begin(UNTIL.format(path=str(end)))
+    first.until(lambda: "line 5" in cell.stdout, "the cell prints")
+    first.kill()
+    for _ in range(KILLS - 1):
+        other = open_notebook()
+        began = time.monotonic()
+        attached = other.ok("%jaxcluster attach kept")
+        shown = other.ok("%jaxcluster history").text
+        assert time.monotonic() - began < 1.0 or os.environ.get("CI")
+        assert re.search(r"\b2 +\[\d+\] +running .* train.ipynb \(process", shown), shown
+        seen = lines_in(attached.text)
+        assert seen == list(range(len(seen)))
+        assert len(seen) >= 5
+        other.until(lambda a=attached, s=seen: len(lines_in(a.text)) > len(s) + 3, "it goes on")
+        other.kill()
+    last = open_notebook()
+    attached = last.ok("%jaxcluster attach kept")
+    end.touch()
+    last.until(lambda: "Cell 2 has ended" in attached.text, "the cell's end")
+    seen = lines_in(attached.text)
+    assert seen == list(range(len(seen)))
+    assert f"printed {len(seen)}\n" in attached.text
+    shown = last.ok("%jaxcluster outputs --cell 2").text
+    counts = [int(found) for found in re.findall(r"printed (\d+)", shown)]
+    assert counts[0] == len(seen)
+    assert [lines_in(shown, rank) for rank in (0, 1)] == [list(range(n)) for n in counts]
+    assert "ranks 0, 1: ok" in attached.text
+    last.ok("%jaxcluster stop")
+
+
+def test_who_comes_to_a_cluster_sees_the_cells_of_others(open_notebook: Open) -> None:
+    first, second = open_notebook(JPY_SESSION_NAME="a/one.ipynb"), open_notebook()
+    first.ok("%jaxcluster start -n 2 --name ours")
+    assert "No cell has run" in first.ok("%jaxcluster history").text
+    first.ok("%%spmd\nimport jax\nprint('hello', jax.process_index())\n6 * 7")
+    failing = "%%spmd\n# a comment\nif jax.process_index(): raise ValueError('only on 1')"
+    assert "only on 1" in first.run(failing).error
+    attached = second.ok("%jaxcluster attach ours").text
+    assert "Cell 2, [5] of one.ipynb (process" in attached
+    assert "has failed after" in attached
+    listed = second.ok("%jaxcluster history")
+    rows = listed.text.splitlines()
+    assert re.match(
+        r"1 +\[4\] +ok +\d+\.\d s +[\d:]+ +one.ipynb \(process .*\) +0, 1 +import jax", rows[1]
+    )
+    assert re.match(r"2 +\[5\] +error .* if jax.process_index", rows[2])
+    assert "<table>" in listed.bundles[0]["text/html"]
+    assert re.search(r"this notebook", first.ok("%jaxcluster history").text)
+    shown = second.ok("%jaxcluster outputs --cell 1").text
+    assert "── rank 0 ──\nhello 0\n42\n── rank 1 ──\nhello 1\n42" in shown
+    last = second.ok("%jaxcluster outputs 1").text
+    assert "ValueError: only on 1" in last
+    missing = second.run("%jaxcluster outputs --cell 9")
+    assert "There is no cell 9 in the history of this cluster: it has 1 to 2." in missing.error
+
+    second.ok("%%spmd\nprint('mine')")
+    assert "mine" in second.ok("%jaxcluster outputs").text
+    rows = first.ok("%jaxcluster history 1").text.splitlines()
+    assert rows[1].startswith("3  ")
+    assert rows[2] == "2 cells before: %jaxcluster history 3 shows more."
+    first.ok("%jaxcluster restart")
+    assert len(first.ok("%jaxcluster history").text.splitlines()) == 4
+    first.ok("%%spmd\nprint('after the restart')")
+    assert "after the restart" in first.ok("%jaxcluster outputs --cell 4").text
+    assert "hello 1" in first.ok("%jaxcluster outputs --cell 1").text
+    first.ok("%jaxcluster stop")
+
+
+def test_a_cell_of_another_notebook_is_followed_to_its_end(open_notebook: Open) -> None:
+    first, second = open_notebook(), open_notebook()
+    first.ok("%jaxcluster start -n 2 --name both")
+    cell = first.begin(PRINTS.format(count=30) + "\nif jax.process_index(): 1 / 0")
+    first.until(lambda: "line 3" in cell.stdout, "the cell prints")
+    second.ok("%jaxcluster attach both")
+    followed = second.begin("%jaxcluster outputs 0 --follow")
+    second.until(lambda: "line 10" in followed.stdout, "it goes on")
+    second.press_stop()
+    second.wait(followed)
+    assert "the cell goes on" in followed.text
+    followed = second.ok("%jaxcluster outputs --follow").text
+    assert lines_in(followed) == list(range(30))
+    assert "rank 0: ok; rank 1: error" in followed
+    assert "ZeroDivisionError" in followed
+    first.wait(cell)
+    assert "ZeroDivisionError" in cell.error
+    first.ok("%jaxcluster stop")
+
+
+def test_a_dead_ranks_output_is_there(start: Callable[..., jaxcluster.Cluster]) -> None:
+    cluster = start(2)
+    cluster.recovery = "never"
+    source = "import jax, os, time\nprint('last words of', jax.process_index(), flush=True)\n"
+    source += "if jax.process_index():\n    time.sleep(0.2)\n    os.kill(os.getpid(), 9)"
+    with pytest.raises(jaxcluster.errors.RankDied):
+        cluster.run(source, show=False)
+    (one,) = cluster.history().cells
+    assert {rank: run.status for rank, run in one.runs.items()} == {0: "ok", 1: "died"}
+    assert one.state == "died"
+    assert cluster.outputs().stdout(1) == "last words of 1\n"
+    cluster.restart()
+    (one,) = cluster.history().cells
+    assert one.state == "died"
+    cluster.run("pass")
+    assert [c.state for c in cluster.history().cells] == ["died", "ok"]
+    assert cluster.outputs(1).stdout(0) == "last words of 0\n"
+    with pytest.raises(UsageError, match="There is no cell 3"):
+        cluster.outputs(3)
+
+
+def test_much_output_leaves_its_end_and_says_so(pair: jaxcluster.Cluster) -> None:
+    before = len(pair.history().cells)
+    pair.run("for i in range(200_000): print(f'{i:099}')", show=False)
+    record = pair.outputs()
+    for rank in (0, 1):
+        text = record.records[rank].text()
+        told = re.match(r"\[([\d,]+) bytes of output before this are not kept\]\n", text)
+        assert told is not None, text[:200]
+        numbers = [int(line) for line in text.splitlines()[1:] if line]
+        assert numbers[-1] == 199_999
+        assert numbers == list(range(numbers[0], 200_000))
+        assert 5_000_000 < len(text) < 9_000_000
+    folder = jaxcluster.records.registry.folder(pair.name) / "history"
+    for path in folder.rglob("*"):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600)
+    assert sum(path.stat().st_size for path in (folder / "rank-0").iterdir()) < 11 << 20
+    assert len(pair.history().cells) == before + 1
+
+
+def test_a_stopped_cluster_leaves_nothing_of_its_history(
+    start: Callable[..., jaxcluster.Cluster],
+) -> None:
+    cluster = start(1)
+    cluster.run("print(1)", show=False)
+    folder = jaxcluster.records.registry.folder(cluster.name)
+    assert (folder / "history").is_dir()
+    cluster.stop()
+    until(lambda: not folder.exists(), "the folder is gone", GONE_S)

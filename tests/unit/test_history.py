@@ -1,0 +1,264 @@
+"""What a rank writes of its cells, and what is read of it."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxcluster import wire
+from jaxcluster.cluster.past import Following, Reader, find
+from jaxcluster.engine import history as writing
+from jaxcluster.engine.history import History
+from jaxcluster.errors import UsageError
+from jaxcluster.host import ringfile
+from jaxcluster.model.history import PastCell
+from jaxcluster.views import history as view
+
+S = 1_000_000_000
+
+
+class Ranks:
+    """A world of ranks that write into a folder."""
+
+    def __init__(self, folder: Path, num_processes: int = 1) -> None:
+        self.num_processes = num_processes
+        self.folder = folder
+        self.dead: dict[int, Any] = {}
+        self.ranks = [History(folder / f"rank-{rank}") for rank in range(num_processes)]
+
+    def read_history(self, log: str, wanted: dict[int, int]) -> dict[int, ringfile.Part]:
+        return {r: ringfile.read(self.folder / f"rank-{r}" / log, at) for r, at in wanted.items()}
+
+    def cells(self) -> list[PastCell]:
+        return list(Reader(self).look().cells)  # type: ignore[arg-type]
+
+    def text(self, number: int, rank: int = 0) -> str:
+        for one in self.ranks:
+            one.flush()
+        following = Following(self, find(self, number))  # type: ignore[arg-type]
+        following.look()
+        return following.record.records[rank].text()
+
+
+def cell(seq: int, source: str = "", number: int = 0, **more: Any) -> wire.CellRequest:
+    given: dict[str, Any] = {"sent_ns": seq * S, "who": "a.ipynb (process 7 on h)", **more}
+    return wire.CellRequest(seq, source or f"source {seq}", number or seq, [0], [0], **given)
+
+
+def reply(seq: int, status: str = "ok", error: wire.ErrorInfo | None = None) -> wire.CellReply:
+    return wire.CellReply(0, seq, status, 0.5, error)
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Ranks:
+    return Ranks(tmp_path)
+
+
+def test_cells_and_what_they_put_out(ranks: Ranks) -> None:
+    rank = ranks.ranks[0]
+    rank.begin(cell(1, "# first\n%magic\n\nx = 1", number=7))
+    for name, text in [("stdout", "a"), ("stdout", "b\n"), ("stderr", "c"), ("stdout", "d")]:
+        rank.text(name, text)
+    rank.end(reply(1))
+    rank.begin(cell(2))
+    rank.text("stdout", "é\n\x1b[1m\r\n")
+    rank.add("execute_result", {"data": {"text/plain": "42"}, "metadata": {}})
+    one, two = ranks.cells()
+    assert (one.seq, one.cell, one.state, one.seconds, one.first_line) == (
+        1,
+        7,
+        "ok",
+        0.5,
+        "x = 1",
+    )
+    assert (two.seq, two.state, two.who) == (2, "running", "a.ipynb (process 7 on h)")
+    assert ranks.text(1) == "ab\ncd"
+    assert ranks.text(2) == "é\n\x1b[1m\r\n"
+    following = Following(ranks, two)  # type: ignore[arg-type]
+    following.look()
+    assert following.record.result() == {"text/plain": "42"}
+
+
+def test_what_a_widget_does_after_a_cell_is_that_cells(ranks: Ranks) -> None:
+    rank = ranks.ranks[0]
+    rank.begin(cell(1))
+    rank.end(reply(1))
+    rank.text("stdout", "clicked\n")
+    rank.end(reply(2))  # of a message
+    rank.begin(cell(3))
+    assert ranks.text(1) == "clicked\n"
+    assert [one.state for one in ranks.cells()] == ["ok", "running"]
+
+
+def test_a_cell_is_followed_to_its_end(ranks: Ranks) -> None:
+    rank = ranks.ranks[0]
+    rank.begin(cell(1))
+    seen: list[Any] = []
+    following = Following(ranks, ranks.cells()[0], None, lambda record, what: seen.append(what))  # type: ignore[arg-type]
+    for text in ("a\n", "b\n"):
+        rank.text("stdout", text)
+        rank.flush()
+        assert following.look()
+        assert not following.look()
+        assert not following.is_over
+    error = wire.ErrorInfo("ValueError", "no", ["ValueError: no"], 3)
+    rank.end(reply(1, "error", error))
+    following.look()
+    assert following.is_over
+    assert [what.content["text"] for what in seen[:-1]] == ["a\n", "b\n"]
+    assert seen[-1] == reply(1, "error", error)
+    assert following.record.errors == {0: error}
+    assert "ValueError: no" in view.how_ended(following.cell)
+
+
+@pytest.mark.parametrize("how", ["dead", "replaced"])
+def test_a_rank_that_ended_in_a_cell_died_in_it(ranks: Ranks, how: str) -> None:
+    ranks.ranks[0].begin(cell(1))
+    ranks.ranks[0].text("stdout", "last words")
+    ranks.ranks[0].flush()
+    if how == "dead":
+        ranks.dead[0] = {"why": "killed"}
+    else:
+        ranks.ranks[0] = History(ranks.folder / "rank-0")
+        ranks.ranks[0].start()
+    (one,) = ranks.cells()
+    assert one.state == "died"
+    assert ranks.text(1) == "last words"
+    if how == "replaced":
+        ranks.ranks[0].begin(cell(2, sent_ns=5 * S))
+        assert [(c.seq, c.state) for c in ranks.cells()] == [(1, "died"), (2, "running")]
+
+
+def test_output_without_end_leaves_its_end(ranks: Ranks) -> None:
+    rank = ranks.ranks[0]
+    rank._output = ringfile.RingFile(ranks.folder / "rank-0" / "output", 100_000)
+    rank.begin(cell(1))
+    for number in range(50_000):
+        rank.text("stdout", f"{number:09}\n")
+        if number % 100 == 0:
+            rank.flush()
+    first, *lines = ranks.text(1).splitlines()
+    assert first.endswith("bytes of output before this are not kept]")
+    assert [int(one) for one in lines] == list(range(int(lines[0]), 50_000))
+    assert 5_000 < len(lines) <= 10_000
+    rank.end(reply(1))
+    rank.begin(cell(2))
+    for _ in range(50):
+        rank.add("display_data", {"data": {"image/png": "x" * 10_000}, "metadata": {}})
+    assert ranks.text(1).count("not kept") == 1
+
+
+def test_cells_that_are_not_kept_are_counted(ranks: Ranks) -> None:
+    rank = ranks.ranks[0]
+    rank._cells = ringfile.RingFile(ranks.folder / "rank-0" / "cells", 100_000)
+    for seq in range(1, 1_001):
+        rank.begin(cell(seq))
+        rank.end(reply(seq))
+    found = Reader(ranks).look()  # type: ignore[arg-type]
+    assert 200 < len(found.cells) < 800
+    assert found.dropped == 1_000 - len(found.cells)
+    assert [one.seq for one in found.cells] == [one.seq for one in found.cells]
+    with pytest.raises(UsageError, match=rf"it has {found.dropped + 1} to 1000"):
+        find(ranks, 1)  # type: ignore[arg-type]
+    shown = view.table(found, 2_000 * S, "me", 20)["text/plain"]
+    assert shown.endswith(f"{found.dropped:,} of them are no longer kept.")
+    again = History(ranks.folder / "rank-0")
+    again.start()
+    again.begin(cell(1_001))
+    assert ranks.cells()[-1].seq == 1_001
+
+
+def test_a_full_disk_is_told_and_no_error(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = ranks.ranks[0]
+    rank.begin(cell(1))
+    rank.text("stdout", "before\n")
+    rank.flush()
+
+    def fail(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ringfile.os, "write", fail)
+        rank.text("stdout", "x" * 1000)
+        rank.flush()
+        rank.text("stdout", "y" * 500)
+        rank.flush()
+    rank.text("stdout", "after\n")
+    told = "[1,500 bytes of output before this could not be written]\n"
+    assert ranks.text(1) == f"before\n{told}after\n"
+
+
+def test_of_a_display_what_can_be_shown_is_kept(ranks: Ranks) -> None:
+    rank = ranks.ranks[0]
+    rank.begin(cell(1))
+    data = {
+        "text/plain": "t" * (writing.DISPLAY_CHARS + 5),
+        "image/png": "p" * 1_000,
+        "image/jpeg": "j" * writing.DISPLAY_NBYTES,
+        "application/vnd.jaxcluster.shards+json": {"big": 1},
+    }
+    rank.add("display_data", {"data": data, "transient": {"display_id": "d"}})
+    rank.add("clear_output", {"wait": True})
+    following = Following(ranks, ranks.cells()[0])  # type: ignore[arg-type]
+    following.look()
+    (shown,) = following.record.records[0].outputs()
+    assert shown.content["data"] == {
+        "text/plain": "t" * writing.DISPLAY_CHARS,
+        "image/png": "p" * 1_000,
+    }
+    assert shown.content["transient"] == {"display_id": "d"}
+
+
+def test_threads_may_print_at_once(ranks: Ranks) -> None:
+    rank = ranks.ranks[0]
+    rank.start()
+    rank.begin(cell(1))
+
+    def print_all(name: str) -> None:
+        for number in range(2_000):
+            rank.text("stdout", f"{name}{number}\n")
+
+    threads = [threading.Thread(target=print_all, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lines = ranks.text(1).split()
+    for name in "abc":
+        own = [int(one[1:]) for one in lines if one[0] == name]
+        assert own == list(range(2_000))
+
+
+def test_lines_that_make_no_sense_are_passed_over(ranks: Ranks) -> None:
+    rank = ranks.ranks[0]
+    rank.begin(cell(1))
+    rank.text("stdout", "a\n")
+    rank.flush()
+    odd = b'half a li\n[]\n{"ended": []}\n{"source": 3, "sent": "x"}\n{"text": 5}\n{"kind": 1}\n'
+    for log in ("cells", "output"):
+        (path,) = (ranks.folder / "rank-0").glob(f"{log}.*")
+        with open(path, "ab") as file:
+            file.write(odd + b"\xff\xfe\n" + b"[" * 100_000 + b"\n")
+    rank.text("stdout", "b\n")
+    assert ranks.text(1) == "a\nb\n"
+    assert len(ranks.cells()) == 1
+
+
+def test_the_table_has_what_each_cell_was(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, 2)
+    for number, rank in enumerate(ranks.ranks):
+        rank.begin(cell(1, "x" * 100))
+        rank.end(reply(1, "error" if number else "ok"))
+    ranks.ranks[0].begin(cell(2, "<b>", who="me"))
+    bundle = view.table(Reader(ranks).look(), 5 * S, "me", 20)  # type: ignore[arg-type]
+    head, first, second = bundle["text/plain"].splitlines()
+    assert head.split() == [*view.HEAD]
+    assert first.startswith("1     [1]  error    0.5 s")
+    assert first.endswith("x" * 57 + "...")
+    assert "running  3.0 s" in second
+    assert "this notebook" in second
+    assert "<td>&lt;b&gt;</td>" in bundle["text/html"]

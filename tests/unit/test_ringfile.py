@@ -1,0 +1,127 @@
+"""A log of lines in files of a folder, of which the oldest go."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from jaxcluster.host import ringfile
+from jaxcluster.host.ringfile import RingFile, read
+
+
+def line(number: int) -> bytes:
+    return b"%09d\n" % number
+
+
+def numbers(data: bytes | memoryview) -> list[int]:
+    return [int(found) for found in bytes(data).split()]
+
+
+def test_all_that_was_written_is_read_on_from_anywhere(tmp_path: Path) -> None:
+    log = RingFile(tmp_path / "log", 10_000)
+    at = 0
+    seen = []
+    for number in range(500):
+        log.write(line(number))
+        if number % 7 == 0:
+            part = read(tmp_path / "log", at)
+            seen += numbers(part.data)
+            at = part.end
+            assert part.end == part.size == log.end
+    seen += numbers(read(tmp_path / "log", at).data)
+    assert seen == list(range(500))
+    assert len(list(tmp_path.iterdir())) > 1
+
+
+def test_of_too_much_the_oldest_goes(tmp_path: Path) -> None:
+    log = RingFile(tmp_path / "log", 10_000)
+    for number in range(5_000):
+        log.write(line(number))
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 10_000
+    part = read(tmp_path / "log", 100)
+    found = numbers(part.data)
+    assert found == list(range(found[0], 5_000))
+    assert len(found) * 10 >= 7_500 - 2_500
+    assert part.start == 1 + 10 * found[0]
+    assert part.end == part.size
+
+
+def test_it_is_read_in_parts_of_whole_lines(tmp_path: Path) -> None:
+    log = RingFile(tmp_path / "log", 10_000)
+    for number in range(500):
+        log.write(line(number))
+    at, seen = 0, []
+    while (part := read(tmp_path / "log", at, 95)).data:
+        assert len(part.data) <= 95
+        seen += numbers(part.data)
+        at = part.end
+    assert seen == list(range(500))
+
+
+def test_a_line_that_is_too_long_is_passed_over(tmp_path: Path) -> None:
+    log = RingFile(tmp_path / "log", 10_000)
+    log.write(b"x" * 1_000 + b"\n" + line(7))
+    at, seen = 0, b""
+    while (part := read(tmp_path / "log", at, 95)).end < part.size:
+        seen += part.data
+        at = part.end
+    assert (seen + part.data).endswith(line(7))
+
+
+def test_another_process_goes_on_behind_half_a_line(tmp_path: Path) -> None:
+    first = RingFile(tmp_path / "log", 10_000)
+    first.write(line(1))
+    (path,) = tmp_path.iterdir()
+    with open(path, "ab") as file:
+        file.write(b"half")
+    second = RingFile(tmp_path / "log", 10_000)
+    second.write(line(2))
+    assert bytes(read(tmp_path / "log").data).split(b"\n") == [
+        b"",
+        b"000000001",
+        b"half",
+        b"000000002",
+        b"",
+    ]
+    assert read(tmp_path / "log", read(tmp_path / "log").end).data == b""
+
+
+def test_what_is_not_written_whole_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = RingFile(tmp_path / "log", 10_000)
+    log.write(line(1))
+    write = os.write
+
+    def write_some(fd: int, data: bytes) -> int:
+        monkeypatch.setattr(ringfile.os, "write", fail)
+        return write(fd, bytes(data)[:4])
+
+    def fail(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ringfile.os, "write", write_some)
+    with pytest.raises(OSError, match="No space"):
+        log.write(line(2))
+    monkeypatch.undo()
+    log.write(line(3))
+    assert numbers(read(tmp_path / "log").data) == [1, 3]
+
+
+def test_nothing_is_read_through_a_link_and_nothing_written(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(b"secret\n")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "log.000000000000000").symlink_to(other)
+    assert read(folder / "log").data == b""
+    RingFile(folder / "log", 10_000).write(line(1))
+    assert other.read_bytes() == b"secret\n"
+
+
+def test_what_is_not_there_is_empty(tmp_path: Path) -> None:
+    part = read(tmp_path / "nowhere" / "log", 5)
+    assert (part.start, part.end, part.size, part.data) == (5, 5, 5, b"")
