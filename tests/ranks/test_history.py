@@ -153,6 +153,7 @@ def test_a_dead_ranks_output_is_there(start: Callable[..., jaxcluster.Cluster]) 
         cluster.outputs(3)
 
 
+@pytest.mark.one_machine("its files are looked at")
 def test_much_output_leaves_its_end_and_says_so(pair: jaxcluster.Cluster) -> None:
     before = len(pair.history().cells)
     pair.run("for i in range(200_000): print(f'{i:099}')", show=False)
@@ -172,6 +173,7 @@ def test_much_output_leaves_its_end_and_says_so(pair: jaxcluster.Cluster) -> Non
     assert len(pair.history().cells) == before + 1
 
 
+@pytest.mark.one_machine("its files are looked at")
 def test_a_stopped_cluster_leaves_nothing_of_its_history(
     start: Callable[..., jaxcluster.Cluster],
 ) -> None:
