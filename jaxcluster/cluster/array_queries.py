@@ -85,7 +85,7 @@ def look(world: World, text: str) -> ArrayLayout | TreeLayout:
     useful = {rank: r for rank, r in sorted(reports.items()) if r.use}
     reasons |= {rank: r.note for rank, r in reports.items() if not r.use}
     if not useful:
-        raise UsageError(_why_nothing(reports, reasons), _hint(reports))
+        raise UsageError(_why_nothing(reasons), _hint(reports))
     first = useful[min(useful)]
     shown = text or "result"
     if not any(_is_jax(info) for report in useful.values() for info in report.infos):
@@ -154,7 +154,7 @@ def _reports(
     return reports, reasons, tuple(stale), age_s
 
 
-def _why_nothing(reports: Reports, reasons: Mapping[int, str]) -> str:
+def _why_nothing(reasons: Mapping[int, str]) -> str:
     by_reason: dict[str, list[int]] = {}
     for rank, reason in sorted(reasons.items()):
         by_reason.setdefault(re.sub(r"^rank \d+ ", "", reason), []).append(rank)
@@ -257,7 +257,7 @@ def check(world: World, text: str) -> CheckResult:
     body = {"name": name, "path": path, "hash": True}
     answers, reasons = ask_each(world, ranks, "check_shards", body, READ_S)
     if not answers:
-        raise UsageError(_why_nothing({}, reasons))
+        raise UsageError(_why_nothing(reasons))
     checks = {
         rank: [wire.parse(wire.ShardCheck, check) for check in event.body]
         for rank, event in answers.items()

@@ -18,7 +18,6 @@ from IPython.core.error import StdinNotImplementedError
 
 from jaxcluster import wire
 from jaxcluster.engine import debugging, failures, log, mainscript, tracebacks, usercode
-from jaxcluster.engine.arrays import spans_processes
 from jaxcluster.engine.asking import Asking
 from jaxcluster.engine.background import Background, is_own
 from jaxcluster.engine.capture import LogTail, RankStream, capture_displays
@@ -253,7 +252,6 @@ class CellRunner:
             seconds=seconds,
             error=running.error,
             launches=end.launches,
-            global_result=spans_processes(self.last_result),
             names=names[-1],
             fault="; ".join(running.faults),
             own=end.own,

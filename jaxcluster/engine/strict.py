@@ -149,7 +149,7 @@ def _met(
     return same[-1] if same else None
 
 
-def message(own: Announcement, outlook: Outlook, expected: Sequence[int]) -> str:
+def message(outlook: Outlook, expected: Sequence[int]) -> str:
     """Which ranks were about to launch what: grouped by programs, not by what is said of them."""
     said = {one.rank: one for one in outlook.heard}
     groups: dict[tuple[Any, ...], list[int]] = {}
@@ -263,7 +263,7 @@ class Strict:
                 if len(outlook.heard) == len(expected) or now - differing_since > REST_S:
                     against = tuple((one.rank, one.number) for one in outlook.against)
                     self._announce(folder, dataclasses.replace(own, over=True, against=against))
-                    raise Divergence(message(own, outlook, expected), len(outlook.heard))
+                    raise Divergence(message(outlook, expected), len(outlook.heard))
             late = now - started > SLOW_AFTER_S
             time.sleep(SLOW_POLL_S if late else POLL_S)
 

@@ -165,7 +165,7 @@ class MPI(Launcher):
         ]
 
     def explain(self, end: End, hosts: Sequence[str] = ()) -> Reason:
-        return explain_mpi(end, self.mpiexec)
+        return explain_mpi(end)
 
 
 def flavour_of(version: str) -> str | None:
@@ -198,7 +198,7 @@ def hosts_of_job(environ: Mapping[str, str]) -> tuple[Host, ...]:
     return ()
 
 
-def explain_mpi(end: End, mpiexec: str = "mpiexec") -> Reason:
+def explain_mpi(end: End) -> Reason:
     """Why mpiexec ended, or its agents never came. Pure."""
     lines = [line for line in end.errors if re.search(r"\w", line)]
     text = "\n".join(lines)

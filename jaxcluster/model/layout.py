@@ -443,12 +443,6 @@ class CheckResult:
     def ok(self) -> bool:
         return not (self.differences or self.bad or self.unchecked)
 
-    @property
-    def odd_ranks(self) -> tuple[int, ...]:
-        """The ranks that hold a copy unlike the most frequent one."""
-        odd = {r for d in self.differences for group in d.groups[1:] for r, _ in group}
-        return tuple(sorted(odd))
-
 
 def compare(
     name: str,

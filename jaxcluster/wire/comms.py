@@ -28,7 +28,6 @@ class CommState:
     Attributes:
       data: of the opening message; a widget's ``state`` has its buffers in their places.
       later: what has been said on a comm that is not a widget's, as (data, metadata, buffers).
-      forgotten: how many messages of such a comm were too many to be kept.
     """
 
     target_name: str
@@ -37,7 +36,6 @@ class CommState:
     metadata: dict[str, Any]
     buffers: Sequence[Buffer] = ()
     later: list[tuple[Any, Any, Sequence[Buffer]]] = field(default_factory=list)
-    forgotten: int = 0
 
     @classmethod
     def opened(cls, body: dict[str, Any], buffers: Sequence[Buffer]) -> CommState:
@@ -74,7 +72,6 @@ class CommState:
         self.later.append((data, metadata, list(buffers)))
         if len(self.later) > KEPT_MESSAGES:
             del self.later[0]
-            self.forgotten += 1
 
     def opening(self) -> tuple[dict[str, Any], list[Buffer]]:
         """``data`` and buffers of a message that opens it as it is now."""

@@ -271,8 +271,7 @@ class CellReply:
     that it has launched together and their rolling hash; equal on the set's members while they are
     in lockstep. ``own`` is the same of what the rank's main thread launched in this cell alone, and
     ``foreign`` are the sets of which something else than cells has launched programs, and
-    ``background`` says that something may yet (see ``ends``). ``global_result`` says that the
-    cell's last expression was an array that spans processes. ``fault`` is an error of ours after
+    ``background`` says that something may yet (see ``ends``). ``fault`` is an error of ours after
     the cell's own code was over, in words; "" if there was none. ``unchecked``: a program with
     collectives has broken off since the ranks were last checked. ``between``: what was
     raised after the cell before. ``copies``: what should be equal on the ranks. ``given_up`` are
@@ -286,7 +285,6 @@ class CellReply:
     seconds: float
     error: ErrorInfo | None = None
     launches: dict[str, list[int]] = field(default_factory=dict)
-    global_result: bool = False
     names: NameChanges | None = None
     fault: str = ""
     own: dict[str, list[int]] = field(default_factory=dict)

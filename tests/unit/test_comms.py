@@ -42,7 +42,6 @@ def test_the_messages_of_another_librarys_comm_are_kept_and_their_number_is_boun
         state.take({"n": n}, {}, [])
     assert state.opening() == ({"a": 1}, [b"x"])
     assert len(state.later) == KEPT_MESSAGES
-    assert state.forgotten == 3
     assert state.later[-1][0] == {"n": KEPT_MESSAGES + 2}
 
 
