@@ -32,8 +32,11 @@ from jaxcluster.records.runtimefolder import inside
 from jaxcluster.text import shown_value
 from jaxcluster.wire.link import SocketLink
 
+# Folders beside those of one generation of ranks: they outlive it.
+HISTORY = "history"  # what cells printed
+COMPILED = "compiled"  # programs
+
 # What would make a child believe that it is a part of somebody else's job or kernel.
-HISTORY = "history"  # a folder beside those of one generation of ranks: it outlives them
 DROPPED_ENV = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_CONNECTION_INFO")
 
 
@@ -91,6 +94,7 @@ def render(
             "connection_file": connection_file,
             "log_path": log,
             "history": f"{folder}/{HISTORY}/rank-{rank}",
+            "compiled": f"{folder}/{COMPILED}",
         }
         own = base | {"JAXCLUSTER_ENGINE": json.dumps(engine)}
         ranks.append(Process("rank", own, cwd, log, rank=rank))

@@ -18,7 +18,7 @@ from jaxcluster import wire
 from jaxcluster.agent.visit import RECORD
 from jaxcluster.allocation.fleet import Event, Fleet, Place, ask_each
 from jaxcluster.allocation.keys import keys_of
-from jaxcluster.allocation.local import HISTORY, Process, check_files
+from jaxcluster.allocation.local import COMPILED, HISTORY, Process, check_files
 from jaxcluster.allocation.states import HostStates
 from jaxcluster.allocation.sync import Sync
 from jaxcluster.allocation.turns import HostTurns
@@ -161,6 +161,7 @@ class HostProcesses:
             "address": address,
             "connection_file": f"{where.folder}/ranks/engine.json",
             "log_path": f"{where.folder}/ranks/rank-{rank}.log",
+            "compiled": f"{where.folder}/{COMPILED}",
             "host_address": where.address,
             "host": where.name,
             "history": f"{where.folder}/{HISTORY}/rank-{rank}",

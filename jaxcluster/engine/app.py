@@ -147,9 +147,10 @@ class Rank:
         host: str = "",
         code: str = "",
         history: str = "",
+        compiled: str = "",
     ) -> None:
         self.rank = rank
-        self.code = code  # a folder on this host
+        self.code, self.compiled = code, compiled  # folders on this host
         self.connection_file = connection_file
         self.control = ControlChannel(address)
         self.journal = Journal()
@@ -304,7 +305,7 @@ class Rank:
 
     def _initialize(self, request: Request) -> Any:
         plan = wire.parse(wire.InitializeRequest, request.body)
-        reply = bootstrap.initialize(plan, self.journal)
+        reply = bootstrap.initialize(plan, self.journal, self.compiled)
         if self.reservation is not None:
             self.reservation.release()
             self.reservation = None

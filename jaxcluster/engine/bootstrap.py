@@ -14,14 +14,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from jaxcluster import wire
 from jaxcluster.engine import first_launches
+from jaxcluster.engine.compiled import CompiledFolder
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.private import (
     arrays,
+    compilations,
     coordination,
     hostvalues,
     launches,
@@ -117,10 +120,15 @@ def _dial(address: str) -> socket.socket:
     return socket.create_connection((host.strip("[]"), int(port)), timeout=1)
 
 
-def initialize(request: wire.InitializeRequest, journal: Journal) -> wire.InitializeReply:
+def initialize(
+    request: wire.InitializeRequest, journal: Journal, compiled: str = ""
+) -> wire.InitializeReply:
     """Make this process rank ``process_id`` of the cluster and start its backend.
 
     Must run on the main thread, before anything has touched a JAX device.
+
+    Args:
+      compiled: the folder for compiled programs, for ranks that come after this one.
 
     Raises:
       RuntimeError: what JAX says, e.g. that a backend was already started.
@@ -150,6 +158,8 @@ def initialize(request: wire.InitializeRequest, journal: Journal) -> wire.Initia
     if request.collectives_address is not None:
         coordination.set_collectives_address(request.collectives_address)
     journal.recording = launches.record_launches(journal)
+    if compiled:
+        compilations.keep_compiled(CompiledFolder(Path(compiled)))
     hostvalues.hear_host_values(journal.host_values)
     # Between hosts, where others may listen, and where it isn't recorded, JAX refuses them.
     if transfers.record_transfers(journal) and request.collectives_address == LOOPBACK:

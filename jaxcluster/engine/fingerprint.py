@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from jaxcluster.engine.private import mlir
+
 # Custom calls whose text holds an address in the process that lowered them. What they stand for is
 # Python that runs while the program is compiled, so it shows in the compiled text alone.
 _ADDRESSED = {"CustomSPMDPartitioning", "InspectSharding"}
@@ -44,8 +46,7 @@ def of_lowered(module: Any, constants: Iterable[Any] = ()) -> bytes:
     Args:
       constants: those that JAX passes as arguments instead of writing them into the module.
     """
-    from jax.extend.mlir import ir, passmanager
-
+    ir, passmanager = mlir.modules()
     digest = hashlib.blake2b(digest_size=16)
     with module.context:
         copy = module.operation.clone(ip=False)
@@ -96,6 +97,25 @@ def _forget_names(ir: Any, module: Any) -> None:
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
+
+
+def calls_into_process(module: Any) -> bool:
+    """Whether a lowered module holds an address in this process, as far as its calls' names tell.
+
+    Another process of the same fork server may have something else at the same address.
+    """
+    ir, _ = mlir.modules()
+    found = False
+
+    def visit(op: Any) -> Any:
+        nonlocal found
+        if op.name == "stablehlo.custom_call":
+            target = ir.StringAttr(op.attributes["call_target_name"]).value
+            found = target in _ADDRESSED or "callback" in target
+        return ir.WalkResult.INTERRUPT if found else ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return found
 
 
 def _without(ir: Any, attributes: Any, name: str) -> Any:

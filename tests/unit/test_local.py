@@ -44,6 +44,7 @@ def test_a_rank_is_told_who_it_is_by_its_environment(plan: ProcessPlan) -> None:
         "connection_file": FILE,
         "log_path": "/run/exp/rank-2.log",
         "history": "/run/exp/history/rank-2",
+        "compiled": "/run/exp/compiled",
     }
 
 

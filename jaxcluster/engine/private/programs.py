@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxcluster.engine.fingerprint import of_lowered
+from jaxcluster.engine.private import loaded
 
 if TYPE_CHECKING:
     from jaxcluster.engine.journal import Program
@@ -26,18 +27,19 @@ def describe_program(executable: Any) -> Program:
     """What the journal keeps of a compiled program."""
     from jaxcluster.engine.journal import Program
 
-    hlo = _hlo_text(executable)
     processes = sorted({d.process_index for d in executable.device_list})
-    fingerprint = _signature_of(executable)
-    if fingerprint is None:  # deserialized, and not compiled by a rank
-        fingerprint = _fingerprint(executable, hlo, b"")
+    signature = _signature_of(executable)
+    if signature is None:  # deserialized, and not compiled by a rank
+        text = Text.of(executable.xla_executable)
+        signature = _fingerprint(executable, text, b""), text.is_collective
+    fingerprint, is_collective = signature
     return Program(
         name=_readable(executable.name),
         fingerprint=fingerprint,
         processes=",".join(map(str, processes)),
         signature=_inputs(executable),
         executable=executable,
-        collective=not hlo or bool(collectives_of(hlo)),
+        collective=is_collective,
         calls_python=calls_python(executable),
     )
 
@@ -57,16 +59,55 @@ def sign(executable: Any, computation: Any, compiler_options: Any) -> None:
     except Exception:  # what is left is the compiled text, on all ranks alike
         lowered = b""
     source = lowered + repr(sorted(common.items(), key=str)).encode()
-    fingerprint = _fingerprint(unloaded, _hlo_text(unloaded), source)
-    unloaded.keepalive = [*(unloaded.keepalive or ()), (_SIGNED, fingerprint)]
+    known = loaded.find(unloaded.xla_executable)
+    text = (known and known.text) or Text.of(unloaded.xla_executable)
+    signature = (_SIGNED, _fingerprint(unloaded, text, source), text.is_collective)
+    unloaded.keepalive = [*(unloaded.keepalive or ()), signature]
 
 
-def _signature_of(executable: Any) -> int | None:
+def _signature_of(executable: Any) -> tuple[int, bool] | None:
+    """Its fingerprint, and whether it has collectives."""
     kept = executable.keepalive
     if kept and isinstance(kept[-1], tuple) and kept[-1][0] == _SIGNED:
-        fingerprint: int = kept[-1][1]
-        return fingerprint
+        return kept[-1][1], kept[-1][2]
     return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """What the text of a compiled program tells.
+
+    What was noted where it was compiled holds wherever it is loaded.
+
+    Attributes:
+      digest: of all of it; "" where there is none to be had.
+      collectives: in its order, (shape, operation).
+    """
+
+    digest: str
+    collectives: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, executable: Any) -> Text:
+        """The text of an executable of XLA's."""
+        if not (hlo := _hlo_text(executable)):
+            return cls("", ())
+        digest = hashlib.blake2b(hlo.encode(), digest_size=16).hexdigest()
+        return cls(digest, tuple(collectives_of(hlo)))
+
+    @classmethod
+    def parse(cls, plain: Any) -> Text:
+        return cls(plain[0], tuple((shape, operation) for shape, operation in plain[1]))
+
+    @property
+    def plain(self) -> Any:
+        """As JSON can have it."""
+        return [self.digest, self.collectives]
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether it has collectives, or may have."""
+        return not self.digest or bool(self.collectives)
 
 
 def _inputs(executable: Any) -> str:
@@ -77,7 +118,7 @@ def _hlo_text(executable: Any) -> str:
     """A compiled program's text for fingerprints; "" where there is none to be had."""
     try:
         options = hlo_print_options().fingerprint()
-        modules = executable.xla_executable.hlo_modules()
+        modules = executable.hlo_modules()
         return "".join(module.to_string(options) for module in modules)
     except (ImportError, AttributeError, RuntimeError):  # moved, or a platform that keeps no HLO
         return ""
@@ -96,7 +137,7 @@ def hlo_print_options() -> Any:
     return _hlo.HloPrintOptions
 
 
-def _fingerprint(executable: Any, hlo: str, lowered: bytes) -> int:
+def _fingerprint(executable: Any, compiled: Text, lowered: bytes) -> int:
     """What tells programs apart, equal on all processes that compiled the same one.
 
     XLA's own fingerprint is not: it covers the source lines, so the same program compiled at
@@ -111,15 +152,15 @@ def _fingerprint(executable: Any, hlo: str, lowered: bytes) -> int:
     outputs = [a.str_short() for a in executable.output_avals]
     inputs = [str(s) for s in executable.input_shardings]
     outside = repr((_inputs(executable), outputs, inputs))
-    if executable.backend.platform != "cpu":
-        hlo = repr(collectives_of(hlo))
+    on_cpu = executable.backend.platform == "cpu"
+    hlo = compiled.digest if on_cpu else repr(compiled.collectives)
     text = f"{executable.name} {devices} {outside} {hlo}".encode()
     digest = hashlib.blake2b(text + lowered, digest_size=7).digest()
     return int.from_bytes(digest, "little")
 
 
 _COLLECTIVE = re.compile(
-    r"(\S+) (all-reduce|all-gather|all-to-all|ragged-all-to-all|reduce-scatter|"
+    r"(?<!\S)(\S+) (all-reduce|all-gather|all-to-all|ragged-all-to-all|reduce-scatter|"
     r"collective-permute|collective-broadcast)(?:-start)?\("
 )
 

@@ -11,7 +11,14 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from jaxcluster.engine.private import arrays, coordination, hostvalues, programs, transfers
+from jaxcluster.engine.private import (
+    arrays,
+    compilations,
+    coordination,
+    hostvalues,
+    programs,
+    transfers,
+)
 
 
 def _gloo_address() -> bool:
@@ -139,6 +146,10 @@ PROBES: dict[str, tuple[str, Callable[[], bool]]] = {
     "option definitions": (
         "a restart sets the options that modules added to jax.config to their defaults",
         _option_definitions,
+    ),
+    "compiled programs": (
+        "new processes compile all programs again",
+        compilations.can_keep,
     ),
     "device_put hint": (
         "there is no hint where device_put compares large arrays on all processes",

@@ -1,0 +1,176 @@
+"""The folder of compiled programs: what it gives is whole and the user's own, and it is bounded."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from jaxcluster.engine import compiled
+from jaxcluster.engine.compiled import CompiledFolder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> CompiledFolder:
+    return CompiledFolder(tmp_path / "compiled", max_nbytes=1000)
+
+
+def keep(folder: CompiledFolder, key: str, nbytes: int = 100, age_s: float = 0.0) -> bytes:
+    content = os.urandom(nbytes - compiled.DIGEST_NBYTES)
+    folder.write(key, lambda: content)
+    path = folder.path / key
+    if age_s and path.exists():
+        then = path.stat().st_mtime - age_s
+        os.utime(path, (then, then))
+    return content
+
+
+def keys(folder: CompiledFolder) -> set[str]:
+    return set(os.listdir(folder.path))
+
+
+def test_what_was_written_is_read_by_whoever_comes_later(folder: CompiledFolder) -> None:
+    content = keep(folder, "a")
+    assert CompiledFolder(folder.path).read("a") == content
+    assert folder.read("b") is None
+
+
+def test_it_is_private_whatever_the_umask(folder: CompiledFolder) -> None:
+    umask = os.umask(0)
+    try:
+        keep(folder, "a")
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder.path / "a").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_a_file_that_others_can_write_to_is_not_read(folder: CompiledFolder, mode: int) -> None:
+    keep(folder, "a")
+    (folder.path / "a").chmod(mode)
+    assert folder.read("a") is None
+
+
+def test_a_folder_that_others_can_write_to_is_not_used(folder: CompiledFolder) -> None:
+    keep(folder, "a")
+    folder.path.chmod(0o770)
+    assert folder.read("a") is None
+    keep(folder, "b")
+    assert keys(folder) == {"a"}
+
+
+def test_a_file_of_another_user_is_not_read(
+    folder: CompiledFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(folder, "a")
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert folder.read("a") is None
+
+
+def test_links_are_not_followed(folder: CompiledFolder, tmp_path: Path) -> None:
+    keep(folder, "a")
+    (folder.path / "b").symlink_to(folder.path / "a")
+    assert folder.read("b") is None
+    (tmp_path / "link").symlink_to(folder.path)
+    assert CompiledFolder(tmp_path / "link").read("a") is None
+
+
+@pytest.mark.parametrize("cut", [0, 10, compiled.DIGEST_NBYTES, 99])
+def test_what_is_not_whole_is_not_there_and_is_written_again(
+    folder: CompiledFolder, cut: int
+) -> None:
+    content = keep(folder, "a")
+    whole = (folder.path / "a").read_bytes()
+    (folder.path / "a").write_bytes(whole[:cut])
+    assert folder.read("a") is None
+    folder.write("a", lambda: content)
+    assert folder.read("a") == content
+
+
+def test_what_was_changed_is_not_there(folder: CompiledFolder) -> None:
+    keep(folder, "a")
+    data = bytearray((folder.path / "a").read_bytes())
+    data[-1] ^= 1
+    (folder.path / "a").write_bytes(data)
+    assert folder.read("a") is None
+
+
+def test_one_of_several_writers_makes_the_bytes(folder: CompiledFolder) -> None:
+    made = []
+    begun, both = threading.Event(), threading.Event()
+
+    def slow() -> bytes:
+        made.append("slow")
+        begun.set()
+        assert both.wait(10)
+        return b"content"
+
+    writer = threading.Thread(target=folder.write, args=("a", slow))
+    writer.start()
+    assert begun.wait(10)
+    folder.write("a", lambda: made.append("second") or b"content")  # type: ignore[func-returns-value]
+    assert folder.read("a") is None  # half of it is never seen
+    both.set()
+    writer.join(10)
+    folder.write("a", lambda: made.append("third") or b"content")  # type: ignore[func-returns-value]
+    assert made == ["slow"]
+    assert folder.read("a") == b"content"
+
+
+def test_a_writer_that_fails_leaves_nothing(folder: CompiledFolder) -> None:
+    def fail() -> bytes:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        folder.write("a", fail)
+    assert keys(folder) == set()
+    content = keep(folder, "a")
+    assert folder.read("a") == content
+
+
+def test_what_a_dead_writer_has_left_is_removed(folder: CompiledFolder) -> None:
+    keep(folder, "a")
+    part = folder.path / f"b{compiled.PART}"
+    part.touch()
+    keep(folder, "b")
+    assert part.exists()  # it may still be written
+    then = part.stat().st_mtime - compiled.STALE_S - 1
+    os.utime(part, (then, then))
+    keep(folder, "c")
+    assert keys(folder) == {"a", "c"}
+    keep(folder, "b")
+    assert keys(folder) == {"a", "b", "c"}
+
+
+def test_what_was_not_used_for_longest_goes_first(folder: CompiledFolder) -> None:
+    for number in range(9):
+        keep(folder, str(number), age_s=100 - number)
+    assert folder.read("0") is not None  # it is used
+    keep(folder, "9", nbytes=300)
+    assert keys(folder) == {"0", "3", "4", "5", "6", "7", "8", "9"}
+    assert sum(path.stat().st_size for path in folder.path.iterdir()) <= folder.max_nbytes
+
+
+def test_what_is_larger_than_all_may_be_is_not_kept(folder: CompiledFolder) -> None:
+    keep(folder, "a", nbytes=1001)
+    assert keys(folder) == set()
+
+
+def test_it_takes_a_share_of_what_may_be_written_there(
+    folder: CompiledFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "memory_room", lambda path: 150 * compiled.SHARE)
+    keep(folder, "a", age_s=10)
+    keep(folder, "b")
+    assert keys(folder) == {"b"}
+
+
+def test_without_a_folder_nothing_is_there_and_nothing_fails(tmp_path: Path) -> None:
+    folder = CompiledFolder(tmp_path / "gone" / "compiled")
+    assert folder.read("a") is None
+    keep(folder, "a")
+    assert not (tmp_path / "gone").exists()
