@@ -209,10 +209,12 @@ class Cell:
                 todo.append(actions.Notice(notices.deaths(died, open_ranks, self.hosts)))
         if self._notice_at is not None and now >= self._notice_at and not self.watch.finished:
             self._notice_at = None
-            told = notices.first_error(
-                self.record, open_ranks, self.watch.grace_s, self.hosts, self.watch.paused
-            )
-            todo.append(actions.Notice(told))
+            # Where a rank has died, what others raise mostly comes of it, and the death is told.
+            if self._death_notice_at is None:
+                told = notices.first_error(
+                    self.record, open_ranks, self.watch.grace_s, self.hosts, self.watch.paused
+                )
+                todo.append(actions.Notice(told))
         return todo
 
     # ----------------------------------------------------------------------- what a look comes to

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from jaxcluster import wire
 from jaxcluster.model import lockstep
 from jaxcluster.model.findings import Report
-from jaxcluster.ranks import name_ranks
+from jaxcluster.ranks import begin_ranks, name_ranks
 
 Counts = Mapping[str, Sequence[int]]
 _Key = tuple[str, int]
@@ -153,5 +153,6 @@ def find(reports: Mapping[int, wire.RankReport]) -> tuple[Report | None, list[st
     told = tuple(tell(found, is_over=True))
     # In strict mode nothing was launched.
     return Report(
-        "circle", processes, None, tuple(found), others, told, is_hopeless=not announced
-    ), []
+        "circle", processes, None, tuple(found), others, told, is_hopeless=not announced,
+        title=f"{begin_ranks(found)} wait for each other",
+    ), []  # fmt: skip

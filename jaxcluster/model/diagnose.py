@@ -105,9 +105,11 @@ def diagnose(
         if wire.CROSSING in processes:
             if lockstep.crossed(counts, processes):
                 parted = _find_crossed(processes, group)
-                lines = tuple(explain.tell_crossed(parted, explain.hosts_of(group)))
-                first = parted.sets[0]
-                return Report("mismatch", first, None, parted.culprits, parted.others, lines)
+                crossed = explain.tell_crossed(parted, explain.hosts_of(group))
+                ranks = parted.culprits, parted.others
+                return Report(
+                    "mismatch", parted.sets[0], None, *ranks, crossed.lines, title=crossed.title
+                )
             continue
         reasons = {
             r: may_launch(rep, before.get(r), expected.get(r, 0), _is_held(r, processes, group))
@@ -119,16 +121,19 @@ def diagnose(
             source, cell, group, journals.launches, over, runners, errors or {}, hosts
         )
         if (found := journals.mismatch(is_patient)) is not None:
-            kind, lines = "mismatch", tuple(explain.tell_mismatch(found, scene))
+            kind, told_of = "mismatch", explain.tell_mismatch(found, scene)
         elif (found := journals.missing()) is not None:
-            kind, lines = "missing", tuple(explain.tell_missing(found, scene))
+            kind, told_of = "missing", explain.tell_missing(found, scene)
         else:
             suspicion = suspicion or journals.suspicion()
             continue
         ranks = found.culprits, found.others
         refused = bool(lockstep.refused(processes, found.seq, group))
         cells = journals.cells(found.seq)
-        return Report(kind, processes, found.seq, *ranks, lines, *cells, has_refused=refused)
+        return Report(
+            kind, processes, found.seq, *ranks, told_of.lines, *cells,
+            has_refused=refused, title=told_of.title,
+        )  # fmt: skip
     return suspicion
 
 
@@ -156,15 +161,18 @@ def diagnose_end(
             group = {r: rep for r, rep in reports.items() if r in lockstep.members(processes)}
             if lockstep.crossed(counts, processes) and group:
                 parted = _find_crossed(processes, group)
-                lines = tuple(explain.tell_crossed(parted, explain.hosts_of(group)))
+                told = explain.tell_crossed(parted, explain.hosts_of(group))
                 ranks = parted.culprits, parted.others
-                return Report("mismatch", parted.sets[0], None, *ranks, lines, seq)
+                return Report(
+                    "mismatch", parted.sets[0], None, *ranks, told.lines, seq, title=told.title
+                )
             continue
         members = lockstep.members(processes)
         group = {r: reports[r] for r in members if r in reports}
         if len(group) < len(members):
             culprits, others, lines = _tell_unseen(processes, ends)
-            return Report("mismatch", processes, None, culprits, others, lines, seq)
+            title = "Different programs"
+            return Report("mismatch", processes, None, culprits, others, lines, seq, title=title)
         made = {r: _made_in(rep, processes, seq) for r, rep in group.items()}
         if wire.ends.launched_alike(processes, ends) and not _has_broken_off(made):
             return _find_shifted(processes, group, seq)
@@ -174,11 +182,10 @@ def diagnose_end(
             source, cell, group, launches, set(ends), set(ends), errors, explain.hosts_of(reports)
         )
         found = _compare_ends(processes, {r: ends[r] for r in group}, launches, first)
-        kind, tell = "missing", explain.tell_missing
         if isinstance(found, Mismatch):
-            kind, lines = "mismatch", tuple(explain.tell_mismatch(found, scene))
+            kind, told = "mismatch", explain.tell_mismatch(found, scene)
         else:
-            lines = tuple(tell(found, scene))
+            kind, told = "missing", explain.tell_missing(found, scene)
         at = launches[found.others[0]].get(found.seq) if found.seq is not None else None
         later = {
             e.cell_seq
@@ -188,8 +195,9 @@ def diagnose_end(
         }
         ranks = found.culprits, found.others
         return Report(
-            kind, processes, at.seq if at else None, *ranks, lines, seq, frozenset({seq, *later})
-        )
+            kind, processes, at.seq if at else None, *ranks, told.lines, seq,
+            frozenset({seq, *later}), title=told.title,
+        )  # fmt: skip
     return None
 
 
@@ -216,8 +224,9 @@ def find_replayed(
                     "--ranks.",
                 )
                 return Report(
-                    "missing", processes, at, tuple(replayed), others, lines, seq, frozenset({seq})
-                )
+                    "missing", processes, at, tuple(replayed), others, lines, seq, frozenset({seq}),
+                    title=f"Cell not run on {name_ranks(replayed)}",
+                )  # fmt: skip
     return None
 
 
@@ -244,7 +253,9 @@ def find_given_up(replies: Mapping[int, wire.CellReply], seq: int) -> Report | N
                 "announced when the cell was stopped, so earlier launches may not belong together."
             )
             ranks = culprits, tuple(sorted(others))
-            return Report("missing", processes, None, *ranks, (line,), seq, frozenset({seq}))
+            title = f"Launch skipped on {name_ranks(culprits)}"
+            cells = frozenset({seq})
+            return Report("missing", processes, None, *ranks, (line,), seq, cells, title=title)
     return None
 
 
@@ -288,12 +299,14 @@ def _find_shifted(processes: str, group: Mapping[int, wire.RankReport], seq: int
             tuple(lines),
             min(met),
             frozenset({seq, *cells}),
+            title="Programs of different cells",
         )
     line = (
         f"{begin_ranks(group)} had launched different programs before this cell, further back "
         "than the "
     )
-    return Report("mismatch", processes, None, (), (), (f"{line}journals go.",), seq)
+    told = (f"{line}journals go.",)
+    return Report("mismatch", processes, None, (), (), told, seq, title="Different programs")
 
 
 def _entries(report: wire.RankReport, processes: str) -> list[wire.Launch]:

@@ -14,7 +14,7 @@ from jaxcluster import wire
 from jaxcluster.model import lockstep
 from jaxcluster.model.explain import hosts_of
 from jaxcluster.model.findings import Report
-from jaxcluster.ranks import begin_ranks
+from jaxcluster.ranks import begin_ranks, name_ranks
 
 ON_MAIN_THREAD = ("task", "callback", "timer", "reader", "handler")  # how their names begin
 
@@ -135,4 +135,6 @@ def _report(one: Excused, own: wire.Launch, reports: Mapping[int, wire.RankRepor
     at = [e for rep in reports.values() for e in rep.launches if e.processes == made.processes]
     cells = frozenset(e.cell_seq for e in at if e.seq >= made.seq)
     ranks = (one.rank,), (one.maker,)
-    return Report("mismatch", made.processes, made.seq, *ranks, lines, made.cell_seq, cells)
+    title = f"Launch skipped on {name_ranks([one.rank], hosts)}"
+    seqs = made.cell_seq, cells
+    return Report("mismatch", made.processes, made.seq, *ranks, lines, *seqs, title=title)

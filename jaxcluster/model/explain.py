@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -61,17 +62,25 @@ def tell_suspicion(found: Suspicion, waited_s: float) -> str:
 # --------------------------------------------------------------------------- different programs
 
 
-def tell_mismatch(found: Mismatch, scene: Scene) -> list[str]:
+@dataclass(frozen=True)
+class Told:
+    """What is said of a finding: its cause in a few words, then in lines, the cause first."""
+
+    title: str
+    lines: tuple[str, ...]
+
+
+def tell_mismatch(found: Mismatch, scene: Scene) -> Told:
     """What each group of ranks launched, and why that may be."""
     if found.seq is None:
         who = f"{begin_ranks(found.culprits, scene.hosts)} and "
         who += name_ranks(found.others, scene.hosts)
-        return [f"{who} launched different programs, further back than the journals go."]
+        line = f"{who} launched different programs, further back than the journals go."
+        return Told("Different programs", (line,))
     seq = found.seq
-    lines = [f"The ranks launched different programs as launch {seq + 1}:"]
-    for ranks in reversed(found.groups):
-        program = program_line(scene.launches[ranks[0]][seq])
-        lines.append(f"  {name_ranks(ranks, scene.hosts)}: {program}")
+    title, cause, hint = _why_different(seq, found, scene)
+    lines = [cause] if cause else []
+    lines += _tell_launched(seq, found, scene)
     if refused := lockstep.refused(found.processes, seq, scene.reports):
         one = len(refused) == 1
         lines.append(
@@ -79,10 +88,43 @@ def tell_mismatch(found: Mismatch, scene: Scene) -> list[str]:
             f"{'its' if one else 'their'} program: it was refused, because another rank had "
             "come first with a different one."
         )
-    lines += [*_tell_scalars(scene.reports), f"Hint: {_mismatch_hint(seq, found, scene)}"]
+    lines += _tell_scalars(scene.reports)
+    if hint:
+        lines.append(f"Hint: {hint}")
     if (extra := _extra(seq, found, scene)) is not None and not extra.collective:
         lines.append(f"Hint: {_alone_hint(extra)}")
-    return lines
+    return Told(title, tuple(lines))
+
+
+def _tell_launched(seq: int, found: Mismatch, scene: Scene) -> list[str]:
+    """What each group of ranks launched: what differs alone, where that is the inputs."""
+    made = {ranks: scene.launches[ranks[0]][seq] for ranks in found.groups}
+    first = next(iter(made.values()))
+    alike = {(e.name, e.cell, e.line, e.within) for e in made.values()}
+    inputs = {e.signature for e in made.values()}
+    if len(alike) == 1 and len(inputs) == len(made) <= MOST_IN_LINE and "" not in inputs:
+        each = "; ".join(
+            f"{name_ranks(ranks, scene.hosts)}: {e.signature}" for ranks, e in made.items()
+        )
+        what = _what_differs(inputs)
+        place = _place(first)
+        return [
+            f"The ranks launched {first.name} with different {what}, as launch {seq + 1}: "
+            f"{each}{place}."
+        ]
+    lines = [f"The ranks launched different programs as launch {seq + 1}:"]
+    return lines + [
+        f"  {name_ranks(ranks, scene.hosts)}: {program_line(made[ranks])}"
+        for ranks in reversed(found.groups)
+    ]
+
+
+MOST_IN_LINE = 3  # groups of ranks whose inputs one line tells
+
+
+def _what_differs(signatures: Iterable[str]) -> str:
+    """``shapes``, if only these differ between inputs; else ``inputs``."""
+    return "shapes" if len({re.sub(r"\[.*?\]", "", one) for one in signatures}) == 1 else "inputs"
 
 
 def _extra(seq: int, found: Mismatch, scene: Scene) -> wire.Launch | None:
@@ -104,37 +146,43 @@ def _alone_hint(entry: wire.Launch) -> str:
     )
 
 
-def _mismatch_hint(seq: int, found: Mismatch, scene: Scene) -> str:
+def _why_different(seq: int, found: Mismatch, scene: Scene) -> tuple[str, str, str]:
+    """(the cause in a few words, in a sentence where it is known, else a hint)."""
+    title = "Different programs"
     first, second = (scene.launches[r[0]] for r in (found.groups[-1], found.groups[0]))
     a, b = first[seq], second[seq]
     if any(wire.BROKEN_OFF in name for name in (a.name, b.name)):
-        return (
+        hint = (
             "where one process aborts a program, the others wait for it in the collectives, or "
             "continue without it."
         )
+        return "Aborted program", "", hint
     if a.name == b.name and a.signature != b.signature:
-        return (
-            f"the shapes differ ({a.signature or '?'} against {b.signature or '?'}): pad or "
-            "drop so that every process passes the same shape."
-        )
+        what = _what_differs((a.signature, b.signature))
+        hint = f"pad or drop so that every process passes the same {what}."
+        return f"Different {what}", "", hint
     if a.name == b.name:
-        return (
+        hint = (
             "the same call compiled to different programs: do constants, closures, jax.config "
             "or environment variables differ between the processes?"
         )
+        return title, "", hint
     later_a = [first[s].name for s in sorted(first) if s >= seq]
     later_b = [second[s].name for s in sorted(second) if s >= seq]
     if len(later_a) > 1 and sorted(later_a) == sorted(later_b):
-        return (
+        hint = (
             "the same programs in another order: iterating over a set, a dict or a directory can "
             "differ between processes. Sort first."
         )
+        return "Programs in different orders", "", hint
     own = [entry.line for entry in (b, a) if entry.cell == scene.cell]
-    branch = next(filter(None, (_branch(scene.source, line) for line in own)), "")
-    return branch or "a branch that depends on the rank, or on data that differs between ranks."
+    for line in own:
+        if (node := _branch(scene.source, line)) is not None and line is not None:
+            return f"Branch on line {node.lineno}", _tell_branch(scene.source, node, line), ""
+    return title, "", "a branch that depends on the rank, or on data that differs between ranks."
 
 
-def tell_crossed(found: Crossed, hosts: Mapping[int, str]) -> list[str]:
+def tell_crossed(found: Crossed, hosts: Mapping[int, str]) -> Told:
     """In which order each group of ranks launched programs of the two sets."""
     named = " and of ".join(name_ranks(map(int, one.split(","))) for one in found.sets)
     lines = [f"The ranks launched programs of {named} in different orders:"]
@@ -142,41 +190,47 @@ def tell_crossed(found: Crossed, hosts: Mapping[int, str]) -> list[str]:
         if entry is not None:
             whose = name_ranks(map(int, entry.processes.split(",")))
             lines.append(f"  {name_ranks(ranks, hosts)}: first {program_line(entry)} (of {whose})")
-    return [
-        *lines,
+    hint = (
         "Hint: processes that share programs must all launch them in one order. Their results "
-        "may be mixed up.",
-    ]
+        "may be mixed up."
+    )
+    return Told("Programs in different orders", (*lines, hint))
 
 
 def program_line(entry: wire.Launch) -> str:
-    place = f", cell [{entry.cell}] line {entry.line}" if entry.cell is not None else ""
-    place += f", in {entry.within}" if entry.within else ""
     signature = f"  {entry.signature}" if entry.signature else ""
-    return f"{entry.name}{place}{signature}"
+    return f"{entry.name}{_place(entry)}{signature}"
+
+
+def _place(entry: wire.Launch) -> str:
+    """``, cell [4] line 3, in train.py line 7: step(x)``."""
+    place = f", cell [{entry.cell}] line {entry.line}" if entry.cell is not None else ""
+    return place + (f", in {entry.within}" if entry.within else "")
 
 
 # --------------------------------------------------------------------------- a missing launch
 
 
-def tell_missing(found: Missing, scene: Scene) -> list[str]:
-    """Who waits where, who skipped the launch, how, and why that may be."""
-    lines = [_tell_waiting(ranks, found, scene) for ranks in _by_place(found.others, scene)]
+def tell_missing(found: Missing, scene: Scene) -> Told:
+    """Why ranks skipped a launch, if that is known; who did, how, and who waits where."""
+    title, cause, hint = _why_missing(found, scene)
+    lines = [cause] if cause else []
     skipped: dict[tuple[str, str], list[int]] = {}
     for rank in found.culprits:
-        skipped.setdefault(_tell_skipped(rank, scene), []).append(rank)
+        skipped.setdefault(_tell_skipped(rank, found, scene), []).append(rank)
     for (what, last), ranks in skipped.items():
         one = len(ranks) == 1
         told = f"{'its' if one else 'their'} last launch: {last}"
         if not last:
             told = f"{'it has' if one else 'they have'} launched none"
         lines.append(f"{begin_ranks(ranks, scene.hosts)} {what} ({told}).")
+    lines += [_tell_waiting(ranks, found, scene) for ranks in _by_place(found.others, scene)]
     lines += _tell_scalars(scene.reports)
-    if hint := _missing_hint(found, scene):
+    if hint:
         lines.append(f"Hint: {hint}")
     if found.wanted is not None and not found.wanted.collective:
         lines.append(f"Hint: {_alone_hint(found.wanted)}")
-    return lines
+    return Told(title, tuple(lines))
 
 
 def _by_place(ranks: Sequence[int], scene: Scene) -> list[list[int]]:
@@ -207,38 +261,69 @@ def _tell_waiting(ranks: Sequence[int], found: Missing, scene: Scene) -> str:
     return f"{who} waited {f'in {call} ' if call else ''}at {where}{launch}."
 
 
-def _tell_skipped(rank: int, scene: Scene) -> tuple[str, str]:
+def _tell_skipped(rank: int, found: Missing, scene: Scene) -> tuple[str, str]:
     """How a rank came to skip a launch, and its last one ("" where it has made none)."""
     entries = scene.launches[rank]
     last = ""
     if entries:
         entry = entries[max(entries)]
         last = f"{entry.seq + 1}, {program_line(entry)}"
+    wanted = f"launch {found.seq + 1}"
+    if found.wanted is not None:
+        wanted += f", {found.wanted.name}"
     if (error := scene.errors.get(rank)) is not None:
         line = f" on line {error.lineno}" if error.lineno else ""
-        return f"raised {error.ename}{line} before it", last
+        return f"raised {error.ename}{line} before {wanted}", last
     if scene.reports[rank].state.state == "dead":
-        return "died before it", last
+        return f"died before {wanted}", last
     if scene.reports[rank].state.seq == 0 and rank not in scene.runners:
         return "did not run the cell", last
-    return "finished the cell without it", last
+    return f"finished the cell without {wanted}", last
 
 
-def _missing_hint(found: Missing, scene: Scene) -> str:
-    if any(r not in scene.runners for r in found.culprits):
-        return "a program that spans processes must be launched by all of them: no --ranks."
-    if any(r in scene.errors for r in found.culprits):
-        return "an error on some ranks only: check its cause on all of them before the launch."
-    if found.wanted is None or found.wanted.cell != scene.cell:
-        return ""
-    if branch := _branch(scene.source, found.wanted.line):
-        return branch
-    if loop := _enclosing(scene.source, found.wanted.line, (ast.For, ast.While)):
-        return (
-            f"the loop on line {loop.lineno} ran more often on some ranks: give every process "
-            "the same number of steps (the last batch is the usual cause)."
-        )
-    return ""
+def _why_missing(found: Missing, scene: Scene) -> tuple[str, str, str]:
+    """(the cause in a few words, in a sentence where its rank's own says less, a hint)."""
+    culprits = name_ranks(found.culprits, scene.hosts)
+    if left_out := [r for r in found.culprits if r not in scene.runners]:
+        title = f"Cell not run on {name_ranks(left_out, scene.hosts)}"
+        hint = "a program that spans processes must be launched by all of them: no --ranks."
+        return title, "", hint
+    if dead := [r for r in found.culprits if scene.reports[r].state.state == "dead"]:
+        return f"{begin_ranks(dead, scene.hosts)} died", "", ""
+    if failed := [r for r in found.culprits if r in scene.errors]:
+        title = f"{scene.errors[failed[0]].ename} on {name_ranks(failed, scene.hosts)}"
+        hint = "an error on some ranks only: check its cause on all of them before the launch."
+        return title, "", hint
+    if (line := _wanted_line(found, scene)) is None:
+        return f"Launch skipped on {culprits}", "", ""
+    branch = _branch(scene.source, line)
+    loop = _enclosing(scene.source, line, (ast.For, ast.While))
+    if branch is not None and not (_is_inside(loop, branch) and _has_run(line, found, scene)):
+        told = _tell_branch(scene.source, branch, line)
+        return f"Branch on line {branch.lineno}", told, ""
+    if loop is not None:
+        others = name_ranks(found.others, scene.hosts)
+        told = f"The loop on line {loop.lineno} ran more often on {others} than on {culprits}."
+        hint = "give every process the same number of steps (the last batch is the usual cause)."
+        return f"Loop on line {loop.lineno}", told, hint
+    return f"Launch skipped on {culprits}", "", ""
+
+
+def _is_inside(inner: ast.stmt | None, outer: ast.stmt) -> bool:
+    """Whether a statement is within another one, of two that are around the same line."""
+    return inner is not None and inner.lineno > outer.lineno
+
+
+def _has_run(line: int, found: Missing, scene: Scene) -> bool:
+    """Whether a rank that skipped a launch of this line has made another one of it."""
+    made = (e for rank in found.culprits for e in scene.launches[rank].values())
+    return any((e.cell, e.line) == (scene.cell, line) for e in made)
+
+
+def _wanted_line(found: Missing, scene: Scene) -> int | None:
+    """The line of this cell from which the missing launch came on others; None: of another."""
+    wanted = found.wanted
+    return wanted.line if wanted is not None and wanted.cell == scene.cell else None
 
 
 # --------------------------------------------------------------------------- a cell's source
@@ -259,20 +344,24 @@ def _enclosing(
     return inner if isinstance(inner, (ast.If, ast.For, ast.While)) else None
 
 
-def _branch(source: str, line: int | None) -> str:
-    """How the ``if`` or ``while`` around a line decides whether it runs."""
+def _branch(source: str, line: int | None) -> ast.If | ast.While | None:
+    """The ``if`` or ``while`` that decides whether a line runs."""
     node = _enclosing(source, line, (ast.If, ast.While))
-    if node is None or isinstance(node, ast.For) or line is None:
-        return ""
+    if isinstance(node, ast.For) or (node is not None and isinstance(node.test, ast.Constant)):
+        return None
+    return node
+
+
+def _tell_branch(source: str, node: ast.If | ast.While, line: int) -> str:
+    """How it decides whether the line runs."""
     test = ast.unparse(node.test)
-    word = "while" if isinstance(node, ast.While) else "if"
-    here = f"line {line}" if node.lineno == line else f"line {node.lineno}"
     if isinstance(node, ast.If) and any(
         part.lineno <= line <= (part.end_lineno or 0) for part in node.orelse
     ):
-        return f"{here} runs it only if `{test}` is false."
-    call = _call_at(source, line) or "it"
-    return f"{here} runs {call} only `{word} {test}`."
+        return f"Line {node.lineno} runs line {line} only if `{test}` is false."
+    call = _call_at(source, line) or f"line {line}"
+    word = "while" if isinstance(node, ast.While) else "if"
+    return f"Line {node.lineno} runs {call} only `{word} {test}`."
 
 
 def _tree(source: str) -> ast.Module | None:

@@ -29,6 +29,7 @@ class Report:
         launches of no cell: of another thread, or between cells. None: it concerns all.
       is_hopeless: no replay can help; new processes can.
       has_refused: a rank was to launch another program than the others, and has not.
+      title: the cause in a few words: ``KeyError on rank 2``.
     """
 
     kind: str
@@ -41,6 +42,7 @@ class Report:
     cells: frozenset[int] = frozenset()
     is_hopeless: bool = False
     has_refused: bool = False
+    title: str = "Not in lockstep"
 
     @property
     def is_releasable(self) -> bool:

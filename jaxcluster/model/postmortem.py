@@ -50,10 +50,13 @@ def cause(
             found = Mismatch(processes, place, groups)
             whole = {r: {n: _unbroken(e) for n, e in m.items()} for r, m in launches.items()}
             scene = explain.Scene(source, cell, {}, whole, set(), set(), {}, hosts)
-            lines = tuple(explain.tell_mismatch(found, scene))
+            told = explain.tell_mismatch(found, scene)
             after = {e.cell_seq for m in launches.values() for n, e in m.items() if n >= place}
             ranks = found.culprits, found.others
-            return Report("mismatch", processes, place, *ranks, lines, seq, frozenset(after))
+            cells = frozenset(after)
+            return Report(
+                "mismatch", processes, place, *ranks, told.lines, seq, cells, title=told.title
+            )
     return None
 
 

@@ -12,6 +12,7 @@ from jaxcluster.cluster.carrying import Owner
 from jaxcluster.model import explain, obituary, postmortem, timeline
 from jaxcluster.panel import evidence, protocol
 from jaxcluster.panel.poller import RankPoller
+from jaxcluster.ranks import begin_ranks
 from jaxcluster.views import text
 
 TIMELINE = 64  # launches that the survivors of a death are asked for
@@ -55,6 +56,7 @@ class Incidents:
             cell,
             found.kind,
             now,
+            title=found.title,
             lines=list(found.lines),
             waiting=list(found.others),
             culprits=list(found.culprits),
@@ -85,6 +87,7 @@ class Incidents:
                 None,
                 "step",
                 now,
+                title=why.title,
                 lines=list(why.lines),
                 waiting=list(why.others),
                 culprits=list(why.culprits),
@@ -122,6 +125,7 @@ class Incidents:
             cell,
             "dead",
             now,
+            title=f"{begin_ranks(dead)} died" if dead else "JAX's coordinator died",
             lines=_obituary(current, dead, cell, said),
             waiting=waiting,
             culprits=dead,

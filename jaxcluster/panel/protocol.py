@@ -108,8 +108,8 @@ class Place:
 class Report:
     """A certain finding, or the death of ranks: who was where, and who is to blame.
 
-    ``kind``: missing, mismatch, circle, dead or step. ``recovered`` is what was done about it;
-    ``open`` says that the ranks are still not in lockstep.
+    ``kind``: missing, mismatch, circle, dead or step. ``title`` is the cause in a few words.
+    ``recovered`` is what was done about it; ``open`` says that the ranks are still not in lockstep.
     """
 
     id: str
@@ -121,6 +121,7 @@ class Report:
     lines: list[str]
     waiting: list[int]
     culprits: list[int]
+    title: str = ""
     stacks: str = ""
     recovered: str = ""
     open: bool = False

@@ -130,8 +130,10 @@ export interface IReport {
   cell_id: string;
   cell: number;
   at: number;
-  /** The finding in words, a line each; the last ones may be hints. */
+  /** The finding in words, a line each, the cause first; the last ones may be hints. */
   lines: string[];
+  /** The cause in a few words: "KeyError on rank 2". */
+  title: string;
   waiting: number[];
   culprits: number[];
   /** The stacks of all ranks as they were then, as %jaxcluster stacks shows them. */

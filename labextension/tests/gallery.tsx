@@ -157,6 +157,7 @@ const report = (part: Partial<IReport>) => (
 );
 const died: Partial<IReport> = {
   kind: 'dead',
+  title: 'Rank 2 died',
   culprits: [2],
   waiting: [],
   lines: [

@@ -188,9 +188,9 @@ BREAKS = next(path for path in NOTEBOOKS if path.stem == "when_it_breaks")
 @pytest.mark.parametrize(
     ("part_of_source", "told"),
     [
-        ("if rank != 1:", "Hint: line 2 runs jnp.sum only `if rank != 1`."),
+        ("if rank != 1:", "Line 2 runs jnp.sum only `if rank != 1`."),
         ("batches = 10", "batches = 10 on rank 0, 9 on ranks 1-3."),
-        ("raise ValueError", "Rank 2 raised ValueError on line 3 before it"),
+        ("raise ValueError", "Rank 2 raised ValueError on line 3 before"),
         ("%%spmd\nif rank == 1:", "rank 1: jit(_reduce_max), cell"),
         ("--timeout 2", "took more than 2 s"),
         ("--strict", "launched none"),

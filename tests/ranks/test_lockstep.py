@@ -65,8 +65,8 @@ def test_a_skipped_sum_names_rank_line_and_branch(ranks: jaxcluster.Cluster) -> 
     assert isinstance(error, Divergence)
     assert error.report.culprits == (1,)
     assert "jnp.sum" in str(error)
-    assert "Rank 1 finished the cell without it" in str(error)
-    assert "Hint: line 2 runs jnp.sum only `if r != 1`." in str(error)
+    assert "Rank 1 finished the cell without" in str(error)
+    assert "Line 2 runs jnp.sum only `if r != 1`." in str(error)
     # Whether the others have bound s by the time that they are released depends on D.
     assert re.search(r"This cell is undone\. Removed (s, )?x, y\.", str(error))
 
@@ -115,7 +115,7 @@ def test_on_a_busy_machine_the_last_look_before_the_others_are_interrupted_count
         with pytest.raises(CellFailed) as caught:
             ranks.run("if r == 1:\n    raise ValueError('missing')\nfloat(jnp.sum(g))", show=False)
         told.append(str(caught.value))
-        if "Rank 1 raised ValueError on line 2 before it" in told[-1]:
+        if "Rank 1 raised ValueError on line 2 before" in told[-1]:
             return
     raise AssertionError(told)
 
@@ -209,7 +209,7 @@ def test_arrays_of_different_shapes_are_named_with_their_ranks(ranks: jaxcluster
     error = fails(ranks, "b = spread(np.arange(32.0 if r == 2 else 16.0))\ns = float(jnp.sum(b))")
     assert isinstance(error, Divergence)
     assert error.report.culprits == (2,)
-    assert "float32[16@i] against float32[32@i]" in str(error)
+    assert "rank 2: float32[32@i]; ranks 0, 1, 3: float32[16@i], cell" in str(error)
 
 
 def test_an_order_that_is_each_ranks_own_is_found(ranks: jaxcluster.Cluster) -> None:

@@ -68,7 +68,7 @@ def test_a_launch_that_comes_in_the_next_cell_is_not_the_one_that_was_skipped(
 ) -> None:
     first = ranks.submit("if r != 1: a = float(jnp.sum(g)); print(a)")
     second = ranks.submit("if r == 1: time.sleep(2.5); a = float(jnp.sum(g)); print(a)")
-    with pytest.raises(Divergence, match="Rank 1 finished the cell without it"):
+    with pytest.raises(Divergence, match="Rank 1 finished the cell without"):
         first.wait()
     with pytest.raises(CellFailed, match="was not run"):
         second.wait()
@@ -91,7 +91,7 @@ def test_a_skip_is_named_to_the_notebook_whose_cell_skipped(ranks: jaxcluster.Cl
         ours = ranks.submit("if r == 2: time.sleep(2.5)\nprint(float(jnp.sum(g)))")
         theirs = other.submit("if r != 0: float(jnp.max(h))")
         assert ours.wait().stdout(1) == "66.0\n"
-        with pytest.raises(Divergence, match="Rank 0 finished the cell without it"):
+        with pytest.raises(Divergence, match="Rank 0 finished the cell without"):
             theirs.wait()
     finally:
         other.close()

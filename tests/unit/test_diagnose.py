@@ -86,11 +86,12 @@ def test_a_rank_that_ended_without_a_launch_is_named_with_the_line_and_the_branc
     assert found.others == (0, 2, 3)
     assert found.seq == 1
     assert str(found) == (
-        "Ranks 0, 2, 3 waited in jnp.sum at cell [7] line 3 (launch 2: jit(_reduce_sum)).\n"
-        "Rank 1 finished the cell without it (its last launch: 1, jit(multiply), cell [7] line 2"
-        "  float32[16]).\n"
-        "Hint: line 2 runs jnp.sum only `if jax.process_index() != 1`."
+        "Line 2 runs jnp.sum only `if jax.process_index() != 1`.\n"
+        "Rank 1 finished the cell without launch 2, jit(_reduce_sum) (its last launch: 1, "
+        "jit(multiply), cell [7] line 2  float32[16]).\n"
+        "Ranks 0, 2, 3 waited in jnp.sum at cell [7] line 3 (launch 2: jit(_reduce_sum))."
     )
+    assert found.title == "Branch on line 2"
 
 
 def test_a_wait_on_another_line_than_the_launch_names_both():
@@ -98,7 +99,8 @@ def test_a_wait_on_another_line_than_the_launch_names_both():
     reports = {r: report(r, [SUM], line=3, lines=[2]) for r in (0, 2, 3)}
     reports[1] = report(1, [], running=False)
     found = look(reports, ended=[1], source=source)
-    assert found.lines[0] == (
+    assert found.lines[0] == "Line 1 runs jnp.sum only `if r != 1`."
+    assert found.lines[-1] == (
         "Ranks 0, 2, 3 waited at cell [7] line 3 for jnp.sum of line 2 "
         "(launch 1: jit(_reduce_sum))."
     )
@@ -111,8 +113,35 @@ def test_an_uneven_loop_shows_the_counter_of_each_rank():
         reports[r] = report(r, [SUM] * 2, running=False, lines=[2] * 2, names={"step": "1"})
     found = look(reports, ended=[1, 2, 3], source=source)
     assert "step = 2 on rank 0, 1 on ranks 1-3." in found.lines
+    assert found.title == "Loop on line 1"
+    assert found.lines[0] == "The loop on line 1 ran more often on rank 0 than on ranks 1-3."
     assert "the last batch is the usual cause" in str(found)
-    assert any(line.startswith("Ranks 1-3 finished the cell without it") for line in found.lines)
+    assert any(line.startswith("Ranks 1-3 finished the cell without") for line in found.lines)
+
+
+def test_a_loop_within_a_branch_is_the_cause_where_the_rank_was_in_it():
+    source = "if r < 9:\n    for b in batches:\n        jnp.sum(b)"
+    for made, title in (2, "Loop on line 2"), (0, "Branch on line 1"):
+        reports = {r: report(r, [SUM] * 3, line=3, lines=[3] * 3) for r in (0, 2, 3)}
+        reports[1] = report(1, [SUM] * made, running=False, lines=[3] * made)
+        assert look(reports, ended=[1], source=source).title == title
+
+
+def test_a_loop_without_end_is_no_branch():
+    source = "while True:\n    jnp.sum(g)"
+    reports = {r: report(r, [SUM] * 3, line=2, lines=[2] * 3) for r in (0, 2, 3)}
+    reports[1] = report(1, [SUM], running=False, lines=[2])
+    found = look(reports, ended=[1], source=source)
+    assert found.lines[0].startswith("The loop on line 1 ran more often on ranks 0, 2, 3 than")
+
+
+def test_a_death_is_the_cause():
+    reports = {r: report(r, [SUM], line=1) for r in (0, 2, 3)}
+    state = replace(report(1, []).state, state="dead")
+    reports[1] = wire.RankReport(state, [], [])
+    found = look(reports, ended=[1], source="s = jnp.sum(g)")
+    assert found.title == "Rank 1 died"
+    assert found.lines[0].startswith("Rank 1 died before launch 1, jit(_reduce_sum)")
 
 
 def test_an_error_before_the_launch_is_named():
@@ -120,13 +149,16 @@ def test_an_error_before_the_launch_is_named():
     reports[1] = report(1, [], running=False)
     errors = {1: wire.ErrorInfo("ValueError", "bad batch", [], lineno=2)}
     found = look(reports, ended=[1], source="x", errors=errors)
-    assert "Rank 1 raised ValueError on line 2 before it" in str(found)
+    assert found.title == "ValueError on rank 1"
+    assert found.lines[0].startswith("Rank 1 raised ValueError on line 2 before launch 1, ")
+    assert found.lines[1].startswith("Ranks 0, 2, 3 waited ")
 
 
 def test_a_rank_that_was_not_told_to_run_the_cell_is_said_so():
     reports = {r: report(r, [SUM], line=3) for r in (0, 2, 3)}
     reports[1] = report(1, [], running=False)
     found = look(reports, ended=[1], source="s = jnp.sum(g)", told=[0, 2, 3])
+    assert found.title == "Cell not run on rank 1"
     assert "Rank 1 did not run the cell" in str(found)
     assert "no --ranks" in str(found)
 
@@ -141,13 +173,16 @@ def test_different_programs_at_one_place_are_certain_while_all_still_run():
     assert found.culprits == (1,)
     assert "ranks 0, 2, 3: jit(_reduce_sum), cell [7] line 4" in str(found)
     assert "rank 1: jit(_reduce_max), cell [7] line 2" in str(found)
-    assert "only `if r == 1`" in str(found)
+    assert found.title == "Branch on line 1"
+    assert "only `if r == 1`" in found.lines[0]
 
 
 def test_the_same_programs_in_another_order_point_to_iteration_order():
     reports = {r: report(r, [SUM, MAX]) for r in (0, 2, 3)}
     reports[1] = report(1, [MAX, SUM])
-    assert "in another order" in str(look(reports, ended=[0, 1, 2, 3]))
+    found = look(reports, ended=[0, 1, 2, 3])
+    assert "in another order" in str(found)
+    assert found.title == "Programs in different orders"
 
 
 def test_different_shapes_are_named():
@@ -156,7 +191,23 @@ def test_different_shapes_are_named():
     state = report(3, [99 and SUM]).state
     state = wire.RankState(**{**state.__dict__, "launches": {"0,1,2,3": [1, 99]}})
     reports[3] = wire.RankReport(state, [], [other])
-    assert "float32[16] against float32[8]" in str(look(reports, ended=[]))
+    found = look(reports, ended=[])
+    assert found.title == "Different shapes"
+    assert found.lines[0] == (
+        "The ranks launched jit(_reduce_sum) with different shapes, as launch 1: "
+        "rank 3: float32[8]; ranks 0-2: float32[16], cell [7] line 3."
+    )
+
+
+def test_another_dtype_is_no_other_shape_and_another_line_is_told():
+    reports = {r: report(r, [SUM]) for r in (0, 1, 2)}
+    for line, title in ((3, "Different inputs"), (4, "Different inputs")):
+        other = wire.Launch(0, "0,1,2,3", NAMES[SUM], 99, 7, line, "int8[16]")
+        state = replace(report(3, [SUM]).state, launches={"0,1,2,3": [1, 99]})
+        reports[3] = wire.RankReport(state, [], [other])
+        found = look(reports, ended=[])
+        assert found.title == title
+        assert ("  rank 3: jit(_reduce_sum), cell [7] line 4" in str(found)) == (line == 4)
 
 
 def test_a_mismatch_older_than_the_journals_is_still_found_by_the_hash():
@@ -193,7 +244,7 @@ def test_a_launch_that_was_refused_is_told_and_those_who_wait_can_be_released():
     assert (found.kind, found.seq, found.culprits) == ("mismatch", 1, (2,))
     assert found.is_releasable
     assert "Rank 2 has not launched its program: it was refused" in str(found)
-    assert "the shapes differ (float32[16] against float32[20])" in str(found)
+    assert "rank 2: float32[20]; ranks 0, 1, 3: float32[16], cell [7] line 3" in str(found)
     # It has run the others' by now.
     reports[2] = replace(report(2, [SUM, SUM], running=False, lines=[2, 3]), announced=refused)
     assert look(reports, ended=[2]) is None
@@ -333,9 +384,13 @@ class TestWords:
     def test_the_last_launch_of_several_ranks_is_theirs(self):
         reports = {r: report(r, [MUL], running=False) for r in (1, 2)}
         reports |= {r: report(r, [MUL, SUM], line=3) for r in (0, 3)}
-        assert "without it (their last launch: 1, jit(multiply)" in str(look(reports, ended=[1, 2]))
+        assert "without launch 2, jit(_reduce_sum) (their last launch: 1, jit(multiply)" in str(
+            look(reports, ended=[1, 2])
+        )
         reports |= {r: report(r, [], running=False) for r in (1, 2)}
-        assert "without it (they have launched none)." in str(look(reports, ended=[1, 2]))
+        assert "without launch 1, jit(multiply) (they have launched none)." in str(
+            look(reports, ended=[1, 2])
+        )
 
     def test_an_error_of_jax_that_means_something_here_is_explained(self):
         said = "Fetching value for `jax.Array` that spans non-addressable (non process local)"
@@ -358,8 +413,8 @@ def test_a_finding_names_the_hosts_where_there_are_several():
     reports = {r: report(r, [MUL, SUM], line=3, lines=[2, 3]) for r in (0, 2, 3)}
     reports[1] = report(1, [MUL], running=False, lines=[2])
     lines = look(on_hosts(reports), ended=[1], source=source).lines
-    assert lines[0].startswith("Ranks 0 (h1), 2, 3 (h2) waited in jnp.sum at cell [7] line 3 ")
-    assert lines[1].startswith("Rank 1 (h1) finished the cell without it ")
+    assert lines[1].startswith("Rank 1 (h1) finished the cell without ")
+    assert lines[2].startswith("Ranks 0 (h1), 2, 3 (h2) waited in jnp.sum at cell [7] line 3 ")
 
     reports = {r: report(r, [MAX if r == 3 else SUM]) for r in range(4)}
     lines = look(on_hosts(reports), ended=range(4)).lines
@@ -447,7 +502,7 @@ def test_where_nothing_is_known_of_the_place_no_call_is_named():
         reports[rank] = dataclasses.replace(one, state=state, launches=made)
     reports[1] = report(1, [MUL], running=False)
     found = look(reports, ended=[1], source="")
-    assert str(found).startswith("Ranks 0, 2, 3 waited at cell [7] (launch 2: jit(_reduce_sum)")
+    assert "Ranks 0, 2, 3 waited at cell [7] (launch 2: jit(_reduce_sum)" in str(found)
 
 
 def test_what_a_replay_launched_does_not_count_as_one_that_differs_or_agrees():

@@ -186,6 +186,14 @@ def test_an_error_is_told_early_where_others_still_run() -> None:
     assert it.feed(events.Tick(T0 + NOTICE_AFTER_S + 0.1)) == []
 
 
+def test_an_error_that_came_of_a_death_is_not_told_before_it() -> None:
+    it = cell()
+    it.feed(events.Died(T0, 1, "killed by SIGKILL", -9))
+    it.feed(reply(0, "error"))
+    todo = it.feed(events.Tick(T0 + NOTICE_AFTER_S))
+    assert not any(isinstance(one, actions.Notice) for one in todo)
+
+
 def test_an_error_that_all_share_is_not_told_early() -> None:
     it = cell()
     it.feed(reply(0, "error"))

@@ -97,8 +97,8 @@ def test_one_that_skips_a_launch_is_named_and_the_others_as_ranges(
     with pytest.raises(Divergence) as caught:
         cluster.run("import jax\ns = jnp.sum(x)  # skipped by 3", show=False)
     said = str(caught.value)
-    assert said.startswith("Ranks 0-2, 4-7 waited in jnp.sum at cell"), said
-    assert "\nRank 3 (h003) finished the cell without it" in said
+    assert said.startswith("Rank 3 (h003) finished the cell without"), said
+    assert "\nRanks 0-2, 4-7 waited in jnp.sum at cell" in said
     assert len(said.splitlines()) <= 6
     cluster.run("pass", show=False)
 

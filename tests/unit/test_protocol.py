@@ -48,10 +48,12 @@ REPORT = Report(
     cell=7,
     at=NOW - 300,
     lines=[
+        "Line 2 runs jnp.sum only `if rank != 1`.",
+        "Rank 1 finished the cell without launch 5, jit(_reduce_sum) (its last launch: 4, jit(f), "
+        "cell [6] line 2).",
         "Rank 0 waited in jnp.sum at cell [7] line 3 (launch 5: jit(_reduce_sum)).",
-        "Rank 1 finished the cell without it (its last launch: 4, jit(f), cell [6] line 2).",
-        "Hint: line 2 runs jnp.sum only `if rank != 1`.",
     ],
+    title="Branch on line 2",
     waiting=[0],
     culprits=[1],
     stacks="── rank 0 ──\n  cell [7] line 3, in <module>\n    total = jnp.sum(x)",

@@ -13,7 +13,7 @@ import { icon } from '../icon';
 import { CommandIDs, IClusters, IPreferences, type ILink } from '../tokens';
 import type { IPlace, IReport } from '../protocol';
 import { markLines } from '../widgets/lineMarks';
-import { headingOf, ReportView } from '../widgets/report';
+import { ReportView } from '../widgets/report';
 import { View } from '../widgets/view';
 import { cellOf } from './cellsByNumber';
 import { goTo } from './goTo';
@@ -56,7 +56,7 @@ export const report: JupyterFrontEndPlugin<void> = {
       const panel = new MainAreaWidget({ content: view });
       const update = () => {
         const found = link.state?.report;
-        const heading = found ? headingOf(found, trans) : trans.__('Report');
+        const heading = found?.title ?? trans.__('Report');
         panel.title.label = trans.__('%1 in %2', heading, notebook.title.label);
         view.update();
       };
@@ -78,7 +78,7 @@ export const report: JupyterFrontEndPlugin<void> = {
         panels.set(notebook, panel);
       }
       if (!panel.isAttached) {
-        place(app, lab, panel, { ref: notebook.id, activate: false, type: 'JAX hang report' });
+        place(app, lab, panel, { ref: notebook.id, activate: false, type: 'JAX report' });
       }
       if (!keepFocus) {
         app.shell.activateById(panel.id);

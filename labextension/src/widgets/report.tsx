@@ -19,28 +19,6 @@ interface IReportView {
   has: (cell: number) => boolean;
 }
 
-/** What a report is called: a death is none of a hang's. */
-export function headingOf(report: IReport, trans: Trans): string {
-  switch (report.kind) {
-    case 'dead':
-      return report.culprits.length
-        ? trans._n(
-            'Rank %2 died',
-            'Ranks %2 died',
-            report.culprits.length,
-            ranksText(report.culprits)
-          )
-        : trans.__("JAX's coordinator died");
-    case 'mismatch':
-      return trans.__('Different programs');
-    case 'missing':
-    case 'circle':
-      return trans.__('Hang');
-    default:
-      return trans.__('Not in lockstep');
-  }
-}
-
 /** Who did what, the ranks as a whole: nobody is said to have waited where somebody died. */
 export function sidesOf(report: IReport, trans: Trans): [glyph: string, tone: Tone, text: string][] {
   const sides: [string, Tone, string][] = [];
@@ -91,7 +69,7 @@ export function ReportView(props: IReportView): JSX.Element {
     <article className="jxl-report" data-kind={report.kind}>
       <header>
         <h2>
-          {headingOf(report, trans)}
+          {report.title}
           {report.cell > 0 && has(report.cell) && (
             <Button
               label={trans.__('Show cell [%1]', report.cell)}
