@@ -13,7 +13,7 @@ from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import Launcher
 from jaxcluster.launchers.hosts import Host, parse_hosts, read_hostfile
 from jaxcluster.launchers.kube.launcher import Kubernetes, seconds_of
-from jaxcluster.launchers.kube.manifests import Pod, pairs
+from jaxcluster.launchers.kube.manifests import Pod
 from jaxcluster.launchers.mpi import MPI
 from jaxcluster.launchers.slurm import Slurm
 from jaxcluster.launchers.ssh import SSH
@@ -70,7 +70,9 @@ def _read(option: Option, value: Any) -> Any:
       UsageError: it is none.
     """
     if option.kind is TEXTS:
-        return (value,) if isinstance(value, str) else tuple(map(str, value))
+        value = (value,) if isinstance(value, str) else tuple(map(str, value))
+        option.check(value)
+        return value
     if option.kind is SWITCH:
         return bool(value)
     value = str(value)
@@ -79,8 +81,7 @@ def _read(option: Option, value: Any) -> Any:
     if option.kind is COUNT:
         with contextlib.suppress(ValueError):  # else it is refused as it was typed
             value = int(value)
-        option.check(value)
-        return value
+    option.check(value)
     if option.name in ("ssh", "mpi_args"):
         try:
             return tuple(shlex.split(value))
@@ -112,8 +113,6 @@ def _tpu(given: dict[str, Any], num_processes: int | None) -> Launcher:
     hosts, name = _hosts(given, "tpu"), given.get("tpu", "")
     if hosts and name:
         raise UsageError("--tpu and --hosts can't be used together.", "Leave out one of them.")
-    if name.startswith("-"):
-        raise UsageError(f"--tpu can't be {name!r}.", EXAMPLES["tpu"])
     for one in ("zone", "project", "internal_ip"):
         if given.get(one) and not name:
             raise UsageError(f"{OF_LAUNCHERS[one].flag} goes with --tpu NAME.", EXAMPLES["tpu"])
@@ -122,24 +121,15 @@ def _tpu(given: dict[str, Any], num_processes: int | None) -> Launcher:
 
 def _login(given: Mapping[str, Any]) -> dict[str, Any]:
     """How ssh is to log in: what ``SSH`` and ``TPU`` have in common."""
-    for option in given.get("ssh_option", ()):
-        if "=" not in option.strip("="):
-            raise UsageError(
-                f"--ssh-option: {option!r} is not of the form NAME=VALUE.",
-                "For example: --ssh-option IdentityFile=~/.ssh/cluster",
-            )
     if (port := given.get("port", 1)) > 65535:
         raise UsageError(f"--port: {port} is not a port from 1 to 65535.", "--port 2222")
-    for name in ("jump", "user"):
-        if given.get(name, "").startswith("-"):
-            raise UsageError(f"--{name} can't be {given[name]!r}.", EXAMPLES["ssh"])
     return _named(given, ssh_config="config", ssh_option="options")
 
 
 def _kubernetes(given: dict[str, Any], num_processes: int | None) -> Launcher:
     for name in ("resource", "label"):
         if name in given:
-            given[name] = pairs(given[name], OF_LAUNCHERS[name])
+            given[name] = tuple(tuple(one.split("=", 1)) for one in given[name])
     if "time" in given:
         given["time"] = seconds_of(given["time"])
     of_launcher = {"namespace", "kubeconfig", "context", "direct", "pod_template", "pods"}

@@ -364,11 +364,6 @@ class Slurm(Launcher):
 
         if self.time and not slurm_jobs.check_time(self.time):
             refuse("--time", f"{self.time!r} is not a Slurm time", "2:00:00 (two hours)")
-        for name in OF_A_JOB:
-            value = str(getattr(self, name) or "")
-            if re.search(r"[\x00-\x1f\x7f]", value) or (value and not value.strip()):
-                option = BY_NAME[name]
-                refuse(option.flag, f"can't be {value!r}", option.sample)
         for line in self.extra:
             if not re.match(r"-{0,2}[A-Za-z]", line) or re.search(r"[\x00-\x1f]", line):
                 refuse("--sbatch", f"{line!r} is not an sbatch option", "exclusive")

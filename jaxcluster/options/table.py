@@ -7,6 +7,7 @@ The command line, ``--help``, profiles, the launchers' parts and the page's form
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +55,9 @@ REMOTE = ("ssh", "slurm", "mpi", "tpu", "kubernetes", "ipp")  # those with an ag
 LISTED = ("ssh", "mpi", "tpu")  # whose hosts may be named
 BY_SSH = ("ssh", "tpu")
 NODES = ("slurm", "ipp")
+NO_OPTION = r"[^-].*"  # what ssh and gcloud would take for an option of theirs
+VISIBLE = r"[^\x00-\x1f\x7f]+"
+KUBE_NAME = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 SLURM, TPU, MPI, KUBE, IPP = ("slurm",), ("tpu",), ("mpi",), ("kubernetes",), ("ipp",)
 
 
@@ -90,6 +94,7 @@ class Option:
       start: what the example begins with; None for the line of its first launcher.
       argument: what ``make_spec`` calls it; "" if it is the flag's name.
       is_typed_only: whether a profile can't have it.
+      pattern: what its text, or each of its texts, must match; "" for any.
     """
 
     flag: str
@@ -103,6 +108,7 @@ class Option:
     start: str | None = None
     argument: str = ""
     is_typed_only: bool = False
+    pattern: str = ""
 
     @property
     def name(self) -> str:
@@ -139,22 +145,27 @@ class Option:
         found = self.kind.load(value)
         return str(found) if self.launchers and self.kind is COUNT else found
 
-    def check(self, value: object) -> None:
-        """Refuse a number that Python has given, or that was typed.
+    def check(self, value: Any) -> None:
+        """Refuse what is none of its values: a number, or text where a pattern says what it is.
 
         Raises:
-          UsageError: it is not of this kind.
+          UsageError: naming the option, with a line to type.
         """
-        if value is None or self.kind not in (COUNT, DEVICES, SECONDS):
-            return
-        try:
-            self.kind.load(value)
-        except ValueError as error:
-            shown = f"{value:g}" if isinstance(value, float) else repr(value)
-            raise UsageError(
-                f"{self.shown} must be {error}, not {shown}.",
-                f"For example: {START} {self.example}",
-            ) from None
+        shown = f"{value:g}" if isinstance(value, float) else repr(value)
+        wrong = ""
+        if value is not None and self.kind in (COUNT, DEVICES, SECONDS):
+            try:
+                self.kind.load(value)
+            except ValueError as error:
+                wrong = f"{self.shown} must be {error}, not {shown}."
+        elif self.kind is TEXTS and self.pattern:
+            for one in value:
+                if not re.fullmatch(self.pattern, one, re.DOTALL):
+                    wrong = f"{self.flag}: {one!r} is not of the form {self.metavar}."
+        elif self.pattern and not re.fullmatch(self.pattern, value):
+            wrong = f"{self.flag} can't be {shown}."
+        if wrong:
+            raise UsageError(wrong, f"For example: {START} {self.example}")
 
 
 OPTIONS = (
@@ -206,12 +217,13 @@ OPTIONS = (
         field=Field("Hosts", "With the number of ranks on each", "h1:2,user@h2:2", ("ssh", "mpi"))),
     Option("--hostfile", TEXT, "FILE", "the same, one per line: h1 slots=2", "~/hosts", LISTED,
         start="--launcher mpi"),
-    Option("--user", TEXT, "NAME", "for hosts without their own", "ann", BY_SSH),
+    Option("--user", TEXT, "NAME", "for hosts without their own", "ann", BY_SSH, pattern=NO_OPTION),
     Option("--port", COUNT, "PORT", "of sshd, for hosts without their own", "2222", BY_SSH),
-    Option("--jump", TEXT, "HOST", "log in through it (ssh -J)", "login.example.org", BY_SSH),
+    Option("--jump", TEXT, "HOST", "log in through it (ssh -J)", "login.example.org", BY_SSH,
+        pattern=NO_OPTION),
     Option("--ssh-config", TEXT, "FILE", "an ssh config (ssh -F)", "~/.ssh/cluster", BY_SSH),
     Option("--ssh-option", TEXTS, "NAME=VALUE", "as for ssh -o; may be repeated",
-        "IdentityFile=~/.ssh/key", BY_SSH),
+        "IdentityFile=~/.ssh/key", BY_SSH, pattern=r"[^=]+=.+"),
     Option("--ssh", TEXT, "COMMAND", "the command to use for ssh", "'gcloud compute ssh'", BY_SSH),
     Option("--direct", SWITCH, "", "reach the agents by TCP, not by a tunnel",
         launchers=(*BY_SSH, *KUBE)),
@@ -221,20 +233,23 @@ OPTIONS = (
         start="--launcher slurm", field=Field("Nodes", "How many", "1")),
     Option("--ntasks-per-node", COUNT, "N", "ranks on each node", "4", NODES,
         Field("On each node", "How many ranks")),
-    Option("--partition", TEXT, "NAME", "as for sbatch", "gpu", SLURM, Field("Partition")),
-    Option("--account", TEXT, "NAME", "as for sbatch", "physics", SLURM, Field("Account")),
-    Option("--qos", TEXT, "NAME", "as for sbatch", "debug", SLURM),
+    Option("--partition", TEXT, "NAME", "as for sbatch", "gpu", SLURM, Field("Partition"),
+        pattern=VISIBLE),
+    Option("--account", TEXT, "NAME", "as for sbatch", "physics", SLURM, Field("Account"),
+        pattern=VISIBLE),
+    Option("--qos", TEXT, "NAME", "as for sbatch", "debug", SLURM, pattern=VISIBLE),
     Option("--time", TEXT, "TIME", "the job's limit: 2:00:00 is two hours", "2:00:00",
         (*SLURM, *KUBE), Field("Job's time", "At most: 2:00:00 is two hours", launchers=SLURM)),
-    Option("--gres", TEXT, "LIST", "as for sbatch: gpu:4", "gpu:4", SLURM),
-    Option("--constraint", TEXT, "LIST", "as for sbatch", "h200", SLURM),
+    Option("--gres", TEXT, "LIST", "as for sbatch: gpu:4", "gpu:4", SLURM, pattern=VISIBLE),
+    Option("--constraint", TEXT, "LIST", "as for sbatch", "h200", SLURM, pattern=VISIBLE),
     Option("--cpus-per-task", COUNT, "N", "as for sbatch", "8", SLURM),
     Option("--sbatch", TEXTS, "OPTION", "another #SBATCH option: exclusive; may be repeated",
         "exclusive", SLURM),
     Option("--new-job", SWITCH, "", "submit a job even inside an allocation", launchers=SLURM),
     Option("--tpu", TEXT, "NAME", "a TPU slice, or its queued resource, as gcloud names it",
         "my-pod --zone us-central2-b", TPU, start="--launcher tpu",
-        field=Field("TPU", "As gcloud names it; empty for the one that this runs on", "my-pod")),
+        field=Field("TPU", "As gcloud names it; empty for the one that this runs on", "my-pod"),
+        pattern=NO_OPTION),
     Option("--zone", TEXT, "ZONE", "as for gcloud", "us-central2-b", TPU,
         start="--launcher tpu --tpu my-pod", field=Field("Zone")),
     Option("--project", TEXT, "NAME", "as for gcloud", "mine", TPU, Field("Project")),
@@ -242,7 +257,8 @@ OPTIONS = (
     Option("--mpiexec", TEXT, "PATH", "which one", "/opt/mpi/bin/mpiexec", MPI),
     Option("--mpi-args", TEXT, "WORDS", "further arguments for it", "='--bind-to none'", MPI),
     Option("--image", TEXT, "IMAGE", "with Python, jax and this jaxcluster", "team/jax:1", KUBE,
-        start="--launcher kubernetes", field=Field("Image", empty="team/jax:1")),
+        start="--launcher kubernetes", field=Field("Image", empty="team/jax:1"),
+        pattern=r"[^\s-]\S*"),
     Option("--pods", COUNT, "N", "how many pods", "2", KUBE, Field("Pods", "How many", "1")),
     Option("--ranks-per-pod", COUNT, "N", "ranks in each pod", "4", KUBE,
         Field("In each pod", "How many ranks")),
@@ -250,19 +266,20 @@ OPTIONS = (
         Field("GPUs", "Of each pod (nvidia.com/gpu)", "none")),
     Option("--cpu", TEXT, "N", "cores of each pod", "32", KUBE),
     Option("--mem", TEXT, "SIZE", "of a node: 64G; of a pod: 64Gi", "64G", (*SLURM, *KUBE),
-        Field("Memory", "Of each pod", "64Gi", KUBE)),
+        Field("Memory", "Of each pod", "64Gi", KUBE), pattern=VISIBLE),
     Option("--resource", TEXTS, "NAME=N", "another device of each pod: amd.com/gpu=8",
-        "amd.com/gpu=8", KUBE),
+        "amd.com/gpu=8", KUBE, pattern=r"[^=]+=.*"),
     Option("--tpu-type", TEXT, "TYPE", "GKE's TPU: tpu-v5-lite-podslice",
         "tpu-v6e-slice --tpu-topology 4x4", KUBE),
     Option("--tpu-topology", TEXT, "AxB", "of the TPU slice: 4x4", "4x4", KUBE,
-        start=f"{LINES['kubernetes']} --tpu-type tpu-v6e-slice"),
+        start=f"{LINES['kubernetes']} --tpu-type tpu-v6e-slice", pattern=r"[0-9]+(x[0-9]+){1,2}"),
     Option("--tpu-chips", COUNT, "N", "TPU chips of each pod: 4", "4", KUBE,
         start=f"{LINES['kubernetes']} --tpu-type tpu-v6e-slice --tpu-topology 4x4"),
-    Option("--namespace", TEXT, "NAME", "as for kubectl", "team-a", KUBE, Field("Namespace")),
+    Option("--namespace", TEXT, "NAME", "as for kubectl", "team-a", KUBE, Field("Namespace"),
+        pattern=KUBE_NAME),
     Option("--label", TEXTS, "NAME=VALUE", "of Job and pods, for Kueue; may be repeated", "team=a",
-        KUBE),
-    Option("--service-account", TEXT, "NAME", "the pods'", "jax", KUBE),
+        KUBE, pattern=r"[^=]+=.*"),
+    Option("--service-account", TEXT, "NAME", "the pods'", "jax", KUBE, pattern=KUBE_NAME),
     Option("--pod-template", TEXT, "FILE", "a pod to which the rest is added", "pod.yaml", KUBE),
     Option("--kubeconfig", TEXT, "FILE", "as for kubectl", "~/.kube/other", KUBE),
     Option("--context", TEXT, "NAME", "of the kubeconfig", "gke", KUBE),

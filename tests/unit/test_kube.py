@@ -154,8 +154,9 @@ def started(line: str) -> Launcher:
         ("--image i --label a=b/c", "--label a=b/c is not a Kubernetes label"),
         ("--image i --label jaxcluster/launch=x", "the launcher sets it"),
         ("--image i --resource a=many", "is not a device and a number"),
+        ("--image i --resource a", "--resource: 'a' is not of the form NAME=N"),
         ("--image i --tpu-type v5", "--tpu-type and --tpu-topology belong together"),
-        ("--image i --tpu-type v5 --tpu-topology 4by4", "--tpu-topology '4by4' is not a topology"),
+        ("--image i --tpu-type v5 --tpu-topology 4by4", "--tpu-topology can't be '4by4'"),
         ("--image i --tpu-chips 4", "--tpu-chips needs --tpu"),
         (
             "--image i --tpu-type v5 --tpu-topology 4x4 --tpu-chips 3",

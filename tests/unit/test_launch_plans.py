@@ -302,7 +302,6 @@ def test_mpiexec_takes_plain_names(hosts: str) -> None:
     ("options", "said"),
     [
         (Slurm(time="soon"), "--time 'soon' is not a Slurm time."),
-        (Slurm(partition="a\nb"), "--partition can't be 'a\\nb'."),
         (Slurm(extra=("; rm",)), "--sbatch '; rm' is not an sbatch option."),
         (Slurm(extra=("wrap=x",)), "--sbatch can't set 'wrap=x': jaxcluster needs it."),
         (Slurm(extra=("--x\n#SBATCH --y",)), "is not an sbatch option."),

@@ -112,6 +112,8 @@ def test_a_hostfile_is_read(tmp_path: Path) -> None:
         ("--launcher slurm --nodes two", "--nodes must be a whole number from 1 up, not 'two'."),
         ("--launcher slurm --nodes 0", "--nodes must be a whole number from 1 up, not 0."),
         ("--launcher slurm --partition ''", "--partition has no value."),
+        ("--launcher slurm --partition 'a\nb'", "--partition can't be 'a\\nb'."),
+        ("--launcher slurm --mem '1\t2'", "--mem can't be '1\\t2'."),
         ("--launcher ssh --hosts h1:two", "'two' in 'h1:two' is not a number of ranks"),
         ("--launcher ssh --hosts h1 --port 99999", "--port: 99999 is not a port"),
         ("--launcher ssh --hosts h1 --ssh-option Foo", "'Foo' is not of the form NAME=VALUE"),

@@ -88,10 +88,6 @@ class Kubernetes(Launcher):
 
     def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
         manifests.check(self.pod)
-        if self.namespace and not re.fullmatch(
-            r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", self.namespace
-        ):
-            raise UsageError(f"--namespace can't be {self.namespace!r}.", "--namespace team-a")
         pods = self._count()
         deadline_s = self.deadline_s
         if deadline_s is None and not self.inside:
