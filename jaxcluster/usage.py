@@ -6,6 +6,7 @@ Of an option there is an example, which is a line that can be typed. Pure.
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -236,9 +237,4 @@ def format_help(prog: str, entries: Sequence[Entry]) -> str:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    lines = [""]
-    for word in text.split():
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
-            lines.append("")
-        lines[-1] += f" {word}" if lines[-1] else word
-    return lines
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]

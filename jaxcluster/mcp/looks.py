@@ -27,7 +27,6 @@ from jaxcluster.views import shards, text
 MOST_CHARS = 20_000  # of one answer; its end is kept
 MOST_IMAGES = 4
 LOOK_S = 0.3  # between two looks that must agree
-ASK_S = 5.0
 
 
 def clip(shown: str, most: int = MOST_CHARS) -> str:
