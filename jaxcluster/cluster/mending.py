@@ -70,7 +70,7 @@ def bring_into_lockstep(cluster: Patient) -> str:
         cluster.world.open_gates({s.gate[0] for s in cluster.world.status() if s.gate})
         return skipped.tell(replay.core.ran, time.monotonic() - started, "All variables are kept.")
     stuck = replay.core.stuck
-    why = f"They could not be brought back without new processes: {stuck}." if stuck else ""
+    why = f"The ranks needed new processes, since {stuck}." if stuck else ""
     return "\n".join(filter(None, [cluster.restart(), why]))
 
 

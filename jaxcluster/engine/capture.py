@@ -37,6 +37,17 @@ Emit = Callable[[str, dict[str, Any]], None]
 Tell = Callable[[BaseException, list[str]], None]
 
 
+# Equal on all ranks: a cell's file name is part of its program's fingerprint in JAX.
+CELL_DIRECTORY = "/tmp/ipykernel_jaxcluster"
+_FILE = rf"{CELL_DIRECTORY}/(\d+)-[0-9a-f]{{12}}\.py"
+_PLACE = re.compile(rf'File "{_FILE}", line (\d+)|{_FILE}:(\d+)')
+
+
+def name_cells(text: str) -> str:
+    """A traceback or a warning as Python writes it, with ``cell [9] line 5`` for a cell's file."""
+    return _PLACE.sub(lambda at: f"cell [{at[1] or at[3]}] line {at[2] or at[4]}", text)
+
+
 class RankStream(io.TextIOBase):
     """A ``sys.stdout`` whose text goes to the running cell's notebook, else to ``inner``."""
 
@@ -63,6 +74,8 @@ class RankStream(io.TextIOBase):
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         shown = text if text.isascii() else wire.clean(text)
+        if self.name == "stderr" and CELL_DIRECTORY in shown:
+            shown = name_cells(shown)
         if shown and not self._sink(self.name, shown):
             self.inner.write(shown)
         return len(text)

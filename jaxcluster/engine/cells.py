@@ -20,7 +20,7 @@ from jaxcluster import wire
 from jaxcluster.engine import debugging, failures, log, mainscript, tracebacks, usercode
 from jaxcluster.engine.asking import Asking
 from jaxcluster.engine.background import Background, is_own
-from jaxcluster.engine.capture import LogTail, RankStream, capture_displays
+from jaxcluster.engine.capture import CELL_DIRECTORY, LogTail, RankStream, capture_displays
 from jaxcluster.engine.cell_output import CellOutput
 from jaxcluster.engine.cell_queue import CellQueue
 from jaxcluster.engine.control import DEFERRED, ControlChannel, Handler, Request
@@ -36,9 +36,6 @@ from jaxcluster.engine.private import coordination
 from jaxcluster.engine.running import Debugger, Home, Running
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.undo import Undo
-
-# Equal on all ranks: a cell's file name is part of its program's fingerprint in JAX.
-CELL_DIRECTORY = "/tmp/ipykernel_jaxcluster"
 
 
 class CellRunner:

@@ -11,6 +11,7 @@ import bdb
 import code
 import os
 import pdb  # noqa: T100
+import re
 import sys
 import threading
 from types import FrameType
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 # Of what these run every line is the user's: %%debug, pdb.run and pdb.runcall.
 _RUN = {run.__code__ for run in (bdb.Bdb.run, bdb.Bdb.runeval, bdb.Bdb.runcall)}
+COLORS = r"\x1b\[[0-9;]*m"
 QUIT = bdb.BdbQuit.__name__  # what leaving the debugger by ``q`` raises in the cell
 
 _runner: CellRunner | None = None
@@ -55,6 +57,18 @@ class RankPdb(debugger.InterruptiblePdb):
             own = [i for i, (frame, _) in enumerate(stack) if not is_folded(frame.f_code)]
             at = own[-1] if own else at
         return stack, at
+
+    def format_stack_entry(self, frame_lineno: Any, *args: Any, **kwargs: Any) -> str:
+        """A frame as it is told elsewhere: ``cell [9] line 5, in f()``, without a file's name."""
+        told = str(super().format_stack_entry(frame_lineno, *args, **kwargs))
+        frame, line = frame_lineno
+        assert _runner is not None
+        number = _runner.cell_numbers.get(frame.f_code.co_filename)
+        if number is None:
+            return told
+        file = re.escape(self.canonic(frame.f_code.co_filename))
+        place = rf"{file}(?:{COLORS})*\((?:{COLORS})*{line}(?:{COLORS})*\)"
+        return re.sub(place, f"cell [{number}] line {line}, in ", told, count=1)
 
     def do_interact(self, arg: str) -> None:
         """interact

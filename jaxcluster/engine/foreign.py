@@ -7,10 +7,16 @@ import importlib.util
 import os
 import sys
 import sysconfig
+from collections.abc import Iterable
 from types import CodeType
 
 JAX = ("jax", "jaxlib")
 DEBUGGERS = ("bdb", "cmd", "pdb")
+# What runs around all code of a rank: its lines say of no launch where it comes from.
+KERNEL = (
+    "IPython", "debugpy", "ipykernel", "ipyparallel", "jupyter_client", "tornado", "traitlets",
+    "zmq",
+)  # fmt: skip
 INSTALLED = ("site-packages", "dist-packages")
 LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -18,9 +24,18 @@ OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 @functools.cache
 def _jax_folders() -> tuple[str, ...]:
-    """Where JAX lies. Nothing is imported for it."""
-    found = []
-    for name in JAX:
+    return _folders_of(JAX)
+
+
+@functools.cache
+def _kernel_folders() -> tuple[str, ...]:
+    return _folders_of(KERNEL)
+
+
+def _folders_of(packages: Iterable[str]) -> tuple[str, ...]:
+    """Where packages lie. Nothing is imported for it."""
+    found: list[str] = []
+    for name in packages:
         spec = importlib.util.find_spec(name)
         found += (spec.submodule_search_locations or []) if spec is not None else []
     return tuple(map(_as_folder, found))
@@ -71,9 +86,10 @@ def _is_installed(file: str) -> bool:
 def is_telling_file(file: str) -> bool:
     """Whether a line of a file says where a launch comes from: a script's, a module's, a library's.
 
-    JAX's own don't, nor do the standard library's.
+    JAX's own don't, nor do the standard library's, nor the kernel's, which calls what an event loop
+    has to call.
     """
-    if not os.path.isabs(file) or is_folded_file(file):
+    if not os.path.isabs(file) or is_folded_file(file) or file.startswith(_kernel_folders()):
         return False
     return _is_installed(file) or not file.startswith(_library_folders())
 

@@ -40,6 +40,7 @@ _HASH_FACTOR = wire.HASH_FACTOR
 KEPT_PROGRAMS = 512
 LATEST = 256  # launches that are entered at once
 KEPT_ENDS = 8  # cells of which it is known what they launched themselves
+CHECK = "jaxcluster_check"  # in the name of the program by which ranks check themselves
 SOURCE_CHARS = 80  # of a line that has launched something
 
 # The code and instruction of the cell's line that launched a program, and those of the innermost
@@ -641,6 +642,8 @@ class Journal:
                 number = numbers[key] = len(kinds)
                 processes, name, fingerprint, signature, collective = told
                 cell, line, within = self._tell(place)
+                if running == wire.OURS:  # no line of anybody's has asked for it
+                    within = f"jaxcluster's {'check' if CHECK in name else 'replay'}"
                 kinds.append(
                     wire.Launch(
                         0,

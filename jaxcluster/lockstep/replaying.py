@@ -176,7 +176,7 @@ class Replaying:
                 return True
         todo = skipped.to_replay(counts, {r: rep.launches for r, rep in reports.items()})
         if todo is None:
-            self.stuck = "the ranks launched different programs"
+            self.stuck = "they launched different programs"
             return False
         self.pending = {}
         for rank, launches in todo.items():
@@ -276,7 +276,7 @@ class Replaying:
             yield Pause(STEP_S)
             facts = yield LookAround()
         if not self.is_under_way:
-            self.stuck = self.stuck or f"not in lockstep after {timeout_s:g} s"
+            self.stuck = self.stuck or f"they were not in lockstep after {timeout_s:g} s"
         return False
 
     def _has_progressed(self) -> bool:
@@ -297,7 +297,7 @@ class Replaying:
             self._course, self._course_since = course, now
         inside = sorted(r for r, s in states.items() if s.state == "running" and s.seq == self.seq)
         if inside and self.seq is not None and now > self._course_since + STALLED_S:
-            self.stuck = f"the cell goes on: {name_ranks(inside)}"
+            self.stuck = f"{name_ranks(inside)} did not leave the cell"
         return bool(self.stuck)
 
     @property

@@ -294,7 +294,7 @@ class Settling:
         self._become(State.DIVERGED, stuck)
         yield from self._take_back()
         if self._facts.gives_new:
-            why = f"They could not be brought back without new processes: {stuck}."
+            why = f"The ranks need new processes, since {stuck}."
             cell.recovered = yield from self._recover(str(report or ""), why)
             cell.silent = ()
         return None

@@ -41,7 +41,7 @@ class LastReport:
       timelines: the launches that it is about.
       reports: what each rank said when it was found, without its launches; empty where none was
         asked.
-      lines: of the cell, at which ranks raised an error.
+      lines: of the cell, at which these ranks raised an error.
     """
 
     at_ns: int
@@ -89,7 +89,7 @@ def made_of(
         culprits,
         timeline.timelines(evidence, of, seq, culprits, is_cut=found is None),
         [dataclasses.replace(evidence[rank], launches=[]) for rank in sorted(evidence)],
-        sorted({one.lineno for one in record.errors.values() if one.lineno}),
+        sorted({e.lineno for rank, e in record.errors.items() if rank in culprits and e.lineno}),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -214,11 +215,13 @@ def test_steps_go_from_statement_to_statement_and_into_functions(talk: Callable[
     made = talk(source, *((0, "ipdb> ", command) for command in commands)).wait()
     text = plain(made.cell.record.stdout(0))
     print(text)
-    places = [line.partition("py(")[2] for line in text.splitlines() if line.startswith("> ")]
+    lines = [line for line in text.splitlines() if line.startswith("> ")]
+    assert all(re.match(r"> cell \[\d+\] line \d", line) for line in lines)
+    places = [line.partition(" line ")[2] for line in lines]
     if STOPS_AT_THE_CALL:
-        assert places.pop(0) == "5)<module>()"
-    assert places[:4] == ["6)<module>()", "1)f()", "2)f()", "3)f()"]
-    assert places[-2:] == ["7)<module>()", "8)<module>()"]  # not into jnp.ones
+        assert places.pop(0) == "5, in <module>()"
+    assert places[:4] == ["6, in <module>()", "1, in f()", "2, in f()", "3, in f()"]
+    assert places[-2:] == ["7, in <module>()", "8, in <module>()"]  # not into jnp.ones
     assert "site-packages" not in text
 
 

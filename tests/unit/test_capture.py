@@ -296,3 +296,27 @@ def test_a_ranks_stream_is_a_text_stream_as_libraries_expect_one() -> None:
     stream.flush()
     with pytest.raises(TypeError, match="must be str, not bytes"):
         stream.write(b"bytes")  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------------------- cells' places
+
+
+def test_what_python_writes_of_a_cell_names_the_cell_instead_of_its_file() -> None:
+    file = f"{capture.CELL_DIRECTORY}/9-0123456789ab.py"
+    written: list[str] = []
+    stream = RankStream("stderr", 2, io.StringIO(), lambda name, text: bool(written.append(text)))
+    stream.write(f'  File "{file}", line 5, in go\n')
+    stream.write(f"{file}:7: UserWarning: hm\n")
+    stream.write('  File "/home/a/train.py", line 5, in go\n')
+    assert written == [
+        "  cell [9] line 5, in go\n",
+        "cell [9] line 7: UserWarning: hm\n",
+        '  File "/home/a/train.py", line 5, in go\n',
+    ]
+
+
+def test_what_a_cell_prints_of_files_is_as_it_is() -> None:
+    file = f'File "{capture.CELL_DIRECTORY}/9-0123456789ab.py", line 5'
+    written: list[str] = []
+    RankStream("stdout", 1, io.StringIO(), lambda _, text: bool(written.append(text))).write(file)
+    assert written == [file]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import dis
 import functools
 import importlib.util
@@ -15,15 +16,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tornado.ioloop
 from journals import launched
 
 from jaxcluster import wire
 from jaxcluster.engine.cell_output import CellOutput
 from jaxcluster.engine.control import ControlChannel
 from jaxcluster.engine.crossings import Crossings
+from jaxcluster.engine.foreign import is_telling_file
 from jaxcluster.engine.history import History
-from jaxcluster.engine.journal import LATEST, Journal, Program
+from jaxcluster.engine.journal import CHECK, LATEST, NOWHERE, Journal, Program
 
 SOURCE = """\
 def train(hook):
@@ -100,6 +104,23 @@ def test_a_launch_of_a_script_or_a_library_is_told_with_its_line_too(tmp_path: P
         assert (entry.cell, entry.line) == (5, 2)
         assert entry.within.partition(":")[0] == told.strip(), file
         assert (": hook(  # summed" in entry.within) == told.startswith("train.py")
+
+
+def test_the_loop_that_calls_a_callback_says_nothing_of_where_it_comes_from() -> None:
+    assert not is_telling_file(tornado.ioloop.__file__)
+    assert is_telling_file(np.__file__)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("jit(f)", "jaxcluster's replay"), (f"jit({CHECK})", "jaxcluster's check")],
+)
+def test_what_jaxcluster_launches_itself_is_told_as_that(name: str, told: str) -> None:
+    journal = Journal()
+    own = dataclasses.replace(program(7), name=name)
+    journal._made.append((own, NOWHERE, wire.OURS, 0, 0))
+    (launch,) = journal.tail(4)
+    assert (launch.cell, launch.line, launch.within) == (None, None, told)
 
 
 def test_the_same_statement_in_two_cells_is_in_each_of_them() -> None:

@@ -50,7 +50,8 @@ MISSING = Report("missing", "0,1,2", 2, (2,), (0, 1), ("Rank 2 left it out.",))
 
 
 def test_it_has_the_launches_the_lines_and_where_each_rank_was() -> None:
-    record = record_of(r2=ErrorInfo("KeyError", "'a'", [], 1))
+    errors = {"r0": ErrorInfo("KeyboardInterrupt", "", [], 2)}  # it was waiting, and was stopped
+    record = record_of(r2=ErrorInfo("KeyError", "'a'", [], 1), **errors)
     error = CellFailed("\x1b[31mKeyError\x1b[0m on rank 2: 'a'", "done", [2], "KeyError")
     made = made_of(record, error, MISSING, EVIDENCE, 5)
     assert made is not None

@@ -102,7 +102,7 @@ def test_a_replay_that_makes_progress_is_waited_for() -> None:
 def test_a_replay_that_makes_none_is_given_up() -> None:
     ranks, replay = Ranks(), Replaying()
     assert not ranks.carry(replay.settle(timeout_s=1.0))
-    assert replay.stuck == "not in lockstep after 1 s"
+    assert replay.stuck == "they were not in lockstep after 1 s"
 
 
 def test_a_rank_that_is_about_to_get_a_cell_of_another_notebook_is_not_replayed() -> None:
@@ -121,7 +121,7 @@ def test_a_rank_that_is_about_to_get_a_cell_of_another_notebook_is_not_replayed(
 def test_a_rank_that_does_not_leave_its_cell_is_not_waited_for_long() -> None:
     ranks, replay = Ranks([8, 8], states={0: "running"}), Replaying(seq=5)
     assert not ranks.carry(replay.settle(timeout_s=60.0))
-    assert replay.stuck == "the cell goes on: rank 0"
+    assert replay.stuck == "rank 0 did not leave the cell"
     assert ranks.facts.now < 2 * replaying.STALLED_S
 
 
@@ -183,7 +183,7 @@ def test_different_programs_may_all_have_ended(courses: dict[int, str] | None, h
     ranks, replay = Ranks([8, 8], fingerprint=9, courses=courses), Replaying()
     assert ranks.carry(replay.bring_back()) == how
     assert (replaying.CountAnew() in ranks.done) == bool(how)
-    assert how or replay.stuck == "the ranks launched different programs"
+    assert how or replay.stuck == "they launched different programs"
 
 
 # --------------------------------------------------------------------------- what ranks answer

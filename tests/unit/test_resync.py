@@ -29,7 +29,7 @@ def test_what_threads_might_have_made_is_forgotten_with_a_resync(
 
 def test_why_new_processes_were_needed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def bring_back(replay: Any, turns: Any) -> str:
-        replay.core.stuck = "the ranks launched different programs"
+        replay.core.stuck = "they launched different programs"
         return ""
 
     monkeypatch.setattr(mending.recovery.Replay, "bring_back", bring_back)
@@ -39,6 +39,5 @@ def test_why_new_processes_were_needed_is_said(monkeypatch: pytest.MonkeyPatch) 
     )  # fmt: skip
     assert mending.bring_into_lockstep(cluster) == (
         "New processes after 1.0 s: 2 variables kept.\n"
-        "They could not be brought back without new processes: the ranks launched different "
-        "programs."
+        "The ranks needed new processes, since they launched different programs."
     )
