@@ -16,6 +16,9 @@ from jaxcluster.errors import UsageError
 from jaxcluster.options import profiles
 from jaxcluster.options.table import LOGIN, OF_LAUNCHERS, OPTIONS, Option
 
+MOST_LISTED = 10  # options that a message lists; of more --help does
+KINDS = {"int": "a whole number", "float": "a number", "devices": "a whole number or all"}
+
 
 class Help(UsageError):
     """Not an error: the words were asked for."""
@@ -84,21 +87,40 @@ class Parser(argparse.ArgumentParser):
         try:
             found, unknown = self.parse_known_args(words)
         except argparse.ArgumentError as error:
-            self.error(str(error))
+            self.error(_reason(error))
         if unknown:
-            options = [o for action in self._actions for o in action.option_strings]
-            close = difflib.get_close_matches(unknown[0], options, n=1)
-            told = [a for a in self._actions if a.help != argparse.SUPPRESS]
-            takes = [o for a in told for o in a.option_strings or [a.dest.upper()]]
+            meant = self._meant(unknown[0])
             self.error(
                 f"there is no {unknown[0]}"
-                + (
-                    f" (did you mean {close[0]}?)"
-                    if close
-                    else f"; it takes {' '.join(takes) or 'nothing'}"
-                )
+                + (f" (did you mean {meant}?)" if meant else f"; {self._takes()}")
             )
         return found
+
+    def _meant(self, word: str) -> str:
+        """What a word that it does not take was perhaps meant to be, or ``""``."""
+        options = [o for action in self._actions for o in action.option_strings]
+        if word.isdecimal() and "-n" in options:
+            return f"-n {word}"
+        longer = [o for o in options if word.startswith("--") and o.startswith(f"{word}-")]
+        close = longer or difflib.get_close_matches(word, options, n=1)
+        return close[0] if close else ""
+
+    def _takes(self) -> str:
+        told = [a for a in self._actions if a.help != argparse.SUPPRESS]
+        takes = [o for a in told for o in a.option_strings or [a.dest.upper()]]
+        if len(takes) > MOST_LISTED:
+            return f"{self.prog} --help lists what it takes"
+        return f"it takes {' '.join(takes) or 'nothing'}"
+
+
+def _reason(error: argparse.ArgumentError) -> str:
+    """What argparse refuses, as one would say it."""
+    option = (error.argument_name or "").split("/")[0]
+    if error.message == "expected one argument":
+        return f"{option} needs a value"
+    if found := re.fullmatch(r"invalid (int|float|devices) value: (.*)", error.message, re.S):
+        return f"{option} must be {KINDS[found[1]]}, not {found[2]}"
+    return f"{option}: {error.message}" if option else error.message
 
 
 _QUOTED_OR_COMMENT = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.|(?<!\S)#""")

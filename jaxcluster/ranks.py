@@ -75,7 +75,7 @@ def parse_ranks(text: str, num_processes: int) -> list[int]:
             raise ValueError(f"{part!r} counts backwards: write {last}-{first}")
         if last >= num_processes:
             raise ValueError(
-                f"there is no rank {last}: this cluster has ranks 0-{num_processes - 1}"
+                f"There is no rank {last}: this cluster has ranks 0-{num_processes - 1}"
             )
         ranks.update(range(first, last + 1))
     return sorted(ranks)

@@ -157,7 +157,7 @@ def _reports(
 def _why_nothing(reasons: Mapping[int, str]) -> str:
     by_reason: dict[str, list[int]] = {}
     for rank, reason in sorted(reasons.items()):
-        by_reason.setdefault(re.sub(r"^rank \d+ ", "", reason), []).append(rank)
+        by_reason.setdefault(reason, []).append(rank)
     everyone = len(reasons)
     lines = []
     for reason, ranks in by_reason.items():

@@ -277,7 +277,7 @@ def stop(name: str, force: bool = False) -> float:
     if (known := handle.opened.get(name)) is not None:
         return known.stop(force)
     began = time.perf_counter()
-    record = registry.read(name)
+    record = registry.read(name, "stop")
     try:
         connect(record).stop(force)
     except (NoCluster, LaunchError):  # what is left of it
@@ -299,7 +299,7 @@ def stop_by_name(name: str, say_next: bool = True, force: bool = False) -> str:
       NoCluster: there is none of that name.
     """
     known = connected().get(name)  # one without processes has no record
-    spec = known.spec if known is not None else registry.read(name).spec
+    spec = known.spec if known is not None else registry.read(name, "stop").spec
     was_used = known is not None and known is current()
     took = known.stop(force) if known is not None else stop(name, force)
     said = f"Stopped {name_ranks(range(spec.num_processes))} of {name!r} in {took:.1f} s."

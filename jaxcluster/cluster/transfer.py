@@ -576,7 +576,10 @@ def check_names(names: Iterator[str] | Sequence[str] | Mapping[str, Any]) -> Non
     for name in names:
         if not str(name).isidentifier() or keyword.iskeyword(str(name)):
             raise UsageError(
-                f"{name!r} is not a variable name.", "For example: %pull x   or   %push a b"
+                f"{name!r} is not a variable name.",
+                "For example: %pull x --as y"
+                if name == "as"
+                else "For example: %pull x   or   %push a b",
             )
 
 

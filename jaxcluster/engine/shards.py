@@ -55,7 +55,8 @@ class ArrayViews:
         try:
             found = self.values.lookup(body["name"])
         except BadName as error:
-            return wire.ValueReport(self.values.rank, "", str(error), error.hint)
+            reason = str(error).removeprefix(f"Rank {self.values.rank}").lstrip(": ").rstrip(".")
+            return wire.ValueReport(self.values.rank, "", reason, error.hint)
         leaves = below(leaves_of(found), body["path"])
         report = wire.ValueReport(self.values.rank, type(found).__name__)
         if not leaves:

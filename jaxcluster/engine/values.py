@@ -107,10 +107,14 @@ class Values:
 
             known = [k for k, v in self.namespace.items() if is_users(k, v) and k[0] != "_"]
             close = difflib.get_close_matches(name, known, n=3)
-            hint = f"Did you mean {' or '.join(close)}?" if close else ""
+            hint = (
+                f"Did you mean {' or '.join(close)}?"
+                if close
+                else "%spmd %who lists the ranks' variables."
+            )
             if reason := self.lost.reasons.get(name):
-                raise BadName(f"rank {self.rank}: {name!r} {reason}", "") from None
-            raise BadName(f"rank {self.rank} has no variable {name!r}", hint) from None
+                raise BadName(f"Rank {self.rank}: {name!r} {reason}.", "") from None
+            raise BadName(f"Rank {self.rank} has no variable {name!r}.", hint) from None
 
     # ------------------------------------------------------------------ pull
 

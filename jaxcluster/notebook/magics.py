@@ -288,10 +288,10 @@ class JaxClusterMagics(Magics):
         parser = arguments.command_parser("%jaxcluster restart")
         parser.add_argument("--clean", action="store_true")
         clean = parser.read(line).clean
+        running = cluster.current()
         display = StartDisplay(self.rich, "The restart was not completed.")
         display.progress("restarting ...")
         try:
-            running = cluster.current()
             kept = running.restart(display.progress, clean=clean)
             if clean:
                 self.logs.forget(running)
@@ -320,7 +320,9 @@ class JaxClusterMagics(Magics):
         parser.add_argument("--follow", action="store_true")
         parsed = parser.read(line)
         running = cluster.current()
-        chosen = self._parse_ranks(parsed.ranks, running) if parsed.ranks else None
+        chosen = None
+        if parsed.ranks:
+            chosen = self._parse_ranks(parsed.ranks, running, "%jaxcluster outputs")
         record = running.last
         if parsed.follow:
             self._follow(running, parsed.cell, chosen)
@@ -687,11 +689,15 @@ class JaxClusterMagics(Magics):
         return isinstance(ours, dict) and ours.get("spmd") is True
 
     @staticmethod
-    def _parse_ranks(word: str, running: cluster.Cluster) -> list[int]:
+    def _parse_ranks(
+        word: str, running: cluster.Cluster, command: str = "%%spmd --ranks"
+    ) -> list[int]:
         try:
             return parse_ranks(word, running.num_processes)
         except ValueError as error:
-            raise UsageError(f"{error}.", "For example: %%spmd --ranks 0,2-3") from None
+            last = running.num_processes - 1
+            some = f"0-{last}" if last else "0"
+            raise UsageError(f"{error}.", f"For example: {command} {some}") from None
 
     def _warn_partial(self, running: cluster.Cluster, ranks: list[int], source: str) -> None:
         print(f"Only on {name_ranks(ranks)}:")

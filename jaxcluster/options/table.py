@@ -355,5 +355,5 @@ def check_platform(platform: str) -> None:
     if platform not in PLATFORMS:
         raise UsageError(
             f"There is no platform {platform!r}: it is cpu, cuda, rocm or tpu.",
-            f"Try: {START} --platform cpu",
+            f"Try: {START} --platform {'cuda' if platform == 'gpu' else 'cpu'}",
         )

@@ -121,8 +121,11 @@ def write(record: ClusterRecord) -> None:
     draft.replace(path)
 
 
-def read(name: str) -> ClusterRecord:
+def read(name: str, command: str = "attach") -> ClusterRecord:
     """The record of a cluster.
+
+    Args:
+      command: what asks for it, and is to be typed with a name that there is.
 
     Raises:
       NoCluster: there is none of that name.
@@ -133,7 +136,7 @@ def read(name: str) -> ClusterRecord:
         raise NoCluster(
             f"There is no cluster {name!r} here"
             + (f" (running: {others})." if others else "; none is running."),
-            f"Type %jaxcluster attach {others.split(',')[0]}"
+            f"Type %jaxcluster {command} {others.split(',')[0]}"
             if others
             else "Start one: %jaxcluster start -n 4",
         )

@@ -200,14 +200,18 @@ def test_a_setting_without_a_word_shows_its_state(
         ),
         ("%jaxcluster logs two", "'two' is not a rank."),
         ("%jaxcluster logs 9", "There is no rank 9: this cluster has ranks 0-3."),
-        ("%jaxcluster start -n four", "invalid int value: 'four'"),
+        ("%jaxcluster start -n four", "-n must be a whole number, not 'four'"),
         ("%jaxcluster auto perhaps", "Auto mode is off."),
         ("%jaxcluster strict perhaps", "Strict mode is off."),
         ("%jaxcluster recovery perhaps", "Recovery is set to auto."),
         ("%spmd", "%spmd needs an expression."),
         ("%spmd --all", "%spmd needs an expression."),
         ("%spmd --rank 1 x", "there is no --rank (did you mean --ranks?)"),
-        ("%%spmd --ranks 0,7\n1", "there is no rank 7: this cluster has ranks 0-3."),
+        ("%%spmd --ranks 0,7\n1", "There is no rank 7: this cluster has ranks 0-3."),
+        (
+            "%jaxcluster outputs 9",
+            "There is no rank 9: this cluster has ranks 0-3.\nFor example: %jaxcluster outputs 0-3",
+        ),
         ("%%spmd --ranks x\n1", "'x' is not a list of ranks such as 0,2-3."),
         ("%%spmd --rank 1\n1", "there is no --rank (did you mean --ranks?)"),
         ("%%spmd --timeout 0\n1", "--timeout must be more than 0 seconds, not 0."),
@@ -217,6 +221,7 @@ def test_a_setting_without_a_word_shows_its_state(
         ("%pull", "%pull needs the name of a variable."),
         ("%pull a b --as c", "--as takes one variable, and you named several."),
         ("%pull a.b", "'a.b' is not a variable name."),
+        ("%pull a as b", "'as' is not a variable name.\nFor example: %pull x --as y"),
     ],
 )
 def test_wrong_words_say_what_is_wrong_without_a_traceback(
@@ -628,7 +633,7 @@ def test_an_unknown_variable_is_said_to_be_unknown(notebook: Notebook) -> None:
     notebook.ok("%%spmd\nlearning_rate = 0.1")
     cell = notebook.run("%pull learning_rat")
     assert cell.ename == "TransferError"
-    assert "rank 0 has no variable 'learning_rat'" in cell.error
+    assert "Rank 0 has no variable 'learning_rat'." in cell.error
     assert "Did you mean learning_rate?" in cell.error
     assert "Traceback" not in cell.error
 

@@ -162,6 +162,11 @@ def test_a_name_that_no_rank_has_is_a_word_and_not_a_traceback(
     with pytest.raises(UsageError, match="No rank has a variable 'one_axes'") as error:
         cluster.layout("one_axes")
     assert "one_axis" in str(error.value)
+    with pytest.raises(UsageError) as error:
+        cluster.layout("zzz")
+    assert str(error.value) == (
+        "No rank has a variable 'zzz'.\n%spmd %who lists the ranks' variables."
+    )
     with pytest.raises(UsageError, match=r"rank holds no jax\.Array, only int"):
         cluster.layout("rank")
     with pytest.raises(UsageError, match="neither a variable nor a part of one"):

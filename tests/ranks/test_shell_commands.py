@@ -94,7 +94,7 @@ def test_the_console_script_is_installed() -> None:
     ("words", "status", "message"),
     [
         (("levitate",), 2, "There is no command 'levitate'."),
-        (("start", "-n", "four"), 2, "invalid int value: 'four'"),
+        (("start", "-n", "four"), 2, "-n must be a whole number, not 'four'"),
         (("start", "--device-per-process", "2"), 2, "did you mean --devices-per-process?"),
         (("stop", "nowhere"), 1, "NoCluster: There is no cluster 'nowhere' here"),
         (("stop",), 1, "NoCluster: "),

@@ -165,7 +165,7 @@ def test_what_does_not_exist_is_said_not_to(cluster: jaxcluster.Cluster) -> None
     with pytest.raises(TransferError) as caught:
         cluster["learning_rte"]
     assert str(caught.value) == (
-        "rank 0 has no variable 'learning_rte'\nDid you mean learning_rate?"
+        "Rank 0 has no variable 'learning_rte'.\nDid you mean learning_rate?"
     )
 
 
@@ -173,7 +173,9 @@ def test_what_does_not_exist_is_said_not_to(cluster: jaxcluster.Cluster) -> None
 def test_only_the_users_own_names_are_suggested(cluster: jaxcluster.Cluster, name: str) -> None:
     with pytest.raises(TransferError) as caught:
         cluster[name]
-    assert str(caught.value) == f"rank 0 has no variable {name!r}"
+    assert str(caught.value) == (
+        f"Rank 0 has no variable {name!r}.\n%spmd %who lists the ranks' variables."
+    )
 
 
 @pytest.mark.parametrize("name", ["a b", "x.y", "x[0]", "", "class"])
@@ -196,7 +198,7 @@ def test_what_differs_between_ranks_names_them(cluster: jaxcluster.Cluster) -> N
     assert "uneven is not the same on all ranks: fewer arrays on rank 2." in str(caught.value)
     cluster.run("missing = x")
     cluster.run("del missing", ranks=[3])
-    with pytest.raises((TransferError, RankError), match="rank 3 has no variable 'missing'"):
+    with pytest.raises((TransferError, RankError), match="Rank 3 has no variable 'missing'"):
         cluster["missing"]
 
 

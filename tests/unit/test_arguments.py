@@ -93,16 +93,22 @@ def test_local_device_ids_are_one_list_for_all_or_one_for_each() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("-n four", "argument -n/--num-processes: invalid int value: 'four'"),
-        ("-n", "argument -n/--num-processes: expected one argument"),
-        ("-m 4", "there is no -m; it takes -n --num-processes"),
+        ("-n four", "-n must be a whole number, not 'four'."),
+        ("-n", "-n needs a value."),
+        ("-m 4", "there is no -m; %jaxcluster start --help lists what it takes."),
+        ("4", "there is no 4 (did you mean -n 4?)"),
         ("--device-per-process 2", "(did you mean --devices-per-process?)"),
+        ("--devices 2", "(did you mean --devices-per-process?)"),
+        (
+            "--devices-per-process two",
+            "--devices-per-process must be a whole number or all, not 'two'.",
+        ),
         ("--env A", "'A' is not of the form NAME=VALUE"),
         ("--env =1", "'=1' is not of the form NAME=VALUE"),
         ("--local-device-ids a", "'a' is neither 0,1 (every rank) nor 0/1 (a list for each rank)"),
-        ("--timeout soon", "invalid float value: 'soon'"),
+        ("--timeout soon", "--timeout must be a number, not 'soon'."),
         ("--name 'exp", "No closing quotation"),
-        ("--zzz", "there is no --zzz; it takes -n --num-processes"),
+        ("--zzz", "there is no --zzz; %jaxcluster start --help lists what it takes."),
     ],
 )
 def test_what_start_does_not_take_says_why_with_an_example(line: str, message: str) -> None:
@@ -141,7 +147,7 @@ def test_a_cell_with_all_options() -> None:
     ("line", "message"),
     [
         ("--rank 0", "there is no --rank (did you mean --ranks?)"),
-        ("--timeout", "argument --timeout: expected one argument"),
+        ("--timeout", "--timeout needs a value."),
         ("print(1)", "there is no print(1)"),
     ],
 )

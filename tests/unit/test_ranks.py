@@ -51,8 +51,8 @@ def test_what_is_written_can_be_read_again() -> None:
         ("1,", "'1,' is not a list of ranks such as 0,2-3"),
         ("-1", "'-1' is not a list of ranks such as 0,2-3"),
         ("3-1", "'3-1' counts backwards: write 1-3"),
-        ("4", "there is no rank 4: this cluster has ranks 0-3"),
-        ("0-7", "there is no rank 7: this cluster has ranks 0-3"),
+        ("4", "There is no rank 4: this cluster has ranks 0-3"),
+        ("0-7", "There is no rank 7: this cluster has ranks 0-3"),
     ],
 )
 def test_what_names_no_ranks_says_why(text: str, message: str) -> None:

@@ -190,6 +190,8 @@ def test_an_unknown_cluster_says_which_are_running() -> None:
     assert str(caught.value) == (
         "There is no cluster 'exp' here (running: a, b).\nType %jaxcluster attach a"
     )
+    with pytest.raises(NoCluster, match=r"Type %jaxcluster stop a$"):
+        registry.read("exp", "stop")
 
 
 def test_whether_somebody_is_connected(root: Path) -> None:

@@ -115,6 +115,7 @@ def test_local_device_ids_for_all_or_for_each(machine: Any) -> None:
         ({"devices_per_process": 4, "local_device_ids": [0, 1]}, "here devices 0 to 3."),
         ({"platform": "cpu", "env": {"JAX_PLATFORMS": "tpu"}}, "asks for the platform 'tpu'"),
         ({"env": {"JAX_PLATFORMS": "vulkan"}}, "There is no platform 'vulkan'"),
+        ({"platform": "gpu"}, "tpu.\nTry: %jaxcluster start --platform cuda"),
         ({"env": {"JAX_NUM_CPU_DEVICES": "8"}}, "JAX_NUM_CPU_DEVICES is assigned by jaxcluster"),
         ({"env": {"JAX_PROCESS_ID": "0"}}, "JAX_PROCESS_ID is assigned by jaxcluster"),
         ({"env": {"A": 1}}, "env has 'A': 1, which is not an environment variable."),
