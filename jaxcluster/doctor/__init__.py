@@ -69,7 +69,7 @@ def run_checks(runtime_dir: Path, environ: Mapping[str, str] | None = None) -> l
         *(check_package(*package, installed_version) for package in PACKAGES),
         check_jaxlib_match(installed_version("jax"), installed_version("jaxlib")),
         check_private_names(*ask_private_names(environ)),
-        check_loopback(_bind_loopback),
+        check_loopback(_reach_loopback),
         check_hostname(socket.gethostname(), _resolve),
         check_proxies(environ),
         check_devices(
@@ -222,18 +222,18 @@ def installed_version(name: str) -> str | None:
 # --------------------------------------------------------------------------- network
 
 
-def check_loopback(bind: Callable[[], int]) -> Check:
-    """Whether a port on 127.0.0.1 can be had; ``bind`` takes one and returns its number."""
+def check_loopback(reach: Callable[[], int]) -> Check:
+    """Whether ranks can meet on 127.0.0.1; ``reach`` connects to a port there, and returns it."""
     try:
-        port = bind()
+        port = reach()
     except OSError as error:
         return Check(
             "loopback",
             False,
-            f"no port on 127.0.0.1 can be bound: {error}",
+            f"no port on 127.0.0.1 can be reached: {error}",
             "bring the loopback interface up (ip link set lo up), or allow local sockets",
         )
-    return Check("loopback", True, f"a port on 127.0.0.1 could be bound ({port})")
+    return Check("loopback", True, f"a port on 127.0.0.1 can be reached ({port})")
 
 
 def check_hostname(hostname: str, resolve: Callable[[str], Sequence[str]]) -> Check:
@@ -286,10 +286,12 @@ def _covers_loopback(entry: str) -> bool:
         return False
 
 
-def _bind_loopback() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
+def _reach_loopback() -> int:
+    """A port can be bound even where the interface is down, so it is connected to as well."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+        socket.create_connection(address, timeout=5).close()
+        port: int = address[1]
         return port
 
 

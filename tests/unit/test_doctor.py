@@ -204,8 +204,22 @@ def test_a_loopback_without_ports_says_why() -> None:
 
     check = check_loopback(refuse)
     assert check.ok is False
-    assert check.detail == "no port on 127.0.0.1 can be bound: Operation not permitted"
-    assert check_loopback(lambda: 41234).detail == "a port on 127.0.0.1 could be bound (41234)"
+    assert check.detail == "no port on 127.0.0.1 can be reached: Operation not permitted"
+    assert check_loopback(lambda: 41234).detail == "a port on 127.0.0.1 can be reached (41234)"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a network namespace")
+def test_a_loopback_that_is_down_is_found() -> None:
+    """There a port can be bound, and not be reached."""
+    look = "from jaxcluster.doctor import check_loopback, _reach_loopback as reach"
+    words = [sys.executable, "-c", f"{look}; print(check_loopback(reach))"]
+    made = subprocess.run(["unshare", "--net", "true"], check=False, capture_output=True)
+    if made.returncode:
+        pytest.skip("no network namespaces here")
+    found = subprocess.run(["unshare", "--net", *words], check=True, capture_output=True, text=True)
+    assert "ok=False" in found.stdout
+    assert "Network is unreachable" in found.stdout
+    assert "ip link set lo up" in found.stdout
 
 
 def test_a_host_name_that_leads_astray_needs_no_mending_for_jaxcluster() -> None:
