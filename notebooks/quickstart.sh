@@ -99,10 +99,10 @@ else
     tool=pip takes='a minute or two'
     if with_uv; then tool=uv takes='less than a minute'; fi
     say "installing jaxcluster, jax and JupyterLab into $env with $tool ($takes)"
-    if ! command -v npm >/dev/null; then
-        say "no Node here: JupyterLab will be without jaxcluster's sidebar, badges and buttons"
-    fi
     install_into_env -e .
+    if [ ! -e jaxcluster/labextension/package.json ]; then
+        say "no Node 20 or newer here: JupyterLab is without jaxcluster's sidebar, badges and buttons"
+    fi
     echo "$want" >"$mark"
 fi
 
