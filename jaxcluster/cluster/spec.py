@@ -82,7 +82,7 @@ def _make(given: Mapping[str, Any]) -> wire.ClusterSpec:
     if own.get("devices_per_process") == "all":
         own["devices_per_process"] = ALL
     typed = {
-        name: _as_typed(value)
+        name: _as_typed(name, value)
         for name, value in given.items()
         if name not in COMMON and value is not False  # a switch that is off
     }
@@ -132,10 +132,12 @@ def _make(given: Mapping[str, Any]) -> wire.ClusterSpec:
     return spec
 
 
-def _as_typed(value: Any) -> str | bool | list[str]:
+def _as_typed(name: str, value: Any) -> str | bool | list[str]:
     """A launcher's option: text, a switch, or several texts."""
     if isinstance(value, str | bool):
         return value
+    if name == "hosts" and isinstance(value, Sequence):
+        return ",".join(map(str, value))
     return [*value] if isinstance(value, Sequence) else str(value)
 
 

@@ -14,6 +14,7 @@ from jaxcluster.cluster.starting import dry_run
 from jaxcluster.errors import PlanError, UsageError
 from jaxcluster.host import exits
 from jaxcluster.host.exits import OomKills, describe_exit
+from jaxcluster.plan.again import differences
 
 
 @pytest.fixture(autouse=True)
@@ -162,6 +163,16 @@ def test_ids_that_are_all_there_are_is_no_choice(machine: Any) -> None:
     assert make_spec(2, local_device_ids=[0]).local_device_ids == [[0], [0]]
     made = make_spec(2, devices_per_process=2, local_device_ids=[[0, 1], [0, 1]])
     assert made.local_device_ids == [[0, 1], [0, 1]]
+
+
+def test_a_launchers_options_are_kept_as_they_would_be_typed(machine: Any) -> None:
+    spec = make_spec(launcher="ssh", hosts=["h1:2", "h2:2"], port=22, direct=True, no_sync=False)
+    assert spec.options == {"hosts": "h1:2,h2:2", "port": "22", "direct": True}
+    asked = make_spec(launcher="ssh", hosts="h1:2,h2:2", port="22")
+    assert differences(spec, asked) == ["--direct"]
+    for nodes in (0, 2.5, True, "two"):
+        with pytest.raises(UsageError, match="--nodes must be a whole number from 1 up, not "):
+            make_spec(launcher="slurm", nodes=nodes)
 
 
 def test_the_first_cluster_is_main(machine: Any) -> None:
