@@ -41,7 +41,7 @@ class RingFile:
         self._path = path
         self._most = most
         self._fd = -1
-        self._start = 0
+        self._start = self._nbytes = 0
 
     @property
     def end(self) -> int:
@@ -49,10 +49,7 @@ class RingFile:
         if self._fd < 0:
             files = _files(self._path)
             return sum(files[-1]) if files else 0
-        return self._start + self._nbytes()
-
-    def _nbytes(self) -> int:
-        return os.lseek(self._fd, 0, os.SEEK_END) if self._fd >= 0 else 0
+        return self._start + self._nbytes
 
     def write(self, lines: bytes) -> None:
         """Add whole lines.
@@ -63,9 +60,16 @@ class RingFile:
         if self._fd < 0:
             self._open_next(len(lines))
             lines = b"\n" + lines  # a process that was killed may have left half a line
-        elif self._nbytes() >= self._most // 4:
+        elif self._nbytes >= self._most // 4:
             self._open_next(len(lines))
-        _write_all(self._fd, lines)
+        before = self._nbytes
+        try:
+            self._nbytes += _write_all(self._fd, lines)
+        except BaseException:  # else what is left of it would be the beginning of the next line
+            self._nbytes = before
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, before)
+            raise
 
     def _open_next(self, room: int) -> None:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -76,20 +80,15 @@ class RingFile:
         fd = os.open(_file(self._path, at), flags, 0o600)
         if self._fd >= 0:
             os.close(self._fd)
-        self._fd, self._start = fd, at
+        self._fd, self._start, self._nbytes = fd, at, 0
 
 
-def _write_all(fd: int, data: bytes) -> None:
-    """Write all of it, or nothing: a line that was cut off would be the beginning of the next."""
-    size = os.lseek(fd, 0, os.SEEK_END)
-    try:
-        written = os.write(fd, data)
-        while written < len(data):
-            written += os.write(fd, memoryview(data)[written:])
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.ftruncate(fd, size)
-        raise
+def _write_all(fd: int, data: bytes) -> int:
+    """Write all of it; returns how much that is."""
+    written = os.write(fd, data)
+    while written < len(data):
+        written += os.write(fd, memoryview(data)[written:])
+    return written
 
 
 def _drop(path: Path, files: list[tuple[int, int]], most: int) -> None:
