@@ -55,6 +55,8 @@ class History:
     def start(self) -> None:
         """Go on with what an earlier process has left, and begin the thread that writes."""
         if self._folder is not None:
+            with contextlib.suppress(OSError):
+                self._folder.parent.mkdir(mode=0o700, exist_ok=True)
             self._count = _last_count(self._folder)
             with self._lock:  # what that process had not ended, will not end
                 self._add_line(self._cells, {"process": os.getpid()})
@@ -88,12 +90,14 @@ class History:
             self._add_line(self._cells, told)
 
     def text(self, name: str, text: str) -> None:
-        """The running cell has printed ``text``."""
-        with self._lock:
-            self._texts.append((name, text))
-            self._chars += len(text)
-            if self._chars > WRITE_CHARS:
-                self._write_texts()
+        """The running cell has printed ``text``.
+
+        Without the lock, which is held while files are written: the control thread comes here, too.
+        """
+        self._texts.append((name, text))
+        self._chars += len(text)
+        if self._chars > WRITE_CHARS and threading.current_thread() is threading.main_thread():
+            self.flush()
         if not self._is_waiting.is_set():
             self._is_waiting.set()
 
@@ -123,9 +127,9 @@ class History:
     def _write_texts(self) -> None:
         if (count := len(self._texts)) == 0:
             return
-        lines = b"".join(_text_lines(self._texts[:count]))
-        self._write(self._output, lines, self._chars)
         self._chars = 0
+        lines, chars = _text_lines(self._texts[:count])
+        self._write(self._output, lines, chars)
         del self._texts[:count]
 
     def _add_line(self, to: RingFile, line: dict[str, Any]) -> None:
@@ -157,8 +161,8 @@ def _last_count(folder: Path) -> int:
     return 0
 
 
-def _text_lines(texts: list[tuple[str, str]]) -> list[bytes]:
-    """Text of one stream in a row is one line."""
+def _text_lines(texts: list[tuple[str, str]]) -> tuple[bytes, int]:
+    """(text of one stream in a row as one line, how many characters that is)."""
     lines = []
     parts: list[str] = []
     for at, (name, text) in enumerate(texts):
@@ -169,7 +173,7 @@ def _text_lines(texts: list[tuple[str, str]]) -> list[bytes]:
             for start in range(0, len(joined), DISPLAY_CHARS):
                 line = {"stream": name, "text": joined[start : start + DISPLAY_CHARS]}
                 lines.append(wire.encode_body(line) + b"\n")
-    return lines
+    return b"".join(lines), sum(len(text) for _, text in texts)
 
 
 def _kept(content: dict[str, Any]) -> dict[str, Any]:

@@ -33,8 +33,9 @@ class RingFile:
     """The writer. It goes on with what an earlier process has left in a file of its own.
 
     Args:
-      path: of the log: its files are called that, with their positions behind it.
-      most: bytes that are kept, at least three quarters of them.
+      path: of the log: its files are called that, with their positions behind it. Its folder is
+        made, but not the one above it: where that was removed, nothing is to come back.
+      most: bytes that are kept; at least half of them, where there are as many.
     """
 
     def __init__(self, path: Path, most: int) -> None:
@@ -72,7 +73,7 @@ class RingFile:
             raise
 
     def _open_next(self, room: int) -> None:
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._path.parent.mkdir(mode=0o700, exist_ok=True)
         files = _files(self._path)
         at = self.end
         _drop(self._path, files, self._most - self._most // 4 - room)

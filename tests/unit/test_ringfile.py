@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,19 @@ def test_what_is_not_written_whole_is_not_there(
         log.write(line(2))
     monkeypatch.undo()
     log.write(line(3))
-    assert numbers(read(tmp_path / "log").data) == [1, 3]
+    assert bytes(read(tmp_path / "log").data) == b"\n" + line(1) + line(3)
+
+
+def test_a_folder_that_was_removed_does_not_come_back(tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster"
+    cluster.mkdir()
+    log = RingFile(cluster / "rank-0" / "log", 100)
+    log.write(line(1) * 5)
+    shutil.rmtree(cluster)
+    with pytest.raises(FileNotFoundError):
+        log.write(line(2))
+        log.write(line(3))
+    assert not cluster.exists()
 
 
 def test_nothing_is_read_through_a_link_and_nothing_written(tmp_path: Path) -> None:
