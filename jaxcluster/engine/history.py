@@ -45,6 +45,7 @@ class History:
         self._output = RingFile((folder or Path()) / OUTPUT, OUTPUT_NBYTES)
         self._texts: list[tuple[str, str]] = []
         self._chars = 0
+        self._is_writing = False
         self._missing = 0  # characters that could not be written
         self._ran: wire.CellRequest | None = None
         self._count = 0
@@ -125,12 +126,16 @@ class History:
             self._write_texts()
 
     def _write_texts(self) -> None:
-        if (count := len(self._texts)) == 0:
+        if self._is_writing or (count := len(self._texts)) == 0:
             return
-        self._chars = 0
-        lines, chars = _text_lines(self._texts[:count])
-        self._write(self._output, lines, chars)
-        del self._texts[:count]
+        try:
+            self._is_writing = True  # a signal's handler that prints now is written after this
+            self._chars = 0
+            lines, chars = _text_lines(self._texts[:count])
+            self._write(self._output, lines, chars)
+            del self._texts[:count]
+        finally:
+            self._is_writing = False
 
     def _add_line(self, to: RingFile, line: dict[str, Any]) -> None:
         self._write(to, wire.encode_body(line) + b"\n", 0)

@@ -233,6 +233,27 @@ def test_threads_may_print_at_once(ranks: Ranks) -> None:
         assert own == list(range(2_000))
 
 
+def test_what_a_signals_handler_prints_meanwhile_is_there_once(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank, lines_of = ranks.ranks[0], writing._text_lines
+    rank.begin(cell(1))
+
+    def handle(texts: list[tuple[str, str]]) -> tuple[bytes, int]:
+        monkeypatch.undo()
+        rank.text("stdout", "h" * (writing.WRITE_CHARS + 1))
+        rank.text("stdout", "handler\n")
+        return lines_of(texts)
+
+    for number in range(5):
+        rank.text("stdout", f"{number}\n")
+    monkeypatch.setattr(writing, "_text_lines", handle)
+    rank.flush()
+    rank.text("stdout", "after\n")
+    long = "h" * (writing.WRITE_CHARS + 1)
+    assert ranks.text(1) == f"0\n1\n2\n3\n4\n{long}handler\nafter\n"
+
+
 def test_lines_that_make_no_sense_are_passed_over(ranks: Ranks) -> None:
     rank = ranks.ranks[0]
     rank.begin(cell(1))
