@@ -94,9 +94,10 @@ class Following:
 
     def look(self) -> bool:
         """Read what has come since the last look; returns whether there was anything."""
-        # First: output from before the end that is seen here is read below.
-        now = self._reader.look().cells
-        self.cell = next((one for one in now if one.sent_ns == self.cell.sent_ns), self.cell)
+        if not self.is_over:
+            # First: output from before the end that is seen here is read below.
+            now = self._reader.look().cells
+            self.cell = next((one for one in now if one.sent_ns == self.cell.sent_ns), self.cell)
         for rank in self.record.ranks:
             if rank in self.cell.runs:
                 self._at.setdefault(rank, self.cell.runs[rank].start)

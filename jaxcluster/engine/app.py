@@ -155,7 +155,7 @@ class Rank:
         self.control = ControlChannel(address)
         self.journal = Journal()
         self.journal.keep_in(blackbox.path_of(log_path))
-        self.history = History(Path(history) if history else None)
+        self.history = History(Path(history) if history else None, rank)
         self.runner = CellRunner(rank, self.control, self.journal, log_path, self.history)
         self.values = Values(rank)
         self.values.last_result = lambda: self.runner.last_result

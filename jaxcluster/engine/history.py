@@ -22,11 +22,12 @@ from jaxcluster.host import ringfile
 from jaxcluster.host.ringfile import RingFile
 
 CELLS, OUTPUT = "cells", "output"  # the two logs of a rank
-CELLS_NBYTES = 2 << 20
+CELLS_NBYTES = 1 << 20
 OUTPUT_NBYTES = 8 << 20
 WRITE_S = 0.02  # printed text is gathered for this long
 WRITE_CHARS = 1 << 16  # or until it is so much
 SOURCE_CHARS = 20_000
+SHORT_CHARS = 200  # of a source on all ranks but the cell's first, which has it
 DISPLAY_CHARS = 200_000  # of a text that is displayed
 DISPLAY_NBYTES = 2_000_000  # of one display; of most it is a figure, as base64
 SHOWN_TYPES = ("text/plain", "text/html", "text/markdown", "text/latex", "image/png", "image/jpeg")
@@ -37,10 +38,12 @@ class History:
 
     Args:
       folder: of this rank; None keeps nothing.
+      rank: its number.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, rank: int = 0) -> None:
         self._folder = folder
+        self._rank = rank
         self._cells = RingFile((folder or Path()) / CELLS, CELLS_NBYTES)
         self._output = RingFile((folder or Path()) / OUTPUT, OUTPUT_NBYTES)
         self._texts: list[tuple[str, str]] = []
@@ -77,6 +80,7 @@ class History:
             self._write_texts()
             self._ran = cell
             self._count += 1
+            most = SOURCE_CHARS if self._rank == cell.ranks[0] else SHORT_CHARS
             told = {
                 "count": self._count,
                 "sent": cell.sent_ns,
@@ -85,7 +89,7 @@ class History:
                 "who": cell.who,
                 "ranks": cell.ranks,
                 "shown": cell.shown_ranks,
-                "source": cell.source[:SOURCE_CHARS],
+                "source": cell.source[:most],
                 "at": self._output.end if self._folder is not None else 0,
             }
             self._add_line(self._cells, told)

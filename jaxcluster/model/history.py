@@ -122,7 +122,9 @@ class Cells:
         self._first_counts.setdefault(rank, count if isinstance(count, int) else 1)
         run = Run(int(line.get("at", 0)))
         _close(self._last.get(rank), run.start)
-        self._last[rank] = self._found.setdefault(cell.sent_ns, cell).runs[rank] = run
+        known = self._found.setdefault(cell.sent_ns, cell)
+        known.source = max(known.source, cell.source, key=len)  # one rank has more of it
+        self._last[rank] = known.runs[rank] = run
 
     def history(self, dead: Iterable[int] = ()) -> History:
         """All cells so far.

@@ -28,7 +28,7 @@ class Ranks:
         self.num_processes = num_processes
         self.folder = folder
         self.dead: dict[int, Any] = {}
-        self.ranks = [History(folder / f"rank-{rank}") for rank in range(num_processes)]
+        self.ranks = [History(folder / f"rank-{rank}", rank) for rank in range(num_processes)]
 
     def read_history(self, log: str, wanted: dict[int, int]) -> dict[int, ringfile.Part]:
         return {r: ringfile.read(self.folder / f"rank-{r}" / log, at) for r, at in wanted.items()}
@@ -267,6 +267,16 @@ def test_lines_that_make_no_sense_are_passed_over(ranks: Ranks) -> None:
     rank.text("stdout", "b\n")
     assert ranks.text(1) == "a\nb\n"
     assert len(ranks.cells()) == 1
+
+
+def test_one_rank_has_all_of_the_source(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, 2)
+    for rank in reversed(ranks.ranks):
+        rank.begin(cell(1, "x = 1\n" * 1_000))
+    (one,) = ranks.cells()
+    assert one.source == "x = 1\n" * 1_000
+    (path,) = (tmp_path / "rank-1").iterdir()
+    assert path.stat().st_size < 1_000
 
 
 def test_the_table_has_what_each_cell_was(tmp_path: Path) -> None:
