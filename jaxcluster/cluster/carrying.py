@@ -19,6 +19,7 @@ from jaxcluster.lockstep.facts import Facts, Recovered, Replayed, Why
 from jaxcluster.lockstep.settling import Steps, T
 from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model import rewrite
+from jaxcluster.model.makers import Makers
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.records.lastreport import Reports
 from jaxcluster.wire.link import Event, Sink
@@ -39,6 +40,7 @@ class Owner(Protocol):
 
     recovered: str
     past_reports: Reports
+    makers: Makers
 
     @property
     def name(self) -> str: ...

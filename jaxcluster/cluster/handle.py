@@ -38,6 +38,7 @@ from jaxcluster.model.compared import Compared, check_expression
 from jaxcluster.model.history import History
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.model.life import Life, State
+from jaxcluster.model.makers import Makers
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.records import registry
 from jaxcluster.records.kept import Kept
@@ -67,6 +68,7 @@ class Cluster:
       kept: what its ranks have saved and no new process has yet.
       restored: what the last restart brought back; None before one, and after a clean one.
       recovered: what was done about the last finding or death; "" if nothing was yet.
+      makers: the cells of this process that have made the ranks' variables.
       past_reports: how its last cells went wrong, for ``%jaxcluster report``.
       undo_nbytes: what ``limit_undo`` was given last.
       stays_strict: new processes check launches from their start on, too.
@@ -81,6 +83,7 @@ class Cluster:
         self.life = Life()
         self.recovery = "auto"
         self.recovered = ""
+        self.makers: Makers = {}
         self.past_reports = Reports(self.name, is_here=world.way is None)
         self.kept: Kept | None = None
         self.restored: Restored | None = None

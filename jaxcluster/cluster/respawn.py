@@ -29,6 +29,7 @@ from jaxcluster.cluster.starting import Starting
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import CellInterrupted, JaxClusterError, LaunchError, NoCluster, RankDied
 from jaxcluster.model.life import Life
+from jaxcluster.model.makers import Makers
 from jaxcluster.records.kept import Kept
 
 Say = Callable[[str], None]
@@ -45,6 +46,7 @@ class Renewable(Protocol):
     kept: Kept | None
     recovered: str
     life: Life
+    makers: Makers
 
     @property
     def name(self) -> str: ...
@@ -254,7 +256,7 @@ class Respawn:
             if self._kept.reports:
                 say("restoring the variables ...")
             restored = restart.restore(
-                cluster.world, self._kept, self.when or "in a restart", self._check
+                cluster.world, self._kept, self.when or "in a restart", self._check, cluster.makers
             )
             self.restored = replace(restored, seconds=time.perf_counter() - self._began)
         self._watch(None)  # from here on a stop comes too late: it would end what is done

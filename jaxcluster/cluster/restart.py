@@ -19,6 +19,7 @@ from typing import Any
 
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import NoCluster, RankHung, RecoveryError
+from jaxcluster.model import makers
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.told import Told
 from jaxcluster.ranks import name_ranks
@@ -46,6 +47,7 @@ class Restored:
       older: names that are what they were before the cell.
       nothing_lived: there was no rank whose variables could be saved.
       gone: why what ranks had saved could not be read any more; "" where all could.
+      cells: those that make the lost names again, as ``makers.tell`` has them; "" if not known.
     """
 
     kept: tuple[str, ...]
@@ -55,9 +57,11 @@ class Restored:
     nothing_lived: bool = False
     older: tuple[str, ...] = ()
     gone: str = ""
+    cells: str = ""
 
     def __str__(self) -> str:
-        return " ".join(filter(None, [self.headline, self.lost_text]))
+        again = f"To make them again, run {self.cells}." if self.cells else ""
+        return " ".join(filter(None, [self.headline, self.lost_text, again]))
 
     @property
     def lost_text(self) -> str:
@@ -464,11 +468,14 @@ def _why_lost(rank: int, name: str, told: str, bodies: Sequence[Mapping[str, Any
 # --------------------------------------------------------------------------- restoring
 
 
-def restore(world: World, saved: Kept, when: str, check: Check) -> Restored:
+def restore(
+    world: World, saved: Kept, when: str, check: Check, made_by: makers.Makers | None = None
+) -> Restored:
     """Bind what was saved on the new processes: a name on all ranks that had it, or on none.
 
     Args:
       when: when names were lost that are lost, as in "in cell [3]".
+      made_by: the cells that have made names.
     """
     missing = tuple(r for r in range(world.num_processes) if r not in saved.reports)
     if not saved.reports:
@@ -494,7 +501,7 @@ def restore(world: World, saved: Kept, when: str, check: Check) -> Restored:
         if event.op == "error" and event.body.get("ename") == "Unreadable"
     }
     if damaged:  # else it would be promised, and fail, for ever
-        return restore(world, saved.without(damaged), when, check)
+        return restore(world, saved.without(damaged), when, check, made_by)
     answers = _all(heard, bodies, "restore", RESTORE_S)
     lost = dict(found.lost)
     for rank, reply in sorted(answers.items()):
@@ -507,7 +514,11 @@ def restore(world: World, saved: Kept, when: str, check: Check) -> Restored:
         left |= report["left"]
     for reply in answers.values():
         left |= reply["left"]
-    reasons = {name: f"was lost {when} ({why})" for name, why in lost.items()}
+    reasons = {}
+    for name, why in lost.items():
+        cells = makers.tell(made_by or {}, [name])
+        again = f"; run {cells} again to make it" if cells else ""
+        reasons[name] = f"was lost {when} ({why}){again}"
     for report in saved.reports.values():  # those of earlier times
         for name, why in report["unbound"].items():
             if name not in back:
@@ -521,7 +532,10 @@ def restore(world: World, saved: Kept, when: str, check: Check) -> Restored:
     if missing and RANDOM[0] in own and any(d["seeded"] for d in drawn):
         left[RANDOM[0]] = OWN
     older = tuple(sorted(found.older & back))
-    return Restored(tuple(sorted(back)), lost | left, missing, older=older, gone=saved.why_gone)
+    return Restored(
+        tuple(sorted(back)), lost | left, missing, older=older, gone=saved.why_gone,
+        cells=makers.tell(made_by or {}, lost),
+    )  # fmt: skip
 
 
 def ask_all(

@@ -21,7 +21,7 @@ from jaxcluster.errors import CellInterrupted
 from jaxcluster.lockstep import actions, events
 from jaxcluster.lockstep.cell import Cell
 from jaxcluster.lockstep.settling import Settling
-from jaxcluster.model import findings, notices, verdict
+from jaxcluster.model import findings, makers, notices, verdict
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.records import lastreport
 from jaxcluster.wire.link import Event, Sink
@@ -247,7 +247,15 @@ class RunningCell:
                 raise
             finally:
                 self.done = True
+                self._note_names()
                 tidings.tell()
+
+    def _note_names(self) -> None:
+        """Remember what it has made, if that is there: for whoever loses it later."""
+        record = self.record
+        if record.ok and self.report is None and self.core.undone is None:
+            number = record.execution_count
+            self.cluster.makers = makers.after(self.cluster.makers, record.source, number)
 
     def _hear_next(self) -> None:
         deadline = self.core.deadline()

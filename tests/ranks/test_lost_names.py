@@ -51,8 +51,10 @@ def test_a_name_that_one_rank_loses_is_gone_on_all_and_says_so_when_it_is_used(
         "part = (i for i in range(3)) if r == 1 else 5\ndef use(): return part\nkept = [1]",
         show=False,
     )
-    assert "Lost: part (a generator can't be saved)." in ranks.restart()
-    told = "name 'part' was lost in a restart (a generator can't be saved)"
+    said = ranks.restart()
+    assert "Lost: part (a generator can't be saved)." in said
+    assert said.endswith("To make them again, run cell [2].")
+    told = "name 'part' was lost in a restart (a generator can't be saved); run cell [2] again"
     uses = ["part", "print(use())", "part += 1", "del part", "[part for _ in range(2)]"]
     uses += ["await asyncio.sleep(0, part)", "try:\n    part\nexcept NameError:\n    1 / 0"]
     ranks.run("import asyncio", show=False)

@@ -264,6 +264,7 @@ class Client:
         self.cluster, self.number, self.lateness = cluster, number, lateness
         self.ident = f"client-{number}".encode()
         self.recovered = ""
+        self.makers: Any = {}
         self.past_reports = Reports("sim", is_here=False)
         self.others: list[Client] = []
         self.dispatcher = dispatch.Dispatcher(self)  # type: ignore[arg-type]
