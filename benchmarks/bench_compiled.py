@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from typing import Any
 
 import harness
@@ -257,7 +258,9 @@ def main() -> None:
     with harness.sandbox(), jaxcluster.start(chosen.n) as cluster:
         cluster.run(SETUP, show=False)
         for number, text in enumerate(programs.values()):
-            cluster.run(f"{text}\nstep_{number}, args_{number} = step, args", show=False)
+            body = textwrap.indent(f"{text}\nreturn step, args", "    ")
+            cell = f"def program():\n{body}\nstep_{number}, args_{number} = program()"
+            cluster.run(cell, show=False)
             took = measured(cluster, number)
             rows[number] |= {"first": took["call"], "warm": took["warm"]}
         cluster.restart()

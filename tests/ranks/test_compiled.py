@@ -14,7 +14,7 @@ import jaxcluster
 from jaxcluster.errors import Divergence, RankDied
 from jaxcluster.records import registry
 
-pytestmark = [pytest.mark.any_jax, pytest.mark.one_machine]
+HERE = pytest.mark.one_machine("it looks at the folder on this machine")
 
 # ``compiled()``: the programs that XLA has compiled in this process since it was first called.
 COUNT = """
@@ -74,6 +74,7 @@ def again(cluster: jaxcluster.Cluster, how: str) -> None:
     assert not set(pids) & set(cluster.record.pids)
 
 
+@pytest.mark.promise("New processes")
 @pytest.mark.parametrize("how", ["restart", "death"])
 def test_new_processes_compile_nothing_again(ranks: jaxcluster.Cluster, how: str) -> None:
     right = said(ranks, USE)
@@ -112,7 +113,7 @@ def test_each_rank_gets_its_own_programs(
 
 
 def test_ranks_that_compile_and_ranks_that_load_stay_in_lockstep(
-    ranks: jaxcluster.Cluster, folder: Path
+    ranks: jaxcluster.Cluster,
 ) -> None:
     """Also where programs are compared before each launch."""
     right = said(ranks, USE)
@@ -155,6 +156,7 @@ def test_a_loaded_program_can_be_serialized_by_a_cell(
     assert said(ranks, "print(float(back(x)[1]))") == ["506.0"] * 2
 
 
+@HERE
 def test_the_folder_is_private_and_goes_with_the_cluster(
     ranks: jaxcluster.Cluster, folder: Path
 ) -> None:
@@ -183,6 +185,7 @@ def test_programs_that_call_python_are_compiled_again(ranks: jaxcluster.Cluster)
     assert all("jit__lambda" in names for names in said(ranks, "print(*compiled())"))
 
 
+@HERE
 def test_what_is_not_whole_is_compiled(ranks: jaxcluster.Cluster, folder: Path) -> None:
     right = said(ranks, USE)
     for path in folder.iterdir():
@@ -191,6 +194,7 @@ def test_what_is_not_whole_is_compiled(ranks: jaxcluster.Cluster, folder: Path) 
     assert said(ranks, USE) == right
 
 
+@HERE
 def test_it_is_switched_off_as_jaxs_own_cache_is(ranks: jaxcluster.Cluster, folder: Path) -> None:
     ranks.run("jax.config.update('jax_enable_compilation_cache', False)")
     before = set(folder.iterdir()) if folder.exists() else set()
@@ -202,6 +206,7 @@ def test_it_is_switched_off_as_jaxs_own_cache_is(ranks: jaxcluster.Cluster, fold
     assert all("jit__lambda" in names for names in said(ranks, "print(*compiled())"))
 
 
+@HERE
 def test_a_folder_that_the_user_has_given_to_jax_wins_and_stays(
     ranks: jaxcluster.Cluster, folder: Path, tmp_path: Path
 ) -> None:
