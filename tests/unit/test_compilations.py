@@ -1,0 +1,96 @@
+"""Which programs are kept for new processes, and under which keys. JAX in a process of its own."""
+
+from __future__ import annotations
+
+import json
+
+from helpers import python
+
+from jaxcluster.engine.private import loaded
+
+SCRIPT = """
+import json
+from dataclasses import dataclass
+import jax, jax.numpy as jnp, numpy as np
+from jax.experimental.custom_partitioning import custom_partitioning
+from jaxcluster.engine import fingerprint
+from jaxcluster.engine.private.compilations import _key
+
+jax.config.update("jax_num_cpu_devices", 2)  # on one device nothing is partitioned
+mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+x = jax.device_put(np.ones(4, np.float32), jax.NamedSharding(mesh, jax.P("i")))
+
+def calls(function):
+    return fingerprint.calls_into_process(jax.jit(function).lower(x).compiler_ir())
+
+@custom_partitioning
+def parted(v):
+    return v + 1
+
+parted.def_partition(
+    infer_sharding_from_operands=lambda *_: None,
+    partition=lambda *_: None,
+    sharding_rule="i -> i",
+)
+like = jax.ShapeDtypeStruct((4,), np.float32)
+found = {
+    "plain": calls(lambda v: jnp.sin(v) + jax.random.normal(jax.random.key(0))),
+    "pure_callback": calls(lambda v: jax.pure_callback(lambda w: w, like, v)),
+    "debug.print": calls(lambda v: jax.debug.print("{}", v)),
+    "custom_partitioning": calls(parted),
+}
+
+@dataclass(frozen=True)
+class Device:
+    id: int
+    process_index: int
+    device_kind: str = "cpu"
+
+class Backend:
+    def __init__(self, *devices):
+        self.list = devices
+    def devices(self):
+        return self.list
+
+a, b, c = Device(0, 0), Device(1, 1), Device(2, 2)
+two, three = Backend(a, b), Backend(a, b, c)
+other = Backend(a, Device(1, 1, "another"))
+on = lambda *devices: np.array(devices, object)
+found["same"] = _key("p", two, on(a)) == _key("p", Backend(a, b), on(a))
+version, keys = jax.__version__, []
+keys += [_key("p", two, on(a)), _key("q", two, on(a)), _key("p", two, on(b))]
+keys += [_key("p", two, on(a, b)), _key("p", two, on(b, a)), _key("p", three, on(a))]
+keys += [_key("p", other, on(a))]
+jax.__version__ = "0"
+keys += [_key("p", two, on(a))]
+found["different"] = len(set(keys)) == len(keys)
+print(json.dumps(found))
+"""
+
+
+def test_programs_and_places_are_told_apart() -> None:
+    done = python("-c", SCRIPT)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "plain": False,
+        "pure_callback": True,
+        "debug.print": True,
+        "custom_partitioning": True,
+        "same": True,
+        "different": True,
+    }
+
+
+def test_what_an_executable_was_loaded_from_is_known_as_long_as_somebody_has_it() -> None:
+    kept, gone = object(), object()
+    loaded._note(kept, b"kept", "text")
+    loaded._note(gone, b"gone", None)
+    number = id(gone)
+    assert loaded._loaded[number].packed == b"gone"
+    del gone
+    loaded._note(last := object(), b"last", None)
+    assert number not in loaded._loaded or loaded._loaded[number].executable is last
+    found = loaded.find(kept)
+    assert found is not None
+    assert (found.packed, found.text) == (b"kept", "text")
+    assert loaded.find(object()) is None
