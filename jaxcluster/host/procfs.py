@@ -144,16 +144,16 @@ def explain(before: ProcessLook | None, now: ProcessLook | None) -> Silence:
         who = "its main thread" if keeper == pid else f"its thread {now.threads[keeper].name!r}"
         return Silence(
             "lock",
-            f"is in C code that keeps Python's global lock: {who} computed for {cpu[keeper]:.1f} "
-            f"of the last {passed:.1f} s, and no other thread could run"
+            f"is in C code that keeps Python's global lock: {who} computed"
+            f"{_share(cpu[keeper], passed)}, and no other thread could run"
             + (" (the machine is busy; still waiting)" if may_pass else ""),
             may_pass,
         )
     if max(waited.values()) > STARVED * passed or now.threads[control].state == "R":
         return Silence(
             "starved",
-            f"is ready to run but got no CPU (for {max(waited.values()):.1f} of the last "
-            f"{passed:.1f} s): the machine is busy; still waiting",
+            f"is ready to run but got no CPU{_share(max(waited.values()), passed)}: the machine is "
+            "busy; still waiting",
         )
     if passed >= SURE_S:
         return Silence(
@@ -162,6 +162,13 @@ def explain(before: ProcessLook | None, now: ProcessLook | None) -> Silence:
             f"{passed:.1f} s",
         )
     return Silence("unknown", "is not responding yet")
+
+
+def _share(seconds: float, passed: float) -> str:
+    """`` for 2.9 of the last 3.0 s``; "" of less than a second, which no clock here tells well."""
+    if passed < 1.0:
+        return ""
+    return f" for {min(seconds, passed):.1f} of the last {passed:.1f} s"
 
 
 def _looks_for_lock(before: ProcessLook, now: ProcessLook, control: int) -> bool:

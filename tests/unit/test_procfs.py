@@ -59,8 +59,15 @@ def test_a_process_that_waits_for_a_disk_is_not_hung() -> None:
 def test_a_process_whose_control_channel_gets_no_processor_is_starved_and_waited_for() -> None:
     found = why(control=("R", 0.11, 3.0, 2), main=("R", 5.4, 3.4, 9))
     assert (found.kind, found.is_hung) == ("starved", False)
-    assert found.message.startswith("is ready to run but got no CPU (for 2.9 of the last 3.0 s)")
+    assert found.message.startswith("is ready to run but got no CPU for 2.9 of the last 3.0 s:")
     assert "restart" not in tell(2, found)
+
+
+def test_a_time_is_told_of_a_second_or_more_and_never_more_than_has_passed() -> None:
+    soon = why(at=100.1, control=("R", 0.11, 0.3, 2), main=("R", 5.0, 1.2, 9))
+    assert soon.message.startswith("is ready to run but got no CPU: the machine is busy")
+    late = why(at=102.0, control=("R", 0.11, 9.0, 2), main=("R", 5.0, 1.2, 9))
+    assert "for 2.0 of the last 2.0 s" in late.message
 
 
 def test_a_thread_that_computes_while_the_control_channels_looks_for_the_lock_keeps_it() -> None:
