@@ -117,6 +117,34 @@ def test_a_detached_cluster_outlives_its_notebook(
     assert "detached" not in second.ok("%jaxcluster list").text
 
 
+def test_output_of_ranks_on_hosts_is_there_for_the_next_notebook(
+    ssh: Rig, first: HostNotebook, second: HostNotebook
+) -> None:
+    def files(host: str) -> str:
+        return str(
+            ssh[host].run("sh", "-c", "find /tmp -path '*agent*' -name history", check=False).stdout
+        )
+
+    first.ok(f"{START} --detach")
+    remember(first)
+    cell = first.begin(
+        "%%spmd --all\nimport time\nfor i in range(80):\n    time.sleep(0.1)\n"
+        "    print('line', i, 'on', socket.gethostname(), flush=True)"
+    )
+    first.until(lambda: "line 3" in cell.text, "the cell prints")
+    first.kill()
+    attached = second.ok("%jaxcluster attach")
+    second.until(lambda: "Cell 2 has ended" in attached.text, "the cell's end, shown there")
+    shown = second.ok("%jaxcluster outputs --cell 2").text
+    for host in ("h1", "h2"):
+        lines = [f"line {i} on {host}" for i in range(80)]
+        assert "\n".join(lines) in attached.text
+        assert "\n".join(lines) in shown
+        assert "history" in files(host)
+    second.ok("%jaxcluster stop")
+    until(lambda: "history" not in files("h1") + files("h2"), "its files are gone")
+
+
 def test_a_cluster_whose_notebook_was_killed_is_gone(
     first: HostNotebook, second: HostNotebook
 ) -> None:
@@ -141,7 +169,11 @@ def test_another_machine_attaches_while_cells_run_and_takes_turns(
     )
     first.until(lambda: "on" in running.text, "the cell runs")
     assert "main" in elsewhere.ok("%jaxcluster list --hosts h2").text
-    assert "ranks 0, 1" in elsewhere.ok("%jaxcluster attach main --hosts h1").text
+    attached = elsewhere.ok("%jaxcluster attach main --hosts h1")
+    assert "ranks 0, 1" in attached.text
+    elsewhere.until(lambda: "Cell 2 has ended" in attached.text, "the cell's end, shown there")
+    assert "── ranks 0, 1 ──\non\n91\n" in attached.text
+    assert "process" in elsewhere.ok("%jaxcluster history").text
     added = elsewhere.begin("%%spmd --all\nfor _ in range(50): kept += 1\nprint(kept)")
     for notebook, cell in ((first, running), (elsewhere, added)):
         notebook.wait(cell)
