@@ -64,6 +64,7 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
       ClusterExists: there is one, with other options.
     """
     with one_at_a_time:
+        _leave_ended()
         known = _meant(spec) or _left_running(spec)
         if known is None:
             return "\n".join(filter(None, [_start(spec, progress).summary(), offer(spec)]))
@@ -86,6 +87,14 @@ def offer(spec: wire.ClusterSpec) -> str:
     if found is None or found.num_processes == spec.num_processes:
         return ""
     return found.offer
+
+
+def _leave_ended() -> None:
+    """Let go of clusters that have ended with the notebook that had started them."""
+    for one in connected().values():
+        is_lost = len(one.dead) == one.num_processes and not one.owned and not one.world.way
+        if is_lost and all(one.record.created_ns != other.created_ns for other in live_records()):
+            one.close()
 
 
 def _meant(spec: wire.ClusterSpec) -> Cluster | None:

@@ -82,6 +82,21 @@ def test_a_stop_by_the_second_notebook_is_no_accident_to_the_first(open_notebook
     assert first.ok("%spmd 1").result == "1"
 
 
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_a_start_after_the_end_of_the_first_notebook_is_a_new_cluster(
+    open_notebook: Open, end: str
+) -> None:
+    first, second = open_notebook(), open_notebook()
+    first.ok("%jaxcluster start -n 2 --name lent")
+    second.ok("%jaxcluster attach lent")
+    assert second.ok("%spmd 1").result == "1"
+    getattr(first, end)()
+    second.until(lambda: second.run("%spmd 1").ename == "RankDied", "it has heard of it")
+    second.until(lambda: "lent" not in second.ok("%jaxcluster list").text, "its end")
+    assert "ready in" in second.ok("%jaxcluster start -n 2 --name lent").text
+    assert second.ok("%spmd 1").result == "1"
+
+
 def test_a_detached_cluster_outlives_its_notebook(open_notebook: Open) -> None:
     first = open_notebook()
     first.ok("%jaxcluster start -n 2 --name kept --detach")
