@@ -187,7 +187,7 @@ def test_an_error_is_told_early_where_others_still_run() -> None:
 
 
 def test_an_error_that_came_of_a_death_is_not_told_before_it() -> None:
-    it = cell()
+    it = cell(3)
     it.feed(events.Died(T0, 1, "killed by SIGKILL", -9))
     it.feed(reply(0, "error"))
     todo = it.feed(events.Tick(T0 + NOTICE_AFTER_S))
