@@ -711,7 +711,7 @@ def test_a_file_that_costs_much_is_read_all_the_same(
     assert files.started("--profile late")[1][0].startswith("Profile 'late' (~/project")
     assert sum(parsed) < 3 * MOST_BYTES
     assert profiles.load().named("early").place.endswith("toml:1")
-    files.near.write_text(f"[profile.a]\nn = 2\n{'x.' * 5000}x = 1\n")
+    files.near.write_text(f"[profile.a]\nn = 2\n{'x.' * 900}x = 1\n")
     assert "has no option" in files.refused("--profile a")
 
 

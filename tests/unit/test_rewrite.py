@@ -185,7 +185,7 @@ def test_a_timeit_that_chooses_its_own_loops_is_noticed(source: str, loose: bool
 
 @pytest.mark.parametrize(
     "source",
-    ["x = " + "+".join("1" * 20_000), "x = (0\n" + "+ 1\n" * 20_000 + ")", "-" * 9000 + "1"],
+    ["x = " + "+".join("1" * 200_000), "x = (0\n" + "+ 1\n" * 200_000 + ")", "-" * 9000 + "1"],
 )
 def test_what_the_compiler_can_not_take_is_refused_here(
     shell: InteractiveShell, source: str
