@@ -80,7 +80,7 @@ class Polls:
         if found is None:
             found, unsure = deadlock.find(reports)
             self.circle = unsure or self.circle
-        if found is None or not self._concerns(found, facts.now):
+        if found is None or not self._concerns(found, facts):
             return forget
         return forget + self._keep(found, reports)
 
@@ -171,15 +171,18 @@ class Polls:
         told = "\n".join(one.tell(facts.hosts) for one in found)
         return [Excuse(found), Notice(f"{told}\n")]
 
-    def _concerns(self, found: findings.Report, now: float) -> bool:
+    def _concerns(self, found: findings.Report, facts: Facts) -> bool:
         """Whether a finding is this cell's, or an earlier one's whose notebook does not mend it."""
+        now = facts.now
         if found.concerns(self._record.seq):
             return True
         if found.cell_seq == wire.OURS:
             self._checked_since = self._checked_since or now
             return now > self._checked_since + CHECKED_S
         self.foreign_since = self.foreign_since or now
-        return found.cell_seq < self._record.seq and now > self.foreign_since + FOREIGN_S
+        if found.cell_seq >= self._record.seq or found.cell_seq in facts.own:
+            return False  # that cell has it too, and is told
+        return now > self.foreign_since + FOREIGN_S
 
     def stuck_gates(self, reports: Reports, facts: Facts) -> set[int]:
         """Cells that are over, whose end others wait for since their notebook does not say so."""

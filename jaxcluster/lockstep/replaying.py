@@ -26,6 +26,7 @@ UNDER_WAY_S = 0.5  # that a thread of the user's gets to make the launches that 
 MOMENT_S = 0.1  # between two looks that must agree
 SETTLE_S = 8.0
 STEP_S = 0.01
+SILENT_S = 3.0  # that ranks get to say what they have launched, before others replay without
 IN_FLIGHT_S = 0.5  # that a cell gets on its way from its notebook to a rank
 
 T = TypeVar("T")
@@ -137,6 +138,9 @@ class Replaying:
         self._handed_out: Mapping[int, int] = {}
         self._last_cells: Mapping[int, int] = {}
         self._last_cells_since = 0.0
+        self._heard: dict[int, wire.RankReport] = {}  # what each rank has said last
+        self._asked_at: float | None = None  # when they were first asked
+        self._all_spoken = False
         self._asked: dict[int, RunSkipped] = {}
         self._shipped: set[int] = set()
         self._exported: dict[int, bytes] = {}
@@ -155,7 +159,8 @@ class Replaying:
           handed_out: the seq of the last cell of each rank: it may not have got it yet.
         """
         yield from self._collect()
-        look: Looked = yield Ask("end", (), answer_s, is_brief=True)
+        wait_s = answer_s if self._all_spoken else max(answer_s, REPORT_S)
+        look: Looked = yield Ask("end", (), wait_s, is_brief=True)
         if handed_out is not None:
             if handed_out != self._last_cells:
                 self._last_cells, self._last_cells_since = handed_out, look.now
@@ -174,7 +179,10 @@ class Replaying:
             self.counts = counts
             if lockstep.in_lockstep(counts):
                 return True
-        todo = skipped.to_replay(counts, {r: rep.launches for r, rep in reports.items()})
+        self._hear(look)
+        if not self._all_spoken:
+            return False
+        todo = self._to_replay(look)
         if todo is None:
             self.stuck = "they launched different programs"
             return False
@@ -191,6 +199,23 @@ class Replaying:
             else:
                 self.pending[rank] = why
         return False
+
+    def _hear(self, look: Looked) -> None:
+        """Keep what ranks have launched. Each has to say so once, or gets the time to.
+
+        What one of them has launched may come before what another one is seen to lack.
+        """
+        self._asked_at = look.now if self._asked_at is None else self._asked_at
+        self._heard |= look.reports
+        silent = set(look.facts.ranks) - self._heard.keys() - look.facts.dead.keys()
+        self._all_spoken |= not silent or look.now >= self._asked_at + SILENT_S
+
+    def _to_replay(self, look: Looked) -> dict[int, list[wire.Launch]] | None:
+        """What ranks must launch, in order, also by what those that say nothing now said before."""
+        heard = {r: rep for r, rep in self._heard.items() if r not in look.facts.dead}
+        counts = {r: rep.state.launches for r, rep in heard.items()}
+        todo = skipped.to_replay(counts, {r: rep.launches for r, rep in heard.items()})
+        return todo and {rank: lacks for rank, lacks in todo.items() if rank in look.reports}
 
     def _ask(self, run: RunSkipped) -> RunSkipped:
         self._asked[run.rank] = run

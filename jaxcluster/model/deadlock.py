@@ -151,8 +151,9 @@ def find(reports: Mapping[int, wire.RankReport]) -> tuple[Report | None, list[st
     processes = next(iter(found.values())).processes
     others = tuple(sorted(set(reports) - set(found)))
     told = tuple(tell(found, is_over=True))
+    cells = frozenset(entry.cell_seq for entry in found.values())
     # In strict mode nothing was launched.
     return Report(
-        "circle", processes, None, tuple(found), others, told, is_hopeless=not announced,
-        title=f"{begin_ranks(found)} wait for each other",
+        "circle", processes, None, tuple(found), others, told, max(cells), cells,
+        is_hopeless=not announced, title=f"{begin_ranks(found)} wait for each other",
     ), []  # fmt: skip

@@ -606,9 +606,10 @@ class Cluster:
         """New processes with the old ones' variables, as far as these have come to an end."""
         self.generation += 1
         kept = []
+        last = max(self.last.values(), default=0)
         for rank in self.ranks:
             names = dict(rank.names)
-            if undo and rank.before is not None:
+            if undo and rank.before is not None and rank.before.seq == last:
                 names = dict(rank.before.names)
             kept.append({n: v for n, v in names.items() if not isinstance(v, Value) or v.is_ready})
         lives = [names for rank, names in zip(self.ranks, kept, strict=True) if not rank.is_dead]
