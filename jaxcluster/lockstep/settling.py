@@ -33,6 +33,8 @@ from jaxcluster.ranks import begin_ranks, name_ranks
 ANSWER_S = 5.0  # that ranks get to say what they have launched, where it is known to differ
 UNEVEN_S = 8.0  # that what made the ranks uneven gets to even out, or to become certain
 
+THREADS = " Don't trust what threads, tasks and timers have assigned since."
+
 T = TypeVar("T")
 Steps = Generator[Action, Any, T]
 
@@ -249,7 +251,9 @@ class Settling:
         if report is not None and report.is_hopeless:
             done = Replayed(stuck="they wait for each other")
         else:
-            done = yield actions.BringBack(report is not None or cell.is_to_be_checked)
+            # Ranks that still are in an earlier cell, which has gone wrong, may never leave it.
+            is_own = report is not None and report.concerns(cell.record.seq)
+            done = yield actions.BringBack(is_own or cell.is_to_be_checked)
         facts = yield from self._look_around()
         if done.how:
             self._become(State.SETTLED, done.how)
@@ -262,7 +266,8 @@ class Settling:
                 yield from self._carry(cell.polls.find_replayed(look.reports))
             if report is not None or done.ran:
                 undone = yield from self._say_undone()
-                cell.recovered = skipped.tell(done.ran, facts.now - aborted_at, undone)
+                told = skipped.tell(done.ran, facts.now - aborted_at, undone)
+                cell.recovered = told + self._warn_of_threads()
             cell.silent = ()
         elif done.is_under_way and report is None:
             self._become(State.LEFT, "a thread still launches: nothing more is known now")
@@ -278,6 +283,11 @@ class Settling:
             self._become(State.LEFT, "ranks have died")
         else:
             yield from self._diverge(done.stuck)
+
+    def _warn_of_threads(self) -> str:
+        """What no undo reaches: values that threads have made of launches that went wrong."""
+        report = self._cell.polls.report
+        return THREADS if report is not None and 0 in report.cells else ""
 
     def _diverge(self, stuck: str) -> Steps[None]:
         """The ranks could not be brought back."""
@@ -295,7 +305,8 @@ class Settling:
         yield from self._take_back()
         if self._facts.gives_new:
             why = f"The ranks need new processes, since {stuck}."
-            cell.recovered = yield from self._recover(str(report or ""), why)
+            done = yield from self._recover(str(report or ""), why)
+            cell.recovered = done + self._warn_of_threads()
             cell.silent = ()
         return None
 

@@ -418,19 +418,29 @@ def tell_working(
     places: dict[str, list[int]] = {}
     hosts = hosts_of(reports) if hosts is None else hosts
     for rank, report in sorted(reports.items()):
-        state = report.state
-        where = f"cell [{state.cell}] line {state.line}" if state.line else state.frame or "no cell"
-        places.setdefault(where, []).append(rank)
-    lines = [
-        f"{begin_ranks(ranks, hosts)} still {'works' if len(ranks) == 1 else 'work'} at {where} "
-        f"({waited_s:.0f} s)"
-        for where, ranks in places.items()
-    ]
+        places.setdefault(_doing(report.state), []).append(rank)
+    lines = []
+    for doing, ranks in places.items():
+        verb, _, rest = doing.partition(" ")
+        verb = verb if len(ranks) == 1 else _PLURAL[verb]
+        still = "still " if verb.startswith("work") else ""
+        lines.append(f"{begin_ranks(ranks, hosts)} {still}{verb} {rest} ({waited_s:.0f} s)")
     done = list(ended)
     have = "has" if len(done) == 1 else "have"
     return [f"{line}." for line in lines[:-1]] + [
         f"{lines[-1]}; {name_ranks(done, hosts)} {have} ended the cell."
     ]
+
+
+_PLURAL = {"has": "have", "works": "work"}
+
+
+def _doing(state: wire.RankState) -> str:
+    """What a rank does that has not ended a cell."""
+    if state.gate:
+        return "has not begun it: an earlier cell has not ended on all ranks"
+    where = f"cell [{state.cell}] line {state.line}" if state.line else state.frame
+    return f"works at {where}" if where else "has not begun it"
 
 
 def tell_left(ranks: Sequence[int], hosts: Mapping[int, str] | None = None) -> list[str]:
