@@ -251,9 +251,10 @@ class Settling:
         if report is not None and report.is_hopeless:
             done = Replayed(stuck="they wait for each other")
         else:
-            # Ranks that still are in an earlier cell, which has gone wrong, may never leave it.
-            is_own = report is not None and report.concerns(cell.record.seq)
-            done = yield actions.BringBack(is_own or cell.is_to_be_checked)
+            # Ranks in another cell that has gone wrong, or is in the circle, may never leave it.
+            waits = report is not None and report.concerns(cell.record.seq)
+            waits = waits and report is not None and report.kind != "circle"
+            done = yield actions.BringBack(waits or cell.is_to_be_checked)
         facts = yield from self._look_around()
         if done.how:
             self._become(State.SETTLED, done.how)

@@ -176,8 +176,6 @@ class Writer:
         fault = chance.choice(faults)
         if fault:
             made = self.spoil(made, fault)
-        if fault == "partial":  # not searched yet: they wait for ever for leave to launch
-            made = replace(made, is_strict=False)
         is_stopped = any(p.is_stopped for p in programs)
         if with_life and not is_stopped and chance.random() < self.stopped:
             made = self.stop(made)
@@ -364,9 +362,7 @@ class Writer:
             stopped = replace(program, timeout_s=0.05 + at)
         if chance.random() < 0.6:
             steps = self.hear_stop(program.steps)
-            # Not searched yet: a stop that is heard in a cell that is not sent to all ranks.
-            if made.fault != "partial":
-                stopped = replace(stopped, steps=steps)
+            stopped = replace(stopped, steps=steps)
         others = tuple(stopped if p is program else p for p in made.programs)
         return replace(made, programs=others)
 
