@@ -294,7 +294,7 @@ class Settling:
         """The ranks could not be brought back."""
         cell = self._cell
         states: Sequence[wire.RankState] = yield actions.AskStates()
-        if any(cell.is_in_another(state) for state in states):
+        if any(cell.is_in_another(state) and not self._is_forsaken(state) for state in states):
             seq = cell.record.seq  # where others are in it, ranks may wait at a gate for this one
             self._is_left_to_another = any(s.state == "running" and s.seq > seq for s in states)
             return self._become(State.LEFT, "another cell's end will settle it")
@@ -310,6 +310,13 @@ class Settling:
             cell.recovered = done + self._warn_of_threads()
             cell.silent = ()
         return None
+
+    def _is_forsaken(self, state: wire.RankState) -> bool:
+        """Whether a rank is in an earlier cell that has gone wrong, and nobody brings it back."""
+        report = self._cell.polls.report
+        if report is None or report.concerns(self._cell.record.seq):
+            return False
+        return state.seq in {*report.cells, report.cell_seq} - self._facts.own
 
     def _let_others_begin(self) -> Steps[None]:
         """Cells that wait behind it on the ranks may begin now, or never will.

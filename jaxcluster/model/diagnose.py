@@ -247,6 +247,15 @@ def find_given_up(replies: Mapping[int, wire.CellReply], seq: int) -> Report | N
                 if any(_passes_by(rank, reply, r, other, processes) for r, other in others.items())
             )
         )
+        waited = [rank for rank in culprits if replies[rank].status != "ok"]
+        if waited and waited == list(culprits):  # for one of the others: who began it is not known
+            both = tuple(sorted({*waited, *others}))
+            line = (
+                f"When the cell was stopped, {name_ranks(others)} had announced another launch than "
+                f"{name_ranks(waited)} and waited for each other, so earlier launches may not "
+                "belong together."
+            )
+            return Report("circle", processes, None, both, (), (line,), seq, frozenset({seq}))
         if culprits:
             line = (
                 f"{begin_ranks(culprits)} did not come to a launch that {name_ranks(others)} had "
