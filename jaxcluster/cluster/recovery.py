@@ -25,6 +25,7 @@ from jaxcluster.lockstep.facts import Facts
 from jaxcluster.wire.link import Link, Sink
 
 JOURNAL_DEPTH = 4096
+FREE_S = 0.1  # that others get to take the turn
 COURSES_S = 5.0  # to read the texts of some programs
 EXPORT_S = 5.0
 
@@ -64,12 +65,16 @@ class Replay:
         return lockstep.carry(self.core.step(answer_s, handed_out), self._do)
 
     def bring_back(self, turns: Turns) -> str:
-        """See ``Replaying.bring_back``."""
-        with contextlib.ExitStack() as stack:
-            handed_out: dict[int, int] = {}
-            with contextlib.suppress(NoCluster):  # nobody can hand out a cell any more
-                handed_out = stack.enter_context(turns.quiet())
-            return lockstep.carry(self.core.bring_back(handed_out), self._do)
+        """See ``Replaying.bring_back``. The turn is free now and then, for who is waited for."""
+        while True:
+            with contextlib.ExitStack() as stack:
+                handed_out: dict[int, int] = {}
+                with contextlib.suppress(NoCluster):  # nobody can hand out a cell any more
+                    handed_out = stack.enter_context(turns.quiet())
+                how = lockstep.carry(self.core.bring_back(handed_out), self._do)
+            if how or not self.core.waits_for_others:
+                return how
+            time.sleep(FREE_S)
 
     def _do(self, action: replaying.Action) -> Any:
         link = self._link

@@ -22,6 +22,7 @@ from jaxcluster.model import diagnose, findings, lockstep, skipped
 from jaxcluster.ranks import name_ranks
 
 STALLED_S = 3.0  # without any change, while a rank that was interrupted is in the cell yet
+PATIENT_S = 2.0  # at once for another cell's ranks: its end may need what this one holds
 UNDER_WAY_S = 0.5  # that a thread of the user's gets to make the launches that its rank lacks
 MOMENT_S = 0.1  # between two looks that must agree
 SETTLE_S = 8.0
@@ -294,13 +295,15 @@ class Replaying:
                 self.stuck = self.stuck or f"{name_ranks(facts.dead)} died"
             if self.stuck or self._has_stalled(now):
                 return False
-            if (self.others_run and self.is_patient) or self._has_progressed():
+            if self._has_progressed():
                 deadline = now + timeout_s
+            elif self.waits_for_others:
+                deadline = min(deadline, now + PATIENT_S)
             elif self.is_under_way:
                 deadline = min(deadline, now + UNDER_WAY_S)
             yield Pause(STEP_S)
             facts = yield LookAround()
-        if not self.is_under_way:
+        if not (self.is_under_way or self.waits_for_others):
             self.stuck = self.stuck or f"they were not in lockstep after {timeout_s:g} s"
         return False
 
@@ -324,6 +327,11 @@ class Replaying:
         if inside and self.seq is not None and now > self._course_since + STALLED_S:
             self.stuck = f"{name_ranks(inside)} did not leave the cell"
         return bool(self.stuck)
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether it is to be tried again, since a rank runs another cell."""
+        return self.others_run and self.is_patient and not self.stuck
 
     @property
     def is_under_way(self) -> bool:

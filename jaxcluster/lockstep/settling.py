@@ -294,12 +294,15 @@ class Settling:
         """The ranks could not be brought back."""
         cell = self._cell
         states: Sequence[wire.RankState] = yield actions.AskStates()
-        if any(cell.is_in_another(state) and not self._is_forsaken(state) for state in states):
+        # Nothing but new processes ends a circle.
+        is_left = cell.polls.report is None or not cell.polls.report.is_hopeless
+        if is_left and any(cell.is_in_another(s) and not self._is_forsaken(s) for s in states):
             seq = cell.record.seq  # where others are in it, ranks may wait at a gate for this one
             self._is_left_to_another = any(s.state == "running" and s.seq > seq for s in states)
             return self._become(State.LEFT, "another cell's end will settle it")
-        if cell.is_to_be_checked and cell.polls.report is None:  # it may have caught the error
-            cell.polls.report = findings.unexplained(f"a program was aborted, and {stuck}")
+        if (cell.is_complete or cell.is_to_be_checked) and cell.polls.report is None:  # it went on
+            why = f"a program was aborted, and {stuck}" if cell.is_to_be_checked else stuck
+            cell.polls.report = findings.unexplained(why)
         report = cell.polls.report
         yield actions.Diverge(report or findings.unexplained(stuck))
         self._become(State.DIVERGED, stuck)
