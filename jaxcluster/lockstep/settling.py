@@ -104,6 +104,10 @@ class Settling:
             facts = yield from self._look_around()
         if facts.dead or facts.is_over:
             return State.LEFT, "ranks have died"
+        if cell.ran is not None and cell.is_complete and not cell.polls.report:
+            # It has heard a stop, and gone on: what a rank ran with zeros may not be told yet.
+            look = yield from self._ask(is_brief=True)
+            yield from self._carry(cell.polls.find_replayed(look.reports))
         if (yield from self._is_left_to_others()):
             return State.LEFT, "other cells run, and nothing suggests that this one went wrong"
         return None, ""
