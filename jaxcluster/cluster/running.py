@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from jaxcluster import wire
 from jaxcluster.cluster import events as tidings
+from jaxcluster.cluster import stopbutton
 from jaxcluster.cluster.asking import IN_BACKGROUND, NO_TERMINAL, Conversation
 from jaxcluster.cluster.carrying import Carrier, Owner
 from jaxcluster.cluster.prompts import Labelled
@@ -237,13 +238,14 @@ class RunningCell:
                 except KeyboardInterrupt:
                     self._feed(events.Stopped(time.monotonic()))
         finally:
-            self._talk.end()
-            self.record.seconds = time.monotonic() - self.started
-            self.cluster.world.link.forget(self._ids)
             try:
+                self._talk.end()
+                self.record.seconds = time.monotonic() - self.started
+                self.cluster.world.link.forget(self._ids)
                 self._carrier.carry(self._settling.settle())
             except KeyboardInterrupt:
-                self._carrier.carry(self._settling.leave_unsettled())
+                with stopbutton.held():  # else nobody would know that the ranks have diverged
+                    self._carrier.carry(self._settling.leave_unsettled())
                 raise
             finally:
                 self.done = True
