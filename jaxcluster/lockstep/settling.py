@@ -51,7 +51,7 @@ class Settling:
     def settle(self) -> Steps[None]:
         """After the cell: are the ranks in lockstep, and may what it assigned stay?"""
         cell, record = self._cell, self._cell.record
-        yield actions.KeepCounts({r: reply.launches for r, reply in record.replies.items()})
+        yield self._keep_counts()
         facts = yield from self._look_around()
         if cell.is_last:
             cell.silent = ()  # the run's end is theirs
@@ -115,6 +115,7 @@ class Settling:
     def leave_unsettled(self) -> Steps[None]:
         """Stop was pressed before the ranks were known to be in lockstep: no cell may run now."""
         cell = self._cell
+        yield self._keep_counts()
         facts = yield from self._look_around()
         # Where the cell ended alike, what is uneven is a thread's: a later cell looks at it again.
         alike = cell.is_complete and not (cell.ran is not None or cell.polls.report)
@@ -141,6 +142,10 @@ class Settling:
         if state is State.SETTLED and report is not None and self._is(State.ENDED):
             raise Impossible(f"A cell was to be settled at its end despite this finding: {report}")
         course.become(state, self._facts.now, why)
+
+    def _keep_counts(self) -> Action:
+        replies = self._cell.record.replies
+        return actions.KeepCounts({rank: reply.launches for rank, reply in replies.items()})
 
     def _look_around(self) -> Steps[Facts]:
         self._facts = yield actions.LookAround()

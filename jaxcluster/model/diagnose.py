@@ -251,9 +251,9 @@ def find_given_up(replies: Mapping[int, wire.CellReply], seq: int) -> Report | N
         if waited and waited == list(culprits):  # for one of the others: who began it is not known
             both = tuple(sorted({*waited, *others}))
             line = (
-                f"When the cell was stopped, {name_ranks(others)} had announced another launch than "
-                f"{name_ranks(waited)} and waited for each other, so earlier launches may not "
-                "belong together."
+                f"{begin_ranks(others)} had announced another launch than {name_ranks(waited)}, "
+                "and all waited for each other when the cell was stopped. So earlier launches may "
+                "not belong together."
             )
             return Report("circle", processes, None, both, (), (line,), seq, frozenset({seq}))
         if culprits:

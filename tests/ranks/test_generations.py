@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from helpers import Home
 
 import jaxcluster
 from jaxcluster.errors import CellFailed, Divergence
+from jaxcluster.lockstep.settling import Settling
 
 SETUP = """
 import jax, jax.numpy as jnp, numpy as np
@@ -62,3 +66,26 @@ def test_no_number_of_a_cell_comes_twice(ranks: jaxcluster.Cluster) -> None:
         ranks.restart()
         seen += [ranks.run("done = 1", show=False).seq for _ in range(2)]
     assert seen == list(range(seen[0], seen[0] + 5))
+
+
+def test_a_second_stop_leaves_no_ranks_apart_unsaid(
+    ranks: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave = Settling.leave_unsettled
+
+    def settle(self: Settling) -> Any:
+        yield from self._look_around()
+        os.kill(os.getpid(), signal.SIGINT)
+        yield from self._look_around()
+
+    def leave_unsettled(self: Settling) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        yield from leave(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Settling, "settle", settle)
+        patched.setattr(Settling, "leave_unsettled", leave_unsettled)
+        with pytest.raises(KeyboardInterrupt):
+            ranks.run(SKIP, show=False)
+    with pytest.raises(Divergence, match="no cell can run"):
+        ranks.run("done = 1", show=False)
