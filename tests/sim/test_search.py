@@ -22,7 +22,6 @@ from jaxcluster.engine import strict
 from jaxcluster.errors import CellInterrupted
 from jaxcluster.lockstep import actions, polls
 from jaxcluster.lockstep.cell import Cell
-from jaxcluster.lockstep.replaying import Replaying
 from sim.clients import World
 from sim.hub import Sink
 from sim.programs import Catch, Launch, Print, Program, Repeat, Schedule, Sleep
@@ -67,11 +66,6 @@ def origin_in_strict_mode(journal: Journal) -> int:
     """What a thread announces bears the number of the cell beside it."""
     asks = sys._getframe(1).f_code is strict.Strict.before_launch.__code__
     return journal.cell_seq if asks else REAL.origin(journal)
-
-
-def hold_all(self: Replaying, state: wire.RankState, lacks: Any) -> Any:
-    """A cell that waits at its gate does not begin, whoever has passed that gate."""
-    return list(lacks) if state.gate and state.gate[0] <= (self.seq or 0) else []
 
 
 REAL = SimpleNamespace(
@@ -157,7 +151,6 @@ HOLES: dict[str, list[tuple[Any, str, Any]]] = {
         (polls.Polls, "_is_of_interrupt", find_in_other_cells),
         (Cell, "_take_reply", stop_no_others),
     ],
-    "a gate that others have passed is shut": [(Replaying, "_held", hold_all)],
     "strict: what threads launch is a cell's": [(Journal, "origin", origin_in_strict_mode)],
     "strict: what XLA refuses on one rank hangs all": [(strict, "_met", meet_at_first)],
 }  # fmt: skip
@@ -172,14 +165,6 @@ def is_shared(made: Schedule) -> bool:
     return any(p.client for p in made.programs) and any(p.queued for p in made.programs)
 
 
-def is_heard(made: Schedule) -> bool:
-    """A stop is, and other cells are queued behind that."""
-    caught = any(
-        isinstance(s, Catch) and s.of_stop for p in made.programs for s in p.of(min(p.ranks))
-    )
-    return is_stopped(made) and caught and made.fault == ""
-
-
 # Where it takes one in hundreds: what a schedule that shows it has.
 SHOWN_BY: dict[str, Callable[[Schedule], bool]] = {
     "queued cells hide a skip": lambda made: made.fault == "refused",
@@ -187,7 +172,6 @@ SHOWN_BY: dict[str, Callable[[Schedule], bool]] = {
     "a stopped cell's programs are not compared": is_stopped,
     "a gate is opened for cells that run": lambda made: is_stopped(made) and is_shared(made),
     "an interrupt from elsewhere is a divergence": is_stopped,
-    "a gate that others have passed is shut": is_heard,
     "strict: what threads launch is a cell's": lambda made: made.is_strict,
     "strict: what XLA refuses on one rank hangs all": lambda made: made.is_strict,
 }

@@ -185,6 +185,7 @@ def test_a_circle_on_cpu_devices_is_certain_and_no_replay_helps() -> None:
     assert found is not None
     assert (found.kind, found.culprits, found.others) == ("circle", (0, 1), (2,))
     assert found.is_hopeless
+    assert found.cells and found.cell_seq == max(found.cells)
     assert found.lines[0].startswith("The ranks waited for each other in a circle")
     assert unsure == []
 

@@ -370,3 +370,57 @@ def test_no_gate_is_opened_before_the_ranks_are_settled() -> None:
     _, settling = ended()
     with pytest.raises(Impossible, match="can't begin"):
         Ranks().carry(settling._open_gates())
+
+
+def test_what_threads_have_made_of_launches_that_went_wrong_is_warned_of() -> None:
+    for cells, warns in ((frozenset({SEQ}), False), (frozenset({0, SEQ}), True)):
+        cell, settling = ended((EVEN, LESS))
+        cell.polls.report = replace(REPORT, cells=cells)
+        ranks = Ranks()
+        ranks.answers[actions.BringBack] = lambda _, of=ranks: Replayed("replayed", "", {1: 1})
+        ranks.carry(settling.settle())
+        assert ("Don't trust what threads" in cell.recovered) == warns
+
+
+def test_only_a_cell_that_went_wrong_itself_waits_for_ranks_in_other_cells() -> None:
+    """Those in the cell that has gone wrong may never leave it; nor do those in a circle."""
+    for report, waits in (
+        (REPORT, True),
+        (replace(REPORT, cell_seq=SEQ - 1, cells=frozenset({SEQ - 1})), False),
+        (replace(REPORT, kind="circle"), False),
+    ):
+        cell, settling = ended((EVEN, LESS))
+        cell.polls.report = report
+        ranks = Ranks()
+        ranks.carry(settling.settle())
+        (asked,) = (one for one in ranks.done if isinstance(one, actions.BringBack))
+        assert asked.is_patient == waits
+
+
+def test_a_cell_that_nobody_brings_back_is_brought_back_by_the_next() -> None:
+    earlier = SEQ - 1
+    for own, state in ((frozenset({earlier}), State.LEFT), (frozenset(), State.SETTLED)):
+        cell, settling = ended((EVEN, LESS))
+        cell.polls.report = replace(REPORT, cell_seq=earlier, cells=frozenset({earlier}))
+        ranks = Ranks(gives_new=True, own=own)
+        inside = wire.RankState(0, 9, "here", "running", seq=earlier)
+        ranks.answers[actions.AskStates] = lambda _, inside=inside: [inside]
+        ranks.answers[actions.BringBack] = lambda _: Replayed("", "they are stuck")
+
+        def recover(_: object, of: Ranks = ranks) -> Recovered:
+            of._set(divergence=None)
+            return Recovered("New processes.", is_replaced=True)
+
+        ranks.answers[actions.Recover] = recover
+        ranks.carry(settling.settle())
+        assert cell.course.state is state
+
+
+def test_a_cell_that_went_on_after_a_stop_says_why_its_ranks_are_new() -> None:
+    cell, settling = ended()
+    cell.ran = 1
+    ranks = Ranks(gives_new=True)
+    ranks.answers[actions.BringBack] = lambda _: Replayed("", "a sum did not end", {1: 1})
+    ranks.carry(settling.settle())
+    assert cell.polls.report is not None
+    assert "a sum did not end" in str(cell.polls.report)
