@@ -170,10 +170,7 @@ def stilted(text: str) -> list[str]:
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(TOP)))
 def test_pages_are_in_plain_words(page: Path) -> None:
-    text = page.read_text()
-    if page.name == "architecture.md":  # its tables name modules; what it says of them is prose
-        text = re.sub(r"^\|.*$", "", text, flags=re.M)
-    assert stilted(text) == []
+    assert stilted(page.read_text()) == []
 
 
 def test_a_wording_that_is_not_plain_is_found() -> None:

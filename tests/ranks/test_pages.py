@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 FENCED = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 
 NOT_RUN = {
-    "docs/architecture.md": "of this repository's tests",
+    "docs/internals/tests.md": "of this repository's tests",
     "docs/launchers.md": "a file of ipyparallel's; tests/launchers has such hosts",
 }
 START = "%jaxcluster start -n 4 --devices-per-process 2"

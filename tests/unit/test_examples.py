@@ -37,7 +37,8 @@ from jaxcluster.options.table import EXAMPLES
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-NO_PAGES = ("_build", "architecture.md")  # what is built; for who reads the code
+# What is built; what is for who reads the code.
+NO_PAGES = ("_build", "architecture.md", "internals", "contributing.md")
 PAGES = [page for page in PAGES if not set(NO_PAGES) & set(page.parts)]
 
 PROFILES = """
