@@ -22,12 +22,16 @@ from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
+from jaxcluster import wire
+
 SLOTS = 256  # launches that are kept
 TOLD = 128  # of them that are told: a cell's ranks are seldom so far apart
 NAMES = 4096  # programs and lines, until it begins again
 _SLOT = struct.Struct("<QQIIi4x")  # number from 1 on, place in its set, program, line, cell's seq
 _SIZE, _write = _SLOT.size, _SLOT.pack_into
 _RING = SLOTS * _SIZE
+
+CHECK = "jaxcluster_check"  # in the name of the program by which ranks check themselves
 
 _Place = tuple[CodeType | None, int, CodeType | None, int]
 _Names = dict[Any, int]
@@ -36,6 +40,11 @@ _Names = dict[Any, int]
 def path_of(log_path: str) -> str:
     """Where the rank with this log keeps its last launches."""
     return os.path.splitext(log_path)[0] + ".launches"
+
+
+def ours(name: str) -> str:
+    """The place of a program that no line of anybody's has asked for."""
+    return f"jaxcluster's {'check' if CHECK in name else 'replay'}"
 
 
 class BlackBox:
@@ -151,6 +160,7 @@ def read(path: str) -> dict[str, Any]:
             known[number, line, running] = len(kinds)
             processes, name, fingerprint, signature, collective = names["program"][number]
             cell, at, within = names["line"][line]
+            within = ours(name) if running == wire.OURS else within
             kinds.append(
                 {
                     "seq": 0,

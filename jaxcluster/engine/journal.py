@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
 from jaxcluster.engine import stacks
-from jaxcluster.engine.blackbox import BlackBox
+from jaxcluster.engine.blackbox import BlackBox, ours
 from jaxcluster.engine.copies import HostValues
 from jaxcluster.engine.crossings import Crossings
 from jaxcluster.engine.foreign import is_telling_file, short_name
@@ -40,7 +40,6 @@ _HASH_FACTOR = wire.HASH_FACTOR
 KEPT_PROGRAMS = 512
 LATEST = 256  # launches that are entered at once
 KEPT_ENDS = 8  # cells of which it is known what they launched themselves
-CHECK = "jaxcluster_check"  # in the name of the program by which ranks check themselves
 SOURCE_CHARS = 80  # of a line that has launched something
 
 # The code and instruction of the cell's line that launched a program, and those of the innermost
@@ -643,7 +642,7 @@ class Journal:
                 processes, name, fingerprint, signature, collective = told
                 cell, line, within = self._tell(place)
                 if running == wire.OURS:  # no line of anybody's has asked for it
-                    within = f"jaxcluster's {'check' if CHECK in name else 'replay'}"
+                    within = ours(name)
                 kinds.append(
                     wire.Launch(
                         0,

@@ -69,6 +69,7 @@ def virtual(hub: Hub) -> Iterator[None]:
     put(wire, "parse", _parse)
     put(wire, "parse_polls", _parse_polls)
     put(replaying, "STEP_S", 0.05)
+    put(selfcheck, "CHECK_S", sim_ranks.CHECK_S)
     put(strict, "time", PatientTime(hub))
     put(gates, "asyncio", SimpleNamespace(sleep=sim_ranks.pause, CancelledError=TimeoutError))
     put(dispatch.stopbutton, "held", lambda: contextlib.nullcontext([]))

@@ -41,6 +41,7 @@ from sim.truth import ZEROS, Devices, Value
 CHECK = -1  # the program of the self-check
 COURSE = "all-reduce"
 STUCK_S = 8.0
+CHECK_S = 2.5  # longer than messages are late, here and on the notebook's side
 LOOK_S, SLOW_LOOK_S = 0.01, 0.3  # between looks of a cell that waits at the gate
 
 
@@ -528,7 +529,7 @@ class Rank:
             everybody = self.cluster.everybody
             launched(self.journal, self.cluster.compiled(everybody, CHECK))
             value = self.cluster.devices.launch(self.number, everybody, CHECK, number, ())
-            self.hub.block(lambda: value.is_ready, 1.0)
+            self.hub.block(lambda: value.is_ready, CHECK_S)
         why = "" if value.is_ready else "did not end"
         if value.tainted or value.failed:
             why = "came out wrong"
