@@ -42,6 +42,7 @@ class RingFile:
         self._path = path
         self._most = most
         self._fd = -1
+        self._inode = (0, 0)
         self._start = self._nbytes = 0
 
     @property
@@ -58,6 +59,8 @@ class RingFile:
         Raises:
           OSError: they can't be written; nothing of them counts.
         """
+        if not self._is_ours():  # a cell has closed it, and the number may be another file's
+            self._fd = -1
         if self._fd < 0:
             self._open_next(len(lines))
             lines = b"\n" + lines  # a process that was killed may have left half a line
@@ -72,16 +75,30 @@ class RingFile:
                 os.ftruncate(self._fd, before)
             raise
 
+    def _is_ours(self) -> bool:
+        try:
+            return self._fd >= 0 and _inode(self._fd) == self._inode
+        except OSError:
+            return False
+
     def _open_next(self, room: int) -> None:
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
         files = _files(self._path)
         at = self.end
+        if files and files[-1] == (at, 0):  # an earlier process could write nothing to it
+            os.unlink(_file(self._path, at))
         _drop(self._path, files, self._most - self._most // 4 - room)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(_file(self._path, at), flags, 0o600)
         if self._fd >= 0:
             os.close(self._fd)
-        self._fd, self._start, self._nbytes = fd, at, 0
+        self._fd, self._inode = fd, _inode(fd)
+        self._start, self._nbytes = at, 0
+
+
+def _inode(fd: int) -> tuple[int, int]:
+    about = os.fstat(fd)
+    return about.st_dev, about.st_ino
 
 
 def _write_all(fd: int, data: bytes) -> int:
