@@ -66,6 +66,8 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
     with one_at_a_time:
         _leave_ended()
         known = _meant(spec) or _left_running(spec)
+        if known is not None and known.world.processes is None:  # an attached one
+            known = attach(known.name) if known.is_broken and known.is_replaced else known
         if known is None:
             return "\n".join(filter(None, [_start(spec, progress).summary(), offer(spec)]))
     if known.down:
@@ -93,7 +95,8 @@ def _leave_ended() -> None:
     """Let go of clusters that have ended with the notebook that had started them."""
     for one in connected().values():
         is_lost = len(one.dead) == one.num_processes and not one.owned and not one.world.way
-        if is_lost and all(one.record.created_ns != other.created_ns for other in live_records()):
+        # While its notebook gives it new processes it has no record, and then another one.
+        if is_lost and not claims.holds(one.name, one.record.claim):
             one.close()
 
 

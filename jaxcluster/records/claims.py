@@ -196,6 +196,14 @@ def lives(names: Iterable[str]) -> dict[str, Life]:
         return {name: judge(root / name) for name in names}
 
 
+def holds(name: str, id: str) -> bool:
+    """Whether a name is a claim's still, as far as that is known: also while no ranks run."""
+    root = inside()
+    with _one_at_a_time(root):
+        holder = read_holder(root / name)
+        return holder is not None and holder.id == id and judge(root / name) is not Life.DEAD
+
+
 def judge(folder: Path) -> Life:
     """Whether a cluster lives, or is being started, in a folder, as far as that is known here."""
     holder, record = read_holder(folder), registry.parse(folder)

@@ -56,6 +56,16 @@ def test_a_name_is_claimed_once() -> None:
     assert [p.name for p in runtimefolder.inside().iterdir()] == [".lock"]
 
 
+def test_a_name_is_held_without_a_record_and_by_one_claim() -> None:
+    first = claims.claim("main")
+    assert first is not None
+    assert claims.holds("main", first.id)
+    assert not claims.holds("main", "another")
+    assert not claims.holds("other", first.id)
+    first.let_go()  # as at the end of its process
+    assert not claims.holds("main", first.id)
+
+
 def test_of_many_that_want_a_name_at_once_one_gets_it() -> None:
     barrier = threading.Barrier(8)
     got: list[claims.Claim | None] = []
