@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import jax, jax.numpy as jnp, numpy as np
 from jax.experimental.custom_partitioning import custom_partitioning
 from jaxcluster.engine import fingerprint
-from jaxcluster.engine.private.compilations import _key
+from jaxcluster.engine.private.compilations import _is_made_together, _key
 
 jax.config.update("jax_num_cpu_devices", 2)  # on one device nothing is partitioned
 mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -47,8 +47,8 @@ class Device:
     device_kind: str = "cpu"
 
 class Backend:
-    def __init__(self, *devices):
-        self.list = devices
+    def __init__(self, *devices, platform="cpu"):
+        self.list, self.platform = devices, platform
     def devices(self):
         return self.list
 
@@ -64,6 +64,9 @@ keys += [_key("p", other, on(a))]
 jax.__version__ = "0"
 keys += [_key("p", two, on(a))]
 found["different"] = len(set(keys)) == len(keys)
+gpus = Backend(a, b, platform="gpu")
+some = on(a), on(a, b)
+found["together"] = [_is_made_together(backend, on_it) for backend in (two, gpus) for on_it in some]
 print(json.dumps(found))
 """
 
@@ -78,6 +81,7 @@ def test_programs_and_places_are_told_apart() -> None:
         "custom_partitioning": True,
         "same": True,
         "different": True,
+        "together": [False, False, False, True],
     }
 
 

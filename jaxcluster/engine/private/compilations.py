@@ -50,7 +50,7 @@ def keep_compiled(folder: CompiledFolder) -> bool:
         """What a program is kept under; None if it is not."""
         if callbacks or users.value or not is_on.value or any(each.value for each in profiled):
             return None
-        if _is_dumped(options) or calls_into_process(module):
+        if _is_made_together(backend, devices) or _is_dumped(options) or calls_into_process(module):
             return None
         return _key(key_of(module, devices, options, backend), backend, devices)
 
@@ -121,6 +121,16 @@ def _once(what: str) -> None:
 
 def _tell(done: str, error: Exception) -> None:
     _once(f"A compiled program could not be {done} ({type(error).__name__}: {error}).")
+
+
+def _is_made_together(backend: Any, devices: Any) -> bool:
+    """Whether processes may wait for each other where they compile a program.
+
+    On GPU each of them times a part of its kernels, and waits up to a day for the other parts
+    (``xla_gpu_shard_autotuning``): also for those of a rank that has loaded the program instead,
+    where another host has it no longer.
+    """
+    return backend.platform != "cpu" and len({d.process_index for d in devices.flat}) > 1
 
 
 def _is_dumped(options: Any) -> bool:
