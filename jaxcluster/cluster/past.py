@@ -68,6 +68,7 @@ class Following:
     Attributes:
       cell: as it was at the last look.
       record: what has come so far.
+      rest_s: until it may be looked at again: where many ranks are read, not at once.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Following:
         )
         self._at: dict[int, int] = {}
         self._on_output = on_output
+        self.rest_s = LOOK_S
 
     @property
     def is_over(self) -> bool:
@@ -94,6 +96,13 @@ class Following:
 
     def look(self) -> bool:
         """Read what has come since the last look; returns whether there was anything."""
+        began = time.monotonic()
+        try:
+            return self._look()
+        finally:
+            self.rest_s = max(LOOK_S, 5 * (time.monotonic() - began))
+
+    def _look(self) -> bool:
         if not self.is_over:
             # First: output from before the end that is seen here is read below.
             now = self._reader.look().cells
@@ -152,12 +161,11 @@ class Following:
           check: called at each look; may raise to end this.
         """
         while True:
-            began = time.monotonic()
             self.look()
             if self.is_over:
                 return self.record
             check()
-            time.sleep(max(LOOK_S, 5 * (time.monotonic() - began)))
+            time.sleep(self.rest_s)
 
 
 def record_of(world: World, cell: PastCell, ranks: Sequence[int] | None = None) -> CellRecord:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from jaxcluster.cluster.past import LOOK_S, Following
+from jaxcluster.cluster.past import Following
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model.history import History, PastCell, reply_of
 from jaxcluster.model.outputs import ANSI, CellRecord, traceback_lines
@@ -124,7 +124,7 @@ def show_on(shell: Any, cluster: Cluster, one: PastCell, ranks: Sequence[int]) -
     display.show(f"{headline(one, time.time_ns())}. Its output goes on above.")
 
     def follow() -> None:
-        while not following.is_over and not done.wait(LOOK_S):
+        while not following.is_over and not done.wait(following.rest_s):
             try:
                 following.look()
             except (JaxClusterError, OSError):  # its folder is gone

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,19 @@ def test_a_cell_is_followed_to_its_end(ranks: Ranks) -> None:
     assert seen[-1] == reply(1, "error", error)
     assert following.record.errors == {0: error}
     assert "ValueError: no" in view.how_ended(following.cell)
+
+
+def test_what_takes_long_to_read_is_read_less_often(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks.ranks[0].begin(cell(1))
+    following = Following(ranks, ranks.cells()[0])  # type: ignore[arg-type]
+    following.look()
+    read = ranks.read_history
+    slow = lambda log, wanted: (time.sleep(0.1), read(log, wanted))[1]  # noqa: E731
+    monkeypatch.setattr(ranks, "read_history", slow)
+    following.look()
+    assert following.rest_s >= 0.5
 
 
 @pytest.mark.parametrize("how", ["dead", "replaced"])
