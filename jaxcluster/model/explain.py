@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxcluster import wire
@@ -122,8 +122,10 @@ def _tell_launched(seq: int, found: Mismatch, scene: Scene) -> list[str]:
 MOST_IN_LINE = 3  # groups of ranks whose inputs one line tells
 
 
-def _what_differs(signatures: Iterable[str]) -> str:
-    """``shapes``, if only these differ between inputs; else ``inputs``."""
+def _what_differs(signatures: Collection[str]) -> str:
+    """``shapes`` or ``shardings``, if only these differ between inputs; else ``inputs``."""
+    if len({re.sub(r"@(\([^)]*\)|[^,\]]*)", "", one) for one in signatures}) == 1:
+        return "shardings"
     return "shapes" if len({re.sub(r"\[.*?\]", "", one) for one in signatures}) == 1 else "inputs"
 
 
@@ -159,7 +161,8 @@ def _why_different(seq: int, found: Mismatch, scene: Scene) -> tuple[str, str, s
         return "Aborted program", "", hint
     if a.name == b.name and a.signature != b.signature:
         what = _what_differs((a.signature, b.signature))
-        hint = f"pad or drop so that every process passes the same {what}."
+        how = "pad or drop" if what == "shapes" else "change the cell"
+        hint = f"{how} so that every process passes the same {what}."
         return f"Different {what}", "", hint
     if a.name == b.name:
         hint = (

@@ -199,6 +199,18 @@ def test_different_shapes_are_named():
     )
 
 
+def test_another_sharding_is_no_other_shape():
+    reports = {r: report(r, [SUM]) for r in (0, 1, 2, 3)}
+    for rank, inputs in enumerate(["float32[16@(x,y),3]", *["float32[16@x,3]"] * 3]):
+        made = wire.Launch(0, "0,1,2,3", NAMES[SUM], 99 - min(rank, 1), 7, 3, inputs)
+        state = reports[rank].state.__dict__ | {"launches": {"0,1,2,3": [1, made.fingerprint]}}
+        reports[rank] = wire.RankReport(wire.RankState(**state), [], [made])
+    found = look(reports, ended=[])
+    assert found.title == "Different shardings"
+    assert found.lines[0].startswith("The ranks launched jit(_reduce_sum) with different shardings")
+    assert "pad or drop" not in str(found)
+
+
 def test_another_dtype_is_no_other_shape_and_another_line_is_told():
     reports = {r: report(r, [SUM]) for r in (0, 1, 2)}
     for line, title in ((3, "Different inputs"), (4, "Different inputs")):
