@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Mapping
 
 Makers = Mapping[str, tuple[int, ...]]  # name -> the cells that made it, in their order
@@ -13,8 +14,14 @@ def after(makers: Makers, source: str, cell: int) -> dict[str, tuple[int, ...]]:
     """What is known once a cell has run: those that it bound, and what they were made of.
 
     A name that was bound to what it was before, as in ``x = f(x)``, needs the cells before it, too.
+    Of the names in a cell that can't be parsed nothing is known any more.
     """
-    made, changed = _bound(source)
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):  # IPython's own syntax: what it binds can't be read
+        words = set(re.findall(r"\w+", source))
+        return {name: cells for name, cells in makers.items() if name not in words}
+    made, changed = _bound(tree)
     known = {**makers, **dict.fromkeys(made, (cell,))}
     for name in changed:
         if name in makers and makers[name][-1:] != (cell,):
@@ -31,12 +38,8 @@ def tell(makers: Makers, names: Iterable[str]) -> str:
     return f"cell{'s' if len(cells) > 1 else ''} {', '.join(f'[{cell}]' for cell in cells)}"
 
 
-def _bound(source: str) -> tuple[set[str], set[str]]:
+def _bound(tree: ast.Module) -> tuple[set[str], set[str]]:
     """(the names that a cell's statements bind anew, those that they bind to what they were)."""
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:  # IPython's own syntax
-        return set(), set()
     made, changed, seen = set[str](), set[str](), set[str]()
     for statement in tree.body:
         stored, loaded = _names(statement)

@@ -27,13 +27,17 @@ def known(*sources: str) -> dict[str, tuple[int, ...]]:
         (["import numpy as x"], (1,)),
         (["def x():\n    y = 1"], (1,)),
         (["for x in range(3):\n    pass"], (1,)),
-        (["x = 1", "%time x = 2"], (1,)),  # IPython's own syntax: it is not known
     ],
 )
 def test_a_name_needs_the_cell_that_bound_it_and_those_that_changed_it(
     sources: list[str], cells: tuple[int, ...]
 ) -> None:
     assert known(*sources)["x"] == cells
+
+
+def test_nothing_is_known_of_names_in_what_cannot_be_parsed() -> None:
+    assert known("x = 1\ny = 2", "%time x = 2") == {"y": (1,)}
+    assert known("x = 1", "%time x = 2", "x = 3") == {"x": (3,)}
 
 
 def test_what_a_function_binds_inside_is_no_variable() -> None:
