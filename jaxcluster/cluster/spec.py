@@ -14,8 +14,9 @@ from jaxcluster.host.facts import gpu_platform, gpu_plugin_installed, host_gpus,
 from jaxcluster.launchers import inside
 from jaxcluster.launchers.chosen import launcher_of
 from jaxcluster.options import profiles
+from jaxcluster.options.kinds import SWITCH
 from jaxcluster.options.profiles import Profile
-from jaxcluster.options.table import COMMON
+from jaxcluster.options.table import BY_NAME, COMMON
 from jaxcluster.plan import placement
 from jaxcluster.plan.spec import (
     ALL,
@@ -77,8 +78,10 @@ def make_spec(
 
 def _make(given: Mapping[str, Any]) -> wire.ClusterSpec:
     own = {name: value for name, value in given.items() if name in COMMON}
-    for name, value in own.items():
-        COMMON[name].check(value)
+    for name, value in given.items():
+        option = BY_NAME.get(name)
+        if option is not None and (name in own or option.kind is SWITCH):
+            option.check(value)
     if own.get("devices_per_process") == "all":
         own["devices_per_process"] = ALL
     typed = {

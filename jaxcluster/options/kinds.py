@@ -31,12 +31,16 @@ class Kind:
       read: makes a value of a word that was typed; argparse says what is wrong with one.
       load: makes one of what stands in a file; a ValueError says what it must be.
       write: the words that would be typed for a value, each behind a flag of its own.
+      wanted: what a value from Python must be; "" where ``load`` says it, or anything will do.
+      is_right: whether it is that.
     """
 
     name: str
     read: Callable[[str], Any] = str
     load: Callable[[object], Any] = text_of
     write: Callable[[Any], list[str]] = lambda value: [str(value)]
+    wanted: str = ""
+    is_right: Callable[[object], bool] = lambda value: True
 
 
 def is_count(value: object) -> bool:
@@ -139,11 +143,27 @@ def _write_device_ids(value: Any) -> list[str]:
     return [("/" if isinstance(value[0], Sequence) else ",").join(joined)]
 
 
-TEXT = Kind("text")
+def _are_device_ids(value: object) -> bool:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return False
+    lists = [[one] if isinstance(one, int) else one for one in value]
+    return all(
+        isinstance(one, Sequence) and all(isinstance(number, int) for number in one)
+        for one in lists
+    )
+
+
+TEXT = Kind("text", wanted="text", is_right=lambda value: isinstance(value, str))
 COUNT = Kind("count", int, _load_count)
 DEVICES = Kind("devices", devices, _load_devices)
 SECONDS = Kind("seconds", float, _load_seconds, lambda value: [f"{value:g}"])
-SWITCH = Kind("switch", load=_load_switch, write=lambda value: [""])
+SWITCH = Kind(
+    "switch",
+    load=_load_switch,
+    write=lambda value: [""],
+    wanted="True or False",
+    is_right=lambda value: isinstance(value, bool),
+)
 HOSTS = Kind("hosts", load=_load_hosts)
 TEXTS = Kind(  # as often as it is typed
     "texts",
@@ -155,6 +175,15 @@ VARIABLES = Kind(
     _read_variable,
     _load_variables,
     lambda value: [f"{name}={text}" for name, text in value.items()],
+    'a dict of variables: {"NAME": "VALUE"}',
+    lambda value: isinstance(value, Mapping),
 )
-DEVICE_IDS = Kind("device ids", _read_device_ids, _load_device_ids, _write_device_ids)
+DEVICE_IDS = Kind(
+    "device ids",
+    _read_device_ids,
+    _load_device_ids,
+    _write_device_ids,
+    "a list of numbers, [0, 1], or a list for each rank, [[0], [1]]",
+    _are_device_ids,
+)
 REPEATED = (TEXTS, VARIABLES)

@@ -146,7 +146,7 @@ class Option:
         return str(found) if self.launchers and self.kind is COUNT else found
 
     def check(self, value: Any) -> None:
-        """Refuse what is none of its values: a number, or text where a pattern says what it is.
+        """Refuse what is none of its values, as Python's callers may give it.
 
         Raises:
           UsageError: naming the option, with a line to type.
@@ -158,6 +158,10 @@ class Option:
                 self.kind.load(value)
             except ValueError as error:
                 wrong = f"{self.shown} must be {error}, not {shown}."
+        elif value is not None and not self.kind.is_right(value):
+            is_secret = self.kind is VARIABLES  # perhaps
+            given = type(value).__name__ if is_secret else shown
+            wrong = f"{self.shown} must be {self.kind.wanted}, not {given}."
         elif self.kind is TEXTS and self.pattern:
             for one in value:
                 if not re.fullmatch(self.pattern, one, re.DOTALL):

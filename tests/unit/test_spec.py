@@ -134,6 +134,28 @@ def test_what_makes_no_sense_is_refused_before_anything_is_started(
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"detach": "no"}, "--detach must be True or False, not 'no'."),
+        ({"launcher": "ssh", "hosts": "h", "direct": "no"}, "--direct must be True or False"),
+        ({"name": 5}, "--name must be text, not 5."),
+        ({"launcher": 5}, "--launcher must be text, not 5."),
+        ({"coordinator_address": 5}, "--coordinator-address must be text, not 5."),
+        ({"env": ["TOKEN=secret"]}, '--env must be a dict of variables: {"NAME": "VALUE"}, not li'),
+        ({"local_device_ids": 3}, "--local-device-ids must be a list of numbers"),
+        ({"local_device_ids": "0,1"}, "--local-device-ids must be a list of numbers"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_its_name(
+    machine: Any, given: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        make_spec(**given)
+    assert refused.value.message.startswith(told)
+    assert "secret" not in str(refused.value)
+
+
 def test_an_unknown_platform_lists_those_that_there_are(machine: Any) -> None:
     with pytest.raises((UsageError, PlanError)) as caught:
         make_spec(2, platform="abacus")
