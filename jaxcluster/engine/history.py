@@ -12,6 +12,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ CELLS_NBYTES = 1 << 20
 OUTPUT_NBYTES = 8 << 20
 WRITE_S = 0.02  # printed text is gathered for this long
 WRITE_CHARS = 1 << 16  # or until it is so much
+PART_CHARS = 2 * WRITE_CHARS  # of what is written at once
 SOURCE_CHARS = 20_000
 SHORT_CHARS = 200  # of a source on all ranks but the cell's first, which has it
 DISPLAY_CHARS = 200_000  # of a text that is displayed
@@ -135,8 +137,8 @@ class History:
         try:
             self._is_writing = True  # a signal's handler that prints now is written after this
             self._chars = 0
-            lines, chars = _text_lines(self._texts[:count])
-            self._write(self._output, lines, chars)
+            for lines, chars in _text_lines(self._texts[:count]):
+                self._write(self._output, lines, chars)
             del self._texts[:count]
         finally:
             self._is_writing = False
@@ -170,10 +172,14 @@ def _last_count(folder: Path) -> int:
     return 0
 
 
-def _text_lines(texts: list[tuple[str, str]]) -> tuple[bytes, int]:
-    """(text of one stream in a row as one line, how many characters that is)."""
-    lines = []
+def _text_lines(texts: list[tuple[str, str]]) -> Iterator[tuple[bytes, int]]:
+    """(text of one stream in a row as one line, how many characters that is), some lines at once.
+
+    Much of it in several parts, since what is written at once is in one file.
+    """
+    lines: list[bytes] = []
     parts: list[str] = []
+    chars = 0
     for at, (name, text) in enumerate(texts):
         parts.append(text)
         if at + 1 == len(texts) or texts[at + 1][0] != name:
@@ -182,7 +188,13 @@ def _text_lines(texts: list[tuple[str, str]]) -> tuple[bytes, int]:
             for start in range(0, len(joined), DISPLAY_CHARS):
                 line = {"stream": name, "text": joined[start : start + DISPLAY_CHARS]}
                 lines.append(wire.encode_body(line) + b"\n")
-    return b"".join(lines), sum(len(text) for _, text in texts)
+                chars += len(line["text"])
+                if chars >= PART_CHARS:
+                    yield b"".join(lines), chars
+                    lines.clear()
+                    chars = 0
+    if lines:
+        yield b"".join(lines), chars
 
 
 def _kept(content: dict[str, Any]) -> dict[str, Any]:

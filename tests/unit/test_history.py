@@ -166,6 +166,16 @@ def test_output_without_end_leaves_its_end(ranks: Ranks) -> None:
     assert ranks.text(1).count("not kept") == 1
 
 
+def test_one_print_of_very_much_text_takes_no_more_room(ranks: Ranks) -> None:
+    rank = ranks.ranks[0]
+    rank.begin(cell(1))
+    rank.text("stdout", "x" * (3 * writing.OUTPUT_NBYTES) + "the end")
+    rank.flush()
+    kept = sum(file.stat().st_size for file in (ranks.folder / "rank-0").glob("output.*"))
+    assert writing.OUTPUT_NBYTES // 2 < kept <= writing.OUTPUT_NBYTES + writing.DISPLAY_NBYTES
+    assert ranks.text(1).endswith("the end")
+
+
 def test_cells_that_are_not_kept_are_counted(ranks: Ranks) -> None:
     rank = ranks.ranks[0]
     rank._cells = ringfile.RingFile(ranks.folder / "rank-0" / "cells", 100_000)
