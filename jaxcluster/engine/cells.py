@@ -184,7 +184,7 @@ class CellRunner:
                 self.gate.ended(cell, request.ident, self._end_of(cell, "error"))
                 told = self._outside(error)
                 reply = wire.CellReply(self.rank, cell.seq, "error", 0.0, told)
-            self.history.end(reply)
+            failures.attempt(lambda: self.history.end(reply), [], log.write)
             request.reply(reply)
 
     async def _wait_at_gate(self, request: Request, cell: wire.CellRequest) -> None:
@@ -207,7 +207,7 @@ class CellRunner:
         attempt(self.output.log.reset)
         attempt(lambda: mend(self.interrupts.handler))
         if cell.message is None:  # else it belongs to the cell before it
-            self.history.begin(cell)
+            attempt(lambda: self.history.begin(cell))
         self.journal.enter(cell.seq, cell.execution_count, tuple(cell.ranks))
         self.journal.interrupted = False
         if not cell.post_mortem:  # else the cell that failed can be undone after it

@@ -156,7 +156,7 @@ class History:
                 self._output.write(to_tell)
                 self._missing = 0
             to.write(lines)
-        except OSError as error:
+        except Exception as error:  # also what a cell has put in the place of a function of os
             if not self._missing:
                 log.write(f"the output of this cell could not be kept: {error}")
             self._missing += chars or len(lines)

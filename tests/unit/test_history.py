@@ -216,6 +216,21 @@ def test_a_full_disk_is_told_and_no_error(ranks: Ranks, monkeypatch: pytest.Monk
     assert ranks.text(1) == f"before\n{told}after\n"
 
 
+def test_what_a_cell_has_put_in_the_place_of_ours_costs_no_print_and_no_reply(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = ranks.ranks[0]
+    rank.begin(cell(1))
+    with monkeypatch.context() as patched:
+        patched.setattr(ringfile.os, "write", None)
+        rank.text("stdout", "lost\n")
+        rank.flush()
+        rank.end(reply(1))
+    rank.begin(cell(2))
+    rank.end(reply(2))
+    assert ranks.cells()[-1].state == "ok"
+
+
 def test_of_a_display_what_can_be_shown_is_kept(ranks: Ranks) -> None:
     rank = ranks.ranks[0]
     rank.begin(cell(1))
