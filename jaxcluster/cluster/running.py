@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import dataclasses
 import queue
@@ -18,7 +19,7 @@ from jaxcluster.cluster import stopbutton
 from jaxcluster.cluster.asking import IN_BACKGROUND, NO_TERMINAL, Conversation
 from jaxcluster.cluster.carrying import Carrier, Owner
 from jaxcluster.cluster.prompts import Labelled
-from jaxcluster.errors import CellInterrupted
+from jaxcluster.errors import CellInterrupted, JaxClusterError
 from jaxcluster.lockstep import actions, events
 from jaxcluster.lockstep.cell import Cell
 from jaxcluster.lockstep.settling import Settling
@@ -102,7 +103,8 @@ class RunningCell:
         if (
             error := verdict.verdict(dataclasses.replace(ending, explain_missing=more))
         ) is not None:
-            self._keep_report(error)
+            with contextlib.suppress(OSError, JaxClusterError):  # that must not take its place
+                self._keep_report(error)
             raise error
         if self._listener_error is not None:
             raise self._listener_error

@@ -175,6 +175,7 @@ class CellRunner:
                 self.current = None  # interrupted before its turn, and answered
                 self.ended = cell.seq
                 self.gate.ended(cell, request.ident, self._end_of(cell, "interrupted"))
+                failures.attempt(lambda: self.history.skip(cell), [], log.write)
                 return
             try:
                 reply = await self._run(running)

@@ -115,6 +115,12 @@ class History:
             self._write_texts()
             self._add_line(self._output, line)
 
+    def skip(self, cell: wire.CellRequest) -> None:
+        """A cell was interrupted before its turn: nothing of it comes from this rank."""
+        with self._lock:
+            told = {"ended": cell.sent_ns, "seq": cell.seq, "status": "interrupted", "seconds": 0.0}
+            self._add_line(self._cells, told)
+
     def end(self, reply: wire.CellReply) -> None:
         """How the cell has ended."""
         with self._lock:

@@ -8,9 +8,12 @@ only).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
+
+from jaxcluster.host import room
 
 CHUNK = 8 << 20  # bytes that are read at once; a line that is longer is passed over
 
@@ -57,8 +60,11 @@ class RingFile:
         """Add whole lines.
 
         Raises:
-          OSError: they can't be written; nothing of them counts.
+          OSError: they can't be written, or would leave others too little room; nothing of them
+            counts.
         """
+        if not self._has_room(len(lines)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if not self._is_ours():  # a cell has closed it, and the number may be another file's
             self._fd = -1
         if self._fd < 0:
@@ -75,19 +81,25 @@ class RingFile:
                 os.ftruncate(self._fd, before)
             raise
 
+    def _has_room(self, nbytes: int) -> bool:
+        try:
+            return room.has_spare(self._path.parent, nbytes)
+        except FileNotFoundError:  # it is made, or that is refused, further on
+            return True
+
     def _is_ours(self) -> bool:
         try:
             return self._fd >= 0 and _inode(self._fd) == self._inode
         except OSError:
             return False
 
-    def _open_next(self, room: int) -> None:
+    def _open_next(self, nbytes: int) -> None:
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
         files = _files(self._path)
         at = self.end
         if files and files[-1] == (at, 0):  # an earlier process could write nothing to it
             os.unlink(_file(self._path, at))
-        _drop(self._path, files, self._most - self._most // 4 - room)
+        _drop(self._path, files, self._most - self._most // 4 - nbytes)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(_file(self._path, at), flags, 0o600)
         if self._fd >= 0:

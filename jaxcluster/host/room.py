@@ -9,6 +9,7 @@ from pathlib import Path
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")  # of a container: the group that its limit belongs to
 SPARE = 8  # an eighth of the memory that is available is left to the others
+SPARE_NBYTES = 64 << 20
 
 
 def free_nbytes(path: str | Path) -> int:
@@ -19,6 +20,17 @@ def free_nbytes(path: str | Path) -> int:
     """
     found = os.statvfs(path)
     return found.f_bavail * found.f_frsize
+
+
+def has_spare(path: str | Path, nbytes: int) -> bool:
+    """Whether so much may be written there, and others keep an eighth of it, or 64 MiB, free.
+
+    Raises:
+      OSError: there is no such path.
+    """
+    found = os.statvfs(path)
+    kept = min(found.f_blocks * found.f_frsize // SPARE, SPARE_NBYTES)
+    return found.f_bavail * found.f_frsize - nbytes >= kept
 
 
 def free_memory(info: Path = MEMINFO, cgroup: Path = CGROUP) -> int | None:

@@ -16,7 +16,9 @@ from jaxcluster.model.outputs import RankRecord
 
 RUNNING = "running"
 DIED = "died"  # the rank's process ended in the middle of it
-STATES = (RUNNING, DIED, "error", "interrupted", "ok")  # of several ranks' the first counts
+UNKNOWN = "unknown"  # its end could not be kept
+# Of several ranks' the first counts.
+STATES = (RUNNING, DIED, "error", "interrupted", UNKNOWN, "ok")
 
 
 @dataclass
@@ -46,6 +48,7 @@ class PastCell:
       ranks: those that were to run it.
       shown: those whose output its notebook has shown.
       runs: by rank.
+      awaited: ranks that have not begun it, and may yet.
     """
 
     seq: int
@@ -56,10 +59,13 @@ class PastCell:
     ranks: list[int]
     shown: list[int]
     runs: dict[int, Run] = field(default_factory=dict)
+    awaited: set[int] = field(default_factory=set)
 
     @property
     def state(self) -> str:
         """How it is, or has ended, on all its ranks."""
+        if self.awaited:
+            return RUNNING
         found = {run.status for run in self.runs.values()}
         return next((state for state in STATES if state in found), RUNNING)
 
@@ -102,6 +108,7 @@ class Cells:
         self._found: dict[int, PastCell] = {}
         self._last: dict[int, Run] = {}
         self._first_counts: dict[int, int] = {}
+        self._seqs: dict[int, int] = {}  # of each rank's last cell
 
     def add(self, rank: int, log: bytes | memoryview) -> None:
         """More lines of a rank."""
@@ -111,9 +118,7 @@ class Cells:
             elif "process" in line:
                 _close(self._last.get(rank), None)
             elif isinstance(sent_ns := line.get("ended"), int):
-                ended = self._found.get(sent_ns)
-                if ended is not None and rank in ended.runs:
-                    _end(ended.runs[rank], line)
+                self._end(rank, sent_ns, line)
 
     def _begin(self, rank: int, line: Mapping[str, Any]) -> None:
         if (cell := _cell_of(line)) is None:
@@ -121,10 +126,18 @@ class Cells:
         count = line.get("count")
         self._first_counts.setdefault(rank, count if isinstance(count, int) else 1)
         run = Run(int(line.get("at", 0)))
-        _close(self._last.get(rank), run.start)
+        _close(self._last.get(rank), run.start, UNKNOWN)
+        self._seqs[rank] = cell.seq
         known = self._found.setdefault(cell.sent_ns, cell)
         known.source = max(known.source, cell.source, key=len)  # one rank has more of it
         self._last[rank] = known.runs[rank] = run
+
+    def _end(self, rank: int, sent_ns: int, line: Mapping[str, Any]) -> None:
+        ended = self._found.get(sent_ns)
+        if ended is not None and rank in ended.runs:
+            _end(ended.runs[rank], line)
+        if isinstance(seq := line.get("seq"), int):  # it may not have begun it
+            self._seqs[rank] = max(seq, self._seqs.get(rank, 0))
 
     def history(self, dead: Iterable[int] = ()) -> History:
         """All cells so far.
@@ -132,8 +145,13 @@ class Cells:
         Args:
           dead: the ranks whose processes have ended: what they had not ended, they will not.
         """
-        for rank in dead:
+        gone = set(dead)
+        for rank in gone:
             _close(self._last.get(rank), None)
+        for cell in self._found.values():
+            late = {r for r in cell.ranks if self._seqs.get(r, 0) < cell.seq} - cell.runs.keys()
+            cell.awaited = late - gone
+            cell.runs |= {rank: Run(0, 0, DIED) for rank in late & gone}
         dropped = max(self._first_counts.values(), default=1) - 1
         cells = sorted(self._found.values(), key=lambda one: (one.seq, one.sent_ns))
         return History(cells, dropped)
@@ -154,13 +172,13 @@ def _cell_of(line: Mapping[str, Any]) -> PastCell | None:
         return None
 
 
-def _close(run: Run | None, end: int | None) -> None:
+def _close(run: Run | None, end: int | None, status: str = DIED) -> None:
     """Nothing more comes of it."""
     if run is None:
         return
     run.end = end if run.end is None else run.end
     if run.status == RUNNING:
-        run.status = DIED
+        run.status = status
 
 
 def _end(run: Run, line: Mapping[str, Any]) -> None:
@@ -207,7 +225,7 @@ def not_kept(rank: int, seq: int, nbytes: int, why: str = "are not kept") -> wir
 def reply_of(rank: int, cell: PastCell) -> wire.CellReply | None:
     """How a cell has ended on a rank; None where it has not, or its rank died."""
     run = cell.runs.get(rank)
-    if run is None or run.status in (RUNNING, DIED):
+    if run is None or run.status in (RUNNING, DIED, UNKNOWN):
         return None
     return wire.CellReply(rank, cell.seq, run.status, run.seconds, run.error)
 

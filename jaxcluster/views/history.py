@@ -65,7 +65,7 @@ def _row(one: PastCell, now_ns: int, me: str) -> list[str]:
         str(one.seq),
         f"[{one.cell}]",
         one.state,
-        "" if one.state == "died" else f"{took:.1f} s",
+        "" if one.state in ("died", "unknown") else f"{took:.1f} s",
         clock(one.sent_ns, now_ns),
         "this notebook" if one.who == me else one.who,
         format_ranks(one.ranks),
@@ -89,6 +89,8 @@ def headline(one: PastCell, now_ns: int, me: str = "") -> str:
         return f"{told} has been running since {began}"
     if one.state == "died":
         return f"{told} began at {began}; a rank's process ended in it"
+    if one.state == "unknown":
+        return f"{told} began at {began}; how it ended could not be kept"
     ends = {"ok": "has ended", "error": "has failed", "interrupted": "was stopped"}
     return f"{told} {ends.get(one.state, one.state)} after {one.seconds:.1f} s (began at {began})"
 

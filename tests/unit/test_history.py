@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,37 @@ def test_a_full_disk_is_told_and_no_error(ranks: Ranks, monkeypatch: pytest.Monk
     rank.text("stdout", "after\n")
     told = "[1,500 bytes of output before this could not be written]\n"
     assert ranks.text(1) == f"before\n{told}after\n"
+
+
+def test_a_cell_whose_end_could_not_be_kept_did_not_die(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = ranks.ranks[0]
+    rank.begin(cell(1))
+    with monkeypatch.context() as patched:  # others need what room there is
+        patched.setattr(ringfile.room, "SPARE_NBYTES", 1 << 62)
+        patched.setattr(ringfile.room, "SPARE", 1)
+        rank.end(reply(1))
+    rank.begin(cell(2))
+    assert [(c.seq, c.state) for c in ranks.cells()] == [(1, "unknown"), (2, "running")]
+    assert "how it ended could not be kept" in view.headline(ranks.cells()[0], 3 * S)
+
+
+def test_a_cell_that_a_rank_has_not_begun_is_not_over(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, 2)
+    both = replace(cell(1), ranks=[0, 1])
+    first, second = ranks.ranks
+    first.begin(both)
+    first.end(reply(1))
+    assert ranks.cells()[0].state == "running"
+    second.skip(both)  # interrupted before its turn
+    assert ranks.cells()[0].state == "ok"
+    later = replace(cell(2), ranks=[0, 1])
+    first.begin(later)
+    first.end(reply(2))
+    assert ranks.cells()[1].state == "running"
+    ranks.dead[1] = {}
+    assert ranks.cells()[1].state == "died"
 
 
 def test_what_a_cell_has_put_in_the_place_of_ours_costs_no_print_and_no_reply(
