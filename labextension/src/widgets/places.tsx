@@ -7,7 +7,7 @@ import type { Trans } from './labels';
 export type Part = string | { text: string; cell: number; line: number };
 
 // "cell [7] line 3", "[7] line 3", or "line 3" alone, which is of the cell that the text is about.
-const PLACE = /(?:cell )?\[(\d+)\],? line (\d+)|\bline (\d+)\b/g;
+const PLACE = /(?:cell )?\[(\d+)\],? line (\d+)|\b[Ll]ine (\d+)\b/g;
 
 /** The parts of `text`; `cell` is the one that it is about. */
 export function partsOf(text: string, cell: number): Part[] {
