@@ -15,6 +15,7 @@ from pathlib import Path
 
 from jaxcluster.host import room
 
+UNSEEN = 1 << 16  # bytes that are written between looks at how much is free
 CHUNK = 8 << 20  # bytes that are read at once; a line that is longer is passed over
 
 
@@ -46,14 +47,17 @@ class RingFile:
         self._most = most
         self._fd = -1
         self._inode = (0, 0)
-        self._start = self._nbytes = 0
+        self._start = self._nbytes = self._unseen = 0
+        self._found: int | None = None  # where the last process has ended
 
     @property
     def end(self) -> int:
         """The position of the next line."""
         if self._fd < 0:
-            files = _files(self._path)
-            return sum(files[-1]) if files else 0
+            if self._found is None:
+                files = _files(self._path)
+                self._found = sum(files[-1]) if files else 0
+            return self._found
         return self._start + self._nbytes
 
     def write(self, lines: bytes) -> None:
@@ -63,10 +67,13 @@ class RingFile:
           OSError: they can't be written, or would leave others too little room; nothing of them
             counts.
         """
-        if not self._has_room(len(lines)):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._unseen += len(lines)
+        if self._unseen >= UNSEEN or self._fd < 0:
+            if not self._has_room(len(lines)):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._unseen = 0
         if not self._is_ours():  # a cell has closed it, and the number may be another file's
-            self._fd = -1
+            self._fd, self._found = -1, None
         if self._fd < 0:
             self._open_next(len(lines))
             lines = b"\n" + lines  # a process that was killed may have left half a line
