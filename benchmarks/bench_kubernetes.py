@@ -143,7 +143,7 @@ def measure_bare() -> float:
 def measure(side: str) -> float:
     import jaxcluster
 
-    direct = {"direct": "yes"} if side == "in the cluster" else {}
+    direct = {"direct": True} if side == "in the cluster" else {}
     began = time.perf_counter()
     cluster = jaxcluster.start(
         launcher="kubernetes", image=IMAGE, pods=2, ranks_per_pod=1, **direct

@@ -25,7 +25,7 @@ HOSTS = "h1:2,h2:2"
 OPTIONS: dict[str, dict[str, Any]] = {
     "local": {},
     "ssh": {"hosts": HOSTS},
-    "ssh direct": {"hosts": HOSTS, "direct": "yes"},
+    "ssh direct": {"hosts": HOSTS, "direct": True},
     "slurm": {"nodes": 2, "ntasks_per_node": 2},
 }
 FIRST = """\

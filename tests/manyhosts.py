@@ -103,7 +103,7 @@ class ManyHosts:
         """What a start takes."""
         last = name_of(self.num_hosts - 1)[1:]
         hosts = f"h[000-{last}]:1" if self.num_hosts > 1 else "h000:1"
-        return {"launcher": "ssh", "hosts": hosts, "ssh": str(self.ssh), "direct": "yes"}
+        return {"launcher": "ssh", "hosts": hosts, "ssh": str(self.ssh), "direct": True}
 
 
 def name_of(number: int) -> str:

@@ -143,11 +143,14 @@ class History:
         try:
             self._is_writing = True  # a signal's handler that prints now is written after this
             self._chars = 0
-            for lines, chars in _text_lines(self._texts[:count]):
-                self._write(self._output, lines, chars)
+            self._write_each(self._texts[:count])
             del self._texts[:count]
         finally:
             self._is_writing = False
+
+    def _write_each(self, texts: list[tuple[str, str]]) -> None:
+        for lines, chars in _text_lines(texts):
+            self._write(self._output, lines, chars)
 
     def _add_line(self, to: RingFile, line: dict[str, Any]) -> None:
         self._write(to, wire.encode_body(line) + b"\n", 0)
