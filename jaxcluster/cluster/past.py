@@ -41,7 +41,7 @@ def find(world: World, number: int | None = None) -> PastCell:
     """The cell of that number in the history; the last one without.
 
     Raises:
-      UsageError: there is none, or it is not kept any more.
+      UsageError: there is no such cell, or it is no longer kept.
     """
     found = Reader(world).look()
     if not found.cells:

@@ -35,7 +35,7 @@ def launcher_of(
       num_processes: ``-n``.
 
     Raises:
-      UsageError: there is no such launcher, it does not know an option, or a value is none.
+      UsageError: there is no such launcher, it does not know an option, or a value is wrong.
     """
     kind, rest = check_launcher(name or "local", typed)
     given = {name: _read(OF_LAUNCHERS[name], value) for name, value in typed.items()}
@@ -67,7 +67,7 @@ def _read(option: Option, value: Any) -> Any:
     """The value of one option.
 
     Raises:
-      UsageError: it is none.
+      UsageError: it is not valid.
     """
     if option.kind is TEXTS:
         value = (value,) if isinstance(value, str) else tuple(map(str, value))

@@ -261,8 +261,9 @@ class Settling:
             done = Replayed(stuck="they wait for each other")
         else:
             # Ranks in another cell that has gone wrong, or is in the circle, may never leave it.
-            waits = report is not None and report.concerns(cell.record.seq)
-            waits = waits and report is not None and report.kind != "circle"
+            waits = (
+                report is not None and report.kind != "circle" and report.concerns(cell.record.seq)
+            )
             done = yield actions.BringBack(waits or cell.is_to_be_checked)
         facts = yield from self._look_around()
         if done.how:
@@ -326,7 +327,7 @@ class Settling:
     def _is_forsaken(self, state: wire.RankState) -> bool:
         """Whether a rank is in an earlier cell that has gone wrong, and nobody brings it back."""
         report = self._cell.polls.report
-        if report is None or report.concerns(self._cell.record.seq):
+        if report is None or report.concerns(self._cell.record.seq) or state.state != "running":
             return False
         return state.seq in {*report.cells, report.cell_seq} - self._facts.own
 

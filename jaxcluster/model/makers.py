@@ -39,7 +39,7 @@ def tell(makers: Makers, names: Iterable[str]) -> str:
 
 
 def _bound(tree: ast.Module) -> tuple[set[str], set[str]]:
-    """(the names that a cell's statements bind anew, those that they bind to what they were)."""
+    """(the names that a cell binds to new values, those whose new values depend on the old)."""
     made, changed, seen = set[str](), set[str](), set[str]()
     for statement in tree.body:
         stored, loaded = _names(statement)

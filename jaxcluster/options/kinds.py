@@ -29,7 +29,7 @@ class Kind:
     Attributes:
       name: as the page's form knows it.
       read: makes a value of a word that was typed; argparse says what is wrong with one.
-      load: makes one of what stands in a file; a ValueError says what it must be.
+      load: reads a value from a file; a ValueError says what it must be.
       write: the words that would be typed for a value, each behind a flag of its own.
       wanted: what a value from Python must be; "" where ``load`` says it, or anything will do.
       is_right: whether it is that.

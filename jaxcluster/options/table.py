@@ -146,7 +146,7 @@ class Option:
         return str(found) if self.launchers and self.kind is COUNT else found
 
     def check(self, value: Any) -> None:
-        """Refuse what is none of its values, as Python's callers may give it.
+        """Refuse a value that it can't have, as Python's callers may give one.
 
         Raises:
           UsageError: naming the option, with a line to type.

@@ -55,7 +55,7 @@ def keep_compiled(folder: CompiledFolder) -> bool:
         return _key(key_of(module, devices, options, backend), backend, devices)
 
     def load(name: str, backend: Any, options: Any, device_list: Any) -> Any:
-        """A program that was kept; None if there is none."""
+        """A program that was kept; None if it was not."""
         if (found := folder.read(name)) is None:
             return None
         told, _, packed = found.partition(b"\n")

@@ -80,7 +80,7 @@ class Text:
     What was noted where it was compiled holds wherever it is loaded.
 
     Attributes:
-      digest: of all of it; "" where there is none to be had.
+      digest: of all of it; "" if it can't be read.
       collectives: in its order, (shape, operation).
     """
 
@@ -115,7 +115,7 @@ def _inputs(executable: Any) -> str:
 
 
 def _hlo_text(executable: Any) -> str:
-    """A compiled program's text for fingerprints; "" where there is none to be had."""
+    """A compiled program's text for fingerprints; "" if it can't be read."""
     try:
         options = hlo_print_options().fingerprint()
         modules = executable.hlo_modules()
@@ -177,7 +177,7 @@ def _readable(name: str) -> str:
 
 
 def compiled_text(executable: Any) -> str:
-    """What was compiled, as ``replayable`` reads it; "" where there is none to be had.
+    """What was compiled, as ``replayable`` reads it; "" if it can't be read.
 
     Of one that came as bytes too (jax 0.10.2 and 0.12).
     """
