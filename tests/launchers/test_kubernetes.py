@@ -1,6 +1,7 @@
 """A cluster in pods: real agents in hosts' namespaces, the real client, an API server of the tests.
 
-``rig.kube`` says what that proves: jaxcluster's part, and nothing of Kubernetes.
+``rig.kube`` says what that proves: jaxcluster's part, and nothing of Kubernetes. One test has a
+real API server, where there is one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pytest
 from helpers import Cell, until
 from rig import HostNotebook, Rig
 from rig.kube import Kube, listener_on, node_on
+from rig.realkube import CONTROLLERS, SERVER, STORE, RealKube, documented_rights, what_is_missing
 
 pytest.importorskip("kubernetes")
 pytestmark = [pytest.mark.any_jax, pytest.mark.timeout(300)]
@@ -101,6 +103,24 @@ def own_kube(hosts: Rig, tmp_path: Path) -> Iterator[Kube]:
         hosts["h0"].run("rm", "-r", "/run/secrets")
 
 
+@pytest.fixture
+def real_kube(hosts: Rig) -> Iterator[RealKube]:
+    """As ``kube``, with a real API server and controllers, for a user with the docs' rights."""
+    if why := what_is_missing(SERVER, STORE, CONTROLLERS):
+        pytest.skip(why)
+    nodes = [node_on(hosts[name]) for name in ("h1", "h2")]
+    made = RealKube(nodes, images(hosts), hosts["h0"])
+    try:
+        made.grant(documented_rights())
+        config = hosts["h0"].write("~/.kube/config", made.kubeconfig())
+        yield made
+        assert made.kubelets is not None and made.kubelets.failed is None
+        config.unlink()
+        config.parent.rmdir()
+    finally:
+        made.close()
+
+
 def shown(notebook: HostNotebook, source: str) -> Cell:
     cell = notebook.run(source, DEADLINE_S)
     print(f"{source}\n-->{cell.text}")
@@ -137,7 +157,7 @@ def run_course(notebook: HostNotebook) -> None:
     check_whole(notebook)
 
 
-def end_of_all(kube: Kube, strangers: int = 0) -> None:
+def end_of_all(kube: Kube | RealKube, strangers: int = 0) -> None:
     """What the launches have made is gone."""
     until(
         lambda: not kube.all("jobs") and len(kube.all("pods")) == strangers, "all goes", DEADLINE_S
@@ -186,6 +206,35 @@ def test_through_port_forward_with_a_pod_that_is_evicted(
     notebook.until(lambda: "Insufficient cpu" in cell.text, "why it waits", DEADLINE_S)
     notebook.kill()
     end_of_all(kube)
+
+
+def test_with_a_real_api_server(
+    real_kube: RealKube, open_notebook: Callable[..., HostNotebook]
+) -> None:
+    """Real but for the pods, which are processes: a check before a release."""
+    notebook = open_notebook()
+    notebook.ok("%load_ext jaxcluster")
+    assert "ranks 0-3" in shown(notebook, START).text
+    run_course(notebook)
+    source = "%%spmd\nimport time\nprint('going')\nfor i in range(900):\n    time.sleep(0.1)"
+    cell = notebook.begin(source)
+    notebook.until(lambda: "going" in cell.text, "it runs", DEADLINE_S)
+    (name,) = [
+        pod["metadata"]["name"] for pod in real_kube.all("pods") if "-1-" in pod["metadata"]["name"]
+    ]
+    real_kube.evict(name)
+    notebook.wait(cell, DEADLINE_S)
+    print(cell.text)
+    assert "it was evicted, as when a node is drained (EvictionByEvictionAPI" in cell.text
+    assert "ranks 2, 3 replaced" in cell.text, cell.text
+    check_whole(notebook)
+    assert "Stopped ranks 0-3" in shown(notebook, "%jaxcluster stop").text
+    end_of_all(real_kube)
+    real_kube.closed = {"node-h2"}
+    cell = notebook.begin(START)
+    notebook.until(lambda: "Insufficient cpu" in cell.text, "why it waits", DEADLINE_S)
+    notebook.kill()
+    end_of_all(real_kube)
 
 
 def test_from_a_notebook_in_a_pod(

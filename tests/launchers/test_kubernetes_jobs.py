@@ -284,6 +284,19 @@ def test_what_the_pods_are_refused_for_good(site: Site) -> None:
     assert "--service-account NAME" in refused(site.launch())
 
 
+def test_a_namespace_that_admits_restricted_pods_alone(site: Site) -> None:
+    """A start reads the namespace's label; where it may not, the hint says what to type."""
+    site.kube.level = "restricted"
+    site.launch().start(DEADLINE_S)
+    (pod,) = site.kube.all("pods")
+    assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+    site.launches[0].stop()
+    site.kube.forbidden = {("get", "namespaces")}
+    told = refused(site.launch())
+    assert "violates PodSecurity" in told and "--run-as-user 1000" in told
+    site.launch(pod=Pod("good", run_as_user=1000)).start(DEADLINE_S)
+
+
 def test_a_notebook_killed_leaves_no_job(site: Site) -> None:
     config = site.path / "config"
     config.write_text(site.kube.kubeconfig())

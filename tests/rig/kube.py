@@ -40,6 +40,7 @@ KINDS = {
     "pods": ("v1", "Pod"), "services": ("v1", "Service"), "jobs": ("batch/v1", "Job"),
     "events": ("v1", "Event"),
 }  # fmt: skip
+SPACE = re.compile(r"/api/v1/namespaces/([^/]+)")
 PATH = re.compile(
     r"/(?:api/v1|apis/batch/v1)/namespaces/([^/]+)/(pods|services|jobs|events)(?:/([^/]+))?(?:/(\w+))?"
 )
@@ -96,6 +97,7 @@ class Kube:
       namespaces: those that are there.
       forbidden: (verb, resource) that nobody may.
       quota: why no pod may be made, by a quota or an admission; empty for none.
+      level: what Pod Security enforces; a pod without a securityContext passes with "" alone.
       closed: nodes that take no pods.
       down: whether the API server answers nobody.
       token: whoever has none is anonymous, whoever has another nobody.
@@ -108,13 +110,14 @@ class Kube:
         self.bad_images: dict[str, tuple[str, str]] = {}
         self.namespaces = {"default", "team-a"}
         self.forbidden: set[tuple[str, str]] = set()
-        self.quota = ""
+        self.quota = self.level = ""
         self.closed: set[str] = set()
         self.down = False
         self.token = "t"
         self.requests: list[tuple[str, str]] = []
         self.objects: dict[tuple[str, str, str], Object] = {}
         self.containers: dict[str, Container] = {}  # by the pod's uid
+        self.times: dict[str, float] = {}  # by uid: a Job's start, a pod's end
         self.removed: list[Object] = []  # as they were last
         self.lock = threading.RLock()
         self._folder = tempfile.TemporaryDirectory(prefix="jckube")
@@ -184,7 +187,7 @@ class Kube:
     def expire(self, job: str, namespace: str = "team-a") -> None:
         """Let a Job's deadline have come."""
         with self.lock:
-            self.objects["jobs", namespace, job]["status"]["startTime"] = 0.0
+            self.times[self.objects["jobs", namespace, job]["metadata"]["uid"]] = 0.0
 
     def kill(self, index: int, number: int = signal.SIGKILL) -> None:
         """Send a signal to a pod's agent."""
@@ -235,7 +238,8 @@ class Kube:
         spec, status, metadata = job["spec"], job["status"], job["metadata"]
         if spec.get("suspend") or status.get("conditions"):
             return
-        started = status.setdefault("startTime", time.time())
+        status.setdefault("startTime", now())
+        started = self.times.setdefault(metadata["uid"], time.time())
         mine = [
             (int(o["metadata"]["annotations"][INDEX]), o)
             for (kind, _, _), o in self.objects.items()
@@ -259,16 +263,16 @@ class Kube:
             status["conditions"] = [{"type": "Complete", "status": "True"}]
         active = {i for i, pod in mine if pod["status"].get("phase") in ("Pending", "Running")}
         for index in set(range(spec["completions"])) - done - active:
-            ends = [p["status"].get("endedAt", 0.0) for i, p in mine if i == index]
+            ends = [self.times.get(p["metadata"]["uid"], 0.0) for i, p in mine if i == index]
             if time.time() > max(ends, default=0.0) + BACKOFF_S:
                 self._make_pod(job, index)
 
     def _make_pod(self, job: Object, index: int) -> None:
         metadata, template = job["metadata"], copy.deepcopy(job["spec"]["template"])
         namespace = metadata["namespace"]
-        if self.quota:
+        if refusal := self.quota or self._violates(template["spec"]):
             name = f"{metadata['name']}-{index}-{uuid.uuid4().hex[:5]}"
-            message = f'Error creating: pods "{name}" is forbidden: {self.quota}'
+            message = f'Error creating: pods "{name}" is forbidden: {refusal}'
             self.tell(job, "FailedCreate", message)
             return
         template["spec"]["hostname"] = f"{metadata['name']}-{index}"
@@ -284,6 +288,13 @@ class Kube:
             "status": {"phase": "Pending"},
         }
         self.add("pods", namespace, made)
+
+    def _violates(self, spec: Object) -> str:
+        """What Pod Security says against a pod; nothing: it is admitted."""
+        context = spec.get("securityContext") or {}
+        if self.level != "restricted" or context.get("runAsNonRoot"):
+            return ""
+        return 'violates PodSecurity "restricted:latest": runAsNonRoot != true (pod or container)'
 
     def tell(self, one: Object, reason: str, message: str, kind: str = "Warning") -> None:
         """An event."""
@@ -345,7 +356,7 @@ class Kube:
         except FileNotFoundError:
             message = f'exec: "{words[0]}": executable file not found in $PATH: unknown'
             ended = {"reason": "StartError", "exitCode": 128, "message": message}
-            status.update(phase="Failed", endedAt=time.time())
+            status["phase"], self.times[metadata["uid"]] = "Failed", time.time()
             status["containerStatuses"] = [{"name": main["name"], "state": {"terminated": ended}}]
             return
         self.containers[metadata["uid"]] = Container(process, log)
@@ -371,7 +382,10 @@ class Kube:
             return
         code = 128 - code if code < 0 else code
         ended = {"reason": "Error" if code else "Completed", "exitCode": code}
-        status.update(phase="Failed" if code else "Succeeded", endedAt=time.time())
+        status["phase"], self.times[metadata["uid"]] = (
+            "Failed" if code else "Succeeded",
+            time.time(),
+        )
         status["containerStatuses"] = [{"name": "jaxcluster", "state": {"terminated": ended}}]
 
 
@@ -384,11 +398,11 @@ class _Refusal(Exception):
         self.status, self.message = status, message
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    """The API server."""
+class Forwarding(http.server.BaseHTTPRequestHandler):
+    """A server that forwards ports as v4.channel.k8s.io has it: before all data a byte for the
+    channel."""
 
     protocol_version = "HTTP/1.1"
-    cluster: Kube
 
     def setup(self) -> None:
         if isinstance(self.request, ssl.SSLSocket):
@@ -398,144 +412,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         pass
 
-    def do_GET(self) -> None:
-        self._answer()
-
-    do_POST = do_DELETE = do_GET
-
-    def _answer(self) -> None:
-        url = urllib.parse.urlparse(self.path)
-        query = dict(urllib.parse.parse_qsl(url.query))
-        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
-        if self.cluster.down:
-            self.close_connection = True
-            return
-        self.cluster.requests.append((self.command, url.path))
-        try:
-            found = PATH.fullmatch(url.path)
-            if found is None:
-                raise _Refusal(404, f"no such path: {url.path}")
-            data = self._do(*found.groups(), query, body)
-        except _Refusal as refusal:
-            status = {"kind": "Status", "status": "Failure", "message": refusal.message,
-                      "code": refusal.status}  # fmt: skip
-            self._send(refusal.status, json.dumps(status).encode())
-        else:
-            if data is not None:
-                self._send(200, data if isinstance(data, bytes) else json.dumps(data).encode())
-
-    def _send(self, status: int, data: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def _do(
-        self, namespace: str, plural: str, name: str | None, sub: str | None,
-        query: Mapping[str, str], body: Object,
-    ) -> Object | bytes | None:  # fmt: skip
-        cluster = self.cluster
-        verb = VERBS[self.command] if name or self.command != "GET" else "list"
-        verb = "watch" if query.get("watch") == "true" else verb
-        resource = f"{plural}/{sub}" if sub else plural
-        told = self.headers.get("Authorization", "")
-        scheme, _, token = told.partition(" ")
-        if told and (scheme.lower(), token) != ("bearer", cluster.token):
-            raise _Refusal(401, "Unauthorized")
-        user = "me" if told else "system:anonymous"
-        group = "batch" if plural == "jobs" else ""
-        if (verb, resource) in cluster.forbidden or not told:
-            full = f"{plural}.{group}" if group else resource
-            raise _Refusal(
-                403,
-                f'{full} is forbidden: User "{user}" cannot {verb} resource "{resource}" in API '
-                f'group "{group}" in the namespace "{namespace}"',
-            )
-        if query.get("watch") == "true":
-            self._watch(namespace, plural, query)
-            return None
-        with cluster.lock:
-            if self.command == "POST":
-                return self._create(namespace, plural, query, body)
-            if name is None:
-                return self._list(namespace, plural, query)
-            found = cluster.objects.get((plural, namespace, name))
-            if found is None:
-                raise _Refusal(404, f'{plural} "{name}" not found')
-            if self.command == "DELETE":
-                wanted = (body.get("preconditions") or {}).get("uid")
-                if wanted not in (None, found["metadata"]["uid"]):
-                    raise _Refusal(409, "the UID in the precondition does not match")
-                cluster.delete(plural, namespace, name)
-                return {"kind": "Status", "status": "Success"}
-            container = cluster.containers.get(found["metadata"]["uid"])
-        if sub == "log":
-            name = query.get("container")
-            if name and name not in [one["name"] for one in found["spec"]["containers"]]:
-                raise _Refusal(400, f"container {name} is not valid for pod {found['metadata']}")
-            log = Path(cluster._folder.name, found["metadata"]["uid"])
-            return log.read_bytes() if log.exists() else b""
-        if sub == "portforward":
-            if container is None:
-                raise _Refusal(400, "the pod does not run")
-            self._forward(found, int(query["ports"]))
-            return None
-        return copy.deepcopy(found)
-
-    def _create(
-        self, namespace: str, plural: str, query: Mapping[str, str], body: Object
-    ) -> Object:
-        if namespace not in self.cluster.namespaces:
-            raise _Refusal(404, f'namespaces "{namespace}" not found')
-        if (plural, namespace, body["metadata"]["name"]) in self.cluster.objects:
-            raise _Refusal(409, "already exists")
-        if query.get("fieldValidation") == "Strict" and (wrong := _schema_error(body)):
-            raise _Refusal(400, f"strict decoding error: {wrong}")
-        return copy.deepcopy(self.cluster.add(plural, namespace, body))
-
-    def _watch(self, namespace: str, plural: str, query: Mapping[str, str]) -> None:
-        """Lines of what changes, until the client leaves or the cluster ends."""
-        self.close_connection = True
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        cluster, known = self.cluster, dict[str, str]()
-        removed = len(cluster.removed)
-        try:
-            while not cluster._over.wait(0.05) and not cluster.down:
-                with cluster.lock:
-                    items = self._list(namespace, plural, query)["items"]
-                    gone, removed = cluster.removed[removed:], len(cluster.removed)
-                    events = [("DELETED", o) for o in gone if o["metadata"]["uid"] in known]
-                for one in items:
-                    uid, text = one["metadata"]["uid"], json.dumps(one)
-                    if known.get(uid) != text:
-                        events.append(("MODIFIED" if uid in known else "ADDED", one))
-                        known[uid] = text
-                for kind, one in events:
-                    line = json.dumps({"type": kind, "object": one}).encode() + b"\n"
-                    self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
-                self.wfile.flush()
-        except (OSError, ValueError):
-            pass
-
-    def _list(self, namespace: str, plural: str, query: Mapping[str, str]) -> Object:
-        labels = dict(w.split("=") for w in query.get("labelSelector", "").split(",") if w)
-        fields = dict(w.split("=") for w in query.get("fieldSelector", "").split(",") if w)
-        items = [
-            copy.deepcopy(one)
-            for (kind, space, _), one in self.cluster.objects.items()
-            if (kind, space) == (plural, namespace)
-            and labels.items() <= (one["metadata"].get("labels") or {}).items()
-            and fields.get("involvedObject.uid") in (None, one.get("involvedObject", {}).get("uid"))
-        ]
-        return {"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}
-
-    # -- port-forward, as v4.channel.k8s.io has it: a byte for the channel before all data
-
-    def _forward(self, pod: Object, port: int) -> None:
+    def forward(self, node: Node, port: int) -> None:
         key = self.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
         self.send_response(101)
         self.send_header("Upgrade", "websocket")
@@ -545,7 +422,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Sec-WebSocket-Protocol", "v4.channel.k8s.io")
         self.end_headers()
         self.close_connection = True
-        (node,) = [n for n in self.cluster.nodes if n.name == pod["spec"]["nodeName"]]
         lock = threading.Lock()
 
         def put(channel: int, data: bytes) -> None:
@@ -608,6 +484,174 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return head[0] & 0xF, plain.to_bytes(size, "big")
 
 
+class _Handler(Forwarding):
+    """The API server."""
+
+    cluster: Kube
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    do_POST = do_DELETE = do_GET
+
+    def _answer(self) -> None:
+        url = urllib.parse.urlparse(self.path)
+        query = dict(urllib.parse.parse_qsl(url.query))
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+        if self.cluster.down:
+            self.close_connection = True
+            return
+        self.cluster.requests.append((self.command, url.path))
+        try:
+            if space := SPACE.fullmatch(url.path):
+                data = self._namespace(space[1])
+            elif found := PATH.fullmatch(url.path):
+                data = self._do(*found.groups(), query, body)
+            else:
+                raise _Refusal(404, f"no such path: {url.path}")
+        except _Refusal as refusal:
+            status = {"kind": "Status", "status": "Failure", "message": refusal.message,
+                      "code": refusal.status}  # fmt: skip
+            self._send(refusal.status, json.dumps(status).encode())
+        else:
+            if data is not None:
+                self._send(
+                    201 if self.command == "POST" else 200,
+                    data if isinstance(data, bytes) else json.dumps(data).encode(),
+                )
+
+    def _send(self, status: int, data: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _refuse_stranger(self, verb: str, resource: str, namespace: str, name: str | None) -> None:
+        """Who has no right to it, or no token."""
+        told = self.headers.get("Authorization", "")
+        scheme, _, token = told.partition(" ")
+        if told and (scheme.lower(), token) != ("bearer", self.cluster.token):
+            raise _Refusal(401, "Unauthorized")
+        user = "me" if told else "system:anonymous"
+        if told and (verb, resource) not in self.cluster.forbidden:
+            return
+        group = "batch" if resource == "jobs" else ""
+        full = f"{resource.partition('/')[0]}.{group}".rstrip(".") + (f' "{name}"' if name else "")
+        raise _Refusal(
+            403,
+            f'{full} is forbidden: User "{user}" cannot {verb} resource "{resource}" in API '
+            f'group "{group}" in the namespace "{namespace}"',
+        )
+
+    def _namespace(self, name: str) -> Object:
+        self._refuse_stranger("get", "namespaces", name, name)
+        if name not in self.cluster.namespaces:
+            raise _Refusal(404, f'namespaces "{name}" not found')
+        level = {"pod-security.kubernetes.io/enforce": self.cluster.level}
+        labels = {"kubernetes.io/metadata.name": name, **(level if self.cluster.level else {})}
+        return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name,
+                "labels": labels}, "status": {"phase": "Active"}}  # fmt: skip
+
+    def _do(
+        self, namespace: str, plural: str, name: str | None, sub: str | None,
+        query: Mapping[str, str], body: Object,
+    ) -> Object | bytes | None:  # fmt: skip
+        cluster = self.cluster
+        verb = VERBS[self.command] if name or self.command != "GET" else "list"
+        verb = "watch" if query.get("watch") == "true" else verb
+        self._refuse_stranger(verb, f"{plural}/{sub}" if sub else plural, namespace, name)
+        if query.get("watch") == "true":
+            self._watch(namespace, plural, query)
+            return None
+        with cluster.lock:
+            if self.command == "POST":
+                return self._create(namespace, plural, query, body)
+            if name is None:
+                return self._list(namespace, plural, query)
+            found = cluster.objects.get((plural, namespace, name))
+            if found is None:
+                raise _Refusal(404, f'{plural} "{name}" not found')
+            if self.command == "DELETE":
+                wanted = (body.get("preconditions") or {}).get("uid")
+                if wanted not in (None, found["metadata"]["uid"]):
+                    raise _Refusal(409, "the UID in the precondition does not match")
+                cluster.delete(plural, namespace, name)
+                if plural == "pods":
+                    return copy.deepcopy(found)
+                return {"kind": "Status", "status": "Success"}
+            container = cluster.containers.get(found["metadata"]["uid"])
+        if sub == "log":
+            name = query.get("container")
+            if name and name not in [one["name"] for one in found["spec"]["containers"]]:
+                raise _Refusal(400, f"container {name} is not valid for pod {found['metadata']}")
+            log = Path(cluster._folder.name, found["metadata"]["uid"])
+            return log.read_bytes() if log.exists() else b""
+        if sub == "portforward":
+            if container is None:
+                raise _Refusal(400, "the pod does not run")
+            (node,) = [n for n in cluster.nodes if n.name == found["spec"]["nodeName"]]
+            self.forward(node, int(query["ports"]))
+            return None
+        return copy.deepcopy(found)
+
+    def _create(
+        self, namespace: str, plural: str, query: Mapping[str, str], body: Object
+    ) -> Object:
+        if namespace not in self.cluster.namespaces:
+            raise _Refusal(404, f'namespaces "{namespace}" not found')
+        if (plural, namespace, body["metadata"]["name"]) in self.cluster.objects:
+            what = "jobs.batch" if plural == "jobs" else plural
+            raise _Refusal(409, f'{what} "{body["metadata"]["name"]}" already exists')
+        if query.get("fieldValidation") == "Strict" and (wrong := _schema_error(body)):
+            what = f'{body["kind"]} in version "{body["apiVersion"].rpartition("/")[2]}" cannot be '
+            raise _Refusal(
+                400, f"{what}handled as a {body['kind']}: strict decoding error: {wrong}"
+            )
+        return copy.deepcopy(self.cluster.add(plural, namespace, body))
+
+    def _watch(self, namespace: str, plural: str, query: Mapping[str, str]) -> None:
+        """Lines of what changes, until the client leaves or the cluster ends."""
+        self.close_connection = True
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        cluster, known = self.cluster, dict[str, str]()
+        removed = len(cluster.removed)
+        try:
+            while not cluster._over.wait(0.05) and not cluster.down:
+                with cluster.lock:
+                    items = self._list(namespace, plural, query)["items"]
+                    gone, removed = cluster.removed[removed:], len(cluster.removed)
+                    events = [("DELETED", o) for o in gone if o["metadata"]["uid"] in known]
+                for one in items:
+                    uid, text = one["metadata"]["uid"], json.dumps(one)
+                    if known.get(uid) != text:
+                        events.append(("MODIFIED" if uid in known else "ADDED", one))
+                        known[uid] = text
+                for kind, one in events:
+                    line = json.dumps({"type": kind, "object": one}).encode() + b"\n"
+                    self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
+                self.wfile.flush()
+        except (OSError, ValueError):
+            pass
+
+    def _list(self, namespace: str, plural: str, query: Mapping[str, str]) -> Object:
+        labels = dict(w.split("=") for w in query.get("labelSelector", "").split(",") if w)
+        fields = dict(w.split("=") for w in query.get("fieldSelector", "").split(",") if w)
+        items = [
+            copy.deepcopy(one)
+            for (kind, space, _), one in self.cluster.objects.items()
+            if (kind, space) == (plural, namespace)
+            and labels.items() <= (one["metadata"].get("labels") or {}).items()
+            and fields.get("involvedObject.uid") in (None, one.get("involvedObject", {}).get("uid"))
+        ]
+        for one in items:
+            del one["apiVersion"], one["kind"]
+        return {"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}
+
+
 def _schema_error(body: Object) -> str:
     """What Kubernetes' own schemas say against it; nothing where they are not installed."""
     try:
@@ -617,7 +661,10 @@ def _schema_error(body: Object) -> str:
     try:
         kubernetes_validate.validate(body, SCHEMAS, strict=True)
     except kubernetes_validate.ValidationError as error:
-        return re.sub(r".*\('(\w+)' was unexpected\)", r'unknown field "\1"', str(error.message))
+        where = "".join(f"[{at}]" if isinstance(at, int) else f".{at}" for at in error.path)[1:]
+        return re.sub(
+            r".*\('(\w+)' was unexpected\)", rf'unknown field "{where}.\1"', str(error.message)
+        )
     return ""
 
 

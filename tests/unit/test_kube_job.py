@@ -282,6 +282,9 @@ class Refusing(FakeApi):
         labels = {job.LAUNCH: name} if self.makes else {}
         return {"metadata": {"name": name, "uid": f"{plural}-uid", "labels": labels}}
 
+    def security_level(self) -> str:
+        return ""
+
     def create_job(self, made: Mapping[str, Any]) -> Mapping[str, Any]:
         from jaxcluster.launchers.kube.api import Refused
 

@@ -241,6 +241,15 @@ class Api:
 
     # -- what is looked at
 
+    def security_level(self) -> str:
+        """What Pod Security enforces in the namespace; empty: nothing, or it may not be known."""
+        url = f"{self.host}{CORE}/namespaces/{urllib.parse.quote(self.namespace)}"
+        try:
+            metadata = self._ask("look at the namespace", "GET", url)["metadata"]
+        except Trouble:
+            return ""
+        return str((metadata.get("labels") or {}).get("pod-security.kubernetes.io/enforce", ""))
+
     def pods(self, launch: str) -> list[Mapping[str, Any]]:
         query = {"labelSelector": launch}
         return list(self._ask("list pods", "GET", self._path(CORE, "pods"), query).get("items", []))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from jaxcluster.launchers.base import Reason, announcements
 from jaxcluster.launchers.kube import words
 from jaxcluster.launchers.kube.launcher import LEFT, SEEN, STARTED_AT, TOLD, WAITING
-from jaxcluster.launchers.kube.manifests import LAUNCH
+from jaxcluster.launchers.kube.manifests import LAUNCH, restrict
 from jaxcluster.launchers.kube.template import CONTAINER
 
 if TYPE_CHECKING:
@@ -98,6 +98,8 @@ class Launch:
                 job["metadata"]["ownerReferences"] = [owner]
             else:
                 job["spec"].setdefault("activeDeadlineSeconds", self.task["deadline_s"])
+        if self.api.security_level() == "restricted":  # other pods would not be made
+            restrict(job["spec"]["template"]["spec"])
         self.image = str(self._container(job).get("image", ""))
         self.may_be_there = True
         self._write(MADE, json.dumps({"uid": ""}))

@@ -137,7 +137,10 @@ class Kubernetes(Launcher):
             else "the one of the kubeconfig's context"
         )
         way = "by port-forward" if through else "at their own addresses"
-        return (f"namespace: {where}", f"the agents are reached {way}")
+        check = (
+            "to check the objects: kubectl create --dry-run=server -f FILE; start makes them itself"
+        )
+        return (f"namespace: {where}", f"the agents are reached {way}", check)
 
     def _count(self) -> int:
         pods, slice_ = self.pods, manifests.tpu_pods(self.pod)

@@ -49,6 +49,7 @@ class Pod:
       chips: of TPU, in each pod.
       labels: of the Job and its pods.
       service_account: the pods'.
+      run_as_user: a user's number, not root's; the pods then are as ``restrict`` makes them.
       template: what ``template.read`` found; empty for none.
     """
 
@@ -62,6 +63,7 @@ class Pod:
     chips: int | None = None
     labels: tuple[tuple[str, str], ...] = ()
     service_account: str = ""
+    run_as_user: int | None = None
     template: str = ""
 
 
@@ -205,6 +207,8 @@ def _pod_template(
             "cloud.google.com/gke-tpu-accelerator": pod.tpu,
             "cloud.google.com/gke-tpu-topology": pod.topology,
         }
+    if pod.run_as_user is not None:
+        restrict(spec, pod.run_as_user)
     volumes = spec.get("volumes") or []
     wants = any(one.get("name") == SHM for one in spec["containers"][0]["volumeMounts"])
     if wants and not any(one.get("name") == SHM for one in volumes):
@@ -212,6 +216,23 @@ def _pod_template(
     metadata = dict(given["metadata"])
     metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
     return {"metadata": metadata, "spec": spec}
+
+
+def restrict(spec: dict[str, Any], user: int | None = None) -> None:
+    """Put in a pod's spec what Pod Security's level ``restricted`` asks for.
+
+    What the spec says itself stays, but for the agent's user where one is given.
+    https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
+    """
+    asked: dict[str, Any] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    who = {"runAsNonRoot": True, "runAsUser": user} if user is not None else {}
+    spec["securityContext"] = {**asked, **(spec.get("securityContext") or {}), **who}
+    for one in [*spec["containers"], *(spec.get("initContainers") or [])]:
+        given = one.get("securityContext") or {}
+        dropped = {"drop": ["ALL"], **(given.get("capabilities") or {})}
+        context = {"allowPrivilegeEscalation": False, **given, "capabilities": dropped}
+        own = {name for name in who if name in context and one["name"] == CONTAINER}
+        one["securityContext"] = {**context, **{name: who[name] for name in own}}
 
 
 def _container(given: Mapping[str, Any], agent: AgentOptions, pod: Pod) -> dict[str, Any]:

@@ -27,6 +27,7 @@ _NOT_THERE = re.compile(
     r"|does not exist|invalid reference",
     re.IGNORECASE,
 )
+_USER = "Name a user for the pods, other than root: --run-as-user 1000"
 # https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
 _DISRUPTIONS = {
     "PreemptionByScheduler": "it was preempted by a pod of higher priority",
@@ -244,7 +245,10 @@ def never_made(why: str) -> Reason | None:
             said, f"Say what each pod needs ({found['what'].strip()}): --cpu 4 --mem 16Gi"
         )
     if re.search(r"violates PodSecurity", why):
-        return Reason(said, "Put the securityContext that it asks for into a --pod-template FILE.")
+        return Reason(
+            said,
+            f"{_USER}. Or put the securityContext that it asks for into a --pod-template FILE.",
+        )
     if re.search(r"denied the request", why):
         return Reason(said, "Put what it asks for into a --pod-template FILE; see --dry-run.")
     # A new namespace's own account, "default", may come a moment later.
@@ -322,7 +326,8 @@ def never_runs(pod: Object, image: str) -> Reason | None:
     if reason in _NEVER:
         if (trouble := _no_python(message, image)) is not None:
             return trouble
-        return Reason(f"The pod {name(pod)} can't start ({reason}). {said}", "See --dry-run.")
+        hint = f"{_USER}." if "runAsNonRoot" in message else "See --dry-run."
+        return Reason(f"The pod {name(pod)} can't start ({reason}). {said}", hint)
     return None
 
 
