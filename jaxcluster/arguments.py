@@ -6,6 +6,7 @@ import argparse
 import ast
 import difflib
 import functools
+import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
@@ -309,6 +310,48 @@ def compare_help() -> str:
     """What ``%jaxcluster compare --help`` says."""
     prog = "%jaxcluster compare"
     return usage.format_help(prog, [usage.explain(prog, "expression", "EXPRESSION")])
+
+
+def notify_help() -> str:
+    """What ``%jaxcluster notify --help`` says."""
+    prog = "%jaxcluster notify"
+    flags = {"command": "COMMAND", "--after": "--after SECONDS", "--test": "--test"}
+    return usage.format_help(prog, [usage.explain(prog, *each) for each in flags.items()])
+
+
+def notify_line(line: str) -> tuple[float | None, bool, str]:
+    """The (seconds, whether to try it, command) of a ``notify`` line; the command as it was typed.
+
+    Raises:
+      Help: it was asked for.
+      UsageError: an option is wrong.
+    """
+    after, is_test, left = None, False, line.strip()
+    while left.startswith("-"):
+        word, _, left = left.partition(" ")
+        left = left.lstrip()
+        if word in ("-h", "--help"):
+            raise Help(notify_help())
+        if word == "--test":
+            is_test = True
+        elif word == "--after":
+            value, _, left = left.partition(" ")
+            try:
+                after = float(value)
+            except ValueError:
+                after = math.nan
+            if not 0 <= after < math.inf:
+                what = f"not {value}" if value else "and nothing was given"
+                raise UsageError(
+                    f"--after takes a number of seconds, {what}.",
+                    "For example: %jaxcluster notify --after 600",
+                )
+            left = left.lstrip()
+        else:
+            raise UsageError(
+                f"There is no option {word}.", "%jaxcluster notify --help lists the options."
+            )
+    return after, is_test, left
 
 
 def shards_line(line: str) -> tuple[str, set[str]]:

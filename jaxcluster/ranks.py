@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 MOST_HOSTS = 4  # that are named with their ranks; more would hide what is said of them
+MOST_GROUPS = 3  # of ranks of which one line says something else of each
 
 
 def format_ranks(ranks: Iterable[int]) -> str:
@@ -42,6 +43,51 @@ def name_ranks(ranks: Iterable[int], hosts: Mapping[int, str] | None = None) -> 
 def begin_ranks(ranks: Iterable[int], hosts: Mapping[int, str] | None = None) -> str:
     """As ``name_ranks``, at the beginning of a sentence: ``Rank 3 (h2)``."""
     return "R" + name_ranks(ranks, hosts)[1:]
+
+
+def by_text(texts: Mapping[int, str]) -> dict[str, list[int]]:
+    """The ranks of which the same is said, in the order of the first of each."""
+    groups: dict[str, list[int]] = {}
+    for rank, text in sorted(texts.items()):
+        groups.setdefault(text, []).append(rank)
+    return groups
+
+
+def say_each(
+    messages: Mapping[int, str], rest: str, hosts: Mapping[int, str] | None = None
+) -> list[str]:
+    """A sentence for each of the messages, which begin with a verb: ``Rank 3 is in C code.``
+
+    Args:
+      rest: said of all other ranks where there are many messages: ``do not answer either``.
+    """
+    groups = list(by_text(messages).items())
+    whole = groups if len(groups) <= MOST_GROUPS else groups[: MOST_GROUPS - 1]
+    said = [
+        f"{begin_ranks(ranks, hosts)} {message if len(ranks) == 1 else of_several(message)}."
+        for message, ranks in whole
+    ]
+    others = [rank for _, ranks in groups[len(whole) :] for rank in ranks]
+    return [*said, f"{begin_ranks(others, hosts)} {rest}."] if others else said
+
+
+def of_several(message: str) -> str:
+    """What is said of one rank, and begins with a verb, said of several: ``have ended it``."""
+    first, _, rest = message.partition(" ")
+    if first == "still":
+        return f"still {of_several(rest)}"
+    message = f"{_OF_SEVERAL.get(first, first)} {rest}"
+    return message.replace(": it is ", ": they are ").replace(": it has ", ": they have ")
+
+
+_OF_SEVERAL = {
+    "is": "are",
+    "has": "have",
+    "was": "were",
+    "does": "do",
+    "runs": "run",
+    "works": "work",
+}
 
 
 def several_hosts(names: Mapping[int, str]) -> dict[int, str]:

@@ -1,4 +1,4 @@
-"""Bytes, plurals and tables as people read them."""
+"""Bytes, times, plurals and tables as people read them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ def format_nbytes(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """``8 s``, ``90 min``: in the unit in which it has two or three digits."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def plural(count: int, word: str, many: str = "") -> str:

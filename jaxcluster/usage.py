@@ -70,6 +70,11 @@ ABOUT = {
         "Compute an expression on every rank, as a cell, and show each value once, with its ranks: "
         "are they equal? Values are compared by hashes; nothing is launched for that."
     ),
+    "notify": (
+        "Run a command of yours in this machine's shell when a cell of this notebook has run for a "
+        "minute or more, and has ended or failed. It gets CELL_TEXT, CELL_STATUS (ended or "
+        "failed), CELL_NUMBER, CELL_SECONDS and CELL_CLUSTER as environment variables."
+    ),
     "mesh": "Which rank holds which device of a mesh.",
     "memory": "What each device holds.",
     "checkpoint": "Save the ranks' variables to disk.",
@@ -126,6 +131,12 @@ WORDS = {
         "--follow",
     ),
     "history count": ("how many cells (20)", "100"),
+    "notify command": (
+        "for the shell, as it is typed; off for none; what is set is shown by default",
+        'curl -d "$CELL_TEXT" ntfy.sh/my-topic',
+    ),
+    "notify --after": ("how long a cell must have run (60 s)", "--after 600"),
+    "notify --test": ("run it now, and say what came of it", "--test"),
     "compare expression": ("a Python expression, in the ranks' variables", "params['w'].sum()"),
     "mesh name": ("a variable that is a mesh; all meshes by default", "mesh"),
     "checkpoint name": ("what to call it", "before-tuning"),

@@ -24,13 +24,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jaxcluster.agent.client import Asked, Host
-from jaxcluster.errors import RESTART_HINT, LaunchError, NoCluster
+from jaxcluster.errors import LaunchError, NoCluster
 from jaxcluster.model.notices import Passing
 from jaxcluster.records import registry
 from jaxcluster.records.runtimefolder import inside
 
 LOOK_S = 0.25  # between looks whether the first host is still there
-SAY_S = 2.0  # before it is said who is waited for
+SAY_S = 2.0  # before it is said who is waited for ...
+RARER = 2  # ... and how much longer it has been so when it is said again
 ASK_S = 1.0
 
 Say = Callable[[str], None]
@@ -205,22 +206,23 @@ class HostTurns:
 
     def _granted(self, asked: Asked, say: Say | None) -> dict[str, Any]:
         """Wait for the turn, however long that takes; the first host's end ends it."""
-        say_at = time.monotonic() + SAY_S
+        began = time.monotonic()
+        say_at = began + SAY_S
         was_lost = False
         try:
             while (answer := asked.poll(LOOK_S)) is None:
                 if was_lost:  # at the look before: who else is to hear of it has heard
                     raise LaunchError(self._first.lost)
                 was_lost = bool(self._first.lost)
-                if say is not None and time.monotonic() > say_at:
+                if say is not None and (now := time.monotonic()) > say_at:
                     say(Passing(self._who_is_waited_for()))
-                    say = None
+                    say_at = now + RARER * (now - began)
         except LaunchError:
             why = self._first.lost or self._first.agent.why or "its agent does not answer"
             raise NoCluster(
                 f"Host {self._first.name}, the cluster's first, is lost ({why}). It had JAX's "
                 "coordinator and the order of the cells.",
-                RESTART_HINT,
+                "%jaxcluster restart gives the cluster new, empty ranks.",
             ) from None
         return answer[0]
 

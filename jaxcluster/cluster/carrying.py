@@ -20,6 +20,7 @@ from jaxcluster.lockstep.settling import Steps, T
 from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model import rewrite
 from jaxcluster.model.makers import Makers
+from jaxcluster.model.notices import Passing
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.records.lastreport import Reports
 from jaxcluster.wire.link import Event, Sink
@@ -33,6 +34,13 @@ class Sent(Protocol):
 
     @property
     def record(self) -> CellRecord: ...
+
+
+class Earlier(Sent, Protocol):
+    """One that may have been stopped."""
+
+    @property
+    def is_stopped(self) -> bool: ...
 
 
 class Owner(Protocol):
@@ -56,6 +64,8 @@ class Owner(Protocol):
     def restored(self) -> Restored | None: ...
     @property
     def cells(self) -> Sequence[Sent]: ...
+    @property
+    def sent(self) -> Sequence[Earlier]: ...
     def press_stop(self) -> None: ...
     def recover(self, said: str, *, told: str, when: str, undo: bool) -> str: ...
     def withdraw_behind(self, cell: Sent) -> None: ...
@@ -66,12 +76,15 @@ class Carrier:
 
     Attributes:
       on_notice: told what is said under the cell; None where nobody listens.
+      on_status: told the one line that says what the cell waits for, each time it is another one,
+        and "" where it waits for nothing; without it ``on_notice`` is told, now and then.
       terminates: an interrupt is SIGTERM's, and goes to what handles that on the ranks.
       interrupts: the ids of the interrupts that were sent, whose answers come to the sink.
     """
 
     def __init__(self, cluster: Owner, cell: Cell, sink: Sink) -> None:
         self.on_notice: Callable[[str], None] | None = None
+        self.on_status: Callable[[str], None] | None = None
         self.terminates = False
         self.interrupts: set[str] = set()
         self._cluster, self._cell, self._sink = cluster, cell, sink
@@ -103,6 +116,11 @@ class Carrier:
             case actions.Notice(text):
                 if self.on_notice is not None:
                     self.on_notice(text)
+            case actions.Status(line):
+                if self.on_status is not None:
+                    self.on_status(line.text)
+                elif self.on_notice is not None and line.for_logs:
+                    self.on_notice(Passing(f"{line.text}\n"))
             case actions.Changed():
                 tidings.tell()
             case actions.Found():
@@ -155,9 +173,8 @@ class Carrier:
                 whys = self._silences.why(sorted(silent))
                 return {r: Why(y.message, y.may_pass, y.is_hung) for r, y in whys.items()}
             case actions.ExplainSilent(ranks):
-                known = {r: y for r, y in self._silences.why(ranks).items() if y.kind != "unknown"}
-                lines = tuple(silence.tell(rank, why) for rank, why in known.items())
-                return events.Explained(time.monotonic(), lines)
+                lines = silence.tell(self._silences.why(ranks))
+                return events.Explained(time.monotonic(), tuple(lines))
             case actions.ReadLogEnd(rank):
                 return world.say_log_end(rank)
             case actions.Rest():
@@ -182,6 +199,7 @@ class Carrier:
             tuple(world.excused),
             world.divergence,
             world.hosts,
+            stopped=frozenset(cell.record.seq for cell in cluster.sent if cell.is_stopped),
             is_closed=cluster.closed,
             is_over=world.is_over,
             is_cut=bool(world.unreachable),
@@ -227,6 +245,7 @@ class Carrier:
         )
         if not undone.refused:
             world.hear_undo(record.seq, undone.in_doubt)
+            record.undone = True
         return undone
 
     def _recover(self, said: str, told: str, undo: bool) -> Recovered:

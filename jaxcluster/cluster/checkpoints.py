@@ -26,7 +26,8 @@ OTHERS_S = 0.5  # that other ranks' errors are waited for: the lowest rank's is 
 NAME = "a checkpoint's name"
 UNTOUCHED = "Nothing was restored: all ranks keep the variables they have."
 TOO_LATE = (
-    "All ranks have read it and are binding it. That can't be stopped. Stop again to stop waiting."
+    "All ranks have read the checkpoint and are restoring its variables. That can't be stopped. "
+    "Press stop again to stop waiting."
 )
 
 
@@ -140,7 +141,8 @@ def _bind(world: World, body: Any, presses: list[None]) -> dict[int, Any]:
             print(TOO_LATE, file=sys.stderr, flush=True)
         if len(presses) > 1:
             raise CellInterrupted(
-                "Stopped. A rank that has not answered binds what it has read once it is free."
+                "Stopped waiting. Each rank that has not answered gets the restored variables as "
+                "soon as it is free."
             )
 
     bodies = dict.fromkeys(range(world.num_processes), body)

@@ -525,9 +525,9 @@ def restore(
                 reasons.setdefault(name, why)
     unbound = {"names": sorted(lost), "lost": reasons}
     ask_all(world, "unbind", dict.fromkeys(bodies, unbound), RESTORE_S, check)
-    last = world.turns.last_cells()
+    last, first = world.turns.last_cells(), world.record.last_seq
     for rank, reply in answers.items():
-        world.told[rank] = Told(set(reply["restored"]) - set(lost), last.get(rank, 0))
+        world.told[rank] = Told(set(reply["restored"]) - set(lost), max(first, last.get(rank, 0)))
         world.told[rank].hear_bound(_only(reply["values"], world.told[rank].names))
     if missing and RANDOM[0] in own and any(d["seeded"] for d in drawn):
         left[RANDOM[0]] = OWN

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from jaxcluster.host import procfs
 from jaxcluster.host.procfs import ProcessLook, Silence
+from jaxcluster.ranks import say_each
 from jaxcluster.wire.link import Link
 
 PATIENCE_S = 5.0  # before a rank that says nothing counts as one that never will
@@ -79,8 +80,12 @@ def hung_ranks(
     return {}
 
 
-def tell(rank: int, why: Silence) -> str:
-    """One sentence and what to type."""
-    if why.kind in ("starved", "cut") or why.may_pass:
-        return f"Rank {rank} {why.message}."
-    return f"Rank {rank} {why.message}; %jaxcluster restart replaces it."
+def tell(whys: Mapping[int, Silence]) -> list[str]:
+    """Why ranks are silent, a sentence for each reason that is known, and what to type."""
+    messages = {}
+    for rank, why in whys.items():
+        if why.kind in ("starved", "cut") or why.may_pass:
+            messages[rank] = why.message
+        elif why.kind != "unknown":
+            messages[rank] = f"{why.message}; %jaxcluster restart replaces it"
+    return say_each(messages, "do not answer either")

@@ -622,8 +622,9 @@ def sample(
             values[np.ix_(*where) if where else ()] = part
             held += part.size
     if held != math.prod(kept):
+        holds = "holds" if len(answers) == 1 else "hold"
         raise NotAddressable(
-            f"{name_ranks(answers).capitalize()} hold only a part of this array.",
+            f"{name_ranks(answers).capitalize()} {holds} only a part of this array.",
             "Run the cell on all ranks to see it whole.",
         )
     if values is None:

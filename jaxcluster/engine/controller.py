@@ -16,6 +16,7 @@ another host gets the request itself, on a thread of its own (``RankKernel.signa
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
 import re
 import sys
@@ -159,6 +160,9 @@ def main(argv: list[str]) -> None:
         die_with_parent(int(parent))
     me = os.getpid()
     os.register_at_fork(after_in_child=lambda: die_with_parent(me))
+    # Its processes are forked, as before Python 3.14, whose fork server is no child of this one: it
+    # and its folder in /tmp would outlive a kill.
+    multiprocessing.set_start_method("fork", force=True)
     # It sleeps 0.25 s before it writes its connection files, and waits for nothing (its one sleep,
     # in init_hub; ipyparallel 9.2). All ranks would wait with it.
     app.time = _Sleepless()

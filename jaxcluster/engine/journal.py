@@ -163,7 +163,7 @@ class Journal:
         self.refused = None
         self.given_up = set()
         if self.box is not None:
-            self.box.correct(self.counts)
+            self.box.correct(self.launches() if self._begun else self.counts)
         self._enter_latest()
         self._own[seq] = {}
         for old in list(self._own)[:-KEPT_ENDS]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jaxcluster.model import excused, findings, lockstep
+from jaxcluster.model import excused, findings, lockstep, progress
 
 REPORT_S = 1.0  # that a control channel gets to answer
 SHORT_S = 0.3  # ... where some have said nothing before: what takes them microseconds
@@ -21,6 +21,13 @@ class Notice:
     """Say this under the cell while it runs."""
 
     text: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """Show this line under the cell, in place of the last one."""
+
+    line: progress.Line
 
 
 @dataclass(frozen=True)
@@ -214,8 +221,8 @@ class Rest:
 
 
 Action = (
-    Notice | Changed | Found | Excuse | Forget | KeepCounts | Diverge | PressStop | Interrupt
-    | Prepare | StepReplay | BringBack | Undo | OpenGates | WithdrawBehind | EndRank | Recover
-    | LookAround | Ask | AskStates | AskWhere | WatchSilent
+    Notice | Status | Changed | Found | Excuse | Forget | KeepCounts | Diverge | PressStop
+    | Interrupt | Prepare | StepReplay | BringBack | Undo | OpenGates | WithdrawBehind | EndRank
+    | Recover | LookAround | Ask | AskStates | AskWhere | WatchSilent
     | AskSilent | ExplainSilent | ReadLogEnd | Rest
 )  # fmt: skip

@@ -16,15 +16,16 @@ from jaxcluster.lockstep.facts import Facts, Reports
 from jaxcluster.lockstep.polls import Polls
 from jaxcluster.lockstep.states import Course, State
 from jaxcluster.lockstep.undone import Undone
-from jaxcluster.model import explain, health, notices, paused, verdict
+from jaxcluster.model import explain, findings, health, notices, paused, verdict
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.model.standing import Standing
-from jaxcluster.ranks import name_ranks
+from jaxcluster.model.progress import Progress, Wait, Waits, on_one_line
+from jaxcluster.model.standing import Standing, waits_for_launch
+from jaxcluster.ranks import name_ranks, say_each
 
 NOTICE_AFTER_S = 0.1
 DEATH_NOTICE_AFTER_S = 2.0
 SUSPECTED_S = 2.0  # before it is said that ranks wait for a launch that may still come
-STILL_WORKING_S = 5.0  # before it is said who a cell waits for; then ever more rarely
+STILL_WORKING_S = 5.0  # before it is said who a cell waits for
 WAITED_S = 1.0  # for one launch: ranks that go on wait for each other for less
 REPLAY_AFTER_S = 0.2  # that interrupted ranks get to leave by themselves
 SCRIPT_ANSWER_S = 3.0  # that a script's ranks get to leave it where another one has failed
@@ -84,10 +85,11 @@ class Cell:
         self._noticed = False
         self._notice_at: float | None = None
         self._death_notice_at: float | None = None
-        self._next_told_at = STILL_WORKING_S
         self._replay_at: float | None = None
         self._looked: Reports = {}
+        self._progress, self._waits = Progress(started), Waits(started)
         self._standing = Standing(record.seq, record.ranks, started)
+        self._stands = ""  # in which launch all its ranks are
 
     # ---------------------------------------------------------------------------- while it runs
 
@@ -154,6 +156,8 @@ class Cell:
                     self.silent = silent
                     why = f"gave up on {name_ranks(silent)}" if silent else "on all its ranks"
                     self.course.become(State.ENDED, now, why)
+                    self._waits.look(None, now)
+                    todo += self._say("", now)
         return todo
 
     def _interrupt(self, ranks: tuple[int, ...], why: str, now: float) -> list[Action]:
@@ -237,9 +241,19 @@ class Cell:
         todo.append(actions.WatchSilent(self._are_silent))
         if self.polls.suspicion is not None and self.polls.suspicion.has("moment"):
             todo += self._watched(health.Suspected(), now)
-        if (told := self._standing.look(reports, now)) is not None:
-            todo.append(actions.Notice(told))
+        self._stands = self._standing.look(reports, now)
+        self._waits.look(self._wait_in(reports), now)
         return todo + self.say_waiting(reports, facts)
+
+    def _wait_in(self, reports: Reports) -> Wait | None:
+        """Which of its ranks sit in a launch that others have not come to."""
+        found = self.polls.suspicion
+        if found is None or found.launch is None or found.has("moment"):
+            return None
+        waiting = [r for r in found.waiting if r in reports and waits_for_launch(reports[r])]
+        places = {rank: findings.place_of(reports[rank]) for rank in found.reasons}
+        which = (found.processes, found.launch.seq)
+        return Wait(which, tuple(waiting), places) if waiting else None
 
     def _paused(self) -> health.Paused:
         ranks = frozenset(rank for rank, kind in self._held.items() if kind)
@@ -251,13 +265,14 @@ class Cell:
         return frozenset(self.watch.open_ranks) - reports.keys() - facts.dead.keys()
 
     def say_waiting(self, reports: Reports, facts: Facts) -> list[Action]:
-        """Now and then: who still works while others have ended, and who says nothing at all."""
+        """Who still works while others have ended, who waits for whom, and who says nothing."""
         suspicion = self.polls.suspicion
         unsure = self.polls.circle or (suspicion is not None and suspicion.has("background"))
-        first = min(self._next_told_at, SUSPECTED_S) if unsure else self._next_told_at
+        first = SUSPECTED_S if unsure else STILL_WORKING_S
         held = [r.state for r in reports.values() if r.state.paused]
         if facts.now - self.started < first or any(s.seq == self.record.seq for s in held):
-            return []  # who debugs this cell, or is to answer it, knows whom it waits for
+            # Who debugs this cell, or is to answer it, knows whom it waits for.
+            return self._say("", facts.now)
         self._looked = reports
         return [actions.ExplainSilent(tuple(sorted(self.silent_in(reports, facts))))]
 
@@ -266,20 +281,25 @@ class Cell:
         held = {r: report.state for r, report in reports.items() if report.state.paused}
         lines = [*paused.tell(held, self.hosts), *silent]
         working = {r: reports[r] for r in self.watch.open_ranks if r in reports}
-        waited = now - self.started
         if self.polls.circle:
             lines += self.polls.circle
         elif suspicion is not None and not suspicion.has("moment"):
             lasted = now - self.polls.suspected_at
             if lasted >= WAITED_S:
-                lines.append(explain.tell_suspicion(suspicion, lasted))
+                wait = self._wait_in(reports)
+                waiting = wait.waiting if wait is not None else ()
+                lines.append(explain.tell_suspicion(suspicion, lasted, waiting))
+                self._waits.told()
         elif self.record.replies and working:
-            lines += explain.tell_working(working, self.record.replies, waited, self.hosts)
+            waited, done = now - self.started, self.record.replies
+            lines.append(explain.tell_working(working, done, waited, self.hosts))
             lines += explain.tell_left(self._left, self.hosts)
-        if not lines:
-            return []
-        self._next_told_at = 3 * waited
-        return [actions.Notice(notices.Passing("\n".join(lines) + "\n"))]
+        return self._say(on_one_line(lines or [self._stands]), now)
+
+    def _say(self, text: str, now: float, for_logs: bool = False) -> list[Action]:
+        """Show this line under the cell, in place of the last one."""
+        line = self._progress.say(text, now, for_logs)
+        return [] if line is None else [actions.Status(line)]
 
     def _say_unanswered(self, where: events.Located) -> list[Action]:
         """Soon after a stop or a timeout: who is still waited for, and why."""
@@ -287,24 +307,22 @@ class Cell:
         if not lines:
             return []
         told = f"Interrupted {name_ranks(self.watch.interrupted)}. {' '.join(lines)} "
-        told += f"Waiting {self.watch.answer_s:g} s for an answer.\n"
-        return [actions.Notice(notices.Passing(told))]
+        told += f"Waiting {self.watch.answer_s:g} s for an answer."
+        return self._say(told, where.now, for_logs=True)
 
     def tell_unanswered(self, where: events.Located, with_leaving: bool = True) -> list[str]:
-        """A sentence for each of these ranks: where it is, or why it says nothing."""
-        lines = []
-        for rank in where.ranks:
-            if rank in where.whys:
-                lines.append(f"Rank {rank} {where.whys[rank]}.")
-            elif (state := where.states.get(rank)) is not None:
-                ended = state.seq != self.record.seq
-                place = f"cell [{state.cell}] line {state.line}" if state.line else state.frame
-                doing = "it has ended it" if ended else f"it is in {place}"
-                if state.has_left:
-                    doing = "it has left the cell's code and is rendering its error"
-                if with_leaving or not (state.has_left or ended):
-                    lines.append(f"Rank {rank} has not answered the interrupt: {doing}.")
-        return lines
+        """Where these ranks are, or why they say nothing: a sentence for each place and reason."""
+        asked = {rank: state for rank, state in where.states.items() if rank not in where.whys}
+        messages = dict(where.whys)
+        for rank, state in asked.items():
+            ended = state.seq != self.record.seq
+            place = f"cell [{state.cell}] line {state.line}" if state.line else state.frame
+            doing = "has ended it" if ended else f"is in {place}"
+            if state.has_left:
+                doing = "has left the cell's code and is rendering its error"
+            if with_leaving or not (state.has_left or ended):
+                messages[rank] = f"has not answered the interrupt: it {doing}"
+        return say_each(messages, "have not answered either")
 
     # ------------------------------------------------------------------------------- at its end
 
@@ -350,6 +368,11 @@ class Cell:
             or any(error.heard is not None for error in record.errors.values())  # strict mode
             or bool(dead and wire.ends.differing(self.ends))
         )
+
+    @property
+    def remains(self) -> str:
+        """What is told at its end of what it has waited for, where it has done what it was to."""
+        return self._waits.remains() if self.record.ok and self.polls.report is None else ""
 
     def is_in_another(self, state: wire.RankState) -> bool:
         """In a later cell; or in one before it, where this one was stopped before its turn."""

@@ -21,7 +21,7 @@ class Facts:
       ranks: all that can be asked, whether or not they run the cell.
       dead: those whose processes have ended, and what is known of it.
       last_launches: what those have left of their journals.
-      own: the cells of this notebook that have not ended.
+      own: the cells of this notebook that have not ended; ``stopped``: those that it has stopped.
       sent: for each rank the last cell that any notebook has sent to it; where it was looked up.
       counts: each rank's launches, as last heard.
       excused: launches that cells have ended without, since they may still come.
@@ -44,6 +44,7 @@ class Facts:
     excused: tuple[excused.Excused, ...] = ()
     divergence: findings.Report | None = None
     hosts: Mapping[int, str] = field(default_factory=dict)
+    stopped: frozenset[int] = frozenset()
     is_closed: bool = False
     is_over: bool = False
     is_cut: bool = False

@@ -38,6 +38,7 @@ class Polls:
         self._wanted: tuple[str, int | None] | None = None
         self.circle: list[str] = []
         self.foreign_since: float | None = None
+        self._replayed = 0
         self._checked_since: float | None = None
         self._held_up_since: float | None = None
         self._excused_at: Mapping[int, int] = {}  # the ranks' probes at the first look
@@ -79,8 +80,8 @@ class Polls:
             found = None
         if found is None:
             found, unsure = deadlock.find(reports)
-            self.circle = unsure or self.circle
-        if found is None or not self._concerns(found, facts):
+            self.circle = unsure
+        if found is None or not self._concerns(found, facts, self._replays(reports)):
             return forget
         return forget + self._keep(found, reports)
 
@@ -171,7 +172,15 @@ class Polls:
         told = "\n".join(one.tell(facts.hosts) for one in found)
         return [Excuse(found), Notice(f"{told}\n")]
 
-    def _concerns(self, found: findings.Report, facts: Facts) -> bool:
+    def _replays(self, reports: Reports) -> bool:
+        """Whether ranks have run more with zeros since the last look: somebody brings them back."""
+        before = self._replayed
+        self._replayed = sum(
+            entry.cell_seq == wire.OURS for rep in reports.values() for entry in rep.launches
+        )
+        return self._replayed > before
+
+    def _concerns(self, found: findings.Report, facts: Facts, replays: bool) -> bool:
         """Whether a finding is this cell's, or an earlier one's whose notebook does not mend it."""
         now = facts.now
         if found.concerns(self._record.seq):
@@ -179,7 +188,7 @@ class Polls:
         if found.cell_seq == wire.OURS:
             self._checked_since = self._checked_since or now
             return now > self._checked_since + CHECKED_S
-        self.foreign_since = self.foreign_since or now
+        self.foreign_since = now if replays else self.foreign_since or now
         if found.cell_seq >= self._record.seq or found.cell_seq in facts.own:
             return False  # that cell has it too, and is told
         return now > self.foreign_since + FOREIGN_S

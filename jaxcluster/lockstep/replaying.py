@@ -126,6 +126,8 @@ class Replaying:
       is_patient: it waits for ranks that run other cells, however long they take.
       others_run: a rank that is not idle runs another cell, or has one to run.
       threads: ranks on which threads of the user's live.
+      is_even: ranks lack nothing but what the cells behind will launch themselves, which wait for
+        this one's end; others are in those cells already, so they are never all idle.
     """
 
     def __init__(self, seq: int | None = None) -> None:
@@ -134,7 +136,7 @@ class Replaying:
         self.stuck = ""
         self.counts: Mapping[int, lockstep.Counts] = {}
         self.pending: dict[int, findings.Reason] = {}
-        self.is_patient = self.others_run = False
+        self.is_patient = self.others_run = self.is_even = False
         self.threads: tuple[int, ...] = ()
         self._handed_out: Mapping[int, int] = {}
         self._last_cells: Mapping[int, int] = {}
@@ -188,6 +190,10 @@ class Replaying:
             self.stuck = "they launched different programs"
             return False
         self.pending = {}
+        self.is_even = self._is_even(reports, before, todo)
+        if self.is_even:
+            self.counts = {rank: counts[rank] for rank in idle | todo.keys()}
+            return self.is_patient
         for rank, launches in todo.items():
             newest = self._handed_out.get(rank, 0)
             held = self._held(reports[rank].state, launches)
@@ -256,11 +262,28 @@ class Replaying:
         """What a rank lacks that the cell which waits at its gate will not launch itself.
 
         That cell does not begin before the ranks are called settled, or before its gate opens.
+        Where this is the gate of a later cell, that one may wait for what the rank lacks.
         """
-        if not state.gate or (self.seq is not None and state.gate[0] > self.seq):
+        if not state.gate:
             return []
         before = itertools.takewhile(lambda launch: launch.cell_seq <= state.gate[0], lacks)
         return list(before)
+
+    def _is_even(
+        self, reports: Reports, before: Reports, todo: Mapping[int, Sequence[wire.Launch]]
+    ) -> bool:
+        """See the attribute. It is seen twice, a moment apart."""
+        if self.seq is None or self._asked or not todo:
+            return False
+        for rank, report in reports.items():
+            state, old = report.state, before.get(rank)
+            waits = state.state == "idle" and state.gate[:1] == [self.seq]
+            later = state.state == "idle" or state.seq > self.seq
+            if not (waits and not self._held(state, todo[rank]) if rank in todo else later):
+                return False
+            if old is None or (old.state.seq, old.state.gate) != (state.seq, state.gate):
+                return False
+        return True
 
     def _is_idle(self, state: wire.RankState) -> bool:
         """Whether a rank runs no cell and none is on its way to it."""
@@ -349,8 +372,8 @@ class Replaying:
         replayed = yield from self.settle(handed_out=handed_out)
         if not (replayed or (yield from may_have_completed())):
             return ""
-        if replayed and self.threads and not self.ran:
-            return "replayed"  # and threads launch beside it, which a check would get in between
+        if replayed and (self.is_even or (self.threads and not self.ran)):
+            return "replayed"  # other cells or threads launch beside it: a check would get between
         verified: Verified = yield Verify()
         self.stuck, self.counts = verified.why, verified.counts
         if self.stuck:

@@ -19,6 +19,7 @@ from jaxcluster.lockstep.facts import Facts, Recovered, Replayed, Why
 from jaxcluster.lockstep.states import OVER, Impossible, State
 from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model import (
+    doubts,
     findings,
     health,
     lockstep,
@@ -58,11 +59,9 @@ class Settling:
             if record.ok and not (facts.dead or lockstep.in_lockstep(facts.counts)):
                 yield from self._look_at_uneven_end()
             return self._become(State.LEFT, "nothing runs after it")
-        if len(cell.never_begun) == len(record.ranks):
+        if len(cell.never_begun) == len(record.ranks) and cell.polls.report is None:
             self._become(State.LEFT, "no rank has begun it")
-            if not cell.withdrawn:
-                yield from self._open_gates()
-            return None
+            return (yield from self._open_gates())
         waited = cell.watch.answer_s >= health.ANSWER_S
         if cell.silent and waited and not (facts.is_closed or facts.dead):
             is_hung = yield from self._end_hung()
@@ -79,9 +78,28 @@ class Settling:
             self._become(state, why)
         else:
             yield from self._bring_back()
+            self._was_held_up()
         if cell.was_aborted(self._facts.dead):
             yield from self._take_back()
+        yield from self._doubt()
         yield from self._let_others_begin()
+
+    def _replace_the_dead(self) -> Steps[None]:
+        """Where it went wrong, and a rank that did not run it has died: cells behind it wait."""
+        cell, facts = self._cell, self._facts
+        own = cell.killed or any(rank.died for rank in cell.record.records.values())
+        wanted = facts.gives_new and facts.can_give_new and not facts.is_over
+        if facts.dead and wanted and cell.polls.report is not None and not own:
+            cell.recovered = yield from self._recover(str(cell.polls.report))
+
+    def _doubt(self) -> Steps[None]:
+        """Of a stopped cell that nothing was found of: may its launches have met others?"""
+        cell = self._cell
+        was_stopped = cell.watch.why in ("stop", "timeout") or not cell.is_complete
+        if was_stopped and cell.polls.report is None and cell.undone is None and not cell.silent:
+            look = yield from self._ask(is_brief=True)
+            if doubt := doubts.from_other_lines(look.reports, cell.record.seq):
+                yield actions.Notice(notices.Alarm(doubt))
 
     def _judge(self) -> Steps[tuple[State | None, str]]:
         """What the cell is by its end, and why; None: its ranks have to be brought back."""
@@ -295,10 +313,21 @@ class Settling:
         else:
             yield from self._diverge(done.stuck)
 
+    def _was_held_up(self) -> None:
+        """Where no rank has begun it, since an earlier cell was stopped, it has not diverged."""
+        cell, report = self._cell, self._cell.polls.report
+        stopped = self._facts.stopped - {cell.record.seq}
+        never = len(cell.never_begun) == len(cell.record.ranks)
+        if never and report is not None and report.cell_seq in stopped:
+            cell.withdrawn = "a cell before it was stopped, and had not ended on all its ranks"
+
     def _warn_of_threads(self) -> str:
         """What no undo reaches: values that threads have made of launches that went wrong."""
-        report = self._cell.polls.report
-        return THREADS if report is not None and 0 in report.cells else ""
+        polls = self._cell.polls
+        if polls.report is None:
+            return ""
+        met = 0 in polls.report.cells or doubts.threads_met_cells(polls.evidence or {})
+        return THREADS if met else ""
 
     def _diverge(self, stuck: str) -> Steps[None]:
         """The ranks could not be brought back."""
@@ -306,8 +335,11 @@ class Settling:
         states: Sequence[wire.RankState] = yield actions.AskStates()
         # Nothing but new processes ends a circle.
         is_left = cell.polls.report is None or not cell.polls.report.is_hopeless
-        if is_left and any(cell.is_in_another(s) and not self._is_forsaken(s) for s in states):
-            seq = cell.record.seq  # where others are in it, ranks may wait at a gate for this one
+        seq = cell.record.seq
+        # A cell that ranks have not begun waits for this one's end on those that are in it yet.
+        others = [s for s in states if not cell.silent or (s.state == "running" and s.seq != seq)]
+        if is_left and any(cell.is_in_another(s) and not self._is_forsaken(s) for s in others):
+            # Where others are in it, ranks may wait at a gate for this one.
             self._is_left_to_another = any(s.state == "running" and s.seq > seq for s in states)
             return self._become(State.LEFT, "another cell's end will settle it")
         if (cell.is_complete or cell.is_to_be_checked) and cell.polls.report is None:  # it went on
@@ -368,6 +400,8 @@ class Settling:
 
     def _say_undone(self, told: Iterable[str] = ()) -> Steps[str]:
         """What became of what the cell did. Of names that are ``told`` it was said."""
+        if len(self._cell.never_begun) == len(self._cell.record.ranks):
+            return ""
         undone, gone = (yield from self._take_back()), set(told)
         names = rewrite.assigned_names(self._cell.record.source)
         return undone.without(gone).told("This cell", [n for n in names if n not in gone])
@@ -425,10 +459,11 @@ class Settling:
         record, killed = cell.record, cell.killed
         died = {r: rec.died for r, rec in record.records.items() if rec.died}
         if killed:
+            was = "it was" if len(killed) == 1 else "they were"
             told = (
                 f"Cell [{record.execution_count}] was interrupted, and "
                 f"{name_ranks(killed, hosts)} did not answer for "
-                f"{cell.watch.answer_s:g} s, so it was ended."
+                f"{cell.watch.answer_s:g} s, so {was} ended."
             )
             whys = [f"Rank {rank} {why}." for rank, why in sorted(killed.items())]
             told = "\n".join([told, *whys])

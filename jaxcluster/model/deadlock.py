@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from jaxcluster import wire
 from jaxcluster.model import lockstep
 from jaxcluster.model.findings import Report
-from jaxcluster.ranks import begin_ranks, name_ranks
+from jaxcluster.ranks import MOST_GROUPS, begin_ranks, name_ranks
 
 Counts = Mapping[str, Sequence[int]]
 _Key = tuple[str, int]
@@ -146,7 +146,9 @@ def find(reports: Mapping[int, wire.RankReport]) -> tuple[Report | None, list[st
     # Another thread may launch what is missing, and other devices than CPUs may run programs side
     # by side that are on different devices of a process.
     if any(s.background or any(not d.startswith("cpu") for d in s.devices) for s in states):
-        return None, tell(found)
+        first, *lines, hint = tell(found)
+        more = [f"... and {len(lines) - MOST_GROUPS} more."] if len(lines) > MOST_GROUPS else []
+        return None, [first, *lines[:MOST_GROUPS], *more, hint]
     announced = any(reports[rank].announced is not None for rank in found)
     processes = next(iter(found.values())).processes
     others = tuple(sorted(set(reports) - set(found)))

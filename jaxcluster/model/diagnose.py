@@ -23,7 +23,15 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.model import explain, lockstep
-from jaxcluster.model.findings import Crossed, Mismatch, Missing, Reason, Report, Suspicion
+from jaxcluster.model.findings import (
+    Crossed,
+    Mismatch,
+    Missing,
+    Reason,
+    Report,
+    Suspicion,
+    place_of,
+)
 from jaxcluster.ranks import begin_ranks, name_ranks
 
 
@@ -44,8 +52,8 @@ def may_launch(
     if state.state == "dead":
         return None
     if state.state != "idle":
-        where = f" line {state.line}" if state.line else ""
-        return Reason("cell", f"still runs cell [{state.cell}]{where}")
+        where = place_of(report) or f"cell [{state.cell}]"
+        return Reason("cell", f"still runs {where}")
     if state.queued and not is_held:
         return Reason("cell", "has another cell to run first")
     if expected > max(state.ended, state.taken):

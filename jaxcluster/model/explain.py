@@ -9,8 +9,16 @@ from dataclasses import dataclass
 
 from jaxcluster import wire
 from jaxcluster.model import lockstep
-from jaxcluster.model.findings import Crossed, Mismatch, Missing, Suspicion
-from jaxcluster.ranks import begin_ranks, name_ranks, several_hosts
+from jaxcluster.model.findings import Crossed, Mismatch, Missing, Suspicion, place_of
+from jaxcluster.ranks import (
+    MOST_GROUPS,
+    begin_ranks,
+    by_text,
+    name_ranks,
+    of_several,
+    several_hosts,
+)
+from jaxcluster.text import format_seconds
 
 
 def hosts_of(reports: Mapping[int, wire.RankReport]) -> dict[int, str]:
@@ -43,20 +51,27 @@ class Scene:
     hosts: Mapping[int, str]
 
 
-def tell_suspicion(found: Suspicion, waited_s: float) -> str:
-    """Who waits for whom, in one line."""
-    wanted = "a missing launch"
-    if (launch := found.launch) is not None:
-        wanted = f"launch {launch.seq + 1} ({launch.name})"
-    have = "has" if len(found.waiting) == 1 else "have"
-    messages: dict[str, list[int]] = {}
-    for rank, reason in sorted(found.reasons.items()):
-        messages.setdefault(reason.message, []).append(rank)
-    others = "; ".join(
-        f"{name_ranks(ranks, found.hosts)} {what}" for what, ranks in messages.items()
-    )
-    who = begin_ranks(found.waiting, found.hosts)
-    return f"{who} {have} waited about {waited_s:.0f} s for {wanted}; {others}."
+def tell_suspicion(found: Suspicion, waited_s: float, waiting: Sequence[int] = ()) -> str:
+    """Who waits for whom, in one line.
+
+    Args:
+      waiting: those of the ranks that launched it which are known to wait; empty for all.
+    """
+    waiting = waiting or found.waiting
+    have = "has" if len(waiting) == 1 else "have"
+    told = f"{begin_ranks(waiting, found.hosts)} {have} waited {format_seconds(waited_s)} for "
+    groups = by_text({rank: reason.message for rank, reason in found.reasons.items()})
+    pieces = [
+        f"{name_ranks(ranks, found.hosts)}, which "
+        f"{message if len(ranks) == 1 else of_several(message)}"
+        for message, ranks in groups.items()
+    ]
+    if len(groups) > MOST_GROUPS:
+        others = [rank for ranks in list(groups.values())[MOST_GROUPS - 1 :] for rank in ranks]
+        pieces = [*pieces[: MOST_GROUPS - 1], name_ranks(others, found.hosts)]
+    launch = found.launch
+    what = f" (launch {launch.seq + 1}, {launch.name})" if launch is not None else ""
+    return f"{told}{'; for '.join(pieces)}{what}."
 
 
 # --------------------------------------------------------------------------- different programs
@@ -412,37 +427,33 @@ def tell_working(
     ended: Iterable[int],
     waited_s: float,
     hosts: Mapping[int, str] | None = None,
-) -> list[str]:
-    """One line for each place where ranks still are while others have ended the cell.
+) -> str:
+    """Where ranks still are while others have ended the cell, in one line.
 
     Args:
       hosts: of all ranks, where there are several; else those of ``reports``.
     """
-    places: dict[str, list[int]] = {}
     hosts = hosts_of(reports) if hosts is None else hosts
-    for rank, report in sorted(reports.items()):
-        places.setdefault(_doing(report.state), []).append(rank)
-    lines = []
-    for doing, ranks in places.items():
-        verb, _, rest = doing.partition(" ")
-        verb = verb if len(ranks) == 1 else _PLURAL[verb]
-        still = "still " if verb.startswith("work") else ""
-        lines.append(f"{begin_ranks(ranks, hosts)} {still}{verb} {rest} ({waited_s:.0f} s)")
+    groups = list(by_text({r: _doing(report) for r, report in reports.items()}).items())
+    if len(groups) > MOST_GROUPS:
+        others = [rank for _, ranks in groups[MOST_GROUPS - 1 :] for rank in ranks]
+        groups = [*groups[: MOST_GROUPS - 1], ("has not ended it", others)]
+    pieces = []
+    for doing, ranks in groups:
+        still = "still " if doing.startswith("works ") else ""
+        said = doing if len(ranks) == 1 else of_several(doing)
+        pieces.append(f"{name_ranks(ranks, hosts)} {still}{said}")
     done = list(ended)
     have = "has" if len(done) == 1 else "have"
-    return [f"{line}." for line in lines[:-1]] + [
-        f"{lines[-1]}; {name_ranks(done, hosts)} {have} ended the cell."
-    ]
+    told = f"{'; '.join(pieces)} ({format_seconds(waited_s)}); {name_ranks(done, hosts)} {have} "
+    return f"R{told[1:]}ended the cell."
 
 
-_PLURAL = {"has": "have", "works": "work"}
-
-
-def _doing(state: wire.RankState) -> str:
+def _doing(report: wire.RankReport) -> str:
     """What a rank does that has not ended a cell."""
-    if state.gate:
-        return "has not begun it: an earlier cell has not ended on all ranks"
-    where = f"cell [{state.cell}] line {state.line}" if state.line else state.frame
+    if report.state.gate:
+        return "has not begun it, since an earlier cell has not ended on all ranks"
+    where = place_of(report) or report.state.frame
     return f"works at {where}" if where else "has not begun it"
 
 

@@ -97,6 +97,18 @@ class Suspicion:
         return any(reason.kind == kind for reason in self.reasons.values())
 
 
+def place_of(report: wire.RankReport) -> str:
+    """``cell [4] line 6``: where a rank is in the running cell; "" if that is not known.
+
+    Where the line is in a function of an earlier cell, that cell is named.
+    """
+    state = report.state
+    if state.state != "running" or not state.line:
+        return ""
+    rows = (row for row in reversed(report.stack) if row[4] is not None and row[1] == state.line)
+    return f"cell [{next((row[4] for row in rows), state.cell)}] line {state.line}"
+
+
 @dataclass(frozen=True)
 class Mismatch:
     """At one place of a set's sequence ranks launched different programs.

@@ -35,6 +35,10 @@ class Passing(str):
     """A notice that is true for a while: the next one takes its place, and the cell's end its."""
 
 
+class Lasting(str):
+    """A notice of what is over: it takes the place of the last passing one, and stays."""
+
+
 def first_error(
     record: CellRecord,
     open_ranks: Sequence[int],
@@ -53,7 +57,8 @@ def first_error(
     verb = "has" if len(open_ranks) == 1 else "have"
     rest = f"{begin_ranks(open_ranks, hosts)} {verb} {grace_s:g} s to end the cell.\n"
     if paused:
-        rest = f"The cell goes on as long as {name_ranks(paused, hosts)} waits for you.\n"
+        wait = "waits" if len(paused) == 1 else "wait"
+        rest = f"The cell goes on as long as {name_ranks(paused, hosts)} {wait} for you.\n"
     if error.heard == 0:  # as it is said at the end, unless more is known by then
         return Alarm(f"{error.evalue[:1].upper()}{error.evalue[1:]}. {rest}")
     if error.heard is not None:  # strict mode: all that is known is told at the end

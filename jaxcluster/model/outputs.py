@@ -125,6 +125,7 @@ class CellRecord:
       cell_id: Jupyter's, where there is one.
       held: the ranks that a person has held in it, in a debugger or by a question.
       sent_ns: when it was sent, by its notebook's clock.
+      undone: what it did to the ranks' variables was taken back.
     """
 
     seq: int
@@ -136,6 +137,7 @@ class CellRecord:
     cell_id: str = ""
     held: set[int] = field(default_factory=set)
     sent_ns: int = 0
+    undone: bool = False
 
     def __post_init__(self) -> None:
         for rank in self.ranks:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from jaxcluster import wire
-from jaxcluster.ranks import begin_ranks
+from jaxcluster.ranks import say_each
 
 DEBUGGER = "debugger"  # in which a rank may be held; the other is "input"
 
@@ -33,12 +33,11 @@ def note(state: wire.RankState) -> str:
 
 
 def tell(held: Mapping[int, wire.RankState], hosts: Mapping[int, str] | None = None) -> list[str]:
-    """A line for each rank that others wait for.
+    """A sentence for each place where ranks are that others wait for.
 
     Args:
       hosts: of the ranks, where there are several.
     """
-    return [
-        f"{begin_ranks([rank], hosts)} {message(state)} of another notebook. Waiting for it."
-        for rank, state in sorted(held.items())
-    ]
+    messages = {r: f"{message(state)} of another notebook" for r, state in held.items()}
+    told = say_each(messages, "are held there, too", hosts)
+    return [*told, f"Waiting for {'it' if len(held) == 1 else 'them'}."] if told else []

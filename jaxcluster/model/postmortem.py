@@ -45,7 +45,10 @@ def cause(
         for place in sorted({n for entries in launches.values() for n in entries}):
             here = {rank: entries[place] for rank, entries in launches.items() if place in entries}
             groups = _grouped(here)
-            if len(groups) < 2 or max(e.cell_seq or seq for e in here.values()) < seq:
+            # What threads launch is known by its order alone, and a death says little of that.
+            if not all(e.cell_seq for e in here.values()):
+                continue
+            if len(groups) < 2 or max(e.cell_seq for e in here.values()) < seq:
                 continue
             found = Mismatch(processes, place, groups)
             whole = {r: {n: _unbroken(e) for n, e in m.items()} for r, m in launches.items()}

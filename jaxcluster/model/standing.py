@@ -11,12 +11,11 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.model.explain import program_line
-from jaxcluster.model.notices import Passing
 from jaxcluster.ranks import begin_ranks
+from jaxcluster.text import format_seconds
 
 LEAST_S = 10.0  # in one launch, before it is told
 TIMES = 20  # and as often as long as one of the cell's other launches has taken
-RARER = 3  # how much longer it has lasted when it is told again
 
 Reports = Mapping[int, wire.RankReport]
 Place = tuple[
@@ -36,21 +35,19 @@ class Standing:
         self._seq, self._ranks, self._started = seq, tuple(ranks), started
         self._place: Place | None = None
         self._since = started
-        self._tell_after_s = LEAST_S
 
-    def look(self, reports: Reports, now: float) -> Passing | None:
-        """What is to be told after this look at the ranks, if anything is."""
+    def look(self, reports: Reports, now: float) -> str:
+        """What is true after this look at the ranks; "" if nothing is to be told."""
         place = self._place_of(reports)
         if place is None or place != self._place:
-            self._place, self._since, self._tell_after_s = place, now, LEAST_S
-            return None
+            self._place, self._since = place, now
+            return ""
         lasted = now - self._since
         report = reports[self._ranks[0]]
         others = sum(launch.cell_seq == self._seq for launch in report.launches[:-1])
         usual = (self._since - self._started) / others if others else 0.0
-        if lasted < max(self._tell_after_s, TIMES * usual):
-            return None
-        self._tell_after_s = RARER * lasted
+        if lasted < max(LEAST_S, TIMES * usual):
+            return ""
         within = all(is_within_launch(reports[rank]) for rank in self._ranks)
         return tell(self._ranks, report.launches[-1], lasted, within)
 
@@ -98,16 +95,16 @@ def _is(row: Sequence[Any], file: str, function: str) -> bool:
     return str(row[0]).endswith(file) and str(row[2]).rpartition(".")[2] == function
 
 
-def tell(ranks: Sequence[int], launch: wire.Launch, lasted_s: float, within: bool) -> Passing:
+def tell(ranks: Sequence[int], launch: wire.Launch, lasted_s: float, within: bool) -> str:
     """Where the ranks are, and that it need not be wrong.
 
     Args:
       within: they are in the launch; else what they wait for may be a program of each one's own.
     """
     what = f"launch {launch.seq + 1}, {program_line(launch)}"
-    who, long = begin_ranks(ranks), f"{lasted_s:.0f} s"
+    who, long = begin_ranks(ranks), format_seconds(lasted_s)
     told = f"{who} have been in the same launch for {long}, in lockstep: {what}."
     if not within:
         told = f"{who} have waited {long} for a result, in lockstep. All have launched the same "
         told += f"last: {what}."
-    return Passing(f"{told} It may just take long, or be in a loop that never ends.\n")
+    return f"{told} It may just take long, or be in a loop that never ends."

@@ -103,7 +103,8 @@ def verdict(ending: Ending) -> Exception | CellInterrupted | None:
         return RankDied(death.message, death.done, death.ranks)
     if ending.withdrawn:
         message = f"{ending.name} was not run: {ending.withdrawn}."
-        return CellFailed(message, "Run it again.", ending.record.ranks, "NotRun")
+        hint = _hints(ending, ["Run it again."], with_report=False)
+        return CellFailed(message, hint, ending.record.ranks, "NotRun")
     return (
         _strict_divergence(ending)
         or _failure(ending)
@@ -171,6 +172,8 @@ def _hang(ending: Ending) -> RankHung | None:
     if not ending.silent:
         return None
     message = f"{ending.name} did not end on {name_ranks(ending.silent, ending.hosts)}."
+    if not (ending.undone or ending.recovered):
+        message += "\nDon't trust what it has assigned."
     return RankHung(message, _hints(ending), ending.silent)
 
 

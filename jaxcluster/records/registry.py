@@ -28,6 +28,7 @@ from pathlib import Path
 
 from jaxcluster import wire
 from jaxcluster.errors import NoCluster, UsageError
+from jaxcluster.host.processes import is_alive, pid_space
 from jaxcluster.records import runtimefolder
 from jaxcluster.records.runtimefolder import inside
 
@@ -84,6 +85,11 @@ class ClusterRecord:
     protocol: int = wire.PROTOCOL_VERSION
     hosts: list[HostRecord] = field(default_factory=list)
     last_seq: int = 0
+
+    @property
+    def has_owner(self) -> bool:
+        """Whether the process that it ends with still runs; elsewhere it is taken to."""
+        return bool(self.owner) and (self.pid_space != pid_space() or is_alive(self.owner))
 
 
 def check_name(

@@ -91,15 +91,22 @@ def is_certain(processes: str, ends: Mapping[int, End]) -> bool:
     """Whether something is wrong with what the ranks have launched of a set in this very cell.
 
     It is not where they have launched nothing of it here, and differed before; nor where a thread
-    makes, or has made, what a rank lacks. Where none lives any more, all launches so far tell.
+    makes, or has made, what a rank lacks. Where none lives any more, all launches so far tell. A
+    thread does not make what a rank lacks by an error.
     """
     members = _members(processes)
     if CROSSING not in processes and not any(ends[r].own.get(processes) for r in members):
         return False
-    if not _are_others_about(processes, ends):
+    if not _are_others_about(processes, ends) or _has_failed_before_all(processes, ends):
         return True
     lives = any(ends[rank].background for rank in members)
     return not lives and _so_far_differs(processes, ends)
+
+
+def _has_failed_before_all(processes: str, ends: Mapping[int, End]) -> bool:
+    """Whether an error has kept a rank from launches of this set that others have made."""
+    made = {r: ends[r].own.get(processes, (0, 0))[0] for r in _members(processes)}
+    return any(made[r] < max(made.values()) and ends[r].status == "error" for r in made)
 
 
 def launched_alike(processes: str, ends: Mapping[int, End]) -> bool:

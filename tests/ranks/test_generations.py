@@ -11,7 +11,7 @@ import pytest
 from helpers import Home
 
 import jaxcluster
-from jaxcluster.errors import CellFailed, Divergence
+from jaxcluster.errors import CellFailed, Divergence, RankDied
 from jaxcluster.lockstep.settling import Settling
 
 SETUP = """
@@ -57,6 +57,18 @@ def test_a_cell_of_the_former_processes_lets_nothing_begin_on_the_new_ones(
     for cell in cells[1:]:
         with pytest.raises(CellFailed, match="was not run"):
             cell.wait()
+
+
+def test_a_death_in_the_first_cell_of_new_processes_costs_no_more_than_a_later_one(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    ranks.run("kept = [1, 2]", show=False)
+    ranks.restart()
+    with pytest.raises(RankDied) as caught:
+        ranks.run("import os, signal\nif r == 1: os.kill(os.getpid(), signal.SIGKILL)")
+    assert "kept (" not in str(caught.value), caught.value
+    record = ranks.run("print(kept)", show=False)
+    assert {record.stdout(rank) for rank in range(3)} == {"[1, 2]\n"}
 
 
 @pytest.mark.any_jax

@@ -64,6 +64,21 @@ def test_the_stop_button_reaches_every_rank(notebook: Notebook, wait: str) -> No
     assert all(0 <= t < BUSY_S for t in late), late  # the issue: 0.2 s
 
 
+def test_a_stop_hides_no_launch_that_met_another_line(notebook: Notebook) -> None:
+    """All have launched the same program once when it comes: no count and no fingerprint tells."""
+    cell = notebook.begin(
+        "%%spmd\nif jax.process_index() == 1:\n    early = jnp.sum(x)\n    time.sleep(1000)\n"
+        "late = jnp.sum(x)\nprint('running', flush=True)\ntime.sleep(1000)"
+    )
+    notebook.until(lambda: "running" in cell.stdout, "process 0 runs the cell")
+    time.sleep(1)  # rank 1 may be slower
+    stop(notebook, cell)
+    told = cell.stdout + cell.stderr + cell.error
+    assert re.search(r"Ranks 0, 2, 3 launched \S+ on line 5, rank 1 on line 3, and they met", told)
+    assert "Don't trust what this cell has assigned then." in told
+    assert "they met" not in notebook.ok("%%spmd\nlate = float(jnp.sum(x))").stdout
+
+
 def test_the_cell_waits_for_what_the_ranks_still_say(notebook: Notebook) -> None:
     cell = notebook.begin(
         "%%spmd\ntry:\n    print('running', flush=True)\n    time.sleep(1000)\n"

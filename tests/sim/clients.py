@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
@@ -44,10 +43,7 @@ def _parse(kind: Any, body: Any) -> Any:
 
 
 def _parse_polls(bodies: Mapping[int, wire.PollReply]) -> dict[int, wire.RankReport]:
-    return {
-        rank: dataclasses.replace(reply.report, launches=wire.unpacked(reply.kinds, reply.made))
-        for rank, reply in bodies.items()
-    }
+    return {rank: reply.report for rank, reply in bodies.items()}
 
 
 @contextlib.contextmanager
@@ -280,6 +276,10 @@ class Client:
     @property
     def cells(self) -> list[running.RunningCell]:
         return self.dispatcher.cells
+
+    @property
+    def sent(self) -> list[running.RunningCell]:
+        return self.dispatcher.sent
 
     def press_stop(self) -> None:
         """No new processes are waited for on another thread."""

@@ -63,9 +63,13 @@ class Journal(journals.Journal):
         self._rank = rank
         self._main_thread = -1  # else all actors were taken for it
         self.is_apart = False  # the main thread runs a task or a timer
+        self.line: Any = None  # of the step that launches
 
     def _place_of(self, frame: Any) -> Any:
-        return journals.NOWHERE
+        return self.line, 0, None, 0
+
+    def _tell(self, place: Any) -> tuple[int | None, int | None, str]:
+        return (None, None, "") if place[0] is None else (place[0][0], place[0][1], "")
 
     def place(self) -> tuple[None, None]:
         return None, None
@@ -206,10 +210,13 @@ class Rank:
         self.reply(request, self.state())
 
     def _on_poll(self, request: Request) -> None:
-        kinds, made = self.journal.packed_tail(request.body["launches"])
-        report = wire.RankReport(self.state(), [], [], announced=self.journal.announced)
-        self.jobs.append(self._probe)
-        self.reply(request, wire.PollReply(report, kinds, made))
+        launches = self.journal.tail(request.body["launches"])
+        report = wire.RankReport(self.state(), [], launches, announced=self.journal.announced)
+        if self.main.ready in (self._has_work, self._has_other_work) and not self.main.ready():
+            self.probes += 1  # as its loop would do at once
+        else:
+            self.jobs.append(self._probe)
+        self.reply(request, wire.PollReply(report, [], []))
 
     def _probe(self) -> None:
         self.probes += 1
@@ -459,6 +466,7 @@ class Rank:
             for name in step.inputs
         )
         journal, program = self.journal, self.cluster.compiled(step.where, step.program)
+        journal.line = self.cluster.line(step.meant)
         if self.strict is not None:
             self.strict.before_launch(program)
         if step.is_refused:
@@ -509,6 +517,7 @@ class Rank:
         if body.get("counts") != self.journal.launches():
             self.reply(request, {"ename": "MovedOn", "message": "it has moved on"}, "error")
             return
+        self.journal.line = None
         with self.journal.unannounced():
             for fingerprint in body["fingerprints"]:
                 where, program = self.cluster.known[fingerprint]
@@ -524,7 +533,7 @@ class Rank:
 
     def _check(self, request: Request) -> None:
         number = request.body["number"]
-        self.journal.unchecked = False
+        self.journal.unchecked, self.journal.line = False, None
         with self.journal.unannounced():
             everybody = self.cluster.everybody
             launched(self.journal, self.cluster.compiled(everybody, CHECK))
@@ -585,6 +594,7 @@ class Cluster:
         self.known: dict[int, tuple[str, int]] = {}
         self._programs = programs
         self._compiled: dict[tuple[str, int], journals.Program] = {}
+        self._lines: dict[tuple[int, Any], tuple[int, int]] = {}
         self.last: dict[int, int] = {}  # of each rank: the seq of the cell that it was sent last
         self.seq = 0
         self.turn_taken = self.is_replaced_now = False
@@ -593,6 +603,11 @@ class Cluster:
 
     def program(self, source: str) -> Program:
         return self._programs[source.rpartition("# ")[2].strip()]
+
+    def line(self, meant: Any) -> tuple[int, int]:
+        """Cell and line of a launch; the same object for the same ones."""
+        cell, step = meant[:2]
+        return self._lines.setdefault((cell, step), (cell, step if type(step) is int else 50))
 
     def compiled(self, where: str, program: int) -> journals.Program:
         key = where, program

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import random
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from sim.programs import FAULTS, Catch, Late, Launch, Program, Repeat, Schedule,
 from sim.ranks import Cluster
 from sim.truth import Value
 
-GARBAGE = 50_000  # objects between looks for what only cycles hold
+GARBAGE = 500_000  # objects between looks for what only cycles hold
 LIMIT_S = 200.0  # of the virtual clock; what waits as long waits for ever
 
 
@@ -116,8 +117,8 @@ def _hear(course: Course, number: int, text: str) -> None:
 def _is_explained(schedule: Schedule, course: Course, numbers: Sequence[int]) -> bool:
     """Whether cells that wait for ever say who waits for whom, as they may after a mistake."""
     is_right = not schedule.fault and not any(p.is_stopped for p in schedule.programs)
-    waits = ("wait for each other", "waits for", "wait for rank")
-    said = [any(text in course.said.get(number, "") for text in waits) for number in numbers]
+    waits = re.compile(r"wait for each other|waits? for rank|waited \S+ (s|min) for rank")
+    said = [waits.search(course.said.get(number, "")) is not None for number in numbers]
     return not is_right and any(said)  # those that are queued behind it wait for its end
 
 
@@ -157,11 +158,11 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
             if not isinstance(value, Value) or not value.tainted:
                 continue
             number, error = _maker(value), course.ended.get(_maker(value), 1)
-            if error is None and _was_named(value, course):
+            if _was_named(value, course):
                 continue
             if error is None:
                 broken.append(f"P1: cell {number} left {name} wrong on rank {rank.number}, ok")
-            elif name not in str(error):
+            elif not re.search(rf"\b{name}\b", str(error)):
                 told = f"P1: cell {number} left {name} wrong on rank {rank.number}, unnamed"
                 broken.append(f"{told}: {error}")
     if schedule.fault == "partial" and any(course.ended.values()):
@@ -175,13 +176,13 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
             may = program.is_stopped or _was_given_new_processes(program, schedule, course)
             if isinstance(error, Divergence) and not _is_stop_heard(schedule):
                 broken.append(f"P2: cell {number} is right, and said to have diverged: {error!r}")
-            elif error is not None and not may and not _was_stopped_before(program, schedule):
+            elif error is not None and not (may or _was_stopped_before(program, schedule, course)):
                 broken.append(f"P2: cell {number} is right, and ended with {error!r}")
     for number, report in course.reports.items():
         if report is None:
             continue
         if is_right:
-            if not _was_stopped_before(by_number[number], schedule):  # on some ranks, perhaps
+            if not _was_stopped_before(by_number[number], schedule, course):  # on some ranks
                 broken.append(f"P2: cell {number} is right, and reported: {report}")
             continue
         if schedule.fault in ("skip", "other", "raise", "caught", "refused"):
@@ -208,7 +209,8 @@ def _maker(value: Value) -> int:
 
 def _was_named(value: Value, course: Course) -> bool:
     """Whether the cell that has made it has ended with a warning of what it has bound."""
-    if "Don't trust" in str(course.ended.get(_maker(value))):
+    maker = _maker(value)
+    if "Don't trust" in str(course.ended.get(maker)) + course.said.get(maker, ""):
         return True
     if value.meaning in course.apart and any(
         "Don't trust what threads" in str(error) for error in course.ended.values()
@@ -232,9 +234,11 @@ def _members(processes: str) -> list[str]:
     return processes.partition("&")[0].split(",")
 
 
-def _was_stopped_before(program: Program, schedule: Schedule) -> bool:
-    """Whether a cell before it was stopped: then it may not have run."""
-    return any(p.number <= program.number and p.is_stopped for p in schedule.programs)
+def _was_stopped_before(program: Program, schedule: Schedule, course: Course) -> bool:
+    """Whether a cell before it, of any notebook, was stopped: then it may not have run."""
+    seqs = course.seqs
+    own = seqs.get(program.number, math.inf)
+    return any(p.is_stopped and seqs.get(p.number, math.inf) <= own for p in schedule.programs)
 
 
 def _was_given_new_processes(program: Program, schedule: Schedule, course: Course) -> bool:

@@ -91,6 +91,16 @@ def test_counts_that_have_gone_astray_are_put_right_at_the_next_cell(
     assert left(path)[-1].seq == journal.tail(1)[0].seq == 1
 
 
+def test_a_launch_that_is_being_made_when_a_cell_begins_counts(
+    journal: Journal, path: Path
+) -> None:
+    """A thread's, which waits for other ranks in it."""
+    launched(journal, program(1))
+    journal.launch(program(2), lambda error: True, journal.enter, 6, 8)
+    launched(journal, program(3))
+    assert [(e.seq, e.fingerprint) for e in left(path)] == [(0, 1), (1, 2), (2, 3)]
+
+
 def test_all_count_from_zero_again(journal: Journal, path: Path) -> None:
     launched(journal, program(1))
     journal.restart()

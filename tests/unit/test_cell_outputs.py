@@ -12,7 +12,7 @@ import pytest
 from nbconvert import HTMLExporter
 
 from jaxcluster import wire
-from jaxcluster.model.notices import Alarm, Passing
+from jaxcluster.model.notices import Alarm, Lasting, Passing
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import cell_outputs
 from jaxcluster.views.live import CellDisplay
@@ -185,12 +185,29 @@ def test_what_is_true_for_a_while_has_one_place_and_leaves_a_finished_cell() -> 
     assert list(page.shown.values()) == ["Rank 2 was 1.0 s behind.", "Rank 1 still works (15 s)."]
     display.close()
     assert list(page.shown.values()) == ["Rank 2 was 1.0 s behind.", ""]
+    display.on_notice(Lasting("Rank 0 waited 9 s for rank 1.\n"))
+    display.close()
+    display.on_notice(Lasting("Rank 1 was 3.0 s behind."))
+    told = "Rank 0 waited 9 s for rank 1. Rank 1 was 3.0 s behind."
+    assert list(page.shown.values()) == ["Rank 2 was 1.0 s behind.", told]
 
 
-def test_a_terminal_keeps_what_was_true_for_a_while(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cell_that_has_nothing_to_say_makes_no_display() -> None:
+    page = Page()
+    display = CellDisplay(page, SimpleNamespace(on_push=None))  # type: ignore[arg-type]
+    assert display.on_status is not None
+    display.on_status("")
+    display.close()
+    assert page.shown == {}
+
+
+def test_what_is_no_terminal_keeps_what_was_true_for_a_while(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     display = CellDisplay(object(), SimpleNamespace(on_push=None))  # type: ignore[arg-type]
     display.on_notice(Passing("Rank 1 still works (5 s).\n"))
     display.close()
+    assert display.on_status is None  # it is told now and then, as a notice
     assert capsys.readouterr().err == "Rank 1 still works (5 s).\n"
 
 

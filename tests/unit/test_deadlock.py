@@ -197,5 +197,14 @@ def test_where_something_else_may_launch_a_circle_is_told_and_nothing_is_ended()
         assert unsure[0].startswith("The ranks wait for each other in a circle")
 
 
+def test_a_circle_of_many_ranks_is_told_briefly_where_it_is_not_certain() -> None:
+    letters = "ABCDEFGH"
+    sets = [f"{letters[n]}{n}{(n + 1) % 8} {letters[n - 1]}{(n - 1) % 8}{n}" for n in range(8)]
+    _, unsure = find(reports(*sets, background=["thread 'loader'"]))
+    first, *lines, more, hint = unsure
+    assert len(lines) == 3 and more == "... and 5 more."
+    assert first.endswith("in different orders:") and hint.startswith("Hint: ")
+
+
 def test_ranks_in_lockstep_have_no_circle() -> None:
     assert find(reports("A01", "A01")) == (None, [])

@@ -314,14 +314,24 @@ class TestWhoMayLaunch:
 
     def test_a_cell_of_anyone_that_runs_there_may_launch(self):
         found = suspect(self.reports(state="running", seq=6, cell=2, line=1), ended=[1])
-        assert "rank 1 still runs cell [2] line 1." in explain.tell_suspicion(found, 3)
+        assert explain.tell_suspicion(found, 3) == (
+            "Ranks 0, 2, 3 have waited 3 s for rank 1, which still runs cell [2] line 1 (launch 1, "
+            "jit(_reduce_sum))."
+        )
+
+    def test_of_several_ranks_it_is_told_of_each(self):
+        reason = findings.Reason("cell", "has another cell to run first")
+        found = findings.Suspicion("0,1,2", (2,), None, {0: reason, 1: reason})
+        told = explain.tell_suspicion(found, 3)
+        assert told.endswith("for ranks 0, 1, which have another cell to run first.")
 
     def test_a_thread_may_launch_and_who_waits_for_whom_is_told(self):
         found = suspect(self.reports(background=["thread 'loader'"]), ended=[1])
         assert explain.tell_suspicion(found, 12.4) == (
-            "Ranks 0, 2, 3 have waited about 12 s for launch 1 (jit(_reduce_sum)); rank 1 runs no "
-            "cell, but its thread 'loader' still runs."
+            "Ranks 0, 2, 3 have waited 12 s for rank 1, which runs no cell, but its thread "
+            "'loader' still runs (launch 1, jit(_reduce_sum))."
         )
+        assert explain.tell_suspicion(found, 300, [0, 3]).startswith("Ranks 0, 3 have waited 5 min")
 
     def test_another_rank_that_can_not_launch_makes_it_certain(self):
         reports = self.reports(background=["thread 'loader'"])
@@ -372,13 +382,37 @@ class TestWhoseFinding:
 class TestWords:
     def test_ranks_that_still_work_are_named_by_place(self):
         reports = {r: report(r, [], line=3) for r in (0, 2)} | {3: report(3, [], line=5)}
-        assert explain.tell_working(reports, [1], 5.2) == [
-            "Ranks 0, 2 still work at cell [7] line 3 (5 s).",
-            "Rank 3 still works at cell [7] line 5 (5 s); rank 1 has ended the cell.",
-        ]
-        assert explain.tell_working({3: reports[3]}, [0, 1, 2], 5.2) == [
-            "Rank 3 still works at cell [7] line 5 (5 s); ranks 0-2 have ended the cell.",
-        ]
+        assert explain.tell_working(reports, [1], 5.2) == (
+            "Ranks 0, 2 still work at cell [7] line 3; rank 3 still works at cell [7] line 5 (5 s);"
+            " rank 1 has ended the cell."
+        )
+        assert explain.tell_working({3: reports[3]}, [0, 1, 2], 5.2) == (
+            "Rank 3 still works at cell [7] line 5 (5 s); ranks 0-2 have ended the cell."
+        )
+
+    def test_a_function_of_an_earlier_cell_is_a_place_of_that_cell(self):
+        inside = ["/cells/4.py", 9, "step", "x + 1", 4, False]
+        outside = ["/lib.py", 9, "f", "", None, True]
+        made = replace(report(3, [], line=9), stack=[inside, outside])
+        assert explain.tell_working({3: made}, [0], 5).startswith("Rank 3 still works at cell [4] ")
+
+    def test_many_ranks_at_many_places_take_one_line(self):
+        reports = {r: report(r, [], line=1 + r) for r in range(255)}
+        assert explain.tell_working(reports, [255], 300) == (
+            "Rank 0 still works at cell [7] line 1; rank 1 still works at cell [7] line 2; "
+            "ranks 2-254 have not ended it (5 min); rank 255 has ended the cell."
+        )
+        reasons = {r: findings.Reason("cell", f"still runs cell [7] line {r}") for r in range(255)}
+        found = findings.Suspicion("all", (255,), None, reasons)
+        assert explain.tell_suspicion(found, 8) == (
+            "Rank 255 has waited 8 s for rank 0, which still runs cell [7] line 0; "
+            "for rank 1, which still runs cell [7] line 1; for ranks 2-254."
+        )
+        reasons = {255: findings.Reason("cell", "still runs cell [7] line 6")}
+        found = findings.Suspicion("all", tuple(range(255)), None, reasons)
+        assert explain.tell_suspicion(found, 8) == (
+            "Ranks 0-254 have waited 8 s for rank 255, which still runs cell [7] line 6."
+        )
 
     def test_where_ranks_were_when_their_time_was_up_is_told_by_place(self):
         source = "for step in range(9):\n    s = float(jnp.sum(g))\nwhile r == 3: pass"
@@ -437,15 +471,17 @@ def test_a_finding_names_the_hosts_where_there_are_several():
 def test_who_is_waited_for_is_named_with_its_host():
     reports = {0: report(0, [SUM] * 2), **{r: report(r, [SUM], line=3) for r in (1, 2, 3)}}
     told = explain.tell_suspicion(suspect(on_hosts(reports), ended=[0]), 6)
-    assert told.startswith("Rank 0 (h1) has waited about 6 s for launch 2 ")
-    assert "ranks 1 (h1), 2, 3 (h2) still" in told
+    assert told.startswith(
+        "Rank 0 (h1) has waited 6 s for ranks 1 (h1), 2, 3 (h2), which still run cell [7] line 3 "
+    )
+    assert "(launch 2, " in told
     lines = explain.tell_working(
         {3: on_hosts(reports)[3]}, [0, 1, 2], 6, explain.hosts_of(on_hosts(reports))
     )
-    assert lines == [
+    assert lines == (
         "Rank 3 (h2) still works at cell [7] line 3 (6 s); ranks 0, 1 (h1), 2 (h2) have ended the "
         "cell."
-    ]
+    )
 
 
 def test_places_are_told_with_hosts():

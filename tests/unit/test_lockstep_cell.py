@@ -18,9 +18,10 @@ from jaxcluster.lockstep.cell import (
 )
 from jaxcluster.lockstep.facts import Facts
 from jaxcluster.lockstep.states import Course, Impossible, State
-from jaxcluster.model import findings
+from jaxcluster.model import deadlock, findings
 from jaxcluster.model.health import ANSWER_S, GRACE_S, HOPELESS_ANSWER_S, POLL_S
 from jaxcluster.model.outputs import CellRecord
+from jaxcluster.model.progress import Line
 
 T0 = 1000.0
 SEQ = 7
@@ -276,28 +277,88 @@ def test_where_ranks_say_nothing_the_next_look_does_not_wait_as_long() -> None:
     assert it.feed(events.Tick(T0 + 3)) == [actions.Ask("poll", timeout_s=actions.SHORT_S)]
 
 
-def test_who_still_works_is_told_more_and_more_rarely() -> None:
+def test_who_still_works_is_told_in_one_line_that_goes_on_and_is_gone_at_the_end() -> None:
     it = cell()
     it.feed(reply(0))
     late = T0 + STILL_WORKING_S
     *_, ask = it.feed(polled(late, running(1)))
     assert ask == actions.ExplainSilent(())
-    (notice,) = it.feed(events.Explained(late, ()))
-    assert isinstance(notice, actions.Notice)
-    assert notice.text == (
-        "Rank 1 still works at cell [3] line 1 (5 s); rank 0 has ended the cell.\n"
-    )
-    assert actions.ExplainSilent(()) not in it.feed(polled(late + 5, running(1)))
-    assert actions.ExplainSilent(()) in it.feed(polled(late + 11, running(1)))
+    told = "Rank 1 still works at cell [3] line 1 ({} s); rank 0 has ended the cell."
+    assert it.feed(events.Explained(late, ())) == [status(told.format(5), for_logs=True)]
+    assert actions.ExplainSilent(()) in it.feed(polled(late + 1, running(1)))
+    assert it.feed(events.Explained(late + 1, ())) == [status(told.format(6))]
+    it.feed(polled(late + 11, running(1)))
+    assert it.feed(events.Explained(late + 11, ())) == [status(told.format(16), for_logs=True)]
+    assert status("") in it.feed(reply(1, now=late + 12))
 
 
-def test_who_seems_to_wait_in_a_circle_is_told_sooner() -> None:
+def status(text: str, for_logs: bool = False) -> actions.Status:
+    return actions.Status(Line(text, for_logs))
+
+
+def test_what_is_not_true_any_more_is_taken_away_and_told_of_when_it_is_so_again() -> None:
     it = cell()
-    it.polls.circle = ["Rank 0 waits for rank 1."]
+    late = T0 + STILL_WORKING_S
+    it.feed(polled(late, running(0)))
+    (shown,) = it.feed(events.Explained(late, ("Rank 1 sleeps.",)))
+    assert shown == status("Rank 1 sleeps.", for_logs=True)
+    it.feed(polled(late + 1, running(0), running(1)))
+    assert it.feed(events.Explained(late + 1, ())) == [status("")]
+    it.feed(polled(late + 2, running(0), running(1)))
+    assert it.feed(events.Explained(late + 2, ())) == []
+
+
+def sits(rank: int, launches: int = 1) -> wire.RankReport:
+    """Rank 0 reads a result that it waits for; others are in Python."""
+    state = wire.RankState(
+        rank, 9, "here", "running", seq=SEQ, cell=3, line=6 - rank, launches={"0,1": [launches, 5]}
+    )
+    stack = [["/x/jax/_src/array.py", 1, "_value", "", None, True]] if rank == 0 else []
+    made = [wire.Launch(n, "0,1", "jit(f)", 5, 3, 6, "", SEQ) for n in range(launches)]
+    return wire.RankReport(state, stack, made)
+
+
+def test_who_waited_for_whom_remains_of_a_cell_that_has_done_what_it_was_to() -> None:
+    for end, is_told in (("ok", True), ("error", False)):
+        it = cell()
+        for second in range(1, 9):
+            now = T0 + second
+            shown = it.feed(polled(now, sits(0), sits(1, 0)))
+            assert (actions.ExplainSilent(()) in shown) == (second >= STILL_WORKING_S)
+            if second >= STILL_WORKING_S:
+                (line,) = it.feed(events.Explained(now, ()))
+                assert isinstance(line, actions.Status) and line.line.text == (
+                    f"Rank 0 has waited {second - 1} s for rank 1, which still runs cell [3] line 5"
+                    " (launch 1, jit(f))."
+                )
+        it.feed(polled(T0 + 9, sits(0, 2), sits(1, 2)))
+        it.feed(reply(0, now=T0 + 9.5))
+        it.feed(reply(1, end, now=T0 + 9.5))
+        told = "Rank 0 waited 8 s for rank 1, cell [3] line 5.\n"
+        assert it.remains == (told if is_told else "")
+
+
+def test_a_wait_that_no_line_has_told_of_leaves_nothing() -> None:
+    it = cell()
+    for second in range(1, 4):
+        it.feed(polled(T0 + second, sits(0), sits(1, 0)))
+    it.feed(reply(0, now=T0 + 4))
+    it.feed(reply(1, now=T0 + 4))
+    assert it.remains == ""
+
+
+def test_who_seems_to_wait_in_a_circle_is_told_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = cell()
+    lines = ["Ranks wait for each other:", "  Rank 0 waits for rank 1."]
+    monkeypatch.setattr(deadlock, "find", lambda reports: (None, lines))
     soon = T0 + SUSPECTED_S
     assert actions.ExplainSilent(()) in it.feed(polled(soon, running(0), running(1)))
     (notice,) = it.feed(events.Explained(soon, ()))
-    assert notice == actions.Notice("Rank 0 waits for rank 1.\n")
+    told = "Ranks wait for each other: Rank 0 waits for rank 1."
+    assert notice == status(told, for_logs=True)
+    lines.clear()
+    it.feed(polled(soon + 1, running(0), running(1)))
+    assert it.feed(events.Explained(soon + 1, ())) in ([], [status("")])
 
 
 def test_who_debugs_the_cell_is_not_told_whom_it_waits_for() -> None:

@@ -49,7 +49,12 @@ def test_it_is_said_who_is_waited_for_and_why() -> None:
     states = {0: state(0, "debugger"), 1: state(1, ""), 2: state(2, "input")}
     assert paused.kinds(states.values()) == {0: "debugger", 2: "input"}
     assert paused.tell({r: s for r, s in states.items() if s.paused}) == [
-        "Rank 0 is in the debugger, in cell [3] line 2 of another notebook. Waiting for it.",
-        "Rank 2 waits for an answer to input(), in cell [3] line 2 of another notebook. "
-        "Waiting for it.",
+        "Rank 0 is in the debugger, in cell [3] line 2 of another notebook.",
+        "Rank 2 waits for an answer to input(), in cell [3] line 2 of another notebook.",
+        "Waiting for them.",
     ]
+    assert paused.tell({rank: state(rank, "debugger") for rank in range(256)}) == [
+        "Ranks 0-255 are in the debugger, in cell [3] line 2 of another notebook.",
+        "Waiting for them.",
+    ]
+    assert paused.tell({}) == []

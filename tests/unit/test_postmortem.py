@@ -85,3 +85,16 @@ def test_each_set_has_an_order_of_its_own() -> None:
     pair = [wire.Launch(0, "0,1", "jit(f)", OTHER, 7, 2, "", 5)]
     same = launches([SMALL])
     assert cause({0: pair + same, 2: same}, {1: same + pair}) is None
+
+
+def test_what_threads_launch_is_no_evidence() -> None:
+    """They launch by their order alone: at one place it is another thread's turn."""
+    loader = launches([SMALL, OTHER, SMALL], cell_seq=0)
+    shifted = launches([OTHER, SMALL, OTHER], cell_seq=0)
+    own = launches([LARGE], first=3)
+    assert cause({0: loader + own, 2: loader + own}, {1: shifted + own}) is None
+    late = launches([OTHER]), launches([SMALL], cell_seq=0)  # it was the thread's turn there
+    assert cause({0: late[0], 2: late[0]}, {1: late[1]}) is None
+    found = cause({0: loader + own, 2: loader + own}, {1: shifted + launches([SMALL], first=3)})
+    assert found is not None
+    assert found.seq == 3

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,10 +42,15 @@ def test_a_process_that_is_gone_is_gone() -> None:
 def test_only_a_stopped_process_was_stopped_by_a_signal() -> None:
     found = explain(None, seen(100.0, main=("T", 5.0, 1.0)))
     assert (found.kind, found.is_hung) == ("stopped", True)
-    assert tell(1, found) == (
-        "Rank 1 was stopped by a signal (`kill -CONT 800` lets its process go on); "
-        "%jaxcluster restart replaces it."
+    stopped = (
+        "was stopped by a signal (`kill -CONT 800` lets its process go on); %jaxcluster restart "
+        "replaces it."
     )
+    assert tell({1: found}) == [f"Rank 1 {stopped}"]
+    assert tell(dict.fromkeys(range(256), found)) == [f"Ranks 0-255 were{stopped[3:]}"]
+    many = {r: replace(found, message=f"was stopped (pid {r})") for r in range(256)}
+    assert tell(many)[-1] == "Ranks 2-255 do not answer either."
+    assert len(tell(many)) == 3
     assert explain(None, seen(100.0, main=("t", 5.0, 1.0))).kind == "traced"
     for state in "SRD":
         assert explain(BEFORE, seen(103.0, main=(state, 6.0, 2.0))).kind != "stopped"
@@ -60,7 +66,7 @@ def test_a_process_whose_control_channel_gets_no_processor_is_starved_and_waited
     found = why(control=("R", 0.11, 3.0, 2), main=("R", 5.4, 3.4, 9))
     assert (found.kind, found.is_hung) == ("starved", False)
     assert found.message.startswith("is ready to run but got no CPU for 2.9 of the last 3.0 s:")
-    assert "restart" not in tell(2, found)
+    assert "restart" not in tell({2: found})[0]
 
 
 def test_a_time_is_told_of_a_second_or_more_and_never_more_than_has_passed() -> None:

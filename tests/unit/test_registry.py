@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from jaxcluster import wire
 from jaxcluster.errors import NoCluster, UsageError
+from jaxcluster.host.processes import pid_space, process_token
 from jaxcluster.records import registry, runtimefolder
 from jaxcluster.records.registry import ClusterRecord
 
@@ -22,6 +24,15 @@ def root(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     folder = tmp_path_factory.mktemp("run")
     monkeypatch.setenv("JAXCLUSTER_RUNTIME_DIR", str(folder))
     return folder
+
+
+def test_an_owner_that_has_ended_is_none() -> None:
+    ours = {"owner": process_token(os.getpid()), "pid_space": pid_space()}
+    assert dataclasses.replace(record(), **ours).has_owner
+    gone = {"owner": f"{os.getpid()}:1", "pid_space": pid_space()}
+    assert not dataclasses.replace(record(), **gone).has_owner
+    assert not dataclasses.replace(record(), owner="", pid_space=pid_space()).has_owner
+    assert dataclasses.replace(record(), owner="1:2", pid_space="elsewhere").has_owner
 
 
 def record(name: str = "main", created_ns: int = 1) -> ClusterRecord:

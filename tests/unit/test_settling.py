@@ -271,7 +271,7 @@ def test_ranks_that_took_part_in_the_check_are_not_called_hung() -> None:
     assert cell.recovered.startswith("All of them have completed")
 
 
-def test_a_cell_that_never_began_lets_others_begin_unless_they_were_taken_back_with_it() -> None:
+def test_a_cell_that_never_began_lets_others_begin_also_those_of_other_notebooks() -> None:
     cell, settling = ended((LESS, LESS), "interrupted")
     for reply in cell.record.replies.values():
         object.__setattr__(reply, "seconds", 0.0)
@@ -283,7 +283,52 @@ def test_a_cell_that_never_began_lets_others_begin_unless_they_were_taken_back_w
     again = Ranks()
     cell.course.story = cell.course.story[:2]
     again.carry(Settling(cell).settle())
-    assert again.kinds() == []
+    assert again.kinds() == ["OpenGates"]
+
+
+LEFT_OUT = findings.Report("missing", "0,1,2", 0, (2,), (0, 1), ("Rank 2 skipped it.",), SEQ)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_cell_that_never_began_brings_back_what_an_earlier_one_has_left(stopped: bool) -> None:
+    cell, settling = ended((LESS, LESS), "interrupted")
+    for reply in cell.record.replies.values():
+        object.__setattr__(reply, "seconds", 0.0)
+    lines = ("Rank 1 skipped it.",)
+    cell.polls.report = findings.Report("missing", "0,1", 0, (1,), (0,), lines, SEQ - 1)
+    ranks = Ranks(stopped=frozenset({SEQ - 1}) if stopped else frozenset())
+    ranks.carry(settling.settle())
+    assert "BringBack" in ranks.kinds()
+    ending = ranks.carry(settling.end())
+    assert "undone" not in ending.recovered + ending.undone
+    assert bool(ending.withdrawn) is stopped
+
+
+def test_where_it_went_wrong_a_dead_rank_that_did_not_run_it_is_replaced() -> None:
+    """Else nobody does it before this notebook's next cell, and others' cells wait behind it."""
+    for report, done in ((None, 0), (LEFT_OUT, 1)):
+        cell, settling = ended()
+        cell.polls.report = report
+        ranks = Ranks(dead={2: {"why": "killed by SIGKILL"}}, gives_new=True, can_give_new=True)
+        ranks.carry(settling.settle())
+        assert ranks.kinds().count("Recover") == done
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_ranks_still_in_a_stopped_cell_are_not_left_to_one_that_waits_for_its_end(
+    elsewhere: bool,
+) -> None:
+    cell, ranks = given_up(), Ranks(gives_new=True, can_give_new=True)
+    ranks.answers[actions.BringBack] = lambda _: Replayed(stuck="a program has not ended")
+    later = wire.RankState(1, 9, "here", "running", seq=SEQ + 1)
+    queues = wire.RankState(1, 9, "here", "idle", seq=SEQ, ended=SEQ, queued=1)
+    ranks.answers[actions.AskStates] = lambda _: [
+        wire.RankState(0, 9, "here", "running", seq=SEQ, queued=1),
+        later if elsewhere else queues,
+    ]
+    ranks.carry(Settling(cell).settle())
+    assert ("Recover" in ranks.kinds()) is not elsewhere
+    assert (cell.course.state is State.LEFT) is elsewhere
 
 
 def test_ranks_that_will_never_answer_are_ended_where_new_ones_are_wanted() -> None:
@@ -313,7 +358,7 @@ def test_nothing_is_settled_with_ranks_that_hang_for_good() -> None:
     assert ranks.kinds() == ["AskSilent"]
     ending = ranks.carry(settling.end())
     assert ending.silent == (0, 1)
-    assert ending.unanswered[0] == "Rank 0 is not responding."
+    assert ending.unanswered[0] == "Ranks 0, 1 are not responding."
 
 
 def test_stop_while_ranks_are_brought_back_lets_no_cell_run() -> None:

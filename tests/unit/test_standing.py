@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.model.notices import Passing
 from jaxcluster.model.standing import LEAST_S, Standing
 
 SEQ = 5
@@ -43,21 +42,20 @@ def looks(
     told = []
     for second in range(1, int(until) + 1):
         reports = {0: report(0, *stack, **more), 1: other or report(1, *stack, **more)}
-        if (notice := standing.look(reports, float(second))) is not None:
-            assert isinstance(notice, Passing)
-            told.append((second, str(notice)))
+        if notice := standing.look(reports, float(second)):
+            told.append((second, notice))
     return told
 
 
 @pytest.mark.parametrize("stack", [(EXECUTE, LAUNCH), (EXECUTE, LAUNCH, WRAPPED, CALLBACK)])
-def test_ranks_in_one_launch_are_told_with_its_name_and_line_ever_more_rarely(
+def test_ranks_in_one_launch_are_told_with_its_name_and_line(
     stack: tuple[list[Any], ...],
 ) -> None:
-    told = looks(*stack, until=100)
-    assert [at for at, _ in told] == [11, 31, 91]
+    told = looks(*stack, until=15)
+    assert [at for at, _ in told] == [11, 12, 13, 14, 15]
     assert told[0][1] == (
         "Ranks 0, 1 have been in the same launch for 10 s, in lockstep: launch 1, jit(f), "
-        "cell [3] line 5. It may just take long, or be in a loop that never ends.\n"
+        "cell [3] line 5. It may just take long, or be in a loop that never ends."
     )
 
 
@@ -65,7 +63,7 @@ def test_ranks_in_one_launch_are_told_with_its_name_and_line_ever_more_rarely(
 def test_ranks_that_wait_for_a_result_are_told_what_they_launched_last(
     stack: tuple[list[Any], ...],
 ) -> None:
-    told = looks(*stack, until=20)
+    told = looks(*stack, until=11)
     assert [at for at, _ in told] == [11]
     assert told[0][1].startswith(
         "Ranks 0, 1 have waited 10 s for a result, in lockstep. All have launched the same last: "
@@ -89,7 +87,7 @@ def test_nothing_is_told_while_one_rank_is_elsewhere_or_silent() -> None:
     another = report(1, VALUE)
     assert looks(VALUE, other=replace(another, launches=[launch(0, "jit(g)")])) == []
     assert looks(VALUE, other=replace(another, announced=launch(1))) == []
-    assert Standing(SEQ, [0, 1], 0.0).look({0: report(0, VALUE)}, 60.0) is None
+    assert Standing(SEQ, [0, 1], 0.0).look({0: report(0, VALUE)}, 60.0) == ""
 
 
 def test_a_check_of_ours_is_not_told() -> None:
@@ -97,18 +95,17 @@ def test_a_check_of_ours_is_not_told() -> None:
         replace(report(rank, VALUE), launches=[launch(0, cell_seq=wire.OURS)]) for rank in (0, 1)
     ]
     standing = Standing(SEQ, [0, 1], 0.0)
-    assert [standing.look(dict(enumerate(own)), at) for at in (1.0, 60.0)] == [None, None]
+    assert [standing.look(dict(enumerate(own)), at) for at in (1.0, 60.0)] == ["", ""]
 
 
 def test_a_cell_of_long_launches_gets_twenty_times_as_long() -> None:
     standing = Standing(SEQ, [0, 1], 0.0)
     for second in range(1, 401):  # a launch each 10 s, ten of them, and then one that stays
         reports = {r: report(r, VALUE, launches=min(second // 10, 10) + 1) for r in (0, 1)}
-        told = standing.look(reports, float(second))
-        if told is not None:
+        if told := standing.look(reports, float(second)):
             break
     assert second == 100 + 20 * 10
-    assert "have waited 200 s" in str(told)
+    assert "have waited 3 min" in told
 
 
 def test_each_new_launch_begins_anew() -> None:
@@ -116,4 +113,4 @@ def test_each_new_launch_begins_anew() -> None:
     for second in range(1, 200):
         launches = 1 + second // (LEAST_S - 1)
         reports = {r: report(r, VALUE, launches=int(launches)) for r in (0, 1)}
-        assert standing.look(reports, float(second)) is None
+        assert standing.look(reports, float(second)) == ""

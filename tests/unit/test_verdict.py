@@ -121,6 +121,7 @@ def test_silent_ranks_are_named_with_where_they_are() -> None:
     assert isinstance(error, RankHung)
     assert told(error) == [
         "Cell [7] did not end on rank 1.",
+        "Don't trust what it has assigned.",
         "Rank 1 is in C code.",
         *FOUND.lines,
     ]

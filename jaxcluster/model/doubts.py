@@ -1,0 +1,50 @@
+"""What ranks have launched alike, and perhaps not meant alike. Pure.
+
+A stop ends a cell somewhere on each rank. Where one of them has skipped a launch, the stop may have
+kept the others from as many: then all have launched the same program as often, and no count, no
+fingerprint tells. Their lines do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jaxcluster import wire
+from jaxcluster.ranks import begin_ranks, name_ranks
+
+
+def from_other_lines(reports: Mapping[int, wire.RankReport], seq: int) -> str:
+    """What to say where ranks have made a launch of the cell ``seq`` on different lines; else "".
+
+    It may be meant: a branch by the rank may launch one program on either side.
+    """
+    made: dict[tuple[str, int], dict[int, wire.Launch]] = {}
+    for rank, report in reports.items():
+        for entry in report.launches:
+            if entry.cell_seq == seq and entry.line is not None:
+                made.setdefault((entry.processes, entry.seq), {})[rank] = entry
+    for (_, place), here in sorted(made.items()):
+        lines: dict[int | None, list[int]] = {}
+        for rank, entry in sorted(here.items()):
+            lines.setdefault(entry.line, []).append(rank)
+        if len(lines) > 1:
+            first, *others = lines.items()
+            where = [
+                f"{begin_ranks(first[1])} launched {here[first[1][0]].name} on line {first[0]}"
+            ]
+            where += [f"{name_ranks(ranks)} on line {line}" for line, ranks in others]
+            return (
+                f"{', '.join(where)}, and they met (launch {place + 1}). If you did not intend "
+                "that, one rank had made more or fewer launches than the others before the stop. "
+                "Don't trust what this cell has assigned then.\n"
+            )
+    return ""
+
+
+def threads_met_cells(reports: Mapping[int, wire.RankReport]) -> bool:
+    """Whether a launch of a thread, a task or a timer has met one that belongs to a cell."""
+    whose: dict[tuple[str, int], set[int]] = {}
+    for report in reports.values():
+        for entry in report.launches:
+            whose.setdefault((entry.processes, entry.seq), set()).add(entry.cell_seq)
+    return any(0 in cells and len(cells) > 1 for cells in whose.values())

@@ -1,0 +1,519 @@
+"""Schedules that a wide search has found broken, shrunk: each shows one hole, which is mended."""
+
+from __future__ import annotations
+
+from sim.programs import (
+    Catch,
+    Join,
+    Late,
+    Launch,
+    Print,
+    Program,
+    Raise,
+    Repeat,
+    Schedule,
+    Sleep,
+    Thread,
+)
+
+FOUND = {
+    "a rank at the gate of a later cell lacks what that cell waits for": Schedule(
+        seed=1052077,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    0: (Launch(where="0,1,2", program=1, meant=(1, 2), name="c"),),
+                    1: (Launch(where="0,1,2", program=1, meant=(1, 2), name="c"),),
+                },
+                queued=True,
+            ),
+            Program(
+                number=2,
+                client=0,
+                steps={
+                    0: (Launch(where="0,1", program=2, meant=(2, 1), name="d"), Print(name="d")),
+                    1: (Launch(where="0,1", program=2, meant=(2, 1), name="d"), Print(name="d")),
+                    2: (Print(name="d"),),
+                },
+                queued=True,
+            ),
+            Program(number=3, client=0, steps={0: (), 1: (), 2: ()}, queued=False),
+        ),
+        fault="partial",
+        guilty=frozenset({(1, 2)}),
+        lateness=0.02,
+    ),
+    "a withdrawn cell's gate holds up another notebook's cell": Schedule(
+        seed=1123176,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(number=1, client=1, steps={0: (), 1: (), 2: ()}, queued=False),
+            Program(
+                number=2,
+                client=0,
+                steps={0: (Sleep(seconds=1.5),), 1: (Sleep(seconds=0.5),), 2: ()},
+                queued=True,
+                timeout_s=0.6207533259749913,
+            ),
+            Program(number=3, client=0, steps={0: (), 1: (), 2: ()}, queued=True),
+            Program(
+                number=4,
+                client=0,
+                steps={
+                    0: (Launch(where="0,1,2", program=1, meant=(4, 2), name="a", inputs=("b",)),),
+                    1: (Launch(where="0,1,2", program=1, meant=(4, 2), name="a", inputs=("b",)),),
+                },
+                queued=False,
+            ),
+        ),
+        fault="partial",
+        guilty=frozenset({(4, 2)}),
+        lateness=0.3,
+    ),
+    "a withdrawn cell's gate, with cells that run": Schedule(
+        seed=22580,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    0: (Launch(where="0,1", program=1, meant=(1, 0), name="d"), Print(name="d")),
+                    1: (
+                        Sleep(seconds=1.5),
+                        Launch(where="0,1", program=1, meant=(1, 0), name="d"),
+                        Launch(where="0,1,2", program=1, meant=(1, 1), name="b"),
+                    ),
+                    2: (Sleep(seconds=1.5), Print(name="d")),
+                },
+                queued=True,
+            ),
+            Program(number=2, client=1, steps={0: (), 1: (), 2: ()}, queued=False),
+            Program(number=3, client=0, steps={0: (), 1: (), 2: ()}, queued=False),
+        ),
+        fault="partial",
+        guilty=frozenset({(4, 0)}),
+        lateness=0.3,
+    ),
+    "ranks are still in a stopped cell, and others wait behind it": Schedule(
+        seed=1043894,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    1: (
+                        Catch(steps=(Sleep(seconds=1.5),), of_stop=True),
+                        Launch(where="0,1", program=1, meant=(1, 1), name="d"),
+                        Launch(where="0,1", program=1, meant=(1, 2), name="d"),
+                        Launch(where="0,1,2", program=1, meant=(1, 3), name="c"),
+                        Print(name="c"),
+                    ),
+                    2: (
+                        Catch(steps=(Sleep(seconds=1.5),), of_stop=True),
+                        Launch(where="0,1,2", program=1, meant=(1, 3), name="c"),
+                        Print(name="c"),
+                    ),
+                },
+                queued=True,
+                stop_at=0.06359704168407707,
+            ),
+            Program(
+                number=2,
+                client=0,
+                steps={
+                    0: (Launch(where="0,1", program=1, meant=(2, 1), name="d"),),
+                    1: (Launch(where="0,1", program=1, meant=(2, 1), name="d"),),
+                    2: (),
+                },
+                queued=False,
+            ),
+        ),
+        fault="partial",
+        guilty=frozenset({(1, 0)}),
+        lateness=0.02,
+    ),
+    "a timer makes a launch that an error has kept a rank from": Schedule(
+        seed=1157357,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    0: (
+                        Late(
+                            seconds=0.25,
+                            steps=(Launch(where="0,1,2", program=1, meant=(1, 0), name="t"),),
+                        ),
+                    ),
+                    1: (
+                        Late(
+                            seconds=3.05,
+                            steps=(Launch(where="0,1,2", program=1, meant=(1, 0), name="t"),),
+                        ),
+                    ),
+                    2: (
+                        Late(
+                            seconds=0.05,
+                            steps=(Launch(where="0,1,2", program=1, meant=(1, 0), name="t"),),
+                        ),
+                    ),
+                },
+                queued=False,
+                stop_at=0.005717521311867691,
+            ),
+            Program(
+                number=9,
+                client=0,
+                steps={
+                    0: (Launch(where="0,1,2", program=1, meant=(9, 0), name="c"),),
+                    1: (Raise(), Launch(where="0,1,2", program=1, meant=(9, 0), name="c")),
+                    2: (Launch(where="0,1,2", program=1, meant=(9, 0), name="c"),),
+                },
+                queued=False,
+            ),
+        ),
+        fault="raise",
+        guilty=frozenset({(9, 1)}),
+        lateness=0.3,
+    ),
+    "a cell behind one that was stopped and has not ended is not diverged": Schedule(
+        seed=1128783,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    0: (
+                        Repeat(
+                            times=200,
+                            steps=(
+                                Launch(where="0,1,2", program=1, meant=(1, 0), name="b"),
+                                Sleep(seconds=0.05),
+                                Launch(where="0,1,2", program=1, meant=(1, 1), name="b"),
+                                Print(name="b"),
+                                Print(name="b"),
+                            ),
+                        ),
+                    ),
+                    1: (
+                        Repeat(
+                            times=200,
+                            steps=(
+                                Launch(where="0,1,2", program=1, meant=(1, 0), name="b"),
+                                Sleep(seconds=0.05),
+                                Launch(where="0,1,2", program=1, meant=(1, 1), name="b"),
+                                Print(name="b"),
+                                Print(name="b"),
+                            ),
+                        ),
+                    ),
+                    2: (
+                        Repeat(
+                            times=200,
+                            steps=(
+                                Launch(where="0,1,2", program=1, meant=(1, 0), name="b"),
+                                Sleep(seconds=0.05),
+                                Launch(where="0,1,2", program=1, meant=(1, 1), name="b"),
+                                Print(name="b"),
+                                Print(name="b"),
+                            ),
+                        ),
+                    ),
+                },
+                queued=True,
+                stop_at=0.7555859320807773,
+            ),
+            Program(number=2, client=0, steps={0: (), 1: (), 2: ()}, queued=True),
+            Program(number=3, client=0, steps={0: (), 1: (), 2: ()}, queued=False),
+        ),
+        fault="",
+        guilty=frozenset(),
+        lateness=0.3,
+    ),
+    "a replay that takes long is nobody's skip": Schedule(
+        seed=1148562,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    0: (
+                        Raise(),
+                        Launch(where="0,1", program=1, meant=(1, 1), name="d"),
+                        Launch(where="0,1,2", program=1, meant=(1, 2), name="a", inputs=("c",)),
+                    ),
+                    1: (
+                        Launch(where="0,1", program=1, meant=(1, 1), name="d"),
+                        Launch(where="0,1,2", program=1, meant=(1, 2), name="a", inputs=("c",)),
+                    ),
+                    2: (Launch(where="0,1,2", program=1, meant=(1, 2), name="a", inputs=("c",)),),
+                },
+                queued=True,
+            ),
+            Program(number=2, client=1, steps={0: (), 1: (), 2: ()}, queued=True),
+            Program(number=3, client=1, steps={0: (), 1: (), 2: ()}, queued=False),
+            Program(number=4, client=0, steps={0: (), 1: (), 2: ()}, queued=False),
+        ),
+        fault="raise",
+        guilty=frozenset({(1, 0)}),
+        lateness=0.3,
+    ),
+    "what a cell has assigned that was given up is not trusted": Schedule(
+        seed=1090335,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    0: (
+                        Catch(steps=(Sleep(seconds=1.5),), of_stop=True),
+                        Sleep(seconds=0.5),
+                        Launch(where="0,1,2", program=1, meant=(1, 1), name="c"),
+                    ),
+                    1: (
+                        Catch(steps=(Sleep(seconds=1.5),), of_stop=True),
+                        Launch(where="0,1,2", program=1, meant=(1, 1), name="c"),
+                    ),
+                    2: (
+                        Catch(steps=(Sleep(seconds=1.5),), of_stop=True),
+                        Launch(where="0,1,2", program=2, meant=(1, "other"), name="c"),
+                    ),
+                },
+                queued=True,
+                stop_at=0.09724659265740486,
+            ),
+            Program(number=2, client=0, steps={0: (), 1: (), 2: ()}, queued=False),
+            Program(
+                number=3,
+                client=0,
+                steps={0: (Print(name="c"),), 1: (Print(name="c"),), 2: (Print(name="c"),)},
+                queued=False,
+            ),
+        ),
+        fault="other",
+        guilty=frozenset({(1, 2)}),
+        lateness=0.02,
+    ),
+    "a rank that did not run the cell has died, and cells behind it wait": Schedule(
+        seed=2022037,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=1,
+                client=1,
+                steps={
+                    0: (Launch(where="0,1,2", program=1, meant=(1, 1), name="c", inputs=("a",)),),
+                    1: (Launch(where="0,1,2", program=1, meant=(1, 1), name="c", inputs=("a",)),),
+                    2: (Launch(where="0,1,2", program=1, meant=(1, 1), name="c", inputs=("a",)),),
+                },
+                queued=False,
+            ),
+            Program(
+                number=3,
+                client=0,
+                steps={
+                    0: (Launch(where="0,1,2", program=1, meant=(3, 1), name="a"),),
+                    1: (
+                        Sleep(seconds=1.5),
+                        Launch(where="0,1,2", program=1, meant=(3, 1), name="a"),
+                    ),
+                },
+                queued=False,
+            ),
+        ),
+        fault="partial",
+        guilty=frozenset({(3, 2)}),
+        death=(0.8739566098543161, 2),
+        lateness=0.02,
+    ),
+    "a stop hides a launch that was made once more": Schedule(
+        seed=2028567,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    0: (
+                        Launch(where="0,1,2", program=1, meant=(1, "extra"), name="b"),
+                        Launch(where="0,1,2", program=1, meant=(1, 1), name="b"),
+                        Sleep(seconds=0.3, awaits=True),
+                    ),
+                    1: (
+                        Sleep(seconds=0.5),
+                        Launch(where="0,1,2", program=1, meant=(1, 1), name="b"),
+                        Sleep(seconds=0.3, awaits=True),
+                    ),
+                    2: (
+                        Sleep(seconds=0.5),
+                        Launch(where="0,1,2", program=1, meant=(1, 1), name="b"),
+                        Sleep(seconds=0.3, awaits=True),
+                    ),
+                },
+                queued=False,
+                stop_at=0.7314369836520165,
+            ),
+        ),
+        fault="extra",
+        guilty=frozenset({(1, 0)}),
+        lateness=0.02,
+        is_strict=True,
+    ),
+    "a stop that code has heard hides a launch that was skipped": Schedule(
+        seed=1151506,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    0: (
+                        Catch(
+                            steps=(
+                                Launch(
+                                    where="0,1,2", program=1, meant=(1, 0), name="c", inputs=("b",)
+                                ),
+                                Launch(where="0,1,2", program=1, meant=(1, 1), name="a"),
+                            ),
+                            of_stop=True,
+                        ),
+                    ),
+                    1: (
+                        Catch(
+                            steps=(
+                                Launch(
+                                    where="0,1,2", program=1, meant=(1, 0), name="c", inputs=("b",)
+                                ),
+                                Launch(where="0,1,2", program=1, meant=(1, 1), name="a"),
+                            ),
+                            of_stop=True,
+                        ),
+                    ),
+                    2: (
+                        Catch(
+                            steps=(
+                                Sleep(seconds=0.5),
+                                Launch(where="0,1,2", program=1, meant=(1, 1), name="a"),
+                            ),
+                            of_stop=True,
+                        ),
+                    ),
+                },
+                queued=True,
+                timeout_s=0.14478482235297274,
+            ),
+            Program(number=2, client=1, steps={0: (), 1: (), 2: ()}, queued=False),
+            Program(number=3, client=0, steps={0: (), 1: (), 2: ()}, queued=True),
+            Program(number=4, client=0, steps={0: (), 1: (), 2: ()}, queued=False),
+        ),
+        fault="skip",
+        guilty=frozenset({(1, 2)}),
+        lateness=0.3,
+    ),
+    "a stop has parted threads, and a launch of one has met a cell's": Schedule(
+        seed=16524,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    0: (
+                        Catch(
+                            steps=(
+                                Thread(
+                                    steps=(
+                                        Sleep(seconds=0.0),
+                                        Launch(where="0,1,2", program=1, meant=(1, 0), name="t"),
+                                        Sleep(seconds=0.01),
+                                    )
+                                ),
+                            ),
+                            of_stop=True,
+                        ),
+                    ),
+                    1: (
+                        Catch(
+                            steps=(
+                                Thread(
+                                    steps=(
+                                        Sleep(seconds=1.5),
+                                        Launch(where="0,1,2", program=1, meant=(1, 0), name="t"),
+                                        Sleep(seconds=0.4),
+                                    )
+                                ),
+                            ),
+                            of_stop=True,
+                        ),
+                    ),
+                    2: (
+                        Catch(
+                            steps=(
+                                Thread(
+                                    steps=(
+                                        Sleep(seconds=3.0),
+                                        Launch(where="0,1,2", program=1, meant=(1, 0), name="t"),
+                                        Sleep(seconds=0.01),
+                                    )
+                                ),
+                            ),
+                            of_stop=True,
+                        ),
+                    ),
+                },
+                queued=False,
+                stop_at=0.048009112822546045,
+            ),
+            Program(
+                number=9,
+                client=0,
+                steps={
+                    0: (
+                        Join(),
+                        Launch(where="0,1,2", program=1, meant=(9, 0), name="c"),
+                        Print(name="c"),
+                        Print(name="t"),
+                    ),
+                    1: (
+                        Join(),
+                        Launch(where="0,1,2", program=1, meant=(9, 0), name="c"),
+                        Print(name="c"),
+                        Print(name="t"),
+                    ),
+                    2: (
+                        Join(),
+                        Launch(where="0,1,2", program=1, meant=(9, 0), name="c"),
+                        Print(name="c"),
+                        Print(name="t"),
+                    ),
+                },
+                queued=False,
+            ),
+        ),
+        fault="",
+        guilty=frozenset(),
+        lateness=0.3,
+        is_strict=True,
+    ),
+}
