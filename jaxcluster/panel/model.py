@@ -18,7 +18,7 @@ from jaxcluster.host.processes import process_token
 from jaxcluster.model import paused
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.rewrite import AutoMode
-from jaxcluster.panel import protocol
+from jaxcluster.panel import protocol, undo
 from jaxcluster.panel.incidents import Incidents
 from jaxcluster.panel.poller import RankPoller
 from jaxcluster.records import registry
@@ -104,8 +104,14 @@ class Model:
             strict=current is not None and current.is_strict,
             recovery=current.recovery if current is not None else "auto",
             report=self._incidents.report(),
+            undo=self._undo(current),
         )
         return state, [f.shown for f in going_on if f.shown.cell_id]
+
+    def _undo(self, current: Cluster | None) -> protocol.Undo | None:
+        if current is None or current.closed:
+            return None
+        return undo.of_last_cell(current, self._poller.states if self._poller is not None else {})
 
     def cells(self) -> list[protocol.Cell]:
         """The newest run of each Jupyter cell, oldest first."""

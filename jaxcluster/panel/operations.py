@@ -130,6 +130,17 @@ class Operations:
         self._refuse_while_busy(running)
         return running.resync()
 
+    def _undo(self, seq: int) -> str:
+        """Take back the cell that the page has shown as the last one."""
+        running = cluster.current()
+        self._refuse_while_busy(running)
+        if running.last is not None and running.last.seq != seq:
+            raise UsageError(
+                f"That is no longer the last cell: cell [{running.last.execution_count}] is.",
+                "Only the last cell can be undone.",
+            )
+        return running.undo()
+
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         if cluster.is_starting() or not self._making.acquire(blocking=False):

@@ -34,6 +34,7 @@ OPERATIONS = (
     "stop",
     "restart",
     "resync",
+    "undo",
     "strict",
     "interrupt",
     "logs",
@@ -146,6 +147,17 @@ class Start:
 
 
 @dataclass(frozen=True)
+class Undo:
+    """The last cell of this notebook. ``is_done``: it is undone. ``refused``: why it can't be."""
+
+    seq: int
+    cell_id: str
+    cell: int
+    is_done: bool = False
+    refused: str = ""
+
+
+@dataclass(frozen=True)
 class State:
     """Everything but cells. ``spmd`` is None while auto mode is off and nobody has switched."""
 
@@ -160,6 +172,7 @@ class State:
     strict: bool = False
     recovery: str = "auto"
     report: Report | None = None
+    undo: Undo | None = None
     type: str = "state"
     v: int = PROTOCOL
 

@@ -11,12 +11,13 @@ import {
   runIcon,
   stopIcon,
   textEditorIcon,
+  undoIcon,
   type LabIcon
 } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
 import type { JSONObject, ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { complain, say, takeBack } from './messages';
-import type { IState } from './protocol';
+import type { IState, IUndo } from './protocol';
 import { withSpmd } from './spmd';
 import { runStart, setText, writeMode } from './startCell';
 import {
@@ -207,6 +208,22 @@ export function addCommands(parts: IParts): void {
     icon: fastForwardIcon,
     isEnabled: () => hasCluster() && isOutOfStep(state()),
     execute: async () => say(await linkOf(clusters).call('resync', {}))
+  });
+
+  const undo = (): IUndo | null => state()?.undo ?? null;
+
+  add(CommandIDs.undo, {
+    label: trans.__('Undo Last Cell on the Ranks'),
+    caption: () =>
+      undo()?.refused || trans.__("Take back what the last cell did to the ranks' variables"),
+    icon: undoIcon,
+    isEnabled: () => undo()?.refused === '',
+    execute: async () => {
+      const last = undo();
+      if (last) {
+        say(await linkOf(clusters).call('undo', { seq: last.seq }));
+      }
+    }
   });
 
   add(CommandIDs.interrupt, {

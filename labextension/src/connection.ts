@@ -41,7 +41,9 @@ const IDLE_MS = 1000;
 const OPEN_MS = 3000;
 const TIMEOUT_MS = 30_000;
 /** These take as long as they take, and show their progress. */
-const SLOW: ReadonlySet<Operation> = new Set(['start', 'again', 'attach', 'stop', 'restart', 'resync']);
+const SLOW: ReadonlySet<Operation> = new Set([
+  'start', 'again', 'attach', 'stop', 'restart', 'resync', 'undo'
+]);
 const SLOW_MS = 3_600_000;
 
 const GONE = 'The kernel is gone, and its answer with it.';

@@ -1,8 +1,8 @@
 /** How the outcome of a command is told. */
 
 import { Dialog, Notification, showDialog } from '@jupyterlab/apputils';
-import type { TranslationBundle } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
+import type { Trans } from './widgets/labels';
 
 /** What Lab shows of a notification; it truncates the rest. */
 const MAX_CHARACTERS = 140;
@@ -21,7 +21,7 @@ export function takeBack(): void {
 }
 
 /** An error in its own words: the first line, and the others at a click. */
-export function complain(error: unknown, trans: TranslationBundle): void {
+export function complain(error: unknown, trans: Trans): void {
   const text = error instanceof Error ? error.message : String(error);
   const [title] = text.trim().split('\n');
   const actions =
@@ -36,7 +36,7 @@ export function complain(error: unknown, trans: TranslationBundle): void {
   told.push(Notification.error(short(title), { autoClose: false, actions }));
 }
 
-function showText(title: string, text: string, trans: TranslationBundle): Promise<unknown> {
+function showText(title: string, text: string, trans: Trans): Promise<unknown> {
   const body = new Widget({ node: document.createElement('pre') });
   body.addClass('jxl-text');
   body.node.textContent = text;

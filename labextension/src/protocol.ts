@@ -162,6 +162,18 @@ export interface IStart {
 /** '': nothing was heard of the rank yet. */
 export type StartStep = '' | 'up' | 'initialized' | 'ready';
 
+/** The last cell of this notebook, and whether it can be taken back. */
+export interface IUndo {
+  seq: number;
+  /** The Jupyter cell's id, and its number. */
+  cell_id: string;
+  cell: number;
+  /** It is undone: by its end, or by the user. */
+  is_done: boolean;
+  /** Why it can't be undone; '' where it can, as far as is known without asking the ranks. */
+  refused: string;
+}
+
 /** Everything but cells. */
 export interface IState {
   type: 'state';
@@ -182,6 +194,8 @@ export interface IState {
   strict: boolean;
   recovery: 'auto' | 'ask' | 'never';
   report: IReport | null;
+  /** Null while no cell has run. Missing in older kernels. */
+  undo?: IUndo | null;
 }
 
 // ------------------------------------------------------------------------------------------- cells
@@ -272,6 +286,8 @@ export interface IOperations {
   stop: { args: { name: string }; result: string };
   restart: { args: { clean: boolean }; result: string };
   resync: { args: Record<string, never>; result: string };
+  /** Take back the last cell, whose seq this is. */
+  undo: { args: { seq: number }; result: string };
   strict: { args: { on: boolean }; result: null };
   /** The ranks that were interrupted. */
   interrupt: { args: Record<string, never>; result: number[] };

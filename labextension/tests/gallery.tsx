@@ -5,7 +5,7 @@ import { flushSync } from 'react-dom';
 import { createRoot, type Root } from 'react-dom/client';
 import golden from '../../tests/golden/panel.json';
 import shards from '../../tests/golden/shards-array.json';
-import type { ICell, ICellRank, ILaunch, IProfile, IRank, IReport, ISeries, IState, ITimeline, IVariable, RankStatus } from '../src/protocol';
+import type { ICell, ICellRank, ILaunch, IProfile, IRank, IReport, ISeries, IState, ITimeline, IUndo, IVariable, RankStatus } from '../src/protocol';
 import { Badges, OutputHead } from '../src/widgets/badges';
 import { Ticker } from '../src/widgets/clock';
 import { Inspector, type Shown } from '../src/widgets/inspector';
@@ -106,9 +106,15 @@ const run = (ranks: Partial<ICellRank>[], ended: number | null = state.now): ICe
   ended,
   ranks: ranks.map((one, rank) => ({ rank, status: 'done', seconds: 1.2, ...one }))
 });
-const badges = (one: ICell, shown: number | null = null) => (
-  <Badges {...{ cell: one, shown, clockOffset, trans }} onShow={rank => execute('show', { rank })} />
+const badges = (one: ICell, shown: number | null = null, undo: IUndo | null = null) => (
+  <Badges
+    {...{ cell: one, shown, clockOffset, trans, undo }}
+    onShow={rank => execute('show', { rank })}
+    onUndo={() => execute('undo')}
+  />
 );
+const undo: IUndo = { seq: cell.seq, cell_id: cell.cell_id, cell: cell.number, is_done: false, refused: '' };
+const failed = run([{ status: 'failed' }, {}]);
 
 const variables: IVariable[] = [
   ['x', 'array', [8, 8], 'int32', "P('i', 'j')", 256, 32],
@@ -260,6 +266,9 @@ const widgets: { [name: string]: () => JSX.Element } = {
       {badges(run([{}, { status: 'failed' }, { status: 'interrupted' }, {}]), 1)}
       {badges(run(Array.from({ length: 16 }, () => ({}))))}
       {badges(run(Array.from({ length: 256 }, (_, rank) => (rank % 25 === 3 ? { status: 'failed', seconds: 0.3 } : {}))))}
+      {badges(failed, null, undo)}
+      {badges(failed, null, { ...undo, refused: 'Another cell has run since.' })}
+      {badges(failed, null, { ...undo, is_done: true, refused: 'It is undone.' })}
       <OutputHead cell={run([{}, { status: 'failed' }])} rank={1} trans={trans} onShow={rank => execute('show', { rank })} onClose={() => execute('close')} />
     </>
   ),

@@ -643,6 +643,61 @@ def test_a_hang_is_reported_with_its_stacks(page: LabPage) -> None:
     page.wait(lambda: line.count() == 1, "the new finding's mark")
 
 
+def test_a_failed_cell_is_undone_from_its_strip_and_from_the_menu(page: LabPage) -> None:
+    page.open(
+        "undo.ipynb",
+        START,
+        "%%spmd\nn = 1",
+        "%%spmd\nn = 2\n1 / 0",
+        "%spmd n",
+        "import jaxcluster; jaxcluster.current().limit_undo(0)",
+        "import jaxcluster; jaxcluster.current().client[:].execute('m = 3', block=True)",
+    )
+    page.do(0, 1)
+    enabled = "window.jupyterapp.commands.isEnabled('jaxcluster:undo')"
+    page.until(enabled, "the last cell can be undone")
+    button = page.page.get_by_role("button", name="Undo cell")
+    assert button.count() == 0  # the cell is as it is meant to be
+    page.do(2)
+    page.wait(lambda: button.count() == 1, "the failed cell can be undone")
+    assert button.get_attribute("aria-disabled") == "false"
+    if SHOTS:
+        page.shot(SHOTS / "undo.png")
+    button.click()
+    strip = page.page.locator(".jxl-badges").nth(1)
+    page.wait(lambda: strip.inner_text().endswith("undone"), "it says so")
+    page.page.locator(".Toastify__toast", has_text="is undone. Restored n.").wait_for()
+    assert page.do(3) == "1\n"
+    # From the menu; and where it can't be, why.
+    page.do(2)
+    page.wait(lambda: button.count() == 1, "again")
+    page.command("jaxcluster:undo")
+    page.wait(lambda: strip.inner_text().endswith("undone"), "it is undone again")
+    page.do(2)
+    page.do(5)  # a %%px cell, of which only the ranks know
+    button.press("Enter")
+    toast = page.page.locator(".Toastify__toast--error", has_text="can't be undone")
+    toast.wait_for()
+    if SHOTS:
+        page.shot(SHOTS / "undo-toast.png")
+    assert button.get_attribute("aria-disabled") == "false"
+    page.do(2)
+    page.do(4)
+    page.until(f"!({enabled})", "it knows that nothing is kept")
+    page.wait(lambda: button.get_attribute("aria-disabled") == "true", "the button, too")
+    assert "Nothing is kept" in button.get_attribute("title")
+    if SHOTS:
+        page.shot(SHOTS / "undo-refused.png")
+    button.press("Enter")
+    page.page.wait_for_timeout(300)
+    assert toast.count() <= 1  # nothing was asked
+    refused = page.page.evaluate(
+        "async () => { const link = window.jaxcluster.current;"
+        " return link.call('undo', { seq: 1 }).then(() => '', error => error.message); }"
+    )
+    assert refused.startswith("That is no longer the last cell: cell [")
+
+
 def test_a_death_is_shown(page: LabPage) -> None:
     page.open(
         "death.ipynb",

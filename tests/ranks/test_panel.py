@@ -389,6 +389,28 @@ def test_resync_and_restart(notebook: Notebook, page: Page) -> None:
     notebook.ok(SETUP)
 
 
+def test_undo_is_offered_of_the_last_cell_while_it_may_work(notebook: Notebook, page: Page) -> None:
+    notebook.ok("%%spmd\nn = 1")
+    notebook.run("%%spmd\nn = 2\n1 / 0")
+    page.until(lambda state: state["undo"] and not state["undo"]["refused"], "it is offered")
+    (seq,) = {state["undo"]["seq"] for state in page.heard("state")[-1:]}
+    assert "Only the last cell" in page.refused("undo", seq=seq - 1)
+    assert page.call("undo", seq=seq).endswith("is undone. Restored n.")
+    page.until(lambda state: state["undo"]["is_done"], "it is undone")
+    assert notebook.ok("%spmd n").result == "1"
+    page.until(lambda state: state["undo"]["seq"] == seq + 1, "another one is the last")
+    cell = running(notebook, "while True: time.sleep(0.01)", "until it is stopped")
+    page.until(lambda state: state["undo"]["refused"] == "It has not ended.", "not yet")
+    assert "interrupt it first" in page.refused("undo", seq=seq + 2)
+    page.call("interrupt")
+    notebook.wait(cell)
+    page.until(lambda state: not state["undo"]["refused"], "it has ended")
+    page.call("restart", clean=False)
+    page.until(lambda state: "new processes" in state["undo"]["refused"], "what was kept is gone")
+    assert "can't be undone" in page.refused("undo", seq=seq + 2)
+    notebook.ok(SETUP)
+
+
 def test_a_cell_that_comes_during_a_restart_runs_after_it(notebook: Notebook, page: Page) -> None:
     id = page.ask("restart", clean=True)
     page.until(lambda state: state["progress"], "it restarts")

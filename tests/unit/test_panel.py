@@ -87,6 +87,9 @@ class Running:
         self.down = ""
         self.way = None
         self.last_launches: dict[int, Any] = {}
+        self.last: CellRecord | None = None
+        self.looked: set[int] = set()
+        self.undo_nbytes: int | None = None
 
     @property
     def world(self) -> Running:

@@ -28,6 +28,7 @@ from jaxcluster.panel.protocol import (
     Series,
     Start,
     State,
+    Undo,
     plain,
 )
 from jaxcluster.views import journal
@@ -92,6 +93,7 @@ STATE = State(
     strict=False,
     recovery="auto",
     report=REPORT,
+    undo=Undo(11, "5d20aa31", 6, refused="Cell [7] has not ended."),
 )
 
 CELL = Cell(
@@ -135,6 +137,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "stop": {"name": "main"},
     "restart": {"clean": False},
     "resync": {},
+    "undo": {"seq": 11},
     "strict": {"on": True},
     "interrupt": {},
     "logs": {"rank": 2, "lines": 200},
@@ -181,6 +184,7 @@ RESULTS: dict[str, Any] = {
     "stop": "Stopped ranks 0-3 of 'main' in 0.2 s.",
     "restart": "New processes after 2.0 s: 3 variables kept.",
     "resync": "Back in lockstep after 0.1 s (nothing was missing). All variables are kept.",
+    "undo": "Cell [6] was undone: x has its old value.",
     "strict": None,
     "interrupt": [0, 2],
     "logs": "INFO: loading\nWARNING: slow",

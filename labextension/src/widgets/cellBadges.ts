@@ -6,7 +6,8 @@ import { OutputAreaModel, SimplifiedOutputArea } from '@jupyterlab/outputarea';
 import type { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { Panel } from '@lumino/widgets';
 import * as React from 'react';
-import type { ICell, INotebookOutput } from '../protocol';
+import { complain, say, takeBack } from '../messages';
+import type { ICell, INotebookOutput, IUndo } from '../protocol';
 import { keptOutputs } from '../ranksOutputs';
 import type { ILink } from '../tokens';
 import { Badges, OutputHead } from './badges';
@@ -28,6 +29,8 @@ export class CellBadges extends Panel {
   /** Counts what was asked for, so that a late answer is known for one. */
   private asked = 0;
   private readonly strip: View;
+  /** What is drawn of `undo`. */
+  private drawn = 'null';
 
   constructor(
     private readonly services: IServices,
@@ -53,11 +56,14 @@ export class CellBadges extends Panel {
           shown: this.shown,
           clockOffset: services.link.clockOffset,
           trans: services.trans,
-          onShow: this.toggle
+          onShow: this.toggle,
+          undo: this.undo,
+          onUndo: this.takeBack
         })
       )
     );
     this.addWidget(this.strip);
+    services.link.stateChanged.connect(this.onState, this);
   }
 
   /** @param isSaved - It was read from the notebook: no kernel knows of it. */
@@ -73,6 +79,33 @@ export class CellBadges extends Panel {
     }
     this.strip.update();
   }
+
+  override dispose(): void {
+    this.services.link.stateChanged.disconnect(this.onState, this);
+    super.dispose();
+  }
+
+  /** Of a cell that has failed, and was the last one: whether it can be taken back. */
+  private get undo(): IUndo | null {
+    const undo = this.services.link.state?.undo ?? null;
+    const { run, isSaved } = this;
+    const failed = run.ended !== null && run.ranks.some(({ status }) => status !== 'done');
+    return failed && !isSaved && undo?.seq === run.seq && undo.cell_id === run.cell_id ? undo : null;
+  }
+
+  private onState(): void {
+    const undo = JSON.stringify(this.undo);
+    if (undo !== this.drawn) {
+      this.drawn = undo;
+      this.strip.update();
+    }
+  }
+
+  private readonly takeBack = (): void => {
+    const { link, trans } = this.services;
+    takeBack();
+    link.call('undo', { seq: this.run.seq }).then(say, error => complain(error, trans));
+  };
 
   private readonly toggle = (rank: number): void => {
     if (rank === this.shown) {
