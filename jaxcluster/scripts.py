@@ -27,6 +27,7 @@ from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError, Usag
 from jaxcluster.model.outputs import ANSI, CellRecord
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views.live import StartDisplay
+from jaxcluster.views.statusline import InLog, OnTerminal, StatusLine, can_write_over
 
 EXAMPLE = "jaxcluster run -n 4 train.py --steps 100   or   jaxcluster run -n 4 -m package.train"
 LINE_CHARS = 1 << 16  # of an unfinished line that is held back for its end
@@ -91,16 +92,20 @@ def _run(
             started.strict(True)
         outputs.begin(started.num_processes)
         prompt = here() if sys.stdin is not None and sys.stdin.isatty() else None
+        status = outputs.status
         cell = started.submit_script(
             script,
             source,
             on_output=outputs.take,
-            on_notice=lambda told: say(tell_notice(told, script)),
-            prompt=Labelled(prompt, lambda output: None) if prompt is not None else None,
+            on_notice=lambda told: outputs.say(tell_notice(told, script)),
+            prompt=Labelled(prompt, lambda output: None, outputs.clear) if prompt else None,
         )
+        if isinstance(status, OnTerminal):
+            cell.on_status = lambda told: status.show(for_script(told, script))
         outputs.stop = cell.stop
-        signals.cell = cell
+        signals.cell, signals.clear = cell, outputs.clear
         error = _wait(cell)
+        outputs.clear()
         outputs.end()
         for rank in started.dead:
             outputs.write(rank, f"\n── its process's log ──\n{started.logs(rank, LOG_LINES)}\n")
@@ -240,6 +245,7 @@ class Outputs:
       failed: the reply of the first rank that has failed by an error or an exit status.
       is_closed: nobody reads our output any more (``| head``).
       stop: ends the run then.
+      status: where the line stands that says what the ranks wait for.
     """
 
     def __init__(self, folder: Path, everything: bool) -> None:
@@ -247,6 +253,7 @@ class Outputs:
         self.failed: wire.CellReply | None = None
         self.is_closed = False
         self.stop: Callable[[], None] = lambda: None
+        self.status: StatusLine = OnTerminal() if can_write_over() else InLog()
         self._everything = everything
         self._open_lines: dict[tuple[int, str], str] = {}  # with --all
         self._told_full = False
@@ -279,6 +286,15 @@ class Outputs:
         elif what.rank == 0:
             self._show(stream, text)
 
+    def say(self, line: str) -> None:
+        """A line of ours, between those of the ranks."""
+        with self.status.room():
+            say(line)
+
+    def clear(self) -> None:
+        """Nobody waits any more, or somebody is asked."""
+        self.status.show("")
+
     def write(self, rank: int, text: str) -> None:
         """Add to a rank's file. A full disk is told once, and the run goes on."""
         try:
@@ -288,7 +304,7 @@ class Outputs:
         except OSError as error:
             if not self._told_full:
                 self._told_full = True
-                say(f"jaxcluster: {self.folder} can't be written to ({error.strerror}).")
+                self.say(f"jaxcluster: {self.folder} can't be written to ({error.strerror}).")
 
     def end(self) -> None:
         """Show lines that have no end."""
@@ -313,8 +329,10 @@ class Outputs:
         if self.is_closed or stream in self._unshown:
             return
         try:
-            target.write(text)
-            target.flush()
+            with self.status.room():
+                target.write(text)
+                target.flush()
+                self.status.wrote(text)
         except BrokenPipeError:
             self.is_closed = True
             _discard(target)
@@ -323,7 +341,7 @@ class Outputs:
             self._unshown.add(stream)
             _discard(target)
             name = "stderr" if stream == "stderr" else "stdout"
-            say(
+            self.say(
                 f"jaxcluster: {name} can't be written to ({error.strerror}); the script goes on. "
                 f"All outputs: {self.folder}"
             )
@@ -416,11 +434,13 @@ class Signals:
     Attributes:
       received: the number of the first; 0 while there was none.
       cell: to which SIGTERM goes.
+      clear: called before something is said of it.
     """
 
     def __init__(self) -> None:
         self.received = 0
         self.cell: cluster.RunningCell | None = None
+        self.clear: Callable[[], None] = lambda: None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
@@ -445,6 +465,7 @@ class Signals:
             self.received = number
             if self.cell is not None:
                 self.cell.terminate_next(number != signal.SIGINT)
+                self.clear()
                 name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
                 say(f"\n{name}: stopping the script on all ranks. A second one ends it at once.")
         raise KeyboardInterrupt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -14,11 +15,12 @@ from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model import copies
 from jaxcluster.model.layout import TreeLayout
-from jaxcluster.model.notices import Passing, tell_behind
+from jaxcluster.model.notices import Lasting, Passing, tell_behind
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import document, shards, text
 from jaxcluster.views.comms import model_of, relay_of
-from jaxcluster.views.message import PassingMessage, show_message
+from jaxcluster.views.message import show_message
+from jaxcluster.views.statusline import InLog, status_line
 from jaxcluster.views.together import InTerminal, Together
 
 if TYPE_CHECKING:
@@ -47,26 +49,30 @@ class CellDisplay:
         self.cluster = cluster
         self.all_ranks = all_ranks
         self._rich = hasattr(shell, "kernel")
-        self._passing = PassingMessage(shell)
+        self._status = status_line(shell)
         self._together: Together | InTerminal | None = None
         self._deferred: wire.RankOutput | None = None
         self._result: wire.RankOutput | None = None
         self._widgets: list[tuple[int, dict[str, Any]]] = []
         prompt = here()
         self.prompt = (
-            Labelled(prompt, self._show_asking, self._pause) if prompt is not None else None
+            Labelled(prompt, self._show_asking, self._make_way) if prompt is not None else None
         )
 
     def on_output(self, record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
         if isinstance(what, wire.CellReply):
             return
+        with self._status.room():
+            self._take(record, what)
+
+    def _take(self, record: CellRecord, what: wire.RankOutput) -> None:
         is_first = what.rank == record.ranks[0]
         if is_first and what.kind == "execute_result" and "array" in what.content:
             self._deferred = what  # its values come from the other ranks, when they have ended
         elif self.all_ranks:
             if self._together is None:
                 self._together = (
-                    InTerminal(record.ranks[0])
+                    InTerminal(record.ranks[0], self._status)
                     if not self._rich or is_console()
                     else Together(self.shell, self.cluster, record)
                 )
@@ -81,18 +87,39 @@ class CellDisplay:
             self.show(what)
 
     def on_notice(self, message: str) -> None:
+        """Show what is said under the cell."""
+        if isinstance(message, Passing) and self.on_status is not None:
+            self.on_status(message.rstrip("\n"))
+            return
         self._pause()
-        if isinstance(message, Passing):
-            self._passing.show(message)
-        else:
+        if isinstance(message, Lasting):
+            self._status.stay(message)
+            return
+        with self._status.room():
             show_message(self.shell, message)
+
+    @property
+    def on_status(self) -> Callable[[str], None] | None:
+        """Told the line that says what the cell waits for; None where nothing is written over."""
+        return None if isinstance(self._status, InLog) else self._show_status
+
+    def _show_status(self, told: str) -> None:
+        if self._together is not None:
+            self._together.now()
+        self._status.show(told)
 
     def _show_asking(self, output: wire.RankOutput) -> None:
         """The output of a rank's debugger, above its prompt; a terminal has it there already."""
         if not isinstance(self._together, InTerminal):
             self.show(output)
 
+    def _make_way(self) -> None:
+        """A rank is about to ask."""
+        self._pause()
+        self._status.show("")
+
     def _pause(self) -> None:
+        """Something else is about to be shown."""
         if self._together is not None:
             self._together.pause()
 
@@ -103,6 +130,7 @@ class CellDisplay:
         if output.kind == "stream":
             stream = sys.stderr if content["name"] == "stderr" else sys.stdout
             stream.write(content["text"])
+            self._status.wrote(content["text"])
             if not self._rich:  # a notebook flushes by itself, 5 times a second
                 stream.flush()
         elif output.kind in ("display_data", "update_display_data"):
@@ -150,7 +178,7 @@ class CellDisplay:
 
     def close(self) -> None:
         """Show what is not shown yet, and no more what was true meanwhile; nothing more comes."""
-        self._passing.clear()
+        self._status.show("")
         if self._together is not None:
             self._together.finish()
         self._settle_widgets()
@@ -163,7 +191,7 @@ class CellDisplay:
             self.show(self._result)
         behind = record.behind()
         if max(behind.values(), default=0.0) >= BEHIND_S:
-            self.on_notice(tell_behind(behind, self.cluster.world.hosts))
+            self.on_notice(Lasting(tell_behind(behind, self.cluster.world.hosts)))
 
     def _show_array(self, record: CellRecord, output: wire.RankOutput) -> None:
         from jaxcluster.cluster import transfer

@@ -7,14 +7,16 @@ import shutil
 import sys
 import threading
 import uuid
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
-from jaxcluster.model.lines import Lines, fit, label
+from jaxcluster.model.lines import Line, Lines, fit, label
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import cell_outputs
 from jaxcluster.views.comms import shown_by
 from jaxcluster.views.soon import Soon
+from jaxcluster.views.statusline import InLog, StatusLine
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
@@ -79,11 +81,15 @@ class InTerminal:
 
     Args:
       first: that rank.
+      status: the line below all of them.
       is_terminal: whether what is written can be wiped again; None to find out.
     """
 
-    def __init__(self, first: int, is_terminal: bool | None = None) -> None:
+    def __init__(
+        self, first: int, status: StatusLine | None = None, is_terminal: bool | None = None
+    ) -> None:
         self._first = first
+        self._status = status or InLog()
         if is_terminal is None:
             is_terminal = sys.stdout.isatty() and sys.stderr.isatty()
         self._is_terminal = is_terminal
@@ -103,12 +109,18 @@ class InTerminal:
                 self._lines.add(output.rank, "stdout", f"{plain}\n" if plain else "")
         self._soon.more()
 
+    def now(self) -> None:
+        """Show what there is."""
+        self._soon.now()
+
     def pause(self) -> None:
         """Something else is about to be written, below all that is there."""
         self._soon.now()
         if self._shown:
             self._shown = ""
-            print(flush=True)
+            with self._status.room():
+                print(flush=True)
+                self._status.wrote("\n")
 
     def finish(self) -> None:
         """Show all that there is."""
@@ -124,6 +136,11 @@ class InTerminal:
             unfinished = fit(label([self._first]) + unfinished, shutil.get_terminal_size().columns)
         if not groups and unfinished == self._shown:
             return
+        with self._status.room():
+            self._write(groups, unfinished)
+            self._status.wrote(unfinished or "\n")
+
+    def _write(self, groups: list[tuple[Sequence[int], list[Line]]], unfinished: str) -> None:
         if self._shown:
             _write("stdout", "\r\x1b[K")
         said = [

@@ -1,4 +1,4 @@
-"""The views as widgets. JupyterLab and Notebook 7 were tried, VS Code and Colab were not."""
+"""The views as widgets. JupyterLab and Notebook 7 were tried; VS Code only without a kernel."""
 
 from __future__ import annotations
 

@@ -309,6 +309,21 @@ def test_of_256_ranks_those_that_deviate_are_named(widgets: Any) -> None:
     assert strip.locator(".jxl-badge").nth(1).inner_text().endswith("28")
 
 
+def test_a_failed_cell_is_undone_with_a_button_that_says_where_it_can_not_be(widgets: Any) -> None:
+    view = show(widgets, "badges")
+    buttons = view.get_by_role("button", name="Undo cell")
+    assert buttons.count() == 2
+    for n, disabled, why in (
+        (0, "false", "Take back what this cell did to the ranks' variables"),
+        (1, "true", "Another cell has run since."),
+    ):
+        assert buttons.nth(n).get_attribute("aria-disabled") == disabled
+        assert buttons.nth(n).get_attribute("title") == why
+        buttons.nth(n).press("Enter")  # also one that does nothing can be reached
+    assert asked(widgets) == [["undo"]]
+    assert view.locator(".jxl-badges").last.inner_text().endswith("undone")
+
+
 def test_another_ranks_output_is_chosen_and_closed(widgets: Any) -> None:
     view = show(widgets, "badges")
     view.get_by_label("Output of rank").select_option("0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pexpect
 import pytest
 from helpers import Home, Notebook, python, until
 
@@ -173,6 +175,56 @@ def test_a_module_of_which_all_ranks_are_shown(
     assert sorted(done.stdout.splitlines()) == [
         f"[{rank}] packed packed.__main__ {argv} {rank}" for rank in (0, 1)
     ]
+
+
+SLOW = """
+import time, jax, numpy as np, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((2,), "i")
+x = jax.make_array_from_callback((2,), NamedSharding(mesh, P("i")), lambda at: np.ones(2)[at])
+print("begin", float(jnp.sum(x)), end="", flush=True)
+if jax.process_index() == 1:
+    time.sleep(8)
+print("max", float(jnp.max(x)))
+"""
+WAITS = (
+    r"Rank 0 has waited \d s for rank 1, which still runs slow\.py line 8 "
+    r"\(launch \d+, jit\(\w*\)\)\."
+)
+WAITED = r"Rank 0 waited [789] s for rank 1, slow\.py line 8\."
+
+
+def test_a_log_has_who_was_waited_for_in_lines_of_its_own(
+    run: Callable[..., subprocess.CompletedProcess[str]], folder: Path
+) -> None:
+    (folder / "slow.py").write_text(SLOW)
+    done = run("slow.py")
+    assert (done.returncode, done.stdout) == (0, "begin 2.0max 1.0\n")
+    assert re.fullmatch(rf"jaxcluster: ranks 0, 1\. .*\n{WAITS}\n{WAITED}\n", done.stderr)
+
+
+def test_a_terminal_has_it_in_one_line_below_the_output(private_home: Home, folder: Path) -> None:
+    (folder / "slow.py").write_text(SLOW)
+    terminal = pexpect.spawn(
+        sys.executable,
+        [*RUN, "--logs", "out", "slow.py"],
+        env=private_home.environ(PYTHONPATH=os.getcwd(), TERM="xterm"),
+        cwd=str(folder),
+        encoding="utf-8",
+        timeout=80,
+        dimensions=(40, 200),
+    )
+    wipe = r"\x1b7\r+\n\x1b\[J\x1b8"
+    line = rf"\x1bD\x1b\[1A\x1b7\r+\n{WAITS}\x1b8{wipe}"
+    try:
+        terminal.expect(pexpect.EOF)
+    finally:
+        terminal.close(force=True)
+    shown = terminal.before or ""
+    assert len(re.findall(line, shown)) >= 2, shown
+    assert re.search(rf"begin 2\.0{line}", shown), "below the line that has no end yet"
+    assert re.search(rf"max 1\.0\r+\n(\x1b7{WAITS}\x1b8\x1b\[J)?{WAITED}\r+\n", shown), shown
+    private_home.wait_until_empty()
 
 
 @pytest.mark.parametrize(

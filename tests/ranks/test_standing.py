@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -67,7 +68,7 @@ def test_ranks_that_sleep_after_a_launch_are_not_told_of(
 
 
 @pytest.mark.any_jax
-def test_a_finished_cell_has_no_note_of_who_still_worked(
+def test_a_finished_cell_has_one_line_of_who_was_waited_for_and_a_failed_one_none(
     open_notebook: Callable[..., Notebook],
 ) -> None:
     notebook = open_notebook()
@@ -80,4 +81,23 @@ def test_a_finished_cell_has_no_note_of_who_still_worked(
     assert "still works" not in sent.text
     assert sent.stdout == "done\n"
     assert "Rank 1 was" in sent.text  # which stays true
+    assert len(sent.bundles) == 1, "in its place"
+    notebook.ok(f"%%spmd\nGO = '/'{SETUP}")
+    late = "%%spmd\ny = loop(x) if not jax.process_index() else (time.sleep(8), loop(x))[1]\n"
+    sent = notebook.begin(f"{late}print(float(y))")
+    for seconds in ("[1-9]", "[6-9]"):  # the same line, which goes on
+        told = rf"Rank 0 has waited {seconds} s for rank 1, which still runs cell \[6\] line 2 "
+        notebook.until(lambda told=told: re.search(told, sent.text), told)  # type: ignore[misc]
+        assert len(sent.bundles) == 1
+    notebook.wait(sent)
+    assert sent.stdout == "84.0\n"
+    [bundle] = sent.bundles
+    assert re.fullmatch(
+        r"Rank 0 waited [789] s for rank 1, cell \[(6\] line 2|5\] line 15)\.",
+        bundle["text/plain"],
+    )
+    failed = notebook.begin("%%spmd\nif jax.process_index(): time.sleep(7); 1/0")
+    notebook.until(lambda: "Rank 1 still works at cell" in failed.text, "the note")
+    notebook.wait(failed)
+    assert failed.error and failed.bundles == [{"text/plain": ""}]
     notebook.ok("%jaxcluster stop")

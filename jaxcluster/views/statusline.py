@@ -1,0 +1,170 @@
+"""The one line under a running cell that says what it waits for: in a page, a terminal, a log.
+
+The next one takes its place. At the end it is gone, or says what remains of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import textwrap
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from jaxcluster.cluster.prompts import is_console
+from jaxcluster.model.lines import fit
+from jaxcluster.views.message import bundle, show_message
+
+MOST_ROWS = 4  # of a terminal
+
+
+class StatusLine(Protocol):
+    """Where it stands."""
+
+    def show(self, told: str) -> None:
+        """Show this now; "" for nothing."""
+
+    def stay(self, told: str) -> None:
+        """Show this in its place; it remains when the cell has ended."""
+
+    def room(self) -> AbstractContextManager[None]:
+        """While it lasts something else may be written, above the line."""
+
+    def wrote(self, text: str) -> None:
+        """What was written there ends so."""
+
+
+def status_line(shell: Any) -> StatusLine:
+    """The one below the cell that runs in this IPython."""
+    if hasattr(shell, "kernel"):
+        return InLog(shell) if is_console() else InPage(shell)
+    return OnTerminal() if can_write_over() else InLog(shell)
+
+
+def can_write_over() -> bool:
+    """Whether both streams of this process lead to a terminal that moves its cursor."""
+    is_dumb = os.environ.get("TERM", "dumb") in ("", "dumb")
+    return not is_dumb and all(s is not None and s.isatty() for s in (sys.stdout, sys.stderr))
+
+
+class InPage:
+    """In a notebook: one display, which is made when there is something to say.
+
+    Args:
+      shell: IPython's.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._id = ""
+        self._shown = self._stays = ""
+
+    def show(self, told: str) -> None:
+        if not self._stays and (told or self._shown):
+            self._publish(told)
+
+    def stay(self, told: str) -> None:
+        self._stays = f"{self._stays}{told}"
+        self._publish(" ".join(self._stays.split()))
+
+    def room(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def wrote(self, text: str) -> None:
+        """Nothing moves in a page."""
+
+    def _publish(self, told: str) -> None:
+        is_update, self._id = bool(self._id), self._id or uuid.uuid4().hex
+        self._shown = told
+        shown = bundle(told) if told else {"text/plain": ""}  # which takes no room in JupyterLab
+        self._shell.display_pub.publish(
+            shown, {}, transient={"display_id": self._id}, update=is_update
+        )
+
+
+class OnTerminal:
+    """Below the last line that was written. The cursor stays where the next output goes.
+
+    Args:
+      write: writes to the terminal, which is standard error here.
+    """
+
+    def __init__(self, write: Callable[[str], None] | None = None) -> None:
+        self._write = write or _to_stderr
+        self._lock = threading.RLock()  # ranks' lines are written on another thread
+        self._told = ""
+        self._is_open = False  # the last line that was written has no end yet
+        self._drawn = ""  # what wipes it
+
+    def show(self, told: str) -> None:
+        with self._lock:
+            self._wipe()
+            self._told = told
+            self._draw()
+
+    def stay(self, told: str) -> None:
+        self.show("")
+        self._write(("\r\n" if self._is_open else "") + told.rstrip("\n") + "\n")
+        self._is_open = False
+
+    @contextlib.contextmanager
+    def room(self) -> Iterator[None]:
+        with self._lock:
+            self._wipe()
+            try:
+                yield
+            finally:
+                self._draw()
+
+    def wrote(self, text: str) -> None:
+        if text:
+            self._is_open = not text.endswith("\n")
+
+    def _draw(self) -> None:
+        if not self._told:
+            return
+        columns = max(20, shutil.get_terminal_size().columns)
+        rows = textwrap.wrap(self._told, columns - 1, max_lines=MOST_ROWS, placeholder=" ...")
+        below = len(rows) - 1 + self._is_open
+        # Down, where the screen moves up if it must; then up again to where the cursor was.
+        make_room = "\x1bD" * below + (f"\x1b[{below}A" if below else "")
+        begin = "\r\n" if self._is_open else ""
+        self._write(
+            f"{make_room}\x1b7{begin}" + "\r\n".join(fit(row, columns) for row in rows) + "\x1b8"
+        )
+        self._drawn = "\x1b7\r\n\x1b[J\x1b8" if self._is_open else "\x1b[J"
+
+    def _wipe(self) -> None:
+        if self._drawn:
+            self._write(self._drawn)
+            self._drawn = ""
+
+
+class InLog:
+    """Where nothing can be written over: the lines that are told there stand below one another."""
+
+    def __init__(self, shell: Any = None) -> None:
+        self._shell = shell
+
+    def show(self, told: str) -> None:
+        """Nothing: see ``Line.for_logs``."""
+
+    def stay(self, told: str) -> None:
+        show_message(self._shell, told)
+
+    def room(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def wrote(self, text: str) -> None:
+        """Nothing is to be moved."""
+
+
+def _to_stderr(text: str) -> None:
+    with contextlib.suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -1,0 +1,192 @@
+"""The line under a running cell, on a terminal of a few rows, in a page and in a log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from jaxcluster.views import statusline
+from jaxcluster.views.statusline import InLog, OnTerminal, can_write_over
+from jaxcluster.views.together import InTerminal
+
+COLUMNS, ROWS = 30, 6
+_PIECE = re.compile(r"\x1b\[(\d*)([AJK])|\x1b([D78])|([^\x1b])")
+
+
+class Screen:
+    """What a terminal of ``ROWS`` rows does with what is written to it here.
+
+    Attributes:
+      lines: all of them; the last ``ROWS`` are to be seen.
+    """
+
+    def __init__(self) -> None:
+        self.lines = [""] * ROWS
+        self.at = self.column = 0
+        self.saved = (0, 0)  # of the rows that are to be seen
+
+    @property
+    def _top(self) -> int:
+        return len(self.lines) - ROWS
+
+    def write(self, text: str) -> None:
+        pieces = list(_PIECE.finditer(text))
+        assert "".join(piece[0] for piece in pieces) == text
+        for piece in pieces:
+            count, what, moves, char = piece.groups()
+            if what == "A":
+                self.at = max(self._top, self.at - int(count or 1))
+            elif what:
+                self._set(self.lines[self.at][: self.column])
+                if what == "J":
+                    self.lines[self.at + 1 :] = [""] * (len(self.lines) - self.at - 1)
+            elif moves == "D":
+                self._down()
+            elif moves == "7":
+                self.saved = (self.at - self._top, self.column)
+            elif moves == "8":
+                self.at, self.column = self.saved[0] + self._top, self.saved[1]
+            elif char == "\r":
+                self.column = 0
+            elif char == "\n":
+                self._down()
+                self.column = 0
+            else:
+                line = self.lines[self.at].ljust(self.column)
+                self._set(line[: self.column] + char + line[self.column + 1 :])
+                self.column += 1
+                assert self.column < COLUMNS
+
+    def _down(self) -> None:
+        self.at += 1
+        if self.at == len(self.lines):
+            self.lines.append("")
+
+    def _set(self, line: str) -> None:
+        self.lines[self.at] = line
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines).rstrip("\n")
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Screen]:
+    made = Screen()
+    monkeypatch.setattr(
+        "jaxcluster.views.statusline.shutil.get_terminal_size",
+        lambda: type("Size", (), {"columns": COLUMNS, "lines": ROWS}),
+    )
+    return made
+
+
+def printer(screen: Screen, line: OnTerminal) -> Callable[[str], None]:
+    def put(text: str) -> None:
+        with line.room():
+            screen.write(text)
+            line.wrote(text)
+
+    return put
+
+
+def test_the_last_line_stands_below_what_is_printed_and_is_gone_at_the_end(screen: Screen) -> None:
+    line = OnTerminal(screen.write)
+    put = printer(screen, line)
+    put("step 1\n")
+    line.show("Rank 1 still works (5 s).")
+    assert screen.text == "step 1\nRank 1 still works (5 s)."
+    line.show("Rank 1 works (6 s).")
+    assert screen.text == "step 1\nRank 1 works (6 s)."
+    put("step 2\n")
+    assert screen.text == "step 1\nstep 2\nRank 1 works (6 s)."
+    line.show("")
+    put("end\n")
+    assert screen.text == "step 1\nstep 2\nend"
+
+
+@pytest.mark.parametrize("before", range(ROWS + 2))
+def test_it_takes_nothing_from_a_line_that_has_no_end_yet(screen: Screen, before: int) -> None:
+    """Wherever that stands, also on the last row of the terminal."""
+    line = OnTerminal(screen.write)
+    put = printer(screen, line)
+    above = "".join(f"line {n}\n" for n in range(before))
+    put(above)
+    put("\r 10%")
+    for percent in (20, 30):
+        line.show(f"Rank 1 still works, as it has for {percent} s now.")
+        assert screen.text == (
+            f"{above} {percent - 10}%\nRank 1 still works, as it has\nfor {percent} s now."
+        )
+        put(f"\r {percent}%")
+        assert screen.text.startswith(f"{above} {percent}%\nRank 1 ")
+    put("\r100%\r")  # as ``print(..., end="\r")`` leaves it
+    line.show("Rank 1 still works.")
+    line.show("")
+    assert screen.text == f"{above}100%"
+    put("\n")
+    line.show("Rank 1 still works.")
+    line.stay("Rank 1 was 3.0 s behind.\n")
+    put("end\n")
+    assert screen.text == f"{above}100%\nRank 1 was 3.0 s behind.\nend"
+
+
+def test_what_stays_does_not_join_an_unfinished_line(screen: Screen) -> None:
+    line = OnTerminal(screen.write)
+    put = printer(screen, line)
+    put("half")
+    line.stay("Rank 1 was behind.")
+    put("end\n")
+    assert screen.text == "half\nRank 1 was behind.\nend"
+
+
+def test_a_line_is_cut_where_it_would_fill_the_terminal(screen: Screen) -> None:
+    line = OnTerminal(screen.write)
+    line.show("word " * 200)
+    assert screen.text.count("\n") == statusline.MOST_ROWS - 1
+    assert screen.text.endswith("...")
+    line.show("")
+    assert screen.text == ""
+
+
+def test_it_stands_below_the_lines_of_several_ranks(
+    screen: Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = OnTerminal(screen.write)
+    shown = InTerminal(0, line, is_terminal=True)
+    stream = type("Stream", (), {"write": lambda _, text: screen.write(text), "flush": lambda _: 0})
+    monkeypatch.setattr("jaxcluster.views.together.sys.stdout", stream())
+
+    def say(rank: int, text: str) -> None:
+        shown._lines.add(rank, "stdout", text)
+        shown.now()
+
+    say(0, "\r 10%")
+    line.show("Rank 1 works (5 s).")
+    assert screen.text == "[rank 0]  10%\nRank 1 works (5 s)."
+    say(2, "here\n")
+    assert screen.text == "[rank 2] here\n[rank 0]  10%\nRank 1 works (5 s)."
+    shown.pause()
+    assert screen.text == "[rank 2] here\n[rank 0]  10%\nRank 1 works (5 s)."
+    line.show("")
+    assert screen.text == "[rank 2] here\n[rank 0]  10%"
+
+
+def test_a_log_has_no_control_characters(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not can_write_over()
+    log = InLog()
+    with log.room():
+        log.show("Rank 1 still works.")
+    log.stay("Rank 1 was 3.0 s behind.\n")
+    assert capsys.readouterr().err == "Rank 1 was 3.0 s behind.\n"
+    terminal = type("Terminal", (), {"isatty": lambda _: True})()
+    monkeypatch.setattr(statusline, "sys", type("sys", (), {"stdout": terminal, "stderr": None}))
+    monkeypatch.setenv("TERM", "xterm")
+    assert not can_write_over()
+    statusline.sys.stderr = terminal
+    assert can_write_over()
+    monkeypatch.setenv("TERM", "dumb")
+    assert not can_write_over()
