@@ -436,7 +436,7 @@ class Cluster:
             world.dead,
             world.coordinator_died,
             world.processes is not None,
-            bool(self.record.owner),
+            self.record.has_owner,
             self.recovery,
         )
 
@@ -693,7 +693,9 @@ class Cluster:
           UsageError: it can't be taken back; why is said, and nothing was changed.
         """
         self.check_not_closed()
-        return mending.undo(self)
+        told = mending.undo(self)
+        events.tell()
+        return told
 
     def checkpoint(self, name: str, folder: str | Path = "jaxcluster-checkpoints") -> str:
         """Save every rank's variables to disk, in ``folder/name``; returns what was saved.

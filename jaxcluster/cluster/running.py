@@ -18,6 +18,7 @@ from jaxcluster.cluster import events as tidings
 from jaxcluster.cluster import stopbutton
 from jaxcluster.cluster.asking import IN_BACKGROUND, NO_TERMINAL, Conversation
 from jaxcluster.cluster.carrying import Carrier, Owner
+from jaxcluster.cluster.notify import notifier
 from jaxcluster.cluster.prompts import Labelled
 from jaxcluster.errors import CellInterrupted, JaxClusterError
 from jaxcluster.lockstep import actions, events
@@ -86,6 +87,7 @@ class RunningCell:
         self._ended: threading.Event | None = None  # where it is carried through on a thread
         self._stopped: CellInterrupted | None = None  # in the recovery at its end, on a thread
         self._listener_error: Exception | None = None
+        self._is_notified = False
 
     def wait(self) -> CellRecord:
         """Carry the cell through: show what comes, do what is decided."""
@@ -96,6 +98,8 @@ class RunningCell:
         if (say := self.on_notice) is not None:
             for line in notices.faults(self.record):
                 say(line)
+            if remains := self.core.remains:
+                say(notices.Lasting(remains))
         if self._stopped is not None:
             raise self._stopped
         ending = self._carrier.carry(self._settling.end())
@@ -105,10 +109,19 @@ class RunningCell:
         ) is not None:
             with contextlib.suppress(OSError, JaxClusterError):  # that must not take its place
                 self._keep_report(error)
+            self._notify(error)
             raise error
+        self._notify(None)
         if self._listener_error is not None:
             raise self._listener_error
         return self.record
+
+    def _notify(self, error: BaseException | None) -> None:
+        """Once, at its end: on a thread of its own before anybody waits for it."""
+        if not self._is_notified:
+            self._is_notified = True
+            seconds = time.monotonic() - self.started
+            notifier.ended(self.cluster.name, self.record, seconds, error)
 
     def _keep_report(self, error: BaseException) -> None:
         """For ``%jaxcluster report``, which is often asked when its ranks are gone."""
@@ -129,6 +142,7 @@ class RunningCell:
                     self._carry()
                 except CellInterrupted as stop:  # while it waited for new processes
                     self._stopped = stop
+                self._notify(self._stopped)
                 when_done(self.record)
             finally:
                 ended.set()
@@ -155,6 +169,15 @@ class RunningCell:
     @on_notice.setter
     def on_notice(self, on_notice: Callable[[str], None] | None) -> None:
         self._carrier.on_notice = on_notice
+
+    @property
+    def on_status(self) -> Callable[[str], None] | None:
+        """Told the line that stands under it while it runs, in place of the last; "": none does."""
+        return self._carrier.on_status
+
+    @on_status.setter
+    def on_status(self, on_status: Callable[[str], None] | None) -> None:
+        self._carrier.on_status = on_status
 
     @property
     def prompt(self) -> Labelled | None:
@@ -194,6 +217,11 @@ class RunningCell:
     def recovered(self) -> str:
         """What was done about it; "" while nothing was."""
         return self.core.recovered
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether this notebook has stopped it: by the button, or by a time limit."""
+        return self.core.watch.why in ("stop", "timeout")
 
     def answered(self) -> None:
         """Its silent ranks have come back."""
@@ -276,7 +304,9 @@ class RunningCell:
 
     def _do(self, todo: Sequence[actions.Action]) -> None:
         for action in todo:
-            if isinstance(action, actions.AskWhere | actions.ExplainSilent) and not self.on_notice:
+            if isinstance(action, actions.AskWhere | actions.ExplainSilent) and not (
+                self.on_notice or self.on_status
+            ):
                 continue  # nobody listens
             if isinstance(action, actions.Interrupt):
                 self._talk.end()

@@ -25,6 +25,7 @@ from jaxcluster import arguments, cluster, doctor
 from jaxcluster.allocation.supervisor import quit_warm
 from jaxcluster.allocation.turns import who_we_are
 from jaxcluster.cluster import events, past, transfer, undoing
+from jaxcluster.cluster.notify import notifier
 from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError, UsageError
 from jaxcluster.model import compared, rewrite, timeline
@@ -64,6 +65,7 @@ COMMANDS = {
     "logs": "what the processes wrote outside of cells: logs 2",
     "outputs": "what each rank printed in the last cell: outputs 1-3; of others --cell N, --follow",
     "history": "the cells that anybody has run on the cluster: state, time, who",
+    "notify": "run a command of yours when a long cell ends: notify COMMAND|off",
     "compare": "an expression's value on every rank, equal ones once: compare loss",
     "mesh": "which rank holds which device of a mesh",
     "memory": "what each device holds",
@@ -503,6 +505,25 @@ class JaxClusterMagics(Magics):
             else "Cells run in the notebook again."
         )
 
+    @staticmethod
+    def _notify(line: str) -> None:
+        after, is_test, command = arguments.notify_line(line)
+        if after is not None:
+            notifier.after_s = after
+        if command:
+            notifier.command = "" if command == "off" else command
+        if not notifier.command:
+            print(
+                "Nothing is run when a cell ends. For example: "
+                '%jaxcluster notify curl -d "$CELL_TEXT" ntfy.sh/my-topic'
+            )
+            return
+        print(f"Run at the end of cells of {notifier.after_s:g} s and more: {notifier.command}")
+        if is_test:
+            if problem := notifier.test():
+                raise UsageError(f"{problem[0].upper()}{problem[1:]}")
+            print("It was run, and ended well.")
+
     def _compare(self, line: str) -> None:
         if line.strip() in ("-h", "--help"):
             raise arguments.Help(arguments.compare_help())
@@ -641,10 +662,14 @@ class JaxClusterMagics(Magics):
         )
         log = self.logs.of(running)
         log.sent(submitted.record.seq)
+        submitted.on_status = display.on_status
+        if submitted.on_status is not None:
+            submitted.on_status("")  # its turn has come
         if options.background:
             if relay is not None:
                 relay.begin(submitted.record)
-            submitted.on_notice = None
+            submitted.on_notice = submitted.on_status = None
+            display.close()
             self._run_in_background(submitted, options.out, log)
             return
         try:

@@ -284,6 +284,8 @@ OPTIONS = (
     Option("--label", TEXTS, "NAME=VALUE", "of Job and pods, for Kueue; may be repeated", "team=a",
         KUBE, pattern=r"[^=]+=.*"),
     Option("--service-account", TEXT, "NAME", "the pods'", "jax", KUBE, pattern=KUBE_NAME),
+    Option("--run-as-user", COUNT, "UID", "the user of the pods, for Pod Security's 'restricted'",
+        "1000", KUBE),
     Option("--pod-template", TEXT, "FILE", "a pod to which the rest is added", "pod.yaml", KUBE),
     Option("--kubeconfig", TEXT, "FILE", "as for kubectl", "~/.kube/other", KUBE),
     Option("--context", TEXT, "NAME", "of the kubeconfig", "gke", KUBE),

@@ -187,6 +187,49 @@ def test_a_terminal_shows_the_lines_of_all_ranks_as_they_go_on(
     private_home.wait_until_empty()
 
 
+def test_a_terminal_has_one_line_of_who_is_waited_for(private_home: Home, tmp_path: Path) -> None:
+    """Below a line of rank 0 that has no end yet, and written over as it goes on."""
+    options = ["--no-banner", "--no-confirm-exit", "--colors=NoColor", "--simple-prompt", "--quick"]
+    terminal = pexpect.spawn(
+        sys.executable,
+        ["-m", "IPython", *options],
+        env=private_home.environ(PYTHONPATH=os.getcwd(), TERM="xterm"),
+        cwd=str(tmp_path),
+        encoding="utf-8",
+        timeout=80,
+        dimensions=(40, 200),
+    )
+    cells = (
+        *LOAD,
+        "%%spmd\nimport jax, time\nprint('ha' + 'lf', end='')\n"
+        "if jax.process_index(): time.sleep(8)",
+    )
+    told = r"\x1bD\x1b\[1A\x1b7\r+\nRank 1 still works at cell \[\d+\] line 4 \({} s\); rank 0 has "
+    wiped = r"ended the cell\.\x1b8\x1b7\r+\n\x1b\[J\x1b8"
+    try:
+        terminal.expect_exact("In [1]:")
+        terminal.sendline(f"all(get_ipython().run_cell(one).success for one in {cells!r}) or 0;")
+        terminal.expect("half" + told.format("[56]") + wiped + told.format("[67]"))
+        terminal.expect(wiped + r"\r+\nRank 1 was [789]\.\d s behind\.\r+\n")
+        terminal.expect_exact("In [2]:")
+        terminal.sendline("exit")
+        terminal.expect(pexpect.EOF)
+    finally:
+        terminal.close(force=True)
+    private_home.wait_until_empty()
+
+
+def test_in_a_pipe_it_is_told_now_and_then_without_control_characters(
+    ipython: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = ipython(*LOAD, "%%spmd\nimport jax, time\nif jax.process_index(): time.sleep(8)")
+    assert re.fullmatch(
+        r"Rank 1 still works at cell \[\d+\] line 3 \(\d s\); rank 0 has ended the cell\.\n"
+        r"Rank 1 was [789]\.\d s behind\.\n",
+        done.stderr,
+    )
+
+
 def test_ipython_in_a_terminal_shows_errors_as_a_notebook_does(
     ipython: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
