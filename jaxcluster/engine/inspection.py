@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -26,7 +26,9 @@ def rank_state(
     running = runner.current
     where: dict[str, Any] = {}
     if running is not None:
-        where = _where(stack_of(runner.main_thread_id), runner.cell_numbers)
+        numbers, own = runner.cell_numbers, running.cell.execution_count
+        own_files = {file for file in list(numbers) if numbers[file] == own}
+        where = _where(stack_of(runner.main_thread_id), own_files)
     return wire.RankState(
         rank=runner.rank,
         pid=os.getpid(),
@@ -51,22 +53,25 @@ def rank_state(
     )
 
 
-def _where(stack: Sequence[Place], cells: Mapping[str, int]) -> dict[str, Any]:
-    """The innermost line of a cell, and the innermost frame of all."""
+def _where(stack: Sequence[Place], own_files: Collection[str]) -> dict[str, Any]:
+    """The innermost line of the cell that runs, and the innermost frame of all.
+
+    A function of another cell may be further in: its line is none of this cell's.
+    """
     if not stack:
         return {}
     code, line = stack[0]
     innermost = f"{code.co_qualname} ({code.co_filename}:{line})"
-    user = _in_a_cell(stack, cells)
+    user = _in_a_cell(stack, own_files)
     if user is None:
         return {"frame": innermost}
     code, line = user
     return {"line": line, "function": code.co_qualname, "frame": innermost}
 
 
-def _in_a_cell(stack: Sequence[Place], cells: Mapping[str, int]) -> Place | None:
-    """The innermost place that is a cell's."""
-    return next((place for place in stack if place[0].co_filename in cells), None)
+def _in_a_cell(stack: Sequence[Place], files: Collection[str]) -> Place | None:
+    """The innermost place in one of these cells' files."""
+    return next((place for place in stack if place[0].co_filename in files), None)
 
 
 def rss_nbytes() -> int:

@@ -90,6 +90,7 @@ def test_status_tells_during_a_cell_where_each_rank_is(
     waiting = cluster.submit("pass")
     try:
         until(lambda: all(s.queued for s in cluster.status()), "the next cell waits on all ranks")
+        until(lambda: all(s.line for s in cluster.status()), "all run the cell's own lines")
         states = cluster.status()
         assert {s.state for s in states} == {"running"}
         assert {s.cell for s in states} == {77}
@@ -100,6 +101,21 @@ def test_status_tells_during_a_cell_where_each_rank_is(
         running.wait()
         waiting.wait()
     assert {s.state for s in cluster.status()} == {"idle"}
+
+
+def test_status_tells_a_cells_own_line_while_it_calls_a_function_of_another(
+    cluster: jaxcluster.Cluster, tmp_path: Path
+) -> None:
+    go_on = tmp_path / "go"
+    wait = f"def wait():\n\n\n    while not pathlib.Path({str(go_on)!r}).exists(): time.sleep(0.01)"
+    cluster.run(f"import pathlib, time\n{wait}", execution_count=71)
+    running = cluster.submit("\nwait()", execution_count=72)
+    try:
+        until(lambda: all(s.line for s in cluster.status()), "all run")
+        assert {(s.cell, s.line) for s in cluster.status()} == {(72, 2)}
+    finally:
+        go_on.touch()
+        running.wait()
 
 
 def test_status_tells_of_ranks_in_a_collective(start: Start) -> None:
