@@ -312,6 +312,12 @@ def compare_help() -> str:
     return usage.format_help(prog, [usage.explain(prog, "expression", "EXPRESSION")])
 
 
+def cost_help() -> str:
+    """What ``%jaxcluster cost --help`` says."""
+    prog = "%jaxcluster cost"
+    return usage.format_help(prog, [usage.explain(prog, "call", "CALL")])
+
+
 def notify_help() -> str:
     """What ``%jaxcluster notify --help`` says."""
     prog = "%jaxcluster notify"

@@ -70,6 +70,11 @@ ABOUT = {
         "Compute an expression on every rank, as a cell, and show each value once, with its ranks: "
         "are they equal? Values are compared by hashes; nothing is launched for that."
     ),
+    "cost": (
+        "Compile a call on every rank and show what it would cost, before any run: each collective "
+        "with its mesh axis, bytes and line; operations, memory, seconds to compile; what is "
+        "replicated and could be sharded. Nothing is launched."
+    ),
     "notify": (
         "Run a command of yours in this machine's shell when a cell of this notebook has run for a "
         "minute or more, and has ended or failed. It gets CELL_TEXT, CELL_STATUS (ended or "
@@ -137,6 +142,7 @@ WORDS = {
     ),
     "notify --after": ("how long a cell must have run (60 s)", "--after 600"),
     "notify --test": ("run it now, and say what came of it", "--test"),
+    "cost call": ("a call of a function, jitted or not", "step(params, batch)"),
     "compare expression": ("a Python expression, in the ranks' variables", "params['w'].sum()"),
     "mesh name": ("a variable that is a mesh; all meshes by default", "mesh"),
     "checkpoint name": ("what to call it", "before-tuning"),
@@ -185,6 +191,7 @@ NEEDED = (
     "%pull names",
     "use name",
     "compare expression",
+    "cost call",
     "checkpoint name",
     "restore name",
     "export path",

@@ -99,6 +99,7 @@ class Dispatcher:
                 post_mortem=options.post_mortem,
                 script=options.script,
                 compared=options.compared,
+                costed=options.costed,
                 sent_ns=time.time_ns(),
                 who=who_we_are(),
                 settled=min((c.record.seq for c in self.cells), default=seq) - 1,

@@ -35,6 +35,7 @@ from jaxcluster.host.processes import pid_space, process_token
 from jaxcluster.lockstep.recourse import Standing
 from jaxcluster.model import compared, findings
 from jaxcluster.model.compared import Compared, check_expression
+from jaxcluster.model.cost import Cost, check_call, estimate, reported
 from jaxcluster.model.history import History
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.model.life import Life, State
@@ -539,6 +540,40 @@ class Cluster:
         )  # fmt: skip
         record = self._submit(source, options).wait()
         return compared.compare(source, compared.looks(record))
+
+    def cost(
+        self,
+        call: str,
+        *,
+        execution_count: int | None = None,
+        on_output: Listener | None = None,
+        on_notice: Callable[[str], None] | None = None,
+        prompt: Labelled | None = None,
+    ) -> Cost:
+        """What ``call``, such as ``"step(params, batch)"``, would cost; nothing is launched.
+
+        Every rank traces, lowers and compiles it, with the shardings of its arguments, also a
+        function that is not jitted. Arguments that are names are as they are. What would have to be
+        computed for one is a shape alone, so it counts as replicated.
+
+        Returns:
+          Its collectives, with the mesh's axes, bytes and lines; operations, memory, seconds.
+
+        Raises:
+          UsageError: it is not a call.
+          CellFailed, and all that ``run`` raises: it can't be compiled on some ranks.
+        """
+        source = check_call(call)
+
+        def hear(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
+            if on_output is not None and "cost" not in getattr(what, "content", {}):
+                on_output(record, what)
+
+        options = CellOptions(
+            execution_count=execution_count, on_output=hear, on_notice=on_notice, prompt=prompt,
+            costed=True,
+        )  # fmt: skip
+        return estimate(source, reported(self._submit(source, options).wait()))
 
     def send_message(
         self,

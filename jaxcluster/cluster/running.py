@@ -39,7 +39,7 @@ class CellOptions:
     With a ``message`` its code is not run again: what a user did to a widget of it is passed on.
     With a ``script`` it is all that the ranks are there for, so after it nothing is brought back,
     undone or replaced; what has gone wrong is found and told all the same. ``compared``: its result
-    is told as a ``wire.ValueLook``.
+    is told as a ``wire.ValueLook``. ``costed``: of its source, a call, the cost alone is told.
     """
 
     ranks: Sequence[int] | None = None
@@ -55,6 +55,7 @@ class CellOptions:
     post_mortem: bool = False
     script: wire.Script | None = None
     compared: bool = False
+    costed: bool = False
 
 
 class RunningCell:

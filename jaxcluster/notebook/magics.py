@@ -28,7 +28,7 @@ from jaxcluster.cluster import events, past, transfer, undoing
 from jaxcluster.cluster.notify import notifier
 from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError, UsageError
-from jaxcluster.model import compared, rewrite, timeline
+from jaxcluster.model import compared, cost, rewrite, timeline
 from jaxcluster.model.outputs import CellRecord, traceback_lines
 from jaxcluster.notebook import debugging, export, exporting
 from jaxcluster.notebook.completion import Completion
@@ -41,6 +41,7 @@ from jaxcluster.ranks import name_ranks, parse_ranks
 from jaxcluster.records import registry
 from jaxcluster.text import format_nbytes
 from jaxcluster.views import compared as compared_view
+from jaxcluster.views import cost as cost_view
 from jaxcluster.views import history, journal, lost, report, status, text
 from jaxcluster.views import shards as array_views
 from jaxcluster.views.comms import relay_of
@@ -67,6 +68,7 @@ COMMANDS = {
     "history": "the cells that anybody has run on the cluster: state, time, who",
     "notify": "run a command of yours when a long cell ends: notify COMMAND|off",
     "compare": "an expression's value on every rank, equal ones once: compare loss",
+    "cost": "what a call would cost, before any run: cost step(params, batch)",
     "mesh": "which rank holds which device of a mesh",
     "memory": "what each device holds",
     "checkpoint": "save the ranks' variables to disk: checkpoint NAME",
@@ -542,6 +544,29 @@ class JaxClusterMagics(Magics):
         finally:
             display.close()
         bundle = compared_view.bundle(found)
+        if self.rich:
+            self.shell.display_pub.publish(bundle)
+        else:
+            print(bundle["text/plain"])
+
+    def _cost(self, line: str) -> None:
+        if line.strip() in ("", "-h", "--help"):
+            raise arguments.Help(arguments.cost_help())
+        source = cost.check_call(line)
+        running = cluster.current()
+        rewrite.check_syntax(self.shell, source)
+        display = CellDisplay(self.shell, running)
+        try:
+            found = running.cost(
+                source,
+                execution_count=self.shell.displayhook.prompt_count,
+                on_output=display.on_output,
+                on_notice=display.on_notice,
+                prompt=display.prompt,
+            )
+        finally:
+            display.close()
+        bundle = cost_view.bundle(found)
         if self.rich:
             self.shell.display_pub.publish(bundle)
         else:

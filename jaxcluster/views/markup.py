@@ -39,7 +39,7 @@ def array(layout: ArrayLayout, check: CheckResult | None = None) -> str:
             where = ", ".join(f"axis {axis} at {a}:{b}" for axis, a, b in panel.fixed)
             out.append(f"<p>{where}</p>")
         svg = array_svg(layout, drawn, panel, odd)
-        out.append(_image(svg, f"{layout.name} cut into {len(panel.tiles)} parts; see the table"))
+        out.append(image(svg, f"{layout.name} cut into {len(panel.tiles)} parts; see the table"))
     if drawn.folded:
         out.append(f"<p>... and {plural(drawn.folded, 'such panel')} more</p>")
     if layout.parts:
@@ -54,12 +54,12 @@ def _lines(lines: Iterable[str]) -> list[str]:
     return [f"<p><small>{text}</small></p>"] if text else []
 
 
-def _image(svg: str, alt: str) -> str:
+def image(svg: str, alt: str) -> str:
     data = base64.b64encode(svg.encode()).decode()
     return f'<img alt="{escape(alt)}" src="data:image/svg+xml;base64,{data}">'
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], more: str = "") -> str:
+def html_table(head: Sequence[str], rows: Sequence[Sequence[str]], more: str = "") -> str:
     """Cells are HTML already."""
     out = ["<table><thead><tr>" + "".join(f"<th>{h}</th>" for h in head) + "</tr></thead><tbody>"]
     out += ["<tr>" + "".join(cells) + "</tr>" for cells in rows]
@@ -67,7 +67,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], more: str = "") -
     return "\n".join(out) + (f"\n<p>{escape(more)}</p>" if more else "")
 
 
-def _td(text: str) -> str:
+def td(text: str) -> str:
     return f"<td>{escape(text)}</td>"
 
 
@@ -75,7 +75,7 @@ def _rank_cells(rank: int) -> list[str]:
     """A swatch of the rank's colour and its glyph and number in plain ink."""
     return [
         f'<td bgcolor="{palette.color(rank)}">&nbsp;</td>',
-        _td(f"{palette.glyph(rank)} {rank}"),
+        td(f"{palette.glyph(rank)} {rank}"),
     ]
 
 
@@ -92,14 +92,14 @@ def _devices(layout: ArrayLayout) -> str:
         rows.append(
             [
                 *_rank_cells(ranks[id]),
-                _td(formatting.device(found, id)),
-                _td(_where(found)),
-                _td("; ".join(replicas[id][:4])),
-                _td(format_nbytes(held[id])),
+                td(formatting.device(found, id)),
+                td(_where(found)),
+                td("; ".join(replicas[id][:4])),
+                td(format_nbytes(held[id])),
             ]
         )
     more = len(held) - MAX_ROWS
-    return _table(
+    return html_table(
         ["", "rank", "device", "host", "holds", "bytes"],
         rows,
         f"... and {more} more devices" if more > 0 else "",
@@ -125,7 +125,7 @@ def array_svg(
     """One panel as SVG on its own white ground, so that it reads on every theme."""
     width, height = WIDTH, _height(drawn)
     left, top = (54, 20) if layout.shape else (4, 4)
-    out = [_open(width + left + 6, height + top + 6)]
+    out = [open_svg(width + left + 6, height + top + 6)]
     shown = panel.tiles[:MAX_TILES]
     for tile in shown:
         x0, x1 = (left + width * at / max(1, drawn.columns) for at in tile.columns)
@@ -134,11 +134,11 @@ def array_svg(
     out += _axes(layout, drawn, panel, left, top, width, height)
     if len(panel.tiles) > len(shown):
         note = f"{len(panel.tiles) - len(shown)} more parts not drawn"
-        out.append(_text(left, height + top + 4, note, 10))
+        out.append(svg_text(left, height + top + 4, note, 10))
     return "".join([*out, "</svg>"])
 
 
-def _open(width: float, height: float) -> str:
+def open_svg(width: float, height: float) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
         f'viewBox="0 0 {width:g} {height:g}" {FONT}>'
@@ -165,7 +165,7 @@ def _tile(
         return [
             f'<rect x="{x0 + 1:.1f}" y="{y0 + 1:.1f}" width="{x1 - x0 - 2:.1f}" '
             f'height="{y1 - y0 - 2:.1f}" fill="none" stroke="#555555" stroke-dasharray="4 3"/>',
-            _text(x0 + 6, y0 + 14, "no one", 11),
+            svg_text(x0 + 6, y0 + 14, "no one", 11),
         ]
     shown = ranks[:8]
     stripe = (x1 - x0) / len(shown)
@@ -179,22 +179,22 @@ def _tile(
         if stripe > 24 and y1 - y0 > 14:
             paper = palette.ink(palette.color(rank))
             label = f"{palette.glyph(rank)} {rank}"
-            out.append(_text(x0 + number * stripe + 4, y0 + 13, label, 11, paper))
+            out.append(svg_text(x0 + number * stripe + 4, y0 + 13, label, 11, paper))
             ids = sorted(shard.device for shard in tile.part.shards if shard.rank == rank)
             held = formatting.devices(ids, layout.devices)
             if stripe > 6.2 * len(held) and y1 - y0 > 28:
-                out.append(_text(x0 + number * stripe + 4, y0 + 26, held, 10, paper))
+                out.append(svg_text(x0 + number * stripe + 4, y0 + 26, held, 10, paper))
     frame = palette.ALARM if odd else "#ffffff"
     out.append(
         f'<rect x="{x0:.1f}" y="{y0:.1f}" width="{x1 - x0:.1f}" height="{y1 - y0:.1f}" '
         f'fill="none" stroke="{frame}" stroke-width="{4 if odd else 1.5}"/></g>'
     )
     if len(ranks) > len(shown) and x1 - x0 > 60:
-        out.append(_text(x1 - 44, y1 - 5, f"+{len(ranks) - len(shown)} ranks", 10))
+        out.append(svg_text(x1 - 44, y1 - 5, f"+{len(ranks) - len(shown)} ranks", 10))
     return out
 
 
-def _text(x: float, y: float, text: str, size: int, fill: str = "#333333") -> str:
+def svg_text(x: float, y: float, text: str, size: int, fill: str = "#333333") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{fill}">{escape(text)}</text>'
 
 
@@ -212,11 +212,13 @@ def _axes(
     if drawn.column_axis is not None:
         marks = sorted({at for tile in panel.tiles for at in tile.columns})
         for at in _thin(marks, 12):
-            out.append(_text(left + width * at / max(1, drawn.columns) - 6, top - 4, str(at), 10))
+            out.append(
+                svg_text(left + width * at / max(1, drawn.columns) - 6, top - 4, str(at), 10)
+            )
     if drawn.row_axis is not None:
         marks = sorted({at for tile in panel.tiles for at in tile.rows})
         for at in _thin(marks, max(2, int(height / 14))):
-            out.append(_text(2, top + height * at / max(1, drawn.rows) + 3, str(at), 10))
+            out.append(svg_text(2, top + height * at / max(1, drawn.rows) + 3, str(at), 10))
     return out
 
 
@@ -243,17 +245,17 @@ def tree(layout: TreeLayout, check: CheckResult | None = None) -> str:
         per_device = max(found.bytes_per_device.values(), default=0) * row.count
         rows.append(
             [
-                _td("".join(row.path) + times),
-                _td(plain.leaf_type(found)),
-                _td(plain.leaf_spec(found)),
-                _td(format_nbytes(found.nbytes * row.count)),
-                _td(format_nbytes(per_device) if found.parts else ""),
+                td("".join(row.path) + times),
+                td(plain.leaf_type(found)),
+                td(plain.leaf_spec(found)),
+                td(format_nbytes(found.nbytes * row.count)),
+                td(format_nbytes(per_device) if found.parts else ""),
             ]
         )
     more = sum(row.count for row in layout.rows[MAX_LEAVES:])
     head = ["leaf", "type", "sharding", "bytes", "per device"]
     note = f"... and {plural(more, 'leaf', 'leaves')} more" if more else ""
-    out.append(_table(head, rows, note))
+    out.append(html_table(head, rows, note))
     if check is not None:
         out += _lines(formatting.check(check))
     return "\n".join(out)
@@ -268,11 +270,11 @@ def mesh(found: Meshes) -> str:
         cell, gap = (max(64.0, min(140.0, WIDTH / max(1, columns))), 34.0)
         rows = -(-len(info.devices) // columns)
         shown = min(rows, MAX_ROWS)
-        svg = [_open(cell * columns + 60, gap * shown + 26)]
+        svg = [open_svg(cell * columns + 60, gap * shown + 26)]
         if info.axis_names:
-            svg.append(_text(58, 13, f"{info.axis_names[-1]} →", 11))
+            svg.append(svg_text(58, 13, f"{info.axis_names[-1]} →", 11))
         if len(info.axis_names) > 1:
-            svg.append(_text(2, 13, f"{','.join(info.axis_names[:-1])} ↓", 11))
+            svg.append(svg_text(2, 13, f"{','.join(info.axis_names[:-1])} ↓", 11))
         for number, id in enumerate(info.devices[: shown * columns]):
             device = found.devices.get(id)
             rank = device.rank if device else 0
@@ -283,18 +285,18 @@ def mesh(found: Meshes) -> str:
                 f'fill="{fill}"/>'
             )
             paper = palette.ink(fill)
-            svg.append(_text(x + 4, y + 13, f"{palette.glyph(rank)} {rank}", 11, paper))
-            svg.append(_text(x + 4, y + 26, formatting.device(device, id), 10, paper))
+            svg.append(svg_text(x + 4, y + 13, f"{palette.glyph(rank)} {rank}", 11, paper))
+            svg.append(svg_text(x + 4, y + 26, formatting.device(device, id), 10, paper))
             if number % columns == 0 and len(info.axis_sizes) > 1:
-                svg.append(_text(4, y + 18, plain.place(number, info.axis_sizes), 10))
-        out.append(_image("".join([*svg, "</svg>"]), plain.mesh_headline(info)))
+                svg.append(svg_text(4, y + 18, plain.place(number, info.axis_sizes), 10))
+        out.append(image("".join([*svg, "</svg>"]), plain.mesh_headline(info)))
         if rows > shown:
             out.append(f"<p>... and {len(info.devices) - shown * columns} more devices</p>")
     hosts: dict[str, list[int]] = {}
     for found_device in found.devices.values():
         hosts.setdefault(found_device.host, []).append(found_device.rank)
-    table = [[_td(host), _td(format_ranks(ranks))] for host, ranks in list(hosts.items())]
-    out.append(_table(["host", "ranks"], table[:MAX_ROWS]))
+    table = [[td(host), td(format_ranks(ranks))] for host, ranks in list(hosts.items())]
+    out.append(html_table(["host", "ranks"], table[:MAX_ROWS]))
     return "\n".join(out + _lines(f"Rank {r}: {w}" for r, w in found.reasons.items()))
 
 
@@ -303,13 +305,13 @@ def memory(found: Memory) -> str:
     bars = plain.device_bars(found)
     full = max((limit or total for *_, total, limit in bars), default=0) or 1
     shown = bars[:MAX_ROWS]
-    svg = [_open(WIDTH + 160, 20 * len(shown) + 24)]
-    svg.append(_text(150, 13, "dark: variables, light: other live arrays, grey: free", 11))
+    svg = [open_svg(WIDTH + 160, 20 * len(shown) + 24)]
+    svg.append(svg_text(150, 13, "dark: variables, light: other live arrays, grey: free", 11))
     for number, (rank, id, named, total, limit) in enumerate(shown):
         y = 20 + 20 * number
         scale = WIDTH / (limit or full)
         label = f"{palette.glyph(rank)} {rank} · {formatting.device(found.devices.get(id), id)}"
-        svg.append(_text(4, y + 13, label, 11))
+        svg.append(svg_text(4, y + 13, label, 11))
         for x, width, fill, opacity in (
             (0.0, float(WIDTH), "#e0e0e0", 1.0),
             (0.0, total * scale, palette.color(rank), 0.45),
@@ -319,26 +321,26 @@ def memory(found: Memory) -> str:
                 f'<rect x="{150 + x:g}" y="{y}" width="{max(0.0, width):.1f}" height="16" '
                 f'fill="{fill}" fill-opacity="{opacity:g}"/>'
             )
-    out = [_image("".join([*svg, "</svg>"]), "Bytes held on each device; see the tables")]
+    out = [image("".join([*svg, "</svg>"]), "Bytes held on each device; see the tables")]
     hosts = plain.memory_hosts(found)
     rows = [
-        [*_rank_cells(rank), *([_td(hosts[rank])] if hosts else []),
-         _td(formatting.device(found.devices.get(id), id)), _td(format_nbytes(named)),
-         _td(format_nbytes(total - named)),
-         _td(format_nbytes(limit - total) if limit else "")]
+        [*_rank_cells(rank), *([td(hosts[rank])] if hosts else []),
+         td(formatting.device(found.devices.get(id), id)), td(format_nbytes(named)),
+         td(format_nbytes(total - named)),
+         td(format_nbytes(limit - total) if limit else "")]
         for rank, id, named, total, limit in shown
     ]  # fmt: skip
     more = len(bars) - len(shown)
     note = f"... and {more} more devices" if more else ""
     where = ["host"] if hosts else []
     header = ["", "rank", *where, "device", "variables", "other", "free"]
-    out.append(_table(header, rows, note))
+    out.append(html_table(header, rows, note))
     names = [
-        [_td(name), _td(format_nbytes(size)), _td(format_ranks(ranks))]
+        [td(name), td(format_nbytes(size)), td(format_ranks(ranks))]
         for name, size, ranks in plain.variable_rows(found)[:MAX_ROWS]
     ]
     if names:
-        out.append(_table(["variable", "bytes on all devices", "ranks"], names))
+        out.append(html_table(["variable", "bytes on all devices", "ranks"], names))
     return "\n".join(out + _lines(f"Rank {r}: {w}" for r, w in found.reasons.items()))
 
 
@@ -370,9 +372,9 @@ def status(
         at = state.rank
         row = [
             *_rank_cells(at),
-            _td(formatting.doing(state, dead)),
-            _td(formatting.cell(state)),
-            _td(f"{state.seconds:.1f} s" if state.cell is not None else ""),
+            td(formatting.doing(state, dead)),
+            td(formatting.cell(state)),
+            td(f"{state.seconds:.1f} s" if state.cell is not None else ""),
             _curve(f"rank {at}: CPU", [s.cpu for s in found], 100, formatting.cpu(found)),
             _curve(
                 f"rank {at}: memory",
@@ -397,14 +399,14 @@ def status(
         for (host, pid, devices), rank in places.items()
     )
     folded = f"<details><summary>Hosts, processes, devices</summary><small>{told}</small></details>"
-    return f"{_table(head, rows)}\n{folded}"
+    return f"{html_table(head, rows)}\n{folded}"
 
 
 def _curve(what: str, values: Sequence[float | None], most: float, now: str) -> str:
     """A cell with a quantity's curve and its present value."""
     if not any(value is not None for value in values):
-        return _td(now)
-    return f"<td>{_image(sparkline(values, most), what)}&nbsp;{escape(now)}</td>"
+        return td(now)
+    return f"<td>{image(sparkline(values, most), what)}&nbsp;{escape(now)}</td>"
 
 
 def sparkline(values: Sequence[float | None], most: float) -> str:
