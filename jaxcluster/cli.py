@@ -84,7 +84,7 @@ def stop(words: list[str]) -> None:
     parsed = parser.read(words)
     way = arguments.taken_from(parsed)
     if parsed.everything and (parsed.name or way):
-        raise UsageError("Name a cluster or say --all, not both.", "jaxcluster stop --all")
+        raise UsageError("Give a cluster's name or --all, not both.", "jaxcluster stop --all")
     names = [r.name for r in cluster.live_records()] if parsed.everything else [parsed.name]
     for name in names:
         running = cluster.attach(name, **way)

@@ -53,17 +53,17 @@ ABOUT = {
     "journal": "What each rank has launched, side by side.",
     "report": (
         "How a cell went wrong: what happened, on which ranks, what was done about it, the cell, "
-        "the launches of all ranks side by side and where each was. It stays after new processes, "
-        "until the cluster ends; the last 8 are kept."
+        "the launches of all ranks side by side and where each was. The last 8 reports "
+        "are kept until the cluster ends."
     ),
     "debug": "Look at a rank's last error in the debugger, while the other ranks wait.",
     "logs": "What the processes wrote outside of cells.",
     "outputs": (
-        "What each rank printed in the last cell of this notebook; where it has run none, in the "
-        "last one of anybody's. %jaxcluster history has the numbers for --cell."
+        "What each rank printed in the last cell of this notebook; if it has run none, in the "
+        "last cell of any notebook. %jaxcluster history has the numbers for --cell."
     ),
     "history": (
-        "The cells that notebooks have run on the cluster, also those that are gone: how each has "
+        "The cells that all notebooks have run on the cluster, also closed ones: how each has "
         "ended, how long it took, who ran it. %jaxcluster outputs --cell N shows the output of one."
     ),
     "compare": (
@@ -114,22 +114,22 @@ ABOUT = {
 # in the example. "": the command alone.
 WORDS = {
     "status --live": ("keep it up to date", "--live"),
-    "attach name": ("which one; the only one there is by default", "main"),
-    "use name": ("which one", "main-2"),
-    "stop name": ("which one; this notebook's by default", "main-2"),
+    "attach name": ("the cluster (default: the only one that runs)", "main"),
+    "use name": ("the cluster", "main-2"),
+    "stop name": ("the cluster (default: this notebook's)", "main-2"),
     "stop --all": ("every cluster that this notebook is connected to", "--all"),
     "stop --force": ("forget hosts that can't be reached", "--force"),
     "mcp --allow-run": ("let it run cells, interrupt and restart", "--allow-run"),
     "restart --clean": ("keep no variables", "--clean"),
     "undo size": (
-        "how much of a device's memory may be held for it (2GB, 10%), or on, or off",
+        "how much of a device's memory it may hold (2GB, 10%), or on, or off",
         "4GB",
     ),
     "journal count": ("how many of the last launches (20)", "50"),
-    "report cell": ("the cell's number; the last one that went wrong by default", "7"),
-    "debug rank": ("which rank; the one that differs by default", "2"),
-    "logs rank": ("which rank; all by default", "2"),
-    "outputs ranks": ("which ranks; all by default", "1-3"),
+    "report cell": ("the cell's number (default: the last one that went wrong)", "7"),
+    "debug rank": ("which rank (default: the one that differs)", "2"),
+    "logs rank": ("which rank (default: all)", "2"),
+    "outputs ranks": ("which ranks (default: all)", "1-3"),
     "outputs --cell": ("a cell of %jaxcluster history", "--cell 12"),
     "outputs --follow": (
         "from the cell's beginning to its end, as it comes; the stop button ends only that",
@@ -137,16 +137,16 @@ WORDS = {
     ),
     "history count": ("how many cells (20)", "100"),
     "notify command": (
-        "for the shell, as it is typed; off for none; what is set is shown by default",
+        "a shell command, as it is typed; off for none; without one, the current setting is shown",
         'curl -d "$CELL_TEXT" ntfy.sh/my-topic',
     ),
     "notify --after": ("how long a cell must have run (60 s)", "--after 600"),
-    "notify --test": ("run it now, and say what came of it", "--test"),
+    "notify --test": ("run it now, and show whether it works", "--test"),
     "cost call": ("a call of a function, jitted or not", "step(params, batch)"),
     "compare expression": ("a Python expression, in the ranks' variables", "params['w'].sum()"),
-    "mesh name": ("a variable that is a mesh; all meshes by default", "mesh"),
-    "checkpoint name": ("what to call it", "before-tuning"),
-    "restore name": ("what it was called", "before-tuning"),
+    "mesh name": ("a variable that is a mesh (default: all of them)", "mesh"),
+    "checkpoint name": ("its name", "before-tuning"),
+    "restore name": ("the checkpoint's name", "before-tuning"),
     "export path": ("the script", "train.py"),
     "export --as-written": (
         "the cells in the order of the notebook's file, as it was saved",
@@ -174,10 +174,10 @@ WORDS = {
     "%shards name": ("an array or a pytree, or a part of one", "params['w']"),
     "%shards --check": ("compare all copies, and look for NaN and Inf", "x --check"),
     "%shards --widget": ("a view with statistics and values of single shards", "x --widget"),
-    "profiles name": ("which one; a table of all by default", "team"),
+    "profiles name": ("which one (default: a table of all)", "team"),
     "run --all": ("show the lines of all ranks, each with its rank", "-n 4 --all"),
     "run --logs": (
-        "the folder for the files rank-0.txt, rank-1.txt...; a new one in /tmp by default",
+        "the folder for the files rank-0.txt, rank-1.txt... (default: a new one in /tmp)",
         "-n 4 --logs out",
     ),
     "run --strict": ("check each launch on all ranks before it runs", "-n 4 --strict"),

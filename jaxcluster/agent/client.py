@@ -543,7 +543,7 @@ class ForkServer:
             raise LaunchError(
                 f"The fork server of host {self.host.name} did not answer {cmd!r} within "
                 f"{timeout_s:g} s{self.host.condition}.",
-                "On a busy host: %jaxcluster start --timeout 120" if cmd == "spawn" else "",
+                "Wait longer: %jaxcluster start --timeout 120" if cmd == "spawn" else "",
             ) from None
         finally:
             self._replies.pop(id, None)

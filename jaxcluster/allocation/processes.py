@@ -337,7 +337,7 @@ def _answer(where: Place, answer: queue.SimpleQueue[Event], deadline: float) -> 
     except queue.Empty:
         raise LaunchError(
             f"Host {where.name} did not start its ranks in time{where.agent.condition}.",
-            "On busy hosts: %jaxcluster start --timeout 120",
+            "Wait longer: %jaxcluster start --timeout 120",
         ) from None
     if reply["event"] == "lost":
         deadline = time.monotonic() + REASON_S  # its agent says why with its next message

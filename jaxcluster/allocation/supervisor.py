@@ -158,7 +158,7 @@ class Supervisor:
                 if time.monotonic() > deadline:
                     raise LaunchError(
                         f"The fork server does not answer ({error}).",
-                        "Give it longer: %jaxcluster start --timeout 120",
+                        "Wait longer: %jaxcluster start --timeout 120",
                     ) from None
                 time.sleep(0.002)
         self._peer = _check_peer(connection, self.path)
@@ -197,9 +197,7 @@ class Supervisor:
                     raise LaunchError(
                         f"The fork server did not answer {cmd!r} within {timeout_s:g} s.\n"
                         + self.log_excerpt(),
-                        "On a busy machine: %jaxcluster start --timeout 120"
-                        if cmd == "spawn"
-                        else "",
+                        "Wait longer: %jaxcluster start --timeout 120" if cmd == "spawn" else "",
                     )
         finally:
             replies.pop(id, None)

@@ -220,8 +220,8 @@ class HostTurns:
         except LaunchError:
             why = self._first.lost or self._first.agent.why or "its agent does not answer"
             raise NoCluster(
-                f"Host {self._first.name}, the cluster's first, is lost ({why}). It had JAX's "
-                "coordinator and the order of the cells.",
+                f"Host {self._first.name}, the cluster's first, is lost ({why}). It ran JAX's "
+                "coordinator and kept the order of the cells.",
                 "%jaxcluster restart gives the cluster new, empty ranks.",
             ) from None
         return answer[0]
@@ -240,8 +240,8 @@ class HostTurns:
             return f"{waits}.\n"
         away = f", and has not been reached for {found['away_s']:.0f} s" if found["away_s"] else ""
         return (
-            f"{waits}: {found['holder']} has had the turn for {found['held_s']:.0f} s, to send "
-            f"a cell or to recover the ranks{away}.\n"
+            f"{waits}: {found['holder']} has been sending a cell or recovering the ranks for "
+            f"{found['held_s']:.0f} s{away}.\n"
         )
 
 

@@ -46,8 +46,7 @@ def claim(spec: wire.ClusterSpec) -> tuple[wire.ClusterSpec, claims.Claim]:
             "--name NAME starts another.",
         )
     raise ClusterExists(
-        f"{registry.folder(spec.name)} already exists, and is not known to be left over from a "
-        "cluster.",
+        f"{registry.folder(spec.name)} already exists, and may not be a cluster's folder.",
         "Remove it if it is not needed, or: %jaxcluster start --name NAME",
     )
 

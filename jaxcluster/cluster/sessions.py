@@ -250,8 +250,8 @@ def connect(record: registry.ClusterRecord, join: Callable[[], World] | None = N
     """
     if record.protocol != wire.PROTOCOL_VERSION:
         raise VersionMismatch(
-            f"Cluster {record.name!r} was started by a jaxcluster with protocol "
-            f"{record.protocol}; this one has {wire.PROTOCOL_VERSION}.",
+            f"Cluster {record.name!r} was started by another version of jaxcluster (protocol "
+            f"{record.protocol}, here {wire.PROTOCOL_VERSION}).",
             "Attach with the version that started it, or stop it there and start another.",
         )
     cluster = Cluster(join() if join is not None else joining.join(record))

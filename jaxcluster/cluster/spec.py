@@ -21,6 +21,7 @@ from jaxcluster.plan import placement
 from jaxcluster.plan.spec import (
     ALL,
     GPU_PLATFORMS,
+    check_lists,
     check_spec,
     check_wishes,
     platform_in,
@@ -114,10 +115,8 @@ def _make(given: Mapping[str, Any]) -> wire.ClusterSpec:
         flat = all(isinstance(i, int) for i in ids)
         # Without a number of ranks the hosts decide how many there are: see ``placing.place``.
         ids = [[i[0] for i in nested]] * (num_processes or 1) if flat else nested
-        if num_processes is not None and len(ids) != num_processes:
-            raise UsageError(
-                f"local_device_ids names devices for {len(ids)} ranks; there are {num_processes}."
-            )
+        if num_processes is not None:
+            check_lists(len(ids), num_processes)
     own |= {
         "name": registry.check_name(own["name"]) if "name" in own else free_name(),
         "any_name": "name" not in own,

@@ -204,7 +204,7 @@ class Starting:
             if rank not in answers:
                 raise EnginesMissing(
                     f"Rank {rank} no longer answers. {self._log_excerpt(rank)}",
-                    f"Try: %jaxcluster start --timeout {2 * self.spec.timeout_s:g}",
+                    f"Wait longer: %jaxcluster start --timeout {2 * self.spec.timeout_s:g}",
                     [rank],
                 )
         return {rank: unwrap(answer) for rank, answer in answers.items()}
@@ -263,7 +263,7 @@ class Starting:
         if not isinstance(self.local, HostProcesses):
             return LaunchError(
                 f"Rank {to} at {address} can't be reached from {name_ranks(deaf)}.",
-                "%jaxcluster doctor looks at the network of this machine.",
+                "%jaxcluster doctor checks this machine.",
             )
         there = self.local.host_of(to).name
         hosts = list(dict.fromkeys(self.local.host_of(rank).name for rank in deaf))
@@ -335,7 +335,7 @@ class Starting:
                     raise error(
                         f"{name_ranks(missing).capitalize()} {what} within "
                         f"{self.spec.timeout_s:g} s. {self._log_excerpt(missing[0])}",
-                        f"Try: %jaxcluster start -n {n} --timeout {2 * self.spec.timeout_s:g}",
+                        f"Wait longer: %jaxcluster start --timeout {2 * self.spec.timeout_s:g}",
                         missing,
                     ) from None
                 continue
@@ -346,7 +346,7 @@ class Starting:
                 raise error(
                     f"Rank {event.rank} {what}: {body.get('ename', '')} {body.get('message', '')}\n"
                     + self._log_excerpt(event.rank),
-                    "%jaxcluster doctor checks what JAX needs on this machine.",
+                    "%jaxcluster doctor checks this machine.",
                     [event.rank],
                 )
             found[event.rank] = event
@@ -373,7 +373,10 @@ class Starting:
             elif event["event"] == "cancelled":
                 raise LaunchError(STOPPED)
             elif event["event"] == "lost":
-                raise LaunchError("The fork server ended while the cluster started.")
+                raise LaunchError(
+                    "The fork server ended while the cluster started.",
+                    "%jaxcluster doctor checks this machine.",
+                )
             elif event["event"] == "host_lost":
                 raise LaunchError(
                     f"Host {event['host']} was lost while the cluster started: {event['why']}."
@@ -383,7 +386,7 @@ class Starting:
             raise EnginesMissing(
                 f"{name_ranks(self.exited).capitalize()} died while the cluster started ({why}). "
                 + self._log_excerpt(rank),
-                "%jaxcluster doctor checks what JAX needs on this machine.",
+                "%jaxcluster doctor checks this machine.",
                 sorted(self.exited),
             )
 
@@ -521,7 +524,7 @@ def start_world(
             if isinstance(error, OSError):  # a full disk, a home directory without access
                 raise LaunchError(
                     f"The cluster could not be started: {error}.",
-                    "%jaxcluster doctor looks at this machine.",
+                    "%jaxcluster doctor checks this machine.",
                 ) from None
             raise
     world.started_s = time.perf_counter() - began

@@ -32,8 +32,8 @@ def _unchecked(record: ClusterRecord) -> str:
     if all(reply.recording for reply in record.devices):
         return ""
     return (
-        " This jax can't be watched: divergence is not checked, and a hang shows only in "
-        "%jaxcluster stacks."
+        " Launches can't be recorded with this jax, so divergence is not found (%jaxcluster doctor "
+        "says why). %jaxcluster stacks shows a hang."
     )
 
 

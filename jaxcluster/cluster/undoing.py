@@ -141,7 +141,7 @@ def parse_limit(word: str) -> int | None:
     if found is None:
         raise UsageError(
             f"{word!r} is not a size.",
-            "For example: %jaxcluster undo 2GiB. %jaxcluster undo on|off switches it, and "
+            "For example: %jaxcluster undo 2GiB. %jaxcluster undo on|off turns it on or off, and "
             "%jaxcluster undo takes the last cell back.",
         )
     number, prefix, binary = found.groups()

@@ -386,7 +386,7 @@ def _about(command: Command) -> Iterator[str]:
     if command.keeps_stdin:
         yield "its standard input is kept open; the agents end with it"
     if command.tunnel is not None:
-        yield f"{command.tunnel.here} here leads to {command.tunnel.there} there"
+        yield f"{command.tunnel.here} here is forwarded to {command.tunnel.there} there"
     if command.announces_in:
         yield f"the agents report in {command.announces_in}"
     if command.cancel:

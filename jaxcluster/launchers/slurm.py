@@ -653,12 +653,12 @@ def explain_slurm(end: End, allocation: str = "") -> Reason:
 
 
 def _refusal(errors: Sequence[str], said: str) -> Reason:
-    """Why sbatch did not take the job."""
+    """Why sbatch refused the job."""
     text = "\n".join(errors)
     for pattern, message, hint in _REFUSED[:-1]:
         if re.search(pattern, text):
             return Reason(f'{message} sbatch says: "{said}"', hint)
-    return Reason(f'Slurm did not take the job. sbatch says: "{said}"', "Try: sinfo")
+    return Reason(f'Slurm refused the job. sbatch says: "{said}"', "Try: sinfo")
 
 
 def _state(why: str) -> str:

@@ -440,7 +440,7 @@ def explain_ssh(end: End, host: str, login: str) -> Reason:
             f"Try: {login} true",
         )
     return Reason(
-        f"The agent on {host} did not come up: ssh {how_it_ended(end.code)}.{evidence}{before}",
+        f"The agent on {host} did not start: ssh {how_it_ended(end.code)}.{evidence}{before}",
         f"Try: {login} true",
     )
 

@@ -120,7 +120,7 @@ def tell(found: Mapping[int, wire.Launch], is_over: bool = False) -> list[str]:
     ranks = list(found)
     wait, waits = ("waited", "waited") if is_over else ("wait", "waits")
     lines = [
-        f"The ranks {wait} for each other in a circle, since they launched programs in different "
+        f"Deadlock: the ranks {wait} for each other, since they launched programs in different "
         "orders:"
     ]
     for rank, other in zip(ranks, [*ranks[1:], ranks[0]], strict=True):
@@ -128,10 +128,7 @@ def tell(found: Mapping[int, wire.Launch], is_over: bool = False) -> list[str]:
         place = f" at cell [{entry.cell}] line {entry.line}" if entry.cell is not None else ""
         whole = f"a program of {name_ranks(_members(entry))}"
         lines.append(f"  Rank {rank} {waits} in {entry.name}{place}, {whole}, for rank {other}.")
-    lines.append(
-        "Hint: ranks that share several programs must launch them in one order, even if a "
-        "program is only on some of them."
-    )
+    lines.append("Hint: ranks that share programs must launch them in the same order.")
     return lines
 
 

@@ -259,15 +259,15 @@ def find_given_up(replies: Mapping[int, wire.CellReply], seq: int) -> Report | N
         if waited and waited == list(culprits):  # for one of the others: who began it is not known
             both = tuple(sorted({*waited, *others}))
             line = (
-                f"{begin_ranks(others)} had announced another launch than {name_ranks(waited)}, "
-                "and all waited for each other when the cell was stopped. So earlier launches may "
-                "not belong together."
+                f"{begin_ranks(others)} and {name_ranks(waited)} had announced different "
+                "launches, and waited for each other until the cell was stopped. Earlier launches "
+                "may be mismatched too."
             )
             return Report("circle", processes, None, both, (), (line,), seq, frozenset({seq}))
         if culprits:
             line = (
-                f"{begin_ranks(culprits)} did not come to a launch that {name_ranks(others)} had "
-                "announced when the cell was stopped, so earlier launches may not belong together."
+                f"{begin_ranks(culprits)} never came to a launch that {name_ranks(others)} had "
+                "announced before the cell was stopped. Earlier launches may be mismatched too."
             )
             ranks = culprits, tuple(sorted(others))
             title = f"Launch skipped on {name_ranks(culprits)}"

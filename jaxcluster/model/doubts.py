@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jaxcluster import wire
-from jaxcluster.ranks import begin_ranks, name_ranks
+from jaxcluster.ranks import name_ranks
 
 
 def from_other_lines(reports: Mapping[int, wire.RankReport], seq: int) -> str:
@@ -29,14 +29,12 @@ def from_other_lines(reports: Mapping[int, wire.RankReport], seq: int) -> str:
             lines.setdefault(entry.line, []).append(rank)
         if len(lines) > 1:
             first, *others = lines.items()
-            where = [
-                f"{begin_ranks(first[1])} launched {here[first[1][0]].name} on line {first[0]}"
-            ]
+            where = [f"{name_ranks(first[1])} launched {here[first[1][0]].name} on line {first[0]}"]
             where += [f"{name_ranks(ranks)} on line {line}" for line, ranks in others]
             return (
-                f"{', '.join(where)}, and they met (launch {place + 1}). If you did not intend "
-                "that, one rank had made more or fewer launches than the others before the stop. "
-                "Don't trust what this cell has assigned then.\n"
+                f"Launch {place + 1} came from different lines: {', '.join(where)}. If you did not "
+                "intend that, a rank had skipped or repeated a launch before the stop: don't trust "
+                "what this cell has assigned.\n"
             )
     return ""
 

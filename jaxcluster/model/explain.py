@@ -101,7 +101,7 @@ def tell_mismatch(found: Mismatch, scene: Scene) -> Told:
         lines.append(
             f"{begin_ranks(refused, scene.hosts)} {'has' if one else 'have'} not launched "
             f"{'its' if one else 'their'} program: it was refused, because another rank had "
-            "come first with a different one."
+            "announced a different one first."
         )
     lines += _tell_scalars(scene.reports)
     if hint:
@@ -209,8 +209,8 @@ def tell_crossed(found: Crossed, hosts: Mapping[int, str]) -> Told:
             whose = name_ranks(map(int, entry.processes.split(",")))
             lines.append(f"  {name_ranks(ranks, hosts)}: first {program_line(entry)} (of {whose})")
     hint = (
-        "Hint: processes that share programs must all launch them in one order. Their results "
-        "may be mixed up."
+        "Hint: ranks that share programs must launch them in the same order. Their results may "
+        "be wrong."
     )
     return Told("Programs in different orders", (*lines, hint))
 

@@ -58,7 +58,7 @@ def first_error(
     rest = f"{begin_ranks(open_ranks, hosts)} {verb} {grace_s:g} s to end the cell.\n"
     if paused:
         wait = "waits" if len(paused) == 1 else "wait"
-        rest = f"The cell goes on as long as {name_ranks(paused, hosts)} {wait} for you.\n"
+        rest = f"The cell goes on while {name_ranks(paused, hosts)} {wait} for you.\n"
     if error.heard == 0:  # as it is said at the end, unless more is known by then
         return Alarm(f"{error.evalue[:1].upper()}{error.evalue[1:]}. {rest}")
     if error.heard is not None:  # strict mode: all that is known is told at the end

@@ -52,27 +52,27 @@ COMMANDS = {
     "start": "start a cluster: -n 4, or --launcher ssh --hosts h1:2,h2:2",
     "status": "what every rank does, its host, pid, devices; --live keeps updating and shows usage",
     "list": "the running clusters of this user",
-    "attach": "connect to a running one: attach NAME",
-    "use": "run this notebook's cells on another one: use NAME",
+    "attach": "connect to a running cluster: attach NAME",
+    "use": "run this notebook's cells on another connected cluster: use NAME",
     "stop": "end all processes: stop, stop NAME; --all ends every cluster of this notebook",
-    "restart": "give it new processes, with the variables kept; --clean keeps nothing",
+    "restart": "new processes that keep the variables; --clean: empty ones",
     "resync": "bring ranks that have diverged back into lockstep",
     "interrupt": "stop the cell that runs, on every rank",
-    "undo": "take the last cell back; undo SIZE|on|off bounds or switches it",
+    "undo": "take back the last cell; undo SIZE|on|off: limit what it may hold, turn it on or off",
     "stacks": "on which line each rank is",
     "journal": "what each rank has launched",
     "report": "how a cell went wrong, also after new processes: report, report 7",
     "debug": "look at a rank's last error in the debugger: debug 2",
     "logs": "what the processes wrote outside of cells: logs 2",
-    "outputs": "what each rank printed in the last cell: outputs 1-3; of others --cell N, --follow",
-    "history": "the cells that anybody has run on the cluster: state, time, who",
+    "outputs": "what each rank printed in the last cell: outputs 1-3; --cell N, --follow",
+    "history": "the cells of all notebooks on the cluster: state, time, who",
     "notify": "run a command of yours when a long cell ends: notify COMMAND|off",
-    "compare": "an expression's value on every rank, equal ones once: compare loss",
+    "compare": "an expression's value on each rank, equal values once: compare loss",
     "cost": "what a call would cost, before any run: cost step(params, batch)",
     "mesh": "which rank holds which device of a mesh",
     "memory": "what each device holds",
     "checkpoint": "save the ranks' variables to disk: checkpoint NAME",
-    "restore": "bring them back: restore NAME",
+    "restore": "bring back a checkpoint's variables: restore NAME",
     "export": "this notebook's %%spmd cells as a script: export train.py",
     "auto": "make every cell an %%spmd cell: auto on|off",
     "strict": "check every launch on all ranks before it runs: strict on|off",
@@ -275,7 +275,7 @@ class JaxClusterMagics(Magics):
         )
         parsed = parser.read(line)
         if parsed.everything and parsed.name:
-            raise UsageError("Name a cluster or say --all, not both.", "%jaxcluster stop --all")
+            raise UsageError("Give a cluster's name or --all, not both.", "%jaxcluster stop --all")
         if not parsed.everything:
             name = parsed.name or cluster.current().name
             print(cluster.stop_by_name(name, force=parsed.force))
@@ -524,7 +524,7 @@ class JaxClusterMagics(Magics):
         if is_test:
             if problem := notifier.test():
                 raise UsageError(f"{problem[0].upper()}{problem[1:]}")
-            print("It was run, and ended well.")
+            print("The command ran without an error.")
 
     def _compare(self, line: str) -> None:
         if line.strip() in ("-h", "--help"):

@@ -420,7 +420,7 @@ def _too_few_gpus(
     if total == 0:
         return PlanError(
             f"{wanted} asked for GPUs, but no GPU is visible there.",
-            f"Try: {on_cpu}   or, if there is one: %jaxcluster start -n 1 --platform "
+            f"Try: {on_cpu}   or, if it has a GPU: %jaxcluster start -n 1 --platform "
             f"{spec.platform} --env {VISIBLE[spec.platform]}=0",
         )
     have = ", ".join(

@@ -36,6 +36,20 @@ ASSIGNED_ENV: Mapping[str, str] = {
 }
 
 
+def check_lists(count: int, n: int) -> None:
+    """Refuse device lists for another number of ranks than there are.
+
+    Raises:
+      UsageError: they differ.
+    """
+    if count != n:
+        raise UsageError(
+            f"local_device_ids has {plural(count, 'list')} for {plural(n, 'rank')}: "
+            "give one list per rank.",
+            f"Try: jaxcluster.start(num_processes={n}, local_device_ids={[[r] for r in range(n)]})",
+        )
+
+
 def check_spec(spec: ClusterSpec) -> None:
     """Refuse what makes no sense, whatever the devices.
 
@@ -50,13 +64,8 @@ def check_spec(spec: ClusterSpec) -> None:
             "devices as you say.",
             f"Try: %jaxcluster start -n {n} --devices-per-process 4",
         )
-    if spec.local_device_ids is not None and len(spec.local_device_ids) != n:
-        lists = plural(len(spec.local_device_ids), "list")
-        raise UsageError(
-            f"local_device_ids has {lists} for {plural(n, 'process', 'processes')}: "
-            "give one list per rank.",
-            f"Try: jaxcluster.start(num_processes={n}, local_device_ids={[[r] for r in range(n)]})",
-        )
+    if spec.local_device_ids is not None:
+        check_lists(len(spec.local_device_ids), n)
     for name in ("coordinator_address", "coordinator_bind_address"):
         if (address := getattr(spec, name)) is not None and (why := _wrong_address(address)):
             raise UsageError(

@@ -273,7 +273,7 @@ def show_hosts(spec: wire.ClusterSpec, rich: bool) -> None:
     Raises:
       LaunchError: an agent did not come up.
     """
-    display = StartDisplay(rich, "The hosts could not be looked at.")
+    display = StartDisplay(rich, "The hosts could not be checked.")
     try:
         found = hostchecks.look_before(spec, display.progress, spec.timeout_s)
     except BaseException:

@@ -177,7 +177,7 @@ def decode(data: bytes | memoryview) -> dict[str, Any]:
         raise ValueError(f"not a jaxcluster message: {bytes(data)[:80]!r}")
     if envelope.get("v") != PROTOCOL_VERSION:
         raise OtherVersion(
-            f"jaxcluster protocol {envelope.get('v')} met protocol {PROTOCOL_VERSION}: "
+            f"it has jaxcluster protocol {envelope.get('v')}, not {PROTOCOL_VERSION}: "
             "install the same jaxcluster version for the notebook and the ranks"
         )
     return envelope

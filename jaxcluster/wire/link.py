@@ -335,7 +335,7 @@ def unwrap(event: Event) -> Any:
         )
     if event.op == "mismatch":
         raise errors.VersionMismatch(
-            f"Rank {event.rank} sent what can't be read: {event.body['message']}.",
+            f"A message of rank {event.rank} can't be read: {event.body['message']}.",
             event.body["hint"],
         )
     kinds = {

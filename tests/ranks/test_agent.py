@@ -384,7 +384,7 @@ def test_turns_go_from_hand_to_hand_and_from_a_client_that_ends_to_the_next(
     waiter = threading.Thread(target=lambda: waits.enter_context(mine.take([0], said.append)))
     waiter.start()
     until(lambda: said, "who is waited for", 20)
-    assert f"process {os.getpid()} on {socket.gethostname()} has had the turn for" in said[0]
+    assert f"process {os.getpid()} on {socket.gethostname()} has been sending a cell" in said[0]
     theirs.close()  # as its process's end: the turn is not lost with it
     waiter.join(20)
     assert mine.last_cells() == {0: 3, 1: 2}

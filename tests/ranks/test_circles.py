@@ -82,7 +82,7 @@ def test_two_sets_in_another_order_are_named_and_recovered(ranks: jaxcluster.Clu
     error, at = fails(ranks, TWO + "print(float(a))")
     assert at < 2.0 + BUSY_S
     if error.report.kind == "circle":
-        assert "The ranks waited for each other in a circle" in str(error)
+        assert "Deadlock: the ranks waited for each other" in str(error)
         assert "line 2, a program of ranks 0-2, for rank 1." in str(error)
         assert "line 4, a program of ranks 0, 1, for rank 0." in str(error)
         assert error.report.culprits == (0, 1)

@@ -71,7 +71,7 @@ def test_another_shape_on_one_rank_is_refused_and_nobody_dies(
     assert report is not None
     assert report.culprits == (2,)
     told = str(caught.value)
-    assert "it was refused, because another rank had come first" in told
+    assert "it was refused, because another rank had announced" in told
     if source == ROWS:
         assert "rank 2: float32[4,5,3]; ranks 0, 1, 3: float32[4,4,3], cell" in told
         assert "The ranks launched jit(_identity_fn) with different shapes" in told

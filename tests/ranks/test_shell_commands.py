@@ -98,7 +98,7 @@ def test_the_console_script_is_installed() -> None:
         (("start", "--device-per-process", "2"), 2, "did you mean --devices-per-process?"),
         (("stop", "nowhere"), 1, "NoCluster: There is no cluster 'nowhere' here"),
         (("stop",), 1, "NoCluster: "),
-        (("stop", "a", "--all"), 2, "Name a cluster or say --all, not both."),
+        (("stop", "a", "--all"), 2, "Give a cluster's name or --all, not both."),
     ],
 )
 def test_what_is_wrong_is_said_without_a_traceback(

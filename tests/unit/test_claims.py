@@ -176,7 +176,7 @@ def test_a_folder_that_is_no_clusters_is_left_alone(root: Path, content: str) ->
     (root / "thesis.txt").write_text("dear too")
     assert names.live_records() == []
     assert claims.claim("main") is None
-    with pytest.raises(ClusterExists, match="is not known to be left over from a cluster"):
+    with pytest.raises(ClusterExists, match="may not be a cluster's folder"):
         names.claim(wire.ClusterSpec("main", 2))
     assert names.free_name() == "main-2"
     assert sorted(p.name for p in (root / "main").iterdir()) == ["alive", "thesis.txt"]

@@ -42,12 +42,11 @@ def test_two_sets_in_another_order_are_a_circle() -> None:
     found = circle(journals.counts, journals.launches)
     assert {rank: entry.name for rank, entry in found.items()} == {0: "jit(A)", 1: "jit(B)"}
     assert tell(found, is_over=True) == [
-        "The ranks waited for each other in a circle, since they launched programs in different "
+        "Deadlock: the ranks waited for each other, since they launched programs in different "
         "orders:",
         "  Rank 0 waited in jit(A) at cell [7] line 1, a program of ranks 0-2, for rank 1.",
         "  Rank 1 waited in jit(B) at cell [7] line 2, a program of ranks 0, 1, for rank 0.",
-        "Hint: ranks that share several programs must launch them in one order, even if a "
-        "program is only on some of them.",
+        "Hint: ranks that share programs must launch them in the same order.",
     ]
 
 
@@ -186,7 +185,7 @@ def test_a_circle_on_cpu_devices_is_certain_and_no_replay_helps() -> None:
     assert (found.kind, found.culprits, found.others) == ("circle", (0, 1), (2,))
     assert found.is_hopeless
     assert found.cells and found.cell_seq == max(found.cells)
-    assert found.lines[0].startswith("The ranks waited for each other in a circle")
+    assert found.lines[0].startswith("Deadlock: the ranks waited for each other")
     assert unsure == []
 
 
@@ -194,7 +193,7 @@ def test_where_something_else_may_launch_a_circle_is_told_and_nothing_is_ended()
     for doubt in ({"background": ["thread 'loader'"]}, {"devices": ["cuda:0"]}):
         found, unsure = find(reports("A012 B01", "B01 A012", "A012", **doubt))
         assert found is None
-        assert unsure[0].startswith("The ranks wait for each other in a circle")
+        assert unsure[0].startswith("Deadlock: the ranks wait for each other")
 
 
 def test_a_circle_of_many_ranks_is_told_briefly_where_it_is_not_certain() -> None:

@@ -21,9 +21,10 @@ def told(*reports: wire.RankReport) -> str:
 def test_the_first_launch_that_met_another_line_is_told() -> None:
     text = told(report(0, 3, 4), report(1, 3, 6), report(2, 3, 4))
     assert text.startswith(
-        "Ranks 0, 2 launched jit(f) on line 4, rank 1 on line 6, and they met (launch 2). "
+        "Launch 2 came from different lines: ranks 0, 2 launched jit(f) on line 4, rank 1 on "
+        "line 6. "
     )
-    assert text.endswith("Don't trust what this cell has assigned then.\n")
+    assert text.endswith("don't trust what this cell has assigned.\n")
 
 
 def test_what_met_its_own_line_another_cell_or_nobody_is_not() -> None:

@@ -179,5 +179,5 @@ def test_device_ids_are_for_as_many_ranks_as_the_hosts_decide() -> None:
     assert place(spec, hosts, [2, 1]).local_device_ids == [[1], [1], [1]]
     spec = make_spec(local_device_ids=[[0], [1], [0]], **wanted)
     assert place(spec, hosts, [2, 1]).local_device_ids == [[0], [1], [0]]
-    with pytest.raises(UsageError, match="2 lists for 3 processes"):
+    with pytest.raises(UsageError, match="2 lists for 3 ranks"):
         place(make_spec(local_device_ids=[[0], [1]], **wanted), hosts, [2, 1])

@@ -225,7 +225,7 @@ def test_a_rank_of_another_version_is_not_talked_to(link: Link) -> None:
         with pytest.raises(VersionMismatch, match="install the same jaxcluster version") as caught:
             unwrap(event)
         assert str(caught.value).startswith(
-            "Rank 2 sent what can't be read: jaxcluster protocol 99"
+            "A message of rank 2 can't be read: it has jaxcluster protocol 99"
         )
         assert "%jaxcluster start" in caught.value.hint
     assert link.gather([1], "op", timeout_s=ANSWER_S)[1].op == "reply"

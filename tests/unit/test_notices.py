@@ -58,7 +58,7 @@ def test_while_a_person_holds_a_rank_nobody_has_only_so_long() -> None:
     failed = record(r2=wire.ErrorInfo("ValueError", "why", [], 2))
     assert notices.first_error(failed, [0, 1], 2.0, {}, [1]) == (
         "Rank 2 raised ValueError: why (cell [7], line 2). "
-        "The cell goes on as long as rank 1 waits for you.\n"
+        "The cell goes on while rank 1 waits for you.\n"
     )
 
 

@@ -123,7 +123,7 @@ def test_local_device_ids_for_all_or_for_each(machine: Any) -> None:
         ({"env": {"A=B": "1"}}, "which is not an environment variable."),
         ({"env": {"A": "1\0"}}, "env has a null character in 'A'."),
         ({"name": "a b"}, "'a b' can't be a cluster's name"),
-        ({"num_processes": 2, "local_device_ids": [[0]]}, "devices for 1 ranks; there are 2"),
+        ({"num_processes": 2, "local_device_ids": [[0]]}, "has 1 list for 2 ranks"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_started(

@@ -189,7 +189,7 @@ def test_initialization_timeout_is_at_least_a_second() -> None:
     [
         (
             {"local_device_ids": [[0]]},
-            "local_device_ids has 1 list for 2 processes: give one list per rank",
+            "local_device_ids has 1 list for 2 ranks: give one list per rank",
         ),
         (
             {"coordinator_address": "gpu-01"},
