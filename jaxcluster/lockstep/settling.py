@@ -81,6 +81,7 @@ class Settling:
             self._was_held_up()
         if cell.was_aborted(self._facts.dead):
             yield from self._take_back()
+        yield from self._replace_the_dead()
         yield from self._doubt()
         yield from self._let_others_begin()
 
