@@ -182,6 +182,7 @@ class Rank:
         handle("answer", "now", self.runner.asking.on_answer)
         handle("state", "now", lambda request: self._state())
         handle("poll", "now", self._poll)
+        handle("times", "side", self._times)
         handle("resume", "now", self._resume)
         handle("strict", "main", self._strict)
         check = SelfCheck(self.journal)
@@ -238,6 +239,11 @@ class Rank:
     def _poll(self, request: Request) -> Any:
         names, count = request.body["names"], request.body["launches"]
         return inspection.report(self.runner, self._state(), names, count)
+
+    def _times(self, request: Request) -> wire.LaunchTimes:
+        count = request.body["launches"]
+        kinds, made = self.journal.timed_tail(count) if count else ([], [])
+        return wire.LaunchTimes(self.rank, int(1e6 * time.monotonic()), kinds, made)
 
     def _reveal(self, request: Request) -> Any:
         return self.comms.reveal(request) if self.comms is not None else {"open": []}

@@ -22,6 +22,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from threading import get_ident
+from time import monotonic
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -48,9 +49,10 @@ _Place = tuple[CodeType | None, int, CodeType | None, int]
 NOWHERE: _Place = (None, 0, None, 0)
 _Told = tuple[str, str, int, str, bool]  # Program.told
 # A launch: its program, its place, the seq of the cell that the main thread was in (0 on another
-# thread), and the frame that makes it with its instruction, which say whether it still does.
-_Launch = tuple["Program", _Place, int, int, int]
-_Entry = tuple[int, _Told, _Place, int]  # its place in its set's sequence, and of what cell it is
+# thread), when it was begun (a host's processes share that clock), and the frame that makes it with
+# its instruction, which say whether it still does.
+_Launch = tuple["Program", _Place, int, float, int, int]
+_Entry = tuple[int, _Told, _Place, int, float]  # its place in its set's sequence, its cell and time
 _Own = dict[int, dict[str, list[int]]]  # a cell's seq -> set -> [launches of it, hash]
 _ANYWHERE = -1  # in that frame
 SETTLING = 3  # looks, at most, until no launch ends while it is looked
@@ -257,10 +259,11 @@ class Journal:
             self._enter_latest()
         if (box := self.box) is not None:
             box.note(program, place, running)
+        now = monotonic()
         if caller is None:
-            self._begun[ident] = (program, place, running, 0, 0)
+            self._begun[ident] = (program, place, running, now, 0, 0)
         else:
-            self._begun[ident] = (program, place, running, id(caller), caller.f_lasti)
+            self._begun[ident] = (program, place, running, now, id(caller), caller.f_lasti)
 
     def confirmations(self, program: Program) -> Iterator[None]:
         """Each ``next`` of it counts a launch of ``program``, which this thread has just made.
@@ -293,7 +296,7 @@ class Journal:
             self._enter_latest()
         if (box := self.box) is not None:
             box.note(program, place, running)
-        launch = (program, place, running, id(frame), _ANYWHERE)
+        launch = (program, place, running, monotonic(), id(frame), _ANYWHERE)
         begin = map(self._begun.__setitem__, (ident,), (launch,))
         check = map(self._begun.__getitem__, (get_ident(),))  # as deep a recursion as to confirm
         confirm = itertools.islice(self.confirmations(program), 1)
@@ -443,11 +446,12 @@ class Journal:
                     launch = (
                         each if isinstance(each, tuple) else outer.pop(id(each), _nowhere(each))
                     )
-                    program, place, running, *_ = launch
+                    program, place, running, when, *_ = launch
                     told = program.told
                     if breaks:
                         told = breaks.pop(id(launch), (launch, told))[1]
-                    entries.append((_count(counts, crossings, program.told), told, place, running))
+                    seq = _count(counts, crossings, program.told)
+                    entries.append((seq, told, place, running, when))
                     self._add_own(own, program.processes, running, 1, program.fingerprint)
                     self._keep_program(program)
             steps: list[Callable[[], Any]] = [
@@ -480,7 +484,7 @@ class Journal:
         last, processes, cell = None, "", 0
         seq = begin = value = 0
         begun: dict[str, int] = {}
-        for program, place, running, _, _ in made:
+        for program, place, running, when, _, _ in made:
             if program is not last:
                 last, told, fingerprint = program, program.told, program.fingerprint
                 if self._programs.get(fingerprint) is not program:
@@ -493,7 +497,7 @@ class Journal:
                 if processes not in counts:
                     return None
                 begin = seq = begun.get(processes, counts[processes][0])
-            entries.append((seq, told, place, running))
+            entries.append((seq, told, place, running, when))
             seq += 1
             value = (value * _HASH_FACTOR + fingerprint) % _HASH_MODULUS
         rows.append((processes, cell, seq - begin, value))
@@ -554,8 +558,8 @@ class Journal:
         entries = list(self._ring) if not flights else []
         latest = (at for at in reversed(range(len(entries))) if entries[at][1] == program.told)
         if (at := next(latest, None)) is not None:
-            seq, _, place, running = entries[at]
-            self._ring[at] = (seq, told, place, running)
+            seq, _, place, running, when = entries[at]
+            self._ring[at] = (seq, told, place, running, when)
 
     def _mark(self, program: Program, why: str, for_good: bool) -> _Told:
         """How the journal tells of the launch from now on."""
@@ -621,20 +625,25 @@ class Journal:
 
     def packed_tail(self, count: int) -> tuple[list[wire.Launch], list[list[int]]]:
         """The same as a ``PollReply`` has it, without an object for each launch."""
+        kinds, made = self.timed_tail(count)
+        return kinds, [row[:2] for row in made]
+
+    def timed_tail(self, count: int) -> tuple[list[wire.Launch], list[list[int]]]:
+        """The same as ``LaunchTimes`` has it: with when each was begun, in microseconds."""
         flights = self._settled()
         entries = list(self._ring)
         counts = {processes: count for processes, (count, _) in self._counts.items()}
         for launch in flights:
-            program, place, running, *_ = launch
+            program, place, running, when, *_ = launch
             seq = counts.get(program.processes, 0)
             counts[program.processes] = seq + 1
             told = self._breaks.get(id(launch), (launch, program.told))[1]
-            entries.append((seq, told, place, running))
+            entries.append((seq, told, place, running, when))
         # By identity: code of two files with the same text is equal.
         numbers: dict[tuple[Any, ...], int] = {}
         kinds: list[wire.Launch] = []
         made = []
-        for seq, told, place, running in entries[-count:]:
+        for seq, told, place, running, when in entries[-count:]:
             key = told, id(place[0]), place[1], id(place[2]), place[3], running
             number = numbers.get(key)
             if number is None:
@@ -657,7 +666,7 @@ class Journal:
                         within,
                     )
                 )
-            made.append([seq, number])
+            made.append([seq, number, int(1e6 * when)])
         return kinds, made
 
     def _tell(self, place: _Place) -> tuple[int | None, int | None, str]:
@@ -696,7 +705,7 @@ def _line(code: CodeType, instruction: int) -> int | None:
 
 
 def _nowhere(program: Program) -> _Launch:
-    return program, NOWHERE, 0, 0, 0
+    return program, NOWHERE, 0, monotonic(), 0, 0
 
 
 def _count(counts: dict[str, list[int]], crossings: Crossings, told: _Told) -> int:

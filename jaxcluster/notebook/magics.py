@@ -21,14 +21,14 @@ from IPython.core.magic import (
     no_var_expand,
 )
 
-from jaxcluster import arguments, cluster, doctor
+from jaxcluster import arguments, cluster, doctor, wire
 from jaxcluster.allocation.supervisor import quit_warm
 from jaxcluster.allocation.turns import who_we_are
 from jaxcluster.cluster import events, past, transfer, undoing
 from jaxcluster.cluster.notify import notifier
 from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError, UsageError
-from jaxcluster.model import compared, cost, rewrite, timeline
+from jaxcluster.model import compared, cost, rewrite, stragglers, timeline
 from jaxcluster.model.outputs import CellRecord, traceback_lines
 from jaxcluster.notebook import debugging, export, exporting
 from jaxcluster.notebook.completion import Completion
@@ -216,7 +216,18 @@ class JaxClusterMagics(Magics):
             status.live(running, status.shown_by(self.shell), self._cell_id())
             return
         print(running.summary())
-        print(text.status(running.status(), running.dead))
+        states = running.status()
+        print(text.status(states, running.dead))
+        if late := self._late(running, states):
+            print(late)
+
+    @staticmethod
+    def _late(running: cluster.Cluster, states: Sequence[wire.RankState]) -> str:
+        """Who keeps the others waiting, in a sentence; "" for nobody."""
+        if (found := running.straggler()) is None:
+            return ""
+        runs = {state.seq for state in states if state.state == "running"}
+        return stragglers.tell(found, is_over=found.launch.cell_seq not in runs)
 
     def _list(self, line: str) -> None:
         way = arguments.taken_from(arguments.way_parser("%jaxcluster list").read(line))
@@ -406,11 +417,15 @@ class JaxClusterMagics(Magics):
         word = arguments.command_parser("%jaxcluster journal", "count").read(line).count
         if word is not None and not (word.isdecimal() and int(word)):
             raise UsageError(f"{word!r} is not a number of launches.", "%jaxcluster journal 30")
-        found = timeline.journal(cluster.current().reports(), int(word or 20))
+        running = cluster.current()
+        reports = running.reports()
+        found = timeline.journal(reports, int(word or 20))
         if self.rich and found:
             self.shell.display_pub.publish(journal.bundle(found))
         else:
             print(text.journal(found))
+        if late := self._late(running, [one.state for one in reports.values()]):
+            print(late)
 
     def _report(self, line: str) -> None:
         word = arguments.command_parser("%jaxcluster report", "cell").read(line).cell

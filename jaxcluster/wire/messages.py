@@ -355,6 +355,20 @@ class PollReply:
     made: list[list[int]]
 
 
+@dataclass(frozen=True)
+class LaunchTimes:
+    """When a rank has begun its last launches: rows of ``seq``, kind and time, oldest first.
+
+    As in a ``PollReply``; the times are microseconds of a clock that all processes of a host have,
+    ``now_us`` by it is when this was said.
+    """
+
+    rank: int
+    now_us: int
+    kinds: list[Launch]
+    made: list[list[int]]
+
+
 def unpacked(kinds: Sequence[Launch], made: Iterable[Sequence[int]]) -> list[Launch]:
     """The launches of which a ``PollReply`` has these."""
     others = [tuple(vars(kind).values())[1:] for kind in kinds]
