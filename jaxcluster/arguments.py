@@ -14,8 +14,10 @@ from typing import Any, NoReturn
 
 from jaxcluster import usage
 from jaxcluster.errors import UsageError
+from jaxcluster.launchers.ssh import LOGIN
 from jaxcluster.options import profiles
-from jaxcluster.options.table import LOGIN, OF_LAUNCHERS, OPTIONS, Option
+from jaxcluster.options.known import known
+from jaxcluster.options.table import Option
 
 MOST_LISTED = 10  # options that a message lists; of more --help does
 KINDS = {"int": "a whole number", "float": "a number", "devices": "a whole number or all"}
@@ -90,6 +92,8 @@ class Parser(argparse.ArgumentParser):
         except argparse.ArgumentError as error:
             self.error(_reason(error))
         if unknown:
+            if launcher := getattr(found, "launcher", None):
+                known().check(launcher)  # of one that is broken no option is known
             meant = self._meant(unknown[0])
             self.error(
                 f"there is no {unknown[0]}"
@@ -138,7 +142,7 @@ def without_comment(line: str) -> str:
 def start_parser(prog: str) -> Parser:
     """What a start takes; what was not typed is None."""
     parser = Parser(prog, f"{prog} -n 4 --devices-per-process 2")
-    parser.add_options(OPTIONS)
+    parser.add_options(known().options)
     return parser
 
 
@@ -201,7 +205,7 @@ def split_run(parser: Parser, words: Sequence[str]) -> tuple[list[str], list[str
 
 def taken_from(parsed: argparse.Namespace) -> dict[str, str | list[str]]:
     """What was typed of the launchers' options, by their names; taken out of ``parsed``."""
-    found = {name: vars(parsed).pop(name, None) for name in OF_LAUNCHERS}
+    found = {name: vars(parsed).pop(name, None) for name in known().of_launchers}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -382,7 +386,7 @@ def shards_line(line: str) -> tuple[str, set[str]]:
 def way_parser(prog: str, *names: str) -> Parser:
     """A command for clusters here and, with ``--hosts``, for those that another machine started."""
     parser = command_parser(prog, *names)
-    parser.add_options(LOGIN)
+    parser.add_options(known().by_name[name] for name in LOGIN)
     return parser
 
 

@@ -97,7 +97,7 @@ def stop(words: list[str]) -> None:
 def check(words: list[str]) -> None:
     if (parsed := arguments.read_doctor("jaxcluster doctor", words)) is not None:
         spec = cluster.make_spec(**arguments.start_options(parsed))
-        if spec.launcher != "local":  # which "auto" may come to
+        if not spec.is_here:  # which "auto" may come to
             show_hosts(spec, rich=False)
             return
     checks = doctor.run_checks(registry.runtime_root())

@@ -209,7 +209,7 @@ def _check_syntax(script: wire.Script, source: str) -> int | None:
 def bring_folder(spec: wire.ClusterSpec, folder: str) -> wire.ClusterSpec:
     """The spec with which hosts get the modules that lie beside the script."""
     is_elsewhere = os.path.realpath(os.getcwd()) != folder
-    if spec.launcher == "local" or not is_elsewhere or {"sync", "no_sync"} & {*spec.options}:
+    if spec.is_here or not is_elsewhere or {"sync", "no_sync"} & {*spec.options}:
         return spec
     return dataclasses.replace(spec, options={**spec.options, "sync": folder})
 

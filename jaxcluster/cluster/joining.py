@@ -16,6 +16,8 @@ from jaxcluster.allocation.supervisor import Supervisor
 from jaxcluster.allocation.visits import Found, Visit, Way
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import LaunchError, NoCluster
+from jaxcluster.options.known import known
+from jaxcluster.options.table import kind_of
 from jaxcluster.records import claims
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.wire.link import SocketLink
@@ -76,8 +78,9 @@ def check_is_here(record: ClusterRecord) -> None:
     if claims.lives([record.name])[record.name] is not claims.Life.UNKNOWN:
         return
     hint = f"There: jaxcluster stop {record.name}   or   %jaxcluster attach {record.name}"
-    if record.hosts and record.spec.launcher == "kubernetes":  # nobody logs in to pods
-        hint += "\nIts pods are reached through a port-forward on that machine."
+    launcher = known().launchers.get(kind_of(record.spec.launcher))  # it may be none of ours
+    if record.hosts and launcher is not None and launcher.no_logins:
+        hint += f"\n{launcher.no_logins}"
     elif record.hosts:
         hint += f"\nHere, if you can log in to its hosts: %jaxcluster attach {record.name} "
         hint += f"--hosts {record.hosts[0].name}"

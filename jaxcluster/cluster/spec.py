@@ -15,8 +15,9 @@ from jaxcluster.launchers import inside
 from jaxcluster.launchers.chosen import launcher_of
 from jaxcluster.options import profiles
 from jaxcluster.options.kinds import SWITCH
+from jaxcluster.options.known import known
 from jaxcluster.options.profiles import Profile
-from jaxcluster.options.table import BY_NAME, COMMON
+from jaxcluster.options.table import COMMON, LOCAL, kind_of
 from jaxcluster.plan import placement
 from jaxcluster.plan.spec import (
     ALL,
@@ -80,7 +81,7 @@ def make_spec(
 def _make(given: Mapping[str, Any]) -> wire.ClusterSpec:
     own = {name: value for name, value in given.items() if name in COMMON}
     for name, value in given.items():
-        option = BY_NAME.get(name)
+        option = known().by_name.get(name)
         if option is not None and (name in own or option.kind is SWITCH):
             option.check(value)
     if own.get("devices_per_process") == "all":
@@ -90,14 +91,14 @@ def _make(given: Mapping[str, Any]) -> wire.ClusterSpec:
         for name, value in given.items()
         if name not in COMMON and value is not False  # a switch that is off
     }
-    num_processes, launcher = own.get("num_processes"), own.get("launcher") or "local"
+    num_processes, launcher = own.get("num_processes"), own.get("launcher") or LOCAL
     if launcher == "auto":
         launcher, typed, num_processes = _taken(typed, num_processes)
     else:
         launcher_of(launcher, typed, num_processes)
     env = dict(own.get("env", {}))
     wanted = own.get("platform") or platform_in(env)
-    if launcher == "local":
+    if launcher == LOCAL:
         environ = {**os.environ, **env}
         gpus, chips = host_gpus(environ), host_tpu_chips()
         plugin = gpu_plugin_installed()
@@ -108,8 +109,8 @@ def _make(given: Mapping[str, Any]) -> wire.ClusterSpec:
                 chips if wanted == "tpu" else 0,
                 own.get("devices_per_process"),
             )
-    elif launcher == "tpu":  # a slice whose chips can't be seen is no reason for CPU
-        wanted = wanted or "tpu"
+    else:
+        wanted = wanted or known().launchers[kind_of(launcher)].platform
     if (ids := own.get("local_device_ids")) is not None:
         nested = [list(i) if isinstance(i, Sequence) else [i] for i in ids]
         flat = all(isinstance(i, int) for i in ids)
@@ -153,7 +154,7 @@ def _taken(
     """
     found = inside.find()
     if found is None:
-        found = inside.Inside("no allocation", "local")
+        found = inside.Inside("no allocation", LOCAL)
     elif found.obstacle:
         raise UsageError(
             f"--launcher auto: this notebook runs in {found.what}, and {found.obstacle}.",

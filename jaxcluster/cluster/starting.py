@@ -54,7 +54,7 @@ one_at_a_time = threading.Lock()  # held by the one start of this process that g
 
 def allocate(claimed: claims.Claim, spec: wire.ClusterSpec) -> Allocation | HostAllocation:
     """What the ranks of ``spec`` are to run on: this machine, or hosts that a launcher gives."""
-    return Allocation(claimed) if spec.launcher == "local" else HostAllocation(claimed)
+    return Allocation(claimed) if spec.is_here else HostAllocation(claimed)
 
 
 class Starting:
@@ -95,12 +95,12 @@ class Starting:
 
     def run(self) -> World:
         """Take all steps; returns the ranks, whose record is saved."""
-        if self.spec.launcher == "local":
+        if self.spec.is_here:
             self.say(f"starting {self.spec.num_processes} processes ...")
         self.local = local = self.allocation.prepare(
             self.spec, self._on_exit, self.say, self.left_s, self._stopped
         )
-        if self.spec.launcher != "local":
+        if not self.spec.is_here:
             self.say(f"starting {local.spec.num_processes} processes ...")
         spec = self.spec = local.spec
         pids = local.start()
@@ -415,7 +415,7 @@ class Starting:
 
 def dry_run(spec: wire.ClusterSpec) -> str:
     """What ``start`` would do: the processes and, for this host, the plan of the ranks."""
-    if spec.launcher != "local":
+    if not spec.is_here:
         return remote.dry_run(spec)
     from jaxcluster.allocation.local import describe_launch, render
 
@@ -470,7 +470,7 @@ def check_devices(spec: wire.ClusterSpec) -> None:
     Raises:
       PlanError: it asks for GPUs or TPU chips that are not here.
     """
-    if spec.launcher != "local" or spec.platform == "cpu":
+    if not spec.is_here or spec.platform == "cpu":
         return
     plan_here(spec)
     if spec.platform in GPU_PLATFORMS and not gpu_plugin_installed(spec.platform):

@@ -21,9 +21,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jaxcluster.errors import UsageError
 from jaxcluster.host.facts import gpu_platform, gpu_plugin_installed, host_gpus, host_tpu_chips
 from jaxcluster.host.processes import findable
 from jaxcluster.options import profiles
+from jaxcluster.options.known import known
 from jaxcluster.plan.spec import INSTALL
 from jaxcluster.plan.versions import (
     NEWEST_TRIED_JAX,
@@ -79,6 +81,7 @@ def run_checks(runtime_dir: Path, environ: Mapping[str, str] | None = None) -> l
         check_shared_memory(_free_nbytes(Path("/dev/shm"))),
         check_fork(sys.platform == "linux" and hasattr(os, "fork")),
         check_profiles(profiles.load(environ)),
+        check_launchers(known().broken),
         check_lab_extension(
             installed_version("jupyterlab"), _lab_extension(), installed_version("jaxcluster")
         ),
@@ -103,6 +106,14 @@ def check_profiles(found: profiles.Profiles) -> Check:
         return Check("profiles", None, " ".join(problems), "%jaxcluster profiles shows all of them")
     names = ", ".join(found.names()) or "none"
     return Check("profiles", True, f"{names}; default: {found.default_name() or 'none'}")
+
+
+def check_launchers(broken: Mapping[str, UsageError]) -> Check:
+    """Whether all launchers that packages of this Python add can be used."""
+    if broken:
+        told = " ".join(error.message for error in broken.values())
+        return Check("launchers", None, told, next(iter(broken.values())).hint)
+    return Check("launchers", True, ", ".join(known().launchers))
 
 
 # --------------------------------------------------------------------------- versions

@@ -13,9 +13,13 @@ import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
+from jaxcluster.launchers.hosts import named_hosts
+from jaxcluster.launchers.inside import Inside, Surroundings
 from jaxcluster.launchers.quoting import quote_path
+from jaxcluster.launchers.shared import NAMED_HOSTS
+from jaxcluster.options.table import Option
 
 FENCE = "--fence"  # the last argument of a successor: it first ends an older agent on its host
 LEASE_S = 20.0  # an agent without its owner's connection ends after this
@@ -242,14 +246,55 @@ class Wait:
 class Launcher(ABC):
     """One way to start agents: a frozen dataclass of the options that the user gave.
 
-    ``prepared``, ``waiting``, ``warning``, ``evidence``, ``ended`` and ``successor`` may look at
-    this machine; all else is pure.
+    It is found by an entry point of its name, in the group ``jaxcluster.launchers``. A subclass has
+    at least ``name``, ``start``, ``render`` and ``explain``, a field ``num_processes`` (``-n``),
+    and one for each of its options. ``prepared``, ``granted``, ``waiting``, ``warning``,
+    ``evidence``, ``ended``, ``successor`` and ``found_around`` may look at this machine; all else
+    is pure.
 
     Attributes:
       name: as in ``--launcher``.
+      start: what stands behind ``%jaxcluster start`` at least.
+      example: a whole start with it; "" for one with ``start``.
+      options: those that it knows, besides ``known.OF_ALL``. One that it shares with another
+        launcher is the same ``Option``.
+      takes: what a name behind a colon names, as in ``ipp:pbs``; "" where there is none.
+      python: the hosts' Python, where none is named; "" for this machine's.
+      platform: the ranks' platform, where none is asked for; "" for that of the hosts' devices.
+      no_logins: a sentence on why nobody can log in to its hosts (``attach --hosts``); "" where
+        one can.
     """
 
-    name: str
+    name: ClassVar[str]
+    start: ClassVar[str]
+    example: ClassVar[str] = ""
+    options: ClassVar[tuple[Option, ...]] = ()
+    takes: ClassVar[str] = ""
+    python: ClassVar[str] = ""
+    platform: ClassVar[str] = ""
+    no_logins: ClassVar[str] = ""
+
+    @classmethod
+    def of(cls, given: dict[str, Any], num_processes: int | None, what: str = "") -> Self:
+        """The launcher for what was typed. Pure, but for a hostfile.
+
+        Args:
+          given: the values of its own options, by their names.
+          num_processes: ``-n``.
+          what: what stands behind the colon of its name.
+
+        Raises:
+          UsageError: the options can't be used together.
+        """
+        if NAMED_HOSTS in cls.options:
+            given["hosts"] = named_hosts(given.pop("hosts", ""), given.pop("hostfile", ""))
+        make: Any = cls
+        return make(num_processes=num_processes, **given)  # type: ignore[no-any-return]
+
+    @classmethod
+    def found_around(cls, around: Surroundings) -> Inside | None:
+        """The allocation that this process runs in, if it is of this launcher's kind."""
+        return None
 
     @property
     def shares_folder(self) -> bool:

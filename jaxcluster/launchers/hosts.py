@@ -63,6 +63,19 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
     return tuple(hosts)
 
 
+def named_hosts(hosts: str, file: str) -> tuple[Host, ...]:
+    """The hosts of ``--hosts`` or ``--hostfile``; none where neither was given.
+
+    Raises:
+      UsageError: both were, or what was given names no hosts.
+    """
+    if hosts and file:
+        raise UsageError("--hosts and --hostfile can't be used together.", "Leave out one of them.")
+    if file:
+        return read_hostfile(Path(file))
+    return parse_hosts(hosts) if hosts else ()
+
+
 def read_hostfile(path: Path) -> tuple[Host, ...]:
     """The hosts of a hostfile.
 

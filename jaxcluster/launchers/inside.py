@@ -2,34 +2,22 @@
 
 ``find`` says what it is, what to type for it, and how many ranks it stands for: as many as JAX's
 own cluster detection (``jax/_src/clusters`` of jax 0.10.2 and 0.12) would number there, and in the
-same order. Pure but for the arguments' defaults.
+same order. Each launcher says it of its own kind (``Launcher.found_around``).
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jaxcluster.errors import UsageError
 from jaxcluster.host.facts import host_tpu_chips
 from jaxcluster.host.tpus import TpuWorker, tpu_worker
-from jaxcluster.launchers.hosts import Host, parse_hostfile, read_hostfile
-from jaxcluster.launchers.mpi import hosts_of_job
-from jaxcluster.launchers.slurm import allocation_of, is_over
 from jaxcluster.options import written
-from jaxcluster.text import plural
-
-# An mpiexec's process count and this process's place, whichever it is: Open MPI's, MPICH's.
-_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-_LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-_LAUNCHERS = re.compile(r"(mpiexec|mpirun|orterun|prterun|prte)(\.\w+)*")
-_HOSTS = ("--host", "-host", "-H", "-hosts", "--hosts")
-_HOSTFILES = ("--hostfile", "-hostfile", "--machinefile", "-machinefile", "-f")
+from jaxcluster.options.known import known
 
 
 @dataclass(frozen=True)
@@ -70,6 +58,29 @@ class Inside:
         )
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What a process can find out of where it runs.
+
+    Attributes:
+      environ: its environment.
+      ancestors: the command lines of the processes above it, the nearest first.
+      worker: which host of a TPU slice this is; takes up to ``tpus.ASK_S`` on a TPU host.
+      has: whether there is a command of this name; None looks in PATH.
+      listed: whether Slurm knows a job still; None asks squeue.
+    """
+
+    environ: Mapping[str, str]
+    ancestors: Callable[[], Sequence[Sequence[str]]]
+    worker: Callable[[], TpuWorker | None]
+    has: Callable[[str], bool]
+    listed: Callable[[str], bool] | None = None
+
+    def lacks(self, command: str) -> str:
+        """That this machine has no such command; empty where it has."""
+        return "" if self.has(command) else f"there is no {command} on this machine"
+
+
 def find(
     environ: Mapping[str, str] = os.environ,
     *,
@@ -80,137 +91,18 @@ def find(
 ) -> Inside | None:
     """The allocation that a process with this environment runs in; None where it is in none.
 
-    A batch system's comes first: what its mpiexec has started has no more hosts than the job.
-
-    Args:
-      ancestors: the command lines of the processes above this one, the nearest first.
-      worker: which host of a TPU slice this is; takes up to ``tpus.ASK_S`` on a TPU host.
-      has: whether there is a command of this name.
-      listed: whether Slurm knows a job still.
+    The first launcher's counts that knows one: what mpiexec has started has no more hosts than the
+    job around it. For the arguments see ``Surroundings``.
     """
-    has = has or (lambda name: shutil.which(name, path=environ.get("PATH")) is not None)
-    return (
-        _slurm(environ, has, listed)
-        or _batch(environ, has)
-        or _mpiexec(environ, ancestors or _ancestors)
-        or _tpu(worker or (lambda: tpu_worker(host_tpu_chips(), environ)))
+    around = Surroundings(
+        environ,
+        ancestors or _ancestors,
+        worker or (lambda: tpu_worker(host_tpu_chips(), environ)),
+        has or (lambda name: shutil.which(name, path=environ.get("PATH")) is not None),
+        listed,
     )
-
-
-def _slurm(
-    environ: Mapping[str, str],
-    has: Callable[[str], bool],
-    listed: Callable[[str], bool] | None,
-) -> Inside | None:
-    if (here := allocation_of(environ)) is None or is_over(environ, listed):
-        return None
-    size = plural(len(here.nodes), "node") if here.nodes else "unknown nodes"
-    tasks = f", {plural(sum(here.tasks), 'task')}" if here.tasks else ""
-    obstacle = "" if has("srun") else "there is no srun on this machine"
-    if not here.nodes:
-        obstacle = "SLURM_JOB_NODELIST does not name its nodes: --new-job, or --launcher local"
-    # On the job's one node, with one task: a start takes all of it as it is. A shell of salloc's,
-    # which has no SLURMD_NODENAME, may be elsewhere.
-    is_all = len(here.nodes) == 1 and not here.tasks and bool(environ.get("SLURMD_NODENAME"))
-    return Inside(
-        f"Slurm's job {here.job} ({size}{tasks})",
-        "slurm",
-        obstacle=obstacle,
-        is_offered=not is_all,
-    )
-
-
-def _batch(environ: Mapping[str, str], has: Callable[[str], bool]) -> Inside | None:
-    """A job of PBS, LSF or Grid Engine, whose hosts mpiexec knows."""
-    jobs = (("PBS_JOBID", "PBS"), ("LSB_JOBID", "LSF"), ("JOB_ID", "Grid Engine"))
-    found = [(environ[name], system) for name, system in jobs if environ.get(name)]
-    try:
-        hosts = hosts_of_job(environ)
-    except UsageError:  # the file that names them is gone, or is no such file
-        return None
-    if not found or not hosts:
-        return None
-    job, system = found[0]
-    ranks = sum(host.ranks or 1 for host in hosts)
-    if ranks == 1:
-        return None  # the notebook's own
-    if len(hosts) == 1 and system != "PBS":
-        return None  # its slots are cores, and how many ranks this host gets its devices say
-    what = f"{system}'s job {job} ({plural(len(hosts), 'host')}, {plural(ranks, 'slot')})"
-    obstacle = "" if has("mpiexec") else "there is no mpiexec on this machine"
-    return Inside(what, "mpi", obstacle=obstacle)
-
-
-def _mpiexec(
-    environ: Mapping[str, str], ancestors: Callable[[], Sequence[Sequence[str]]]
-) -> Inside | None:
-    """What mpiexec was told: its processes here, or the hosts on its command line."""
-    size, local = _number(environ, _SIZES), _number(environ, _LOCAL_SIZES)
-    if size is None:
-        return None
-    argv = next((a for a in ancestors() if _is_launcher(a)), ())
-    hosts = _hosts_of(argv)
-    slots = sum(host.ranks or 1 for host in hosts)
-    if len(hosts) > 1:
-        given = all(host.ranks for host in hosts)
-        what = f"mpiexec ({plural(len(hosts), 'host')}" + (f", {slots} slots)" if given else ")")
-        return Inside(what, "mpi", {"hosts": ",".join(map(str, hosts)), **_which(argv[0])})
-    if size > 1 and local == size:
-        return Inside(f"mpiexec ({size} processes on this host)", "local", {}, size)
-    if size > 1:
-        why = "its hosts are not known here: --launcher mpi --hosts h1:2,h2:2"
-        return Inside(f"mpiexec ({size} processes on several hosts)", "mpi", {}, None, why)
-    return None
-
-
-def _tpu(worker: Callable[[], TpuWorker | None]) -> Inside | None:
-    if (found := worker()) is None or (len(found.hosts) == 1 and found.slices == 1):
-        return None  # this host is all of it, and what a start takes by default
-    what = f"a TPU slice of {plural(len(found.hosts), 'host')}, as its worker {found.number}"
-    if found.slices > 1:
-        what = f"{plural(found.slices, 'TPU slice')} that work together (Multislice)"
-        return Inside(what, "tpu", obstacle="jaxcluster starts ranks on one slice only")
-    return Inside(what, "tpu")
-
-
-def _number(environ: Mapping[str, str], names: Sequence[str]) -> int | None:
-    return next((int(environ[n]) for n in names if environ.get(n, "").isdecimal()), None)
-
-
-# ------------------------------------------------------------------- mpiexec's command line
-
-
-def _is_launcher(argv: Sequence[str]) -> bool:
-    return bool(argv) and _LAUNCHERS.fullmatch(os.path.basename(argv[0])) is not None
-
-
-def _which(program: str) -> dict[str, str]:
-    """The option that names the mpiexec of a command line; none where PATH finds it."""
-    folder, name = os.path.split(program)
-    if not os.path.isabs(program):
-        return {}
-    name = "mpiexec" if name.startswith("prte") else name  # Open MPI 5's becomes prterun
-    return {"mpiexec": os.path.join(folder, name)}
-
-
-def _hosts_of(argv: Sequence[str]) -> tuple[Host, ...]:
-    """The hosts that a command line of mpiexec's names, with their slots; none if it can't tell."""
-    try:
-        for option, value in _options(argv):
-            if option in _HOSTS:
-                return parse_hostfile("\n".join(value.split(",")), option)  # "h1,h1" is two slots
-            if option in _HOSTFILES:
-                return read_hostfile(Path(value))
-    except UsageError:  # in a form of mpiexec's own
-        pass
-    return ()
-
-
-def _options(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each word that might be an option, with what stands behind it."""
-    for word, following in itertools.pairwise([*argv[1:], ""]):
-        name, equals, value = word.partition("=")
-        yield (name, value) if equals else (word, following)
+    found = (launcher.found_around(around) for launcher in known().launchers.values())
+    return next(filter(None, found), None)
 
 
 def _ancestors() -> list[list[str]]:

@@ -6,12 +6,13 @@ in. The agents have no input that would end with us, so they live as long as mpi
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,9 +26,14 @@ from jaxcluster.launchers.base import (
     Reason,
     agent_command,
 )
-from jaxcluster.launchers.hosts import Host, expand_nodelist, place, read_hostfile
+from jaxcluster.launchers.hosts import Host, expand_nodelist, parse_hostfile, place, read_hostfile
+from jaxcluster.launchers.inside import Inside, Surroundings
 from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble
+from jaxcluster.launchers.shared import HOSTFILE, NAMED_HOSTS
 from jaxcluster.launchers.ssh import NEVER_ASK, login_trouble
+from jaxcluster.options.kinds import PATH, WORDS
+from jaxcluster.options.table import Option
+from jaxcluster.text import plural
 
 FLAVOURS = ("openmpi4", "openmpi5", "mpich")
 # It ends its daemons on the hosts first, and gives an agent on its own host a second and more to
@@ -42,6 +48,13 @@ _SET_FOR_PROCESSES = re.compile(
     r"|APP|NUM_APP|FIRST|FILE|UNIVERSE|TOOL)|PMIX?_|PRTE_(LAUNCHED|SHARED)|HYDI_|MPI_LOCAL"
 )
 
+# An mpiexec's process count and this process's place, whichever it is: Open MPI's, MPICH's.
+_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+_LAUNCHERS = re.compile(r"(mpiexec|mpirun|orterun|prterun|prte)(\.\w+)*")
+_HOSTS = ("--host", "-host", "-H", "-hosts", "--hosts")
+_HOSTFILES = ("--hostfile", "-hostfile", "--machinefile", "-machinefile", "-f")
+
 
 @dataclass(frozen=True)
 class MPI(Launcher):
@@ -51,7 +64,7 @@ class MPI(Launcher):
       hosts: where, in order of rank; empty for those of the batch job that this process is in.
       num_processes: ``-n``; None where the hosts have their numbers, or their devices decide.
       mpiexec: the command.
-      extra: further arguments for it, before all of ours.
+      mpi_args: further arguments for it, before all of ours.
       flavour: one of ``FLAVOURS``; ``prepared`` asks the command.
       as_root: whether this user is root, which Open MPI refuses without being told to;
         ``prepared`` looks.
@@ -61,12 +74,23 @@ class MPI(Launcher):
     hosts: tuple[Host, ...] = ()
     num_processes: int | None = None
     mpiexec: str = "mpiexec"
-    extra: tuple[str, ...] = ()
+    mpi_args: tuple[str, ...] = ()
     flavour: str = "openmpi4"
     as_root: bool = False
     inherited: tuple[str, ...] = ()
 
     name = "mpi"
+    start = "--launcher mpi -n 4"
+    example = "%jaxcluster start --launcher mpi --hosts h1:2,h2:2"
+    options = (
+        NAMED_HOSTS, HOSTFILE,
+        Option("--mpiexec", PATH, "PATH", "which one", "/opt/mpi/bin/mpiexec"),
+        Option("--mpi-args", WORDS, "WORDS", "further arguments for it", "='--bind-to none'"),
+    )  # fmt: skip
+
+    @classmethod
+    def found_around(cls, around: Surroundings) -> Inside | None:
+        return _batch_job(around) or _mpiexec(around)
 
     def prepared(self, environ: Mapping[str, str]) -> MPI:
         if shutil.which(self.mpiexec, path=environ.get("PATH")) is None:
@@ -115,7 +139,7 @@ class MPI(Launcher):
         ranks = place(self.hosts, self.num_processes)
         argv = (
             self.mpiexec,
-            *self.extra,
+            *self.mpi_args,
             *self._options(names),
             *agent_command(agent),
         )
@@ -248,3 +272,84 @@ def _telling(lines: Sequence[str]) -> str:
         if re.search(r"error|unable|failed|could not|not found|killed|signal", line, re.IGNORECASE):
             return line.strip()
     return last_line(lines)
+
+
+# -------------------------------------------------------------- what a process is in
+
+
+def _batch_job(around: Surroundings) -> Inside | None:
+    """A job of PBS, LSF or Grid Engine, whose hosts mpiexec knows."""
+    environ = around.environ
+    jobs = (("PBS_JOBID", "PBS"), ("LSB_JOBID", "LSF"), ("JOB_ID", "Grid Engine"))
+    found = [(environ[name], system) for name, system in jobs if environ.get(name)]
+    try:
+        hosts = hosts_of_job(environ)
+    except UsageError:  # the file that names them is gone, or is no such file
+        return None
+    if not found or not hosts:
+        return None
+    job, system = found[0]
+    ranks = sum(host.ranks or 1 for host in hosts)
+    if ranks == 1:
+        return None  # the notebook's own
+    if len(hosts) == 1 and system != "PBS":
+        return None  # its slots are cores, and how many ranks this host gets its devices say
+    what = f"{system}'s job {job} ({plural(len(hosts), 'host')}, {plural(ranks, 'slot')})"
+    return Inside(what, "mpi", obstacle=around.lacks("mpiexec"))
+
+
+def _mpiexec(around: Surroundings) -> Inside | None:
+    """What mpiexec was told: its processes here, or the hosts on its command line."""
+    size, local = _number(around.environ, _SIZES), _number(around.environ, _LOCAL_SIZES)
+    if size is None:
+        return None
+    argv = next((a for a in around.ancestors() if _is_launcher(a)), ())
+    hosts = _hosts_of(argv)
+    slots = sum(host.ranks or 1 for host in hosts)
+    if len(hosts) > 1:
+        given = all(host.ranks for host in hosts)
+        what = f"mpiexec ({plural(len(hosts), 'host')}" + (f", {slots} slots)" if given else ")")
+        return Inside(what, "mpi", {"hosts": ",".join(map(str, hosts)), **_which(argv[0])})
+    if size > 1 and local == size:
+        return Inside(f"mpiexec ({size} processes on this host)", "local", {}, size)
+    if size > 1:
+        why = "its hosts are not known here: --launcher mpi --hosts h1:2,h2:2"
+        return Inside(f"mpiexec ({size} processes on several hosts)", "mpi", {}, None, why)
+    return None
+
+
+def _number(environ: Mapping[str, str], names: Sequence[str]) -> int | None:
+    return next((int(environ[n]) for n in names if environ.get(n, "").isdecimal()), None)
+
+
+def _is_launcher(argv: Sequence[str]) -> bool:
+    return bool(argv) and _LAUNCHERS.fullmatch(os.path.basename(argv[0])) is not None
+
+
+def _which(program: str) -> dict[str, str]:
+    """The option that names the mpiexec of a command line; none where PATH finds it."""
+    folder, name = os.path.split(program)
+    if not os.path.isabs(program):
+        return {}
+    name = "mpiexec" if name.startswith("prte") else name  # Open MPI 5's becomes prterun
+    return {"mpiexec": os.path.join(folder, name)}
+
+
+def _hosts_of(argv: Sequence[str]) -> tuple[Host, ...]:
+    """The hosts that a command line of mpiexec's names, with their slots; none if it can't tell."""
+    try:
+        for option, value in _options(argv):
+            if option in _HOSTS:
+                return parse_hostfile("\n".join(value.split(",")), option)  # "h1,h1" is two slots
+            if option in _HOSTFILES:
+                return read_hostfile(Path(value))
+    except UsageError:  # in a form of mpiexec's own
+        pass
+    return ()
+
+
+def _options(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each word that might be an option, with what stands behind it."""
+    for word, following in itertools.pairwise([*argv[1:], ""]):
+        name, equals, value = word.partition("=")
+        yield (name, value) if equals else (word, following)

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, ClassVar, Self
 
 from jaxcluster.errors import LauncherUnavailable, UsageError
 from jaxcluster.launchers.base import (
@@ -32,7 +33,14 @@ from jaxcluster.launchers.base import (
 from jaxcluster.launchers.hosts import Host, place
 from jaxcluster.launchers.quoting import join, quote, quote_path
 from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble
+from jaxcluster.launchers.shared import DIRECT, HOSTFILE, NAMED_HOSTS
+from jaxcluster.options.kinds import COUNT, PATH, TEXT, TEXTS, WORDS
+from jaxcluster.options.table import NO_OPTION, Option
 
+# Those that say how to log in to hosts where agents are already, also of another launcher's.
+LOGIN = (
+    "hosts", "hostfile", "user", "port", "jump", "ssh_config", "ssh_option", "ssh", "python",
+)  # fmt: skip
 CONNECT_S = 10
 SETTINGS_S = 60.0  # for ``ssh -G``, which takes 10 ms where no command of the user's is run by it
 # A link that is cut is noticed after 15 s, before the agent's lease is over.
@@ -69,8 +77,8 @@ class SSH(Launcher):
       hosts: where, in order of rank.
       num_processes: ``-n``; None where the hosts have their numbers, or their devices decide.
       ssh: the command that stands for ``ssh``, with options of the user's.
-      config: an ssh config (``ssh -F``).
-      options: ``NAME=VALUE`` as for ``ssh -o``.
+      ssh_config: an ssh config (``ssh -F``).
+      ssh_option: ``NAME=VALUE`` as for ``ssh -o``.
       jump: as for ``ssh -J``.
       user: for the hosts that have none of their own.
       port: for the hosts that have none of their own.
@@ -81,8 +89,8 @@ class SSH(Launcher):
     hosts: tuple[Host, ...]
     num_processes: int | None = None
     ssh: tuple[str, ...] = ("ssh",)
-    config: str = ""
-    options: tuple[str, ...] = ()
+    ssh_config: str = ""
+    ssh_option: tuple[str, ...] = ()
     jump: str = ""
     user: str | None = None
     port: int | None = None
@@ -90,6 +98,30 @@ class SSH(Launcher):
     through: tuple[str, ...] = ()
 
     name = "ssh"
+    start = "--launcher ssh --hosts h1,h2"
+    example = "%jaxcluster start --launcher ssh --hosts h1:2,h2:2"
+    options: ClassVar[tuple[Option, ...]] = (
+        NAMED_HOSTS, HOSTFILE,
+        Option("--user", TEXT, "NAME", "for hosts without their own", "ann", pattern=NO_OPTION),
+        Option("--port", COUNT, "PORT", "of sshd, for hosts without their own", "2222"),
+        Option("--jump", TEXT, "HOST", "log in through it (ssh -J)", "login.example.org",
+            pattern=NO_OPTION),
+        Option("--ssh-config", PATH, "FILE", "an ssh config (ssh -F)", "~/.ssh/cluster"),
+        Option("--ssh-option", TEXTS, "NAME=VALUE", "as for ssh -o; may be repeated",
+            "IdentityFile=~/.ssh/key", pattern=r"[^=]+=.+"),
+        Option("--ssh", WORDS, "COMMAND", "the command to use for ssh", "'gcloud compute ssh'"),
+        DIRECT,
+    )  # fmt: skip
+    needs_hosts = True
+
+    @classmethod
+    def of(cls, given: dict[str, Any], num_processes: int | None, what: str = "") -> Self:
+        made = super().of(given, num_processes)
+        if cls.needs_hosts and not made.hosts:
+            raise UsageError(f"--launcher {cls.name} needs hosts.", f"For example: {cls.example}")
+        if (made.port or 1) > 65535:
+            raise UsageError(f"--port: {made.port} is not a port from 1 to 65535.", "--port 2222")
+        return made
 
     def prepared(self, environ: Mapping[str, str]) -> SSH:
         """Ask ``ssh -G`` what each host is reached through.
@@ -102,7 +134,7 @@ class SSH(Launcher):
                 "Install OpenSSH's client, or name one: --ssh /path/to/ssh",
             )
         first, log = self._settings(self.hosts[0], environ, "-v")
-        if not (self.jump or jump_host(first)) and not may_name_jump_hosts(log, self.options):
+        if not (self.jump or jump_host(first)) and not may_name_jump_hosts(log, self.ssh_option):
             return replace(self, through=("",) * len(self.hosts))
         with ThreadPoolExecutor(AT_ONCE, "jaxcluster-ssh") as pool:
             settings = pool.map(lambda host: self._settings(host, environ)[0], self.hosts)
@@ -151,11 +183,11 @@ class SSH(Launcher):
         port, user = host.port or self.port, host.user or self.user
         return [
             *self.ssh,
-            *(["-F", self.config] if self.config else []),
+            *(["-F", self.ssh_config] if self.ssh_config else []),
             *(["-J", self.jump] if self.jump else []),
             *(["-p", str(port)] if port else []),
             *(["-l", user] if user else []),
-            *(word for option in (*FIRST, *self.options, *DEFAULTS) for word in ("-o", option)),
+            *(word for option in (*FIRST, *self.ssh_option, *DEFAULTS) for word in ("-o", option)),
         ]
 
     def _address(self, host: Host) -> str:
@@ -221,7 +253,7 @@ class SSH(Launcher):
     def _typed(self, number: int) -> str:
         """A command that logs in to a host, as a user would type it."""
         host = self.hosts[number]
-        ssh = " ".join([*self.ssh, *(["-F", self.config] if self.config else [])])
+        ssh = " ".join([*self.ssh, *(["-F", self.ssh_config] if self.ssh_config else [])])
         if self.jump:
             ssh += f" -J {self.jump}"
         if port := host.port or self.port:

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from jaxcluster.errors import LauncherUnavailable, UsageError
 from jaxcluster.launchers.base import (
@@ -37,6 +37,9 @@ from jaxcluster.launchers.base import (
 )
 from jaxcluster.launchers.hosts import Host, place
 from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble
+from jaxcluster.launchers.shared import NODES, NTASKS_PER_NODE
+from jaxcluster.options.kinds import TEXT
+from jaxcluster.options.table import Field, Option
 
 GROUP = "ipyparallel.engine_launchers"
 LOOK_S = 0.1
@@ -50,22 +53,35 @@ class ThroughIPP(Launcher):
 
     Attributes:
       engines: NAME, as ipyparallel's entry points and ``ipcluster --engines`` know it.
-      profile: an ipyparallel profile, whose settings for the launcher apply; empty for none.
-      agents: how many to start; what ipyparallel calls ``n``. One task of a batch template becomes
+      ipp_profile: an ipyparallel profile, whose settings for the launcher apply; empty for none.
+      nodes: how many to start; what ipyparallel calls ``n``. One task of a batch template becomes
         one agent.
-      num_processes: ``-n``, shared out among them; None where ``ranks_each`` or devices decide.
-      ranks_each: how many ranks each agent gets.
+      num_processes: ``-n``, shared out among them; None where ``ntasks_per_node`` or devices
+        decide.
+      ntasks_per_node: how many ranks each agent gets.
       here: this machine's Python, for the launcher's process.
     """
 
     engines: str
-    profile: str = ""
-    agents: int = 1
+    ipp_profile: str = ""
+    nodes: int = 1
     num_processes: int | None = None
-    ranks_each: int | None = None
+    ntasks_per_node: int | None = None
     here: str = sys.executable
 
     name = "ipp"
+    start = "--launcher ipp:pbs"
+    example = "%jaxcluster start --launcher ipp:pbs --ipp-profile NAME --nodes 2 -n 4"
+    takes = "one of ipyparallel's launchers"
+    options = (
+        Option("--ipp-profile", TEXT, "NAME", "an ipyparallel profile with its settings",
+            "pbs -n 4", field=Field("Its profile", "An ipyparallel profile of yours", "default")),
+        NODES, NTASKS_PER_NODE,
+    )  # fmt: skip
+
+    @classmethod
+    def of(cls, given: dict[str, Any], num_processes: int | None, what: str = "") -> Self:
+        return super().of({**given, "engines": what}, num_processes)
 
     @property
     def shares_folder(self) -> bool:
@@ -82,14 +98,14 @@ class ThroughIPP(Launcher):
         return self
 
     def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
-        if self.agents < 1:
+        if self.nodes < 1:
             raise UsageError("--nodes must be at least 1.", "For example: --nodes 2")
-        hosts = [Host(f"agent {i}", self.ranks_each) for i in range(self.agents)]
+        hosts = [Host(f"agent {i}", self.ntasks_per_node) for i in range(self.nodes)]
         ranks = place(hosts, self.num_processes)
         task = {
             "engines": self.engines,
-            "profile": self.profile,
-            "n": self.agents,
+            "profile": self.ipp_profile,
+            "n": self.nodes,
             "folder": folder,
         }
         files = (
@@ -102,14 +118,14 @@ class ThroughIPP(Launcher):
         )
         command = Command(
             (self.here, "-P", "-c", source, f"{folder}/ipp.json"),
-            tuple(range(self.agents)),
+            tuple(range(self.nodes)),
             agent.python,
             keeps_stdin=True,
             stdin_s=STOP_S + 2,
             term_s=2.0,
         )
         note = f"{folder} must be a folder that the hosts share"
-        return LaunchPlan("ipp", self.agents, (command,), (), ranks, files, (note,))
+        return LaunchPlan("ipp", self.nodes, (command,), (), ranks, files, (note,))
 
     def explain(self, end: End, hosts: Sequence[str] = ()) -> Reason:
         return explain_ipp(end, self.engines)

@@ -15,15 +15,19 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from jaxcluster.errors import LaunchError, LauncherUnavailable, UsageError
 from jaxcluster.host.facts import host_tpu_chips
 from jaxcluster.host.tpus import tpu_worker
 from jaxcluster.launchers.base import AgentOptions, End, LaunchPlan, Reason, Wait
 from jaxcluster.launchers.hosts import Host
+from jaxcluster.launchers.inside import Inside, Surroundings
 from jaxcluster.launchers.reasons import last_line
 from jaxcluster.launchers.ssh import DEFAULTS, FIRST, SSH
+from jaxcluster.options.kinds import SWITCH, TEXT
+from jaxcluster.options.table import NO_OPTION, Field, Option
+from jaxcluster.text import plural
 
 GCLOUD_S = 60.0  # each of its commands takes one to three seconds
 POLL_S = 5.0  # how often gcloud is asked for what is waited for
@@ -67,6 +71,43 @@ class TPU(SSH):
     health: str = ""
 
     name = "tpu"
+    start = "--launcher tpu --tpu my-pod --zone us-central2-b"
+    example = "%jaxcluster start --launcher tpu --tpu NAME --zone us-central2-b"
+    platform = "tpu"  # a slice whose chips can't be seen is no reason for CPU
+    options = (
+        *SSH.options,
+        Option("--tpu", TEXT, "NAME", "a TPU slice, or its queued resource, as gcloud names it",
+            "my-pod --zone us-central2-b", start="--launcher tpu",
+            field=Field("TPU", "As gcloud names it; empty for the one that this runs on", "my-pod"),
+            pattern=NO_OPTION),
+        Option("--zone", TEXT, "ZONE", "as for gcloud", "us-central2-b",
+            start="--launcher tpu --tpu my-pod", field=Field("Zone")),
+        Option("--project", TEXT, "NAME", "as for gcloud", "mine", field=Field("Project")),
+        Option("--internal-ip", SWITCH, "", "log in to the hosts' internal addresses"),
+    )  # fmt: skip
+
+    needs_hosts = False
+
+    @classmethod
+    def of(cls, given: dict[str, Any], num_processes: int | None, what: str = "") -> Self:
+        made = super().of(given, num_processes)
+        if made.hosts and made.tpu:
+            raise UsageError("--tpu and --hosts can't be used together.", "Leave out one of them.")
+        for flag in ("--zone", "--project", "--internal-ip"):
+            if given.get(flag[2:].replace("-", "_")) and not made.tpu:
+                raise UsageError(f"{flag} goes with --tpu NAME.", cls.example)
+        return made
+
+    @classmethod
+    def found_around(cls, around: Surroundings) -> Inside | None:
+        found = around.worker()
+        if found is None or (len(found.hosts) == 1 and found.slices == 1):
+            return None  # this host is all of it, and what a start takes by default
+        what = f"a TPU slice of {plural(len(found.hosts), 'host')}, as its worker {found.number}"
+        if found.slices > 1:
+            what = f"{plural(found.slices, 'TPU slice')} that work together (Multislice)"
+            return Inside(what, cls.name, obstacle="jaxcluster starts ranks on one slice only")
+        return Inside(what, cls.name)
 
     def granted(self, environ: Mapping[str, str], wait: Wait) -> TPU:
         """A queued resource is waited for until it is a slice, and that until it is made."""
@@ -100,7 +141,7 @@ class TPU(SSH):
         if not self.logins:
             return super()._base(host)
         login = self.logins[self.hosts.index(host)]
-        options = (*FIRST, *self.options, *DEFAULTS)
+        options = (*FIRST, *self.ssh_option, *DEFAULTS)
         return [*login.ssh, *(word for option in options for word in ("-o", option))]
 
     def _address(self, host: Host) -> str:
@@ -221,7 +262,7 @@ class TPU(SSH):
     @property
     def _is_plain(self) -> bool:
         """Whether the user has said how to log in: then to the hosts' addresses, without gcloud."""
-        return bool(self.config or self.jump or self.port or self.ssh != ("ssh",))
+        return bool(self.ssh_config or self.jump or self.port or self.ssh != ("ssh",))
 
     def _ask(
         self, environ: Mapping[str, str], kind: str, verb: str, name: str

@@ -378,7 +378,7 @@ class JaxClusterMagics(Magics):
     def _doctor(self, line: str) -> None:
         if (parsed := arguments.read_doctor("%jaxcluster doctor", line)) is not None:
             spec = cluster.make_spec(**arguments.start_options(parsed))
-            if spec.launcher != "local":  # which "auto" may come to
+            if not spec.is_here:  # which "auto" may come to
                 show_hosts(spec, self.rich)
                 return
         print(doctor.render(doctor.run_checks(registry.runtime_root())))

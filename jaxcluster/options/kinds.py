@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxcluster.text import visible
@@ -33,6 +35,7 @@ class Kind:
       write: the words that would be typed for a value, each behind a flag of its own.
       wanted: what a value from Python must be; "" where ``load`` says it, or anything will do.
       is_right: whether it is that.
+      parse: makes of checked text what a launcher works with; a ValueError says what is wrong.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Kind:
     write: Callable[[Any], list[str]] = lambda value: [str(value)]
     wanted: str = ""
     is_right: Callable[[object], bool] = lambda value: True
+    parse: Callable[[Any], Any] = lambda value: value
 
 
 def is_count(value: object) -> bool:
@@ -154,6 +158,9 @@ def _are_device_ids(value: object) -> bool:
 
 
 TEXT = Kind("text", wanted="text", is_right=lambda value: isinstance(value, str))
+# No shell stands between us and a launcher's command.
+PATH = replace(TEXT, parse=os.path.expanduser)
+WORDS = replace(TEXT, parse=lambda line: tuple(shlex.split(line)))  # of a command
 COUNT = Kind("count", int, _load_count)
 DEVICES = Kind("devices", devices, _load_devices)
 SECONDS = Kind("seconds", float, _load_seconds, lambda value: [f"{value:g}"])

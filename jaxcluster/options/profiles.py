@@ -17,15 +17,8 @@ from typing import Any
 from jaxcluster.errors import UsageError
 from jaxcluster.options import written
 from jaxcluster.options.files import FOLDER, USER, ConfigFile, places, read, short
-from jaxcluster.options.table import (
-    BY_NAME,
-    IN_PROFILES,
-    START,
-    check_launcher,
-    check_platform,
-    find,
-    kind_of,
-)
+from jaxcluster.options.known import known
+from jaxcluster.options.table import START, check_platform, kind_of
 from jaxcluster.text import format_table
 
 INHERITS = "inherits"
@@ -85,7 +78,7 @@ class Profile:
         about = [
             f"{flag} is set in {self.places[name]}."
             for name in self.places
-            if f"{(flag := BY_NAME[name].flag)} " in f"{error.message} "
+            if f"{(flag := known().by_name[name].flag)} " in f"{error.message} "
             or f"{flag}=" in error.message
         ]
         said = about[0] if len(about) == 1 else ""
@@ -213,7 +206,7 @@ class Profiles:
             if word == INHERITS:
                 continue
             place = file.at("profile", name, word)
-            option = find(word)
+            option = known().find(word)
             if option is None:
                 raise _wrong(name, place, _unknown(word))
             if option.name in own:
@@ -351,8 +344,8 @@ def load(environ: Mapping[str, str] = os.environ, folder: str | None = None) -> 
 
 
 def _unknown(word: str) -> str:
-    known = [option.flag.lstrip("-") for option in IN_PROFILES.values()]
-    close = difflib.get_close_matches(word.replace("_", "-"), known, n=1)
+    flags = [option.flag.lstrip("-") for option in known().in_profiles.values()]
+    close = difflib.get_close_matches(word.replace("_", "-"), flags, n=1)
     if word.replace("_", "-") in ("profile", "dry-run", "no-profile"):
         return f"{word} can only be typed when you start"
     return f"{START} has no option {word!r}" + (f" (did you mean {close[0]}?)" if close else "")
@@ -368,13 +361,13 @@ def _check(profile: Profile) -> None:
     about = "launcher"
     try:
         if given.get("launcher", "auto") != "auto":  # which decides at the start
-            own = [name for name in given if BY_NAME[name].launchers]
-            check_launcher(given["launcher"], own)
+            own = [name for name in given if known().by_name[name].launchers]
+            known().check(given["launcher"], own)
         if "platform" in given:
             about = "platform"
             check_platform(given["platform"])
     except UsageError as error:
-        foreign = (n for n in given if f" {BY_NAME[n].flag};" in error.message)
+        foreign = (n for n in given if f" {known().by_name[n].flag};" in error.message)
         place = profile.places[next(foreign, about)]
         what = error.message.rstrip(".")
         raise _wrong(profile.name, place, what, error.hint) from None

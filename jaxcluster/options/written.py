@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxcluster.options.kinds import VARIABLES
-from jaxcluster.options.table import IN_PROFILES, Option, kind_of
+from jaxcluster.options.known import known
+from jaxcluster.options.table import Option, kind_of
 from jaxcluster.text import is_secret, shown_value, visible, without_secrets
 
 Given = dict[str, Any]  # by the names of ``make_spec``'s arguments; False is a switch taken back
@@ -26,7 +27,7 @@ def laid_over(under: Mapping[str, Any], over: Mapping[str, Any]) -> tuple[Given,
     result, out = dict(under), []
     kind = kind_of(given.get("launcher", under.get("launcher")))
     for name in list(result) if kind != kind_of(under.get("launcher")) else ():
-        option = IN_PROFILES[name]
+        option = known().in_profiles[name]
         if option.launchers and kind not in option.launchers:
             del result[name]
             out.append(option.flag)
@@ -48,7 +49,7 @@ def typed(given: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _typed(given: Mapping[str, Any]) -> Iterator[tuple[Option, str]]:
-    for name, option in IN_PROFILES.items():
+    for name, option in known().in_profiles.items():
         value = given.get(name)
         if value is not None and value is not False:
             for one in option.kind.write(value):

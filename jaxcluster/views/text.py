@@ -73,7 +73,7 @@ def clusters(
     for r in records:
         age_s = (now_ns - r.created_ns) / 1e9
         age = f"{age_s:.0f} s" if age_s < 90 else f"{age_s / 60:.0f} min"
-        hosts = [f.hostname for f in r.facts] if r.spec.launcher != "local" else []
+        hosts = [f.hostname for f in r.facts] if not r.spec.is_here else []
         owner = f"pid {r.owner.partition(':')[0]}" if r.owner else "detached"
         if hostname not in ("", r.hostname):
             owner += f" on {r.hostname}" if r.owner else f" from {r.hostname}"

@@ -38,6 +38,11 @@ class ClusterSpec:
     options: dict[str, Any] = field(default_factory=dict)
     profile: str = ""
 
+    @property
+    def is_here(self) -> bool:
+        """Whether its ranks run on this machine, without agents."""
+        return self.launcher == "local"
+
 
 @dataclass(frozen=True)
 class EngineFacts:

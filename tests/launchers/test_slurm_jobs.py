@@ -26,7 +26,7 @@ from helpers import processes_with, until
 from jaxcluster.errors import LaunchError, LauncherUnavailable, UsageError
 from jaxcluster.launchers.base import STOPPED, AgentOptions, Reason
 from jaxcluster.launchers.commands import Launch
-from jaxcluster.launchers.slurm import Slurm
+from jaxcluster.launchers.slurm.launcher import Slurm
 
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "salloc", "setpriv")
 PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
@@ -212,7 +212,7 @@ def refused(launch: Launch, timeout_s: float = 60) -> str:
 def test_a_job_s_agents_come_up_and_stop_cancels_it(site: Site) -> None:
     value = 'it\'s "$HOME" \\ !\nsecond line'
     launch = site.launch(
-        Slurm(ntasks_per_node=2, cpus_per_task=2, extra=("comment=x",)),
+        Slurm(ntasks_per_node=2, cpus_per_task=2, sbatch=("comment=x",)),
         env=(("XLA_FLAGS", value),),
     )
     (agent,) = launch.start(60)
@@ -351,7 +351,7 @@ def test_a_notebook_killed_leaves_no_job(
 import os, time
 from jaxcluster.launchers.base import AgentOptions
 from jaxcluster.launchers.commands import Launch
-from jaxcluster.launchers.slurm import Slurm
+from jaxcluster.launchers.slurm.launcher import Slurm
 slurm = Slurm().prepared(os.environ)
 agent = AgentOptions("main", "key", {site.python()!r})
 launch = Launch(slurm, slurm.render(agent, {str(site.path)!r}))

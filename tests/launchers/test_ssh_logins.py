@@ -144,7 +144,7 @@ class Site:
         return str(path)
 
     def launcher(self, hosts: str, **options: Any) -> SSH:
-        found = SSH(parse_hosts(hosts), config=str(self.path / "config"), **options)
+        found = SSH(parse_hosts(hosts), ssh_config=str(self.path / "config"), **options)
         return found.prepared(os.environ)
 
     def launch(self, launcher: SSH, python: str | None = None, **agent: Any) -> Launch:
@@ -352,7 +352,7 @@ def test_a_port_on_which_nothing_answers(site: Site) -> None:
 def test_a_port_that_never_says_anything(site: Site) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         site.alias("h1", silent.getsockname()[1])
-        launch = site.launch(site.launcher("h1", options=("ConnectTimeout=1",)))
+        launch = site.launch(site.launcher("h1", ssh_option=("ConnectTimeout=1",)))
         told = refused(launch)
     assert told.startswith("h1 did not answer. ssh says: ")
 
@@ -419,9 +419,9 @@ def test_sockets_that_may_not_be_forwarded(site: Site) -> None:
 
 def test_settings_that_ssh_can_not_read(site: Site) -> None:
     with pytest.raises(UsageError, match=r"(?s)ssh can't read its settings for h1: .*foobar"):
-        site.launcher("h1", options=("FooBar=1",))
+        site.launcher("h1", ssh_option=("FooBar=1",))
     with pytest.raises(UsageError, match="Can't open user config file"):
-        replace(SSH(parse_hosts("h1")), config="/no/such/config").prepared(os.environ)
+        replace(SSH(parse_hosts("h1")), ssh_config="/no/such/config").prepared(os.environ)
 
 
 def test_one_bad_host_leaves_no_agent_on_the_others(site: Site) -> None:
@@ -552,7 +552,7 @@ from jaxcluster.launchers.base import AgentOptions
 from jaxcluster.launchers.commands import Launch
 from jaxcluster.launchers.hosts import parse_hosts
 from jaxcluster.launchers.ssh import SSH
-ssh = SSH(parse_hosts("h1,h2"), config={str(site.path / "config")!r}).prepared(os.environ)
+ssh = SSH(parse_hosts("h1,h2"), ssh_config={str(site.path / "config")!r}).prepared(os.environ)
 launch = Launch(ssh, ssh.render(AgentOptions("main", "key", {site.python()!r}), {str(site.path)!r}))
 print(*(agent.facts["pid"] for agent in launch.start(60)), flush=True)
 time.sleep(1000)

@@ -114,7 +114,7 @@ def test_what_ipyparallel_starts_is_an_agent(site: Site, engines: str) -> None:
     value = 'it\'s "$HOME"\nsecond line'
     profile = "mine" if engines == "mpi" else ""
     launch = site.launch(
-        ThroughIPP(engines, profile, agents=2, ranks_each=2), env=(("XLA_FLAGS", value),)
+        ThroughIPP(engines, profile, nodes=2, ntasks_per_node=2), env=(("XLA_FLAGS", value),)
     )
     agents = launch.start(60)
     assert len({agent.facts["pid"] for agent in agents}) == 2
@@ -135,7 +135,7 @@ def test_a_profile_s_template_is_used_and_its_job_is_deleted(site: Site) -> None
         "for i in $(seq {n}); do {program_and_args} & done; wait'''",
     )
     (site.path / "run").touch()
-    launch = site.launch(ThroughIPP("pbs", "mine", agents=2))
+    launch = site.launch(ThroughIPP("pbs", "mine", nodes=2))
     agents = launch.start(60)
     assert len(agents) == 2
     (job,) = site.words("submitted")
@@ -180,7 +180,7 @@ def test_what_qsub_says_is_told(site: Site) -> None:
 
 
 def test_engines_that_end_are_told(site: Site) -> None:
-    launch = site.launch(ThroughIPP("local", agents=1))
+    launch = site.launch(ThroughIPP("local", nodes=1))
     ends: list[Reason] = []
     launch.on_end = lambda hosts, why: ends.append(why)
     (agent,) = launch.start(60)

@@ -33,7 +33,7 @@ from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.notebook import exporting
 from jaxcluster.notebook.magics import COMMANDS, JaxClusterMagics
-from jaxcluster.options.table import EXAMPLES
+from jaxcluster.options.known import known
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -204,7 +204,7 @@ def test_each_example_of_help_is_taken(command: str, typed: Callable[[str], None
 
 
 def test_each_launchers_own_example_is_taken(typed: Callable[[str], None]) -> None:
-    for example in EXAMPLES.values():
+    for example in known().examples.values():
         typed(example)
 
 

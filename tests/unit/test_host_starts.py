@@ -19,7 +19,7 @@ from jaxcluster.cluster.starting import dry_run, start_world
 from jaxcluster.errors import LaunchError, UsageError
 from jaxcluster.launchers.base import STOPPED, Command, End, Wait
 from jaxcluster.launchers.commands import StartedAgent
-from jaxcluster.launchers.slurm import Slurm
+from jaxcluster.launchers.slurm.launcher import Slurm
 from jaxcluster.launchers.through_ipp import explain_ipp
 from jaxcluster.records import claims
 

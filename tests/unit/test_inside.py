@@ -24,10 +24,12 @@ from jaxcluster.cluster import make_spec, sessions
 from jaxcluster.errors import UsageError
 from jaxcluster.host import tpus
 from jaxcluster.host.tpus import TpuWorker, metadata, tpu_worker
-from jaxcluster.launchers import inside, slurm
+from jaxcluster.launchers import inside
+from jaxcluster.launchers.hosts import Host
 from jaxcluster.launchers.inside import Inside, find
 from jaxcluster.launchers.mpi import MPI
-from jaxcluster.launchers.slurm import Allocation, Slurm, allocation_of
+from jaxcluster.launchers.slurm.launcher import Allocation, Slurm, allocation_of
+from jaxcluster.launchers.slurm.launcher import is_over as slurm_is_over
 
 JOB = {"SLURM_JOB_ID": "6", "SLURM_JOB_NODELIST": "h[1-2]", "SLURM_JOB_NUM_NODES": "2"}
 SALLOC_N2 = {**JOB, "SLURM_TASKS_PER_NODE": "1(x2)"}  # salloc -N2
@@ -159,7 +161,7 @@ def test_squeue_says_whether_a_job_is_there(
         (tmp_path / "squeue").write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert slurm.is_over({**JOB, "SLURM_JOB_END_TIME": "1700000000"}) == is_over
+    assert slurm_is_over({**JOB, "SLURM_JOB_END_TIME": "1700000000"}) == is_over
 
 
 def test_where_there_is_no_srun_nothing_is_offered() -> None:
@@ -257,10 +259,10 @@ def test_what_mpiexec_sets_is_kept_from_the_next_one(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("jaxcluster.launchers.mpi.subprocess.run", lambda *a, **k: said)
     monkeypatch.setattr("jaxcluster.launchers.mpi.shutil.which", lambda *a, **k: "/usr/bin/mpiexec")
     environ = {**ALONE, "PMIX_RANK": "0", "OMPI_MCA_btl": "tcp,self", "PATH": "/usr/bin"}
-    ready = MPI(hosts=(inside.Host("h1"),)).prepared(environ)
+    ready = MPI(hosts=(Host("h1"),)).prepared(environ)
     assert {"OMPI_COMM_WORLD_SIZE", "OMPI_MCA_orte_hnp_uri", "PMIX_RANK"} <= {*ready.inherited}
     assert not {"OMPI_MCA_btl", "PATH"} & {*ready.inherited}  # the user's own
-    assert MPI(hosts=(inside.Host("h1"),)).prepared({"PMIX_RANK": "0"}).inherited == ()
+    assert MPI(hosts=(Host("h1"),)).prepared({"PMIX_RANK": "0"}).inherited == ()
 
 
 # -------------------------------------------------------------------------------------------- TPU

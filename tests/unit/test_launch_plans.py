@@ -25,7 +25,7 @@ from jaxcluster.launchers.hosts import parse_hosts
 from jaxcluster.launchers.kube.launcher import Kubernetes
 from jaxcluster.launchers.kube.manifests import Pod
 from jaxcluster.launchers.mpi import MPI, flavour_of, hosts_of_job
-from jaxcluster.launchers.slurm import Allocation, Slurm
+from jaxcluster.launchers.slurm.launcher import Allocation, Slurm
 from jaxcluster.launchers.ssh import SSH, jump_host, remote_command
 from jaxcluster.launchers.through_ipp import ROOT, ThroughIPP
 from jaxcluster.launchers.tpu import TPU, Login
@@ -64,8 +64,8 @@ LAUNCHERS: dict[str, Launcher] = {
     "ssh-direct": SSH(
         HOSTS[:2],
         ssh=("ssh", "-v"),
-        config="~/cfg",
-        options=("A=b c", "BatchMode=no"),
+        ssh_config="~/cfg",
+        ssh_option=("A=b c", "BatchMode=no"),
         jump="gate",
         user="you",
         port=22,
@@ -83,12 +83,12 @@ LAUNCHERS: dict[str, Launcher] = {
     ),
     "mpi-openmpi4": MPI(parse_hosts("h1:2,h2:2"), as_root=True),
     "mpi-openmpi5": MPI(
-        parse_hosts("h1.site,h2.site"), 4, extra=("--mca", "a", "b c"), flavour="openmpi5"
+        parse_hosts("h1.site,h2.site"), 4, mpi_args=("--mca", "a", "b c"), flavour="openmpi5"
     ),
     "mpi-mpich": MPI(parse_hosts("h1:2,h2:2"), mpiexec="/opt/mpich/bin/mpiexec", flavour="mpich"),
     "tpu": TPU(
         parse_hosts("pod-w0,pod-w1"),
-        options=("ServerAliveInterval=9",),
+        ssh_option=("ServerAliveInterval=9",),
         tpu="pod",
         zone="us-central2-b",
         logins=tuple(Login(("/usr/bin/ssh", "-T", "-i", "~/k"), f"me@34.1.2.{n}") for n in (3, 4)),
@@ -211,7 +211,7 @@ def test_a_job_that_may_be_left_is_told(
 
 
 def test_ssh_options_of_the_user_win_but_for_asking() -> None:
-    argv = SSH(HOSTS[:1], options=("BatchMode=no", "ServerAliveInterval=60")).render(AGENT, "/f")
+    argv = SSH(HOSTS[:1], ssh_option=("BatchMode=no", "ServerAliveInterval=60")).render(AGENT, "/f")
     words = list(argv.commands[0].argv)
     # ssh takes the first value that it meets.
     assert words.index("BatchMode=yes") < words.index("BatchMode=no")
@@ -302,10 +302,10 @@ def test_mpiexec_takes_plain_names(hosts: str) -> None:
     ("options", "said"),
     [
         (Slurm(time="soon"), "--time 'soon' is not a Slurm time."),
-        (Slurm(extra=("; rm",)), "--sbatch '; rm' is not an sbatch option."),
-        (Slurm(extra=("wrap=x",)), "--sbatch can't set 'wrap=x': jaxcluster needs it."),
-        (Slurm(extra=("--x\n#SBATCH --y",)), "is not an sbatch option."),
-        (Slurm(extra=("--output=x",)), "--sbatch can't set '--output=x': jaxcluster needs it."),
+        (Slurm(sbatch=("; rm",)), "--sbatch '; rm' is not an sbatch option."),
+        (Slurm(sbatch=("wrap=x",)), "--sbatch can't set 'wrap=x': jaxcluster needs it."),
+        (Slurm(sbatch=("--x\n#SBATCH --y",)), "is not an sbatch option."),
+        (Slurm(sbatch=("--output=x",)), "--sbatch can't set '--output=x': jaxcluster needs it."),
         (Slurm(num_processes=5, nodes=2), "5 ranks can't be shared out evenly among 2 nodes."),
         (
             Slurm(num_processes=5, nodes=2, ntasks_per_node=2),

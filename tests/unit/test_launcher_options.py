@@ -16,11 +16,11 @@ from jaxcluster.launchers.hosts import Host
 from jaxcluster.launchers.kube.launcher import Kubernetes
 from jaxcluster.launchers.kube.manifests import Pod
 from jaxcluster.launchers.mpi import MPI
-from jaxcluster.launchers.slurm import Slurm
+from jaxcluster.launchers.slurm.launcher import Slurm
 from jaxcluster.launchers.ssh import SSH
 from jaxcluster.launchers.through_ipp import ThroughIPP
 from jaxcluster.launchers.tpu import TPU
-from jaxcluster.options.table import EXAMPLES, OF_LAUNCHERS
+from jaxcluster.options.known import known
 
 
 def started(line: str) -> tuple[Launcher | None, str]:
@@ -133,18 +133,20 @@ def test_what_is_wrong_is_named_with_what_to_type(line: str, said: str) -> None:
 
 
 def test_every_option_is_refused_by_every_launcher_that_does_not_know_it() -> None:
-    bases = {kind: f"--launcher {kind}{':pbs' if kind == 'ipp' else ''}" for kind in EXAMPLES}
-    for option in OF_LAUNCHERS.values():
+    bases = {
+        kind: f"--launcher {kind}{':pbs' if kind == 'ipp' else ''}" for kind in known().examples
+    }
+    for option in known().of_launchers.values():
         value = "" if not option.metavar else "=2"
         for kind, base in bases.items():
             if kind not in option.launchers:
                 told = refused(f"{base} {option.flag}{value}")
                 assert told.startswith(f"--launcher {kind} does not know {option.flag}; ")
-                assert EXAMPLES[kind] in told
+                assert known().examples[kind] in told
 
 
 def test_examples_are_taken() -> None:
-    for kind, example in EXAMPLES.items():
+    for kind, example in known().examples.items():
         launcher, _ = started(example.removeprefix("%jaxcluster start "))
         assert (launcher is None) == (kind == "local")
 

@@ -16,18 +16,8 @@ from jaxcluster.launchers.chosen import launcher_of
 from jaxcluster.launchers.wishes import Wish, wish_of
 from jaxcluster.options import form
 from jaxcluster.options.kinds import SWITCH
-from jaxcluster.options.table import (
-    BY_NAME,
-    COMMON,
-    EXAMPLES,
-    LINES,
-    NAMES,
-    OF_LAUNCHERS,
-    OPTIONS,
-    Option,
-    check_launcher,
-    find,
-)
+from jaxcluster.options.known import OF_ALL, known
+from jaxcluster.options.table import COMMON, LOCAL_START, Option
 from jaxcluster.wire import ClusterSpec
 
 ROOT = Path(__file__).parents[2]
@@ -36,14 +26,14 @@ PAGES = [DOCS / f"{name}.md" for name in ("magics", "launchers", "tpu", "kuberne
 
 
 def test_each_option_is_declared_once() -> None:
-    written = [flag for option in OPTIONS for flag in (option.flag, option.short) if flag]
+    written = [flag for option in known().options for flag in (option.flag, option.short) if flag]
     assert len(set(written)) == len(written)
-    assert len(BY_NAME) == len(OPTIONS)
-    assert all(option.metavar or option.kind is SWITCH for option in OPTIONS)
-    for option in OPTIONS:
-        assert option.is_typed_only or find(option.flag[2:]) is option
-    assert find("n") is BY_NAME["num_processes"]
-    assert find("") is None
+    assert len(known().by_name) == len(known().options)
+    assert all(option.metavar or option.kind is SWITCH for option in known().options)
+    for option in known().options:
+        assert option.is_typed_only or known().find(option.flag[2:]) is option
+    assert known().find("n") is known().by_name["num_processes"]
+    assert known().find("") is None
 
 
 def test_what_every_start_takes_is_a_field_of_its_spec() -> None:
@@ -51,18 +41,18 @@ def test_what_every_start_takes_is_a_field_of_its_spec() -> None:
     assert all(hasattr(spec, name) for name in COMMON)
 
 
-@pytest.mark.parametrize("kind", [*EXAMPLES])
+@pytest.mark.parametrize("kind", [*known().examples])
 def test_each_launcher_has_a_line_that_it_takes(kind: str) -> None:
-    assert kind in [name.partition(":")[0] for name in NAMES]
-    assert {kind} <= {*EXAMPLES} & {*LINES}
-    parsed = start_parser("%jaxcluster start").read(LINES[kind])
-    check_launcher(parsed.launcher or "local", taken_from(parsed))
+    assert kind in [name.partition(":")[0] for name in known().names]
+    line = known().launchers[kind].start if kind in known().launchers else LOCAL_START
+    parsed = start_parser("%jaxcluster start").read(line)
+    known().check(parsed.launcher or "local", taken_from(parsed))
 
 
 CASES = [
     (option, kind)
-    for option in OF_LAUNCHERS.values()
-    if option.name not in ("python", "sync", "no_sync")
+    for option in known().of_launchers.values()
+    if option.name not in [one.name for one in OF_ALL]
     for kind in option.launchers
 ]
 
@@ -99,7 +89,7 @@ def test_python_and_code_reach_the_hosts_of_any_launcher(tmp_path: Path) -> None
 
 
 def test_what_an_option_must_match_is_what_its_example_has() -> None:
-    for option in OPTIONS:
+    for option in known().options:
         if option.pattern:
             value = shlex.split(option.sample)[0]
             option.check([value] if option.is_repeated else value)
@@ -115,8 +105,8 @@ def test_what_an_option_must_match_is_what_its_example_has() -> None:
 )  # fmt: skip
 def test_a_number_that_is_none_is_refused_with_a_line_to_type(name: str, value: object) -> None:
     with pytest.raises(UsageError) as caught:
-        BY_NAME[name].check(value)
-    assert str(caught.value).startswith(f"{BY_NAME[name].shown} must be ")
+        known().by_name[name].check(value)
+    assert str(caught.value).startswith(f"{known().by_name[name].shown} must be ")
     line = caught.value.hint.removeprefix("For example: %jaxcluster start ")
     assert start_options(start_parser("%jaxcluster start").read(line))[name] is not None
 
@@ -126,13 +116,13 @@ def test_a_number_that_is_none_is_refused_with_a_line_to_type(name: str, value: 
 
 def test_the_pages_name_every_option() -> None:
     text = " ".join(page.read_text() for page in [*PAGES, DOCS / "profiles.md"])
-    for option in OPTIONS:
+    for option in known().options:
         assert re.search(rf"(?<![\w-]){option.shown}(?![\w-])", text), option.flag
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_tables_of_a_page_write_options_as_help_does(page: Path) -> None:
-    own = {option.flag: option for option in OPTIONS}
+    own = {option.flag: option for option in known().options}
     for row in re.findall(r"^\| (`(?:\.\.\. )?-.*?) \|", page.read_text(), re.M):
         for flag, value in re.findall(r"(--[a-z][a-z-]*)(?: ([A-Z][A-Z=]*)\b(?![-:\w]))?", row):
             if flag in own and value:
@@ -155,7 +145,7 @@ def test_each_field_of_the_form_is_an_option_by_the_name_of_its_flag() -> None:
         f["key"] for f in fields
     }
     for field in fields:
-        option = next(one for one in OPTIONS if one.shown == field["flag"])
+        option = next(one for one in known().options if one.shown == field["flag"])
         assert {*field["launchers"]} <= {*option.launchers}
         assert bool(field["launchers"]) == bool(option.launchers)
         assert field["label"] and field["empty"]

@@ -20,7 +20,7 @@ from jaxcluster.notebook.completion import Completion
 from jaxcluster.options import profiles
 from jaxcluster.options.files import MOST_BYTES, places, read
 from jaxcluster.options.kinds import COUNT, SECONDS
-from jaxcluster.options.table import IN_PROFILES, OPTIONS
+from jaxcluster.options.known import known
 from jaxcluster.panel import operations
 from jaxcluster.plan.again import differences
 
@@ -181,7 +181,7 @@ def test_without_files_it_is_said_where_to_put_one(files: Files) -> None:
 # ------------------------------------------------------------------------------ what they hold
 
 
-@pytest.mark.parametrize("option", IN_PROFILES.values(), ids=lambda option: option.flag)
+@pytest.mark.parametrize("option", known().in_profiles.values(), ids=lambda option: option.flag)
 def test_any_option_of_a_start_is_the_same_in_a_profile_as_typed(files: Files, option: Any) -> None:
     word = option.flag.removeprefix("--")
     kind = next(iter(option.launchers), "local")
@@ -203,8 +203,8 @@ def test_any_option_of_a_start_is_the_same_in_a_profile_as_typed(files: Files, o
 def test_a_profile_is_checked_by_the_same_options_as_a_line() -> None:
     parser = start_parser("%jaxcluster start")
     taken = {action.dest for action in parser._actions}
-    assert taken == {option.name for option in OPTIONS}
-    assert taken == {*IN_PROFILES, "profile", "no_profile", "dry_run"}
+    assert taken == {option.name for option in known().options}
+    assert taken == {*known().in_profiles, "profile", "no_profile", "dry_run"}
 
 
 def test_lists_of_hosts_and_of_devices_may_be_lists(files: Files) -> None:

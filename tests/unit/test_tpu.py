@@ -110,7 +110,7 @@ def cloud(tmp_path: Path) -> Cloud:
 
 
 def test_a_slice_s_hosts_are_logged_in_to_as_gcloud_would(cloud: Cloud) -> None:
-    ready = cloud.prepared(project="p", options=("A=b",))
+    ready = cloud.prepared(project="p", ssh_option=("A=b",))
     assert cloud.asked[0] == (
         "compute tpus tpu-vm describe pod --zone=us-central2-b --project=p --format=json --quiet"
     )
@@ -125,10 +125,10 @@ def test_a_slice_s_hosts_are_logged_in_to_as_gcloud_would(cloud: Cloud) -> None:
 
 
 def test_with_a_login_of_the_user_s_the_addresses_are_enough(cloud: Cloud) -> None:
-    ready = cloud.prepared(config="/dev/null", user="you")
+    ready = cloud.prepared(ssh_config="/dev/null", user="you")
     assert ready.hosts == (Host("34.1.2.3", user="you"), Host("34.1.2.4", user="you"))
     assert len(cloud.asked) == 1
-    inner = cloud.prepared(config="/dev/null", internal_ip=True)
+    inner = cloud.prepared(ssh_config="/dev/null", internal_ip=True)
     assert [host.name for host in inner.hosts] == ["10.1.0.2", "10.1.0.3"]
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Self
 
 from jaxcluster.errors import LauncherUnavailable, UsageError
 from jaxcluster.launchers.base import (
@@ -26,9 +27,21 @@ from jaxcluster.launchers.hosts import Host, place
 from jaxcluster.launchers.kube import manifests, template
 from jaxcluster.launchers.kube.manifests import Pod
 from jaxcluster.launchers.reasons import how_it_ended, last_line
+from jaxcluster.launchers.shared import DIRECT, MEM, TIME
+from jaxcluster.options.kinds import COUNT, PATH, TEXT, TEXTS
+from jaxcluster.options.table import Field, Option
 
 ROOT = str(Path(__file__).parents[3])
 MODULE = "jaxcluster.launchers.kube.process"
+NAME = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+# Its options; the others are the pod's, of which some have a name of their own there.
+OF_LAUNCHER = (
+    "pods", "ranks_per_pod", "namespace", "time", "kubeconfig", "context", "direct", "pod_template",
+)  # fmt: skip
+OF_POD = {
+    "mem": "memory", "resource": "resources", "tpu_type": "tpu", "tpu_topology": "topology",
+    "tpu_chips": "chips", "label": "labels",
+}  # fmt: skip
 DEADLINE_S = 24 * 3600  # where nothing of the cluster's own ends the Job with the notebook
 WARN_S = 600.0  # before the deadline
 LOOK_S = 30.0
@@ -45,9 +58,9 @@ class Kubernetes(Launcher):
     """``--launcher kubernetes``.
 
     Attributes:
-      num_processes: ``-n``; None where ``ranks_each`` or the pods' devices decide it.
+      num_processes: ``-n``; None where ``ranks_per_pod`` or the pods' devices decide it.
       pods: how many; None means 1, or as many as a TPU slice has hosts.
-      ranks_each: how many ranks each pod gets.
+      ranks_per_pod: how many ranks each pod gets.
       namespace: empty for that of the context, or of the notebook's own pod.
       deadline_s: after which Kubernetes ends the Job, however it is; None for none of the user's.
       kubeconfig: a file; empty for the usual ones.
@@ -60,7 +73,7 @@ class Kubernetes(Launcher):
 
     num_processes: int | None = None
     pods: int | None = None
-    ranks_each: int | None = None
+    ranks_per_pod: int | None = None
     pod: Pod = field(default_factory=Pod)
     namespace: str = ""
     deadline_s: int | None = None
@@ -72,6 +85,52 @@ class Kubernetes(Launcher):
     here: str = sys.executable
 
     name = "kubernetes"
+    start = "--launcher kubernetes --image team/jax:1"
+    example = "%jaxcluster start --launcher kubernetes --image team/jax:1 --pods 2 --gpus 8"
+    python = "python3"  # no other machine's path to a Python means anything in an image
+    no_logins = "Its pods are reached through a port-forward on that machine."
+    options = (
+        Option("--image", TEXT, "IMAGE", "with Python, jax and this jaxcluster", "team/jax:1",
+            start="--launcher kubernetes", field=Field("Image", empty="team/jax:1"),
+            pattern=r"[^\s-]\S*"),
+        Option("--pods", COUNT, "N", "how many pods", "2", field=Field("Pods", "How many", "1")),
+        Option("--ranks-per-pod", COUNT, "N", "ranks in each pod", "4",
+            field=Field("In each pod", "How many ranks")),
+        Option("--gpus", COUNT, "N", "nvidia.com/gpu of each pod", "8",
+            field=Field("GPUs", "Of each pod (nvidia.com/gpu)", "none")),
+        Option("--cpu", TEXT, "N", "cores of each pod", "32"),
+        MEM,
+        Option("--resource", TEXTS, "NAME=N", "another device of each pod: amd.com/gpu=8",
+            "amd.com/gpu=8", pattern=r"[^=]+=.*"),
+        Option("--tpu-type", TEXT, "TYPE", "GKE's TPU: tpu-v5-lite-podslice",
+            "tpu-v6e-slice --tpu-topology 4x4"),
+        Option("--tpu-topology", TEXT, "AxB", "of the TPU slice: 4x4", "4x4",
+            start=f"{start} --tpu-type tpu-v6e-slice", pattern=r"[0-9]+(x[0-9]+){1,2}"),
+        Option("--tpu-chips", COUNT, "N", "TPU chips of each pod: 4", "4",
+            start=f"{start} --tpu-type tpu-v6e-slice --tpu-topology 4x4"),
+        TIME,
+        Option("--namespace", TEXT, "NAME", "as for kubectl", "team-a", field=Field("Namespace"),
+            pattern=NAME),
+        Option("--label", TEXTS, "NAME=VALUE", "of Job and pods, for Kueue; may be repeated",
+            "team=a", pattern=r"[^=]+=.*"),
+        Option("--service-account", TEXT, "NAME", "the pods'", "jax", pattern=NAME),
+        Option("--run-as-user", COUNT, "UID",
+            "the user of the pods, for Pod Security's 'restricted'", "1000"),
+        Option("--pod-template", PATH, "FILE", "a pod to which the rest is added", "pod.yaml"),
+        Option("--kubeconfig", PATH, "FILE", "as for kubectl", "~/.kube/other"),
+        Option("--context", TEXT, "NAME", "of the kubeconfig", "gke"),
+        DIRECT,
+    )  # fmt: skip
+
+    @classmethod
+    def of(cls, given: dict[str, Any], num_processes: int | None, what: str = "") -> Self:
+        own = {name: given.pop(name) for name in OF_LAUNCHER if name in given}
+        pod = {OF_POD.get(name, name): value for name, value in given.items()}
+        for name in {"resources", "labels"} & {*pod}:
+            pod[name] = tuple(tuple(one.split("=", 1)) for one in pod[name])
+        if "time" in own:
+            own["deadline_s"] = seconds_of(own.pop("time"))
+        return super().of({**own, "pod": Pod(**pod)}, num_processes)
 
     def prepared(self, environ: Mapping[str, str]) -> Kubernetes:
         if importlib.util.find_spec("kubernetes") is None:
@@ -155,7 +214,7 @@ class Kubernetes(Launcher):
     def _ranks(self, pods: int) -> tuple[int, ...] | None:
         try:
             return place(
-                [Host(f"pod {i}", self.ranks_each) for i in range(pods)], self.num_processes
+                [Host(f"pod {i}", self.ranks_per_pod) for i in range(pods)], self.num_processes
             )
         except UsageError as error:
             raise UsageError(

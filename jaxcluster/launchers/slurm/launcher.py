@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from jaxcluster.errors import LaunchError, LauncherUnavailable, UsageError
-from jaxcluster.launchers import slurm_jobs
 from jaxcluster.launchers.base import (
     FENCE,
     AgentOptions,
@@ -35,9 +34,14 @@ from jaxcluster.launchers.base import (
 )
 from jaxcluster.launchers.guard import CANCEL_S
 from jaxcluster.launchers.hosts import Host, expand_nodelist, place
+from jaxcluster.launchers.inside import Inside, Surroundings
 from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble
-from jaxcluster.launchers.slurm_jobs import Job
-from jaxcluster.options.table import BY_NAME
+from jaxcluster.launchers.shared import MEM, NODES, NTASKS_PER_NODE, TIME
+from jaxcluster.launchers.slurm import jobs
+from jaxcluster.launchers.slurm.jobs import Job
+from jaxcluster.options.kinds import COUNT, SWITCH, TEXT, TEXTS
+from jaxcluster.options.table import VISIBLE, Field, Option
+from jaxcluster.text import plural
 
 ASK_S = 20.0  # Slurm's commands have so long
 # From the end of its input: srun that gets SIGTERM has the agents killed, with what they still
@@ -166,7 +170,7 @@ class Slurm(Launcher):
       num_processes: ``-n``; None where ``ntasks_per_node`` or the nodes' devices decide it.
       nodes: how many; None means 1, or all of the allocation.
       ntasks_per_node: how many ranks a node gets.
-      extra: further ``#SBATCH`` options, each as it stands in a script.
+      sbatch: further ``#SBATCH`` options, each as it stands in a script.
       new_job: submit a job inside of an allocation, too.
       allocation: ``prepared`` fills it in.
       drop: variables that srun is not to see; ``prepared`` fills them in.
@@ -183,12 +187,46 @@ class Slurm(Launcher):
     constraint: str = ""
     cpus_per_task: int | None = None
     mem: str = ""
-    extra: tuple[str, ...] = ()
+    sbatch: tuple[str, ...] = ()
     new_job: bool = False
     allocation: Allocation | None = None
     drop: tuple[str, ...] = field(default=())
 
     name = "slurm"
+    start = "--launcher slurm --nodes 2"
+    example = "%jaxcluster start --launcher slurm --nodes 2 --ntasks-per-node 2"
+    options = (
+        NODES, NTASKS_PER_NODE,
+        Option("--partition", TEXT, "NAME", "as for sbatch", "gpu", field=Field("Partition"),
+            pattern=VISIBLE),
+        Option("--account", TEXT, "NAME", "as for sbatch", "physics", field=Field("Account"),
+            pattern=VISIBLE),
+        Option("--qos", TEXT, "NAME", "as for sbatch", "debug", pattern=VISIBLE),
+        TIME,
+        Option("--gres", TEXT, "LIST", "as for sbatch: gpu:4", "gpu:4", pattern=VISIBLE),
+        Option("--constraint", TEXT, "LIST", "as for sbatch", "h200", pattern=VISIBLE),
+        Option("--cpus-per-task", COUNT, "N", "as for sbatch", "8"),
+        MEM,
+        Option("--sbatch", TEXTS, "OPTION", "another #SBATCH option: exclusive; may be repeated",
+            "exclusive"),
+        Option("--new-job", SWITCH, "", "submit a job even inside an allocation"),
+    )  # fmt: skip
+
+    @classmethod
+    def found_around(cls, around: Surroundings) -> Inside | None:
+        environ = around.environ
+        if (here := allocation_of(environ)) is None or is_over(environ, around.listed):
+            return None
+        size = plural(len(here.nodes), "node") if here.nodes else "unknown nodes"
+        tasks = f", {plural(sum(here.tasks), 'task')}" if here.tasks else ""
+        obstacle = around.lacks("srun")
+        if not here.nodes:
+            obstacle = "SLURM_JOB_NODELIST does not name its nodes: --new-job, or --launcher local"
+        # On the job's one node, with one task: a start takes all of it as it is. A shell of
+        # salloc's, which has no SLURMD_NODENAME, may be elsewhere.
+        is_all = len(here.nodes) == 1 and not here.tasks and bool(environ.get("SLURMD_NODENAME"))
+        what = f"Slurm's job {here.job} ({size}{tasks})"
+        return Inside(what, cls.name, obstacle=obstacle, is_offered=not is_all)
 
     @property
     def shares_folder(self) -> bool:
@@ -215,9 +253,13 @@ class Slurm(Launcher):
         return replace(self, allocation=here, drop=drop)
 
     def _refuse_a_job_s_options(self, job: str) -> None:
-        given = {name: getattr(self, name) for name in OF_A_JOB} | {"sbatch": self.extra}
+        given = {name: getattr(self, name) for name in (*OF_A_JOB, "sbatch")}
         allowed = ("nodes", "ntasks_per_node")
-        if names := [BY_NAME[name].flag for name in given if given[name] and name not in allowed]:
+        if names := [
+            option.flag
+            for option in self.options
+            if given.get(option.name) and option.name not in allowed
+        ]:
             raise UsageError(
                 f"{', '.join(names)}: this notebook is already in Slurm's job {job}, and the "
                 "agents start in it.",
@@ -273,7 +315,7 @@ class Slurm(Launcher):
                 lines.append(f"#SBATCH --{name}")
             elif value:
                 lines.append(f"#SBATCH --{name}={_sbatch_word(value)}")
-        lines += [f"#SBATCH {_as_option(line)}" for line in self.extra]
+        lines += [f"#SBATCH {_as_option(line)}" for line in self.sbatch]
         # For every rank's sake, not for one: srun would hand on the limits of one task.
         lines.append(f"unset {' '.join(OF_A_TASK)}")
         lines += [f"export {name}={shlex.quote(value)}" for name, value in agent.env]
@@ -362,9 +404,9 @@ class Slurm(Launcher):
         def refuse(option: str, why: str, example: str) -> NoReturn:
             raise UsageError(f"{option} {why}.", f"For example: {option} {example}")
 
-        if self.time and not slurm_jobs.check_time(self.time):
+        if self.time and not jobs.check_time(self.time):
             refuse("--time", f"{self.time!r} is not a Slurm time", "2:00:00 (two hours)")
-        for line in self.extra:
+        for line in self.sbatch:
             if not re.match(r"-{0,2}[A-Za-z]", line) or re.search(r"[\x00-\x1f]", line):
                 refuse("--sbatch", f"{line!r} is not an sbatch option", "exclusive")
             name = line.strip().lstrip("-").partition("=")[0].split(" ")[0]
@@ -390,7 +432,7 @@ class Slurm(Launcher):
         job = self._job(plan)
         if job is None:
             return ""
-        if job.state == "PENDING" and (why := slurm_jobs.why_waiting(job.reason)).in_vain:
+        if job.state == "PENDING" and (why := jobs.why_waiting(job.reason)).in_vain:
             raise LaunchError(
                 f"Job {job.id} would never start ({job.reason}): {why.message}. It is cancelled.",
                 why.hint,
@@ -398,15 +440,15 @@ class Slurm(Launcher):
         before = None
         if job.state == "PENDING":
             queue = self._ask(
-                "squeue", "--noheader", "--states=PENDING", f"--format={slurm_jobs.SQUEUE_FORMAT}",
+                "squeue", "--noheader", "--states=PENDING", f"--format={jobs.SQUEUE_FORMAT}",
                 *([f"--partition={self.partition}"] if self.partition else []),
             )  # fmt: skip
-            before = slurm_jobs.place_in_queue(job, slurm_jobs.parse_squeue(queue))
-        return slurm_jobs.describe_waiting(job, before) if job.state != "RUNNING" else ""
+            before = jobs.place_in_queue(job, jobs.parse_squeue(queue))
+        return jobs.describe_waiting(job, before) if job.state != "RUNNING" else ""
 
     def warning(self, plan: LaunchPlan) -> tuple[str, float]:
         job = self._job(plan)
-        return slurm_jobs.warn_of_limit(job) if job is not None else ("", slurm_jobs.LOOK_S)
+        return jobs.warn_of_limit(job) if job is not None else ("", jobs.LOOK_S)
 
     def evidence(self, plan: LaunchPlan, end: End) -> tuple[str, ...]:
         id = self.allocation.job if self.allocation is not None else submitted(end.chatter)
@@ -417,7 +459,7 @@ class Slurm(Launcher):
             id = job.id
         told = self._ask("scontrol", "show", "job", id, "--oneliner")
         if "JobState=" not in told:  # forgotten already: after MinJobAge, 5 minutes
-            fields = slurm_jobs.parse_sacct(
+            fields = jobs.parse_sacct(
                 self._ask(
                     "sacct",
                     "--noheader",
@@ -464,10 +506,10 @@ class Slurm(Launcher):
         else:
             which = plan.commands[0].cancel[-1]  # --name=
         text = self._ask(
-            "squeue", "--noheader", "--states=all", which, f"--format={slurm_jobs.SQUEUE_FORMAT}"
+            "squeue", "--noheader", "--states=all", which, f"--format={jobs.SQUEUE_FORMAT}"
         )
-        jobs = slurm_jobs.parse_squeue(text)
-        return jobs[-1] if jobs else None
+        found = jobs.parse_squeue(text)
+        return found[-1] if found else None
 
     def _ask(self, *argv: str) -> str:
         """What a command of Slurm's prints; nothing where it fails, which it says itself later."""
@@ -617,12 +659,12 @@ def explain_slurm(end: End, allocation: str = "") -> Reason:
         return trouble
     for line in reversed(lines):
         if (found := _CANCELLED.search(line)) is not None and found["why"]:
-            message, hint = slurm_jobs.describe_end(
+            message, hint = jobs.describe_end(
                 {"JobId": found["job"], "JobState": _state(found["why"])}
             )
             return Reason(f'{message} It says: "{line.strip()}"', hint)
     said = last_line(end.errors)
-    fields = slurm_jobs.parse_scontrol(described)
+    fields = jobs.parse_scontrol(described)
     if not allocation and not submitted(end.chatter) and end.code not in (None, 0):
         return _refusal(end.errors, said)
     if allocation and end.code is not None:
@@ -631,15 +673,15 @@ def explain_slurm(end: End, allocation: str = "") -> Reason:
             if re.search(pattern, text):
                 return Reason(f'{message} It says: "{said}"', hint)
     state = fields.get("JobState", "")
-    if state in slurm_jobs.ENDED and not allocation:
-        message, hint = slurm_jobs.describe_end(fields)
+    if state in jobs.ENDED and not allocation:
+        message, hint = jobs.describe_end(fields)
         last = last_line(files)
         return Reason(message + (f' Its last line: "{last}"' if last else ""), hint)
-    if state in slurm_jobs.STATES and end.code is None and not allocation:
+    if state in jobs.STATES and end.code is None and not allocation:
         reason = fields.get("Reason", "")
         job = Job(fields.get("JobId", "?"), state, reason)
-        hint = slurm_jobs.why_waiting(reason).hint if state == "PENDING" else ""
-        told = slurm_jobs.describe_waiting(job)
+        hint = jobs.why_waiting(reason).hint if state == "PENDING" else ""
+        told = jobs.describe_waiting(job)
         return Reason(f"J{told[1:]}. It is cancelled.", hint or "Wait longer: --timeout 3600")
     evidence = f' It says: "{said or last_line(files)}"' if said or last_line(files) else ""
     what = "The step" if allocation else "The job"

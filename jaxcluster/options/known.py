@@ -1,0 +1,211 @@
+"""The launchers that are installed, and every option of a start.
+
+A launcher is found by its entry point (group ``jaxcluster.launchers``), those of jaxcluster's own
+too. What is known here of one is its words: its name, its options, how a start with it is typed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Protocol
+
+from jaxcluster.errors import UsageError
+from jaxcluster.options.kinds import SWITCH, TEXT
+from jaxcluster.options.table import LOCAL, LOCAL_START, OPTIONS, START, Field, Option
+from jaxcluster.text import join_words
+
+GROUP = "jaxcluster.launchers"
+OURS = "jaxcluster"
+# What every launcher knows.
+OF_ALL = (
+    Option("--python", TEXT, "PATH", "the hosts' Python", "~/venv/bin/python",
+        field=Field("Python", "Its path on the hosts; else this kernel's, in a pod python3")),
+    Option("--sync", TEXT, "FOLDER", "the folder with the code for the hosts; '' for none",
+        "~/project", may_be_empty=True),
+    Option("--no-sync", SWITCH, "", "don't send code to the hosts"),
+)  # fmt: skip
+
+
+class Words(Protocol):
+    """What is read of a launcher's class here; ``launchers.base.Launcher`` explains it."""
+
+    name: str
+    start: str
+    example: str
+    takes: str
+    options: tuple[Option, ...]
+
+
+NEEDED = ("name", "start", "options", "of", "prepared", "render", "explain", "successor")
+
+
+class _Unusable(Exception):
+    """Why a launcher can't be used."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a start may be given.
+
+    Attributes:
+      launchers: the classes that start agents on hosts, by name: ours first.
+      packages: which package each is of.
+      broken: what is said of those that can't be used, by name.
+      options: of every start, and of all launchers, in the order of ``--help``.
+    """
+
+    launchers: Mapping[str, type[Any]]
+    packages: Mapping[str, str]
+    broken: Mapping[str, UsageError]
+    options: tuple[Option, ...]
+
+    @cached_property
+    def by_name(self) -> dict[str, Option]:
+        return {option.name: option for option in self.options}
+
+    @cached_property
+    def of_launchers(self) -> dict[str, Option]:
+        return {name: option for name, option in self.by_name.items() if option.launchers}
+
+    @cached_property
+    def in_profiles(self) -> dict[str, Option]:
+        return {name: one for name, one in self.by_name.items() if not one.is_typed_only}
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """What may stand behind ``--launcher``."""
+        own = (f"{n}:NAME" if one.takes else n for n, one in self.launchers.items())
+        return (LOCAL, "auto", *own)
+
+    @cached_property
+    def examples(self) -> dict[str, str]:
+        """A whole start, by launcher."""
+        own = {n: one.example or f"{START} {one.start}" for n, one in self.launchers.items()}
+        return {LOCAL: f"{START} {LOCAL_START}", **own}
+
+    def find(self, written: str) -> Option | None:
+        """The option of a profile's word: as it is typed, without the dashes."""
+        dest = written.replace("-", "_")
+        return next(
+            (o for o in self.in_profiles.values() if dest == o.dest or f"-{dest}" == o.short), None
+        )
+
+    def check(self, name: str, given: Iterable[str] = ()) -> tuple[str, str]:
+        """(which launcher, what stands behind its colon), if it knows these options.
+
+        Args:
+          given: the options' names.
+
+        Raises:
+          UsageError: there is no such launcher, it is broken, or it does not know an option.
+        """
+        kind, colon, rest = name.partition(":")
+        if kind in self.broken:
+            raise self.broken[kind]
+        takes = self.launchers[kind].takes if kind in self.launchers else ""
+        if kind not in self.examples or (colon and not takes) or (takes and not rest):
+            close = [n for n in difflib.get_close_matches(name, self.names, n=1) if n != name]
+            wrong = f"There is no launcher {name!r}"
+            if takes:
+                wrong = f"{kind} needs the name of {takes}"
+            elif close:
+                wrong += f" (did you mean {close[0]}?)"
+            example = self.examples[kind if takes else next(iter(self.launchers), LOCAL)]
+            hint = f"There are: {', '.join(self.names)}. For example: {example}"
+            raise UsageError(f"{wrong}.", hint)
+        for one in given:
+            option = self.of_launchers.get(one)
+            if option is None or kind not in option.launchers:
+                raise self._not_known(kind, one, option)
+        return kind, rest
+
+    def _not_known(self, kind: str, name: str, option: Option | None) -> UsageError:
+        flag = option.flag if option is not None else f"--{name.replace('_', '-')}"
+        mine = [o.flag for o in self.options if kind in o.launchers]
+        of = f"; it is one of {join_words(option.launchers)}" if option is not None else ""
+        return UsageError(
+            f"--launcher {kind} does not know {flag}{of}.",
+            (f"It takes: {' '.join(mine)}. " if mine else "")
+            + f"For example: {self.examples[kind]}",
+        )
+
+
+@functools.cache
+def known() -> Known:
+    """What is installed when this is asked first. A launcher's package may take long to import."""
+    return collect(entry_points(group=GROUP))
+
+
+def collect(points: Iterable[EntryPoint]) -> Known:
+    """What these entry points give. One that can't be used takes no other with it."""
+    launchers: dict[str, type[Words]] = {}
+    packages: dict[str, str] = {}
+    broken: dict[str, UsageError] = {}
+    for package, point in sorted(_packaged(points), key=lambda one: one[0] != OURS):
+        try:
+            found = _load(point, launchers)
+        except _Unusable as error:
+            if point.name not in (LOCAL, "auto", *launchers):  # else that one is meant
+                broken[point.name] = _refusal(point.name, package, str(error))
+            continue
+        launchers[point.name], packages[point.name] = found, package
+    return Known(launchers, packages, broken, (*OPTIONS, *_merged(launchers.values())))
+
+
+def _packaged(points: Iterable[EntryPoint]) -> Iterator[tuple[str, EntryPoint]]:
+    for point in points:
+        yield point.dist.name if point.dist is not None else "?", point
+
+
+def _load(point: EntryPoint, others: Mapping[str, type[Words]]) -> type[Words]:
+    """The class of an entry point.
+
+    Raises:
+      _Unusable: it can't be imported, or is not a launcher that goes with the others.
+    """
+    try:
+        found = point.load()
+    except (Exception, SystemExit) as error:  # it is another package's code
+        raise _Unusable(f"{point.value} raises {type(error).__name__}: {error}") from None
+    lacks = {*getattr(found, "__abstractmethods__", ())} | {
+        name for name in NEEDED if not hasattr(found, name)
+    }
+    if lacks:
+        raise _Unusable(f"{point.value} has no {join_words(sorted(lacks))}")
+    if found.name != point.name:
+        raise _Unusable(f"{point.value} calls itself {found.name!r}")
+    if point.name in (LOCAL, "auto", *others):
+        raise _Unusable("there is another launcher of this name")
+    theirs = {o.name: (o, of.name) for of in others.values() for o in of.options}
+    theirs |= {o.name: (o, "every start") for o in (*OPTIONS, *OF_ALL)}
+    for option in found.options:
+        other, of = theirs.get(option.name, (option, ""))
+        if option != other:
+            raise _Unusable(f"its {option.flag} differs from that of {of}")
+    return found  # type: ignore[no-any-return]
+
+
+def _refusal(name: str, package: str, why: str) -> UsageError:
+    return UsageError(
+        f"The launcher {name!r} of the package {package} can't be used: {why}.",
+        f"Update it (pip install -U {package}) or remove it (pip uninstall {package}), and "
+        "restart the kernel. All other launchers work.",
+    )
+
+
+def _merged(launchers: Iterable[type[Words]]) -> Iterator[Option]:
+    """The launchers' options, each once, with the names of all that know it."""
+    launchers = list(launchers)
+    rows = [(option, of) for of in launchers for option in of.options]
+    rows += [(option, of) for option in OF_ALL for of in launchers]
+    by_name: dict[str, Option] = {}
+    for option, of in rows:
+        start = of.start if option.start is None else option.start
+        one = by_name.setdefault(option.name, replace(option, start=start))
+        by_name[option.name] = replace(one, launchers=(*one.launchers, of.name))
+    return iter(by_name.values())

@@ -1,0 +1,31 @@
+"""Packages of a site's with launchers, installed in folders of their own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def documented() -> str:
+    """The launcher that docs/launchers.md shows."""
+    text = (ROOT / "docs/launchers.md").read_text()
+    section = text[text.index("## A launcher of your own") :]
+    return str(re.findall(r"```python\n(.*?)```", section, re.S)[0])
+
+
+def install(folder: Path, package: str, source: str, **launchers: str) -> Path:
+    """Put a package with one module into a folder that is to stand in ``sys.path``.
+
+    Args:
+      launchers: by their names their classes in the module.
+    """
+    module = f"{package}_launcher"
+    (folder / f"{module}.py").write_text(source)
+    info = folder / f"{package}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    lines = [f"{name} = {module}:{cls}" for name, cls in launchers.items()]
+    (info / "entry_points.txt").write_text("\n".join(["[jaxcluster.launchers]", *lines]) + "\n")
+    return folder
