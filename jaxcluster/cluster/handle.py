@@ -109,6 +109,7 @@ class Cluster:
         world.link.on_push = self._on_push
         self.world = world
         self.meter = Meter(world.link)  # for all that show what the ranks use over time
+        self.late = lateness.Watch(world)
         self._dispatcher.begin()
         world.listen()
 

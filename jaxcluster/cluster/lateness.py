@@ -6,6 +6,7 @@ sockets: the offset is known to half of the shortest way there and back.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -21,10 +22,46 @@ LEAST_LAUNCHES, MOST_LAUNCHES = 64, 512  # that each rank is asked for
 ALL_LAUNCHES = 1 << 15  # of all ranks together, so that many ranks take no longer
 CLOCK_READS = 5  # of each other host
 LOOKS, LOOK_EVERY_S = 16, 0.012  # where the straggler is, while its cell runs
+FEW_LOOKS = 4  # by those who ask again and again
+EVERY_S = 10.0  # how often these ask
+SHARE = 50  # of their time, at most
 
 
-def find(world: World) -> Straggler | None:
-    """Who keeps the others waiting in the last cell; None if nobody does for certain."""
+class Watch:
+    """What ``find`` says now and then while a cell runs, for all who show it.
+
+    Attributes:
+      found: what it has said last.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.found: Straggler | None = None
+        self._world = world
+        self._due = 0.0
+        self._lock = threading.Lock()
+
+    def keep_up(self) -> None:
+        """Ask if that is due: whoever shows it calls this while some rank runs a cell. Any thread.
+
+        One that comes while another asks goes on with what was known.
+        """
+        if time.monotonic() < self._due or not self._lock.acquire(blocking=False):
+            return
+        try:
+            began = time.monotonic()
+            self.found = find(self._world, FEW_LOOKS)
+            took = time.monotonic() - began
+            self._due = began + max(EVERY_S, SHARE * took)
+        finally:
+            self._lock.release()
+
+
+def find(world: World, looks: int = LOOKS) -> Straggler | None:
+    """Who keeps the others waiting in the last cell; None if nobody does for certain.
+
+    Args:
+      looks: how often it is looked where that one is, while its cell runs.
+    """
     if world.num_processes == 1:
         return None
     count = ALL_LAUNCHES // world.num_processes
@@ -41,7 +78,7 @@ def find(world: World) -> Straggler | None:
     made = {rank: _made(one, offsets[hosts[rank]][0], kinds) for rank, one in told.items()}
     error_s = max((error for _, error in offsets.values()), default=0.0)
     found = stragglers.find(made, hosts, error_s)
-    return found and replace(found, spent=_spent(world, found))
+    return found and replace(found, spent=_spent(world, found, looks))
 
 
 def _made(
@@ -83,11 +120,11 @@ def _clock(world: World, rank: int) -> tuple[float, float] | None:
     return at - (asked + heard) / 2, (heard - asked) / 2
 
 
-def _spent(world: World, found: Straggler) -> str:
+def _spent(world: World, found: Straggler, looks: int) -> str:
     """On which line the straggler mostly is where it is not in JAX; "" if its cell has ended."""
     places: Counter[tuple[int | None, int, str]] = Counter()
     rank = found.ranks[0]
-    for _ in range(LOOKS):
+    for _ in range(looks):
         event = world.link.gather(
             [rank], "poll", {"names": [], "launches": 0}, timeout_s=ASK_S
         ).get(rank)

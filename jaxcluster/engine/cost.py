@@ -9,12 +9,14 @@ from __future__ import annotations
 import ast
 import base64
 import contextlib
+import functools
 import os
 import re
 import time
+import types
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
@@ -39,11 +41,12 @@ _FILE = re.compile(r'^\d+ "([^"\n]*)"$|source_file="([^"]*)"', re.MULTILINE)
 
 @dataclass(frozen=True)
 class Call:
-    """A call, with all that it takes evaluated."""
+    """A call, with all that it takes evaluated. ``bound``: so many arguments are not written."""
 
     function: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    bound: int = 0
 
 
 @dataclass
@@ -143,6 +146,7 @@ def _evaluated(make: Callable[[], Call]) -> tuple[Call, dict[str, int]]:
 
 def _compiled(call: Call, is_first: bool, rank: int, cells: dict[str, int]) -> dict[str, Any]:
     """Fields of a ``StepCost``."""
+    call = _unbound(call)
     function, args, kwargs = _jitted(call)
     started = time.perf_counter()
     trace = getattr(function, "trace", None)
@@ -158,7 +162,52 @@ def _compiled(call: Call, is_first: bool, rank: int, cells: dict[str, int]) -> d
         "lower_s": lowered_at - started,
         "compile_s": time.perf_counter() - lowered_at,
     }
-    return told | (_told(traced, compiled, cells) if is_first else {})
+    # Other libraries' functions take their arguments in an order of their own.
+    written = replace(call, args=args if traced is not None else ())
+    return told | (_told(traced, compiled, written, cells) if is_first else {})
+
+
+def _unbound(call: Call) -> Call:
+    """With what a method, a partial or a callable pytree holds among its arguments.
+
+    It would be a constant of the program else, and none may span processes.
+    """
+    import jax
+
+    function = call.function
+    if callable(getattr(function, "lower", None)):
+        return call
+    if isinstance(function, functools.partial):
+        given, args = function.args, call.args
+        kwargs = {**function.keywords, **call.kwargs}
+        return _unbound(Call(function.func, given + args, kwargs, call.bound + len(given)))
+    if isinstance(function, types.MethodType):
+        held, inner = function.__self__, function.__func__
+    elif not jax.tree_util.all_leaves([function]):
+        held, inner = function, type(function).__call__
+    else:
+        return call
+    return Call(inner, (held, *call.args), call.kwargs, call.bound + 1)
+
+
+def _names(call: Call, count: int) -> list[str]:
+    """Of each argument that the program takes by position its number in the call; "": not known.
+
+    Args:
+      count: how many it takes so. Static ones are not among them: which these are only shows by
+        their kinds.
+    """
+    import jax
+
+    def holds_arrays(argument: Any) -> bool:
+        return any(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(argument))
+
+    every = range(len(call.args))
+    some = [at for at in every if holds_arrays(call.args[at])]
+    taken = next((one for one in (every, some) if len(one) == count), None)
+    if taken is None:
+        return [""] * count
+    return ["bound" if at < call.bound else str(at - call.bound) for at in taken]
 
 
 def _jitted(call: Call) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -200,10 +249,10 @@ def _digest(lowered: Any) -> str:
 # --------------------------------------------------------------------------- what is told
 
 
-def _told(traced: Any, compiled: Any, cells: dict[str, int]) -> dict[str, Any]:
+def _told(traced: Any, compiled: Any, call: Call, cells: dict[str, int]) -> dict[str, Any]:
     inner = getattr(compiled, "compiled", compiled)  # equinox has JAX's own in there
     text = str(inner.as_text() or "")
-    arguments, meshes = _arguments(inner)
+    arguments, meshes = _arguments(inner, call)
     meshes += _meshes_in([getattr(inner, "output_shardings", None)])
     devices = next(filter(None, map(_devices_of, meshes)), [])
     jaxpr = getattr(traced, "jaxpr", None)
@@ -244,7 +293,7 @@ def _memory(compiled: Any) -> dict[str, int]:
     return {}
 
 
-def _arguments(compiled: Any) -> tuple[list[wire.CostArgument], list[Any]]:
+def _arguments(compiled: Any, call: Call) -> tuple[list[wire.CostArgument], list[Any]]:
     """The arrays that the program takes, the largest first, and their meshes."""
     import jax
 
@@ -253,27 +302,31 @@ def _arguments(compiled: Any) -> tuple[list[wire.CostArgument], list[Any]]:
         infos, treedef = jax.tree_util.tree_flatten_with_path(compiled.args_info)
         shardings = treedef.flatten_up_to(compiled.input_shardings)
         found, meshes = [], []
+        names = _names(call, len(compiled.args_info[0]))
         for (path, info), sharding in zip(infos, shardings, strict=True):
             if sharding is None:  # it is not used
                 continue
             if isinstance(mesh := getattr(sharding, "mesh", None), jax.sharding.Mesh):
                 meshes.append(mesh)
-            found.append(_argument(path, info, sharding, mesh))
+            _, at, *rest = path  # of the arguments' tuple, or of those by name
+            name = names[at.idx] if hasattr(at, "idx") else str(at.key)
+            found.append(_argument(name, rest, info, sharding, mesh))
         found.sort(key=lambda one: -one.nbytes)
         return found[:MOST_ARGUMENTS], meshes
     return [], []
 
 
-def _argument(path: Sequence[Any], info: Any, sharding: Any, mesh: Any) -> wire.CostArgument:
+def _argument(
+    at: str, path: Sequence[Any], info: Any, sharding: Any, mesh: Any
+) -> wire.CostArgument:
     shape = tuple(info.shape)
     spec = getattr(sharding, "spec", None)
     size = getattr(info.dtype, "itemsize", 0)
     for side in sharding.shard_shape(shape):
         size *= side
-    _, at, *rest = path  # of the arguments' tuple, or of those by name
     return wire.CostArgument(
-        at=str(getattr(at, "idx", getattr(at, "key", ""))),
-        path="".join(map(str, rest)),
+        at=at,
+        path="".join(map(str, path)),
         shape=list(shape),
         dtype=str(info.dtype),
         nbytes=size,

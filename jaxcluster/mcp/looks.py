@@ -12,7 +12,7 @@ from jaxcluster import cluster, wire
 from jaxcluster.allocation.turns import who_we_are
 from jaxcluster.cluster import Cluster, array_queries, past, recovery
 from jaxcluster.errors import UsageError
-from jaxcluster.model import deadlock, diagnose, explain, lockstep, timeline
+from jaxcluster.model import deadlock, diagnose, explain, lockstep, stragglers, timeline
 from jaxcluster.model.findings import Suspicion
 from jaxcluster.model.history import Run
 from jaxcluster.model.outputs import ANSI, RankRecord, group_outputs
@@ -53,6 +53,7 @@ def status(running: Cluster) -> str:
     """What each rank does, and whether the ranks are in lockstep."""
     states = running.status()
     lines = [running.summary(), text.status(states, running.dead)]
+    lines += filter(None, [stragglers.told(running.straggler(), states)])
     counts = {s.rank: s.launches for s in states if s.state in ("idle", "running")}
     if lockstep.in_lockstep(counts):
         lines.append("The ranks are in lockstep.")

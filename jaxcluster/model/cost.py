@@ -16,6 +16,7 @@ from jaxcluster.model import hlo
 from jaxcluster.model.outputs import CellRecord
 
 EXAMPLE = "For example: %jaxcluster cost step(params, batch)"
+UNWRITTEN = {"bound": "what the function holds", "": "arguments"}
 NOTABLE = 100  # what is replicated is told from a hundredth of the memory on
 
 
@@ -379,7 +380,7 @@ def _replicated(
     totals: dict[str, int] = {}
     found: dict[tuple[str, tuple[str, ...], int], Replicated] = {}
     for one in arguments:
-        what = names.get(one.at, f"argument {one.at}")
+        what = names.get(one.at) or UNWRITTEN.get(one.at, f"argument {one.at}")
         totals[what] = totals.get(what, 0) + 1
         axes = _spare_axes(one)
         ways = math.prod(one.mesh[name] for name in axes)

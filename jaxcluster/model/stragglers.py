@@ -11,7 +11,7 @@ import itertools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jaxcluster import wire
@@ -216,11 +216,31 @@ def _straggler(
     )
 
 
+def of_running(found: Straggler | None, states: Iterable[wire.RankState]) -> Straggler | None:
+    """It, if its cell runs."""
+    runs = {state.seq for state in states if state.state == "running"}
+    return found if found is not None and found.launch.cell_seq in runs else None
+
+
+def told(found: Straggler | None, states: Iterable[wire.RankState]) -> str:
+    """It in a sentence, as of a cell that runs or has ended; "" for nobody."""
+    return "" if found is None else tell(found, is_over=of_running(found, states) is None)
+
+
+def note(found: Straggler) -> str:
+    """It beside the rank's own row."""
+    share, place = f"{100 * found.share:.0f} %", f", {found.spent}" if found.spent else ""
+    return f"Comes last into {share} of the launches, {_late(found)} behind{place}."
+
+
+def _late(found: Straggler) -> str:
+    behind = found.behind_s
+    return f"{1000 * behind:.0f} ms" if behind < 1 else f"{behind:.1f} s"
+
+
 def tell(found: Straggler, *, is_over: bool = False) -> str:
     """It in a sentence."""
     verb = "came" if is_over else "comes" if len(found.ranks) == 1 else "come"
-    behind = found.behind_s
-    late = f"{1000 * behind:.0f} ms" if behind < 1 else f"{behind:.1f} s"
     launch = found.launch
     where = f" of cell [{launch.cell}]" if launch.cell is not None else ""
     if found.spent:
@@ -231,5 +251,5 @@ def tell(found: Straggler, *, is_over: bool = False) -> str:
         place = f", before the launch in {launch.within}" if launch.within else ""
     return (
         f"{begin_ranks(found.ranks)} {verb} last into {100 * found.share:.0f} % of the launches"
-        f"{where}, {late} behind{place}."
+        f"{where}, {_late(found)} behind{place}."
     )

@@ -21,7 +21,7 @@ from IPython.core.magic import (
     no_var_expand,
 )
 
-from jaxcluster import arguments, cluster, doctor, wire
+from jaxcluster import arguments, cluster, doctor
 from jaxcluster.allocation.supervisor import quit_warm
 from jaxcluster.allocation.turns import who_we_are
 from jaxcluster.cluster import events, past, transfer, undoing
@@ -218,16 +218,8 @@ class JaxClusterMagics(Magics):
         print(running.summary())
         states = running.status()
         print(text.status(states, running.dead))
-        if late := self._late(running, states):
+        if late := stragglers.told(running.straggler(), states):
             print(late)
-
-    @staticmethod
-    def _late(running: cluster.Cluster, states: Sequence[wire.RankState]) -> str:
-        """Who keeps the others waiting, in a sentence; "" for nobody."""
-        if (found := running.straggler()) is None:
-            return ""
-        runs = {state.seq for state in states if state.state == "running"}
-        return stragglers.tell(found, is_over=found.launch.cell_seq not in runs)
 
     def _list(self, line: str) -> None:
         way = arguments.taken_from(arguments.way_parser("%jaxcluster list").read(line))
@@ -424,7 +416,8 @@ class JaxClusterMagics(Magics):
             self.shell.display_pub.publish(journal.bundle(found))
         else:
             print(text.journal(found))
-        if late := self._late(running, [one.state for one in reports.values()]):
+        states = [one.state for one in reports.values()]
+        if late := stragglers.told(running.straggler(), states):
             print(late)
 
     def _report(self, line: str) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from jaxcluster import cluster
 from jaxcluster.cluster import Cluster, RunningCell, events
 from jaxcluster.host.processes import process_token
-from jaxcluster.model import paused
+from jaxcluster.model import paused, stragglers
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.panel import protocol, undo
@@ -75,6 +75,8 @@ class Model:
             if self._poller is None or self._poller.link is not current.link:
                 self._poller = RankPoller(current.link)
             self._poller.look(timeout_s)
+            if self.is_busy:
+                current.late.keep_up()
         self.looked_at = time.monotonic()
 
     def take_in(self) -> tuple[protocol.State, list[protocol.Cell]]:
@@ -172,9 +174,14 @@ class Model:
             for rank in cell.record.ranks:
                 if cell.record.records[rank].reply is None:
                     first.setdefault(rank, cell)
-        return [
-            self._rank(current, rank, first.get(rank), now) for rank in range(current.num_processes)
-        ]
+        every = range(current.num_processes)
+        shown = [self._rank(current, rank, first.get(rank), now) for rank in every]
+        states = self._poller.states.values() if self._poller is not None else ()
+        if (late := stragglers.of_running(current.late.found, states)) is not None:
+            for rank in late.ranks:
+                if shown[rank].status in ("running", "waiting"):
+                    shown[rank] = replace(shown[rank], note=stragglers.note(late))
+        return shown
 
     def _rank(
         self, current: Cluster, rank: int, own: RunningCell | None, now: int

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from jaxcluster import wire
 from jaxcluster.cluster.resources import Sample
 from jaxcluster.errors import JaxClusterError
+from jaxcluster.model import stragglers
 from jaxcluster.views import markup, text, untracked
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def live(cluster: Cluster, show: Show, cell_id: str = "") -> threading.Event:
     told = _changing(states, cluster)
     cluster.meter.keep_up(WAIT_S)
     samples, taken = cluster.meter.since({})
-    show(bundle(states, cluster.dead, samples), "first")
+    show(bundle(states, cluster.dead, samples, _late(cluster, states)), "first")
 
     def follow() -> None:
         nonlocal told, states, taken
@@ -64,6 +65,8 @@ def live(cluster: Cluster, show: Show, cell_id: str = "") -> threading.Event:
             try:
                 states, meter = cluster.status(), cluster.meter
                 meter.keep_up(WAIT_S)
+                if _is_busy(states):
+                    cluster.late.keep_up()
             except JaxClusterError as error:  # the cluster was stopped
                 show(ended(str(error).partition("\n")[0]), "changed")
                 return
@@ -72,7 +75,7 @@ def live(cluster: Cluster, show: Show, cell_id: str = "") -> threading.Event:
             if now != told or now_taken != taken:
                 how = "changed" if now != told else "measured"
                 told, taken = now, now_taken
-                show(bundle(states, cluster.dead, samples), how)
+                show(bundle(states, cluster.dead, samples, _late(cluster, states)), how)
 
     # A copy of the context keeps what is shown under the cell that began it.
     run = contextvars.copy_context().run
@@ -98,11 +101,19 @@ def bundle(
     states: Sequence[wire.RankState],
     dead: Mapping[int, Mapping[str, Any]],
     samples: Mapping[int, Sequence[Sample]],
+    late: str = "",
 ) -> dict[str, Any]:
-    """What the ranks do and use in all the forms that a frontend may ask for."""
+    """What the ranks do and use in all the forms that a frontend may ask for.
+
+    Args:
+      late: who keeps the others waiting, in a sentence.
+    """
     at = f"as of {time.strftime('%H:%M:%S')}"
     table = text.status(states, dead, samples)
     html = markup.status(states, dead, samples)
+    told = f"\n<p>{escape(late)}</p>" if late else ""
+    table += f"\n{late}" if late else ""
+    html += told
     return {
         "text/html": f"{html}\n<p><small>{at}; the curves are of the last 3 minutes</small></p>",
         "text/plain": f"{table}\n\n{at}",
@@ -115,12 +126,20 @@ def ended(why: str) -> dict[str, Any]:
     return {"text/html": f"<pre>{escape(told)}</pre>", "text/plain": told}
 
 
+def _late(cluster: Cluster, states: Sequence[wire.RankState]) -> str:
+    return stragglers.told(stragglers.of_running(cluster.late.found, states), states)
+
+
 def _changing(states: Sequence[wire.RankState], cluster: Cluster) -> object:
     """What somebody does, other than to use memory and processors."""
-    return [
-        (s.rank, s.pid, s.state, s.cell, s.line, s.queued, s.background, round(s.seconds, 1))
-        for s in states
-    ], {rank: info.get("why") for rank, info in cluster.dead.items()}
+    return (
+        [
+            (s.rank, s.pid, s.state, s.cell, s.line, s.queued, s.background, round(s.seconds, 1))
+            for s in states
+        ],
+        _late(cluster, states),
+        {rank: info.get("why") for rank, info in cluster.dead.items()},
+    )
 
 
 def _is_busy(states: Sequence[wire.RankState]) -> bool:

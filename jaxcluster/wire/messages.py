@@ -567,9 +567,10 @@ class ValueLook:
 class CostArgument:
     """An array that a compiled program takes.
 
-    ``at`` is the number or name of the argument that it is a part of, ``path`` the way to it there
-    ("['w']"). ``mesh`` has the sizes of the axes of its mesh, by name; ``split`` names those that
-    cut each of its axes. ``nbytes`` is what one device holds.
+    ``at`` is the number or name of the argument that it is a part of ("bound": what a method or a
+    partial holds; "": not known), ``path`` the way to it there ("['w']"). ``mesh`` has the sizes of
+    the axes of its mesh, by name; ``split`` names those that cut each of its axes. ``nbytes`` is
+    what one device holds.
     """
 
     at: str

@@ -22,6 +22,17 @@ def step(params, batch, scale=1.0):
     loss = lambda p: scale * jnp.mean(jnp.tanh(batch @ p['w']) ** 2)
     return jax.grad(loss)(params)
 jitted = jax.jit(step)
+import dataclasses, functools
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Model:
+    w: dict
+    def __call__(self, batch):
+        return step(self.w, batch)
+class Trainer(Model):
+    def step(self, batch):
+        return step(self.w, batch)
+jax.tree_util.register_dataclass(Trainer)
 """
 GRADIENT = 2 * 64 * 64 * 4 * 3 // 4
 
@@ -45,6 +56,9 @@ def launches(cluster: jaxcluster.Cluster) -> object:
         "jax.jit(step)(w, batch)",
         "jitted(*[w, batch])",
         "(lambda *both: step(*both))(w, batch)",
+        "functools.partial(step, w)(batch)",
+        "Trainer(w).step(batch)",
+        "Model(w)(batch)",
     ],
 )
 def test_a_call_is_counted_with_its_arguments_shardings(
@@ -76,6 +90,9 @@ def test_arguments_are_not_computed(ready: jaxcluster.Cluster) -> None:
 def test_what_is_replicated_is_suggested(ready: jaxcluster.Cluster) -> None:
     assert "Replicated over 'data' and 'model': w, 16.0 KiB" in view.text(
         ready.cost("jitted(w, batch)")
+    )
+    assert "Replicated over 'data' and 'model': what the function holds, 16.0 KiB" in view.text(
+        ready.cost("functools.partial(step, w)(batch)")
     )
 
 

@@ -22,6 +22,7 @@ from jaxcluster.errors import ClusterExists
 from jaxcluster.model import findings
 from jaxcluster.model.outputs import CellRecord, RankRecord
 from jaxcluster.model.rewrite import AutoMode
+from jaxcluster.model.stragglers import Straggler
 from jaxcluster.panel import Panel, protocol
 from jaxcluster.panel.model import KEPT_CELLS, KEPT_RECORDS, Model
 from jaxcluster.panel.operations import Operations
@@ -77,6 +78,7 @@ class Running:
         self.name, self.num_processes, self.spec = "main", n, spec
         self.link = Link({r: state(r) for r in range(n)}, n)
         self.meter = Meter(self.link)  # type: ignore[arg-type]
+        self.late = types.SimpleNamespace(found=None, keep_up=lambda: None)
         self.cells: list[Any] = []
         self.dead: dict[int, dict[str, str]] = {}
         self.divergence: findings.Report | None = None
@@ -195,6 +197,38 @@ def test_the_cell_of_another_notebook_is_seen(running: Running) -> None:
     model.look(0)
     assert model.take_in()[0].ranks[2] == first  # since when, and not how long
     assert model.is_busy
+
+
+def test_a_rank_that_keeps_the_others_waiting_has_a_note(running: Running) -> None:
+    launch = wire.Launch(0, "0,1,2,3", "jit(step)", 1, cell=1, line=8, cell_seq=1)
+    late = Straggler((2,), 0.93, 0.048, 240, 11.0, 20.0, launch, "at line 6 (load_batch)")
+    running.late.found = late
+    model = Model(AutoMode())
+    model.submitted.append(cell := running.submit(1, "a"))
+    running.link.states = {r: state(r, "running", seq=1, cell=1, line=3) for r in range(4)}
+    model.look(0)
+    notes = [rank.note for rank in model.take_in()[0].ranks]
+    told = "Comes last into 93 % of the launches, 48 ms behind, at line 6 (load_batch)."
+    assert notes == ["", "", told, ""]
+    end(cell)
+    running.link.states = {r: state(r) for r in range(4)}
+    model.look(0)
+    assert {rank.note for rank in model.take_in()[0].ranks} == {""}
+
+
+def test_the_ranks_times_are_asked_for_while_a_cell_runs(running: Running) -> None:
+    asked: list[None] = []
+    running.late.keep_up = lambda: asked.append(None)
+    model = Model(AutoMode())
+    model.look(0)
+    model.take_in()
+    model.look(0)
+    assert not asked
+    running.link.states[2] = state(2, "running", seq=9, cell=3)
+    for _ in range(2):
+        model.look(0)
+        model.take_in()
+    assert len(asked) == 1
 
 
 def test_a_rank_that_a_person_holds_is_paused_and_so_is_it_in_its_cell(running: Running) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from jaxcluster import wire
 from jaxcluster.cluster import lateness
-from jaxcluster.model.stragglers import Made, Straggler, find, tell
+from jaxcluster.model.stragglers import Made, Straggler, find, of_running, tell, told
+from jaxcluster.views import status
 from jaxcluster.wire.codec import encode_body
 
 LAUNCH = wire.Launch(0, "", "jit(step)", 1, cell=4, line=8, cell_seq=3)
@@ -183,7 +184,7 @@ FOUND = Straggler((2,), 0.93, 0.048, 240, 11.0, 20.0, LAUNCH)
 
 
 @pytest.mark.parametrize(
-    ("found", "is_over", "told"),
+    ("found", "is_over", "said"),
     [
         (
             replace(FOUND, spent="at line 6 (load_batch)"),
@@ -211,8 +212,8 @@ FOUND = Straggler((2,), 0.93, 0.048, 240, 11.0, 20.0, LAUNCH)
         ),
     ],
 )
-def test_it_is_a_sentence(found: Straggler, is_over: bool, told: str) -> None:
-    assert tell(found, is_over=is_over) == told
+def test_it_is_a_sentence(found: Straggler, is_over: bool, said: str) -> None:
+    assert tell(found, is_over=is_over) == said
 
 
 # --------------------------------------------------------------------------- asking for it
@@ -237,8 +238,40 @@ class Ranks:
         own = self.made[rank][-body["launches"] :] if body["launches"] else []
         rows = [[one.seq, 0, int(1e6 * (one.at_s + ahead))] for one in own]
         now = lateness.time.monotonic() + ahead
-        told = wire.LaunchTimes(rank, int(1e6 * now), [own[0].launch] if own else [], rows)
-        return SimpleNamespace(op="reply", body=json.loads(encode_body(told)))
+        times = wire.LaunchTimes(rank, int(1e6 * now), [own[0].launch] if own else [], rows)
+        return SimpleNamespace(op="reply", body=json.loads(encode_body(times)))
+
+
+def test_those_who_show_it_ask_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, asked = [100.0], []
+
+    def find(world: Any, looks: int) -> Straggler:
+        asked.append(looks)
+        now[0] += 0.5  # many ranks
+        return FOUND
+
+    monkeypatch.setattr(lateness, "find", find)
+    monkeypatch.setattr(lateness, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    watch = lateness.Watch(SimpleNamespace())  # type: ignore[arg-type]
+    for _ in range(100):
+        watch.keep_up()
+        now[0] += 0.5
+    assert watch.found == FOUND
+    assert len(asked) == 3  # in 52 s: a fiftieth of the time
+
+
+def test_it_is_of_the_cell_that_runs() -> None:
+    running, idle = (wire.RankState(0, 1, "h", kind, seq=3) for kind in ("running", "idle"))
+    assert told(FOUND, [running]).startswith("Rank 2 comes last into 93 %")
+    assert told(FOUND, [idle]).startswith("Rank 2 came last into 93 %")
+    assert told(None, [running]) == ""
+    assert of_running(FOUND, [replace(running, seq=4)]) is None
+
+
+def test_the_live_table_says_it() -> None:
+    shown = status.bundle([], {}, {}, tell(FOUND))
+    assert "Rank 2 comes last" in shown["text/plain"]
+    assert "<p>Rank 2 comes last" in shown["text/html"]
 
 
 @pytest.mark.parametrize("clocks", [(0.0, 0.0), (0.0, 1000.0), (5.0, -3.0)])
