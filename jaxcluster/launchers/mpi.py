@@ -84,7 +84,7 @@ class MPI(Launcher):
     example = "%jaxcluster start --launcher mpi --hosts h1:2,h2:2"
     options = (
         NAMED_HOSTS, HOSTFILE,
-        Option("--mpiexec", PATH, "PATH", "which one", "/opt/mpi/bin/mpiexec"),
+        Option("--mpiexec", PATH, "PATH", "the mpiexec to run", "/opt/mpi/bin/mpiexec"),
         Option("--mpi-args", WORDS, "WORDS", "further arguments for it", "='--bind-to none'"),
     )  # fmt: skip
 

@@ -18,5 +18,5 @@ NTASKS_PER_NODE = Option("--ntasks-per-node", COUNT, "N", "ranks on each node", 
     field=Field("On each node", "How many ranks"))  # fmt: skip
 TIME = Option("--time", TEXT, "TIME", "the job's limit: 2:00:00 is two hours", "2:00:00",
     field=Field("Job's time", "At most: 2:00:00 is two hours", launchers=("slurm",)))  # fmt: skip
-MEM = Option("--mem", TEXT, "SIZE", "of a node: 64G; of a pod: 64Gi", "64G",
+MEM = Option("--mem", TEXT, "SIZE", "memory of a node: 64G; of a pod: 64Gi", "64G",
     field=Field("Memory", "Of each pod", "64Gi", ("kubernetes",)), pattern=VISIBLE)  # fmt: skip

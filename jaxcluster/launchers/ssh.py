@@ -102,8 +102,9 @@ class SSH(Launcher):
     example = "%jaxcluster start --launcher ssh --hosts h1:2,h2:2"
     options: ClassVar[tuple[Option, ...]] = (
         NAMED_HOSTS, HOSTFILE,
-        Option("--user", TEXT, "NAME", "for hosts without their own", "ann", pattern=NO_OPTION),
-        Option("--port", COUNT, "PORT", "of sshd, for hosts without their own", "2222"),
+        Option("--user", TEXT, "NAME", "login name, for hosts without their own", "ann",
+            pattern=NO_OPTION),
+        Option("--port", COUNT, "PORT", "sshd's port, for hosts without their own", "2222"),
         Option("--jump", TEXT, "HOST", "log in through it (ssh -J)", "login.example.org",
             pattern=NO_OPTION),
         Option("--ssh-config", PATH, "FILE", "an ssh config (ssh -F)", "~/.ssh/cluster"),

@@ -136,8 +136,6 @@ def check_call(source: str) -> str:
       UsageError: it is not one.
     """
     source = source.strip()
-    if not source:
-        raise UsageError("There is no call.", EXAMPLE)
     try:
         call = ast.parse(source, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

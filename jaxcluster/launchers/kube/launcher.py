@@ -90,7 +90,7 @@ class Kubernetes(Launcher):
     python = "python3"  # no other machine's path to a Python means anything in an image
     no_logins = "Its pods are reached through a port-forward on that machine."
     options = (
-        Option("--image", TEXT, "IMAGE", "with Python, jax and this jaxcluster", "team/jax:1",
+        Option("--image", TEXT, "IMAGE", "image with Python, jax, this jaxcluster", "team/jax:1",
             start="--launcher kubernetes", field=Field("Image", empty="team/jax:1"),
             pattern=r"[^\s-]\S*"),
         Option("--pods", COUNT, "N", "how many pods", "2", field=Field("Pods", "How many", "1")),
@@ -104,21 +104,21 @@ class Kubernetes(Launcher):
             "amd.com/gpu=8", pattern=r"[^=]+=.*"),
         Option("--tpu-type", TEXT, "TYPE", "GKE's TPU: tpu-v5-lite-podslice",
             "tpu-v6e-slice --tpu-topology 4x4"),
-        Option("--tpu-topology", TEXT, "AxB", "of the TPU slice: 4x4", "4x4",
+        Option("--tpu-topology", TEXT, "AxB", "the TPU slice's topology: 4x4", "4x4",
             start=f"{start} --tpu-type tpu-v6e-slice", pattern=r"[0-9]+(x[0-9]+){1,2}"),
         Option("--tpu-chips", COUNT, "N", "TPU chips of each pod: 4", "4",
             start=f"{start} --tpu-type tpu-v6e-slice --tpu-topology 4x4"),
         TIME,
         Option("--namespace", TEXT, "NAME", "as for kubectl", "team-a", field=Field("Namespace"),
             pattern=NAME),
-        Option("--label", TEXTS, "NAME=VALUE", "of Job and pods, for Kueue; may be repeated",
+        Option("--label", TEXTS, "NAME=VALUE", "a label of Job and pods (Kueue); may be repeated",
             "team=a", pattern=r"[^=]+=.*"),
-        Option("--service-account", TEXT, "NAME", "the pods'", "jax", pattern=NAME),
+        Option("--service-account", TEXT, "NAME", "the pods' service account", "jax", pattern=NAME),
         Option("--run-as-user", COUNT, "UID",
             "the user of the pods, for Pod Security's 'restricted'", "1000"),
         Option("--pod-template", PATH, "FILE", "a pod to which the rest is added", "pod.yaml"),
         Option("--kubeconfig", PATH, "FILE", "as for kubectl", "~/.kube/other"),
-        Option("--context", TEXT, "NAME", "of the kubeconfig", "gke"),
+        Option("--context", TEXT, "NAME", "a context of the kubeconfig", "gke"),
         DIRECT,
     )  # fmt: skip
 
