@@ -18,9 +18,15 @@ from jaxcluster.launchers.ssh import LOGIN
 from jaxcluster.options import profiles
 from jaxcluster.options.known import known
 from jaxcluster.options.table import Option
+from jaxcluster.text import seconds
 
 MOST_LISTED = 10  # options that a message lists; of more --help does
-KINDS = {"int": "a whole number", "float": "a number", "devices": "a whole number or all"}
+KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "devices": "a whole number or all",
+    "seconds": "seconds, or a time such as 15m or 2h",
+}
 
 
 class Help(UsageError):
@@ -123,7 +129,9 @@ def _reason(error: argparse.ArgumentError) -> str:
     option = (error.argument_name or "").split("/")[0]
     if error.message == "expected one argument":
         return f"{option} needs a value"
-    if found := re.fullmatch(r"invalid (int|float|devices) value: (.*)", error.message, re.S):
+    if found := re.fullmatch(
+        r"invalid (int|float|devices|seconds) value: (.*)", error.message, re.S
+    ):
         return f"{option} must be {KINDS[found[1]]}, not {found[2]}"
     return f"{option}: {error.message}" if option else error.message
 
@@ -173,6 +181,7 @@ def run_parser() -> Parser:
     add("--all", action="store_true", dest="everything")
     add("--logs", metavar="FOLDER")
     add("--strict", action="store_true")
+    add("--stall", type=seconds, dest="stall_s", metavar="S")
     return parser
 
 
@@ -254,7 +263,8 @@ def spmd_parser() -> Parser:
     add("--ranks", metavar="0,2-3")
     add("--all", action="store_true", dest="all_ranks")
     add("--out", metavar="NAME")
-    add("--timeout", type=float, dest="timeout_s", metavar="S")
+    add("--timeout", type=seconds, dest="timeout_s", metavar="S")
+    add("--stall", type=seconds, dest="stall_s", metavar="S")
     add("--strict", action="store_true")
     add("--async", action="store_true", dest="background")
     # Set by auto mode, whose cells have no %%spmd line above them.
@@ -347,7 +357,7 @@ def notify_line(line: str) -> tuple[float | None, bool, str]:
         elif word == "--after":
             value, _, left = left.partition(" ")
             try:
-                after = float(value)
+                after = seconds(value)
             except ValueError:
                 after = math.nan
             if not 0 <= after < math.inf:

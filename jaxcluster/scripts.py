@@ -25,6 +25,7 @@ from jaxcluster import arguments, cluster, errors, wire
 from jaxcluster.cluster.prompts import Labelled, here
 from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError, UsageError
 from jaxcluster.model.outputs import ANSI, CellRecord
+from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views.live import StartDisplay
 from jaxcluster.views.statusline import InLog, OnTerminal, StatusLine, can_write_over
@@ -53,7 +54,9 @@ def run(words: list[str]) -> int:
         )
     options = vars(parsed)
     everything, logs = options.pop("everything"), options.pop("logs")
-    strict = options.pop("strict")
+    strict, stall_s = options.pop("strict"), options.pop("stall_s")
+    if stall_s is not None:
+        check_seconds("--stall", stall_s, "jaxcluster run -n 4 --stall 15m train.py")
     parsed.name = parsed.name or f"run-{os.getpid()}"
     wanted = cluster.make_spec(**arguments.start_options(parsed, say))
     spec = bring_folder(dataclasses.replace(wanted, detach=False), script.folder)
@@ -65,7 +68,7 @@ def run(words: list[str]) -> int:
     outputs = Outputs(make_folder(logs, script), everything)
     with Signals() as signals:
         try:
-            return _run(spec, script, source, outputs, signals, strict)
+            return _run(spec, script, source, outputs, signals, strict, stall_s)
         except KeyboardInterrupt:  # during the start
             return 128 + (signals.received or signal.SIGINT)
         finally:
@@ -81,6 +84,7 @@ def _run(
     outputs: Outputs,
     signals: Signals,
     strict: bool,
+    stall_s: float | None,
 ) -> int:
     display = StartDisplay(rich=False)
     try:
@@ -96,6 +100,7 @@ def _run(
         cell = started.submit_script(
             script,
             source,
+            stall_s=stall_s,
             on_output=outputs.take,
             on_notice=lambda told: outputs.say(tell_notice(told, script)),
             prompt=Labelled(prompt, lambda output: None, outputs.clear) if prompt else None,

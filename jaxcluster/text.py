@@ -20,6 +20,16 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
+def seconds(text: str) -> float:
+    """Of ``90``, ``90s``, ``15m``, ``2h`` or ``1d``.
+
+    Raises:
+      ValueError: it is none of these.
+    """
+    unit = {"s": 1, "m": 60, "h": 3600, "d": 86400}.get(text[-1:], 0)
+    return float(text[:-1]) * unit if unit else float(text)
+
+
 def plural(count: int, word: str, many: str = "") -> str:
     """``1 device``, ``4 devices``."""
     return f"{count:,} {word if count == 1 else many or word + 's'}"

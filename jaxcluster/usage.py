@@ -163,6 +163,10 @@ WORDS = {
     "%%spmd --all": ("show the output of all ranks as it comes; equal outputs once", "--all"),
     "%%spmd --out": ("keep the cell's record under this name: r.stdout(rank=3)", "--out r"),
     "%%spmd --timeout": ("interrupt the ranks after S seconds, and undo the cell", "--timeout 60"),
+    "%%spmd --stall": (
+        "interrupt the ranks when all have been in the same launch for S seconds",
+        "--stall 15m",
+    ),
     "%%spmd --strict": ("check each launch on all ranks before it runs", "--strict"),
     "%%spmd --async": (
         "don't wait for the cell's end; with --out you can wait for it later",
@@ -179,6 +183,10 @@ WORDS = {
     "run --logs": (
         "the folder for the files rank-0.txt, rank-1.txt... (default: a new one in /tmp)",
         "-n 4 --logs out",
+    ),
+    "run --stall": (
+        "end the script when all ranks have been in the same launch for S seconds",
+        "-n 4 --stall 15m",
     ),
     "run --strict": ("check each launch on all ranks before it runs", "-n 4 --strict"),
 }

@@ -71,6 +71,8 @@ class Dispatcher:
         world = self._cluster.world
         if options.timeout_s is not None:
             check_seconds("A cell's time limit", options.timeout_s, "%%spmd --timeout 60")
+        if options.stall_s is not None:
+            check_seconds("stall_s", options.stall_s, 'cluster.run("...", stall_s=900)')
         if options.script is None:
             rewrite.check_depth(source)
             source = rewrite.with_all_lines(source)
@@ -117,10 +119,7 @@ class Dispatcher:
             self._failed, self.last = self.last_failed, record
         elif options.post_mortem:
             self.looked.add(seq)
-        is_last = options.script is not None
-        cell = RunningCell(
-            self._cluster, record, sink, ids, options.timeout_s, options.on_output, is_last
-        )
+        cell = RunningCell(self._cluster, record, sink, ids, options)
         cell.on_notice, cell.prompt = options.on_notice, options.prompt
         self._sent = [c for c in self._sent if not c.done] + [cell]
         return cell, pressed

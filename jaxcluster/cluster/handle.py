@@ -465,6 +465,7 @@ class Cluster:
         on_output: Listener | None = None,
         on_notice: Callable[[str], None] | None = None,
         show: bool = True,
+        stall_s: float | None = None,
     ) -> CellRecord:
         """Run a cell on all ranks (or ``ranks``) and return when all have ended it.
 
@@ -476,6 +477,7 @@ class Cluster:
           on_output: called with each output and reply as it comes, on this thread.
           on_notice: told of the first error while other ranks still run, and who is waited for.
           show: without ``on_output``: print what the first rank prints.
+          stall_s: interrupt the ranks when all have been in one launch for so many seconds.
 
         Raises:
           CellFailed: it raised on some ranks. The first error is shown at once; the other ranks
@@ -487,8 +489,9 @@ class Cluster:
         prompt = here()
         talk = Labelled(prompt, _print_output) if prompt is not None else None
         options = CellOptions(
-            ranks, timeout_s, execution_count, shown_ranks, on_output, on_notice, prompt=talk
-        )
+            ranks, timeout_s, execution_count, shown_ranks, on_output, on_notice, prompt=talk,
+            stall_s=stall_s,
+        )  # fmt: skip
         return self._submit(source, options).wait()
 
     def submit(
@@ -504,6 +507,7 @@ class Cluster:
         cell_id: str = "",
         prompt: Labelled | None = None,
         post_mortem: bool = False,
+        stall_s: float | None = None,
     ) -> RunningCell:
         """Like ``run``, without waiting: ``wait`` on what it returns.
 
@@ -516,7 +520,7 @@ class Cluster:
         """
         options = CellOptions(
             ranks, timeout_s, execution_count, shown_ranks, on_output, on_notice, cell_id,
-            prompt=prompt, post_mortem=post_mortem,
+            prompt=prompt, post_mortem=post_mortem, stall_s=stall_s,
         )  # fmt: skip
         return self._submit(source, options)
 
@@ -615,6 +619,7 @@ class Cluster:
         on_output: Listener,
         on_notice: Callable[[str], None] | None = None,
         prompt: Labelled | None = None,
+        stall_s: float | None = None,
     ) -> RunningCell:
         """Run a script on all ranks, as cell 1: ``wait`` for its end. See ``engine.mainscript``.
 
@@ -626,7 +631,7 @@ class Cluster:
         """
         options = CellOptions(
             None, None, 1, range(self.num_processes), on_output, on_notice, prompt=prompt,
-            script=script,
+            script=script, stall_s=stall_s,
         )  # fmt: skip
         return self._submit(source, options)
 

@@ -39,7 +39,8 @@ class CellOptions:
     With a ``message`` its code is not run again: what a user did to a widget of it is passed on.
     With a ``script`` it is all that the ranks are there for, so after it nothing is brought back,
     undone or replaced; what has gone wrong is found and told all the same. ``compared``: its result
-    is told as a ``wire.ValueLook``. ``costed``: of its source, a call, the cost alone is told.
+    is told as a ``wire.ValueLook``. ``stall_s``: how long all its ranks may be in one launch.
+    ``costed``: of its source, a call, the cost alone is told.
     """
 
     ranks: Sequence[int] | None = None
@@ -56,6 +57,7 @@ class CellOptions:
     script: wire.Script | None = None
     compared: bool = False
     costed: bool = False
+    stall_s: float | None = None
 
 
 class RunningCell:
@@ -73,17 +75,15 @@ class RunningCell:
         record: CellRecord,
         sink: Sink,
         ids: Sequence[str],
-        timeout_s: float | None,
-        on_output: Listener | None,
-        is_last: bool = False,
+        options: CellOptions,
     ) -> None:
         self.cluster = cluster
-        world, started = cluster.world, time.monotonic()
-        self.core = Cell(record, started, timeout_s, world.hosts, is_last)
+        world, started, is_last = cluster.world, time.monotonic(), options.script is not None
+        self.core = Cell(record, started, options.timeout_s, world.hosts, is_last, options.stall_s)
         self.done = False
         self._settling = Settling(self.core)
         self._carrier = Carrier(cluster, self.core, sink)
-        self._sink, self._ids, self._on_output = sink, ids, on_output
+        self._sink, self._ids, self._on_output = sink, ids, options.on_output
         self._talk = Conversation(world.link, NO_TERMINAL if is_last else IN_BACKGROUND)
         self._ended: threading.Event | None = None  # where it is carried through on a thread
         self._stopped: CellInterrupted | None = None  # in the recovery at its end, on a thread

@@ -53,6 +53,7 @@ class Cell:
       undone: what became of what it did; None where it was not taken back.
       killed: ranks whose processes were ended, and why.
       withdrawn: why it was not run though nobody stopped it; "" else.
+      stalled_s: how long all its ranks were in one launch, where that has ended it.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Cell:
         timeout_s: float | None = None,
         hosts: Mapping[int, str] | None = None,
         is_last: bool = False,
+        stall_s: float | None = None,
     ) -> None:
         self.record, self.hosts, self.is_last = record, hosts or {}, is_last
         self.started = started
@@ -90,6 +92,8 @@ class Cell:
         self._progress, self._waits = Progress(started), Waits(started)
         self._standing = Standing(record.seq, record.ranks, started)
         self._stands = ""  # in which launch all its ranks are
+        self._stall_s = stall_s
+        self.stalled_s: float | None = None
 
     # ---------------------------------------------------------------------------- while it runs
 
@@ -242,6 +246,10 @@ class Cell:
         if self.polls.suspicion is not None and self.polls.suspicion.has("moment"):
             todo += self._watched(health.Suspected(), now)
         self._stands = self._standing.look(reports, now)
+        lasted_s, stall_s = self._standing.lasted_s, self._stall_s
+        if stall_s is not None and lasted_s >= stall_s and not self.watch.why:
+            self.stalled_s = lasted_s
+            todo += self._watched(health.Stalled(), now)
         self._waits.look(self._wait_in(reports), now)
         return todo + self.say_waiting(reports, facts)
 

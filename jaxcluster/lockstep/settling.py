@@ -452,6 +452,7 @@ class Settling:
             undone=undone,
             places=cell.places,
             withdrawn=cell.withdrawn,
+            stalled_s=cell.stalled_s,
         )
 
     def _recover_from_death(self) -> Steps[verdict.Death | None]:

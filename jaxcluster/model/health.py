@@ -69,6 +69,11 @@ class Paused:
 
 
 @dataclass(frozen=True)
+class Stalled:
+    """All ranks have been in one launch for as long as the cell may be: its time is up."""
+
+
+@dataclass(frozen=True)
 class Tick:
     """Nothing happened but time."""
 
@@ -100,7 +105,7 @@ class Finish:
     silent: tuple[int, ...] = ()
 
 
-Event = Replied | Died | StopPressed | Diagnosed | Leaving | Suspected | Paused | Tick
+Event = Replied | Died | StopPressed | Diagnosed | Leaving | Suspected | Paused | Stalled | Tick
 Instruction = Interrupt | Poll | SayUnanswered | Finish
 
 
@@ -195,6 +200,8 @@ class CellWatch:
             return []
         if pressed:
             return self._interrupt("stop", now)
+        if isinstance(event, Stalled):
+            return self._interrupt("timeout", now)
         if isinstance(event, Diagnosed):
             if not event.releasable:
                 self.answer_s = min(self.answer_s, HOPELESS_ANSWER_S)

@@ -29,20 +29,24 @@ class Standing:
     Args:
       ranks: those of the cell.
       started: when it was sent, by the clock of all the looks.
+
+    Attributes:
+      lasted_s: for how long they have been, at the last look; 0 where they were not.
     """
 
     def __init__(self, seq: int, ranks: Sequence[int], started: float) -> None:
         self._seq, self._ranks, self._started = seq, tuple(ranks), started
         self._place: Place | None = None
         self._since = started
+        self.lasted_s = 0.0
 
     def look(self, reports: Reports, now: float) -> str:
         """What is true after this look at the ranks; "" if nothing is to be told."""
         place = self._place_of(reports)
         if place is None or place != self._place:
-            self._place, self._since = place, now
+            self._place, self._since, self.lasted_s = place, now, 0.0
             return ""
-        lasted = now - self._since
+        self.lasted_s = lasted = now - self._since
         report = reports[self._ranks[0]]
         others = sum(launch.cell_seq == self._seq for launch in report.launches[:-1])
         usual = (self._since - self._started) / others if others else 0.0

@@ -20,6 +20,7 @@ from jaxcluster.errors import (
 from jaxcluster.model import findings, hints
 from jaxcluster.model.outputs import CellRecord, traceback_lines
 from jaxcluster.ranks import begin_ranks, name_ranks
+from jaxcluster.text import format_seconds
 
 QUIT = "BdbQuit"  # what a rank raises whose debugger was left by ``q``
 
@@ -57,6 +58,7 @@ class Ending:
       undone: what became of what the cell did, where it was taken back.
       places: where the ranks were when their time was up.
       withdrawn: why no rank has begun it; "" else.
+      stalled_s: how long all its ranks were in one launch, where that has ended it.
       explain_missing: says more of a ModuleNotFoundError, by its message and the ranks.
     """
 
@@ -75,6 +77,7 @@ class Ending:
     undone: str = ""
     places: Sequence[str] = ()
     withdrawn: str = ""
+    stalled_s: float | None = None
     explain_missing: Callable[[str, Sequence[int]], Sequence[str]] = lambda message, ranks: ()
 
     @property
@@ -172,6 +175,8 @@ def _hang(ending: Ending) -> RankHung | None:
     if not ending.silent:
         return None
     message = f"{ending.name} did not end on {name_ranks(ending.silent, ending.hosts)}."
+    if ending.stalled_s is not None:
+        message = f"{_out_of_time(ending)}\n{message}"
     if not (ending.undone or ending.recovered):
         message += "\nDon't trust what it has assigned."
     return RankHung(message, _hints(ending), ending.silent)
@@ -183,16 +188,25 @@ def _divergence(ending: Ending) -> Divergence | None:
     return Divergence(str(ending.report), _hints(ending, with_report=False), ending.report)
 
 
+def _out_of_time(ending: Ending) -> str:
+    where = name_ranks(ending.interrupted, ending.hosts)
+    if ending.stalled_s is None:
+        return (
+            f"{ending.name} took more than {ending.timeout_s:g} s and was interrupted on {where}."
+        )
+    lasted = format_seconds(ending.stalled_s)
+    return (
+        f"{ending.name} was interrupted on {where}, which had been in the same launch for {lasted}."
+    )
+
+
 def _timeout(ending: Ending) -> CellFailed | None:
     if ending.why != "timeout":
         return None
-    message = (
-        f"{ending.name} took more than {ending.timeout_s:g} s and was interrupted on "
-        f"{name_ranks(ending.interrupted, ending.hosts)}."
-    )
-    more = ["Give it longer with %%spmd --timeout, or leave out the limit."]
+    option = "--timeout" if ending.stalled_s is None else "--stall"
+    more = [f"Give it longer with {option}, or leave out the limit."]
     return CellFailed(
-        "\n".join([message, *ending.places]),
+        "\n".join([_out_of_time(ending), *ending.places]),
         _hints(ending, more),
         ending.interrupted,
         "TimeoutError",

@@ -619,7 +619,7 @@ class JaxClusterMagics(Magics):
     @shows_help
     @tells_plainly
     def spmd(self, line: str, cell: str | None = None) -> None:
-        """%%spmd [--ranks 0,2-3] [--all] [--out NAME] [--timeout S] [--strict] [--async]
+        """%%spmd [--ranks 0,2] [--all] [--out NAME] [--timeout S] [--stall S] [--strict] [--async]
 
         Run the cell on every rank; process 0's output is shown as it comes. ``%spmd EXPRESSION``,
         with the same options before it, does one line.
@@ -642,6 +642,8 @@ class JaxClusterMagics(Magics):
         ranks = self._parse_ranks(options.ranks, running) if given else None
         if options.timeout_s is not None:
             check_seconds("--timeout", options.timeout_s, "%%spmd --timeout 60")
+        if options.stall_s is not None:
+            check_seconds("--stall", options.stall_s, "%%spmd --stall 15m")
         rewrite.check_syntax(self.shell, source)
         if rewrite.loose_timeit(source):
             show_message(
@@ -686,6 +688,7 @@ class JaxClusterMagics(Magics):
             source,
             ranks=ranks,
             timeout_s=options.timeout_s,
+            stall_s=options.stall_s,
             execution_count=self.shell.displayhook.prompt_count,
             shown_ranks=(ranks or range(running.num_processes)) if together else None,
             on_output=None if options.background else display.on_output,

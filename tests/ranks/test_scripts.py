@@ -194,6 +194,28 @@ WAITS = (
 WAITED = r"Rank 0 waited [789] s for rank 1, slow\.py line 8\."
 
 
+ENDLESS = """import jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+mesh = jax.make_mesh((jax.device_count(),), ("i",))
+x = jax.device_put(jnp.ones(jax.device_count()), NamedSharding(mesh, P("i")))
+spin = jax.jit(lambda x: jax.lax.while_loop(lambda n: n >= 0, lambda n: n + 1, x.sum()))
+print(spin(x))
+"""
+
+
+def test_a_program_that_never_ends_is_ended_where_that_is_asked_for(
+    run: Callable[..., subprocess.CompletedProcess[str]], folder: Path
+) -> None:
+    (folder / "endless.py").write_text(ENDLESS)
+    done = run("--stall", "soon", "endless.py")
+    assert "--stall must be seconds, or a time such as 15m or 2h, not 'soon'." in done.stderr
+    done = run("--stall", "3s", "endless.py")
+    assert done.returncode == 1
+    told = "endless.py was interrupted on ranks 0, 1, which had been in the same launch for "
+    assert told in done.stderr
+
+
 def test_a_log_has_who_was_waited_for_in_lines_of_its_own(
     run: Callable[..., subprocess.CompletedProcess[str]], folder: Path
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from helpers import DEVICES, Notebook, until
 
 import jaxcluster
+from jaxcluster.errors import CellFailed
 from jaxcluster.model import standing
 
 SETUP = """
@@ -54,6 +55,32 @@ def test_ranks_in_one_launch_are_told_and_the_cell_goes_on(
     assert told[0].startswith("Ranks 0, 1 have ")
     assert all("may just take long" in one for one in told)
     assert cell.record.ok and cell.record.stdout() == "84.0\n"
+
+
+ENDLESS = """
+@jax.jit
+def spin(x):
+    return jax.lax.while_loop(lambda n: n >= 0, lambda n: n + 1, jnp.sum(x))
+"""
+
+
+@pytest.mark.promise
+@pytest.mark.parametrize("devices", DEVICES)
+def test_a_program_that_never_ends_is_ended_and_the_values_come_back(
+    start: Callable[..., jaxcluster.Cluster], devices: int
+) -> None:
+    cluster = start(2, devices_per_process=devices, platform="cpu")
+    cluster.run(f"GO = '/'\n{SETUP}{ENDLESS}n = 1", show=False)
+    with pytest.raises(CellFailed) as caught:
+        cluster.run("n = 2\ny = spin(x)\nprint(y)", execution_count=4, stall_s=3, show=False)
+    told = str(caught.value)
+    assert told.startswith("Cell [4] was interrupted on ranks 0, 1, which had been in the same")
+    assert "cell [4] line" in told and "Give it longer with --stall" in told
+    assert "This cell is undone. Restored n" in told
+    after = cluster.run("print(n, float(jnp.sum(x)))", show=False)
+    assert after.stdout(0) == after.stdout(1) == "1 28.0\n"
+    # Launches that go on are no stall, however long the cell is.
+    cluster.run("for _ in range(30): float(jnp.sum(x)); time.sleep(0.2)", stall_s=3, show=False)
 
 
 @pytest.mark.any_jax

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from jaxcluster import wire
@@ -176,6 +178,28 @@ def test_where_its_time_is_up_its_places_are_asked_for_first() -> None:
     reports = {0: running(0), 1: running(1)}
     assert it.feed(events.Looked(T0 + 1.1, asked, reports, Facts(T0 + 1.1))) == []
     assert it.places == ["Ranks 0, 1 were in f at cell [3] line 1."]
+
+
+def in_one_launch(rank: int) -> wire.RankReport:
+    within = ["/x/jaxcluster/engine/journal.py", 90, "launch", "", None, True]
+    launch = wire.Launch(0, "0,1", "jit(f)", 4, 3, 1, "", SEQ)
+    return dataclasses.replace(running(rank), stack=[within], launches=[launch])
+
+
+def test_a_cell_ends_when_all_its_ranks_have_been_in_one_launch_for_so_long() -> None:
+    it, endless = cell(stall_s=30.0), cell()
+    for second in range(1, 33):
+        look = polled(T0 + second, in_one_launch(0), in_one_launch(1))
+        todo = it.feed(look)
+        stopped = actions.Interrupt((0, 1), spare=False) in todo
+        assert stopped is (second == 31)
+        assert not any(isinstance(one, actions.Interrupt) for one in endless.feed(look))
+    assert (it.watch.why, it.stalled_s) == ("timeout", 30.0)
+    going_on = cell(stall_s=3.0)
+    for second in range(1, 20):  # one of them is elsewhere now and then
+        other = in_one_launch(1) if second % 3 else running(1)
+        going_on.feed(polled(T0 + second, in_one_launch(0), other))
+    assert not going_on.watch.why
 
 
 def test_an_error_is_told_early_where_others_still_run() -> None:

@@ -59,6 +59,17 @@ def test_ranks_in_one_launch_are_told_with_its_name_and_line(
     )
 
 
+def test_how_long_they_have_been_in_it_begins_again_with_each_launch() -> None:
+    standing, lasted = Standing(SEQ, [0, 1], 0.0), []
+    for second, launches in ((1, 1), (2, 1), (3, 1), (4, 2), (5, 2)):
+        each = {r: report(r, EXECUTE, LAUNCH, launches=launches) for r in (0, 1)}
+        standing.look(each, float(second))
+        lasted.append(standing.lasted_s)
+    assert lasted == [0, 1, 2, 0, 1]
+    standing.look({**each, 1: report(1, SLEEP, launches=2)}, 6.0)
+    assert standing.lasted_s == 0
+
+
 @pytest.mark.parametrize("stack", [(VALUE,), (BLOCK,), (METHOD,)])
 def test_ranks_that_wait_for_a_result_are_told_what_they_launched_last(
     stack: tuple[list[Any], ...],
