@@ -117,7 +117,7 @@ def test_a_skip_that_a_stop_hides_in_strict_mode_is_told() -> None:
     guilty = frozenset({(1, 1)})
     course = run(Schedule(14047, 2, False, (cell,), "skip", guilty, is_strict=True))
     assert not course.broken
-    assert "Rank 1 did not come to a launch" in str(course.ended[1])
+    assert "Rank 1 never came to a launch" in str(course.ended[1])
 
 
 @pytest.mark.parametrize("seed", range(20))
