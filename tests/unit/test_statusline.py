@@ -75,10 +75,8 @@ class Screen:
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Screen]:
     made = Screen()
-    monkeypatch.setattr(
-        "jaxcluster.views.statusline.shutil.get_terminal_size",
-        lambda: type("Size", (), {"columns": COLUMNS, "lines": ROWS}),
-    )
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))  # pytest asks for the terminal's size, too
+    monkeypatch.setenv("LINES", str(ROWS))
     return made
 
 
