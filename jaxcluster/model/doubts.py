@@ -33,8 +33,8 @@ def from_other_lines(reports: Mapping[int, wire.RankReport], seq: int) -> str:
             where += [f"{name_ranks(ranks)} on line {line}" for line, ranks in others]
             return (
                 f"Launch {place + 1} came from different lines: {', '.join(where)}. If you did not "
-                "intend that, a rank had skipped or repeated a launch before the stop: don't trust "
-                "what this cell has assigned.\n"
+                "intend that, a rank had skipped or repeated a launch before the stop. Don't trust "
+                "what this cell has assigned then.\n"
             )
     return ""
 

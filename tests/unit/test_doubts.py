@@ -24,7 +24,7 @@ def test_the_first_launch_that_met_another_line_is_told() -> None:
         "Launch 2 came from different lines: ranks 0, 2 launched jit(f) on line 4, rank 1 on "
         "line 6. "
     )
-    assert text.endswith("don't trust what this cell has assigned.\n")
+    assert text.endswith("Don't trust what this cell has assigned then.\n")
 
 
 def test_what_met_its_own_line_another_cell_or_nobody_is_not() -> None:
