@@ -172,7 +172,7 @@ CHOSEN = {
     "--time 2:00:00": Slurm(None, 2, 4, "gpu", "proj 1", time="2:00:00"),
     "-n 4 --launcher slurm --nodes 2": Slurm(4, 2),
     "--platform cpu --launcher mpi --hosts h1:2,h2:2": MPI((H1, H2)),
-    "-n 4 --launcher ipp:pbs --ipp-profile mine --nodes 2 --env A=1": ThroughIPP(
+    "-n 4 --launcher ipp:pbs --nodes 2 --ipp-profile mine --env A=1": ThroughIPP(
         "pbs", "mine", 2, 4
     ),
     "--launcher tpu --tpu my-pod --zone us-central2-b --project mine "
