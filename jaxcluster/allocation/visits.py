@@ -35,6 +35,7 @@ from jaxcluster.launchers.chosen import launcher_of
 from jaxcluster.launchers.commands import Launch, StartedAgent
 from jaxcluster.launchers.hosts import Host
 from jaxcluster.launchers.quoting import join, quote_path
+from jaxcluster.launchers.reasons import run_briefly
 from jaxcluster.launchers.ssh import SSH
 from jaxcluster.options import written
 from jaxcluster.records import claims
@@ -161,16 +162,7 @@ def _listed(ssh: SSH, number: int, host: Host, python: str) -> list[tuple[str, A
     """(the agent's folder, the record beside it) of each cluster on a host."""
     command = ssh.login(number, host, _line(python, ["--list"]), python)
     try:
-        done = subprocess.run(
-            command.argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env={**os.environ, **dict(command.env)},
-            timeout=LIST_S,
-            check=False,
-        )
+        done = run_briefly(command.argv, LIST_S, {**os.environ, **dict(command.env)})
     except subprocess.TimeoutExpired:
         raise LaunchError(
             f"{host.name} did not list its clusters within {LIST_S:g} s.",

@@ -67,8 +67,10 @@ from jaxcluster.host.processes import (
     end_children,
     findable,
     is_alive,
+    is_still,
     kill_groups,
     redirect_output,
+    touch,
 )
 
 OWNER_CHECK_S = 0.5
@@ -278,28 +280,18 @@ class ForkServer:
             self._send(connection, event="error", id=id, error=f"unknown command {command!r}")
 
     def _touch(self) -> None:
-        """Keep its files from those who clear /tmp of what is days old."""
         self.touched_at = time.monotonic()
         folder = os.path.dirname(self.held[0]) if self.held is not None else None
         own = [self.path, os.path.splitext(self.path)[0] + ".log"]
         with contextlib.suppress(OSError):
             own += [entry.path for entry in os.scandir(folder)] if folder else []
-        for path in filter(None, [os.path.dirname(self.path), folder, *own]):
-            with contextlib.suppress(OSError):
-                os.utime(path, follow_symlinks=False)
+        touch(filter(None, [os.path.dirname(self.path), folder, *own]))
 
     def _is_removed(self) -> bool:
         """Whether nobody can find the way to this server any more."""
-        try:
-            if not os.path.samestat(os.stat(self.path), self.socket_file):
-                return True
-            return self.held is not None and not os.path.samestat(
-                os.stat(self.held[0]), os.fstat(self.held[1])
-            )
-        except FileNotFoundError:
+        if not is_still(self.path, self.socket_file):
             return True
-        except OSError:  # a file system that does not answer just now
-            return False
+        return self.held is not None and not is_still(self.held[0], os.fstat(self.held[1]))
 
     def _hold(self, path: str) -> None:
         """Lock the file that shows others that the cluster lives, while this process does."""

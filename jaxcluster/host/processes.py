@@ -228,17 +228,24 @@ def _has_members(leader: int) -> bool:
     return True
 
 
-def _members(leaders: set[int]) -> list[int]:
-    """The pids of these processes' groups, but for those that have ended."""
-    found = []
-    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else []:
-        with contextlib.suppress(OSError):
-            if name.isdecimal():
+def processes() -> dict[int, tuple[int, int]]:
+    """The living processes of this machine: pid to (parent, process group)."""
+    found = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
+        if name.isdecimal():
+            try:
                 with open(f"/proc/{name}/stat", "rb") as stat:
                     fields = stat.read().rpartition(b")")[2].split()
-                if int(fields[2]) in leaders and fields[0] not in (b"Z", b"X"):
-                    found.append(int(name))
+            except OSError:
+                continue
+            if fields[0] not in (b"Z", b"X"):
+                found[int(name)] = int(fields[1]), int(fields[2])
     return found
+
+
+def _members(leaders: set[int]) -> list[int]:
+    """The pids of these processes' groups, but for those that have ended."""
+    return [pid for pid, (_, group) in processes().items() if group in leaders]
 
 
 def _is_tracker(pid: int) -> bool:
@@ -247,6 +254,23 @@ def _is_tracker(pid: int) -> bool:
             return b"multiprocessing.resource_tracker" in line.read()
     except OSError:
         return False
+
+
+def is_still(path: str, file: os.stat_result) -> bool:
+    """Whether ``path`` names this file or folder still. One that can't be looked at does."""
+    try:
+        return os.path.samestat(os.stat(path), file)
+    except FileNotFoundError:
+        return False
+    except OSError:  # a file system that does not answer just now
+        return True
+
+
+def touch(paths: Iterable[str]) -> None:
+    """Keep files and folders from those who clear /tmp of what is days old."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.utime(path, follow_symlinks=False)
 
 
 def share_files_in(folder: str) -> None:

@@ -28,9 +28,11 @@ from pathlib import Path
 from typing import Any
 
 from jaxcluster.errors import LaunchError
+from jaxcluster.host.processes import processes
 from jaxcluster.launchers import guard
 from jaxcluster.launchers.base import (
     AT_ONCE,
+    ROOT,
     STOPPED,
     Command,
     End,
@@ -39,7 +41,7 @@ from jaxcluster.launchers.base import (
     Reason,
     announcements,
 )
-from jaxcluster.launchers.reasons import last_line
+from jaxcluster.launchers.reasons import last_line, run_briefly
 
 TRIES = 3
 TRY_AGAIN_S = 0.5  # before the second try; each further one waits twice as long
@@ -49,6 +51,8 @@ OTHERS_S = 1.0  # after the first host that can't be used, for others to be told
 MOST_NAMES = 8  # of hosts in one message
 STOP_S = 30.0
 ASK_S = 2.0  # how often the launcher is asked what is waited for
+# Neither a user's site-packages nor the environment's settings are the guard's.
+GUARD = f"import sys; sys.path.append({ROOT!r}); from {guard.__name__} import main; main()"
 GUARD_KILLED = "The process that watches over the launcher's commands was killed."
 
 
@@ -110,7 +114,7 @@ class GuardedCommands:
         self._pids: dict[int, int] = {}
         self._ids = itertools.count(1)
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", guard.__file__, str(os.getpid())],
+            [sys.executable, "-I", "-S", "-c", GUARD, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -209,7 +213,7 @@ class GuardedCommands:
         deadline = time.monotonic() + task.term_s
         told: set[int] = set()
         while pid is not None:
-            left = [p for p, (_, group) in guard.processes().items() if group == pid]
+            left = [p for p, (_, group) in processes().items() if group == pid]
             if not left:
                 break
             late = time.monotonic() > deadline
@@ -223,16 +227,7 @@ class GuardedCommands:
             time.sleep(0.05)
         if task.cancel:
             try:
-                done = subprocess.run(
-                    task.cancel,
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    text=True,
-                    errors="replace",
-                    env=task.environ(),
-                    timeout=guard.CANCEL_S,
-                    check=False,
-                )
+                done = run_briefly(task.cancel, guard.CANCEL_S, task.environ())
             except OSError as error:
                 return {"cancelled": 127, "said": f"{task.cancel[0]}: {error.strerror}"}
             except subprocess.TimeoutExpired:

@@ -1,9 +1,8 @@
 """A small process that runs a launcher's commands, and ends them when the notebook is gone.
 
-    python -I -S guard.py OWNER_PID
-
-It imports the standard library alone and nothing of jaxcluster, and is there in some 30 ms. What
-it reads are JSON lines: ``{"run": ID, "task": Task}``, ``{"stop": ID}``,
+It imports the standard library and ``host.processes`` alone, and is there in some 30 ms. Its one
+argument is its owner's pid. What it reads are JSON lines: ``{"run": ID, "task": Task}``,
+``{"stop": ID}``,
 ``{"folders": [PATH, ...]}``, which it removes at its end if the notebook's process is gone, and
 ``{"detach": [PATH, ...]}``: from then on it outlives that process, and ends everything when one of
 these folders is gone or a command's own socket, since nobody can find what runs any more, or with
@@ -44,6 +43,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
+from jaxcluster.host.processes import adopt_orphans, is_still, processes, touch
+
 LINE = 1 << 16  # of output; longer ones come in parts
 UNREAD = 1 << 20  # so much output is kept for a notebook that does not read; then commands wait
 CANCEL_S = 20.0  # a cancel command has so long
@@ -52,7 +53,7 @@ DRAIN_S = 0.5  # what a command wrote last; somebody else may hold its pipes ope
 LOOK_S = 0.5  # how often it is looked whether what is detached can be found
 TOUCH_S = 3600.0
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -200,8 +201,8 @@ class Guard:
         self.inbox = self.outbox = b""
         self.selector = selectors.DefaultSelector()
 
-    def run(self) -> int:
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    def run(self) -> None:
+        adopt_orphans()
         for fd in (0, 1):
             os.set_blocking(fd, False)
         self.selector.register(0, selectors.EVENT_READ)
@@ -218,7 +219,6 @@ class Guard:
             for path, folder in self.folders.items():
                 remove(path, folder)
         self._flush(1.0)
-        return 0
 
     # -- one turn of the loop
 
@@ -251,13 +251,10 @@ class Guard:
         self.leaving = self.leaving or self.missed > 1
 
     def _touch(self) -> None:
-        """Keep its folders from those who clear /tmp of what is days old."""
         self.touched_at = time.monotonic()
         for folder in self.folders:
             for path, _, files in os.walk(folder):
-                for one in (path, *(f"{path}/{name}" for name in files)):
-                    with contextlib.suppress(OSError):
-                        os.utime(one, follow_symlinks=False)
+                touch([path, *(f"{path}/{name}" for name in files)])
 
     def _listen(self, wanted: dict[int, Running]) -> None:
         listened = set(self.selector.get_map()) - {0, 1}
@@ -434,21 +431,6 @@ class Guard:
             time.sleep(0.02)
 
 
-def processes() -> dict[int, tuple[int, int]]:
-    """The living processes of this machine: pid to (parent, process group)."""
-    found = {}
-    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
-        if name.isdecimal():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as stat:
-                    fields = stat.read().rpartition(b")")[2].split()
-            except OSError:
-                continue
-            if fields[0] not in (b"Z", b"X"):
-                found[int(name)] = int(fields[1]), int(fields[2])
-    return found
-
-
 def descendants(pid: int) -> list[int]:
     """The living processes below ``pid``."""
     parents = {child: parent for child, (parent, _) in processes().items()}
@@ -459,15 +441,8 @@ def descendants(pid: int) -> list[int]:
 
 
 def is_there(path: str, folder: int) -> bool:
-    """Whether a folder that was opened has its name still. One that can't be looked at has."""
-    if folder < 0:
-        return False
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(folder))
-    except FileNotFoundError:
-        return False
-    except OSError:  # a file system that does not answer just now
-        return True
+    """Whether a folder that was opened has its name still."""
+    return folder >= 0 and is_still(path, os.fstat(folder))
 
 
 def remove(path: str, folder: int) -> None:
@@ -518,13 +493,9 @@ def _reap(whom: int) -> None:
         pass
 
 
-def main() -> int:
+def main() -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # a terminal's: they are the notebook's
     guard = Guard(int(sys.argv[1]))
     signal.signal(signal.SIGTERM, lambda *_: setattr(guard, "leaving", True))
-    return guard.run()
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    guard.run()

@@ -136,6 +136,28 @@ def expand_nodelist(text: str) -> tuple[str, ...]:
     return tuple(name for word in _split_list(text) for name in _expand(word))
 
 
+def place_on(
+    many: int, what: str, each: int | None, num_processes: int | None, example: str
+) -> tuple[int, ...] | None:
+    """As ``place``, for hosts that have no names yet: nodes, pods.
+
+    Args:
+      many: how many there are.
+      what: one of them.
+      each: how many ranks each was asked for.
+      example: what to type where the numbers don't fit.
+
+    Raises:
+      UsageError: they don't.
+    """
+    try:
+        return place([Host(f"{what} {i}", each) for i in range(many)], num_processes)
+    except UsageError as error:
+        raise UsageError(
+            error.message.replace("hosts", f"{what}s"), f"For example: {example}, without -n"
+        ) from None
+
+
 def place(hosts: Sequence[Host], num_processes: int | None) -> tuple[int, ...] | None:
     """How many ranks each host gets; None where the hosts' own devices are to decide it.
 

@@ -28,7 +28,7 @@ from jaxcluster.launchers.base import (
 )
 from jaxcluster.launchers.hosts import Host, expand_nodelist, parse_hostfile, place, read_hostfile
 from jaxcluster.launchers.inside import Inside, Surroundings
-from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble
+from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble, run_briefly
 from jaxcluster.launchers.shared import HOSTFILE, NAMED_HOSTS
 from jaxcluster.launchers.ssh import NEVER_ASK, login_trouble
 from jaxcluster.options.kinds import PATH, WORDS
@@ -99,16 +99,7 @@ class MPI(Launcher):
                 "Load its module before the notebook starts, or name it: --mpiexec PATH",
             )
         try:
-            done = subprocess.run(
-                [self.mpiexec, "--version"],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                env=dict(environ),
-                timeout=30,
-                check=False,
-            )
+            done = run_briefly([self.mpiexec, "--version"], 30, environ)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise LauncherUnavailable(f"{self.mpiexec} --version: {error}") from None
         flavour = flavour_of(done.stdout + done.stderr)
@@ -158,35 +149,16 @@ class MPI(Launcher):
         n = str(len(names))
         if self.flavour == "mpich":
             # Else it takes along all of this process's environment.
-            return [
-                "-genvnone",
-                "-hosts",
-                ",".join(names),
-                "-n",
-                n,
-                "-ppn",
-                "1",
-                "-bind-to",
-                "none",
-            ]
+            options = f"-genvnone -hosts {','.join(names)} -n {n} -ppn 1 -bind-to none"
+            return options.split()
         root = ["--allow-run-as-root"] if self.as_root else []
         # Else it cuts "h1.site" down to "h1".
         option = {"openmpi4": ("--mca", "orte"), "openmpi5": ("--prtemca", "prte")}[self.flavour]
         dotted = any("." in name for name in names)
         full = [option[0], f"{option[1]}_keep_fqdn_hostnames", "1"] if dotted else []
         hosts = ",".join(f"{name}:1" for name in names)
-        return [
-            *root,
-            *full,
-            "--host",
-            hosts,
-            "-n",
-            n,
-            "--map-by",
-            "ppr:1:node",
-            "--bind-to",
-            "none",
-        ]
+        options = f"--host {hosts} -n {n} --map-by ppr:1:node --bind-to none"
+        return [*root, *full, *options.split()]
 
     def explain(self, end: End, hosts: Sequence[str] = ()) -> Reason:
         return explain_mpi(end)

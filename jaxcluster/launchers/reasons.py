@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Mapping, Sequence
 
 from jaxcluster.launchers.base import Reason
 
@@ -14,6 +15,27 @@ _NO_PYTHON = re.compile(
     r"|unable to find the specified executable|could not access or execute",
     re.IGNORECASE,
 )
+
+
+def run_briefly(
+    argv: Sequence[str], timeout_s: float, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A command that is run to its end, without input, and what it has printed.
+
+    Raises:
+      OSError: it can't be run.
+      subprocess.TimeoutExpired: it did not end in time, and was killed.
+    """
+    return subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env=environ if environ is None else dict(environ),
+        timeout=timeout_s,
+        check=False,
+    )
 
 
 def last_line(lines: Sequence[str]) -> str:

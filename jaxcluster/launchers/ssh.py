@@ -32,7 +32,7 @@ from jaxcluster.launchers.base import (
 )
 from jaxcluster.launchers.hosts import Host, place
 from jaxcluster.launchers.quoting import join, quote, quote_path
-from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble
+from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble, run_briefly
 from jaxcluster.launchers.shared import DIRECT, HOSTFILE, NAMED_HOSTS
 from jaxcluster.options.kinds import COUNT, PATH, TEXT, TEXTS, WORDS
 from jaxcluster.options.table import NO_OPTION, Option
@@ -144,16 +144,8 @@ class SSH(Launcher):
     def _settings(self, host: Host, environ: Mapping[str, str], *words: str) -> tuple[str, str]:
         """What ``ssh -G`` says of a host, and its log."""
         try:
-            done = subprocess.run(
-                [*self._base(host), *words, "-G", "--", host.name],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                env=dict(environ),
-                timeout=SETTINGS_S,
-                check=False,
-            )
+            argv = [*self._base(host), *words, "-G", "--", host.name]
+            done = run_briefly(argv, SETTINGS_S, environ)
         except subprocess.TimeoutExpired:  # ``Match exec`` runs commands
             raise LauncherUnavailable(
                 f"ssh did not print its settings for {host.name} within {SETTINGS_S:g} s.",

@@ -26,6 +26,7 @@ from typing import Any, Self
 
 from jaxcluster.errors import LauncherUnavailable, UsageError
 from jaxcluster.launchers.base import (
+    ROOT,
     AgentOptions,
     Command,
     End,
@@ -44,7 +45,6 @@ from jaxcluster.options.table import Field, Option
 GROUP = "ipyparallel.engine_launchers"
 LOOK_S = 0.1
 STOP_S = 15.0  # qdel and its like may take a while
-ROOT = str(Path(__file__).parents[2])
 
 
 @dataclass(frozen=True)

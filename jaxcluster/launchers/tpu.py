@@ -23,7 +23,7 @@ from jaxcluster.host.tpus import tpu_worker
 from jaxcluster.launchers.base import AgentOptions, End, LaunchPlan, Reason, Wait
 from jaxcluster.launchers.hosts import Host
 from jaxcluster.launchers.inside import Inside, Surroundings
-from jaxcluster.launchers.reasons import last_line
+from jaxcluster.launchers.reasons import last_line, run_briefly
 from jaxcluster.launchers.ssh import DEFAULTS, FIRST, SSH
 from jaxcluster.options.kinds import SWITCH, TEXT
 from jaxcluster.options.table import NO_OPTION, Field, Option
@@ -282,16 +282,7 @@ class TPU(SSH):
     def _run(self, environ: Mapping[str, str], argv: Sequence[str]) -> str | Reason:
         """What a command of gcloud's prints; else why it failed."""
         try:
-            done = subprocess.run(
-                [*argv, "--quiet"],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                env=dict(environ),
-                timeout=GCLOUD_S,
-                check=False,
-            )
+            done = run_briefly([*argv, "--quiet"], GCLOUD_S, environ)
         except subprocess.TimeoutExpired:
             return Reason(f"gcloud did not answer within {GCLOUD_S:.0f} s.", shlex.join(argv))
         except OSError as error:

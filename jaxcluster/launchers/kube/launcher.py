@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from jaxcluster.errors import LauncherUnavailable, UsageError
 from jaxcluster.launchers.base import (
+    ROOT,
     AgentOptions,
     Command,
     End,
@@ -23,7 +24,7 @@ from jaxcluster.launchers.base import (
     PlannedFile,
     Reason,
 )
-from jaxcluster.launchers.hosts import Host, place
+from jaxcluster.launchers.hosts import place_on
 from jaxcluster.launchers.kube import manifests, template
 from jaxcluster.launchers.kube.manifests import Pod
 from jaxcluster.launchers.reasons import how_it_ended, last_line
@@ -31,7 +32,6 @@ from jaxcluster.launchers.shared import DIRECT, MEM, TIME
 from jaxcluster.options.kinds import COUNT, PATH, TEXT, TEXTS
 from jaxcluster.options.table import Field, Option
 
-ROOT = str(Path(__file__).parents[3])
 MODULE = "jaxcluster.launchers.kube.process"
 NAME = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 # Its options; the others are the pod's, of which some have a name of their own there.
@@ -182,7 +182,8 @@ class Kubernetes(Launcher):
             stdin_s=STOP_S,
             term_s=5.0,
         )
-        ranks, notes = self._ranks(pods), self._notes(through)
+        example, notes = "--pods 2 --ranks-per-pod 2", self._notes(through)
+        ranks = place_on(pods, "pod", self.ranks_per_pod, self.num_processes, example)
         return LaunchPlan("kubernetes", pods, (command,), (), ranks, files, notes, agent)
 
     def _argv(self, function: str, *words: str) -> tuple[str, ...]:
@@ -210,17 +211,6 @@ class Kubernetes(Launcher):
                 "Leave out --pods.",
             )
         return slice_ or pods or 1
-
-    def _ranks(self, pods: int) -> tuple[int, ...] | None:
-        try:
-            return place(
-                [Host(f"pod {i}", self.ranks_per_pod) for i in range(pods)], self.num_processes
-            )
-        except UsageError as error:
-            raise UsageError(
-                error.message.replace("hosts", "pods"),
-                "For example: --pods 2 --ranks-per-pod 2, without -n",
-            ) from None
 
     # -- what Kubernetes says
 

@@ -33,9 +33,9 @@ from jaxcluster.launchers.base import (
     agent_command,
 )
 from jaxcluster.launchers.guard import CANCEL_S
-from jaxcluster.launchers.hosts import Host, expand_nodelist, place
+from jaxcluster.launchers.hosts import expand_nodelist, place_on
 from jaxcluster.launchers.inside import Inside, Surroundings
-from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble
+from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble, run_briefly
 from jaxcluster.launchers.shared import MEM, NODES, NTASKS_PER_NODE, TIME
 from jaxcluster.launchers.slurm import jobs
 from jaxcluster.launchers.slurm.jobs import Job
@@ -65,6 +65,8 @@ OF_A_TASK = (
     "SLURM_GPUS_PER_SOCKET",
     "SLURM_NTASKS_PER_GPU",
 )
+# Options that are ours to give.
+NEEDED = ("job-name", "J", "output", "o", "error", "e", "wrap", "array", "a", "parsable")
 # What a node's one agent is started with: all that the job has there, bound to nothing, and one
 # node's end is not the others'.
 STEP = (
@@ -121,15 +123,7 @@ def is_over(environ: Mapping[str, str], listed: Callable[[str], bool] | None = N
 def _is_listed(job: str) -> bool:
     """Whether squeue has the job among those that run or wait; so too where it does not answer."""
     try:
-        done = subprocess.run(
-            ("squeue", "--noheader", f"--jobs={job}", "--format=%i"),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=ASK_S,
-            check=False,
-        )
+        done = run_briefly(("squeue", "--noheader", f"--jobs={job}", "--format=%i"), ASK_S)
     except (OSError, subprocess.TimeoutExpired):
         return True
     if done.returncode != 0:
@@ -381,18 +375,11 @@ class Slurm(Launcher):
         return counts[0] if counts else None
 
     def _ranks(self, nodes: int) -> tuple[int, ...] | None:
-        each: list[int | None] = [self.ntasks_per_node] * nodes
-        here = self.allocation
-        if self.ntasks_per_node is None and self.num_processes is None and here and here.tasks:
-            each = [*here.tasks[:nodes]]
-        try:
-            hosts = [Host(f"node {i}", count) for i, count in enumerate(each)]
-            return place(hosts, self.num_processes)
-        except UsageError as error:
-            raise UsageError(
-                error.message.replace("hosts", "nodes"),
-                "For example: --nodes 2 --ntasks-per-node 2, without -n",
-            ) from None
+        here, each = self.allocation, self.ntasks_per_node
+        if each is None and self.num_processes is None and here and here.tasks:
+            return here.tasks[:nodes]
+        example = "--nodes 2 --ntasks-per-node 2"
+        return place_on(nodes, "node", each, self.num_processes, example)
 
     def _check(self) -> None:
         """Refuse what Slurm would misread.
@@ -410,18 +397,7 @@ class Slurm(Launcher):
             if not re.match(r"-{0,2}[A-Za-z]", line) or re.search(r"[\x00-\x1f]", line):
                 refuse("--sbatch", f"{line!r} is not an sbatch option", "exclusive")
             name = line.strip().lstrip("-").partition("=")[0].split(" ")[0]
-            if name in (
-                "job-name",
-                "J",
-                "output",
-                "o",
-                "error",
-                "e",
-                "wrap",
-                "array",
-                "a",
-                "parsable",
-            ):
+            if name in NEEDED:
                 refuse("--sbatch", f"can't set {line.strip()!r}: jaxcluster needs it", "exclusive")
 
     # -- what Slurm says
@@ -461,11 +437,7 @@ class Slurm(Launcher):
         if "JobState=" not in told:  # forgotten already: after MinJobAge, 5 minutes
             fields = jobs.parse_sacct(
                 self._ask(
-                    "sacct",
-                    "--noheader",
-                    "--parsable2",
-                    "--allocations",
-                    f"--jobs={id}",
+                    *("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={id}"),
                     "--format=JobID,State,ExitCode,Reason",
                 )
             )
@@ -515,16 +487,7 @@ class Slurm(Launcher):
         """What a command of Slurm's prints; nothing where it fails, which it says itself later."""
         env = {k: v for k, v in os.environ.items() if k not in self.drop}
         try:
-            done = subprocess.run(
-                argv,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=ASK_S,
-                check=False,
-                env=env,
-            )
+            done = run_briefly(argv, ASK_S, env)
         except (OSError, subprocess.TimeoutExpired):
             return ""
         return done.stdout if done.returncode == 0 else ""
