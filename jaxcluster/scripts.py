@@ -37,6 +37,34 @@ LOG_LINES = 200  # of a dead rank's log
 _RANKS_FILE = re.compile(r"rank-\d+\.txt")
 
 
+# What starts several processes at once: its name, and its variables for how many and for which.
+_STARTERS = (
+    ("srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+    ("mpiexec", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("mpiexec", "PMI_SIZE", "PMI_RANK"),
+)
+
+
+def check_alone(environ: Mapping[str, str]) -> None:
+    """Refuse to be one of several processes, each of which would start a cluster of its own.
+
+    Raises:
+      UsageError: of the first of them.
+      SystemExit: of the others: it is said once.
+    """
+    for starter, size, number in _STARTERS:
+        several = environ.get(size, "1")
+        if several.isdecimal() and int(several) > 1:
+            if environ.get(number, "0") != "0":
+                raise SystemExit(2)
+            raise UsageError(
+                f"{starter} has started this command {several} times, and each would start a "
+                "cluster of its own.",
+                f"Leave out {starter}: jaxcluster run --launcher auto takes the hosts of its job. "
+                "A cluster for each process: --launcher local",
+            )
+
+
 def run(words: list[str]) -> int:
     """The command. Returns the exit status: that of the first rank that has failed, else 0.
 
@@ -57,6 +85,8 @@ def run(words: list[str]) -> int:
     strict, stall_s = options.pop("strict"), options.pop("stall_s")
     if stall_s is not None:
         check_seconds("--stall", stall_s, "jaxcluster run -n 4 --stall 15m train.py")
+    if parsed.launcher != "local":
+        check_alone(os.environ)
     parsed.name = parsed.name or f"run-{os.getpid()}"
     wanted = cluster.make_spec(**arguments.start_options(parsed, say))
     spec = bring_folder(dataclasses.replace(wanted, detach=False), script.folder)

@@ -467,7 +467,7 @@ class Asked:
             self.forget()
         if answer is None:
             raise LaunchError(
-                f"Host {self.host.name} did not answer {self.cmd!r} within {timeout_s:g} s"
+                f"Host {self.host.name} did not answer {self.cmd!r} within {timeout_s:.3g} s"
                 f"{self.host.condition}."
             )
         return answer

@@ -119,14 +119,31 @@ class Fleet:
 
     # ------------------------------------------------------------------ its hosts
 
-    def add(self, started: Sequence[tuple[str, StartedAgent]]) -> None:
+    def add(
+        self,
+        started: Sequence[tuple[str, StartedAgent]],
+        explain: Callable[[int], Reason | None],
+    ) -> None:
         """Connect to the agents of these hosts (name, agent), in the order of ranks.
+
+        Args:
+          explain: why nothing comes through the tunnel to a host, by its number for the launcher.
 
         Raises:
           LaunchError: one of them does not answer.
         """
         self._place(started)
-        ask_each(self.places, "mkdir", CONNECT_S, path="ranks")
+        try:
+            ask_each(self.places, "mkdir", CONNECT_S, path="ranks")
+        except LaunchError:
+            for place, (_, agent) in zip(self.places, started, strict=True):
+                is_way_closed = place.agent.state is State.CONNECTING and agent.via
+                reason = None
+                if is_way_closed and agent.host is not None:
+                    reason = explain(agent.host)
+                if reason is not None:
+                    raise LaunchError(reason.message, reason.hint) from None
+            raise
 
     def _place(self, started: Sequence[tuple[str, StartedAgent]]) -> None:
         for number, (name, agent) in enumerate(started):

@@ -71,8 +71,15 @@ def place(
 
     Raises:
       UsageError: what was asked for does not fit the hosts.
+      LaunchError: the first one has no address at which ipyparallel's controller can listen.
     """
     facts = [place.facts for place in places]
+    if ":" in (address := places[0].address):
+        raise LaunchError(
+            f"Host {places[0].name} has only an IPv6 address ({address}), and ipyparallel's "
+            "controller, which runs there, needs one of IPv4.",
+            "Give it one, or name first a host that has one.",
+        )
     platform = spec.platform
     if not platform:
         chosen = {

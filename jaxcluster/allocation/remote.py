@@ -211,7 +211,7 @@ class HostAllocation:
             named = in_order(started, plan.hosts)
             if check:
                 check_versions(named)
-            fleet.add(named)
+            fleet.add(named, launch.explain)
         except BaseException:
             fleet.close()
             launch.stop()

@@ -225,7 +225,8 @@ class Visit:
                     for host, there, agent in zip(
                         self._hosts, self.record.hosts, started, strict=True
                     )
-                ]
+                ],
+                launch.explain,
             )
             fleet.place_ranks(self.record.hosts)
         except BaseException:

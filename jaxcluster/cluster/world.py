@@ -280,7 +280,7 @@ class World:
     def why_unseen(self, rank: int) -> Silence:
         """Why nothing can be said of the process of a rank that gives no sign of life."""
         where = self._remote.host_of(rank) if self._remote is not None else None
-        if where is not None and where.agent.cut_s > 0:
+        if where is not None and where.agent.cut_s >= 1:
             return Silence(
                 "cut",
                 f"is not responding: host {where.name} has not been reached for "

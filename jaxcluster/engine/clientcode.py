@@ -163,9 +163,6 @@ class ClientCode:
             journal.interrupted = False
         return self._depth > 0 and self._request == request
 
-    def _is_clients(self, frame: FrameType | None) -> bool:
-        return self._depth > 0 and self._in_client_code(frame)
-
     def _in_client_code(self, frame: FrameType | None) -> bool:
         """Whether ``frame`` is in a client's cell, or in a function that it applies."""
         if self.runner.in_a_cell(frame):

@@ -371,10 +371,10 @@ class Launch:
     def explain(self, number: int) -> Reason | None:
         """What is known of a host that has announced itself and can't be talked to.
 
-        None: its command has ended, and ``on_end`` has been told.
+        None: its command has ended, and ``on_end`` has been told; or it started others, too.
         """
         with self._lock:
-            runs = [run for run in self._runs.values() if number in run.command.hosts]
+            runs = [run for run in self._runs.values() if run.command.hosts == (number,)]
         if not runs:
             return None
         return self.explain_run(runs[-1])

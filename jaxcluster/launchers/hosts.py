@@ -214,7 +214,7 @@ def _parse_word(word: str, where: str, example: str) -> Iterator[Host]:
     if word.startswith("-"):  # ssh would take it for an option
         refuse(f"{word!r} is not a host: no host's name begins with '-'")
     user, at, rest = word.rpartition("@")
-    if at and not re.fullmatch(r"[\w.+\\-]+", user):  # DOMAIN\user too
+    if at and not re.fullmatch(r"[\w.+\\-]+(@[\w.-]+)?", user):  # DOMAIN\user, user@domain too
         refuse(f"{word!r} has no user before the '@'" if not user else f"{user!r} is not a user")
     if rest.startswith("["):
         name, closed, tail = rest[1:].partition("]")

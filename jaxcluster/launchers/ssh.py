@@ -406,6 +406,11 @@ _CASES = (
         True,
     ),
     _Case(
+        r"open failed: connect failed: open failed",
+        "{host} lets users log in, and run nothing.",
+        "Its sshd may allow no sessions (MaxSessions 0). Try: {login} true",
+    ),
+    _Case(
         r"Connection refused|open failed: connect failed",
         "Nothing answers {host} on ssh's port.",
         "Is its sshd running, and is this its port (--port, or HOST:RANKS:PORT)? Try: {login} true",
@@ -522,7 +527,7 @@ def _explain_loss(end: End, host: str, evidence: str) -> Reason:
         return Reason(
             f"The agent on {host} runs, but ssh can't reach its socket."
             + (f' ssh says: "{told.strip()}"' if told else evidence),
-            "Its sshd may not allow the forwarding of sockets (AllowStreamLocalForwarding). "
+            "Its sshd may not allow it (AllowStreamLocalForwarding, DisableForwarding). "
             "Without them: --direct",
         )
     if re.search(r"Timeout, server .* not responding", text):

@@ -120,14 +120,6 @@ class ArrayLayout:
         return dict(sorted(held.items()))
 
     @property
-    def bytes_per_rank(self) -> dict[int, int]:
-        """Bytes on each rank that holds a part."""
-        held: Counter[int] = Counter()
-        for shard in self.shards:
-            held[shard.rank] += shard.nbytes
-        return dict(sorted(held.items()))
-
-    @property
     def replication(self) -> float:
         """How many copies of an element there are on average: 1 when nothing is replicated."""
         held = sum(volume(part.index) for part in self.parts)

@@ -285,7 +285,7 @@ def test_a_job_that_would_never_start_is_told_at_once(site: Site) -> None:
         ({"gres": "gpu:4"}, "Slurm has no such resource. sbatch says: ", "--gres gpu:4"),
         ({"constraint": "a100"}, "No Slurm node satisfies --constraint", "sinfo -o '%N %f'"),
         ({"mem": "900G"}, "Slurm has no nodes of this kind, or not that many. ", "--mem"),
-        ({"extra": ("foo",)}, "Slurm refused the job. sbatch says: ", "sinfo"),
+        ({"sbatch": ("foo",)}, "Slurm refused the job. sbatch says: ", "sinfo"),
     ],
 )
 def test_what_slurm_refuses_is_told_in_its_words(

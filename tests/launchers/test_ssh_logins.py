@@ -27,6 +27,8 @@ from helpers import processes_with, until
 import jaxcluster
 from jaxcluster.agent import transport
 from jaxcluster.agent.client import Agents
+from jaxcluster.agent.transport import new_keys
+from jaxcluster.allocation.fleet import Fleet
 from jaxcluster.errors import LaunchError, UsageError
 from jaxcluster.launchers.base import AgentOptions, Reason
 from jaxcluster.launchers.commands import Launch
@@ -396,25 +398,31 @@ def test_a_login_shell_that_waits_is_told_with_what_it_has_printed(site: Site) -
     assert 'Its login shell printed: "Press any key"' in told
 
 
-def test_sockets_that_may_not_be_forwarded(site: Site) -> None:
-    site.alias("h1", site.sshd("AllowStreamLocalForwarding no"))
+@pytest.mark.parametrize("setting", ["AllowStreamLocalForwarding no", "DisableForwarding yes"])
+def test_sockets_that_may_not_be_forwarded(
+    site: Site, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.alias("h1", site.sshd(setting))
     launch = site.launch(site.launcher("h1"))
     (agent,) = launch.start(60)
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect(agent.via)
-        with contextlib.suppress(OSError):
-            client.sendall(b"hello")
-            assert client.recv(100) == b""
+    monkeypatch.setattr("jaxcluster.allocation.fleet.CONNECT_S", 3.0)
+    facts = {**agent.facts, "key": new_keys().public}  # this test's agent has none
+    fleet = Fleet(new_keys())
+    try:
+        with pytest.raises(LaunchError) as caught:
+            fleet.add([("h1", replace(agent, facts=facts))], launch.explain)
+    finally:
+        fleet.close()
+    assert caught.value.message.startswith("The agent on h1 runs, but ssh can't reach")
+    assert "open failed" in caught.value.message
+    assert "AllowStreamLocalForwarding" in caught.value.hint and "--direct" in caught.value.hint
 
-    def reason() -> Reason | None:
-        found = launch.explain(0)
-        return found if found is not None and "open failed" in str(found) else None
 
-    found = until(reason, "ssh has said it", 10)
-    assert found is not None and found.message.startswith(
-        "The agent on h1 runs, but ssh can't reach"
-    )
-    assert "--direct" in found.hint
+def test_a_host_that_allows_no_sessions(site: Site) -> None:
+    site.alias("h1", site.sshd("MaxSessions 0"))
+    told = refused(site.launch(site.launcher("h1")))
+    assert told.startswith("h1 lets users log in, and run nothing. ssh says: ")
+    assert "MaxSessions 0" in told
 
 
 def test_settings_that_ssh_can_not_read(site: Site) -> None:

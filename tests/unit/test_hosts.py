@@ -31,6 +31,7 @@ def refused(text: str) -> str:
     ("text", "hosts"),
     [
         ("h1:2,user@h2:2", [Host("h1", 2), Host("h2", 2, "user")]),
+        ("bob@corp.example@h1:2", [Host("h1", 2, "bob@corp.example")]),
         ("h1", [Host("h1")]),
         (" h1 , h2 ", [Host("h1"), Host("h2")]),
         ("[fe80::1]:2", [Host("fe80::1", 2)]),

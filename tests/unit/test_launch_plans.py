@@ -14,6 +14,7 @@ import pytest
 
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import (
+    ROOT,
     AgentOptions,
     End,
     Launcher,
@@ -27,7 +28,7 @@ from jaxcluster.launchers.kube.manifests import Pod
 from jaxcluster.launchers.mpi import MPI, flavour_of, hosts_of_job
 from jaxcluster.launchers.slurm.launcher import Allocation, Slurm
 from jaxcluster.launchers.ssh import SSH, jump_host, remote_command
-from jaxcluster.launchers.through_ipp import ROOT, ThroughIPP
+from jaxcluster.launchers.through_ipp import ThroughIPP
 from jaxcluster.launchers.tpu import TPU, Login
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -159,6 +160,18 @@ def test_only_some_launchers_have_a_successor(name: str) -> None:
     if name == "slurm-allocation":
         assert "--nodes=1" in command.argv and "--ntasks=1" in command.argv
         assert "--nodelist=n02" in command.argv and "--jobid=12" in command.argv
+
+
+def test_the_end_of_another_agent_in_a_job_is_not_called_a_refused_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = "7|RUNNING|None|5:00|N/A|1|n[03,05]"
+    monkeypatch.setattr(Slurm, "_ask", lambda self, *argv: job)
+    command = LAUNCHERS["slurm"].successor(plan("slurm"), 1, "n05")
+    assert command is not None
+    aborted = "srun: Job step aborted: Waiting up to 32 seconds for job step to finish."
+    told = LAUNCHERS["slurm"].explain(End(command, 1, (aborted,), was_ready=True)).message
+    assert told == f'The step of the agents (job 7) ended with code 1. It says: "{aborted}"'
 
 
 @pytest.mark.parametrize(

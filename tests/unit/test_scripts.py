@@ -94,6 +94,36 @@ def test_what_is_no_script_is_refused(
     assert "jaxcluster run -n 4 train.py" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("starter", "environ"),
+    [
+        ("srun", {"SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "0"}),
+        ("mpiexec", {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "0"}),
+        ("mpiexec", {"PMI_SIZE": "3", "PMI_RANK": "0"}),
+    ],
+)
+def test_one_of_several_processes_is_refused_and_the_others_say_nothing(
+    starter: str, environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=f"{starter} has started this command 3 times") as error:
+        scripts.run(["-n", "2", "train.py"])
+    assert f"Leave out {starter}: jaxcluster run --launcher auto" in error.value.hint
+    for name in environ:
+        if not name.endswith(("SIZE", "TASKS")):
+            monkeypatch.setenv(name, "2")
+    with pytest.raises(SystemExit) as ended:
+        scripts.run(["-n", "2", "train.py"])
+    assert ended.value.code == 2
+    assert scripts.run(["-n", "2", "--launcher", "local", "--dry-run", "train.py"]) == 0
+    for name in environ:
+        monkeypatch.setenv(name, "1")
+    assert scripts.run(["-n", "2", "--dry-run", "train.py"]) == 0
+
+
 def test_a_script_is_read_as_python_reads_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

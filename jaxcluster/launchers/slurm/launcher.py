@@ -446,7 +446,9 @@ class Slurm(Launcher):
         return (told, *(line for text in errors for line in text.splitlines()))
 
     def explain(self, end: End, hosts: Sequence[str] = ()) -> Reason:
-        return explain_slurm(end, self.allocation.job if self.allocation else "")
+        # Of a step the job is given: of one in our allocation, and of another agent in our job.
+        given = (word.removeprefix("--jobid=") for word in end.command.argv if "--jobid=" in word)
+        return explain_slurm(end, next(given, ""))
 
     def left_behind(self, end: End, cancelled: int | None) -> Reason | None:
         """The job, where scancel could not end it. Its agents were told to end all the same."""
@@ -612,7 +614,7 @@ def explain_slurm(end: End, allocation: str = "") -> Reason:
     """Why agents in Slurm ended or never came. Pure.
 
     Args:
-      allocation: the job in which this process runs; empty where a job was submitted.
+      allocation: the job in which a step was started; empty where a job was submitted.
     """
     described, *files = end.evidence or ("",)
     lines = [*files, *end.errors]
