@@ -49,6 +49,10 @@ ABOUT = {
     "resync": "Bring ranks that have diverged back into lockstep, with their variables.",
     "interrupt": "Stop the cell that runs, on every rank.",
     "undo": "Take back what the last cell did to the ranks' variables.",
+    "copies": (
+        "Copies of the ranks' variables in this machine's memory, kept up to date after each cell. "
+        "When ranks die, all ranks get the variables back that they had before the running cell."
+    ),
     "stacks": "On which line each rank is, also in the middle of a hang.",
     "journal": "What each rank has launched, side by side.",
     "report": (
@@ -123,6 +127,11 @@ WORDS = {
     "restart --clean": ("keep no variables", "--clean"),
     "undo size": (
         "how much of a device's memory it may hold (2GB, 10%), or on, or off",
+        "4GB",
+    ),
+    "copies size": (
+        "how much memory they may take (on: a quarter of what is free), or off; without it: how "
+        "much is copied",
         "4GB",
     ),
     "journal count": ("how many of the last launches (20)", "50"),

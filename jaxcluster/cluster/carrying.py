@@ -254,10 +254,11 @@ class Carrier:
         line = cluster.recover(said, told=told, when=when, undo=undo)
         is_replaced = cluster.world is not self._pinned
         self._pinned = cluster.world
-        restored, names = cluster.restored, frozenset[str]()
+        restored, names, back = cluster.restored, frozenset[str](), frozenset[str]()
         if restored is not None and str(restored) in line:
             names = frozenset({*restored.older, *restored.lost})
-        return Recovered(line, names, is_replaced)
+            back = restored.copied
+        return Recovered(line, names, is_replaced, back)
 
     def _rest(self) -> None:
         """Wait a moment between looks; the stop button ends it."""

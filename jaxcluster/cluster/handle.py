@@ -16,7 +16,16 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.allocation.local import Allocation
 from jaxcluster.allocation.remote import HostAllocation
-from jaxcluster.cluster import delegation, events, lateness, mending, past, recovery, telling
+from jaxcluster.cluster import (
+    delegation,
+    events,
+    keeping,
+    lateness,
+    mending,
+    past,
+    recovery,
+    telling,
+)
 from jaxcluster.cluster.carrying import Sent
 from jaxcluster.cluster.dispatch import Dispatcher
 from jaxcluster.cluster.names import clear_away
@@ -72,6 +81,7 @@ class Cluster:
       recovered: what was done about the last finding or death; "" if nothing was yet.
       makers: the cells of this process that have made the ranks' variables.
       past_reports: how its last cells went wrong, for ``%jaxcluster report``.
+      copies_nbytes: what ``copies`` was given last.
       undo_nbytes: what ``limit_undo`` was given last.
       stays_strict: new processes check launches from their start on, too.
       asked: what it was started with, before the hosts decided what was left open.
@@ -90,6 +100,7 @@ class Cluster:
         self.kept: Kept | None = None
         self.restored: Restored | None = None
         self.undo_nbytes: int | None = None
+        self.copies_nbytes: int | None = 0
         self.stays_strict = False
         self.on_push: Callable[[Event], None] | None = None
         self._respawn: Respawn | None = None
@@ -390,6 +401,8 @@ class Cluster:
             self.limit_undo(self.undo_nbytes)
         if self.stays_strict:
             self.strict(True)
+        if self.copies_nbytes != 0:
+            self.copies(self.copies_nbytes)
 
     def check_returns(self) -> None:
         """Whether new processes can take the place of those that it has.
@@ -784,6 +797,28 @@ class Cluster:
         answers = self.world.ask(range(self.num_processes), "undo_limit", {"nbytes": nbytes})
         self.undo_nbytes = nbytes
         return max(int(event.body["nbytes"]) for event in answers.values())
+
+    def copies(self, nbytes: int | None = None) -> int:
+        """How much memory ranks may take for copies of their variables, which outlive them.
+
+        Returns what they may take together; 0: they keep none.
+
+        Args:
+          nbytes: 0: they keep none. None: a quarter of the machine's free memory.
+        """
+        self.check_open()
+        if nbytes == 0:
+            keeping.switch_off(self.world)
+            most = 0
+        else:
+            most = keeping.switch_on(self.world, nbytes)
+        self.copies_nbytes = nbytes
+        return most
+
+    def tell_copies(self) -> str:
+        """How much of the ranks' variables is copied, and what is not; "" where nothing is."""
+        self.check_not_closed()
+        return keeping.tell(self.world, time.time())
 
     def history(self) -> History:
         """The cells that its ranks have run, whoever has sent them, oldest first.

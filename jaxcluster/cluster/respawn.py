@@ -215,12 +215,14 @@ class Respawn:
             self._is_replacing = not given_up
         if given_up:
             if self._kept is not None and self._kept is not cluster.kept:
-                self._kept.remove()
+                self._kept.give_up()
             if self._nothing_to_lose:
                 cluster.leave_down(self._why_down)
             raise GivenUp
         if self._kept is not None:
             cluster.kept = self._kept
+            if self._kept.copies is not None:
+                cluster.world.copies = None  # they outlive their ranks
         try:
             self._try_twice(say)
         except BaseException as error:

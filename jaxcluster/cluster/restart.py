@@ -14,9 +14,10 @@ import re
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from jaxcluster.cluster import keeping
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import NoCluster, RankHung, RecoveryError
 from jaxcluster.model import makers
@@ -48,6 +49,7 @@ class Restored:
       nothing_lived: there was no rank whose variables could be saved.
       gone: why what ranks had saved could not be read any more; "" where all could.
       cells: those that make the lost names again, as ``makers.tell`` has them; "" if not known.
+      copied: those of ``kept`` that are what they were before the cell, by ranks' copies.
     """
 
     kept: tuple[str, ...]
@@ -58,6 +60,7 @@ class Restored:
     older: tuple[str, ...] = ()
     gone: str = ""
     cells: str = ""
+    copied: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         again = f"To make them again, run {self.cells}." if self.cells else ""
@@ -113,6 +116,19 @@ def save(
     Raises:
       RecoveryError: a rank that lives could not be saved, and why.
     """
+    undone = max((cell.seq for cell in cells), default=0) if cell_is_undone else 0
+    found = keeping.find(world, cells, undone, check)
+    nothing_else = found.reports.keys() == world.dead.keys() == set(range(world.num_processes))
+    if found.copies is not None and (found.is_whole or nothing_else):
+        folder, replaced = found.copies.folder, tuple(sorted(world.dead))
+        return Kept(folder, found.reports, False, {}, replaced=replaced, copies=found.copies)
+    return _save(world, cells, check, undone, found)
+
+
+def _save(
+    world: World, cells: Sequence[CellRecord], check: Check, undone: int, found: keeping.Found
+) -> Kept:
+    """What the living ranks save, and what dead ranks' copies have."""
     folder = world.state_folder()
     try:
         last = _last_cells(world, cells)
@@ -121,9 +137,10 @@ def save(
         folder.remove()
         raise
     silent = [r for r in range(world.num_processes) if r not in reports]
-    undone = max((cell.seq for cell in cells), default=0) if cell_is_undone else 0
     dead = {rank: _dead(world.told, cells, rank, last.get(rank, 0), undone) for rank in silent}
-    return Kept(folder, reports, cell_is_undone, dead)
+    # Of a cell that is not taken back, a living rank has what it has lost only in later copies.
+    copied = {r: one for r, one in found.reports.items() if undone or r in dead}
+    return Kept(folder, reports, bool(undone), dead, copied=copied, copies=found.copies)
 
 
 def _last_cells(world: World, cells: Sequence[CellRecord]) -> dict[int, int]:
@@ -277,6 +294,7 @@ class Plan:
       gone: names that were not there before the cell, which is undone.
       shared: those of ``names`` that the successor of a dead rank gets from ``donor``.
       own: what else it gets: names, and what Python writes for their values.
+      copied: those of ``names`` that each rank takes from its copy.
       lost: all others, and why.
     """
 
@@ -287,14 +305,19 @@ class Plan:
     own: dict[int, dict[str, str]]
     lost: dict[str, str]
     donor: int
+    copied: dict[int, frozenset[str]] = field(default_factory=dict)
 
 
 def plan(
     reports: Mapping[int, dict[str, Any]],
     dead: Mapping[int, Dead],
     cell_is_undone: bool = False,
+    copied: Mapping[int, dict[str, Any]] | None = None,
 ) -> Plan:
     """What to restore of what each living rank has saved. Pure.
+
+    A dead rank's copy (``copied``) has what it had. What an undo has lost of a living one, as what
+    the cell has donated, is in that one's.
 
     All ranks take a name from the same moment: rank 0's ``params`` after the cell and rank 1's from
     before it would be silently wrong together. That is the newest where all ranks have it, and
@@ -316,6 +339,8 @@ def plan(
         elif (cell_is_undone or name in lost) and name in there and name not in lost_then:
             older.add(name)
     chosen = {rank: _mixed(report, then[rank], older) for rank, report in reports.items()}
+    copies = _from_copies(chosen, copied or {})
+    dead = {rank: _beside(one, (copied or {}).get(rank)) for rank, one in dead.items()}
     lost = {n: why for n, why in _lost_in(chosen.values()).items() if n not in gone}
     found = Successors()
     if dead:
@@ -330,8 +355,11 @@ def plan(
         for name, ranks in had.items():
             is_sure = len(ranks) == 1 and name not in dead[ranks[0]].maybe
             can = "had it" if is_sure else "may have had it"
-            lost.setdefault(name, f"only {name_ranks(ranks)} {can}, and died")
+            why = copied[ranks[0]]["lost"].get(name) if copied and ranks[0] in copied else None
+            lost.setdefault(name, why or f"only {name_ranks(ranks)} {can}, and died")
+    lost |= _lost_beside(reports, chosen, copies, lost)
     names = frozenset(n for report in chosen.values() for n in report["kept"])
+    names |= {name for rank in copies for name in copies[rank]}
     names -= set(lost) | gone
     return Plan(
         names,
@@ -341,7 +369,45 @@ def plan(
         {rank: _only(found.own.get(rank, {}), names) for rank in dead},
         lost,
         min(reports),
+        {rank: names & mine for rank, mine in copies.items()},
     )
+
+
+def _from_copies(
+    chosen: Mapping[int, dict[str, Any]], copied: Mapping[int, Mapping[str, Any]]
+) -> dict[int, frozenset[str]]:
+    """The names that each rank takes from its copy; they are not lost there any more."""
+    found = {}
+    for rank, copy in copied.items():
+        if (report := chosen.get(rank)) is None:
+            found[rank] = frozenset(copy["kept"])
+        elif names := frozenset(copy["kept"]) - set(report["kept"]):
+            found[rank] = names
+            report["lost"] = {n: why for n, why in report["lost"].items() if n not in names}
+    return found
+
+
+def _beside(one: Dead, copy: Mapping[str, Any] | None) -> Dead:
+    """What else a dead rank had than its copy has."""
+    if copy is None:
+        return one
+    return replace(one, names=frozenset(copy["lost"]), is_current=True, maybe=frozenset())
+
+
+def _lost_beside(
+    reports: Mapping[int, Mapping[str, Any]],
+    chosen: Mapping[int, Mapping[str, Any]],
+    copies: Mapping[int, Set[str]],
+    lost: Mapping[str, str],
+) -> dict[str, str]:
+    """Names that some take from their copies, and a living rank has lost in the cell's undo."""
+    found = {}
+    for name in {name for names in copies.values() for name in names}:
+        for rank, report in reports.items():
+            is_there = name in chosen[rank]["kept"] or name in copies.get(rank, ())
+            if name in report["unbound"] and not is_there and name not in lost:
+                found[name] = f"rank {rank} has lost it"
+    return found
 
 
 def _all_names(report: Mapping[str, Any]) -> set[str]:
@@ -480,13 +546,15 @@ def restore(
     missing = tuple(r for r in range(world.num_processes) if r not in saved.reports)
     if not saved.reports:
         return Restored((), replaced=missing, nothing_lived=not saved.gone, gone=saved.why_gone)
-    found = plan(saved.reports, saved.dead, saved.cell_is_undone)
+    found = plan(saved.reports, saved.dead, saved.cell_is_undone, saved.copied)
     body = {"names": sorted(found.names), "before": sorted(found.older)}
     drawn = [report["random"] for report in saved.reports.values()]
     own = [n for n in RANDOM if len(drawn) == 1 or any(d[n] != drawn[0][n] for d in drawn)]
     bodies: dict[int, dict[str, Any]] = {}
     for rank in range(world.num_processes):
-        if rank in missing:
+        if rank in missing and rank in found.copied:
+            bodies[rank] = _of_copy(saved, found, rank)
+        elif rank in missing:
             donor, folder = saved.folder.donor_for(rank, found.donor, saved.reports)
             shared = found.shared[rank]
             bodies[rank] = {"names": sorted(shared), "before": sorted(found.older & shared)}
@@ -503,11 +571,12 @@ def restore(
     if damaged:  # else it would be promised, and fail, for ever
         return restore(world, saved.without(damaged), when, check, made_by)
     answers = _all(heard, bodies, "restore", RESTORE_S)
+    _restore_more(world, saved, found, answers, check)
+    bare = [rank for rank in missing if rank not in found.copied]
     lost = dict(found.lost)
     for rank, reply in sorted(answers.items()):
         for name, why in reply["lost"].items():
-            only = "its only copy died with the rank" if rank not in saved.reports else why
-            lost.setdefault(name, only)
+            lost.setdefault(name, "its only copy died with the rank" if rank in bare else why)
     back = found.names - set(lost)
     left: dict[str, str] = {}
     for report in saved.reports.values():
@@ -529,13 +598,42 @@ def restore(
     for rank, reply in answers.items():
         world.told[rank] = Told(set(reply["restored"]) - set(lost), max(first, last.get(rank, 0)))
         world.told[rank].hear_bound(_only(reply["values"], world.told[rank].names))
-    if missing and RANDOM[0] in own and any(d["seeded"] for d in drawn):
+    if bare and RANDOM[0] in own and any(d["seeded"] for d in drawn):
         left[RANDOM[0]] = OWN
     older = tuple(sorted(found.older & back))
+    copied = {name for rank in found.copied if rank in saved.reports for name in found.copied[rank]}
     return Restored(
-        tuple(sorted(back)), lost | left, missing, older=older, gone=saved.why_gone,
-        cells=makers.tell(made_by or {}, lost),
+        tuple(sorted(back)), lost | left, (*missing, *saved.replaced), older=older,
+        gone=saved.why_gone, cells=makers.tell(made_by or {}, lost),
+        copied=frozenset(back if saved.replaced else back & copied),
     )  # fmt: skip
+
+
+def _of_copy(saved: Kept, found: Plan, rank: int) -> dict[str, Any]:
+    """What a rank is to take from its copy."""
+    return {"names": sorted(found.copied[rank]), "path": saved.copied[rank]["folder"]}
+
+
+def _restore_more(
+    world: World, saved: Kept, found: Plan, answers: dict[int, dict[str, Any]], check: Check
+) -> None:
+    """What ranks have from a second place: the living from their copies, the others beside these.
+
+    ``answers`` gets what comes of it.
+    """
+    bodies = {}
+    for rank in found.copied:
+        if rank in saved.reports:
+            bodies[rank] = _of_copy(saved, found, rank)
+        elif (shared := found.shared[rank]) | found.own[rank].keys():
+            donor, folder = saved.folder.donor_for(rank, found.donor, saved.reports)
+            bodies[rank] = {"names": sorted(shared), "before": sorted(found.older & shared)}
+            bodies[rank] |= {"texts": found.own[rank], "path": folder, "from_rank": donor}
+    bodies = {rank: {**body, "settings": False} for rank, body in bodies.items()}
+    for rank, reply in ask_all(world, "restore", bodies, RESTORE_S, check).items():
+        answers[rank]["restored"] += reply["restored"]
+        answers[rank]["lost"] |= reply["lost"]
+        answers[rank]["values"] |= reply["values"]
 
 
 def ask_all(

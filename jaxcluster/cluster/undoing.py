@@ -127,10 +127,10 @@ def _refusal(answers: Mapping[int, Event], ranks: Sequence[int], silent: str) ->
     )
 
 
-def parse_limit(word: str) -> int | None:
-    """How many bytes of a device may be kept, as ``%jaxcluster undo`` is told: ``2GiB``, ``off``.
+def parse_limit(word: str, command: str = "undo") -> int | None:
+    """How many bytes may be kept, as ``%jaxcluster undo`` is told: ``2GiB``, ``off``.
 
-    None (``on``) is the default, a quarter of its memory.
+    None (``on``) is the default, a quarter of a device's memory, or of what is free.
 
     Raises:
       UsageError: it is not a size.
@@ -139,10 +139,11 @@ def parse_limit(word: str) -> int | None:
         return None if word == "on" else 0
     found = _SIZE.fullmatch(word)
     if found is None:
+        alone = "takes the last cell back" if command == "undo" else "says how much is copied"
         raise UsageError(
             f"{word!r} is not a size.",
-            "For example: %jaxcluster undo 2GiB. %jaxcluster undo on|off turns it on or off, and "
-            "%jaxcluster undo takes the last cell back.",
+            f"For example: %jaxcluster {command} 2GiB. %jaxcluster {command} on|off turns it on or "
+            f"off, and %jaxcluster {command} {alone}.",
         )
     number, prefix, binary = found.groups()
     base = 1024 if binary or not prefix else 1000

@@ -69,6 +69,7 @@ class World:
       started_s: how long the start took; 0 where another process has started them.
       is_over: whether it has ended, or was let go of.
       turns: whose turn it is to hand out a cell to them.
+      copies: where the ranks' copies of themselves are (``cluster.keeping``); None: they keep none.
       check: called before ranks are asked anything; raises where they can't be.
       on_death: called when a rank, or the coordinator, has died. Any thread.
       on_stopping: called when another process stops the cluster. Any thread.
@@ -109,6 +110,7 @@ class World:
         self.on_death: Callable[[], None] = _nothing
         self.on_stopping: Callable[[], None] = _nothing
         self.on_message: Callable[[Mapping[str, Any]], None] = lambda message: None
+        self.copies: kept.Copies | None = None
         self._oom_kills = OomKills()
         self._client: Any = None
         self._is_ending = False
@@ -144,6 +146,8 @@ class World:
         for rank in range(self.num_processes):  # no other thread goes on waiting for them
             self.link.mark_dead(rank, {"why": "the cluster was stopped"})
         self.link.close()
+        if self.copies is not None:
+            self.copies.folder.remove()
         self._let_go()
 
     def check_reach(self) -> None:

@@ -203,7 +203,7 @@ class Rank:
         self.comms: Comms | None = None
         handle("message", "now", self.runner.queue.on_cell)
         handle("reveal", "side", self._reveal)
-        handle("unbind", "main", self.values.unbind)
+        handle("unbind", "main", self._unbind)
         views = ArrayViews(self.values)
         handle("arrays", "side", views.report)
         handle("check_shards", "side", views.check)
@@ -223,6 +223,8 @@ class Rank:
         RankDebugger(self.runner, self.control)
         handle("undo_look", "side", lambda request: undo.on_look(self.runner.undo, request.body))
         handle("undo", "side", self._undo)
+        handle("keep", "side", lambda request: state.on_keep(self.runner.keeper, request.body))
+        handle("kept", "now", lambda request: self.runner.keeper.told())
         handle("undo_limit", "side", lambda request: undo.on_limit(self.runner.undo, request.body))
 
     def _state(self) -> wire.RankState:
@@ -251,6 +253,7 @@ class Rank:
     def _assign_bind(self, request: Request) -> Any:
         names = self.values.assign_bind(request)
         self.runner.undo.bound(names)
+        self.runner.keeper.changed()
         return self.runner.names.values.note_all(names, self.values.namespace)
 
     def _snapshot(self, request: Request) -> Any:
@@ -260,10 +263,15 @@ class Rank:
         settings = self.runner.settings
         return state.on_snapshot(values.namespace, self.rank, body, before, lost, settings)
 
+    def _unbind(self, request: Request) -> None:
+        self.values.unbind(request)
+        self.runner.keeper.changed()
+
     def _restore(self, request: Request) -> Any:
         self.runner.undo.forget("variables were restored since")
         namespace, names = self.values.namespace, self.runner.names
         done = state.on_restore(namespace, self.rank, request.body, self.runner.settings)
+        self.runner.keeper.changed()
         return {**done, "values": names.values.note_all(done["restored"], namespace)}
 
     def _restore_look(self, request: Request) -> Any:
@@ -275,6 +283,7 @@ class Rank:
         self.runner.undo.forget("variables were restored since")
         values.is_spoiled = True  # of which the lost ones are gone
         done = self.restoring.bind(namespace, request.body, self.values.lost, self.runner.settings)
+        self.runner.keeper.changed()
         return {**done, "values": values.note_all(done["restored"], namespace)}
 
     def _undo(self, request: Request) -> Any:
@@ -282,6 +291,7 @@ class Rank:
         self.values.lost.add(request.body["lost"], self.values.namespace)
         self.runner.last_result = None
         self.runner.names.values.is_spoiled = True
+        self.runner.keeper.changed()
         return done
 
     def _strict(self, request: Request) -> None:
@@ -328,6 +338,7 @@ class Rank:
         find_modules_here(self.code)
         apply_warnings()
         self.values.namespace = kernel.shell.user_ns
+        self.runner.keeper.lost = self.values.lost.reasons
         guards.guard(kernel.shell, self.runner.asking)
         scripts.run_again(kernel.shell)
         self.values.lost.install(kernel.shell)

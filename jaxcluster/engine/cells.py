@@ -34,6 +34,7 @@ from jaxcluster.engine.names import Names
 from jaxcluster.engine.paused import Paused
 from jaxcluster.engine.private import coordination
 from jaxcluster.engine.running import Debugger, Home, Running
+from jaxcluster.engine.state.keeper import Keeper
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.undo import Undo
 
@@ -58,6 +59,7 @@ class CellRunner:
       asking: what its cells ask the user.
       last_error: what the last cell that failed has raised, for a post-mortem.
       leftovers: handlers of signals that cells have left behind.
+      keeper: keeps a copy of its variables, which outlives the rank.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class CellRunner:
         self.history = history or History(None)
         self.background = Background()
         self.settings = Settings()
+        self.keeper = Keeper(rank)
         self.paused = Paused(self._tell_paused)
         self.asking = Asking(self)
         self.last_error: BaseException | None = None
@@ -131,6 +134,7 @@ class CellRunner:
         self.settings.begin(shell, self.cell_numbers)
         self.settings.context.run(is_own.set, False)
         self.control.on_tick = out.tick
+        self.keeper.attach(shell.user_ns, self.settings, loop.call_soon_threadsafe)
         self.background.attach(loop)
         # Looked up at each call: the main thread is in this loop from now on.
         self.control.call_main = loop.call_soon_threadsafe  # type: ignore[assignment]
@@ -187,6 +191,13 @@ class CellRunner:
                 reply = wire.CellReply(self.rank, cell.seq, "error", 0.0, told)
             failures.attempt(lambda: self.history.end(reply), [], log.write)
             request.reply(reply)
+            failures.attempt(lambda: self._keep(running, reply), [], log.write)
+
+    def _keep(self, running: Running, reply: wire.CellReply) -> None:
+        """What the cell has changed is copied, when there is time."""
+        if self.keeper.is_on:
+            is_same = self.undo.is_untouched(running.course)
+            self.keeper.end(reply.seq, reply.seconds, is_same)
 
     async def _wait_at_gate(self, request: Request, cell: wire.CellRequest) -> None:
         """It raises nothing: a cell that can't be compared is compared at its end alone."""
@@ -211,6 +222,7 @@ class CellRunner:
             attempt(lambda: self.history.begin(cell))
         self.journal.enter(cell.seq, cell.execution_count, tuple(cell.ranks))
         self.journal.interrupted = False
+        attempt(lambda: self.keeper.begin(cell.seq))
         if not cell.post_mortem:  # else the cell that failed can be undone after it
             attempt(lambda: self.undo.begin(cell.seq, cell.source))
         self.control.ticking = running.shown
@@ -263,8 +275,8 @@ class CellRunner:
 
     def _name_changes(self, running: Running) -> wire.NameChanges | None:
         namespace = self.shell.user_ns
-        course = self.undo.course() if not running.cell.post_mortem else None
-        self.names.values.note(course, namespace)
+        running.course = self.undo.course() if not running.cell.post_mortem else None
+        self.names.values.note(running.course, namespace)
         return self.names.changes(running.request.ident, namespace)
 
     def _end_of(self, cell: wire.CellRequest, status: str) -> wire.ends.End:

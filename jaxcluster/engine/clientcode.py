@@ -104,6 +104,7 @@ class ClientCode:
         That comes behind what Python prints. Nothing of it may cost the client its answer.
         """
         mark = is_own.set(False)
+        self.runner.keeper.enter()
         log, stream = LogTail(self.runner.output.log.path), self._stdout
         with contextlib.suppress(OSError):
             log.reset()
@@ -111,6 +112,7 @@ class ClientCode:
             yield
         finally:
             is_own.reset(mark)
+            self.runner.keeper.leave()
             with contextlib.suppress(Exception):
                 if text := log.read(last=True):
                     stream.write(text)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from jaxcluster import wire
 from jaxcluster.engine.control import Request
+from jaxcluster.engine.undo import Course
 
 
 class Debugger(Protocol):
@@ -40,6 +41,7 @@ class Running:
       unheard: an interrupt came where it could not be raised, and is to come again.
       result: IPython's, once there is one.
       faults: errors of ours, a line each.
+      course: what it has done to the names, when it has ended; None where that is not known.
     """
 
     request: Request
@@ -59,3 +61,4 @@ class Running:
     error: wire.ErrorInfo | None = None
     status: str = ""
     faults: list[str] = field(default_factory=list)
+    course: Course | None = None

@@ -85,8 +85,10 @@ class Recovered:
     """What was done about ranks that are lost, in words, and of which names it says something.
 
     ``is_replaced``: all ranks are new processes, which know nothing of the cell.
+    ``back``: names that are what they were before the cell, whatever its undo has come to.
     """
 
     line: str
     told: frozenset[str] = frozenset()
     is_replaced: bool = False
+    back: frozenset[str] = frozenset()

@@ -43,6 +43,11 @@ class Undone:
             {name: self.unknown[name] for name in rest(self.unknown)},
         )
 
+    def brought_back(self, names: Iterable[str]) -> Undone:
+        """The same where these names are what they were before the cell, by other means."""
+        known = self.in_doubt & set(names)
+        return replace(self.without(known), back=tuple(sorted({*self.back, *known})))
+
     @property
     def in_doubt(self) -> set[str]:
         """Names whose values may be others than before the cell."""

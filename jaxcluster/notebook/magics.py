@@ -48,6 +48,7 @@ from jaxcluster.views.comms import relay_of
 from jaxcluster.views.live import CellDisplay, StartDisplay, show_hosts
 from jaxcluster.views.message import show_message
 
+NO_COPIES = "The ranks keep no copies of their variables."
 COMMANDS = {
     "start": "start a cluster: -n 4, or --launcher ssh --hosts h1:2,h2:2",
     "status": "what every rank does, its host, pid, devices; --live keeps updating and shows usage",
@@ -59,6 +60,7 @@ COMMANDS = {
     "resync": "bring ranks that have diverged back into lockstep",
     "interrupt": "stop the cell that runs, on every rank",
     "undo": "take back the last cell; undo SIZE|on|off: limit what it may hold, turn it on or off",
+    "copies": "keep copies, so that a rank's death costs no variable: copies SIZE|on|off",
     "stacks": "on which line each rank is",
     "journal": "what each rank has launched",
     "report": "how a cell went wrong, also after new processes: report, report 7",
@@ -218,6 +220,8 @@ class JaxClusterMagics(Magics):
         print(running.summary())
         states = running.status()
         print(text.status(states, running.dead))
+        if told := running.tell_copies():
+            print(told)
         if late := stragglers.told(running.straggler(), states):
             print(late)
 
@@ -400,6 +404,21 @@ class JaxClusterMagics(Magics):
             if most
             else "Nothing is kept: a cell that goes wrong is not undone."
         )
+
+    def _copies(self, line: str) -> None:
+        word = arguments.command_parser("%jaxcluster copies", "size").read(line).size
+        running = cluster.current()
+        if word is None:
+            print(running.tell_copies() or f"{NO_COPIES} To keep some: %jaxcluster copies on")
+            return
+        most = running.copies(undoing.parse_limit(word, "copies"))
+        if most:
+            print(
+                f"The ranks' copies of their variables take at most {format_nbytes(most)} of this "
+                "machine's memory. A rank's death costs the running cell, and no variable."
+            )
+        else:
+            print(NO_COPIES)
 
     def _stacks(self, line: str) -> None:
         arguments.command_parser("%jaxcluster stacks").read(line)

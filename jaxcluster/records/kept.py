@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import shutil
 import stat
@@ -17,14 +18,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from jaxcluster import wire
 from jaxcluster.errors import RecoveryError
 from jaxcluster.host.room import memory_room
+from jaxcluster.host.sums import quick_sum
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import claims, registry
 
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "jaxcluster-state-"
 ALIVE = "alive"
+MARK = "mark"
 
 Report = Mapping[str, Any]  # what a rank says of its file: ``Saved.report``, and where it is
 
@@ -53,6 +57,7 @@ class Folder:
     Args:
       num_ranks: how many will save at once, and share the memory.
       look_after: has the folders removed should this process be killed; returns what ends that.
+      in_memory: the one in memory alone.
 
     Raises:
       RecoveryError: no folder can be made.
@@ -67,12 +72,14 @@ class Folder:
         self,
         num_ranks: int = 1,
         look_after: Callable[[Sequence[Path]], Callable[[], None]] | None = None,
+        *,
+        in_memory: bool = False,
     ) -> None:
         self.paths: list[Path] = []
         self._locks: list[int] = []
         self._rooms: list[int | None] = []
         whys = []
-        for parent in _parents():
+        for parent in [SHARED_MEMORY] if in_memory else _parents():
             try:
                 self._make(parent, num_ranks)
             except OSError as error:
@@ -136,6 +143,41 @@ class Folder:
         leave()
 
 
+@dataclass(frozen=True)
+class Copies:
+    """The copies that ranks keep of themselves (``engine.state.keeper``).
+
+    Attributes:
+      nbytes: the memory that they may take, of all ranks.
+    """
+
+    folder: Folder
+    nbytes: int
+
+    def mark(self, rank: int) -> wire.Mark:
+        """Which versions a rank has."""
+        try:
+            return wire.Mark.unpack((self._path(rank) / MARK).read_bytes())
+        except OSError:
+            return wire.Mark()
+
+    def report(self, rank: int, version: int) -> dict[str, Any]:
+        """What a rank says of a version, whose numbers are looked at.
+
+        Raises:
+          OSError, ValueError: it can't be read, or is not what was written.
+        """
+        folder = self._path(rank) / f"v{version}"
+        report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+        for name, checksum in report.pop("parts").items():
+            if quick_sum((folder / name).read_bytes()) != checksum:
+                raise ValueError(f"{folder / name} is damaged")
+        return report
+
+    def _path(self, rank: int) -> Path:
+        return self.folder.paths[0] / f"copy-{rank}"
+
+
 def _nothing() -> None:
     """Where nobody looks after it."""
 
@@ -186,6 +228,10 @@ class Kept:
       cell_is_undone: names that a cell has bound are to be what they were before it.
       dead: the ranks that could not be saved.
       gone: why files that were saved can't be read any more, by rank.
+      replaced: ranks that have died, and are there by their copies.
+      copied: what ranks say of their copies, where not all of them have whole ones: those of dead
+        ranks have what these had, those of others what they have lost.
+      copies: where these are.
     """
 
     folder: StateFolder
@@ -193,6 +239,9 @@ class Kept:
     cell_is_undone: bool
     dead: dict[int, Dead]
     gone: Mapping[int, str] = field(default_factory=dict)
+    replaced: tuple[int, ...] = ()
+    copied: Mapping[int, dict[str, Any]] = field(default_factory=dict)
+    copies: Copies | None = None
 
     def looked_at(self) -> Kept:
         """What of it can be read now: a host may be lost since, with what its ranks had saved.
@@ -206,10 +255,11 @@ class Kept:
         left = {rank: report for rank, report in self.reports.items() if rank not in gone}
         texts = {r: _texts(report, self.cell_is_undone) for r, report in self.reports.items()}
         dead = dict(self.dead)
-        for rank in gone:
+        for rank in gone.keys() & self.reports.keys():
             names = frozenset({*self.reports[rank]["kept"], *self.reports[rank]["lost"]})
             dead[rank] = Dead(names, True, texts[rank], {r: texts[r] for r in left})
-        return replace(self, reports=left, dead=dead, gone={**self.gone, **gone})
+        copied = {rank: one for rank, one in self.copied.items() if rank not in gone}
+        return replace(self, reports=left, dead=dead, gone={**self.gone, **gone}, copied=copied)
 
     @property
     def why_gone(self) -> str:
@@ -220,7 +270,14 @@ class Kept:
         return "; ".join(f"{name_ranks(ranks)}: {why}" for why, ranks in whys.items())
 
     def remove(self) -> None:
-        self.folder.remove()
+        self.give_up()
+        if self.copies is not None:
+            self.copies.folder.remove()
+
+    def give_up(self) -> None:
+        """Remove what was saved, and not the copies that ranks have kept, which they go on with."""
+        if self.copies is None or self.folder is not self.copies.folder:
+            self.folder.remove()
 
 
 def sweep() -> None:

@@ -29,6 +29,7 @@ from jaxcluster.wire.codec import (
 )
 from jaxcluster.wire.comms import VIEW_MIME, WIDGET, CommState, opening_order
 from jaxcluster.wire.journals import parse_launches, parse_polls
+from jaxcluster.wire.marks import Mark
 from jaxcluster.wire.messages import (
     BROKEN_OFF,
     CROSSING,
@@ -98,6 +99,7 @@ __all__ = [
     "InitializeRequest",
     "Launch",
     "LaunchTimes",
+    "Mark",
     "MemoryReport",
     "MeshInfo",
     "NameChanges",

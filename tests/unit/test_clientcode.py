@@ -17,6 +17,7 @@ from ipyparallel.serialize import pack_apply_message
 
 from jaxcluster.engine.clientcode import ClientCode
 from jaxcluster.engine.leftovers import Leftovers
+from jaxcluster.engine.state.keeper import Keeper
 
 
 class Runner:
@@ -34,6 +35,7 @@ class Runner:
         self.interrupts = types.SimpleNamespace(signal_again=self.again.append)
         self.leftovers = Leftovers()
         self.undo = types.SimpleNamespace(forget=lambda why: None)
+        self.keeper = Keeper(0)
 
     def in_a_cell(self, frame: FrameType | None) -> bool:
         return frame is not None and frame.f_code is self.cell_code

@@ -189,6 +189,34 @@ def test_what_another_notebook_may_have_changed_since_is_not_known():
     assert found == Dead(frozenset({"x"}))
 
 
+def copied(kept="", lost=None) -> dict[str, Any]:
+    return report(kept, lost=lost)
+
+
+def test_a_dead_rank_has_what_its_copy_has():
+    """Of what the copy lacks it gets what the survivors are known to have as well."""
+    texts = {"g": "x", "odd": "o", "same": "s"}
+    reports = {rank: report(digests={**texts, "own": f"{rank}"}) for rank in (0, 1)}
+    one = dead({"same": "s", "odd": "another"}, more=["g", "own"])
+    found = plan(reports, {2: one}, True, {2: copied(["g", "own"], {"odd": "w", "same": "w"})})
+    assert found.names == {"g", "own", "same"}
+    assert found.copied == {2: {"g", "own"}}
+    assert found.shared == {2: {"same"}}
+    assert set(found.lost) == {"odd"}
+
+
+def test_what_the_undo_has_lost_of_living_ranks_is_in_their_copies():
+    reports = {rank: report("a") | {"unbound": {"g": "donated"}} for rank in (0, 1)}
+    copies = {rank: copied("ag") for rank in range(3)}
+    found = plan(reports, {2: dead(more="ag")}, True, copies)
+    assert found.names == {"a", "g"}
+    assert found.copied == {0: {"g"}, 1: {"g"}, 2: {"a", "g"}}
+    assert not found.lost
+    found = plan(reports, {2: dead(more="ag")}, True, {r: copies[r] for r in (0, 2)})
+    assert found.lost == {"g": "rank 1 has lost it"}
+    assert found.copied == {0: frozenset(), 2: {"a"}}
+
+
 def test_what_only_the_dead_rank_had_is_named():
     had = dead({"a": "equal", "b": "equal"}, more=["only"])
     found = plan({0: report("ab"), 1: report("ab")}, {2: had})

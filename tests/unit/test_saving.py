@@ -293,11 +293,11 @@ def fill(monkeypatch: pytest.MonkeyPatch, *folders: str) -> None:
     """Have no room left in these, whatever they say."""
     write_to = files._write_to
 
-    def fails(file: Any, saved: Any, folder: Path) -> None:
+    def fails(file: Any, saved: Any, folder: Path, go_on: Any) -> None:
         if folder.name in folders:
             file.write(b"half")
             raise OSError(28, "No space left on device")
-        write_to(file, saved, folder)
+        write_to(file, saved, folder, go_on)
 
     monkeypatch.setattr(files, "_write_to", fails)
 

@@ -3,7 +3,8 @@
 The file of a rank is ``rank-<number>.state`` in a folder that all ranks share or have each on its
 host: sections of bytes, and behind them a JSON header that points to them, which can be read
 without unpickling anything. Where the header is stands at the file's beginning, which is written
-last. Header and sections have checksums. It can be read by its owner alone.
+last. Header and sections have checksums. It can be read by its owner alone. A section may be a file
+of its own beside it, which several states share.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from zlib import crc32
 
 from jaxcluster.engine.state.memory import Section
 from jaxcluster.host.room import free_nbytes, memory_room
+from jaxcluster.host.sums import quick_sum
 
 MAGIC = b"jaxcluster-state-3\n"
 HEADER = struct.Struct("<QQI")  # where the header is, its size and its checksum
@@ -43,6 +45,20 @@ class CannotRestore(Exception):
 
 class Unreadable(CannotRestore):
     """Why a file can't be read: it is gone, or not what was written."""
+
+
+@dataclass(eq=False)
+class Part:
+    """A section in a file of its own.
+
+    ``data`` is what is to be written to it; None: it is there already. ``checksum`` is
+    ``quick_sum``'s, of when it was saved.
+    """
+
+    name: str
+    nbytes: int
+    data: Any = None
+    checksum: int = 0
 
 
 @dataclass
@@ -126,7 +142,12 @@ class Saved:
 
     @property
     def nbytes(self) -> int:
-        return sum(memoryview(s).nbytes for s in self.sections)
+        return sum(map(_nbytes, self.sections))
+
+    @property
+    def own_nbytes(self) -> int:
+        """Without the sections that are files of their own."""
+        return sum(_nbytes(s) for s in self.sections if not isinstance(s, Part))
 
     def report(self) -> dict[str, Any]:
         """What the notebook is told; plain JSON.
@@ -164,6 +185,10 @@ class Saved:
             "common": generation.common,
             "texts": generation.texts,
         }
+
+
+def _nbytes(section: Any) -> int:
+    return section.nbytes if isinstance(section, Part) else memoryview(section).nbytes
 
 
 # --------------------------------------------------------------------------- files
@@ -219,11 +244,19 @@ def _mib(nbytes: int) -> str:
     return f"{nbytes / (1 << 20):,.0f} MiB" if nbytes < 10 << 30 else f"{nbytes >> 30:,} GiB"
 
 
-def write(saved: Saved, path: Path, *, reserve: bool = False) -> None:
+def write(
+    saved: Saved,
+    path: Path,
+    *,
+    reserve: bool = False,
+    read_back: bool = True,
+    go_on: Callable[[], None] = lambda: None,
+) -> None:
     """Write ``saved``, and read it back; a reader never sees half of it.
 
     Args:
       reserve: take all the room at once, before anything is written: others may want it too.
+      go_on: raises where it is given up.
 
     Raises:
       CannotSave: the folder is gone, so nobody waits for it any more; or what was written is not
@@ -232,11 +265,12 @@ def write(saved: Saved, path: Path, *, reserve: bool = False) -> None:
     """
     draft = path.with_suffix(".part")
     try:
-        with open(draft, "wb", opener=_private) as file:
-            if reserve and saved.nbytes:
-                os.posix_fallocate(file.fileno(), 0, saved.nbytes)
-            _write_to(file, saved, path.parent)
-        check(draft)
+        with open(draft, "wb", opener=private) as file:
+            if reserve and saved.own_nbytes:
+                os.posix_fallocate(file.fileno(), 0, saved.own_nbytes)
+            _write_to(file, saved, path.parent, go_on)
+        if read_back:
+            check(draft)
         draft.replace(path)
     except FileNotFoundError:
         raise CannotSave(f"{path.parent} is gone: the save was cancelled") from None
@@ -249,16 +283,21 @@ def write(saved: Saved, path: Path, *, reserve: bool = False) -> None:
         raise
 
 
-def _private(path: str, flags: int) -> int:
+def private(path: str, flags: int) -> int:
     """A file for its owner alone, and for its owner in any case, whatever umask a cell has set."""
     descriptor = os.open(path, flags, 0o600)
     os.fchmod(descriptor, 0o600)
     return descriptor
 
 
-def _write_to(file: BinaryIO, saved: Saved, folder: Path) -> None:
-    places, at = [], ALIGN
+def _write_to(file: BinaryIO, saved: Saved, folder: Path, go_on: Callable[[], None]) -> None:
+    places: list[list[Any]] = []
+    at = ALIGN
     for section in saved.sections:
+        if isinstance(section, Part):
+            places.append([0, section.nbytes, section.checksum, section.name])
+            continue
+        go_on()
         file.seek(at)
         nbytes, checksum = _copy(section, file)
         places.append([at, nbytes, checksum])
@@ -298,7 +337,9 @@ def check(path: Path) -> None:
     """
     with _opened(path) as (file, header):
         buffer = memoryview(bytearray(CHUNK))
-        for at, nbytes, checksum in header["places"]:
+        for at, nbytes, checksum, *name in header["places"]:
+            if name:
+                continue
             file.seek(at)
             found = 0
             for start in range(0, nbytes, CHUNK):
@@ -319,12 +360,15 @@ def read(path: Path, go_on: Callable[[], None] = _nothing) -> Saved:
     """
     sections = []
     with _opened(path) as (file, header):
-        for at, nbytes, checksum in header.pop("places"):
-            file.seek(at)
+        for at, nbytes, checksum, *name in header.pop("places"):
             go_on()
             data = Section(nbytes)
-            _fill(data, file, path)
-            _compare(crc32(data), checksum, path)
+            if name:
+                _fill_from(data, checksum, path.with_name(os.path.basename(name[0])))
+            else:
+                file.seek(at)
+                _fill(data, file, path)
+                _compare(crc32(data), checksum, path)
             sections.append(data)
     for generation in ("now", "before"):
         found = Generation(**header[generation])
@@ -389,6 +433,14 @@ def _check_own(path: str, found: os.stat_result) -> None:
             f"other users can write to {path}, and restoring it would run code (if you trust its "
             f"contents: chmod go-w {path})"
         )
+
+
+def _fill_from(data: Section, checksum: int, path: Path) -> None:
+    """Read a section that is a file of its own."""
+    if data:
+        with open(path, "rb", opener=_own) as file:
+            _fill(data, file, path)
+        _compare(quick_sum(data), checksum, path)
 
 
 def _fill(buffer: bytearray | memoryview, file: BinaryIO, path: Path) -> None:

@@ -45,6 +45,7 @@ from jaxcluster.engine.arrays import (
 from jaxcluster.engine.digests import Room, Unknown, digest, is_imported
 from jaxcluster.engine.private.arrays import pytree_functions
 from jaxcluster.engine.state import memory, randomness
+from jaxcluster.engine.state.aside import Aside
 from jaxcluster.engine.state.saved import CannotSave, Generation, Saved, SavedArray, SavedPickle
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.usernames import is_users
@@ -63,6 +64,7 @@ def save(
     digests: bool = False,
     before: Mapping[str, Any] | None = None,
     settings: Settings | None = None,
+    aside: Aside | None = None,
 ) -> Saved:
     """The variables of ``namespace``, as far as they can be saved.
 
@@ -75,8 +77,12 @@ def save(
       digests: hash each name's value, so that ranks can be compared (about 1 s per GB).
       before: what the names were bound to when the cell that runs now, or went wrong, began.
       settings: those of the process, which are saved too.
+      aside: how to do it beside cells, which may begin at any moment.
+
+    Raises:
+      GivenUp: as ``aside`` says.
     """
-    saver = _Saver(namespace, rank, copy)
+    saver = _Saver(namespace, rank, copy, aside)
     saved = saver.saved
     now = _users(namespace)
     then = _users(before) if before is not None else now
@@ -84,6 +90,8 @@ def save(
     saved.absent = sorted(now.keys() - then.keys())
     values = saver.generation(saved.now, now)
     older_values = saver.generation(saved.before, older)
+    if aside is not None:
+        aside.end()
     try:
         saved.together = saver.pickle((values, older_values))
     except Exception:
@@ -176,11 +184,14 @@ def _inside(value: Any) -> tuple[Any, ...]:
 
 
 class _Saver:
-    def __init__(self, namespace: dict[str, Any], rank: int, copy: bool) -> None:
+    def __init__(
+        self, namespace: dict[str, Any], rank: int, copy: bool, aside: Aside | None = None
+    ) -> None:
         import jax
 
         self.namespace = namespace
         self.copy = copy
+        self.aside = aside
         self.device_type: Any = jax.Device
         self.mesh_type = jax.sharding.Mesh
         self.custom_types = (jax.custom_vjp, jax.custom_jvp)
@@ -202,7 +213,7 @@ class _Saver:
 
     def pickle(self, value: Any) -> SavedPickle:
         file = io.BytesIO()
-        pickler = _Pickler(file, self)
+        pickler = _Pickler(file, self) if self.aside is None else _PicklerAside(file, self)
         pickler.dump(value)
         section = self.section(file.getvalue())
         return SavedPickle(section, pickler.arrays, pickler.buffers, pickler.views)
@@ -235,13 +246,24 @@ class _Saver:
         """Pickle each of ``values`` by itself; returns those that could be."""
         done = {}
         for name, value in values.items():
+            arrays = len(self.saved.arrays)
+            if self.aside is not None:
+                self.aside.begin(name)
             try:
                 into.names[name] = self.pickle(value)
             except Exception as error:
                 into.lost[name] = reason(error, value)
+                if self.aside is not None:
+                    self._forget_arrays(arrays)
             else:
                 done[name] = value
         return done
+
+    def _forget_arrays(self, first: int) -> None:
+        """Those of a name that is not saved after all."""
+        for key, number in list(self.array_numbers.items()):
+            if number >= first:
+                del self.array_numbers[key]
 
     def buffer(self, buffer: PickleBuffer) -> int:
         """The section of an out-of-band buffer; one that two pickles share is kept once."""
@@ -277,16 +299,19 @@ class _Saver:
             key_impl = str(jax.random.key_impl(array))
         if base.is_deleted():
             raise CannotSave("deleted or donated")
+        if self.aside is not None:
+            self.aside.wait_for(base)
         if not is_ready(base):
             raise CannotSave("still being computed")
         shards: dict[str, tuple[list[list[int]], int]] = {}
         try:
-            for shard in base.addressable_shards:
-                where = bounds(shard.index, base.shape)
+            for index, values in self._shards(base):
+                where = bounds(index, base.shape)
                 if str(where) not in shards:
-                    values = np.asarray(shard.data)
-                    raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-                    shards[str(where)] = where, self.section(raw.copy() if self.copy else raw)
+                    shards[str(where)] = (
+                        where,
+                        self.section(self._numbers(base, values, str(where))),
+                    )
         except CannotSave:
             raise
         except Exception as error:
@@ -306,6 +331,23 @@ class _Saver:
             key_impl=key_impl,
             text=str(sharding)[:400],
         )
+
+    def _shards(self, base: Any) -> list[tuple[Any, Any]]:
+        """An array's shards here: their indices, and their numbers, on CPU without a copy."""
+
+        def read() -> list[tuple[Any, Any]]:
+            return [(shard.index, np.asarray(shard.data)) for shard in base.addressable_shards]
+
+        return read() if self.aside is None else self.aside.ask_main(read)
+
+    def _numbers(self, base: Any, values: Any, where: str) -> Any:
+        """The section of a shard of an array."""
+        if self.aside is not None and (part := self.aside.part_of(base, where)) is not None:
+            return part
+        raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        if self.aside is not None:
+            return self.aside.new_part(base, where, raw)
+        return raw.copy() if self.copy else raw
 
 
 def _widget_types() -> tuple[type, ...]:
@@ -404,6 +446,38 @@ class _Pickler(cloudpickle.Pickler):
             types = getattr(obj, "axis_types", None)
             return ("mesh", local, places, devices.shape, obj.axis_names, types)
         return None
+
+
+class _PicklerAside(_Pickler):
+    """Beside cells: it ends when one begins, takes on no more than it may, and calls no code of the
+    user's, which might launch a program."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        assert self.saver.aside is not None
+        for name in _OWN_PICKLING:
+            found = getattr(type(obj), name, None)
+            if getattr(found, "__globals__", None) is self.saver.namespace:
+                self.saver.aside.leave_out(f"its class has a {name} of yours, which no copy calls")
+        return super().reducer_override(obj)
+
+    def persistent_id(self, obj: Any) -> Any:
+        aside = self.saver.aside
+        assert aside is not None
+        aside.step()
+        if type(obj) in memory.SIMPLE:
+            aside.take(obj, obj.nbytes)
+        elif type(obj) in (bytes, bytearray, str):
+            aside.take(obj, len(obj))
+        return super().persistent_id(obj)
+
+
+_OWN_PICKLING = (
+    "__reduce_ex__",
+    "__reduce__",
+    "__getstate__",
+    "__getnewargs_ex__",
+    "__getnewargs__",
+)
 
 
 def _find_imported(module: str, name: str) -> Any:

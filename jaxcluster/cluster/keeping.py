@@ -1,0 +1,181 @@
+"""Where the ranks' copies of themselves are, and what of them can take their place.
+
+Each rank keeps a copy of its variables in its host's memory (``engine.state.keeper``). When a rank
+has died, and all ranks have a copy of the same moment, that is what comes back: nothing has to be
+saved then, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxcluster.cluster.world import World
+from jaxcluster.errors import JaxClusterError, NoCluster, UsageError
+from jaxcluster.host.room import memory_room
+from jaxcluster.model.outputs import CellRecord
+from jaxcluster.ranks import name_ranks
+from jaxcluster.records import kept
+from jaxcluster.records.kept import Copies
+from jaxcluster.text import format_nbytes, format_seconds
+
+SHARE = 4  # by default a quarter of the machine's free memory may be taken
+ASK_S = 10.0
+COMING_S = 10.0  # that a copy of a rank that lives gets to be whole
+LOOK_S = 0.02
+LEFT_OUT = "left_out"
+
+
+def switch_on(world: World, nbytes: int | None = None) -> int:
+    """Have the ranks keep copies; returns the memory that they may take.
+
+    Args:
+      nbytes: what they may take together; None: a quarter of what is free.
+
+    Raises:
+      UsageError: their copies would not outlive them.
+    """
+    _check_can_keep(world)
+    switch_off(world)
+    room = memory_room(kept.SHARED_MEMORY)
+    most = room // SHARE if nbytes is None else min(nbytes, room)
+    ranks = range(world.num_processes)
+    world.copies = Copies(kept.Folder(world.num_processes, in_memory=True), most)
+    path = world.copies.folder.paths[0]
+    body = {"folder": str(path), "nbytes": most // len(ranks), "hold": str(path / kept.ALIVE)}
+    try:
+        world.ask(ranks, "keep", body, timeout_s=ASK_S)
+    except BaseException:
+        switch_off(world)
+        raise
+    return most
+
+
+def switch_off(world: World) -> None:
+    """Have the ranks keep no copies; what they have is removed."""
+    if (copies := world.copies) is not None:
+        world.copies = None
+        with contextlib.suppress(JaxClusterError):
+            world.ask(sorted(set(world.link.ranks) - set(world.dead)), "keep", {"folder": ""})
+        copies.folder.remove()
+
+
+def _check_can_keep(world: World) -> None:
+    if world.processes is None:
+        raise UsageError(
+            "Copies are kept for the process that has started the cluster: it alone can bring them "
+            "back.",
+            "%jaxcluster copies on   in that notebook",
+        )
+    if world.places([0]):
+        raise UsageError(
+            "Ranks on other hosts keep no copies yet.",
+            "%jaxcluster checkpoint NAME saves their variables to disk.",
+        )
+    if not kept.SHARED_MEMORY.is_dir():
+        raise UsageError(
+            f"Copies are kept in memory, in {kept.SHARED_MEMORY}, and this machine has none.",
+            "%jaxcluster checkpoint NAME saves the variables to disk.",
+        )
+
+
+def tell(world: World, now: float) -> str:
+    """How much of the ranks' variables is copied, and what is not; "" where they keep no copies."""
+    if world.copies is None:
+        return ""
+    answers = world.link.gather(range(world.num_processes), "kept", timeout_s=ASK_S)
+    told = {rank: event.body for rank, event in answers.items() if event.op == "reply"}
+    behind = [rank for rank, one in told.items() if not one["is_current"]]
+    ages = [now - one["at"] for rank, one in told.items() if rank not in behind]
+    nbytes = format_nbytes(sum(one.get("nbytes", 0) for one in told.values()))
+    text = f"Copies: {nbytes} of variables"
+    text += f", {format_seconds(max(0.0, *ages))} old" if ages else ""
+    if behind:
+        text += f"; {name_ranks(behind)} {'has' if len(behind) == 1 else 'have'} none of now"
+        whys = {told[rank].get("behind", "") for rank in behind} - {""}
+        text += f" ({'; '.join(sorted(whys))})" if whys else ""
+    left_out = {name: why for one in told.values() for name, why in one.get(LEFT_OUT, {}).items()}
+    if not left_out:
+        return f"{text}."
+    names = ", ".join(f"{name} ({why})" for name, why in sorted(left_out.items()))
+    return f"{text}. Not in them: {names}."
+
+
+# --------------------------------------------------------------------------- what comes back
+
+
+@dataclass(frozen=True)
+class Found:
+    """The copies that are of the moment that is to come back.
+
+    Attributes:
+      copies: where they are.
+      reports: what their ranks say of them.
+      is_whole: all ranks have one, and nothing is left out of any.
+    """
+
+    copies: Copies | None = None
+    reports: dict[int, dict[str, Any]] = field(default_factory=dict)
+    is_whole: bool = False
+
+
+def find(
+    world: World, cells: Sequence[CellRecord], undone: int, check: Callable[[], None]
+) -> Found:
+    """The copies of ranks that can be restored.
+
+    Args:
+      cells: the last ones that were sent.
+      undone: the seq of the cell that is taken back, the last of them; 0: none is.
+      check: called while a copy is waited for that is being written; may raise.
+    """
+    copies = world.copies
+    if copies is None or not world.dead:
+        return Found()
+    versions = _versions(world, copies, cells, undone, check)
+    reports = {}
+    for rank, version in versions.items():
+        if version:
+            with contextlib.suppress(OSError, ValueError):
+                reports[rank] = copies.report(rank, version)
+    if not reports:
+        return Found()
+    is_whole = reports.keys() == versions.keys()
+    is_whole = is_whole and not any(report[LEFT_OUT] for report in reports.values())
+    return Found(copies, reports, is_whole)
+
+
+def _versions(
+    world: World,
+    copies: Copies,
+    cells: Iterable[CellRecord],
+    undone: int,
+    check: Callable[[], None],
+) -> dict[int, int]:
+    """The version of each rank's copy that is to come back; 0: it has none."""
+    last, first = _last_cells(world), world.record.last_seq
+    ran = {rank for cell in cells if cell.seq == undone for rank in cell.ranks}
+    deadline = time.monotonic() + COMING_S
+    while True:
+        marks = {rank: copies.mark(rank) for rank in range(world.num_processes)}
+        found = {
+            rank: mark.version_for(undone if rank in ran else 0, last.get(rank, 0), first)
+            for rank, mark in marks.items()
+        }
+        late = [r for r, n in found.items() if not n and r not in world.dead and marks[r].coming]
+        lacking = [r for r, n in found.items() if not n and r not in late]
+        if lacking or not late or time.monotonic() > deadline:
+            return found
+        check()
+        time.sleep(LOOK_S)
+
+
+def _last_cells(world: World) -> Mapping[int, int]:
+    try:
+        with world.turns.quiet() as last:
+            return last
+    except NoCluster:
+        return {}

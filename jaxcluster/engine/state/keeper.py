@@ -1,0 +1,342 @@
+"""A copy of a rank's variables beside it, as they were after its last cells: it outlives the rank.
+
+After a cell that has changed something a thread of the rank saves what has changed, as
+``saving.save`` does, to files in memory. What can change in place is saved before the next cell
+begins: that waits for a twentieth of the last one's time, at most, and then goes first, so that
+there is no copy of this moment. The numbers of arrays, which are most of it, are written
+meanwhile. Nothing here launches a program.
+
+The file ``mark`` says which version is what the names were before the last cell that has begun,
+and which is what they are after the last one that has ended. Both are there until the next cell
+begins: it may have to be taken back on all ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxcluster import wire
+from jaxcluster.engine import log
+from jaxcluster.engine.background import is_own
+from jaxcluster.engine.state.aside import Aside, GivenUp
+from jaxcluster.engine.state.saved import Part, Saved, private, state_path, write
+from jaxcluster.engine.state.saving import save
+from jaxcluster.engine.state.settings import Settings
+from jaxcluster.engine.state.shelf import Shelf
+
+QUIET_S = 0.01  # without a cell before a copy is begun: cells that follow each other go first
+WAIT_SHARE = 20  # a cell waits for a copy for a twentieth of the last one's time
+WAIT_S = 1.0
+LEAST_WAIT_S = 0.002
+YIELD_SHARE = 3  # beside a cell, numbers are written for a quarter of the time
+REPORT = "report.json"
+MARK = "mark"
+
+
+class Keeper:
+    """Keeps one rank's copy.
+
+    Attributes:
+      namespace: the user's variables.
+      lost: names that were lost earlier, and how.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.namespace: dict[str, Any] = {}
+        self.lost: Mapping[str, str] = {}
+        self.settings: Settings | None = None
+        self._shelf: Shelf | None = None
+        self._file = self._hold = -1
+        self._lock = threading.Lock()
+        self._wake, self._hurry, self._through = (threading.Event() for _ in range(3))
+        self._state = 0  # counts what the variables have been
+        self._before = 0  # of the last cell that has begun
+        self._pinned = -1  # whose numbers alone are still being written
+        self._versions: dict[int, int] = {}  # by state
+        self._version = 0
+        self._begun = self._ended = 0
+        self._is_running = self._is_touched = False
+        self._seconds = self._ended_at = 0.0
+        self._marks = 0
+        self._told: dict[str, Any] = {}
+        self._call_main: Callable[[Callable[[], None]], object] = lambda job: job()
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+    def attach(
+        self,
+        namespace: dict[str, Any],
+        settings: Settings,
+        call_main: Callable[[Callable[[], None]], object],
+    ) -> None:
+        """Begin with a shell that has run no cell yet."""
+        self.namespace, self.settings, self._call_main = namespace, settings, call_main
+        threading.Thread(target=self._work, name="jaxcluster-copies", daemon=True).start()
+
+    # ------------------------------------------------------------------ switched on and off
+
+    @property
+    def is_on(self) -> bool:
+        return self._shelf is not None
+
+    def switch(self, folder: str, nbytes: int) -> None:
+        """Keep a copy in a folder of this rank's own; "": keep none. Any thread but a cell's."""
+        with self._lock:
+            if self._file >= 0:
+                os.close(self._file)
+            self._file, shelf = -1, self._shelf
+            self._shelf = None
+            self._versions, self._told = {}, {}
+        if shelf is not None and str(shelf.folder) != folder:
+            shelf.remove()
+        if not folder:
+            return
+        made = Shelf(Path(folder), nbytes)
+        with self._lock:
+            self._shelf = made
+            self._file = private(f"{folder}/{MARK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+            self._state += 1
+            self._mark()
+        self._wake.set()
+
+    def hold(self, path: str) -> None:
+        """Show by a lock on a file that a folder is in use, as long as this process lives."""
+        with contextlib.suppress(OSError):
+            if self._hold >= 0:
+                os.close(self._hold)
+            self._hold = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            fcntl.flock(self._hold, fcntl.LOCK_SH)
+
+    # ------------------------------------------------------------------ a cell's course
+
+    def begin(self, seq: int) -> None:
+        """On the main thread, before a cell. Some microseconds, but for the wait."""
+        if self._shelf is None:
+            return
+        if self._state != self._pinned and self._state not in self._versions:
+            self._wait()
+        with self._lock:
+            self._is_running, self._is_touched = True, False
+            self._before, self._begun = self._state, seq
+            self._mark()
+
+    def _wait(self) -> None:
+        patience = min(WAIT_S, self._seconds / WAIT_SHARE)
+        if patience >= LEAST_WAIT_S:
+            self._hurry.set()
+            deadline = time.monotonic() + patience
+            while not self._through.is_set() and (left := deadline - time.monotonic()) > 0:
+                with contextlib.suppress(queue.Empty):
+                    self._jobs.get(timeout=min(left, LEAST_WAIT_S))()
+            self._hurry.clear()
+
+    def _on_main(self, job: Callable[[], None]) -> None:
+        self._jobs.put(job)
+        self._call_main(self._do_jobs)
+
+    def _do_jobs(self) -> None:
+        """On the main thread, between cells."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._jobs.get_nowait()()
+
+    def end(self, seq: int, seconds: float, is_same: bool) -> None:
+        """On the main thread, after the cell's reply: whether all variables are what they were."""
+        if self._shelf is None:
+            return
+        with self._lock:
+            self._is_running, self._ended = False, seq
+            if self._is_touched or not is_same:
+                self._change()
+            self._seconds, self._ended_at = seconds, time.monotonic()
+            self._mark()
+            is_behind = self._state not in self._versions
+        if is_behind:
+            self._wake.set()
+
+    def enter(self) -> None:
+        """Code runs that belongs to no cell, until ``leave``. On the main thread."""
+        with self._lock:
+            self._is_running = True
+            self._mark()
+
+    def leave(self) -> None:
+        with self._lock:
+            self._is_running, self._ended_at = False, time.monotonic()
+            self._change()
+            self._mark()
+        self._wake.set()
+
+    def changed(self) -> None:
+        """Something else than a cell has changed variables. Any thread."""
+        if self._shelf is None:
+            return
+        with self._lock:
+            self._is_touched = True
+            if not self._is_running:
+                self._change()
+                self._mark()
+        self._wake.set()
+
+    def _change(self) -> None:
+        self._state += 1
+        self._through.clear()
+
+    def _mark(self) -> None:
+        """Write down which versions there are."""
+        if self._file < 0:
+            return
+        self._marks += 1
+        after = self._versions.get(self._state, 0) if not self._is_running else 0
+        before = self._versions.get(self._before, 0)
+        coming = int(self._pinned in (self._state, self._before))
+        mark = wire.Mark(self._marks, self._begun, self._ended, before, after, coming)
+        data, at = mark.pack()
+        os.pwrite(self._file, data, at)
+
+    # ------------------------------------------------------------------ the thread
+
+    def _work(self) -> None:
+        is_own.set(True)
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            if not self._is_quiet():
+                continue  # the cell's end wakes it
+            shelf = self._shelf
+            try:
+                if shelf is not None:
+                    self._copy(shelf)
+            except GivenUp:
+                self._is_behind("a cell came first")
+            except Exception as error:
+                log.write("".join(traceback.format_exception(error)))
+                self._is_behind(f"{type(error).__name__}: {error}"[:200])
+            finally:
+                if shelf is not None:
+                    shelf.abandon()
+                with self._lock:
+                    self._pinned = -1
+                    self._mark()
+
+    def _is_quiet(self) -> bool:
+        """Wait until no cell has run for a moment, or one waits for the copy."""
+        while not self._hurry.is_set():
+            if self._is_running:
+                return False
+            left = self._ended_at + QUIET_S - time.monotonic()
+            if left <= 0:
+                return True
+            self._hurry.wait(left)
+        return True
+
+    def _is_behind(self, why: str) -> None:
+        with self._lock:
+            self._told["behind"] = why
+            self._told["seconds"] = 0.0
+
+    def _copy(self, shelf: Shelf) -> None:
+        started, state = time.monotonic(), self._state
+        if state in self._versions:
+            return
+        self._tidy(shelf)
+
+        def is_untouched() -> None:
+            if self._is_running or self._state != state or self._shelf is not shelf:
+                raise GivenUp
+
+        aside = Aside(shelf, is_untouched, self._on_main)
+        saved = save(self.namespace, self.rank, settings=self.settings, aside=aside)
+        if saved.together is None:
+            raise RuntimeError("the variables can't be pickled together")
+        saved.unbound = dict(self.lost)
+        number = self._version = self._version + 1
+        folder = shelf.make(number)
+        parts = _needed(saved)
+        path = state_path(folder, self.rank)
+        write(saved, path, read_back=False, go_on=is_untouched)
+        report = {**saved.report(), "left_out": aside.left_out, "folder": str(folder)}
+        report |= {"file_nbytes": path.stat().st_size}
+        report["parts"] = {part.name: part.checksum for part in parts}
+        report["before"]["known"] = True
+        nbytes = saved.nbytes
+        with open(folder / REPORT, "w", opener=private) as file:
+            json.dump(report, file)
+        with self._lock:
+            is_untouched()
+            self._pinned = state
+            self._through.set()
+            self._mark()
+        del saved
+        shelf.fill(number, parts, lambda: self._give_way(shelf, state))
+        with self._lock:
+            if state not in (self._state, self._before) or self._shelf is not shelf:
+                raise GivenUp
+            self._versions[state] = number
+            self._mark()
+            self._told = {
+                "seconds": time.monotonic() - started,
+                "at": time.time(),
+                "nbytes": nbytes,
+                "left_out": aside.left_out,
+            }
+
+    def _tidy(self, shelf: Shelf) -> None:
+        with self._lock:
+            kept = (self._before, self._state)
+            self._versions = {s: n for s, n in self._versions.items() if s in kept}
+            numbers = list(self._versions.values())
+        shelf.begin(numbers)
+
+    def _give_way(self, shelf: Shelf, state: int) -> None:
+        """Between two pieces of numbers: let a cell have most of the time."""
+        if state not in (self._state, self._before) or self._shelf is not shelf:
+            raise GivenUp
+        if self._is_running:
+            time.sleep(YIELD_SHARE * 0.001)
+
+    # ------------------------------------------------------------------ what is told
+
+    def told(self) -> dict[str, Any]:
+        """How things are: see ``on_look``."""
+        with self._lock:
+            is_current = not self._is_running and self._state in self._versions
+            return {"is_on": self._shelf is not None, "is_current": is_current, **self._told}
+
+
+def _needed(saved: Saved) -> list[Part]:
+    """The files that are to be there for what is saved; others' places are emptied."""
+    assert saved.together is not None
+    pickles = [saved.together, *saved.now.names.values(), *saved.settings.values()]
+    arrays = {number for one in pickles for number in one.arrays}
+    places = {place for n in arrays for _, place in saved.arrays[n].shards}
+    found = {}
+    for place, section in enumerate(saved.sections):
+        if isinstance(section, Part):
+            if place in places:
+                found[section.name] = section
+            else:
+                saved.sections[place] = b""
+    return list(found.values())
+
+
+def on_keep(keeper: Keeper, body: Any) -> Any:
+    """``keep`` {"folder": of all ranks' copies, "" for none, "nbytes", "hold": file to be locked}.
+
+    Replies as ``Keeper.told``.
+    """
+    if body.get("hold"):
+        keeper.hold(body["hold"])
+    folder = body["folder"]
+    keeper.switch(f"{folder}/copy-{keeper.rank}" if folder else "", body.get("nbytes", 0))
+    return keeper.told()

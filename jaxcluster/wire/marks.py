@@ -1,0 +1,65 @@
+"""What a rank writes down of its own copy, for who comes when the rank is dead.
+
+A mark is one write of some bytes, into one of two places in turn. The process may be killed in the
+middle of it: the last whole one counts.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import astuple, dataclass
+from zlib import crc32
+
+_NUMBERS = struct.Struct("<6Q")
+_SUM = struct.Struct("<I")
+NBYTES = _NUMBERS.size + _SUM.size
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Which versions of its copy a rank has.
+
+    Attributes:
+      number: counts the marks.
+      begun, ended: the seqs of the last cell that has begun on it, and of the last that has ended.
+      before: the version of what the variables were before the last cell that has begun; 0: none.
+      after: the version of what they are, between cells; 0: none.
+      coming: another version is pinned, and being written.
+    """
+
+    number: int = 0
+    begun: int = 0
+    ended: int = 0
+    before: int = 0
+    after: int = 0
+    coming: int = 0
+
+    def pack(self) -> tuple[bytes, int]:
+        """The bytes, and where in the file they go."""
+        numbers = _NUMBERS.pack(*astuple(self))
+        return numbers + _SUM.pack(crc32(numbers)), self.number % 2 * NBYTES
+
+    @staticmethod
+    def unpack(data: bytes) -> Mark:
+        """The last mark in a file; all 0 where there is none."""
+        found = [Mark()]
+        for at in (0, NBYTES):
+            numbers, checksum = data[at:][: _NUMBERS.size], data[at + _NUMBERS.size :][:4]
+            if len(checksum) == 4 and crc32(numbers) == _SUM.unpack(checksum)[0]:
+                found.append(Mark(*_NUMBERS.unpack(numbers)))
+        return max(found, key=lambda mark: mark.number)
+
+    def version_for(self, undone: int, last: int, first: int) -> int:
+        """The version that has what is to come back; 0: none has.
+
+        Args:
+          undone: the cell that is taken back, of those that this rank was sent; 0: none is.
+          last: the last cell that it was sent; ``first``: the last one of its predecessor.
+        """
+        if undone and self.begun == undone:
+            return self.before
+        is_between = self.begun == self.ended
+        is_last = self.begun == last or (not self.begun and last <= first)
+        if is_between and (self.begun < undone if undone else is_last):
+            return self.after
+        return 0
