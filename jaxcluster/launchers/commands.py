@@ -290,13 +290,8 @@ class Launch:
                 write(Path(file.path), file.text, file.mode)
             self._guarded = GuardedCommands(self._on_event, self._kept_open)
             self._guarded.look_after(self.folders)
-            found = self._bring_up(
-                list(enumerate(self.plan.commands)),
-                time.monotonic() + timeout_s,
-                timeout_s,
-                progress,
-                stopped,
-            )
+            wanted = list(enumerate(self.plan.commands))
+            found = _BringUp(self, wanted, timeout_s, progress, stopped).run()
         except BaseException:
             self.stop()
             raise
@@ -320,9 +315,7 @@ class Launch:
         command = self.launcher.successor(self.plan, number, name)
         if command is None:
             return None
-        (agent,) = self._bring_up(
-            [(number, command)], time.monotonic() + timeout_s, timeout_s, None, stopped
-        )
+        (agent,) = _BringUp(self, [(number, command)], timeout_s, None, stopped).run()
         return agent
 
     def stop(self) -> None:
@@ -384,19 +377,6 @@ class Launch:
         end = run.end(None)
         end = replace(end, evidence=self.launcher.evidence(self.plan, end))
         return self.launcher.explain(end, self.plan.hosts)
-
-    # -- bringing agents up
-
-    def _bring_up(
-        self,
-        wanted: Sequence[tuple[int, Command]],
-        deadline: float,
-        timeout_s: float,
-        progress: Callable[[str], None] | None,
-        stopped: threading.Event | None,
-    ) -> list[StartedAgent]:
-        with self._starting:
-            return _BringUp(self, wanted, deadline, timeout_s, progress, stopped).run()
 
     def _run(self, number: int, command: Command, tries: int) -> tuple[int, _Run]:
         assert self._guarded is not None
@@ -483,12 +463,12 @@ class _BringUp:
         self,
         launch: Launch,
         wanted: Sequence[tuple[int, Command]],
-        deadline: float,
         timeout_s: float,
         progress: Callable[[str], None] | None,
         stopped: threading.Event | None,
     ) -> None:
-        self.launch, self.deadline, self.timeout_s = launch, deadline, timeout_s
+        self.launch, self.timeout_s = launch, timeout_s
+        self.deadline = time.monotonic() + timeout_s
         self.progress, self.stopped = progress, stopped or threading.Event()
         self.expected = sum(len(command.hosts) for _, command in wanted)
         # (not before, number, command, which try)
@@ -499,6 +479,10 @@ class _BringUp:
         self.give_up_at = 0.0
 
     def run(self) -> list[StartedAgent]:
+        with self.launch._starting:
+            return self._run()
+
+    def _run(self) -> list[StartedAgent]:
         while not self.launch._events.empty():  # of what was before us
             self.launch._events.get()
         told, asked = "", time.monotonic()

@@ -35,7 +35,6 @@ from jaxcluster.options.kinds import PATH, WORDS
 from jaxcluster.options.table import Option
 from jaxcluster.text import plural
 
-FLAVOURS = ("openmpi4", "openmpi5", "mpich")
 # It ends its daemons on the hosts first, and gives an agent on its own host a second and more to
 # end; killed before, it leaves its folder in /tmp.
 TERM_S = 10.0
@@ -65,7 +64,7 @@ class MPI(Launcher):
       num_processes: ``-n``; None where the hosts have their numbers, or their devices decide.
       mpiexec: the command.
       mpi_args: further arguments for it, before all of ours.
-      flavour: one of ``FLAVOURS``; ``prepared`` asks the command.
+      flavour: ``openmpi4``, ``openmpi5`` or ``mpich``; ``prepared`` asks the command.
       as_root: whether this user is root, which Open MPI refuses without being told to;
         ``prepared`` looks.
       inherited: variables of an mpiexec that has started this process; ``prepared`` looks.

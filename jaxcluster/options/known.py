@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Protocol
+from typing import Any
 
 from jaxcluster.errors import UsageError
 from jaxcluster.options.kinds import SWITCH, TEXT
@@ -31,16 +31,7 @@ OF_ALL = (
 )  # fmt: skip
 
 
-class Words(Protocol):
-    """What is read of a launcher's class here; ``launchers.base.Launcher`` explains it."""
-
-    name: str
-    start: str
-    example: str
-    takes: str
-    options: tuple[Option, ...]
-
-
+# What is asked of a class; launchers.base.Launcher explains it.
 NEEDED = ("name", "start", "options", "of", "prepared", "render", "explain", "successor")
 
 
@@ -54,13 +45,11 @@ class Known:
 
     Attributes:
       launchers: the classes that start agents on hosts, by name: ours first.
-      packages: which package each is of.
       broken: what is said of those that can't be used, by name.
       options: of every start, and of all launchers, in the order of ``--help``.
     """
 
     launchers: Mapping[str, type[Any]]
-    packages: Mapping[str, str]
     broken: Mapping[str, UsageError]
     options: tuple[Option, ...]
 
@@ -143,8 +132,7 @@ def known() -> Known:
 
 def collect(points: Iterable[EntryPoint]) -> Known:
     """What these entry points give. One that can't be used takes no other with it."""
-    launchers: dict[str, type[Words]] = {}
-    packages: dict[str, str] = {}
+    launchers: dict[str, type[Any]] = {}
     broken: dict[str, UsageError] = {}
     for package, point in sorted(_packaged(points), key=lambda one: one[0] != OURS):
         try:
@@ -153,8 +141,8 @@ def collect(points: Iterable[EntryPoint]) -> Known:
             if point.name not in (LOCAL, "auto", *launchers):  # else that one is meant
                 broken[point.name] = _refusal(point.name, package, str(error))
             continue
-        launchers[point.name], packages[point.name] = found, package
-    return Known(launchers, packages, broken, (*OPTIONS, *_merged(launchers.values())))
+        launchers[point.name] = found
+    return Known(launchers, broken, (*OPTIONS, *_merged(launchers.values())))
 
 
 def _packaged(points: Iterable[EntryPoint]) -> Iterator[tuple[str, EntryPoint]]:
@@ -162,7 +150,7 @@ def _packaged(points: Iterable[EntryPoint]) -> Iterator[tuple[str, EntryPoint]]:
         yield point.dist.name if point.dist is not None else "?", point
 
 
-def _load(point: EntryPoint, others: Mapping[str, type[Words]]) -> type[Words]:
+def _load(point: EntryPoint, others: Mapping[str, type[Any]]) -> type[Any]:
     """The class of an entry point.
 
     Raises:
@@ -198,7 +186,7 @@ def _refusal(name: str, package: str, why: str) -> UsageError:
     )
 
 
-def _merged(launchers: Iterable[type[Words]]) -> Iterator[Option]:
+def _merged(launchers: Iterable[type[Any]]) -> Iterator[Option]:
     """The launchers' options, each once, with the names of all that know it."""
     launchers = list(launchers)
     rows = [(option, of) for of in launchers for option in of.options]

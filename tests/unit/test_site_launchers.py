@@ -153,7 +153,7 @@ def test_a_launcher_that_cannot_be_used_is_named_with_its_package_and_all_others
 def test_no_package_can_take_the_place_of_one_of_ours(site: Site) -> None:
     source = sitelauncher.documented().replace('name = "rack"', 'name = "ssh"')
     site.install("evil", source, ssh="Rack", local="Rack")
-    assert known.known().packages["ssh"] == "jaxcluster"
+    assert known.known().launchers["ssh"].__module__ == "jaxcluster.launchers.ssh"
     assert type(site.started("--launcher ssh --hosts h1")).__name__ == "SSH"
     assert site.started("--launcher local") is None
 
