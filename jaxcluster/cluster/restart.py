@@ -116,13 +116,19 @@ def save(
     Raises:
       RecoveryError: a rank that lives could not be saved, and why.
     """
-    undone = max((cell.seq for cell in cells), default=0) if cell_is_undone else 0
+    last = max(cells, key=lambda cell: cell.seq, default=None)
+    undone = last.seq if last is not None and (cell_is_undone or _died_with(world, last)) else 0
     found = keeping.find(world, cells, undone, check)
     nothing_else = found.reports.keys() == world.dead.keys() == set(range(world.num_processes))
     if found.copies is not None and (found.is_whole or nothing_else):
         folder, replaced = found.copies.folder, tuple(sorted(world.dead))
         return Kept(folder, found.reports, False, {}, replaced=replaced, copies=found.copies)
     return _save(world, cells, check, undone, found)
+
+
+def _died_with(world: World, cell: CellRecord) -> bool:
+    """Whether all ranks of a cell that has not ended have died: nothing of it is there any more."""
+    return not cell.replies.keys() >= {*cell.ranks} and world.dead.keys() >= {*cell.ranks}
 
 
 def _save(

@@ -414,7 +414,8 @@ class Settling:
         undone = yield from self._take_back()  # before its values are saved
         done: Recovered = yield actions.Recover(said, told, not undone.refused)
         self._is_replaced |= done.is_replaced
-        self._cell.undone = undone.brought_back(done.back)
+        names = rewrite.assigned_names(self._cell.record.source)
+        self._cell.undone = undone.brought_back(done.back, names)
         facts = yield from self._look_around()
         if self._is(State.LEFT, State.DIVERGED) and not (facts.dead or facts.divergence):
             self._become(State.SETTLED, "the ranks have new processes")

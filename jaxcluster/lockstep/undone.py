@@ -43,8 +43,14 @@ class Undone:
             {name: self.unknown[name] for name in rest(self.unknown)},
         )
 
-    def brought_back(self, names: Iterable[str]) -> Undone:
-        """The same where these names are what they were before the cell, by other means."""
+    def brought_back(self, names: Iterable[str], assigned: Iterable[str]) -> Undone:
+        """The same where these names are what they were before the cell, by other means.
+
+        Args:
+          assigned: those that the cell has bound, where no rank lives to say so.
+        """
+        if self.refused and names:
+            return Undone(back=tuple(sorted(set(assigned) & set(names))))
         known = self.in_doubt & set(names)
         return replace(self.without(known), back=tuple(sorted({*self.back, *known})))
 

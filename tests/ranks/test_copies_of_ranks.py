@@ -126,6 +126,17 @@ def test_a_death_in_a_cell_costs_the_cell(ranks: jaxcluster.Cluster, rank: int) 
 
 
 @pytest.mark.one_machine
+@pytest.mark.parametrize("ranks", [2], indirect=True, ids=["D=2"])
+def test_all_ranks_may_die_in_a_cell(ranks: jaxcluster.Cluster) -> None:
+    before = values(ranks)
+    until_copied(ranks)
+    with pytest.raises(RankDied) as caught:
+        ranks.run("own.append(1); g = 1; die(r)", show=False)
+    assert "This cell is undone. Restored g." in " ".join(str(caught.value).split())
+    assert values(ranks) == before
+
+
+@pytest.mark.one_machine
 def test_what_was_pushed_and_undone_is_in_the_copies(ranks: jaxcluster.Cluster) -> None:
     ranks.push({"own": [5]})
     ranks.run("is_main = 3", show=False)
