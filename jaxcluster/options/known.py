@@ -21,6 +21,8 @@ from jaxcluster.text import join_words
 
 GROUP = "jaxcluster.launchers"
 OURS = "jaxcluster"
+# How ours are listed: what a package's metadata has, its build has sorted. Others follow by name.
+ORDER = ("ssh", "slurm", "mpi", "tpu", "kubernetes", "ipp")
 # What every launcher knows.
 OF_ALL = (
     Option("--python", TEXT, "PATH", "the hosts' Python", "~/venv/bin/python",
@@ -134,7 +136,7 @@ def collect(points: Iterable[EntryPoint]) -> Known:
     """What these entry points give. One that can't be used takes no other with it."""
     launchers: dict[str, type[Any]] = {}
     broken: dict[str, UsageError] = {}
-    for package, point in sorted(_packaged(points), key=lambda one: one[0] != OURS):
+    for package, point in sorted(_packaged(points), key=_place):
         try:
             found = _load(point, launchers)
         except _Unusable as error:
@@ -143,6 +145,12 @@ def collect(points: Iterable[EntryPoint]) -> Known:
             continue
         launchers[point.name] = found
     return Known(launchers, broken, (*OPTIONS, *_merged(launchers.values())))
+
+
+def _place(one: tuple[str, EntryPoint]) -> tuple[int, str]:
+    package, point = one
+    is_ours = package == OURS and point.name in ORDER
+    return ORDER.index(point.name) if is_ours else len(ORDER), point.name
 
 
 def _packaged(points: Iterable[EntryPoint]) -> Iterator[tuple[str, EntryPoint]]:
