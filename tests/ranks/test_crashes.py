@@ -147,7 +147,7 @@ sys.setswitchinterval(1e-5)
         for event in answers.values():
             report = event.body["report"] if event.op == "reply" else None
             if report is not None and report["state"]["state"] == "running":
-                places.add(report["state"]["function"])
+                places.update(row[2] for row in report["stack"])
                 values.add(report["locals"].get("secret"))
         asked += 1
         if cell.done:

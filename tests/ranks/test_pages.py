@@ -29,11 +29,16 @@ LOSSES = """
 losses = jax.jit(lambda: jnp.ones(8), out_shardings=NamedSharding(grid.mesh, P()))()
 batch, train_step = x, jnp.sum
 """
+STEP = """
+params, batch = x, x
+step = jax.jit(lambda params, batch: params - 0.1 * (params @ batch))
+"""
 # What a reader of these pages has already.
 BEFORE = {
     "docs/shards.md": [START, MESH + "params = {'w': x, 'layers': [x, x]}", "import jaxcluster"],
     "docs/how-to/shard.md": [START, MESH + "params = {'w': x}"],
     "docs/how-to/debug.md": [START, MESH + LOSSES],
+    "docs/how-to/slow.md": [START, MESH + STEP],
 }
 PROMISED = re.compile(r"#\s([\d. ]+)(?::|$)", re.M)  # in a remark: what is printed or shown
 
