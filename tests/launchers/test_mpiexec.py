@@ -26,7 +26,7 @@ from jaxcluster.errors import LaunchError, LauncherUnavailable, UsageError
 from jaxcluster.launchers.base import AgentOptions, Reason
 from jaxcluster.launchers.commands import Launch
 from jaxcluster.launchers.hosts import Host, parse_hosts
-from jaxcluster.launchers.mpi import FLAVOURS, MPI
+from jaxcluster.launchers.mpi import MPI
 
 FOUND = [shutil.which("mpiexec"), *os.environ.get("JAXCLUSTER_TEST_MPIEXEC", "").split(":")]
 COMMANDS = [command for command in FOUND if command]
@@ -87,7 +87,7 @@ def refused(launch: Launch) -> str:
 def test_an_agent_comes_up_and_ends_with_mpiexec(site: Site) -> None:
     value = 'it\'s "$HOME" \\ !;\nsecond line'
     launch = site.launch(env=(("XLA_FLAGS", value),))
-    assert launch.launcher.flavour in FLAVOURS  # type: ignore[attr-defined]
+    assert launch.launcher.flavour in ("openmpi4", "openmpi5", "mpich")  # type: ignore[attr-defined]
     (agent,) = launch.start(60)
     assert "--owner-key=key'!$" in agent.facts["argv"]
     assert agent.facts["env"]["XLA_FLAGS"] == value
