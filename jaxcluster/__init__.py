@@ -14,6 +14,7 @@ This package never imports jax in the notebook's process, which would seize its 
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -30,6 +31,7 @@ __all__ = [
     "attach",
     "current",
     "load_ipython_extension",
+    "place",
     "seed",
     "start",
     "unload_ipython_extension",
@@ -42,6 +44,8 @@ def __getattr__(name: str) -> Any:
         from jaxcluster import cluster
 
         return getattr(cluster, name)
+    if name == "place":  # a rank's: what a notebook imports never leads to jax
+        return importlib.import_module("jaxcluster.engine.state.unplaced").place
     if name == "JaxClusterError":
         from jaxcluster.errors import JaxClusterError
 

@@ -57,6 +57,7 @@ COMMANDS = {
     "use": "run this notebook's cells on another connected cluster: use NAME",
     "stop": "end all processes: stop, stop NAME; --all ends every cluster of this notebook",
     "restart": "new processes that keep the variables; --clean: empty ones",
+    "resize": "another number of ranks, with the variables: resize -n 8",
     "resync": "bring ranks that have diverged back into lockstep",
     "interrupt": "stop the cell that runs, on every rank",
     "undo": "take back the last cell; undo SIZE|on|off: limit what it may hold, turn it on or off",
@@ -311,6 +312,24 @@ class JaxClusterMagics(Magics):
             raise
         display.done(f"{running.summary()}\n{self.fold_lost(kept)}")
 
+    def _resize(self, line: str) -> None:
+        parser = arguments.command_parser("%jaxcluster resize")
+        parser.add_argument("-n", "--num-processes", type=int, metavar="N")
+        parser.add_argument("--mesh", metavar="AXIS=SIZE,...")
+        parsed = parser.read(line)
+        if parsed.num_processes is None:
+            raise UsageError("How many ranks should it have?", "%jaxcluster resize -n 8")
+        mesh = arguments.axis_sizes(parsed.mesh, "%jaxcluster resize -n 8")
+        running = cluster.current()
+        display = StartDisplay(self.rich, "The cluster was not resized.")
+        display.progress("resizing ...")
+        try:
+            kept = running.resize(parsed.num_processes, mesh, display.progress)
+        except BaseException:
+            display.clear()
+            raise
+        display.done(f"{running.summary()}\n{self.fold_lost(kept)}")
+
     def _interrupt(self, line: str) -> None:
         arguments.command_parser("%jaxcluster interrupt").read(line)
         hit = cluster.current().interrupt()
@@ -506,10 +525,14 @@ class JaxClusterMagics(Magics):
         print(cluster.current().checkpoint(name))
 
     def _restore(self, line: str) -> None:
-        name = arguments.command_parser("%jaxcluster restore", "name").read(line).name
+        parser = arguments.command_parser("%jaxcluster restore", "name")
+        parser.add_argument("--mesh", metavar="AXIS=SIZE,...")
+        parsed = parser.read(line)
+        name = parsed.name
         if name is None:
             raise UsageError("Which checkpoint?", "%jaxcluster restore NAME")
-        print(cluster.current().restore(name))
+        mesh = arguments.axis_sizes(parsed.mesh, "%jaxcluster restore NAME")
+        print(cluster.current().restore(name, mesh=mesh))
 
     def _recovery(self, line: str) -> None:
         word = arguments.command_parser("%jaxcluster recovery", "mode").read(line).mode
