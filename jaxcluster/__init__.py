@@ -14,7 +14,6 @@ This package never imports jax in the notebook's process, which would seize its 
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -44,8 +43,6 @@ def __getattr__(name: str) -> Any:
         from jaxcluster import cluster
 
         return getattr(cluster, name)
-    if name == "place":  # a rank's: what a notebook imports never leads to jax
-        return importlib.import_module("jaxcluster.engine.state.unplaced").place
     if name == "JaxClusterError":
         from jaxcluster.errors import JaxClusterError
 
@@ -67,6 +64,25 @@ def seed(number: int) -> None:
 
     random.seed(number)
     np.random.seed(number)
+
+
+def place(value: Any, sharding: Any) -> Any:
+    """``value`` with its arrays on the devices of ``sharding``: in a cell, on all ranks.
+
+    Arrays that wait to be placed since the cluster has got another number of ranks (``%jaxcluster
+    resize``) are made there, each rank's part by itself. Any others go by ``jax.device_put``.
+
+    Args:
+      value: an array, or a pytree of arrays.
+      sharding: one for all of them, or a pytree of them like ``value``.
+
+    Raises:
+      UsageError: it is not called in a cell.
+      ValueError: a shape can't be sharded so.
+    """
+    from jaxcluster.engine.state import unplaced
+
+    return unplaced.place(value, sharding)
 
 
 def load_ipython_extension(ipython: Any) -> None:

@@ -97,19 +97,7 @@ def _again(whole: np.ndarray[Any, Any], why: str, key_impl: str | None) -> Unpla
 
 
 def place(value: Any, sharding: Any) -> Any:
-    """``value`` with its arrays on the devices of ``sharding``. In a cell, on all ranks.
-
-    Arrays that wait to be placed since a cluster has got another number of ranks (``%jaxcluster
-    resize``) are made there, each rank's part by itself. Any others go by ``jax.device_put``.
-
-    Args:
-      value: an array, or a pytree of arrays.
-      sharding: one for all of them, or a pytree of them like ``value``.
-
-    Raises:
-      UsageError: it is not called in a cell.
-      ValueError: a shape can't be sharded so.
-    """
+    """See ``jaxcluster.place``."""
     jax = sys.modules.get("jax")
     if jax is None:
         raise UsageError(
