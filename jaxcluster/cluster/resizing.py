@@ -112,7 +112,8 @@ def tell(looks: Mapping[int, Mapping[str, Any]], before: int) -> str:
     Args:
       before: how many ranks had saved them.
     """
-    own = sorted({name for one in looks.values() for name in one.get("own", ())})
+    lost = {name for one in looks.values() for name in one.get("lost", ())}
+    own = sorted({name for one in looks.values() for name in one.get("own", ())} - lost)
     gone = sorted({name for one in looks.values() for name in one.get("gone", ())})
     waiting = sorted({name for one in looks.values() for name in one.get("unplaced", ())})
     said = []

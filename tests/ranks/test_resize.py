@@ -157,7 +157,11 @@ def test_a_checkpoint_comes_back_on_another_number_of_ranks(
         "mesh = jax.make_mesh((jax.device_count(),), ('i',))\n"
         "x = jax.make_array_from_callback((12,), NamedSharding(mesh, P('i')),"
         " lambda i: np.arange(12.0)[i])\n"
-        "params, lr, mine = {'x': x}, 0.5, jax.process_index() + 0.5",
+        "params, lr, mine = {'x': x}, 0.5, jax.process_index() + 0.5\n"
+        # Which array is which can't be known of other ranks here.
+        "ones, twos = x + 1, x + 2\n"
+        "mixed = {'a': ones, 'b': twos} if jax.process_index() else {'b': twos, 'a': ones}\n"
+        "del ones, twos",
         show=False,
     )
     first.checkpoint("c", tmp_path)
@@ -169,6 +173,7 @@ def test_a_checkpoint_comes_back_on_another_number_of_ranks(
         "Each rank had its own mine" if after > before else "Gone with ranks 1, 2: their own mine."
     )
     assert own in line
+    assert "Lost: mixed (a part of [" in line
     second.run(
         "assert params['x'] is x and lr == 0.5 and mesh.size == jax.device_count()\n"
         "for s in x.addressable_shards:\n"
