@@ -272,13 +272,12 @@ class Respawn:
           UsageError: it is not clear which axis of a mesh takes the change.
           RecoveryError: a rank has died.
         """
-        unclear = next(filter(None, (r.get("unclear") for r in kept.reports.values())), "")
+        unclear = next(filter(None, (r.get("unclear") for r in kept.reports.values())), None)
         if unclear or kept.dead:
             kept.give_up()
         if unclear:
-            raise UsageError(
-                f"{unclear} Nothing was changed.", "Choose the axes' sizes: --mesh data=8,model=2"
-            )
+            message, hint = unclear
+            raise UsageError(f"{message} Nothing was changed.", hint)
         if kept.dead:
             raise RecoveryError(
                 f"{name_ranks(kept.dead).capitalize()} died, so the cluster was not resized.",

@@ -87,6 +87,13 @@ def test_a_start_with_other_options_is_refused_and_says_what_to_type(
     assert notebook.processes() == before
 
 
+@pytest.mark.one_machine("a cluster on hosts can't be resized")
+def test_a_start_with_another_number_of_ranks_says_how_to_get_them(notebook: Notebook) -> None:
+    cell = notebook.run("%jaxcluster start -n 2 --devices-per-process 2")
+    assert cell.ename == "ClusterExists"
+    assert "To keep its variables: %jaxcluster resize -n 2. To replace it: " in cell.error
+
+
 @pytest.mark.one_machine("it shows the plan of one machine")
 def test_a_dry_run_prints_the_plan_and_starts_nothing(notebook: Notebook) -> None:
     before = set(notebook.processes())

@@ -132,7 +132,7 @@ def test_what_can_not_be_done_is_refused_and_nothing_is_changed(
         cluster.resize(4)
     assert "can become data=4,model=2 or data=2,model=4 on 8 devices." in str(caught.value)
     assert "Nothing was changed." in str(caught.value)
-    assert "--mesh data=8,model=2" in caught.value.hint
+    assert "--mesh data=4,model=2" in caught.value.hint
     with pytest.raises(UsageError, match="would become data=3,model=2, which are not 8 devices"):
         cluster.resize(4, {"data": 3})
     assert cluster.record.pids == pids

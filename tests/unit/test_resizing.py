@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,10 @@ def test_a_mesh_takes_the_change_on_the_axis_that_can(
 def test_a_mesh_that_fits_in_several_ways_or_not_as_named_is_asked_about(
     shape: list[int], devices: int, wanted: dict[str, int], says: str
 ) -> None:
-    with pytest.raises(Unclear, match=says):
+    with pytest.raises(Unclear, match=says) as caught:
         fit_mesh(shape, ["data", "model"], devices, wanted)
+    way = caught.value.hint.removeprefix("Choose the axes' sizes, for example --mesh ")
+    assert math.prod(arguments.axis_sizes(way, "").values()) == devices
 
 
 def test_a_mesh_that_fits_in_no_way_says_so() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxcluster.engine.state.keeper import on_keep
 from jaxcluster.engine.state.loading import bind, load
-from jaxcluster.engine.state.resizing import unclear
+from jaxcluster.engine.state.resizing import Unclear, check_meshes
 from jaxcluster.engine.state.restoring import check_fits
 from jaxcluster.engine.state.saved import Place, read, state_path, write_where_room
 from jaxcluster.engine.state.saving import save
@@ -30,7 +30,7 @@ def on_snapshot(
 
     On any thread. It is in one of these folders (or in ``path``), and was read back, when this
     returns. With ``resize`` {"devices", "mesh"} the reply says, as ``unclear``, why it is not clear
-    what becomes of the meshes on so many devices.
+    what becomes of the meshes on so many devices, and what to type.
 
     Args:
       before: what the names were bound to before that cell; None if that is not known.
@@ -49,7 +49,10 @@ def on_snapshot(
     report = saved.report()
     report["before"]["known"] = before is not None
     if (resize := body.get("resize")) is not None:
-        report["unclear"] = unclear(saved, resize["devices"], resize["mesh"])
+        try:
+            check_meshes(saved, resize["devices"], resize["mesh"])
+        except Unclear as error:
+            report["unclear"] = [str(error), error.hint]
     where = {"folder": str(path.parent), "file_nbytes": path.stat().st_size}
     return {**report, **where, "seconds": time.perf_counter() - started}
 

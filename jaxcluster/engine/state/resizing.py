@@ -9,6 +9,7 @@ all, and numbers that were each rank's own number.
 from __future__ import annotations
 
 import ast
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -43,7 +44,9 @@ class Unfit(CannotRestore):
 class Unclear(CannotRestore):
     """A mesh fits in several ways, or not as it was asked for: somebody must choose."""
 
-    hint = "Choose the axes' sizes: --mesh data=8,model=2"
+    def __init__(self, message: str, way: str) -> None:
+        super().__init__(message)
+        self.hint = f"Choose the axes' sizes, for example --mesh {way}"
 
 
 def fit_mesh(
@@ -63,7 +66,8 @@ def fit_mesh(
         chosen = [named.get(name, size) for name, size in zip(axes, shape, strict=True)]
         if math.prod(chosen) != devices:
             raise Unclear(
-                f"The {mesh} would become {_tell(axes, chosen)}, which are not {devices} devices."
+                f"The {mesh} would become {_tell(axes, chosen)}, which are not {devices} devices.",
+                _tell(axes, [devices, *[1] * (len(axes) - 1)]),
             )
         return chosen
     if math.prod(shape) == devices:
@@ -79,7 +83,7 @@ def fit_mesh(
         raise Unfit(f"the {mesh} does not fit {devices} devices")
     if len(grown) > 1:
         ways = " or ".join(_tell(axes, one) for one in grown)
-        raise Unclear(f"The {mesh} can become {ways} on {devices} devices.")
+        raise Unclear(f"The {mesh} can become {ways} on {devices} devices.", _tell(axes, grown[0]))
     return grown[0]
 
 
@@ -91,20 +95,18 @@ def _tell(axes: Sequence[str], shape: Sequence[int]) -> str:
     return ",".join(f"{name}={size}" for name, size in zip(axes, shape, strict=True))
 
 
-def unclear(saved: Saved, devices: int, wanted: Mapping[str, int]) -> str:
-    """Why it is not clear what becomes of the meshes of a saved rank; "" where it is.
+def check_meshes(saved: Saved, devices: int, wanted: Mapping[str, int]) -> None:
+    """Whether it is clear what becomes of the meshes of a saved rank.
 
     Args:
       devices: how many there are then; 0: not known.
+
+    Raises:
+      Unclear: it is not.
     """
     for shape, axes in saved.meshes if devices else ():
-        try:
+        with contextlib.suppress(Unfit):
             fit_mesh(shape, axes, devices, wanted)
-        except Unclear as error:
-            return str(error)
-        except Unfit:
-            continue
-    return ""
 
 
 # ------------------------------------------------------------------------- who gets which value
@@ -136,8 +138,7 @@ def look(
 
     others = {one: Glance(state_path(folder, one)) for one, folder in folders.items()}
     headers = {one: glance.saved for one, glance in others.items()}
-    if why := unclear(headers[min(headers)], jax.device_count(), wanted):
-        raise Unclear(why)
+    check_meshes(headers[min(headers)], jax.device_count(), wanted)
     is_new = rank not in headers
     source = min(headers) if is_new else rank
     saved = read(Path(state_path(folders[source], source)), check)
