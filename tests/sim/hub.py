@@ -118,6 +118,7 @@ class Hub:
             if not actor.is_over:
                 actor.kill()
         self.actors.clear()
+        self._events.clear()
 
 
 def _always() -> bool:

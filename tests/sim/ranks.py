@@ -600,6 +600,7 @@ class Cluster:
         self.turn_taken = self.is_replaced_now = False
         self.generation = 0
         self.ranks = [Rank(self, n, {}) for n in range(num_ranks)]
+        self.past: list[Rank] = []  # of former generations
 
     def program(self, source: str) -> Program:
         return self._programs[source.rpartition("# ")[2].strip()]
@@ -636,6 +637,7 @@ class Cluster:
         gone = [n for names in kept for n in {*kept[0], *names} if any(n not in k for k in kept)]
         for rank in self.ranks:
             rank.die()
+        self.past += self.ranks
         self.devices.restart_counts()
         self.store, self.service = Store(), Service(self.hub)
         self.last = {}

@@ -62,11 +62,13 @@ class Devices:
         self.numbers: list[defaultdict[str, int]] = []
         self.numbers = [defaultdict(int) for _ in range(num_ranks)]
         self.dead: set[int] = set()
+        self.made: list[Made] = []
 
     def launch(
         self, rank: int, where: str, program: int, meant: Any, inputs: tuple[Value | None, ...]
     ) -> Value:
         made = Made(rank, where, self.numbers[rank][where], program, meant, inputs)
+        self.made.append(made)
         self.numbers[rank][where] += 1
         self.queues[rank].append(made)
         self._complete()
