@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -103,13 +104,10 @@ class Program:
     def of(self, rank: int) -> tuple[Step, ...]:
         return self.steps.get(rank, ())
 
-    @property
-    def names(self) -> list[str]:
-        return sorted({name for steps in self.steps.values() for name in _bound(steps)})
-
-    @property
+    @functools.cached_property
     def source(self) -> str:
-        bound = " = ".join([*self.names, "0"])
+        names = sorted({name for steps in self.steps.values() for name in _bound(steps)})
+        bound = " = ".join([*names, "0"])
         return f"{bound} # {self.number}"
 
 

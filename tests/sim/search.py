@@ -9,7 +9,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -370,10 +370,28 @@ def _is_whole(step: Any, program: Program) -> bool:
 
 
 def prepare() -> None:
-    """Have the process look for garbage seldom, and nowhere but in what the schedules make."""
+    """Make a process fast that does nothing but run schedules."""
+    for module in list(sys.modules.values()):
+        if module.__name__.partition(".")[0] in ("jaxcluster", "sim"):
+            for what in vars(module).values():
+                if isinstance(what, type) and what.__module__ == module.__name__:
+                    _thaw(what)
+    # Garbage is looked for seldom, and nowhere but in what the schedules make.
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE)
+
+
+def _thaw(frozen: type) -> None:
+    """Have objects of a frozen dataclass made as fast as others: each field by an assignment."""
+    own = vars(frozen)
+    if "__setattr__" not in own or "__slots__" in own or not is_dataclass(frozen):
+        return
+    del frozen.__setattr__, frozen.__delattr__, frozen.__init__
+    for given in fields(frozen):
+        if given.default is MISSING:
+            setattr(frozen, given.name, given)
+    dataclass(repr=False, eq=False)(frozen)
 
 
 def search(first: int, count: int, faults: Sequence[str] = ("", *FAULTS)) -> list[Schedule]:
