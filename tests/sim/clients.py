@@ -134,14 +134,7 @@ class Link:
         sink = Sink()
         each = {r: bodies[r] if bodies else body for r in ranks}
         asked = self.request_each(each, op, buffers, sink=sink)
-        found: dict[int, Event] = {}
-        deadline = self.hub.now + timeout_s
-        while len(found) < len(asked):
-            try:
-                event = sink.get(timeout=max(0.0, deadline - self.hub.now))
-            except Exception:
-                break
-            found[event.rank] = event
+        found = {event.rank: event for event in sink.gather(len(asked), timeout_s)}
         self.forget(asked)
         return found
 

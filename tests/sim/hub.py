@@ -179,3 +179,10 @@ class Sink:
         if not self._items:
             raise queue.Empty
         return self._items.popleft()
+
+    def gather(self, number: int, timeout: float) -> list[Any]:
+        """As many items, or those that have come in this time."""
+        items = self._items
+        if len(items) < number:
+            self.hub.block(lambda: len(items) >= number, timeout)
+        return list(items)

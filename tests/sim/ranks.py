@@ -85,9 +85,11 @@ class Store:
 
     def __init__(self) -> None:
         self.found: dict[str, str] = {}
+        self.writes = 0
 
     def write(self, key: str, value: str) -> None:
         self.found[key] = value
+        self.writes += 1
 
     def read(self, folder: str) -> dict[str, str]:
         start = folder + "/"
@@ -167,8 +169,8 @@ class Rank:
         self.tasks: list[tuple[float, Sequence[Step]]] = []
         self.threads: set[Actor] = set()
         self.current: wire.CellRequest | None = None
-        self.ended = self.taken = self.probes = 0
-        self.is_interrupted = self.is_calm = False
+        self.ended = self.taken = self.probes = self.releases = 0
+        self.is_interrupted = self.is_listening = False
         self.before: Before | None = None
         self.is_dead = False
         self.programs: dict[str, wire.Launch] = {}
@@ -202,7 +204,13 @@ class Rank:
             restarts=self.journal.restarts,
         )  # fmt: skip
 
+    def _lives(self) -> bool:
+        """Whether something else of the user's may launch programs."""
+        return bool(self.tasks) or any(not actor.is_over for actor in self.threads)
+
     def _background(self) -> list[str]:
+        if not (self.tasks or self.threads):
+            return []
         threads = [f"thread '{a.name}'" for a in self.threads if not a.is_over]
         return [*threads, *("a timer of the event loop" for _ in self.tasks[:1])]
 
@@ -212,7 +220,7 @@ class Rank:
     def _on_poll(self, request: Request) -> None:
         launches = self.journal.tail(request.body["launches"])
         report = wire.RankReport(self.state(), [], launches, announced=self.journal.announced)
-        if self.main.ready in (self._has_work, self._has_other_work) and not self.main.ready():
+        if self.is_listening and not self.main.ready():
             self.probes += 1  # as its loop would do at once
         else:
             self.jobs.append(self._probe)
@@ -223,6 +231,7 @@ class Rank:
 
     def _on_clear(self, request: Request) -> None:
         self.gate.clear(request.body["seqs"])
+        self.releases += 1
         self.reply(request, None)
 
     def _on_resume(self, request: Request) -> None:
@@ -253,6 +262,7 @@ class Rank:
 
     def _withdraw(self, seq: int) -> bool:
         waits = self.waiting.pop(seq, None)
+        self.releases += 1
         if waits is not None:
             self.reply(waits[0], wire.CellReply(self.number, seq, "interrupted", 0.0))
         return waits is not None
@@ -312,8 +322,14 @@ class Rank:
 
     def _run(self) -> None:
         while True:
-            self.hub.block(self._has_work)
+            self._listen(self._has_work)
             self._work()
+
+    def _listen(self, ready: Callable[[], object], seconds: float | None = None) -> None:
+        """Wait as an event loop does: what is asked meanwhile is answered at once."""
+        self.is_listening = True
+        self.hub.block(ready, seconds)
+        self.is_listening = False
 
     def _has_work(self) -> bool:
         return bool(self.cells or self.jobs or (self.tasks and self._is_due()))
@@ -334,11 +350,15 @@ class Rank:
         elif self.jobs:
             self.jobs.popleft()()
 
+    def _news(self) -> int:
+        """How often something has changed that a cell which waits at the gate may see."""
+        return self.cluster.store.writes + self.releases
+
     def _idle(self, seconds: float) -> None:
         """What the event loop does while a cell awaits: everything but cells."""
         until = self.hub.now + seconds
         while self.hub.now < until:
-            self.hub.block(self._has_other_work, until - self.hub.now)
+            self._listen(self._has_other_work, until - self.hub.now)
             self._work_beside()
 
     def _has_other_work(self) -> bool:
@@ -349,14 +369,18 @@ class Rank:
 
     def _run_in_turn(self, request: Request, cell: wire.CellRequest) -> None:
         waits = self.gate.wait(cell, request.ident, lambda: cell.seq in self.waiting)
-        look_s = LOOK_S
-        try:
+        look_at, look_s = self.hub.now, LOOK_S
+        with contextlib.suppress(StopIteration):
             while True:
+                seen = self._news()
                 waits.send(None)
-                self._idle(look_s)
-                look_s = min(SLOW_LOOK_S, 1.5 * look_s)
-        except StopIteration:
-            pass
+                while self._news() == seen:  # till then it would look in vain
+                    self._listen(lambda s=seen: self._has_other_work() or self._news() != s)
+                    self._work_beside()
+                while look_at <= self.hub.now:
+                    look_at += look_s
+                    look_s = min(SLOW_LOOK_S, 1.5 * look_s)
+                self._idle(look_at - self.hub.now)
         if self.waiting.pop(cell.seq, None) is None:
             self.ended = cell.seq
             self.gate.ended(cell, request.ident, self._end_of(cell, "interrupted"))
@@ -388,8 +412,8 @@ class Rank:
     def _end_of(self, cell: wire.CellRequest, status: str) -> wire.ends.End:
         journal = self.journal
         own, launches = journal.own(cell.seq), journal.launches()
-        lives = bool(self._background())
-        return wire.ends.End(status, own, launches, journal.foreign, journal.unchecked, lives)
+        ended = status, own, launches, journal.foreign, journal.unchecked, self._lives()
+        return wire.ends.End(*ended)
 
     # ------------------------------------------------------------------ the user's code
 
@@ -424,11 +448,16 @@ class Rank:
                 case Thread(inner):
                     self._start_thread(inner)
                 case Join():
-                    while self._background() and not self.is_interrupted:
-                        self.hub.block(lambda: self._has_other_work() or self.is_interrupted, 0.05)
+                    while self._lives() and not self.is_interrupted:
+                        self._listen(
+                            lambda: (
+                                self._has_other_work() or self.is_interrupted or not self._lives()
+                            )
+                        )
                         self._work_beside()
                 case Late(seconds, inner):
                     self.tasks.append((self.hub.now + seconds, inner))
+                    self.hub.at(self.hub.now + seconds, _nothing)  # then it can be heard
         self.heed()
 
     def _take_steps_apart(self, steps: Sequence[Step]) -> None:
@@ -498,7 +527,7 @@ class Rank:
         until = self.hub.now + seconds
         while self.hub.now < until and not self.is_interrupted:
             if awaits:
-                self.hub.block(
+                self._listen(
                     lambda: self._has_other_work() or self.is_interrupted, until - self.hub.now
                 )
                 self._work_beside()
@@ -551,6 +580,10 @@ class Rank:
             actor.kill()
             if actor in self.hub.actors:
                 self.hub.actors.remove(actor)
+
+
+def _nothing() -> None:
+    """The clock stops here."""
 
 
 def _refuse() -> None:
