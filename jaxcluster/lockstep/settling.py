@@ -7,6 +7,7 @@ Several answers in a row decide, so these are generators: they yield what is to 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -423,7 +424,7 @@ class Settling:
 
     # -------------------------------------------------------------------------- how it has ended
 
-    def end(self) -> Steps[verdict.Ending]:
+    def end(self, explain_missing: verdict.Explain) -> Steps[verdict.Ending]:
         """How the cell has ended, once what can be recovered is."""
         cell = self._cell
         record, watch = cell.record, cell.watch
@@ -431,11 +432,18 @@ class Settling:
         death = yield from self._recover_from_death()
         if death is not None:
             facts = yield from self._look_around()
-        ending = verdict.Ending(
-            record, watch.why, watch.interrupted, watch.timeout_s, watch.grace_s, facts.hosts, death
+        ending = functools.partial(
+            verdict.Ending,
+            record,
+            watch.why,
+            watch.interrupted,
+            watch.timeout_s,
+            watch.grace_s,
+            facts.hosts,
+            death,
         )
         if death is not None:
-            return ending
+            return ending()
         unanswered: list[str] = []
         if cell.silent:
             located: events.Located = yield actions.AskWhere(cell.silent)
@@ -444,8 +452,7 @@ class Settling:
         undone = ""
         if cell.undone is not None and not cell.recovered:
             undone = yield from self._say_undone()
-        return dataclasses.replace(
-            ending,
+        return ending(
             silent=cell.silent,
             unanswered=unanswered,
             report=cell.polls.report,
@@ -455,6 +462,7 @@ class Settling:
             places=cell.places,
             withdrawn=cell.withdrawn,
             stalled_s=cell.stalled_s,
+            explain_missing=explain_missing,
         )
 
     def _recover_from_death(self) -> Steps[verdict.Death | None]:
