@@ -29,7 +29,7 @@ from jaxcluster.lockstep import replaying
 from jaxcluster.records.lastreport import Reports
 from jaxcluster.wire.link import Event
 from sim import ranks as sim_ranks
-from sim.hub import Hub, PatientTime, Sink, Time
+from sim.hub import CALM, Hub, PatientTime, Sink, Time
 
 MODULES = (running, carrying, recovery, selfcheck, undoing, asking, dispatch)
 
@@ -117,14 +117,12 @@ class Link:
             self.hub.at(self._soon(rank, "to"), lambda q=request, r=rank: self._arrive(r, q))
         return ids
 
-    def _arrive(self, rank: int, request: sim_ranks.Request) -> None:
-        if self.client.link is self:
-            self.cluster.ranks[rank].receive(request)
+    def _arrive(self, rank: int, request: sim_ranks.Request) -> str | None:
+        return self.cluster.ranks[rank].receive(request) if self.client.link is self else CALM
 
     def deliver(self, rank: int, event: Event, sink: Any, soon: float) -> None:
-        def arrive() -> None:
-            if self._asked.pop(event.id, None) is not None:
-                sink.put(event)
+        def arrive() -> str | None:
+            return CALM if self._asked.pop(event.id, None) is None else sink.put(event)
 
         self.hub.at(self._soon(rank, "from", soon), arrive)
 

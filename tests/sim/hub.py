@@ -17,6 +17,7 @@ from typing import Any
 
 import greenlet
 
+CALM = "nobody can go on by this"
 LOOK_S = 0.11  # between looks of who counts how long nothing has been written
 
 
@@ -92,6 +93,7 @@ class Hub:
         return actor
 
     def at(self, when: float, job: Callable[[], object]) -> None:
+        """Do it then. It returns ``CALM`` where it has changed nothing that an actor waits for."""
         heapq.heappush(self._events, (when, next(self._numbers), job))
 
     def block(self, ready: Callable[[], object] | None, seconds: float | None = None) -> None:
@@ -109,9 +111,8 @@ class Hub:
         Raises:
           Stuck: it never will be, or not before ``limit``.
         """
-        events = self._events
         while not until():
-            now, able, soonest = self.now, [], events[0][0] if events else math.inf
+            now, able, soonest = self.now, [], math.inf
             for each in self.actors:
                 deadline = each.deadline
                 if deadline <= now or ((ready := each.ready) is not None and ready()):
@@ -126,11 +127,18 @@ class Hub:
                 if actor.is_over:
                     self.actors.remove(actor)
                 continue
+            self._let_time_pass(soonest, limit)
+
+    def _let_time_pass(self, deadline: float, limit: float) -> None:
+        """Until the first actor's deadline, or something happens that one may wait for."""
+        events, is_calm = self._events, True
+        while is_calm and self.now < deadline:
+            soonest = min(deadline, events[0][0]) if events else deadline
             if soonest > limit:
                 raise Stuck(f"at {self.now:.3f} s nobody can go on")
-            self.now = now = max(now, soonest)
+            self.now = now = max(self.now, soonest)
             while events and events[0][0] <= now:
-                heapq.heappop(events)[2]()
+                is_calm = heapq.heappop(events)[2]() is CALM and is_calm
 
     def end(self) -> None:
         for actor in self.actors:
@@ -185,23 +193,29 @@ class Sink:
 
     def __init__(self) -> None:
         self._items: deque[Any] = deque()
+        self._wanted = math.inf  # so many are waited for
 
-    def put(self, item: Any) -> None:
+    def put(self, item: Any) -> str | None:
         self._items.append(item)
+        return CALM if len(self._items) < self._wanted else None
 
     def empty(self) -> bool:
         return not self._items
 
     def get(self, timeout: float | None = None) -> Any:
         if not self._items:
-            self.hub.block(self._items.__len__, timeout)
+            self._wait(1, timeout)
         if not self._items:
             raise queue.Empty
         return self._items.popleft()
 
     def gather(self, number: int, timeout: float) -> list[Any]:
         """As many items, or those that have come in this time."""
-        items = self._items
-        if len(items) < number:
-            self.hub.block(lambda: len(items) >= number, timeout)
-        return list(items)
+        if len(self._items) < number:
+            self._wait(number, timeout)
+        return list(self._items)
+
+    def _wait(self, number: int, timeout: float | None) -> None:
+        items, self._wanted = self._items, number
+        self.hub.block(lambda: len(items) >= number, timeout)
+        self._wanted = math.inf

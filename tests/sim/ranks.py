@@ -21,7 +21,7 @@ from jaxcluster.engine import failures, strict
 from jaxcluster.engine import gate as gates
 from jaxcluster.engine import journal as journals
 from jaxcluster.wire.link import Event
-from sim.hub import Actor, Hub
+from sim.hub import CALM, Actor, Hub
 from sim.programs import (
     Catch,
     Join,
@@ -42,6 +42,7 @@ CHECK = -1  # the program of the self-check
 COURSE = "all-reduce"
 STUCK_S = 8.0
 CHECK_S = 2.5  # longer than messages are late, here and on the notebook's side
+LOOKS = frozenset(["poll", "state", "busy", "courses", "prepare_check", "undo_look"])
 LOOK_S, SLOW_LOOK_S = 0.01, 0.3  # between looks of a cell that waits at the gate
 
 
@@ -179,9 +180,12 @@ class Rank:
 
     # ------------------------------------------------------------------ the control channel
 
-    def receive(self, request: Request) -> None:
-        if not self.is_dead:
-            getattr(self, f"_on_{request.op}")(request)
+    def receive(self, request: Request) -> str | None:
+        """``CALM``, if nothing is changed by it."""
+        if self.is_dead:
+            return CALM
+        getattr(self, f"_on_{request.op}")(request)
+        return CALM if request.op in LOOKS and not self.jobs else None
 
     def reply(self, request: Request, body: Any, op: str = "reply", soon: float = 0.0) -> None:
         if not self.is_dead:
