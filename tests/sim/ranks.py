@@ -12,7 +12,8 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from journals import launched
 
@@ -65,6 +66,8 @@ class Journal(journals.Journal):
         self._main_thread = -1  # else all actors were taken for it
         self.is_apart = False  # the main thread runs a task or a timer
         self.line: Any = None  # of the step that launches
+        self._told_at = 0, 0
+        self._told: dict[object, object] = {}
 
     def _place_of(self, frame: Any) -> Any:
         return self.line, 0, None, 0
@@ -74,6 +77,24 @@ class Journal(journals.Journal):
 
     def place(self) -> tuple[None, None]:
         return None, None
+
+    def launches(self) -> dict[str, list[int]]:
+        return cast(dict[str, list[int]], self._once("launches", super().launches))
+
+    def tail(self, count: int) -> list[wire.Launch]:
+        return cast(list[wire.Launch], self._once(count, partial(super().tail, count)))
+
+    def _once(self, key: object, tell: Callable[[], object]) -> object:
+        """What is told, which is asked often, and changes by launches alone."""
+        if self._begun or self._made or self.broken:
+            return tell()
+        now = self._entered[0], self.restarts
+        if now != self._told_at:
+            self._told_at = now
+            self._told.clear()
+        if key not in self._told:
+            self._told[key] = tell()
+        return self._told[key]
 
     def origin(self) -> int:
         if self._rank.hub.running is not self._rank.main or self.is_apart:
