@@ -111,8 +111,8 @@ def _key(entry: wire.Launch) -> _Key:
     return entry.processes, entry.seq
 
 
-def _members(entry: wire.Launch) -> list[int]:
-    return [int(rank) for rank in entry.processes.split(",")]
+def _members(entry: wire.Launch) -> tuple[int, ...]:
+    return lockstep.members(entry.processes)
 
 
 def tell(found: Mapping[int, wire.Launch], is_over: bool = False) -> list[str]:

@@ -96,6 +96,10 @@ class Hub:
         """Do it then. It returns ``CALM`` where it has changed nothing that an actor waits for."""
         heapq.heappush(self._events, (when, next(self._numbers), job))
 
+    def wake(self, actor: Actor) -> None:
+        """Have it go on, whatever it waits for."""
+        actor.deadline = 0.0
+
     def block(self, ready: Callable[[], object] | None, seconds: float | None = None) -> None:
         """Have the running actor wait until ``ready``, or for so long."""
         actor = self.running
@@ -194,10 +198,14 @@ class Sink:
     def __init__(self) -> None:
         self._items: deque[Any] = deque()
         self._wanted = math.inf  # so many are waited for
+        self._waits: Any = None  # by this actor
 
     def put(self, item: Any) -> str | None:
         self._items.append(item)
-        return CALM if len(self._items) < self._wanted else None
+        if len(self._items) < self._wanted:
+            return CALM
+        self.hub.wake(self._waits)
+        return None
 
     def empty(self) -> bool:
         return not self._items
@@ -216,6 +224,6 @@ class Sink:
         return list(self._items)
 
     def _wait(self, number: int, timeout: float | None) -> None:
-        items, self._wanted = self._items, number
-        self.hub.block(lambda: len(items) >= number, timeout)
+        self._wanted, self._waits = number, self.hub.running
+        self.hub.block(None, timeout)
         self._wanted = math.inf

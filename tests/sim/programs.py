@@ -93,7 +93,7 @@ class Program:
     timeout_s: float | None = None
     interrupt_at: float | None = None  # by the other notebook, whatever the ranks run then
 
-    @property
+    @functools.cached_property
     def is_stopped(self) -> bool:
         return any(at is not None for at in (self.stop_at, self.timeout_s, self.interrupt_at))
 

@@ -94,7 +94,8 @@ def _take_apart(cluster: Cluster, clients: Sequence[Client], course: Course) -> 
 
 def use(client: Client, programs: Sequence[Program], course: Course, hub: Hub) -> None:
     """What the user of one notebook does."""
-    left = 0
+    left, own, is_waiting = 0, hub.running, False
+    assert own is not None
 
     def end(program: Program, cell: Any) -> None:
         error = outcome(cell)
@@ -102,9 +103,15 @@ def use(client: Client, programs: Sequence[Program], course: Course, hub: Hub) -
         course.ended[program.number] = error
         nonlocal left
         left -= 1
+        if is_waiting and not left:
+            hub.wake(own)
 
-    def is_free() -> bool:
-        return not left
+    def wait() -> None:
+        nonlocal is_waiting
+        is_waiting = left > 0
+        if is_waiting:
+            hub.block(None)
+        is_waiting = False
 
     for program in programs:
         try:
@@ -122,8 +129,8 @@ def use(client: Client, programs: Sequence[Program], course: Course, hub: Hub) -
         left += 1
         hub.start(f"cell {program.number}", lambda p=program, c=cell: end(p, c))
         if not program.queued:
-            hub.block(is_free)
-    hub.block(is_free)
+            wait()
+    wait()
 
 
 def _hear(course: Course, number: int, text: str) -> None:
