@@ -49,8 +49,9 @@ class Actor:
         if self._greenlet is not None:
             self._greenlet.switch()
             return
-        self._greenlet = _RESTING.pop() if _RESTING else greenlet.greenlet(_serve, self.hub.greenlet)
-        self._greenlet.switch(self)
+        made = _RESTING.pop() if _RESTING else greenlet.greenlet(_serve, self.hub.greenlet)
+        self._greenlet = made
+        made.switch(self)
 
     def kill(self) -> None:
         self.is_over = True
