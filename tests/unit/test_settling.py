@@ -271,6 +271,14 @@ def test_ranks_that_took_part_in_the_check_are_not_called_hung() -> None:
     assert cell.recovered.startswith("All of them have completed")
 
 
+def test_what_has_completed_is_settled_also_where_a_thread_was_to_launch_more_before() -> None:
+    cell, ranks = given_up(), Ranks()
+    ranks.answers[actions.AskSilent] = lambda _: {}
+    ranks.answers[actions.BringBack] = lambda _: Replayed("completed", is_under_way=True)
+    ranks.carry(Settling(cell).settle())
+    assert cell.course.state is State.SETTLED
+
+
 def test_a_cell_that_never_began_lets_others_begin_also_those_of_other_notebooks() -> None:
     cell, settling = ended((LESS, LESS), "interrupted")
     for reply in cell.record.replies.values():
