@@ -103,11 +103,8 @@ class RunningCell:
                 say(notices.Lasting(remains))
         if self._stopped is not None:
             raise self._stopped
-        ending = self._carrier.carry(self._settling.end())
-        more = self.cluster.world.explain_missing
-        if (
-            error := verdict.verdict(dataclasses.replace(ending, explain_missing=more))
-        ) is not None:
+        ending = self._carrier.carry(self._settling.end(self._explain_missing))
+        if (error := verdict.verdict(ending)) is not None:
             with contextlib.suppress(OSError, JaxClusterError):  # that must not take its place
                 self._keep_report(error)
             self._notify(error)
@@ -116,6 +113,9 @@ class RunningCell:
         if self._listener_error is not None:
             raise self._listener_error
         return self.record
+
+    def _explain_missing(self, error: str, ranks: Sequence[int]) -> Sequence[str]:
+        return self.cluster.world.explain_missing(error, ranks)
 
     def _notify(self, error: BaseException | None) -> None:
         """Once, at its end: on a thread of its own before anybody waits for it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterable, Mapping
 
@@ -17,11 +18,10 @@ def after(makers: Makers, source: str, cell: int) -> dict[str, tuple[int, ...]]:
     Of the names in a cell that can't be parsed nothing is known any more.
     """
     try:
-        tree = ast.parse(source)
+        made, changed = _bound(source)
     except (SyntaxError, ValueError):  # IPython's own syntax: what it binds can't be read
         words = set(re.findall(r"\w+", source))
         return {name: cells for name, cells in makers.items() if name not in words}
-    made, changed = _bound(tree)
     known = {**makers, **dict.fromkeys(made, (cell,))}
     for name in changed:
         if name in makers and makers[name][-1:] != (cell,):
@@ -38,10 +38,11 @@ def tell(makers: Makers, names: Iterable[str]) -> str:
     return f"cell{'s' if len(cells) > 1 else ''} {', '.join(f'[{cell}]' for cell in cells)}"
 
 
-def _bound(tree: ast.Module) -> tuple[set[str], set[str]]:
+@functools.lru_cache(maxsize=256)  # a cell is often run again
+def _bound(source: str) -> tuple[set[str], set[str]]:
     """(the names that a cell binds to new values, those whose new values depend on the old)."""
     made, changed, seen = set[str](), set[str](), set[str]()
-    for statement in tree.body:
+    for statement in ast.parse(source).body:
         stored, loaded = _names(statement)
         seen |= loaded
         for name in stored - made:
