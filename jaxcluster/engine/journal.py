@@ -77,7 +77,8 @@ class Program:
     ``fingerprint`` is equal on all processes that compiled the same program; ``processes`` are
     those whose devices take part; ``executable`` is JAX's, to run it again; ``shipped`` says that
     it came as bytes from another rank; ``collective`` that it has collectives, or may have;
-    ``calls_python`` that it calls Python functions while it runs; ``told`` is what is said of it,
+    ``calls_python`` that it calls Python functions while it runs; ``inline`` that the thread that
+    launches it may also run it, so that a launch ends in its error; ``told`` is what is said of it,
     made once, so that a launch keeps no executable alive.
     """
 
@@ -89,11 +90,17 @@ class Program:
     shipped: bool = False
     collective: bool = True
     calls_python: bool = False
+    inline: bool = False
     told: _Told = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         told = (self.processes, self.name, self.fingerprint, self.signature, self.collective)
         object.__setattr__(self, "told", told)
+
+    @property
+    def may_break_off(self) -> bool:
+        """Whether a launch of it may end in an error of its collectives."""
+        return self.inline and self.collective
 
 
 class Journal:
@@ -114,6 +121,7 @@ class Journal:
       unchecked: one of these had collectives, and no check has been made since.
       interrupted: an interrupt came while a launch called Python, and is still to be raised.
       recording: whether JAX's launches reach this journal.
+      guard: the thread that alone may launch, by ``jax.thread_guard``; 0: any may.
       task: where the cell awaits, its own task: what others launch meanwhile is not the cell's.
       host_values: what cells give to programs, and read, of which each process has a copy.
     """
@@ -126,6 +134,7 @@ class Journal:
         self._made: list[_Launch | Program] = []  # not entered yet; a program: see _outer
         self._outer: dict[int, _Launch] = {}  # begun, and another was launched in the middle
         self._breaks: dict[int, tuple[_Launch, _Told]] = {}  # broken off before they were entered
+        self._ended: dict[int, tuple[_Launch, object]] = {}  # in _begun, and in an error; by whom
         self._entered = [0]  # how many were entered
         self._counts: dict[str, list[int]] = {}
         self._crossings = Crossings()
@@ -144,6 +153,7 @@ class Journal:
         self.given_up: set[str] = set()
         self.restarts = 0
         self.recording = False
+        self.guard = 0
         self.host_values = HostValues(self.place)
         self.interrupted = False
         self._main_thread = threading.main_thread().ident
@@ -206,6 +216,7 @@ class Journal:
 
     def own(self, seq: int) -> dict[str, list[int]]:
         """Set of processes -> [launches of the main thread in cell ``seq``, their hash]."""
+        self._hear()
         self._enter_latest()
         return {processes: list(held) for processes, held in self._own.get(seq, {}).items()}
 
@@ -214,6 +225,11 @@ class Journal:
         """The sets of which something else than cells has launched: threads, tasks, timers."""
         self._enter_latest()
         return sorted(self._foreign)
+
+    def set_guard(self, is_set: bool) -> None:
+        """From now on this thread alone may launch, or all may again."""
+        self._hear()  # what was refused until now
+        self.guard = get_ident() if is_set else 0
 
     @contextlib.contextmanager
     def unannounced(self) -> Iterator[None]:
@@ -238,20 +254,26 @@ class Journal:
 
     # ------------------------------------------------------------------------- launch and count
 
-    def prepare(self, program: Program, caller: FrameType | None) -> None:
-        """JAX's fast path is about to launch ``program``: a microsecond, on whichever thread.
+    def preparations(self, program: Program, result: Any) -> Iterator[Any]:
+        """Each ``next`` of it, which gives ``result``: JAX's fast path launches ``program`` next.
 
-        The launch counts once its thread has taken the next of ``confirmations``, and if it never
-        does, it was not made. All that takes Python is done here, where an error does no harm:
-        nothing is launched. This goes deeper than the confirmation, so that a RecursionError comes
-        here too.
+        A microsecond, on whichever thread. The launch counts once its thread has taken the next of
+        ``confirmations``. If it never does, the launch was not made, or has ended in an error.
 
-        Args:
-          caller: the frame that calls the jitted function.
+        All that takes Python comes first, where an error does no harm: nothing is launched. It goes
+        deeper than the confirmation, so that a RecursionError comes here too. That the launch has
+        begun is noted by C alone, with nothing in between but JAX's C++.
         """
+        prepared = map(self._prepare, itertools.repeat(program))
+        begun = itertools.starmap(self._begun.__setitem__, prepared)
+        return itertools.compress(itertools.repeat(result), map(operator.not_, begun))
+
+    def _prepare(self, program: Program) -> tuple[int, _Launch]:
+        """A thread, and the launch that it is about to make from the caller's frame."""
         ident = get_ident()
+        caller = sys._getframe().f_back
         if ident in self._begun:
-            self._settle(self._begun[ident], caller)
+            self._settle(ident, self._begun[ident], caller)
         place = self._place_of(caller)
         is_plain = ident == self._main_thread and self.task is None and not self._ours
         running = self._running if is_plain else self.origin()
@@ -261,9 +283,8 @@ class Journal:
             box.note(program, place, running)
         now = monotonic()
         if caller is None:
-            self._begun[ident] = (program, place, running, now, 0, 0)
-        else:
-            self._begun[ident] = (program, place, running, now, id(caller), caller.f_lasti)
+            return ident, (program, place, running, now, 0, 0)
+        return ident, (program, place, running, now, id(caller), caller.f_lasti)
 
     def confirmations(self, program: Program) -> Iterator[None]:
         """Each ``next`` of it counts a launch of ``program``, which this thread has just made.
@@ -290,7 +311,7 @@ class Journal:
         """
         frame, ident = sys._getframe(), get_ident()
         if ident in self._begun:
-            self._settle(self._begun[ident], frame.f_back)
+            self._settle(ident, self._begun[ident], frame.f_back)
         place, running = self._place_of(frame.f_back), self.origin()
         if len(self._made) >= LATEST:
             self._enter_latest()
@@ -334,32 +355,65 @@ class Journal:
             return 0
         return self._running
 
-    def _settle(self, launch: _Launch, frame: FrameType | None) -> None:
+    def _settle(self, ident: int, launch: _Launch, frame: FrameType | None) -> None:
         """This thread has begun ``launch``, has not confirmed it, and launches from ``frame``."""
         above = None
         while frame is not None and not _is_at(frame, launch):
             above, frame = frame, frame.f_back
-        program, *_, instruction = launch
-        if frame is None and instruction == _ANYWHERE:  # an error came on top of the launch's
-            self._break_off(launch, "by an error")
-            return
-        if frame is None or above is None or above.f_code.co_name == "cache_miss":
-            # JAX's fast path has raised instead, it is tried again, or JAX has left its fast path.
+        program = launch[0]
+        if above is not None and above.f_code.co_name == "cache_miss":  # JAX has left its fast path
             self._not_made(launch)
+        elif frame is None or above is None:  # or JAX's fast path has raised, and is tried again
+            self._end(ident, launch)
+        else:
+            # A finalizer, or a signal's handler, launches in the middle of it.
+            if not program.calls_python:
+                why = "or launched after a finalizer's program"
+                self._breaks[id(launch)] = launch, self._mark(program, why, for_good=True)
+            self._outer[id(program)] = launch
+
+    def _end(self, ident: int, launch: _Launch) -> None:
+        """A launch that a thread has begun has ended in an error, which only the user's code sees.
+
+        Where nothing can break off in a launch, XLA has refused it. Else it counts as broken off,
+        except where it is known what has refused it.
+        """
+        if id(launch) in self._ended:
             return
-        # A finalizer, or a signal's handler, launches in the middle of it. Where it came before
-        # the launch itself their order is known: that in which they are confirmed.
-        if above.f_code not in PREPARING and not program.calls_python:
-            why = "or launched after a finalizer's program"
-            self._breaks[id(launch)] = launch, self._mark(program, why, for_good=True)
-        self._outer[id(program)] = launch
+        program, *_, instruction = launch
+        is_refused = self.guard not in (0, ident)
+        if is_refused or not (instruction == _ANYWHERE or program.may_break_off):
+            if self._claim(launch):
+                self._not_made(launch)
+            return
+        self._note_break(launch, "by an error")
+        if self._claim(launch):
+            self._made.append(launch)
+
+    def _claim(self, launch: _Launch) -> bool:
+        """Whether the caller is the first of all threads to see that this launch has ended."""
+        begun = set(map(id, self._begun.values()))
+        for key in self._ended.keys() - begun:
+            self._ended.pop(key, None)
+        caller = object()
+        return self._ended.setdefault(id(launch), (launch, caller))[1] is caller
+
+    def _hear(self) -> None:
+        """Find the launches that have ended in their program's error. Any thread."""
+        for ident, launch in list(self._begun.items()):
+            is_fast = launch[-1] != _ANYWHERE
+            if launch[0].may_break_off and is_fast and not _is_within(ident, launch):
+                self._end(ident, launch)
 
     def _break_off(self, launch: _Launch, why: str) -> None:
+        self._note_break(launch, why)
+        self._made.append(launch)
+
+    def _note_break(self, launch: _Launch, why: str) -> None:
         program = launch[0]
         for_good = program.executable is None  # a transfer, which no check of sums sees
         if id(launch) not in self._breaks:  # else heard of where it happened
             self._breaks[id(launch)] = launch, self._mark(program, why, for_good)
-        self._made.append(launch)
 
     def _in_flight(self) -> list[_Launch]:
         """The launches that have begun, and have neither been confirmed nor failed. Any thread.
@@ -375,6 +429,7 @@ class Journal:
         """The launches in flight, at a moment when all that are made are entered."""
         flights: list[_Launch] = []
         for _ in range(SETTLING):
+            self._hear()
             self._enter_latest()
             flights = self._in_flight()
             if not self._made:
@@ -531,6 +586,7 @@ class Journal:
     @property
     def counts(self) -> dict[str, list[int]]:
         """Set of processes -> [launches so far, rolling hash of them]. Any thread."""
+        self._hear()
         self._enter_latest()
         return self._counts
 
@@ -746,6 +802,5 @@ def _is_within(ident: int, launch: _Launch) -> bool:
     )
 
 
-# The code that calls XLA, and that by which JAX's fast path has a launch prepared, right before it.
+# The code that calls XLA.
 LAUNCHING: set[CodeType] = {Journal.launch.__code__}
-PREPARING: set[CodeType] = set()

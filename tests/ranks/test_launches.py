@@ -486,6 +486,28 @@ def test_a_thread_guard_refuses_before_anything_is_launched(ranks: jaxcluster.Cl
     check_whole(ranks)
 
 
+def test_what_breaks_off_on_jaxs_fast_path_is_heard_of(
+    start: Callable[..., jaxcluster.Cluster],
+) -> None:
+    """With one device a launch ends in its collectives' error there, which the cell swallows."""
+    cluster = start(devices_per_process=1)
+    cluster.run(SETUP)
+    # As gloo, XLA checks after the launch has begun that no input is donated twice.
+    prepare = (
+        "shift = jax.jit(lambda a, b: a + jnp.sum(b), donate_argnums=0)\n"
+        "for _ in range(3): jax.block_until_ready(shift(plus(x), x))\n"
+        "z = plus(x)"
+    )
+    cluster.run(prepare, show=False)
+    broken = "try: shift(z, {})\nexcept ValueError: pass\n"
+    alike = cluster.run(f"{broken.format('z')}print(float(total(x)))", show=False)
+    assert [alike.stdout(rank) for rank in range(2)] == ["28.0\n"] * 2
+    with pytest.raises(JaxClusterError) as caught:
+        cluster.run(broken.format("z if r == 0 else x"), show=False)
+    assert "aborted by an error" in str(caught.value)
+    check_whole(cluster)
+
+
 def test_what_broke_off_alike_and_left_a_collective_waiting_is_found(
     start: Callable[..., jaxcluster.Cluster],
 ) -> None:
@@ -674,7 +696,8 @@ def test_what_xla_refuses_one_rank_in_strict_mode_hangs_no_later_launch(
 ATTACKS = """
 import _thread, ctypes, itertools
 give = jax.jit(lambda a: a * 2, donate_argnums=0)
-jax.block_until_ready([give(plus(x)), give(plus(x))])
+shift = jax.jit(lambda a: a + jnp.sum(a), donate_argnums=0)
+jax.block_until_ready([f(plus(x)) for f in (give, give, shift, shift)])
 aot = jax.jit(lambda a: a * 3, donate_argnums=0).lower(x).compile()
 aot(plus(x))
 class Stop(BaseException): pass
@@ -776,7 +799,11 @@ ATTACK_KINDS = {
 }
 
 
-@pytest.mark.parametrize("path", ["give", "aot"], ids=["fast path", "Python path"])
+@pytest.mark.parametrize(
+    "path",
+    ["give", "shift", "aot"],
+    ids=["fast path", "fast path with a collective", "Python path"],
+)
 @pytest.mark.parametrize("attack", ATTACK_KINDS.values(), ids=ATTACK_KINDS)
 def test_whatever_raises_around_a_launch_it_is_counted_if_and_only_if_it_was_made(
     ranks: jaxcluster.Cluster, attack: str, path: str
