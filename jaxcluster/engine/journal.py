@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
 from jaxcluster.engine import stacks
-from jaxcluster.engine.blackbox import BlackBox, ours
+from jaxcluster.engine.blackbox import NO_BOX, SLOT_SIZE, SLOTS, BlackBox, ours, write_slot
 from jaxcluster.engine.copies import HostValues
 from jaxcluster.engine.crossings import Crossings
 from jaxcluster.engine.foreign import is_telling_file, short_name
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 _HASH_MODULUS = wire.HASH_MODULUS
 _HASH_FACTOR = wire.HASH_FACTOR
 KEPT_PROGRAMS = 512
-LATEST = 256  # launches that are entered at once
+KEPT_PLACES = 4096  # where programs were launched, that are noted more quickly
+LATEST = 128  # launches that are entered at once
 KEPT_ENDS = 8  # cells of which it is known what they launched themselves
 SOURCE_CHARS = 80  # of a line that has launched something
 
@@ -52,9 +53,13 @@ _Told = tuple[str, str, int, str, bool]  # Program.told
 # thread), when it was begun (a host's processes share that clock), and the frame that makes it with
 # its instruction, which say whether it still does.
 _Launch = tuple["Program", _Place, int, float, int, int]
+_Noted = tuple[_Place, Any, Iterator[int], list[int], int, int]  # and how the box does
 _Entry = tuple[int, _Told, _Place, int, float]  # its place in its set's sequence, its cell and time
 _Own = dict[int, dict[str, list[int]]]  # a cell's seq -> set -> [launches of it, hash]
 _ANYWHERE = -1  # in that frame
+# By which the hash of LATEST launches in a row has each of them.
+_FACTORS = [pow(_HASH_FACTOR, k, _HASH_MODULUS) for k in reversed(range(LATEST))]
+_told_of, _fingerprint_of = operator.attrgetter("told"), operator.attrgetter("fingerprint")
 SETTLING = 3  # looks, at most, until no launch ends while it is looked
 _CELL = 2  # kinds of files: a cell's, 1 of another file whose lines are told, 0 of any other
 
@@ -122,7 +127,6 @@ class Journal:
       interrupted: an interrupt came while a launch called Python, and is still to be raised.
       recording: whether JAX's launches reach this journal.
       guard: the thread that alone may launch, by ``jax.thread_guard``; 0: any may.
-      task: where the cell awaits, its own task: what others launch meanwhile is not the cell's.
       host_values: what cells give to programs, and read, of which each process has a copy.
     """
 
@@ -142,6 +146,8 @@ class Journal:
         self.unchecked = False
         self._programs: OrderedDict[int, Program] = OrderedDict()
         self.cell_numbers: dict[str, int] = {}
+        # How a launch from a cell's line is noted again: by program, code and instruction.
+        self._known: dict[tuple[int, int, int], _Noted] = {}
         self._kinds: dict[str, int] = {}  # of files, while there are as many cells as below
         self._num_cells = 0
         self.before_launch: Callable[[Program], None] | None = None
@@ -159,7 +165,9 @@ class Journal:
         self._main_thread = threading.main_thread().ident
         self.cell_ranks: tuple[int, ...] = ()  # those that were sent the last cell too
         self._running = 0  # the seq of the cell that the main thread is in
-        self.task: asyncio.Future[Any] | None = None
+        # The same, where all that the main thread launches is that cell's; else None.
+        self._plain: list[int | None] = [0]
+        self._task: asyncio.Future[Any] | None = None
         self._ours = 0  # the thread whose launches are replays or checks
         self._own: _Own = {}
         self._foreign: set[str] = set()
@@ -167,7 +175,7 @@ class Journal:
     def keep_in(self, path: str) -> None:
         """Keep the last launches in a file, for whoever asks after this process's death."""
         with contextlib.suppress(OSError):  # no room, or a file system that can't: then nobody can
-            self.box = BlackBox(path, self._tell)
+            self.box = BlackBox(path, self._tell, self._known)
 
     def enter(self, seq: int, execution_count: int, ranks: tuple[int, ...] = ()) -> None:
         self.cells.append(CellEntry(seq, execution_count, time.time_ns()))
@@ -182,6 +190,7 @@ class Journal:
             del self._own[old]
         self.host_values.begin()
         self._running = seq
+        self._set_plain()
 
     def leave(self, status: str, seconds: float) -> None:
         self._running, self.task = 0, None
@@ -231,6 +240,19 @@ class Journal:
         self._hear()  # what was refused until now
         self.guard = get_ident() if is_set else 0
 
+    @property
+    def task(self) -> asyncio.Future[Any] | None:
+        """Where the cell awaits, its own task: what others launch meanwhile is not the cell's."""
+        return self._task
+
+    @task.setter
+    def task(self, task: asyncio.Future[Any] | None) -> None:
+        self._task = task
+        self._set_plain()
+
+    def _set_plain(self) -> None:
+        self._plain[0] = None if self._task is not None or self._ours else self._running
+
     @contextlib.contextmanager
     def unannounced(self) -> Iterator[None]:
         """Inside it this thread's launches are nobody's, and announced to nobody.
@@ -245,12 +267,14 @@ class Journal:
                 announce(program)
 
         self._ours = own
+        self._set_plain()
         if announce is not None:
             self.before_launch = announce_others
         try:
             yield
         finally:
             self._ours, self.before_launch = 0, announce
+            self._set_plain()
 
     # ------------------------------------------------------------------------- launch and count
 
@@ -264,27 +288,62 @@ class Journal:
         deeper than the confirmation, so that a RecursionError comes here too. That the launch has
         begun is noted by C alone, with nothing in between but JAX's C++.
         """
-        prepared = map(self._prepare, itertools.repeat(program))
-        begun = itertools.starmap(self._begun.__setitem__, prepared)
-        return itertools.compress(itertools.repeat(result), map(operator.not_, begun))
+        known, plain, begun, made = self._known, self._plain, self._begun, self._made
+        main_thread, with_care = self._main_thread, self._prepare_with_care
 
-    def _prepare(self, program: Program) -> tuple[int, _Launch]:
-        """A thread, and the launch that it is about to make from the caller's frame."""
-        ident = get_ident()
-        caller = sys._getframe().f_back
+        # In the way of each launch, where caches are cold: so it is short, and looks up little.
+        def prepare(
+            program: Program,
+            fingerprint: int,
+            known: dict[tuple[int, int, int], _Noted] = known,
+            plain: list[int | None] = plain,
+            begun: dict[int, _Launch] = begun,
+            made: list[Any] = made,
+            main_thread: int | None = main_thread,
+            get_ident: Callable[[], int] = get_ident,
+            get_frame: Callable[[int], FrameType] = sys._getframe,
+            monotonic: Callable[[], float] = monotonic,
+            write: Callable[..., None] = write_slot,
+        ) -> tuple[int, _Launch]:
+            """A thread, and the launch that it is about to make from the caller's frame."""
+            ident = get_ident()
+            try:
+                caller = get_frame(1)
+                code, at = caller.f_code, caller.f_lasti
+                place, file, numbers, seqs, number, line = known[fingerprint, id(code), at]
+            except (KeyError, ValueError):  # not launched from this line before, or by no Python
+                return with_care(program, ident, sys._getframe().f_back)
+            running = plain[0]
+            if running is None or ident != main_thread or ident in begun or len(made) >= LATEST:
+                return with_care(program, ident, caller)
+            if file is not None:
+                n, seq = next(numbers), seqs[0]
+                seqs[0] = seq + 1
+                write(file, n % SLOTS * SLOT_SIZE, n, seq, number, line, running)
+            return ident, (program, place, running, monotonic(), id(caller), at)
+
+        prepared = map(prepare, itertools.repeat(program), itertools.repeat(program.fingerprint))
+        noted = itertools.starmap(begun.__setitem__, prepared)
+        return itertools.compress(itertools.repeat(result), map(operator.not_, noted))
+
+    def _prepare_with_care(
+        self, program: Program, ident: int, caller: FrameType | None
+    ) -> tuple[int, _Launch]:
         if ident in self._begun:
             self._settle(ident, self._begun[ident], caller)
-        place = self._place_of(caller)
-        is_plain = ident == self._main_thread and self.task is None and not self._ours
-        running = self._running if is_plain else self.origin()
+        place, running = self._place_of(caller), self.origin()
         if len(self._made) >= LATEST:
             self._enter_latest()
-        if (box := self.box) is not None:
-            box.note(program, place, running)
+        noted = self.box.note(program, place, running) if self.box is not None else NO_BOX
         now = monotonic()
         if caller is None:
             return ident, (program, place, running, now, 0, 0)
-        return ident, (program, place, running, now, id(caller), caller.f_lasti)
+        code, at = caller.f_code, caller.f_lasti
+        if place[0] is code:  # ``place`` keeps it, so none gets its id
+            if len(self._known) > KEPT_PLACES:
+                self._known.clear()
+            self._known[program.fingerprint, id(code), at] = (place, *noted)
+        return ident, (program, place, running, now, id(caller), at)
 
     def confirmations(self, program: Program) -> Iterator[None]:
         """Each ``next`` of it counts a launch of ``program``, which this thread has just made.
@@ -534,6 +593,22 @@ class Journal:
         None, and nothing is entered, where a set has its first launch: it may share ranks with
         others.
         """
+        programs, places, cells, times, *_ = zip(*made, strict=True)
+        distinct = dict(zip(map(id, programs), programs, strict=True)).values()
+        if len(set(cells)) == 1 and len({program.processes for program in distinct}) == 1:
+            # So it mostly is, and then the launches need no bytecode each.
+            processes, cell, number = programs[0].processes, cells[0], len(made)
+            if processes not in counts:
+                return None
+            for program in distinct:
+                self._keep_program(program)
+            seq = counts[processes][0]
+            terms = map(operator.mul, map(_fingerprint_of, programs), _FACTORS[-number:])
+            value = sum(terms) % _HASH_MODULUS
+            _add(counts, processes, number, value)
+            self._add_own(own, processes, cell, number, value)
+            told_of = map(_told_of, programs)
+            return list(zip(range(seq, seq + number), told_of, places, cells, times, strict=True))
         entries: list[_Entry] = []
         rows: list[tuple[str, int, int, int]] = []  # set, cell, launches, their hash
         last, processes, cell = None, "", 0
