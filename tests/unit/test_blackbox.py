@@ -180,15 +180,14 @@ def test_launches_of_a_line_in_a_loop_are_noted_as_each_alone_is(
     """From the second on they are noted in fewer steps."""
 
     def run(fingerprint: int, processes: str = "0,1") -> None:
-        journal.enter(journal.cell_seq + 1, 3)
         step = program(fingerprint, processes)
         begin, confirm = journal.preparations(step, None), journal.confirmations(step)
         exec(STEPS, {"steps": 5, "begin": begin, "confirm": confirm})
 
     journal.cell_numbers["a cell"] = 3
-    for fingerprint in (1, 2, 1):
-        run(fingerprint)
-    run(9, "0,1,2")
+    for seq, step in enumerate([(1, "0,1"), (2, "0,1"), (1, "0,1"), (9, "0,1,2")], 1):
+        journal.enter(seq, 3)
+        run(*step)
     with journal.unannounced():
         run(1)
     found = left(path)
