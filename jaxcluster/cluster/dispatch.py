@@ -90,6 +90,7 @@ class Dispatcher:
             self.meet()
         sink = Sink()
         with self._turn(chosen, options.on_notice) as seq:
+            self._cluster.makers.sent(seq)
             request = wire.CellRequest(
                 seq=seq,
                 source=source,

@@ -29,7 +29,7 @@ from jaxcluster.cluster.starting import Starting
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import CellInterrupted, JaxClusterError, LaunchError, NoCluster, RankDied
 from jaxcluster.model.life import Life
-from jaxcluster.model.makers import Makers
+from jaxcluster.model.makers import Making
 from jaxcluster.records.kept import Kept
 
 Say = Callable[[str], None]
@@ -46,7 +46,7 @@ class Renewable(Protocol):
     kept: Kept | None
     recovered: str
     life: Life
-    makers: Makers
+    makers: Making
 
     @property
     def name(self) -> str: ...
@@ -257,8 +257,9 @@ class Respawn:
             self._kept = self._kept.looked_at()  # a host may have been lost with what it had
             if self._kept.reports:
                 say("restoring the variables ...")
+            made_by = cluster.makers.known(cluster.world.record.last_seq)
             restored = restart.restore(
-                cluster.world, self._kept, self.when or "in a restart", self._check, cluster.makers
+                cluster.world, self._kept, self.when or "in a restart", self._check, made_by
             )
             self.restored = replace(restored, seconds=time.perf_counter() - self._began)
         self._watch(None)  # from here on a stop comes too late: it would end what is done
