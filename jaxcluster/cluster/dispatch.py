@@ -90,6 +90,7 @@ class Dispatcher:
             self.meet()
         sink = Sink()
         with self._turn(chosen, options.on_notice) as seq:
+            self._cluster.makers.sent(seq)
             count, sent_ns = seq if number is None else number, time.time_ns()
             request = functools.partial(
                 wire.CellRequest,

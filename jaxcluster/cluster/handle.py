@@ -50,7 +50,7 @@ from jaxcluster.model.cost import Cost, check_call, estimate, reported
 from jaxcluster.model.history import History
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.model.life import Life, State
-from jaxcluster.model.makers import Makers
+from jaxcluster.model.makers import Making
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.stragglers import Straggler
 from jaxcluster.ranks import name_ranks
@@ -97,7 +97,7 @@ class Cluster:
         self.life = Life()
         self.recovery = "auto"
         self.recovered = ""
-        self.makers: Makers = {}
+        self.makers = Making()
         self.past_reports = Reports(self.name, is_here=world.way is None)
         self.kept: Kept | None = None
         self.restored: Restored | None = None
@@ -840,6 +840,7 @@ class Cluster:
         from jaxcluster.cluster import checkpoints  # with numpy, as for ``push``
 
         self.check_not_closed()
+        self.makers.forget_all()
         return checkpoints.restore(self.world, name, folder, mesh)
 
     def limit_undo(self, nbytes: int | None) -> int:
@@ -933,6 +934,7 @@ class Cluster:
 
         if not self.closed:
             self.world.bring_code()  # of which the values' classes may be
+        self.makers.bound(values)
         transfer.push(self.world, values, ranks)
 
     def pull(self, name: str) -> Any:

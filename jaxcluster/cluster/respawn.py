@@ -38,7 +38,7 @@ from jaxcluster.errors import (
     UsageError,
 )
 from jaxcluster.model.life import Life
-from jaxcluster.model.makers import Makers
+from jaxcluster.model.makers import Making
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records.kept import Kept
 
@@ -56,7 +56,7 @@ class Renewable(Protocol):
     kept: Kept | None
     recovered: str
     life: Life
-    makers: Makers
+    makers: Making
 
     @property
     def name(self) -> str: ...
@@ -304,7 +304,8 @@ class Respawn:
             is_other = self._kept.num_processes != cluster.world.num_processes
             bring = resizing.restore if is_other else restart.restore
             when = self.when or ("when it was resized" if is_other else "in a restart")
-            restored = bring(cluster.world, self._kept, when, self._check, cluster.makers)
+            made_by = cluster.makers.known(cluster.world.record.last_seq)
+            restored = bring(cluster.world, self._kept, when, self._check, made_by)
             self.restored = replace(restored, seconds=time.perf_counter() - self._began)
         self._watch(None)  # from here on a stop comes too late: it would end what is done
 

@@ -55,6 +55,13 @@ class Leftovers:
             if type(found) is _Between:  # else a task of the user's has set another meanwhile
                 _signal.signal(number, found.handler)
 
+    def put_between(self, number: int, handler: Any) -> None:
+        """Set a handler that cells are to have, between cells. On the main thread."""
+        if callable(handler):
+            handler = _Between(self, handler)
+            self._taken.append(number)
+        signal.signal(number, handler)
+
     def on_error(self, error: BaseException, what: str = "") -> None:
         """Tell that something was raised between cells, and ended nothing. It raises nothing."""
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+import re
 import socket
 import sys
 import time
@@ -83,6 +84,9 @@ COMMANDS = {
     "profiles": "named options of a start: profiles, profiles NAME",
     "doctor": "check this machine, or hosts, and say what to fix",
 }
+
+EXPRESSIONS = ("compare", "cost")  # commands whose lines are Python's, for the ranks
+_VARIABLE = re.compile(r"\{(\w+)\}|\$(\w+)")
 
 ELSEWHERE = {  # words that look like commands, and what has them
     "pull": "%pull",
@@ -168,6 +172,7 @@ class JaxClusterMagics(Magics):
                 return told.replace(restored.lost_text, lost.headline(restored.lost_names))
         return told
 
+    @no_var_expand
     @line_magic
     @shows_help
     @tells_plainly
@@ -188,7 +193,18 @@ class JaxClusterMagics(Magics):
                 + (f": did you mean {meant}?" if meant else "."),
                 "%jaxcluster alone lists all commands.",
             )
+        if command not in EXPRESSIONS:
+            rest = self._with_values(rest)
         getattr(self, f"_{command}")(rest)
+
+    def _with_values(self, line: str) -> str:
+        """A line with the values of the notebook's variables in it, written ``{n}`` or ``$n``.
+
+        IPython would run any Python between the braces. A click on *Start* runs the start line of a
+        notebook that may be anybody's.
+        """
+        names = self.shell.user_ns
+        return _VARIABLE.sub(lambda m: str(names.get(m[1] or m[2], m[0])), line)
 
     def _start(self, line: str) -> None:
         parsed = arguments.start_parser("%jaxcluster start").read(line)

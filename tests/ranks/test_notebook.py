@@ -297,6 +297,20 @@ def test_a_lines_braces_and_dollars_are_pythons(notebook: Notebook) -> None:
     assert notebook.ok("%spmd f'{rank} {{}} $rank'").result == "'0 {} $rank'"
 
 
+def test_variables_are_put_into_a_command_and_nothing_is_computed(
+    notebook: Notebook, tmp_path: Path
+) -> None:
+    """A click on *Start* runs the start line of a notebook that may be anybody's."""
+    taken = tmp_path / "taken"
+    notebook.ok("count, name = 3, 'other'")
+    plan = notebook.ok("%jaxcluster start -n {count} --name $name --dry-run").stdout
+    assert "rank 2" in plan and "other" in plan
+    cell = notebook.run(f"%jaxcluster start -n {{open({str(taken)!r}, 'w').fileno()}} --dry-run")
+    assert cell.error
+    assert not taken.exists()
+    assert "3" in notebook.ok("%jaxcluster compare {k: 3 for k in 'a'}['a']").text
+
+
 def test_html_markdown_and_dataframes_are_shown_as_such(notebook: Notebook) -> None:
     cell = notebook.ok(
         "%%spmd\nimport pandas as pd\n"

@@ -27,6 +27,7 @@ from jaxcluster.engine import strict
 from jaxcluster.errors import JaxClusterError, RankDied
 from jaxcluster.host.procfs import Silence
 from jaxcluster.lockstep import replaying
+from jaxcluster.model.makers import Making
 from jaxcluster.records.lastreport import Reports
 from jaxcluster.wire.link import Event
 from sim import ranks as sim_ranks
@@ -251,7 +252,7 @@ class Client:
         self.cluster, self.number, self.lateness = cluster, number, lateness
         self.ident = f"client-{number}".encode()
         self.recovered = ""
-        self.makers: Any = {}
+        self.makers = Making()
         self.past_reports = Reports("sim", is_here=False)
         self.others: list[Client] = []
         self.dispatcher = dispatch.Dispatcher(self)  # type: ignore[arg-type]
