@@ -102,6 +102,7 @@ class Dispatcher:
                 script=options.script,
                 compared=options.compared,
                 costed=options.costed,
+                profile=options.profile,
                 sent_ns=time.time_ns(),
                 who=who_we_are(),
                 settled=min((c.record.seq for c in self.cells), default=seq) - 1,

@@ -220,6 +220,10 @@ class Rank:
         handle("restore_look", "main", self.runner.in_turn(self._restore_look))
         handle("restore_bind", "main", self.runner.in_turn(self._restore_bind))
         handle("restore_drop", "now", lambda request: self.restoring.drop(request.body["token"]))
+        profiler = self.runner.profiler
+        handle("profile_ready", "side", profiler.on_ready)
+        handle("profile", "side", profiler.on_run)
+        handle("profile_tracks", "side", profiler.on_tracks)
         RankDebugger(self.runner, self.control)
         handle("undo_look", "side", lambda request: undo.on_look(self.runner.undo, request.body))
         handle("undo", "side", self._undo)
@@ -344,6 +348,7 @@ class Rank:
         self.values.lost.install(kernel.shell)
         kernel.shell.events.register("pre_run_cell", lambda info: self.restoring.tidy())
         self.runner.attach(kernel.shell)
+        self.runner.profiler.install()
         client = ClientCode(self.runner)
         client.attach(kernel)
         self.comms = Comms(self.runner, client.is_running)

@@ -1,0 +1,181 @@
+"""A rank's profiles: of a cell, or of some seconds of the one that runs, by JAX's profiler."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import re
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from jaxcluster import wire
+from jaxcluster.engine import tracks
+from jaxcluster.engine.cost import named_files
+from jaxcluster.engine.private import profiles, programs
+
+if TYPE_CHECKING:
+    from jaxcluster.engine.control import Request
+    from jaxcluster.engine.journal import Journal
+
+_OPERATION = re.compile(
+    r"^\s*(?:ROOT )?%?(\S+) = .*? (?:all-reduce|all-gather|reduce-scatter|ragged-all-to-all"
+    r"|all-to-all|collective-permute|collective-broadcast)(?:-start)?\(",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a profile is to be written: a file for each rank, in ``session`` of ``folder``."""
+
+    folder: str
+    session: str
+
+
+class IsOn(Exception):
+    """This process is being profiled already."""
+
+    hint = "jax.profiler.stop_trace() in a cell ends it."
+
+
+class Profiler:
+    """Starts, names and reads them.
+
+    Args:
+      cells: the numbers of cells, by their files.
+    """
+
+    def __init__(self, rank: int, journal: Journal, cells: dict[str, int]) -> None:
+        self.rank = rank
+        self._journal, self._cells = journal, cells
+        self._ready: dict[str, Target] = {}
+        self._own: Target | None = None  # what is being written by us
+        self._cell: wire.CellRequest | None = None
+        self._count = 0  # of the profiles that the cell itself has written
+        self._is_over = threading.Event()  # the cell that is profiled
+
+    def install(self) -> None:
+        """Have the user's own profiles named by the rank. Before any cell."""
+        profiles.name_by_rank(self._name)
+
+    def on_ready(self, request: Request) -> None:
+        """``profile_ready``: a cell with this token is to be profiled.
+
+        Raises:
+          IsOn: it can't be.
+        """
+        body = request.body
+        self._check()
+        self._ready = {body["token"]: Target(body["folder"], body["session"])}
+
+    def on_run(self, request: Request) -> None:
+        """``profile``: the cell that runs is profiled now, for so long or to its end.
+
+        Raises:
+          IsOn: it can't be.
+        """
+        body = request.body
+        self._check()
+        self._is_over.clear()
+        self._start(Target(body["folder"], body["session"]))
+        try:
+            self._is_over.wait(body["seconds"])
+        finally:
+            self._stop()
+
+    def on_tracks(self, request: Request) -> Any:
+        """``profile_tracks``: what is in a file that this rank, or one before it, has written.
+
+        Raises:
+          tracks.Unreadable: nothing can be.
+        """
+        body = request.body
+        known = _Operations(self._text)
+        message, columns = tracks.read(body["path"], self.rank, body["most"], known.collectives)
+        if body["texts"]:
+            modules = {module for module, _ in message.operations}
+            texts = {module: self._text(module) for module in sorted(modules)}
+            message = replace(
+                message,
+                texts={module: _packed(text) for module, text in texts.items() if text},
+                files=named_files("\n".join(texts.values()), self._cells),
+            )
+        return message, columns
+
+    def begin(self, cell: wire.CellRequest) -> None:
+        """A cell's own code is about to begin. On the main thread."""
+        self._cell, self._count = cell, 0
+        if (target := self._ready.pop(cell.profile, None)) is not None:
+            self._check()
+            self._start(target)
+
+    def end(self, cell: wire.CellRequest) -> None:
+        """A cell's own code is over. On the main thread."""
+        self._is_over.set()
+        if cell.profile:
+            self._stop()
+
+    def _check(self) -> None:
+        if profiles.is_on():
+            raise IsOn(f"Rank {self.rank} is being profiled already.")
+
+    def _start(self, target: Target) -> None:
+        import jax
+
+        options = jax.profiler.ProfileOptions()
+        # Of each Python call there would be an event: a step would take several times as long, and
+        # what is slow in it would be another thing.
+        options.python_tracer_level = 0
+        jax.profiler.start_trace(target.folder, profiler_options=options)
+        self._own = target
+
+    def _stop(self) -> None:
+        import jax
+
+        if self._own is None:
+            return
+        try:
+            if profiles.is_on():  # the cell may have stopped it
+                jax.profiler.stop_trace()
+        finally:
+            self._own = None
+
+    def _name(self) -> profiles.Name:
+        """How a profile that is written now is called."""
+        if self._own is not None:
+            return profiles.Name(self.rank, self._own.session)
+        cell, self._count = self._cell, self._count + 1
+        if cell is None:
+            return profiles.Name(self.rank, wire.session_name(0, time.time_ns()))
+        session = wire.session_name(cell.execution_count, cell.sent_ns)
+        if self._count > 1:
+            session += f"-{self._count}"
+        return profiles.Name(self.rank, session, links=self.rank == cell.ranks[0])
+
+    @functools.lru_cache(32)  # noqa: B019  # there is one of it
+    def _text(self, module: str) -> str:
+        """The compiled text of the program of this name that was launched last; "": not known."""
+        found = [one.executable for one in self._journal.programs() if one.collective]
+        named = [one for one in found if getattr(one, "name", "") == module]
+        return programs.compiled_text(named[-1]) if named else ""
+
+
+class _Operations:
+    """Which operations of a module are collectives, by its compiled text."""
+
+    def __init__(self, text: Callable[[str], str]) -> None:
+        self._text = text
+        self._known: dict[str, frozenset[str]] = {}
+
+    def collectives(self, module: str) -> frozenset[str]:
+        if module not in self._known:
+            self._known[module] = frozenset(_OPERATION.findall(self._text(module)))
+        return self._known[module]
+
+
+def _packed(text: str) -> str:
+    return base64.b64encode(zlib.compress(text.encode(), 6)).decode()

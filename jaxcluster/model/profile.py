@@ -1,0 +1,496 @@
+"""The profiles of all ranks put together: one clock, one trace, who keeps whom waiting. Pure."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import statistics
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from jaxcluster import wire
+from jaxcluster.model import cost, hlo, perfetto, stragglers
+from jaxcluster.model.perfetto import Array
+from jaxcluster.model.stragglers import Made, Straggler
+from jaxcluster.text import plural
+
+ALL_SLICES = 2_000_000  # of all ranks together
+MOST_SLICES = 200_000  # of one rank
+ALL_ROWS = 1 << 15  # arrivals that are looked at, of all ranks together
+LEAST_ENDS = 8  # by which the clocks of two hosts are compared
+LAUNCHES = "launches"  # the track of the journal's own times
+FAR = 16  # by how many turns ranks may begin apart that can't say in which run they are
+
+
+@dataclass(frozen=True)
+class RankProfile:
+    """What one rank's file holds, by the clock of its host, in nanoseconds.
+
+    Attributes:
+      slices: columns: track, name, start, length.
+      runs: columns: operation, run, device, turn, start, end.
+    """
+
+    told: wire.ProfileTracks
+    slices: tuple[Array, ...]
+    runs: tuple[Array, ...]
+
+
+@dataclass(frozen=True)
+class Collective:
+    """An operation in which ranks wait for each other.
+
+    Attributes:
+      operation: as the compiled program names it.
+      place: the line of the user's that it comes from, or of the launch.
+      times: how often the ranks were in it.
+      seconds: how long each rank was in it, in all.
+      last: who comes last beyond chance, by rank; None for nobody.
+      share: of the times, in which that is so.
+      behind_s: the median of how much later than the others.
+    """
+
+    operation: str
+    program: str
+    place: str
+    times: int
+    seconds: dict[int, float]
+    last: int | None = None
+    share: float = 0.0
+    behind_s: float = 0.0
+
+    @property
+    def typical_s(self) -> float:
+        """How long the middle rank was in it."""
+        return statistics.median(self.seconds.values())
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What was done again and again: ``name`` is the user's annotation, or a program."""
+
+    name: str
+    count: int
+    median_s: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What the profiles of all ranks say.
+
+    Attributes:
+      span_s: from the first slice to the last.
+      steps: None where nothing was repeated.
+      collectives: the longest first.
+      in_collectives_s: how long each rank was in any.
+      straggler: who keeps the others waiting, beyond chance.
+      into: into what it comes last: ``launches`` or ``collectives``.
+      error_s: how far the ranks' clocks may be apart.
+      folder, files, trace: where it all is: a file for each rank, one for Perfetto.
+      missing: why ranks have none.
+      notes: what else is to be known of it.
+    """
+
+    span_s: float
+    steps: Steps | None
+    collectives: tuple[Collective, ...]
+    in_collectives_s: dict[int, float]
+    straggler: Straggler | None
+    into: str
+    error_s: float
+    folder: str = ""
+    files: dict[int, str] = field(default_factory=dict)
+    trace: str = ""
+    missing: dict[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def most_slices(num_ranks: int) -> int:
+    """How many a rank is asked for."""
+    return min(MOST_SLICES, ALL_SLICES // num_ranks)
+
+
+def unpacked(told: wire.ProfileTracks, buffers: Sequence[Any]) -> RankProfile:
+    """What a rank has sent."""
+    kinds = (*wire.SLICE_COLUMNS, *wire.COLLECTIVE_COLUMNS)
+    columns = [
+        np.frombuffer(data, kind).astype(np.int64)
+        for data, kind in zip(buffers, kinds, strict=True)
+    ]
+    at = len(wire.SLICE_COLUMNS)
+    return RankProfile(told, tuple(columns[:at]), tuple(columns[at:]))
+
+
+# --------------------------------------------------------------------------- what belongs together
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """One operation on the ranks that have it: a row for each time, a column for each rank."""
+
+    module: str
+    operation: str
+    ranks: tuple[int, ...]
+    runs: Array
+    starts: Array  # when the last device of each rank came
+    ends: Array
+
+    def shifted(self, shifts: Mapping[int, int]) -> Arrivals:
+        """By other clocks."""
+        by = np.array([shifts.get(rank, 0) for rank in self.ranks], np.int64)
+        return replace(self, starts=self.starts + by, ends=self.ends + by)
+
+
+def arrivals(found: Mapping[int, RankProfile]) -> list[Arrivals]:
+    """Which time on one rank is which on the others."""
+    numbers: dict[tuple[str, str], int] = {}
+    by_rank = {}
+    for rank, one in found.items():
+        own = [numbers.setdefault((m, op), len(numbers)) for m, op in one.told.operations]
+        by_rank[rank] = _merged(np.array(own, np.int64), one.runs)
+    together = []
+    for (module, operation), number in numbers.items():
+        own = {rank: rows[:, rows[0] == number] for rank, rows in by_rank.items()}
+        own = {rank: rows for rank, rows in own.items() if rows.shape[1]}
+        if len(own) > 1:
+            together.append(_together(module, operation, own))
+    return [one for one in together if len(one.runs)]
+
+
+def _merged(numbers: Array, runs: Sequence[Array]) -> Array:
+    """Rows (operation, run, turn, start, end), one for all devices of the rank."""
+    operation, run, _, turn, start, end = runs
+    if not len(start):
+        return np.zeros((5, 0), np.int64)
+    operation = numbers[operation]
+    order = np.lexsort((turn, run, operation))
+    operation, run, turn, start, end = (one[order] for one in (operation, run, turn, start, end))
+    is_new = np.ones(len(order), bool)
+    is_new[1:] = (np.diff(operation) != 0) | (np.diff(run) != 0) | (np.diff(turn) != 0)
+    first = np.flatnonzero(is_new)
+    latest = [np.maximum.reduceat(one, first) for one in (start, end)]
+    return np.stack([operation[first], run[first], turn[first], *latest])
+
+
+def _together(module: str, operation: str, own: Mapping[int, Array]) -> Arrivals:
+    if all((rows[1] < 0).all() for rows in own.values()):
+        own = _in_turn(own)
+    keys = {rank: [*zip(rows[1].tolist(), rows[2].tolist(), strict=True)] for rank, rows in own.items()}
+    common = functools.reduce(lambda known, more: known & set(more), keys.values(), set(next(iter(keys.values()))))
+    columns = []
+    for rank, rows in own.items():
+        chosen = np.fromiter((key in common for key in keys[rank]), bool, len(keys[rank]))
+        columns.append(rows[:, chosen])
+    starts, ends = (np.stack([rows[at] for rows in columns], 1) for at in (3, 4))
+    order = np.argsort(starts.min(1), kind="stable")
+    return Arrivals(module, operation, tuple(own), columns[0][1][order], starts[order], ends[order])
+
+
+def _in_turn(own: Mapping[int, Array]) -> dict[int, Array]:
+    """The same with turns that fit: a collective ends at about the same time on all ranks."""
+    first, *others = own.values()
+    found = [first]
+    for rows in others:
+        shifts = range(-FAR, FAR + 1)
+        apart = [_apart(first, rows, shift) for shift in shifts]
+        best = shifts[int(np.argmin(apart))]
+        moved = rows.copy()
+        moved[2] += best
+        found.append(moved)
+    return dict(zip(own, found, strict=True))
+
+
+def _apart(one: Array, other: Array, shift: int) -> float:
+    _, mine, its = np.intersect1d(one[2], other[2] + shift, return_indices=True)
+    if not len(mine):
+        return float("inf")
+    return float(np.median(np.abs(one[4][mine] - other[4][its]))) + abs(shift)
+
+
+# --------------------------------------------------------------------------- one clock
+
+
+def align(
+    found: Sequence[Arrivals],
+    hosts: Mapping[int, str],
+    offsets: Mapping[str, tuple[float, float]],
+) -> tuple[dict[int, int], float]:
+    """(what is added to each rank's times, in nanoseconds; by how much they may yet be wrong, in s).
+
+    All ranks of a host have one clock. How far hosts' clocks are apart is known from outside, and
+    better by the ends of collectives, which come at about the same time everywhere.
+
+    Args:
+      offsets: of each host, in seconds: how far its clock is ahead, and how well that is known.
+    """
+    shifts = {rank: -round(1e9 * offsets[host][0]) for rank, host in hosts.items()}
+    error_s = max((error for _, error in offsets.values()), default=0.0)
+    reference = hosts[min(hosts)] if hosts else ""
+    better = {}
+    for host in sorted(set(hosts.values()) - {reference}):
+        apart = _ends_apart([one.shifted(shifts) for one in found], hosts, reference, host)
+        if len(apart) < LEAST_ENDS:
+            continue
+        most = round(1e9 * (offsets[host][1] + offsets[reference][1]))
+        better[host] = int(np.clip(round(float(np.median(apart))), -most, most))
+    return {rank: by + better.get(hosts[rank], 0) for rank, by in shifts.items()}, error_s
+
+
+def _ends_apart(
+    found: Sequence[Arrivals], hosts: Mapping[int, str], one: str, other: str
+) -> list[int]:
+    apart: list[int] = []
+    for each in found:
+        of = [hosts[rank] for rank in each.ranks]
+        mine, its = ([at for at, host in enumerate(of) if host == which] for which in (one, other))
+        if mine and its:
+            ends = [np.median(each.ends[:, at], 1) for at in (mine, its)]
+            apart += (ends[0] - ends[1]).astype(np.int64).tolist()
+    return apart
+
+
+# --------------------------------------------------------------------------- what it says
+
+
+def table(
+    found: Mapping[int, RankProfile],
+    together: Sequence[Arrivals],
+    made: Mapping[int, Sequence[Made]],
+    hosts: Mapping[int, str],
+    error_s: float,
+) -> Profile:
+    """Steps, time in collectives, and who comes last.
+
+    Args:
+      together: by one clock.
+      made: the launches of each rank while it was profiled, by the same one.
+    """
+    launches = _launches(made)
+    places = _places(found)
+    rows = [_row(one, found, launches, places) for one in together]
+    straggler, into = _straggler(together, made, launches, hosts, error_s)
+    starts = [int(one.slices[2].min()) for one in found.values() if len(one.slices[2])]
+    ends = [int((one.slices[2] + one.slices[3]).max()) for one in found.values() if len(one.slices[2])]
+    return Profile(
+        span_s=(max(ends) - min(starts)) / 1e9 if starts else 0.0,
+        steps=_steps(found, made),
+        collectives=tuple(sorted(rows, key=lambda row: -row.typical_s)),
+        in_collectives_s={rank: _in_any(one) for rank, one in sorted(found.items())},
+        straggler=straggler,
+        into=into,
+        error_s=error_s,
+        notes=_notes(found),
+    )
+
+
+def _notes(found: Mapping[int, RankProfile]) -> tuple[str, ...]:
+    notes = []
+    if left := sum(one.told.left_out for one in found.values()):
+        longest = max(one.told.shortest_ns for one in found.values()) / 1000
+        notes.append(
+            f"{plural(left, 'short slice')} (up to {longest:.0f} µs) are left out of Perfetto's file; "
+            "each rank's own file has all."
+        )
+    return tuple(notes)
+
+
+def _launches(made: Mapping[int, Sequence[Made]]) -> dict[str, wire.Launch]:
+    """Of each program the launch that was made most often, by XLA's name of it."""
+    counted: dict[str, Counter[wire.Launch]] = {}
+    for own in made.values():
+        for one in own:
+            name = one.launch.name.replace("(", "_", 1).removesuffix(")")
+            counted.setdefault(name, Counter())[replace(one.launch, seq=0)] += 1
+    return {name: counts.most_common(1)[0][0] for name, counts in counted.items()}
+
+
+def _places(found: Mapping[int, RankProfile]) -> dict[tuple[str, str], str]:
+    """The user's line of each operation, by the compiled texts."""
+    places = {}
+    for one in found.values():
+        for module, text in one.told.texts.items():
+            try:
+                program = hlo.parse(zlib.decompress(base64.b64decode(text)).decode())
+            except ValueError:  # it is not understood: the launch's line is shown
+                continue
+            for body in program.computations.values():
+                for operation in body:
+                    if operation.collective:
+                        place, within = cost.place_of(program.stack(operation), one.told.files)
+                        whole = f"{place} ({within})" if within else place
+                        places[module, operation.name] = whole
+    return places
+
+
+def _row(
+    one: Arrivals,
+    found: Mapping[int, RankProfile],
+    launches: Mapping[str, wire.Launch],
+    places: Mapping[tuple[str, str], str],
+) -> Collective:
+    launch = launches.get(one.module)
+    row = Collective(
+        operation=one.operation,
+        program=launch.name if launch is not None else one.module,
+        place=places.get((one.module, one.operation)) or _line(launch),
+        times=len(one.runs),
+        seconds={rank: _in_one(found[rank], one) for rank in one.ranks},
+    )
+    late, last = _late(one)
+    (who, count), *_ = Counter(last.tolist()).most_common(1)
+    behind_s = float(np.median(late[last == who])) / 1e9
+    every_s = float(np.median(np.diff(one.ends.max(1)))) / 1e9 if len(one.runs) > 1 else 0.0
+    least = max(stragglers.LEAST_S, stragglers.OF_STEP * every_s)
+    if behind_s < least or not stragglers.is_beyond_chance(count, len(last), len(one.ranks)):
+        return row
+    share = count / len(last)
+    return replace(row, last=one.ranks[who], share=share, behind_s=behind_s)
+
+
+def _late(one: Arrivals) -> tuple[Array, Array]:
+    """(how much later the last rank comes than the others, by their median; which column it is)."""
+    ordered = np.sort(one.starts, 1)
+    return ordered[:, -1] - ordered[:, (ordered.shape[1] - 1) // 2], one.starts.argmax(1)
+
+
+def _line(launch: wire.Launch | None) -> str:
+    if launch is None:
+        return ""
+    own = f"cell [{launch.cell}] line {launch.line}" if launch.cell is not None else ""
+    inner = launch.within.partition(":")[0]
+    return f"{own} ({inner})" if own and inner else own or inner
+
+
+def _of(one: RankProfile, chosen: Array) -> float:
+    """Seconds that its devices were in these, on average."""
+    devices, starts, ends = (one.runs[at][chosen] for at in (2, 4, 5))
+    total = 0
+    known = np.unique(one.runs[2])
+    for device in known:
+        own = devices == device
+        order = np.argsort(starts[own], kind="stable")
+        start, end = starts[own][order], ends[own][order]
+        if len(start):
+            before = np.concatenate([start[:1], np.maximum.accumulate(end)[:-1]])
+            total += int(np.maximum(0, end - np.maximum(start, before)).sum())
+    return total / 1e9 / max(1, len(known))
+
+
+def _in_one(one: RankProfile, which: Arrivals) -> float:
+    number = one.told.operations.index([which.module, which.operation])
+    return _of(one, one.runs[0] == number)
+
+
+def _in_any(one: RankProfile) -> float:
+    return _of(one, np.ones(len(one.runs[0]), bool))
+
+
+def _steps(found: Mapping[int, RankProfile], made: Mapping[int, Sequence[Made]]) -> Steps | None:
+    """As the user has annotated them; else the launches of the program that is launched most."""
+    first = found[min(found)].told.steps
+    if len(first) > 1:
+        return Steps("", len(first), statistics.median(end - start for _, start, end in first) / 1e9)
+    own = made.get(min(made), ()) if made else ()
+    counted = Counter(one.launch.name for one in own)
+    if not counted or counted.most_common(1)[0][1] < 2:
+        return None
+    ((name, count),) = counted.most_common(1)
+    times = [one.at_s for one in own if one.launch.name == name]
+    return Steps(name, count, statistics.median(np.diff(times).tolist()))
+
+
+def _straggler(
+    together: Sequence[Arrivals],
+    made: Mapping[int, Sequence[Made]],
+    launches: Mapping[str, wire.Launch],
+    hosts: Mapping[int, str],
+    error_s: float,
+) -> tuple[Straggler | None, str]:
+    """Who keeps the others waiting: by launches, which know the line, else by collectives."""
+    if (named := stragglers.find(made, hosts, error_s)) is not None:
+        return named, "launches"
+    for only_first in (True, False):
+        rows = _made(together, launches, only_first)
+        if (named := stragglers.find(rows, hosts, error_s)) is not None:
+            return named, "collectives"
+    return None, ""
+
+
+def _made(
+    together: Sequence[Arrivals], launches: Mapping[str, wire.Launch], only_first: bool
+) -> dict[int, list[Made]]:
+    """Arrivals as if they were launches. ``only_first``: of each run only the first collective."""
+    found: dict[int, list[Made]] = {}
+    for ranks in sorted({one.ranks for one in together}):
+        processes = ",".join(map(str, sorted(ranks)))
+        rows: list[tuple[int, int, str, list[int], wire.Launch]] = []
+        for one in together:
+            known = launches.get(one.module)
+            if one.ranks != ranks or known is None:
+                continue
+            launch = replace(known, processes=processes)
+            for run, starts in zip(one.runs.tolist(), one.starts.tolist(), strict=True):
+                rows.append((min(starts), run, one.module, starts, launch))
+        rows.sort(key=lambda row: row[0])
+        if only_first:
+            firsts: dict[tuple[str, int], Any] = {}
+            for at, row in enumerate(rows):
+                firsts.setdefault((row[2], row[1] if row[1] >= 0 else -at - 1), row)
+            rows = list(firsts.values())
+        for seq, (_, _, _, starts, launch) in enumerate(rows[-ALL_ROWS // len(ranks) :]):
+            for rank, start in zip(ranks, starts, strict=True):
+                found.setdefault(rank, []).append(Made(processes, seq, start / 1e9, launch))
+    return found
+
+
+# --------------------------------------------------------------------------- one trace
+
+
+def processes(
+    found: Mapping[int, RankProfile],
+    shifts: Mapping[int, int],
+    made: Mapping[int, Sequence[Made]],
+    names: Mapping[int, str],
+) -> list[perfetto.Process]:
+    """A process for each rank, as Perfetto shows it; times begin at the first of all.
+
+    Args:
+      names: of the ranks, with their hosts where that matters.
+    """
+    starts = {rank: one.slices[2] + shifts.get(rank, 0) for rank, one in found.items()}
+    times = [int(one.min()) for one in starts.values() if len(one)]
+    times += [round(1e9 * own[0].at_s) for own in made.values() if own]
+    zero = min(times, default=0)
+    return [
+        _process(rank, one, starts[rank] - zero, made.get(rank, ()), zero, names[rank])
+        for rank, one in sorted(found.items())
+    ]
+
+
+def _process(
+    rank: int, one: RankProfile, starts: Array, made: Sequence[Made], zero: int, name: str
+) -> perfetto.Process:
+    labels = [*one.told.names]
+    known: dict[str, int] = {}
+    marks = []
+    for each in made:
+        line = _line(each.launch)
+        label = f"{each.launch.name}, {line}" if line else each.launch.name
+        marks.append(known.setdefault(label, len(labels) + len(known)))
+    track, label_of, _, nanos = one.slices
+    at = np.array([round(1e9 * each.at_s) - zero for each in made], np.int64)
+    return perfetto.Process(
+        pid=rank + 1,
+        name=name,
+        tracks=[*one.told.tracks, LAUNCHES],
+        names=[*labels, *known],
+        track=np.concatenate([track, np.full(len(made), len(one.told.tracks), np.int64)]),
+        label=np.concatenate([label_of, np.array(marks, np.int64)]),
+        start=np.concatenate([starts, at]),
+        nanos=np.concatenate([nanos, np.zeros(len(made), np.int64)]),
+    )
