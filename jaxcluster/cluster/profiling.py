@@ -22,11 +22,10 @@ from jaxcluster.allocation import bulk
 from jaxcluster.allocation.fleet import Place
 from jaxcluster.cluster import lateness
 from jaxcluster.cluster.world import World
-from jaxcluster.errors import JaxClusterError, UsageError
+from jaxcluster.errors import UsageError
 from jaxcluster.model import perfetto, profile
 from jaxcluster.model.profile import Profile, RankProfile
 from jaxcluster.model.stragglers import Made
-from jaxcluster.ranks import format_ranks
 from jaxcluster.wire.link import Event
 
 FOLDER = "jaxcluster-profiles"
@@ -114,7 +113,11 @@ class Profiling:
             }
             for rank in self.ranks
         }
-        answers = world.link.gather(self.ranks, "profile_tracks", timeout_s=READ_S, bodies=bodies)
+        answers = {}
+        if not world.is_over:
+            answers = world.link.gather(
+                self.ranks, "profile_tracks", timeout_s=READ_S, bodies=bodies
+            )
         missing = {rank: _why(answers.get(rank)) for rank in self.ranks}
         missing = {rank: why for rank, why in missing.items() if why}
         found = {
@@ -146,22 +149,20 @@ class Profiling:
         hosts = {rank: host for rank, host in times.hosts.items() if rank in found}
         together = profile.arrivals(found)
         shifts, error_s = profile.align(together, hosts, times.offsets)
+        together = [one.shifted(shifts) for one in together]
+        found = {rank: one.shifted(shifts[rank]) for rank, one in found.items()}
         made = {
-            rank: _meanwhile(own, found[rank], shifts[rank], cell_seq)
+            rank: _meanwhile(own, found[rank], cell_seq)
             for rank, own in times.made.items()
             if rank in found
         }
-        together = [one.shifted(shifts) for one in together]
+        places = {rank: f" ({host})" for rank, host in world.hosts.items()}
+        names = {rank: f"rank {rank}{places.get(rank, '')}" for rank in found}
         trace = self.folder / f"{self.session}.pftrace.gz"
-        names = {
-            rank: f"rank {rank} ({facts.hostname})" if len(set(hosts.values())) > 1 else f"rank {rank}"
-            for rank, facts in enumerate(world.record.facts)
-        }
         with gzip.open(trace, "wb", compresslevel=1) as file:
-            for part in perfetto.trace(profile.processes(found, shifts, made, names)):
+            for part in perfetto.trace(profile.processes(found, made, names)):
                 file.write(part)
-        told = profile.table(found, together, made, hosts, error_s)
-        return replace(told, trace=str(trace))
+        return replace(profile.table(found, together, made, hosts, error_s), trace=str(trace))
 
 
 def ready(
@@ -203,7 +204,8 @@ def run(world: World, folder: str | Path | None, seconds: float) -> Profile:
     states = [state for state in world.status() if state.state == "running"]
     if not states:
         raise UsageError(
-            "No cell runs that could be profiled.", f"To profile a cell from its beginning: {EXAMPLE}"
+            "No cell runs that could be profiled.",
+            f"To profile a cell from its beginning: {EXAMPLE}",
         )
     made = start(folder, [state.rank for state in states], states[0].cell)
     try:
@@ -235,16 +237,14 @@ def _why(answer: Event | None) -> str:
     return "" if answer.op == "reply" else str(answer.body["message"]).rstrip(".")
 
 
-def _meanwhile(
-    made: Sequence[Made], one: RankProfile, shift: int, cell_seq: int | None
-) -> list[Made]:
+def _meanwhile(made: Sequence[Made], one: RankProfile, cell_seq: int | None) -> list[Made]:
     """The launches of the cell, or of the time, that was profiled."""
     if cell_seq is not None:
         return [each for each in made if each.launch.cell_seq == cell_seq]
     _, _, starts, nanos = one.slices
     if not len(starts):
         return []
-    low, high = int(starts.min()) + shift, int((starts + nanos).max()) + shift
+    low, high = int(starts.min()), int((starts + nanos).max())
     return [each for each in made if low <= 1e9 * each.at_s <= high]
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import base64
-import functools
 import re
 import threading
 import time
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -94,11 +92,11 @@ class Profiler:
           tracks.Unreadable: nothing can be.
         """
         body = request.body
-        known = _Operations(self._text)
+        known = _Programs(self._journal)
         message, columns = tracks.read(body["path"], self.rank, body["most"], known.collectives)
         if body["texts"]:
             modules = {module for module, _ in message.operations}
-            texts = {module: self._text(module) for module in sorted(modules)}
+            texts = {module: known.text(module) for module in sorted(modules)}
             message = replace(
                 message,
                 texts={module: _packed(text) for module, text in texts.items() if text},
@@ -156,25 +154,28 @@ class Profiler:
             session += f"-{self._count}"
         return profiles.Name(self.rank, session, links=self.rank == cell.ranks[0])
 
-    @functools.lru_cache(32)  # noqa: B019  # there is one of it
-    def _text(self, module: str) -> str:
-        """The compiled text of the program of this name that was launched last; "": not known."""
-        found = [one.executable for one in self._journal.programs() if one.collective]
-        named = [one for one in found if getattr(one, "name", "") == module]
-        return programs.compiled_text(named[-1]) if named else ""
 
+class _Programs:
+    """The compiled texts of the programs that a rank has launched, by their modules' names."""
 
-class _Operations:
-    """Which operations of a module are collectives, by its compiled text."""
+    def __init__(self, journal: Journal) -> None:
+        found = [one for one in journal.programs() if one.collective]
+        self._executables = {wire.module_name(one.name): one.executable for one in found}
+        self._texts: dict[str, str] = {}
+        self._collectives: dict[str, frozenset[str]] = {}
 
-    def __init__(self, text: Callable[[str], str]) -> None:
-        self._text = text
-        self._known: dict[str, frozenset[str]] = {}
+    def text(self, module: str) -> str:
+        """That of the one that was launched last; "" where it is not known."""
+        if module not in self._texts:
+            executable = self._executables.get(module)
+            self._texts[module] = programs.compiled_text(executable) if executable else ""
+        return self._texts[module]
 
     def collectives(self, module: str) -> frozenset[str]:
-        if module not in self._known:
-            self._known[module] = frozenset(_OPERATION.findall(self._text(module)))
-        return self._known[module]
+        """What its collectives are called."""
+        if module not in self._collectives:
+            self._collectives[module] = frozenset(_OPERATION.findall(self.text(module)))
+        return self._collectives[module]
 
 
 def _packed(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import functools
 import statistics
 import zlib
 from collections import Counter
@@ -39,6 +38,13 @@ class RankProfile:
     told: wire.ProfileTracks
     slices: tuple[Array, ...]
     runs: tuple[Array, ...]
+
+    def shifted(self, by_ns: int) -> RankProfile:
+        """By another clock."""
+        track, name, start, nanos = self.slices
+        *which, begins, ends = self.runs
+        runs = (*which, begins + by_ns, ends + by_ns)
+        return replace(self, slices=(track, name, start + by_ns, nanos), runs=runs)
 
 
 @dataclass(frozen=True)
@@ -151,8 +157,8 @@ def arrivals(found: Mapping[int, RankProfile]) -> list[Arrivals]:
     numbers: dict[tuple[str, str], int] = {}
     by_rank = {}
     for rank, one in found.items():
-        own = [numbers.setdefault((m, op), len(numbers)) for m, op in one.told.operations]
-        by_rank[rank] = _merged(np.array(own, np.int64), one.runs)
+        known = [numbers.setdefault((m, op), len(numbers)) for m, op in one.told.operations]
+        by_rank[rank] = _merged(np.array(known, np.int64), one.runs)
     together = []
     for (module, operation), number in numbers.items():
         own = {rank: rows[:, rows[0] == number] for rank, rows in by_rank.items()}
@@ -180,8 +186,8 @@ def _merged(numbers: Array, runs: Sequence[Array]) -> Array:
 def _together(module: str, operation: str, own: Mapping[int, Array]) -> Arrivals:
     if all((rows[1] < 0).all() for rows in own.values()):
         own = _in_turn(own)
-    keys = {rank: [*zip(rows[1].tolist(), rows[2].tolist(), strict=True)] for rank, rows in own.items()}
-    common = functools.reduce(lambda known, more: known & set(more), keys.values(), set(next(iter(keys.values()))))
+    keys = {rank: list(zip(*rows[1:3].tolist(), strict=True)) for rank, rows in own.items()}
+    common = set.intersection(*map(set, keys.values()))
     columns = []
     for rank, rows in own.items():
         chosen = np.fromiter((key in common for key in keys[rank]), bool, len(keys[rank]))
@@ -220,7 +226,7 @@ def align(
     hosts: Mapping[int, str],
     offsets: Mapping[str, tuple[float, float]],
 ) -> tuple[dict[int, int], float]:
-    """(what is added to each rank's times, in nanoseconds; by how much they may yet be wrong, in s).
+    """(what is added to each rank's times, in nanoseconds; how many s they may yet be wrong).
 
     All ranks of a host have one clock. How far hosts' clocks are apart is known from outside, and
     better by the ends of collectives, which come at about the same time everywhere.
@@ -274,8 +280,9 @@ def table(
     places = _places(found)
     rows = [_row(one, found, launches, places) for one in together]
     straggler, into = _straggler(together, made, launches, hosts, error_s)
-    starts = [int(one.slices[2].min()) for one in found.values() if len(one.slices[2])]
-    ends = [int((one.slices[2] + one.slices[3]).max()) for one in found.values() if len(one.slices[2])]
+    slices = [one.slices for one in found.values() if len(one.slices[2])]
+    starts = [int(start.min()) for _, _, start, _ in slices]
+    ends = [int((start + nanos).max()) for _, _, start, nanos in slices]
     return Profile(
         span_s=(max(ends) - min(starts)) / 1e9 if starts else 0.0,
         steps=_steps(found, made),
@@ -293,8 +300,8 @@ def _notes(found: Mapping[int, RankProfile]) -> tuple[str, ...]:
     if left := sum(one.told.left_out for one in found.values()):
         longest = max(one.told.shortest_ns for one in found.values()) / 1000
         notes.append(
-            f"{plural(left, 'short slice')} (up to {longest:.0f} µs) are left out of Perfetto's file; "
-            "each rank's own file has all."
+            f"{plural(left, 'short slice')} (up to {longest:.0f} µs) are left out of Perfetto's "
+            "file; each rank's own file has all."
         )
     return tuple(notes)
 
@@ -304,9 +311,9 @@ def _launches(made: Mapping[int, Sequence[Made]]) -> dict[str, wire.Launch]:
     counted: dict[str, Counter[wire.Launch]] = {}
     for own in made.values():
         for one in own:
-            name = one.launch.name.replace("(", "_", 1).removesuffix(")")
-            counted.setdefault(name, Counter())[replace(one.launch, seq=0)] += 1
-    return {name: counts.most_common(1)[0][0] for name, counts in counted.items()}
+            module = wire.module_name(one.launch.name)
+            counted.setdefault(module, Counter())[replace(one.launch, seq=0)] += 1
+    return {module: counts.most_common(1)[0][0] for module, counts in counted.items()}
 
 
 def _places(found: Mapping[int, RankProfile]) -> dict[tuple[str, str], str]:
@@ -394,7 +401,9 @@ def _steps(found: Mapping[int, RankProfile], made: Mapping[int, Sequence[Made]])
     """As the user has annotated them; else the launches of the program that is launched most."""
     first = found[min(found)].told.steps
     if len(first) > 1:
-        return Steps("", len(first), statistics.median(end - start for _, start, end in first) / 1e9)
+        return Steps(
+            "", len(first), statistics.median(end - start for _, start, end in first) / 1e9
+        )
     own = made.get(min(made), ()) if made else ()
     counted = Counter(one.launch.name for one in own)
     if not counted or counted.most_common(1)[0][1] < 2:
@@ -453,7 +462,6 @@ def _made(
 
 def processes(
     found: Mapping[int, RankProfile],
-    shifts: Mapping[int, int],
     made: Mapping[int, Sequence[Made]],
     names: Mapping[int, str],
 ) -> list[perfetto.Process]:
@@ -462,18 +470,17 @@ def processes(
     Args:
       names: of the ranks, with their hosts where that matters.
     """
-    starts = {rank: one.slices[2] + shifts.get(rank, 0) for rank, one in found.items()}
-    times = [int(one.min()) for one in starts.values() if len(one)]
+    times = [int(one.slices[2].min()) for one in found.values() if len(one.slices[2])]
     times += [round(1e9 * own[0].at_s) for own in made.values() if own]
     zero = min(times, default=0)
     return [
-        _process(rank, one, starts[rank] - zero, made.get(rank, ()), zero, names[rank])
+        _process(rank, one, made.get(rank, ()), zero, names[rank])
         for rank, one in sorted(found.items())
     ]
 
 
 def _process(
-    rank: int, one: RankProfile, starts: Array, made: Sequence[Made], zero: int, name: str
+    rank: int, one: RankProfile, made: Sequence[Made], zero: int, name: str
 ) -> perfetto.Process:
     labels = [*one.told.names]
     known: dict[str, int] = {}
@@ -482,7 +489,7 @@ def _process(
         line = _line(each.launch)
         label = f"{each.launch.name}, {line}" if line else each.launch.name
         marks.append(known.setdefault(label, len(labels) + len(known)))
-    track, label_of, _, nanos = one.slices
+    track, label_of, starts, nanos = one.slices
     at = np.array([round(1e9 * each.at_s) - zero for each in made], np.int64)
     return perfetto.Process(
         pid=rank + 1,
@@ -491,6 +498,6 @@ def _process(
         names=[*labels, *known],
         track=np.concatenate([track, np.full(len(made), len(one.told.tracks), np.int64)]),
         label=np.concatenate([label_of, np.array(marks, np.int64)]),
-        start=np.concatenate([starts, at]),
+        start=np.concatenate([starts - zero, at]),
         nanos=np.concatenate([nanos, np.zeros(len(made), np.int64)]),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -377,6 +378,11 @@ class LaunchTimes:
     made: list[list[int]]
 
 
+def module_name(program: str) -> str:
+    """What XLA calls the module of a program: ``jit__lambda_`` for ``jit(<lambda>)``."""
+    return re.sub(r"[^\w.-]", "_", program.removesuffix(")"))
+
+
 def session_name(cell: int, at_ns: int) -> str:
     """How the profile of a cell is called, by when the cell was sent; 0 cells: of none."""
     when = time.strftime("%Y_%m_%d_%H_%M_%S", time.localtime(at_ns / 1e9))
@@ -650,7 +656,7 @@ class ProfileTracks:
     steps: list[list[int]] = field(default_factory=list)
     left_out: int = 0
     shortest_ns: int = 0
-    texts: dict[str, list[str]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
     files: dict[str, list[Any]] = field(default_factory=dict)
 
 
