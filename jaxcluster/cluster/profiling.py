@@ -147,7 +147,8 @@ class Profiling:
     ) -> Profile:
         times = lateness.ask(world, JOURNAL, list(found))
         hosts = {rank: host for rank, host in times.hosts.items() if rank in found}
-        together = profile.arrivals(found)
+        known = profile.known_of(found)
+        together = profile.arrivals(found, known)
         shifts, error_s = profile.align(together, hosts, times.offsets)
         together = [one.shifted(shifts) for one in together]
         found = {rank: one.shifted(shifts[rank]) for rank, one in found.items()}
@@ -162,7 +163,9 @@ class Profiling:
         with gzip.open(trace, "wb", compresslevel=1) as file:
             for part in perfetto.trace(profile.processes(found, made, names)):
                 file.write(part)
-        return replace(profile.table(found, together, made, hosts, error_s), trace=str(trace))
+        return replace(
+            profile.table(found, together, known, made, hosts, error_s), trace=str(trace)
+        )
 
 
 def ready(

@@ -100,6 +100,7 @@ class Profiler:
             message = replace(
                 message,
                 texts={module: _packed(text) for module, text in texts.items() if text},
+                processes={module: known.processes(module) for module in texts if texts[module]},
                 files=named_files("\n".join(texts.values()), self._cells),
             )
         return message, columns
@@ -167,9 +168,16 @@ class _Programs:
     def text(self, module: str) -> str:
         """That of the one that was launched last; "" where it is not known."""
         if module not in self._texts:
-            executable = self._executables.get(module)
+            executable = self._executables.get(wire.module_name(module))
             self._texts[module] = programs.compiled_text(executable) if executable else ""
         return self._texts[module]
+
+    def processes(self, module: str) -> list[int]:
+        """That of each of its devices."""
+        return [
+            device.process_index
+            for device in self._executables[wire.module_name(module)].device_list
+        ]
 
     def collectives(self, module: str) -> frozenset[str]:
         """What its collectives are called."""

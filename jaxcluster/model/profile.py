@@ -135,6 +135,22 @@ def unpacked(told: wire.ProfileTracks, buffers: Sequence[Any]) -> RankProfile:
 # --------------------------------------------------------------------------- what belongs together
 
 
+Key = tuple[str, str]  # of an operation: its module, and its name there
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the compiled program says of a collective.
+
+    Attributes:
+      place: the user's line.
+      groups: the ranks that are in it together; None where that is not known.
+    """
+
+    place: str
+    groups: tuple[frozenset[int], ...] | None
+
+
 @dataclass(frozen=True)
 class Arrivals:
     """One operation on the ranks that have it: a row for each time, a column for each rank."""
@@ -146,25 +162,33 @@ class Arrivals:
     starts: Array  # when the last device of each rank came
     ends: Array
 
+    @property
+    def key(self) -> Key:
+        """Of the operation."""
+        return self.module, self.operation
+
     def shifted(self, shifts: Mapping[int, int]) -> Arrivals:
         """By other clocks."""
         by = np.array([shifts.get(rank, 0) for rank in self.ranks], np.int64)
         return replace(self, starts=self.starts + by, ends=self.ends + by)
 
 
-def arrivals(found: Mapping[int, RankProfile]) -> list[Arrivals]:
-    """Which time on one rank is which on the others."""
-    numbers: dict[tuple[str, str], int] = {}
+def arrivals(found: Mapping[int, RankProfile], known: Mapping[Key, Known]) -> list[Arrivals]:
+    """Which time on one rank is which on the others that are in it together."""
+    numbers: dict[Key, int] = {}
     by_rank = {}
     for rank, one in found.items():
-        known = [numbers.setdefault((m, op), len(numbers)) for m, op in one.told.operations]
-        by_rank[rank] = _merged(np.array(known, np.int64), one.runs)
+        own = [numbers.setdefault((m, op), len(numbers)) for m, op in one.told.operations]
+        by_rank[rank] = _merged(np.array(own, np.int64), one.runs)
     together = []
-    for (module, operation), number in numbers.items():
-        own = {rank: rows[:, rows[0] == number] for rank, rows in by_rank.items()}
-        own = {rank: rows for rank, rows in own.items() if rows.shape[1]}
-        if len(own) > 1:
-            together.append(_together(module, operation, own))
+    for key, number in numbers.items():
+        rows = {rank: each[:, each[0] == number] for rank, each in by_rank.items()}
+        ranks = frozenset(rank for rank, each in rows.items() if each.shape[1])
+        groups = known[key].groups if key in known else None
+        for group in [ranks] if groups is None else groups:
+            if len(group & ranks) > 1:
+                members = {rank: rows[rank] for rank in sorted(group & ranks)}
+                together.append(_together(*key, members))
     return [one for one in together if len(one.runs)]
 
 
@@ -266,6 +290,7 @@ def _ends_apart(
 def table(
     found: Mapping[int, RankProfile],
     together: Sequence[Arrivals],
+    known: Mapping[Key, Known],
     made: Mapping[int, Sequence[Made]],
     hosts: Mapping[int, str],
     error_s: float,
@@ -277,8 +302,11 @@ def table(
       made: the launches of each rank while it was profiled, by the same one.
     """
     launches = _launches(made)
-    places = _places(found)
-    rows = [_row(one, found, launches, places) for one in together]
+    keys = {(m, op): None for one in found.values() for m, op in one.told.operations}
+    rows = [
+        _row(key, found, [one for one in together if one.key == key], launches, known.get(key))
+        for key in keys
+    ]
     straggler, into = _straggler(together, made, launches, hosts, error_s)
     slices = [one.slices for one in found.values() if len(one.slices[2])]
     starts = [int(start.min()) for _, _, start, _ in slices]
@@ -316,47 +344,82 @@ def _launches(made: Mapping[int, Sequence[Made]]) -> dict[str, wire.Launch]:
     return {module: counts.most_common(1)[0][0] for module, counts in counted.items()}
 
 
-def _places(found: Mapping[int, RankProfile]) -> dict[tuple[str, str], str]:
-    """The user's line of each operation, by the compiled texts."""
-    places = {}
+def known_of(found: Mapping[int, RankProfile]) -> dict[Key, Known]:
+    """What the compiled texts say of the collectives."""
+    known = {}
     for one in found.values():
         for module, text in one.told.texts.items():
             try:
                 program = hlo.parse(zlib.decompress(base64.b64decode(text)).decode())
             except ValueError:  # it is not understood: the launch's line is shown
                 continue
+            processes = one.told.processes.get(module, [])
             for body in program.computations.values():
-                for operation in body:
-                    if operation.collective:
-                        place, within = cost.place_of(program.stack(operation), one.told.files)
-                        whole = f"{place} ({within})" if within else place
-                        places[module, operation.name] = whole
-    return places
+                for operation in filter(lambda each: each.collective, body):
+                    place, within = cost.place_of(program.stack(operation), one.told.files)
+                    whole = f"{place} ({within})" if within else place
+                    groups = _groups(program, operation, processes)
+                    known[module, operation.name] = Known(whole, groups)
+    return known
+
+
+def _groups(
+    program: hlo.Program, operation: hlo.Operation, processes: Sequence[int]
+) -> tuple[frozenset[int], ...] | None:
+    """The processes that wait for each other in it."""
+    if operation.collective == "collective-permute":
+        places: hlo.Groups = hlo.pairs(operation)
+    else:
+        places = hlo.groups(operation, program.size)
+    if any(at >= len(processes) for each in places for at in each):
+        return None
+    found = {frozenset(processes[at] for at in each) for each in places}
+    return tuple(sorted(found, key=sorted))
 
 
 def _row(
-    one: Arrivals,
+    key: Key,
     found: Mapping[int, RankProfile],
+    groups: Sequence[Arrivals],
     launches: Mapping[str, wire.Launch],
-    places: Mapping[tuple[str, str], str],
+    known: Known | None,
 ) -> Collective:
-    launch = launches.get(one.module)
+    module, operation = key
+    launch = launches.get(wire.module_name(module))
+    chosen = {
+        rank: one.runs[0] == one.told.operations.index([*key])
+        for rank, one in found.items()
+        if [*key] in one.told.operations
+    }
+    own = {rank: found[rank].runs for rank in chosen}
+    times = [
+        np.unique(np.stack([own[rank][1][which], own[rank][3][which]]), axis=1).shape[1]
+        for rank, which in chosen.items()
+    ]
     row = Collective(
-        operation=one.operation,
-        program=launch.name if launch is not None else one.module,
-        place=places.get((one.module, one.operation)) or _line(launch),
-        times=len(one.runs),
-        seconds={rank: _in_one(found[rank], one) for rank in one.ranks},
+        operation=operation,
+        program=launch.name if launch is not None else module,
+        place=(known.place if known is not None else "") or _line(launch),
+        times=max(times),
+        seconds={rank: _of(found[rank], which) for rank, which in chosen.items()},
     )
+    late = [each for each in map(_last, groups) if each is not None]
+    if not late:
+        return row
+    behind_s, rank, share = max(late)
+    return replace(row, last=rank, share=share, behind_s=behind_s)
+
+
+def _last(one: Arrivals) -> tuple[float, int, float] | None:
+    """(how late, who, how often) of the rank that comes last beyond chance."""
     late, last = _late(one)
     (who, count), *_ = Counter(last.tolist()).most_common(1)
     behind_s = float(np.median(late[last == who])) / 1e9
     every_s = float(np.median(np.diff(one.ends.max(1)))) / 1e9 if len(one.runs) > 1 else 0.0
     least = max(stragglers.LEAST_S, stragglers.OF_STEP * every_s)
     if behind_s < least or not stragglers.is_beyond_chance(count, len(last), len(one.ranks)):
-        return row
-    share = count / len(last)
-    return replace(row, last=one.ranks[who], share=share, behind_s=behind_s)
+        return None
+    return behind_s, one.ranks[who], count / len(last)
 
 
 def _late(one: Arrivals) -> tuple[Array, Array]:
@@ -386,11 +449,6 @@ def _of(one: RankProfile, chosen: Array) -> float:
             before = np.concatenate([start[:1], np.maximum.accumulate(end)[:-1]])
             total += int(np.maximum(0, end - np.maximum(start, before)).sum())
     return total / 1e9 / max(1, len(known))
-
-
-def _in_one(one: RankProfile, which: Arrivals) -> float:
-    number = one.told.operations.index([which.module, which.operation])
-    return _of(one, one.runs[0] == number)
 
 
 def _in_any(one: RankProfile) -> float:
@@ -439,7 +497,7 @@ def _made(
         processes = ",".join(map(str, sorted(ranks)))
         rows: list[tuple[int, int, str, list[int], wire.Launch]] = []
         for one in together:
-            known = launches.get(one.module)
+            known = launches.get(wire.module_name(one.module))
             if one.ranks != ranks or known is None:
                 continue
             launch = replace(known, processes=processes)

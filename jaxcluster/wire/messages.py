@@ -379,8 +379,8 @@ class LaunchTimes:
 
 
 def module_name(program: str) -> str:
-    """What XLA calls the module of a program: ``jit__lambda_`` for ``jit(<lambda>)``."""
-    return re.sub(r"[^\w.-]", "_", program.removesuffix(")"))
+    """What XLA calls the module of a program: ``jit__lambda`` for ``jit(<lambda>)``."""
+    return re.sub(r"[^\w.-]", "_", program).rstrip("_")
 
 
 def session_name(cell: int, at_ns: int) -> str:
@@ -645,7 +645,8 @@ class ProfileTracks:
     ``steps`` the [number, start, end] of what the user has annotated as one. ``left_out`` slices
     are not among them, of at most ``shortest_ns``. The rest is of the rank alone that is asked for
     its programs: ``texts`` are the compiled texts of those with collectives, by module, compressed
-    and as base64, and ``files`` as in a ``StepCost``.
+    and as base64, ``processes`` has the process of each of their devices, and ``files`` are as in a
+    ``StepCost``.
     """
 
     rank: int
@@ -657,6 +658,7 @@ class ProfileTracks:
     left_out: int = 0
     shortest_ns: int = 0
     texts: dict[str, str] = field(default_factory=dict)
+    processes: dict[str, list[int]] = field(default_factory=dict)
     files: dict[str, list[Any]] = field(default_factory=dict)
 
 
