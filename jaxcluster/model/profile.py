@@ -132,6 +132,54 @@ def unpacked(told: wire.ProfileTracks, buffers: Sequence[Any]) -> RankProfile:
     return RankProfile(told, tuple(columns[:at]), tuple(columns[at:]))
 
 
+@dataclass(frozen=True)
+class Clocks:
+    """What is known of them beforehand.
+
+    Attributes:
+      hosts: of the ranks; all processes of one have one clock.
+      offsets: of each host, in seconds: how far its clock is ahead, and how well that is known.
+    """
+
+    hosts: Mapping[int, str]
+    offsets: Mapping[str, tuple[float, float]]
+
+
+def put_together(
+    found: Mapping[int, RankProfile],
+    clocks: Clocks,
+    made: Mapping[int, Sequence[Made]],
+    names: Mapping[int, str],
+    cell_seq: int | None,
+) -> tuple[Profile, list[perfetto.Process]]:
+    """What all ranks' profiles say, and what Perfetto is to show of them.
+
+    Args:
+      made: the last launches of each rank, by one clock.
+      names: of the ranks, with their hosts where that matters.
+      cell_seq: of the cell that was profiled; None for what ran meanwhile.
+    """
+    known = known_of(found)
+    together = arrivals(found, known)
+    shifts, error_s = align(together, clocks)
+    together = [one.shifted(shifts) for one in together]
+    found = {rank: one.shifted(shifts[rank]) for rank, one in found.items()}
+    made = {rank: _meanwhile(made.get(rank, ()), one, cell_seq) for rank, one in found.items()}
+    told = table(found, together, known, made, clocks.hosts, error_s)
+    return told, processes(found, made, names)
+
+
+def _meanwhile(made: Sequence[Made], one: RankProfile, cell_seq: int | None) -> list[Made]:
+    """The launches of the cell, or of the time, that was profiled."""
+    if cell_seq is not None:
+        return [each for each in made if each.launch.cell_seq == cell_seq]
+    _, _, starts, nanos = one.slices
+    if not len(starts):
+        return []
+    low, high = int(starts.min()), int((starts + nanos).max())
+    return [each for each in made if low <= 1e9 * each.at_s <= high]
+
+
 # --------------------------------------------------------------------------- what belongs together
 
 
@@ -245,19 +293,13 @@ def _apart(one: Array, other: Array, shift: int) -> float:
 # --------------------------------------------------------------------------- one clock
 
 
-def align(
-    found: Sequence[Arrivals],
-    hosts: Mapping[int, str],
-    offsets: Mapping[str, tuple[float, float]],
-) -> tuple[dict[int, int], float]:
+def align(found: Sequence[Arrivals], clocks: Clocks) -> tuple[dict[int, int], float]:
     """(what is added to each rank's times, in nanoseconds; how many s they may yet be wrong).
 
     All ranks of a host have one clock. How far hosts' clocks are apart is known from outside, and
     better by the ends of collectives, which come at about the same time everywhere.
-
-    Args:
-      offsets: of each host, in seconds: how far its clock is ahead, and how well that is known.
     """
+    hosts, offsets = clocks.hosts, clocks.offsets
     shifts = {rank: -round(1e9 * offsets[host][0]) for rank, host in hosts.items()}
     error_s = max((error for _, error in offsets.values()), default=0.0)
     reference = hosts[min(hosts)] if hosts else ""
