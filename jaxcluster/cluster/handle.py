@@ -630,8 +630,7 @@ class Cluster:
           Its steps, the time in collectives, who comes last into which, and the files.
 
         Raises:
-          UsageError: the folder can't be made.
-          RankError: a rank is being profiled already.
+          UsageError: the folder can't be made, or a rank is being profiled already.
           CellFailed, and all that ``run`` raises; files of what had run by then are written.
         """
         made = self.prepare_profile(folder, ranks)
@@ -658,8 +657,7 @@ class Cluster:
           number: of the cell, which its files are called by.
 
         Raises:
-          UsageError: the folder can't be made.
-          RankError: a rank is being profiled already.
+          UsageError: the folder can't be made, or a rank is being profiled already.
         """
         from jaxcluster.cluster import profiling  # with numpy, which a shell command has no use for
 
@@ -670,8 +668,7 @@ class Cluster:
         """What ``profile`` returns, of the cell that runs: so many seconds, or to its end.
 
         Raises:
-          UsageError: no cell runs, or the folder can't be made.
-          RankError: a rank is being profiled already.
+          UsageError: no cell runs, a rank is being profiled already, or the folder can't be made.
         """
         from jaxcluster.cluster import profiling  # with numpy, which a shell command has no use for
 

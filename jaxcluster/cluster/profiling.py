@@ -172,8 +172,7 @@ def ready(
       number: the cell's; None names it by the time alone.
 
     Raises:
-      UsageError: the folder can't be made.
-      RankError: a rank is being profiled already.
+      UsageError: the folder can't be made, or a rank is being profiled already.
     """
     made = start(folder, ranks, number)
     try:
@@ -195,8 +194,7 @@ def run(world: World, folder: str | Path | None, seconds: float) -> Profile:
     """Profile the cell that runs, for so many seconds or to its end.
 
     Raises:
-      UsageError: no cell runs, or the folder can't be made.
-      RankError: a rank is being profiled already.
+      UsageError: no cell runs, a rank is being profiled already, or the folder can't be made.
     """
     states = [state for state in world.status() if state.state == "running"]
     if not states:

@@ -34,7 +34,7 @@ class Target:
     session: str
 
 
-class IsOn(Exception):
+class AlreadyProfiled(Exception):
     """This process is being profiled already."""
 
     hint = "jax.profiler.stop_trace() in a cell ends it."
@@ -64,7 +64,7 @@ class Profiler:
         """``profile_ready``: a cell with this token is to be profiled.
 
         Raises:
-          IsOn: it can't be.
+          AlreadyProfiled: it can't be.
         """
         body = request.body
         self._check()
@@ -74,7 +74,7 @@ class Profiler:
         """``profile``: the cell that runs is profiled now, for so long or to its end.
 
         Raises:
-          IsOn: it can't be.
+          AlreadyProfiled: it can't be.
         """
         body = request.body
         self._check()
@@ -120,7 +120,7 @@ class Profiler:
 
     def _check(self) -> None:
         if profiles.is_on():
-            raise IsOn(f"Rank {self.rank} is being profiled already.")
+            raise AlreadyProfiled(f"Rank {self.rank} is being profiled already.")
 
     def _start(self, target: Target) -> None:
         import jax

@@ -345,6 +345,7 @@ def unwrap(event: Event) -> Any:
         "CannotRestore": errors.RecoveryError,
         "Unreadable": errors.RecoveryError,
         "CannotSave": errors.RecoveryError,
+        "AlreadyProfiled": errors.UsageError,
     }
     kind = kinds.get(event.body["ename"])
     if kind is not None:
