@@ -8,6 +8,7 @@ import threading
 import time
 import zlib
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
@@ -133,13 +134,14 @@ class Profiler:
         self._own = target
 
     def _stop(self) -> None:
-        import jax
-
-        if self._own is None:
+        target = self._own
+        if target is None:
             return
         try:
             if profiles.is_on():  # the cell may have stopped it
-                jax.profiler.stop_trace()
+                folder = Path(target.folder) / "plugins" / "profile" / target.session
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / f"rank-{self.rank}.xplane.pb").write_bytes(profiles.take())
         finally:
             self._own = None
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxcluster.model import stragglers
 from jaxcluster.model.profile import Collective, Profile
-from jaxcluster.ranks import begin_ranks, format_ranks
+from jaxcluster.ranks import begin_ranks
 from jaxcluster.text import format_table, plural
 from jaxcluster.views import markup, palette
 
@@ -16,6 +16,7 @@ VERSION = 1
 MIME = "application/vnd.jaxcluster.profile+json"
 MOST_ROWS = 20
 MOST_BARS = 64
+MOST_SHARES = 8
 BAR_HEIGHT, LABEL, ROOM = 16, 70, 110  # of the picture, in pixels
 HEAD = ("collective", "program", "times", "in it", "comes last", "line")
 
@@ -136,18 +137,18 @@ def _range(seconds: dict[int, float]) -> str:
 
 
 def _share(found: Profile) -> str:
+    """How much of the time the ranks were in collectives: each, or from the least to the most."""
     shares = {
-        rank: min(100.0, 100 * seconds / found.span_s)
-        for rank, seconds in found.in_collectives_s.items()
+        rank: f"{min(100.0, 100 * seconds / found.span_s):.0f} %"
+        for rank, seconds in sorted(found.in_collectives_s.items(), key=lambda one: one[1])
     }
-    groups: dict[str, list[int]] = {}
-    for rank, share in shares.items():
-        groups.setdefault(f"{share:.0f} %", []).append(rank)
-    told = ", ".join(
-        f"{share} (rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)})"
-        for share, ranks in sorted(groups.items(), key=lambda one: -len(one[1]))[:8]
-    )
-    return f"Of the time in collectives: {told}"
+    ranks = list(shares)
+    if len(ranks) > MOST_SHARES:
+        least, middle, most = ranks[0], ranks[len(ranks) // 2], ranks[-1]
+        told = f"{shares[least]} (rank {least}) to {shares[most]} (rank {most})"
+        return f"Time in collectives: {told}, {shares[middle]} in the middle"
+    told = ", ".join(f"{shares[rank]} (rank {rank})" for rank in sorted(ranks))
+    return f"Time in collectives: {told}"
 
 
 def _more(found: Profile) -> list[str]:
