@@ -23,7 +23,6 @@ COLLECTIVE = re.compile(
 )
 NOISE = ("end: ", "ThreadpoolListener::", "Wait for donation", "Wait for usage")
 MOST_LANES = 16  # of one track: what overlaps and is not nested stands below it
-MOST_COLLECTIVES = 200_000
 MOST_STEPS = 10_000
 ENVIRONMENT, START = "Task Environment", "profile_start_time"
 Names = Callable[[str], Collection[str]]  # of a module's operations that are collectives
@@ -56,7 +55,7 @@ def read(
     """The profile at ``path`` as a message, and its columns.
 
     Args:
-      most: how many slices are given at most.
+      most: how many slices, and how many collectives, are given at most.
       collectives: what a compiled program says of its operations' names.
 
     Raises:
@@ -146,7 +145,8 @@ def _message(
         order = np.lexsort((-table[:, 3], -table[:, 4]))[:most]
         shortest_ns = int(table[order[-1], 3])
         table = table[np.sort(order)]
-    runs = np.array(found.collectives[:MOST_COLLECTIVES], np.int64).reshape(-1, 6)
+    runs = np.array(sorted(found.collectives, key=lambda one: one[4])[:most], np.int64)
+    runs = runs.reshape(-1, 6)
     message = wire.ProfileTracks(
         rank=rank,
         nbytes=nbytes,
@@ -156,6 +156,7 @@ def _message(
         steps=sorted(found.steps)[:MOST_STEPS],
         left_out=sum(map(len, found.tracks.values())) - len(table),
         shortest_ns=shortest_ns,
+        uncounted=len(found.collectives) - len(runs),
     )
     columns = [*zip(table.T, wire.SLICE_COLUMNS, strict=False)]
     columns += zip(runs.T, wire.COLLECTIVE_COLUMNS, strict=True)

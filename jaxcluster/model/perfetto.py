@@ -17,7 +17,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 BEGIN, END, INSTANT = 1, 2, 3  # TrackEvent.Type
 CLEARED, NEEDS_NAMES = 1, 2  # TracePacket.SequenceFlags
-_TRACKS = 1 << 10  # of one process, with its own
 _WIDTHS = {"time": 8, "sequence": 2, "track": 4, "name": 4}  # bytes of these numbers
 
 
@@ -41,10 +40,11 @@ class Process:
 
 def trace(processes: Sequence[Process]) -> Iterator[bytes]:
     """The trace, in parts."""
-    for number, process in enumerate(processes):
-        sequence, first = number + 1, 1 + number * _TRACKS
+    first = 1
+    for sequence, process in enumerate(processes, 1):
         yield _descriptors(process, first, sequence)
         yield _events(process, first + 1, sequence)
+        first += 1 + len(process.tracks)
 
 
 def _descriptors(process: Process, first: int, sequence: int) -> bytes:

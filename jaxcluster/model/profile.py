@@ -373,6 +373,9 @@ def _notes(found: Mapping[int, RankProfile]) -> tuple[str, ...]:
             f"{plural(left, 'short slice')} (up to {longest:.0f} µs) are left out of Perfetto's "
             "file; each rank's own file has all."
         )
+    if left := max(one.told.uncounted for one in found.values()):
+        collectives = plural(left, "collective")
+        notes.append(f"The table ends before the profile does: {collectives} of a rank came later.")
     return tuple(notes)
 
 
@@ -510,7 +513,17 @@ def _steps(found: Mapping[int, RankProfile], made: Mapping[int, Sequence[Made]])
         return None
     ((name, count),) = counted.most_common(1)
     times = [one.at_s for one in own if one.launch.name == name]
+    # The journal has the last ones alone.
+    count = max(count, _runs(found[min(found)], wire.module_name(name)))
     return Steps(name, count, statistics.median(np.diff(times).tolist()))
+
+
+def _runs(one: RankProfile, module: str) -> int:
+    """How often a program with collectives has run."""
+    own = [
+        at for at, (name, _) in enumerate(one.told.operations) if wire.module_name(name) == module
+    ]
+    return len(np.unique(one.runs[1][np.isin(one.runs[0], own) & (one.runs[1] >= 0)]))
 
 
 def _straggler(

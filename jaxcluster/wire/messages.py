@@ -643,10 +643,10 @@ class ProfileTracks:
     collectives (the number of the operation, the run of its program or -1, the device, how often
     the device has had it in that run, start, end). ``operations`` are [module, operation] of these,
     ``steps`` the [number, start, end] of what the user has annotated as one. ``left_out`` slices
-    are not among them, of at most ``shortest_ns``. The rest is of the rank alone that is asked for
-    its programs: ``texts`` are the compiled texts of those with collectives, by module, compressed
-    and as base64, ``processes`` has the process of each of their devices, and ``files`` are as in a
-    ``StepCost``.
+    are not among them, of at most ``shortest_ns``, and the last ``uncounted`` collectives. The rest
+    is of the rank alone that is asked for its programs: ``texts`` are the compiled texts of those
+    with collectives, by module, compressed and as base64, ``processes`` has the process of each of
+    their devices, and ``files`` are as in a ``StepCost``.
     """
 
     rank: int
@@ -657,6 +657,7 @@ class ProfileTracks:
     steps: list[list[int]] = field(default_factory=list)
     left_out: int = 0
     shortest_ns: int = 0
+    uncounted: int = 0
     texts: dict[str, str] = field(default_factory=dict)
     processes: dict[str, list[int]] = field(default_factory=dict)
     files: dict[str, list[Any]] = field(default_factory=dict)

@@ -37,8 +37,7 @@ KNOWN = """for _ in range(20):
     if taken_ns < 100_000:
         break
 """
-TRACE = """import glob
-with jax.profiler.trace({folder!r}, {options}):
+TRACE = """with jax.profiler.trace({folder!r}, {options}):
     float(total(x))
 """
 
@@ -138,15 +137,34 @@ def test_a_users_own_trace_has_a_file_of_each_rank(
 def test_a_session_that_is_named_and_a_second_trace_are_kept_apart(
     ready: jaxcluster.Cluster, tmp_path: Path
 ) -> None:
-    once = TRACE.format(folder=str(tmp_path), options="profiler_options=options")
-    source = "options = jax.profiler.ProfileOptions()\n" + once.replace("import glob\n", "")
-    ready.run(source + source.replace("options = ", "options = ").replace(
-        "()\n", "()\noptions.session_id = 'mine'\n", 1
-    ), show=False)  # fmt: skip
-    sessions = sorted({name.partition("/")[0] for name in written(ready, tmp_path)})
-    assert len(sessions) == 2
+    options = "create_perfetto_trace=True, profiler_options=options"
+    mine = TRACE.format(folder=str(tmp_path), options=options)
+    again = TRACE.format(folder=str(tmp_path), options="")
+    source = f"options = jax.profiler.ProfileOptions()\noptions.session_id = 'mine'\n{mine}{again}"
+    ready.run(source, show=False, execution_count=6)
+    files = written(ready, tmp_path)
+    sessions = sorted({name.partition("/")[0] for name in files})
+    assert sessions[0].startswith("cell-6-")
     assert sessions[1] == "mine"
-    assert len(written(ready, tmp_path)) == 8
+    assert len(files) == 8
+    assert len(list(tmp_path.glob("plugins/profile/mine/rank-*.perfetto_trace.json.gz"))) == 4
+
+
+def test_xprof_opens_the_files_as_one_run(ready: jaxcluster.Cluster, tmp_path: Path) -> None:
+    convert = pytest.importorskip("xprof.convert.raw_to_tool_data")
+    files = [*ready.profile(LOOP.format(late=0), tmp_path).files.values()]
+    hosts = [f"rank-{rank}" for rank in range(4)]
+    data, _ = convert.xspace_to_tool_data(files, "trace_viewer@", {"hosts": hosts})
+    assert all(host.encode() in data for host in hosts)
+
+
+def test_a_cell_that_profiles_itself_is_told_what_to_leave_out(
+    ready: jaxcluster.Cluster, tmp_path: Path
+) -> None:
+    with pytest.raises(CellFailed, match="Profile has already been started") as raised:
+        ready.profile(TRACE.format(folder=str(tmp_path / "own"), options=""), tmp_path)
+    assert "runs without --profile" in raised.value.hint
+    assert len(written(ready, tmp_path)) == 4
 
 
 def test_a_rank_that_is_profiled_already_is_named_before_anything_runs(

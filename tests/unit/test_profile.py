@@ -138,6 +138,14 @@ def test_steps_are_the_users_own_where_there_are_any() -> None:
     assert "5 steps, 3 ms each" in view.headline(found, "cell [4]")
 
 
+def test_steps_that_the_journal_no_longer_has_are_counted() -> None:
+    times = loop()
+    last = {rank: own[-10:] for rank, own in launches_of(times).items()}
+    found = together(times, last)
+    assert found.steps is not None
+    assert found.steps.count == 40
+
+
 def test_ranks_that_began_apart_are_compared_run_by_run() -> None:
     times = loop(late={2: 0.05})
     runs = list(range(100, 140))
@@ -310,10 +318,11 @@ def test_many_ranks_are_asked_for_fewer_slices_each() -> None:
 
 
 def test_what_is_left_out_and_who_is_missing_is_said() -> None:
-    found = together(loop(), left_out=1000, shortest_ns=3_400)
+    found = together(loop(), left_out=1000, shortest_ns=3_400, uncounted=7)
     dead = "it has died (exit code 3)"
     found = replace(found, missing={3: dead, 5: dead, 4: "it gave no answer"}, files={0: "/p/0"})
     told = view.text(found, "cell [4]")
+    assert "The table ends before the profile does: 7 collectives of a rank came later." in told
     assert "4,000 short slices (up to 3 µs) are left out of Perfetto's file" in told
     assert "Rank 4 has no profile: it gave no answer." in told
     assert "Ranks 3, 5 have no profile: it has died (exit code 3)." in told

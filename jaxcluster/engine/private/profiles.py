@@ -73,6 +73,16 @@ def can_name() -> bool:
     )
 
 
+def why_refused(error: BaseException) -> str:
+    """What to do where JAX has refused to begin a second profile; "" of any other error."""
+    if type(error) is RuntimeError and str(error).startswith("Profile has already been started"):
+        return (
+            "A cell that profiles itself runs without --profile. "
+            "jax.profiler.stop_trace() ends a profile that an earlier cell has begun."
+        )
+    return ""
+
+
 def is_on() -> bool:
     """Whether this process is being profiled by JAX's functions."""
     return _raw_session() is not None
