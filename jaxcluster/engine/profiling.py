@@ -27,6 +27,9 @@ _OPERATION = re.compile(
 )
 
 
+MOST_READY = 16  # cells that wait for their turn to be profiled
+
+
 @dataclass(frozen=True)
 class Target:
     """Where a profile is to be written: a file for each rank, in ``session`` of ``folder``."""
@@ -69,7 +72,9 @@ class Profiler:
         """
         body = request.body
         self._check()
-        self._ready = {body["token"]: Target(body["folder"], body["session"])}
+        self._ready[body["token"]] = Target(body["folder"], body["session"])
+        for old in list(self._ready)[:-MOST_READY]:
+            del self._ready[old]
 
     def on_run(self, request: Request) -> None:
         """``profile``: the cell that runs is profiled now, for so long or to its end.

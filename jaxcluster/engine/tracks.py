@@ -64,7 +64,7 @@ def read(
     from jax.profiler import ProfileData
 
     if not os.path.exists(path):
-        raise Unreadable("its process has ended before it could write one.")
+        raise Unreadable("it has written no file.")
     try:
         planes = list(ProfileData.from_file(path).planes)
     except RuntimeError as error:

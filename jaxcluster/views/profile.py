@@ -14,7 +14,7 @@ from jaxcluster.views import markup, palette
 
 VERSION = 1
 MIME = "application/vnd.jaxcluster.profile+json"
-MOST_ROWS = 20
+MOST_ROWS, MOST_TOLD = 20, 100  # collectives, as text and as JSON
 MOST_BARS = 64
 MOST_SHARES = 8
 BAR_HEIGHT, LABEL, ROOM = 16, 70, 110  # of the picture, in pixels
@@ -36,7 +36,7 @@ def bundle(found: Profile, what: str) -> dict[str, Any]:
 
 def document(found: Profile) -> dict[str, Any]:
     """The same as JSON's own types."""
-    told = dataclasses.asdict(found)
+    told = dataclasses.asdict(dataclasses.replace(found, collectives=found.collectives[:MOST_TOLD]))
     return {"v": VERSION, **told, "told": named(found)}
 
 

@@ -216,8 +216,8 @@ def test_a_rank_that_dies_has_no_file_and_the_others_have(
         cell.wait()
     found = made.collect(cluster.world, cell.record.seq)
     assert list(found.files) == [0]
-    assert found.missing == {1: "its process has ended before it could write one"}
-    assert "Rank 1 has no profile: its process has ended" in view.text(found, "cell [1]")
+    assert found.missing == {1: "it has written no file"}
+    assert "Rank 1 has no profile: it has written no file." in view.text(found, "cell [1]")
 
 
 @pytest.mark.one_machine("what a notebook shows is the same")
