@@ -132,8 +132,8 @@ class Profiler:
         import jax
 
         options = jax.profiler.ProfileOptions()
-        # Of each Python call there would be an event: a step would take several times as long, and
-        # what is slow in it would be another thing.
+        # Of each Python call there would be an event, and Python 2 to 3 times as slow: what is slow
+        # in a step would be another thing.
         options.python_tracer_level = 0
         jax.profiler.start_trace(target.folder, profiler_options=options)
         self._own = target
