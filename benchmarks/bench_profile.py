@@ -18,7 +18,7 @@ from harness import median, sandbox, table
 import jaxcluster
 from jaxcluster import wire
 from jaxcluster.cluster import profiling
-from jaxcluster.model import profile
+from jaxcluster.model import arrivals, profile
 from jaxcluster.model.stragglers import Made
 
 STEP_S, COLLECTIVES = 0.02, 16  # of a step
@@ -71,12 +71,12 @@ def merge(ranks: int, late_s: float, seed: int) -> tuple[float, float, profile.P
     sent = {rank: made_up(rank, ranks, late_s, seed) for rank in range(ranks)}
     made = {rank: launches for rank, (_, launches) in sent.items()}
     hosts = {rank: f"host {rank // 8}" for rank in range(ranks)}
-    clocks = profile.Clocks(hosts, dict.fromkeys(hosts.values(), (0.0, 0.0005)))
+    clocks = arrivals.Clocks(hosts, dict.fromkeys(hosts.values(), (0.0, 0.0005)))
     names = {rank: f"rank {rank}" for rank in range(ranks)}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.gz"
         began, cpu = time.perf_counter(), time.process_time()
-        found = {rank: profile.unpacked(*packed) for rank, (packed, _) in sent.items()}
+        found = {rank: arrivals.unpacked(*packed) for rank, (packed, _) in sent.items()}
         told, processes = profile.put_together(found, clocks, made, names, 3)
         profiling.write(path, processes)
         took = time.perf_counter() - began, time.process_time() - cpu

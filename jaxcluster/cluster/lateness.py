@@ -86,9 +86,9 @@ class Times:
     offsets: Mapping[str, tuple[float, float]]
 
 
-def ask(world: World, count: int, ranks: Collection[int]) -> Times:
+def ask(world: World, count: int, ranks: Collection[int], timeout_s: float = ASK_S) -> Times:
     """The last ``count`` launches of each of these ranks."""
-    answers = world.link.gather(ranks, "times", {"launches": count}, timeout_s=ASK_S)
+    answers = world.link.gather(ranks, "times", {"launches": count}, timeout_s=timeout_s)
     told = {
         rank: wire.parse(wire.LaunchTimes, event.body)
         for rank, event in answers.items()

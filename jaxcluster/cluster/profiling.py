@@ -23,14 +23,16 @@ from jaxcluster.allocation.fleet import Place
 from jaxcluster.cluster import lateness
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import UsageError
-from jaxcluster.model import perfetto, profile
-from jaxcluster.model.profile import Profile, RankProfile
+from jaxcluster.model import arrivals, perfetto, profile
+from jaxcluster.model.arrivals import Clocks, RankProfile
+from jaxcluster.model.profile import Profile
 from jaxcluster.wire.link import Event
 
 FOLDER = "jaxcluster-profiles"
 READY_S = 10.0
 READ_S = 300.0  # a rank reads a million events in a few seconds
-JOURNAL = 4096  # all launches that a rank remembers
+JOURNAL, LEAST_LAUNCHES = 4096, 512  # all that a rank remembers, and what each is asked for
+ALL_LAUNCHES = 1 << 16  # of all ranks together
 EXAMPLE = "%%spmd --profile NAME"
 
 
@@ -120,7 +122,7 @@ class Profiling:
         missing = {rank: _why(answers.get(rank)) for rank in self.ranks}
         missing = {rank: why for rank, why in missing.items() if why}
         found = {
-            rank: profile.unpacked(wire.parse(wire.ProfileTracks, event.body), event.buffers)
+            rank: arrivals.unpacked(wire.parse(wire.ProfileTracks, event.body), event.buffers)
             for rank, event in sorted(answers.items())
             if rank not in missing
         }
@@ -144,9 +146,12 @@ class Profiling:
     def _put_together(
         self, world: World, found: Mapping[int, RankProfile], cell_seq: int | None
     ) -> Profile:
-        times = lateness.ask(world, JOURNAL, list(found))
+        count = min(JOURNAL, max(LEAST_LAUNCHES, ALL_LAUNCHES // len(found)))
+        times = lateness.ask(world, count, list(found), timeout_s=READY_S)
         hosts = {rank: host for rank, host in times.hosts.items() if rank in found}
-        clocks = profile.Clocks(hosts, times.offsets)
+        unknown = 0.0, (lateness.ASK_S if len(set(hosts.values())) > 1 else 0.0)
+        offsets = {host: times.offsets.get(host, unknown) for host in hosts.values()}
+        clocks = Clocks(hosts, offsets)
         places = {rank: f" ({host})" for rank, host in world.hosts.items()}
         names = {rank: f"rank {rank}{places.get(rank, '')}" for rank in found}
         told, processes = profile.put_together(found, clocks, times.made, names, cell_seq)

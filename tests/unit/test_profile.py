@@ -14,8 +14,9 @@ import pytest
 import traces
 
 from jaxcluster import wire
-from jaxcluster.model import perfetto, profile
-from jaxcluster.model.profile import Clocks, Profile, RankProfile
+from jaxcluster.model import arrivals, perfetto, profile
+from jaxcluster.model.arrivals import Clocks, RankProfile
+from jaxcluster.model.profile import Profile
 from jaxcluster.model.stragglers import Made
 from jaxcluster.views import profile as view
 
@@ -27,14 +28,14 @@ HERE = Clocks(dict.fromkeys(range(8), "a"), {"a": (0.0, 0.0)})
 
 def rank_of(
     rank: int,
-    arrivals: Sequence[float],
+    came: Sequence[float],
     ends: Sequence[float],
     runs: Sequence[int] | None = None,
     **more: object,
 ) -> RankProfile:
     """A rank that came into a collective at these times, and was in it until those."""
-    count = len(arrivals)
-    starts, until = (np.round(1e9 * np.array(times)).astype(int) for times in (arrivals, ends))
+    count = len(came)
+    starts, until = (np.round(1e9 * np.array(times)).astype(int) for times in (came, ends))
     numbers = np.arange(count)
     zeros = np.zeros(count, int)
     run = zeros - 1 if runs is None and "turns" in more else np.array(runs or 100 + numbers)
@@ -43,7 +44,7 @@ def rank_of(
     kinds = (*wire.SLICE_COLUMNS, *wire.COLLECTIVE_COLUMNS)
     packed = [column.astype(kind).tobytes() for column, kind in zip(columns, kinds, strict=True)]
     told = wire.ProfileTracks(rank, 10, ["all-reduce.1"], ["device 0"], [OPERATION])
-    return profile.unpacked(replace(told, **more), packed)  # type: ignore[arg-type]
+    return arrivals.unpacked(replace(told, **more), packed)  # type: ignore[arg-type]
 
 
 def loop(
@@ -154,7 +155,7 @@ def test_ranks_that_began_apart_are_compared_run_by_run() -> None:
         rank: rank_of(rank, came[cut[rank] :], ends[cut[rank] :], runs[cut[rank] :])
         for rank, (came, ends) in times.items()
     }
-    (one,) = profile.arrivals(found, {})
+    (one,) = arrivals.arrivals(found, {})
     assert one.runs.tolist() == runs[9:]
     assert set(one.starts.argmax(1).tolist()) == {2}
 
@@ -166,7 +167,7 @@ def test_without_the_runs_numbers_they_are_compared_by_when_they_end() -> None:
         rank: rank_of(rank, came[cut[rank] :], ends[cut[rank] :], turns=range(40 - cut[rank]))
         for rank, (came, ends) in times.items()
     }
-    (one,) = profile.arrivals(found, {})
+    (one,) = arrivals.arrivals(found, {})
     assert len(one.runs) >= 34
     assert np.abs(np.diff(one.ends, axis=1)).max() < 1e6
     assert set(one.starts.argmax(1).tolist()) == {2}
@@ -175,11 +176,11 @@ def test_without_the_runs_numbers_they_are_compared_by_when_they_end() -> None:
 def test_only_ranks_that_are_in_it_together_are_compared() -> None:
     times = loop(late={2: 0.05})
     found = {rank: rank_of(rank, *both) for rank, both in times.items()}
-    pairs = profile.Known("cell [1] line 2", (frozenset({0, 1}), frozenset({2, 3})))
-    both = profile.arrivals(found, {("jit_step", "all-reduce.1"): pairs})
+    pairs = arrivals.Known("cell [1] line 2", (frozenset({0, 1}), frozenset({2, 3})))
+    both = arrivals.arrivals(found, {("jit_step", "all-reduce.1"): pairs})
     assert [one.ranks for one in both] == [(0, 1), (2, 3)]
-    alone = profile.Known("", tuple(frozenset({rank}) for rank in range(4)))
-    assert profile.arrivals(found, {("jit_step", "all-reduce.1"): alone}) == []
+    alone = arrivals.Known("", tuple(frozenset({rank}) for rank in range(4)))
+    assert arrivals.arrivals(found, {("jit_step", "all-reduce.1"): alone}) == []
 
 
 TEXT = """HloModule jit_step, num_partitions=4
@@ -211,14 +212,14 @@ def test_the_compiled_text_says_the_line_and_who_waits_for_whom() -> None:
         0, [1.0], [2.0], texts={"jit_step": text}, processes={"jit_step": [0, 0, 1, 2]},
         files={"/cells/1-a.py": [1, "1-a.py", False]},
     )  # fmt: skip
-    known = profile.known_of({0: one})
+    known = arrivals.known_of({0: one})
     assert known == {
-        ("jit_step", "all-reduce.1"): profile.Known(
+        ("jit_step", "all-reduce.1"): arrivals.Known(
             "cell [1] line 7", (frozenset({0}), frozenset({1, 2}))
         )
     }
     broken = base64.b64encode(zlib.compress(b"%what")).decode()
-    assert profile.known_of({0: rank_of(0, [1.0], [2.0], texts={"jit_step": broken})}) == {}
+    assert arrivals.known_of({0: rank_of(0, [1.0], [2.0], texts={"jit_step": broken})}) == {}
 
 
 # --------------------------------------------------------------------------- clocks
@@ -237,8 +238,8 @@ def test_hosts_clocks_are_made_one_and_made_better_by_the_ends() -> None:
         for rank, both in times.items()
     }
     found = {rank: rank_of(rank, *both) for rank, both in moved.items()}
-    arrived = profile.arrivals(found, {})
-    shifts, error_s = profile.align(arrived, on_hosts(ahead_s + 0.002, 0.003))
+    arrived = arrivals.arrivals(found, {})
+    shifts, error_s = arrivals.align(arrived, on_hosts(ahead_s + 0.002, 0.003))
     assert shifts[0] == shifts[1] == 0
     assert shifts[2] == shifts[3] == pytest.approx(-1e9 * ahead_s, abs=5e4)
     assert error_s == 0.003
@@ -253,9 +254,9 @@ def test_the_ends_move_a_clock_no_further_than_it_may_be_wrong() -> None:
         for rank, (came, ends) in times.items()
     }
     found = {rank: rank_of(rank, *both) for rank, both in late.items()}
-    shifts, _ = profile.align(profile.arrivals(found, {}), on_hosts(0.0, 0.001))
+    shifts, _ = arrivals.align(arrivals.arrivals(found, {}), on_hosts(0.0, 0.001))
     assert shifts[2] == pytest.approx(-1.01e6, abs=1e4)
-    shifts, _ = profile.align([], on_hosts(0.25, 0.001))  # nothing in common
+    shifts, _ = arrivals.align([], on_hosts(0.25, 0.001))  # nothing in common
     assert shifts == {0: 0, 1: 0, 2: -250_000_000, 3: -250_000_000}
 
 
