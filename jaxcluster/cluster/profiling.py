@@ -211,7 +211,12 @@ def run(world: World, folder: str | Path | None, seconds: float) -> Profile:
     try:
         bodies = made.prepare(world)
         each = {rank: {**body, "seconds": seconds} for rank, body in bodies.items()}
-        world.ask(made.ranks, "profile", timeout_s=seconds + READ_S, bodies=each)
+        try:
+            world.ask(made.ranks, "profile", timeout_s=seconds + READ_S, bodies=each)
+        except KeyboardInterrupt:
+            body = {"token": made.token}
+            world.link.gather(made.ranks, "profile_stop", body, timeout_s=READ_S)
+            raise
         return made.collect(world, None)
     finally:
         made.close()

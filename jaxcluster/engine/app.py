@@ -223,6 +223,7 @@ class Rank:
         profiler = self.runner.profiler
         handle("profile_ready", "side", profiler.on_ready)
         handle("profile", "side", profiler.on_run)
+        handle("profile_stop", "side", profiler.on_stop)
         handle("profile_tracks", "side", profiler.on_tracks)
         RankDebugger(self.runner, self.control)
         handle("undo_look", "side", lambda request: undo.on_look(self.runner.undo, request.body))

@@ -59,6 +59,8 @@ class Profiler:
         self._cell: wire.CellRequest | None = None
         self._count = 0  # of the profiles that the cell itself has written
         self._is_over = threading.Event()  # the cell that is profiled
+        self._stopped = ""  # the token of the last one that was to end
+        self._lock = threading.Lock()  # held while a part of a cell is profiled
 
     def install(self) -> None:
         """Have the user's own profiles named by the rank. Before any cell."""
@@ -83,13 +85,23 @@ class Profiler:
           AlreadyProfiled: it can't be.
         """
         body = request.body
-        self._check()
-        self._is_over.clear()
-        self._start(Target(body["folder"], body["session"]))
-        try:
-            self._is_over.wait(body["seconds"])
-        finally:
-            self._stop()
+        with self._lock:
+            self._check()
+            self._is_over.clear()
+            if body["token"] == self._stopped:  # that came first
+                return
+            self._start(Target(body["folder"], body["session"]))
+            try:
+                self._is_over.wait(body["seconds"])
+            finally:
+                self._stop()
+
+    def on_stop(self, request: Request) -> None:
+        """``profile_stop``: the ``profile`` that runs ends now; answered when it has ended."""
+        self._stopped = request.body["token"]
+        self._is_over.set()
+        with self._lock:
+            pass
 
     def on_tracks(self, request: Request) -> Any:
         """``profile_tracks``: what is in a file that this rank, or one before it, has written.

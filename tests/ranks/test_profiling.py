@@ -253,6 +253,10 @@ def test_a_notebook_shows_it_below_the_cell(
     assert "%jaxcluster profile 5s" in shown.error
     assert "No cell runs" in notebook.run("%jaxcluster profile").error
     notebook.ok(f"%%spmd --async --out job{loop.replace('40', '10000')}")
+    stopped = notebook.begin("%jaxcluster profile 600s")
+    notebook.until(lambda: "Profiling the cell" in stopped.text, "a profile that runs")
+    notebook.manager.interrupt_kernel()
+    assert "stopped" in notebook.wait(stopped).error
     shown = notebook.ok("%jaxcluster profile 2s")
     told = next(one for one in shown.bundles if view.MIME in one)["text/plain"]
     assert "Rank 1 came last into " in told
