@@ -182,6 +182,7 @@ def run_parser() -> Parser:
     add("--logs", metavar="FOLDER")
     add("--strict", action="store_true")
     add("--stall", type=seconds, dest="stall_s", metavar="S")
+    add("--trace", metavar="FOLDER")
     return parser
 
 
@@ -267,6 +268,7 @@ def spmd_parser() -> Parser:
     add("--stall", type=seconds, dest="stall_s", metavar="S")
     add("--strict", action="store_true")
     add("--async", action="store_true", dest="background")
+    add("--profile", nargs="?", const="", metavar="[NAME]")
     # Set by auto mode, whose cells have no %%spmd line above them.
     add("--no-magic-line", action="store_true", help=argparse.SUPPRESS)
     return parser
@@ -294,7 +296,7 @@ def split_spmd(line: str) -> tuple[str, str]:
             break
         at = found.end()
         if (
-            action.nargs != 0
+            action.nargs is None  # --profile's name is written with a "="
             and found[2] is None
             and (value := re.compile(r"\s+\S+").match(line, at))
         ):
@@ -311,6 +313,21 @@ def _is_python(source: str) -> bool:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True
+
+
+def read_seconds(word: str, example: str) -> float:
+    """A time such as ``5s`` in seconds.
+
+    Raises:
+      UsageError: it is not one, or not more than 0.
+    """
+    try:
+        found = seconds(word)
+    except ValueError:
+        found = math.nan
+    if not 0 < found < math.inf:
+        raise UsageError(f"{word!r} is not a time.", f"For example: {example}")
+    return found
 
 
 def shards_help() -> str:

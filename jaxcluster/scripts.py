@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from jaxcluster import arguments, cluster, errors, wire
 from jaxcluster.cluster.prompts import Labelled, here
@@ -29,6 +29,9 @@ from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views.live import StartDisplay
 from jaxcluster.views.statusline import InLog, OnTerminal, StatusLine, can_write_over
+
+if TYPE_CHECKING:
+    from jaxcluster.cluster.profiling import Profiling
 
 EXAMPLE = "jaxcluster run -n 4 train.py --steps 100   or   jaxcluster run -n 4 -m package.train"
 LINE_CHARS = 1 << 16  # of an unfinished line that is held back for its end
@@ -83,6 +86,7 @@ def run(words: list[str]) -> int:
     options = vars(parsed)
     everything, logs = options.pop("everything"), options.pop("logs")
     strict, stall_s = options.pop("strict"), options.pop("stall_s")
+    trace = options.pop("trace")
     if stall_s is not None:
         check_seconds("--stall", stall_s, "jaxcluster run -n 4 --stall 15m train.py")
     if parsed.launcher != "local":
@@ -98,7 +102,7 @@ def run(words: list[str]) -> int:
     outputs = Outputs(make_folder(logs, script), everything)
     with Signals() as signals:
         try:
-            return _run(spec, script, source, outputs, signals, strict, stall_s)
+            return _run(spec, script, source, outputs, signals, strict, stall_s, trace)
         except KeyboardInterrupt:  # during the start
             return 128 + (signals.received or signal.SIGINT)
         finally:
@@ -115,6 +119,7 @@ def _run(
     signals: Signals,
     strict: bool,
     stall_s: float | None,
+    trace: str | None,
 ) -> int:
     display = StartDisplay(rich=False)
     try:
@@ -127,10 +132,12 @@ def _run(
         outputs.begin(started.num_processes)
         prompt = here() if sys.stdin is not None and sys.stdin.isatty() else None
         status = outputs.status
+        profiling = started.prepare_profile(trace) if trace is not None else None
         cell = started.submit_script(
             script,
             source,
             stall_s=stall_s,
+            profile=profiling.token if profiling is not None else "",
             on_output=outputs.take,
             on_notice=lambda told: outputs.say(tell_notice(told, script)),
             prompt=Labelled(prompt, lambda output: None, outputs.clear) if prompt else None,
@@ -147,12 +154,25 @@ def _run(
         if error is not None and not outputs.is_closed:
             say(tell(error, script))
             say(f"All outputs: {outputs.folder}")
+        if profiling is not None:
+            _show_profile(profiling, started, cell.record.seq, script)
         if outputs.is_closed:
             return 128 + signal.SIGPIPE
         return exit_status(outputs.failed, started.dead, error, signals.received)
     finally:
         signals.ignore()
         started.stop()
+
+
+def _show_profile(made: Profiling, started: cluster.Cluster, seq: int, script: wire.Script) -> None:
+    """Put the ranks' profiles together. What goes wrong with that is said, and ends nothing."""
+    from jaxcluster.views import profile  # with numpy, which other runs have no use for
+
+    try:
+        name = script.module or os.path.basename(script.path)
+        say(for_script(profile.text(made.collect(started.world, seq), name), script))
+    except (JaxClusterError, OSError) as error:
+        say(f"jaxcluster: the profile can't be put together: {error}")
 
 
 def _wait(cell: cluster.RunningCell) -> BaseException | None:

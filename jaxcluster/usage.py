@@ -83,6 +83,11 @@ ABOUT = {
         "with its mesh axis, bytes and line; operations, memory, seconds to compile; what is "
         "replicated and could be sharded. Nothing is launched."
     ),
+    "profile": (
+        "Profile the cell that runs, on all its ranks: a file for each rank, for TensorBoard, one "
+        "of all for Perfetto, and a table: steps, time in collectives, who comes last into which. "
+        "%%spmd --profile does it for a whole cell."
+    ),
     "notify": (
         "Run a command of yours in this machine's shell when a cell of this notebook has run for a "
         "minute or more, and has ended or failed. It gets CELL_TEXT, CELL_STATUS (ended or "
@@ -160,6 +165,8 @@ WORDS = {
     ),
     "notify --after": ("how long a cell must have run (60 s)", "--after 600"),
     "notify --test": ("run it now, and show whether it works", "--test"),
+    "profile seconds": ("how long (5s); it ends with the cell", "10s"),
+    "profile folder": ("where the files go (default: jaxcluster-profiles)", "10s before"),
     "cost call": ("a call of a function, jitted or not", "step(params, batch)"),
     "compare expression": ("a Python expression, in the ranks' variables", "params['w'].sum()"),
     "mesh name": ("a variable that is a mesh (default: all of them)", "mesh"),
@@ -194,6 +201,10 @@ WORDS = {
         "don't wait for the cell's end; with --out you can wait for it later",
         "--async --out job",
     ),
+    "%%spmd --profile": (
+        "profile it on all ranks; the files go to the folder NAME (jaxcluster-profiles)",
+        "--profile before",
+    ),
     "%push names": ("variables of the notebook", "a b"),
     "%pull names": ("variables of rank 0", "x loss"),
     "%pull --as": ("its name in the notebook", "x --as y"),
@@ -209,6 +220,10 @@ WORDS = {
     "run --stall": (
         "end the script when all ranks have been in the same launch for S seconds",
         "-n 4 --stall 15m",
+    ),
+    "run --trace": (
+        "profile the script on all ranks; the files go to this folder",
+        "-n 4 --trace profiles",
     ),
     "run --strict": ("check each launch on all ranks before it runs", "-n 4 --strict"),
 }

@@ -105,7 +105,7 @@ class Dispatcher:
                 script=options.script,
                 compared=options.compared,
                 costed=options.costed,
-                sent_ns=sent_ns,
+                profile=options.profile,
                 who=who_we_are(),
                 settled=min((c.record.seq for c in self.cells), default=seq) - 1,
             )

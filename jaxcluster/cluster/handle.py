@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
 from jaxcluster.allocation.local import Allocation
@@ -58,6 +58,10 @@ from jaxcluster.records import registry
 from jaxcluster.records.kept import Kept
 from jaxcluster.records.lastreport import Reports
 from jaxcluster.wire.link import Event, Link
+
+if TYPE_CHECKING:
+    from jaxcluster.cluster.profiling import Profiling
+    from jaxcluster.model.profile import Profile
 
 ASK_S = 2.0  # for answers that a control channel gives at once
 TURN_S = 0.05  # between two looks whether a start that waits for another is still wanted
@@ -567,6 +571,7 @@ class Cluster:
         prompt: Labelled | None = None,
         post_mortem: bool = False,
         stall_s: float | None = None,
+        profile: str = "",
     ) -> RunningCell:
         """Like ``run``, without waiting: ``wait`` on what it returns.
 
@@ -576,10 +581,11 @@ class Cluster:
           cell_id: Jupyter's, for the panel.
           prompt: where questions of its ranks are put; None: they are refused.
           post_mortem: instead of running ``source`` look at the ranks' last errors.
+          profile: the token of ``prepare_profile``.
         """
         options = CellOptions(
             ranks, timeout_s, execution_count, shown_ranks, on_output, on_notice, cell_id,
-            prompt=prompt, post_mortem=post_mortem, stall_s=stall_s,
+            prompt=prompt, post_mortem=post_mortem, stall_s=stall_s, profile=profile,
         )  # fmt: skip
         return self._submit(source, options)
 
@@ -649,6 +655,72 @@ class Cluster:
         )  # fmt: skip
         return estimate(source, reported(self._submit(source, options).wait()))
 
+    def profile(
+        self,
+        source: str,
+        folder: str | Path | None = None,
+        *,
+        ranks: Sequence[int] | None = None,
+        on_output: Listener | None = None,
+        on_notice: Callable[[str], None] | None = None,
+    ) -> Profile:
+        """Run a cell on all ranks (or ``ranks``) under JAX's profiler.
+
+        Each rank writes a file of its own, one run of TensorBoard's, and all are put together in
+        one for Perfetto.
+
+        Args:
+          folder: where they go; ``jaxcluster-profiles`` by default.
+
+        Returns:
+          Its steps, the time in collectives, who comes last into which, and the files.
+
+        Raises:
+          UsageError: the folder can't be made, or a rank is being profiled already.
+          CellFailed, and all that ``run`` raises; files of what had run by then are written.
+        """
+        made = self.prepare_profile(folder, ranks)
+        options = CellOptions(
+            ranks, on_output=on_output or _print_first, on_notice=on_notice, profile=made.token
+        )
+        with contextlib.closing(made):
+            cell = self._submit(source, options)
+            try:
+                cell.wait()
+            finally:
+                found = made.collect(self.world, cell.record.seq)
+        return found
+
+    def prepare_profile(
+        self,
+        folder: str | Path | None = None,
+        ranks: Sequence[int] | None = None,
+        number: int | None = None,
+    ) -> Profiling:
+        """A profile of the next cell, which is submitted with its token; then ``collect`` it.
+
+        Args:
+          number: of the cell, which its files are called by.
+
+        Raises:
+          UsageError: the folder can't be made, or a rank is being profiled already.
+        """
+        from jaxcluster.cluster import profiling  # with numpy, which a shell command has no use for
+
+        self.check_open()
+        return profiling.ready(self.world, folder, self.check_ranks(ranks), number)
+
+    def profile_running(self, seconds: float = 5.0, folder: str | Path | None = None) -> Profile:
+        """What ``profile`` returns, of the cell that runs: so many seconds, or to its end.
+
+        Raises:
+          UsageError: no cell runs, a rank is being profiled already, or the folder can't be made.
+        """
+        from jaxcluster.cluster import profiling  # with numpy, which a shell command has no use for
+
+        self.check_not_closed()
+        return profiling.run(self.world, folder, seconds)
+
     def send_message(
         self,
         message: wire.CommMessage,
@@ -679,6 +751,7 @@ class Cluster:
         on_notice: Callable[[str], None] | None = None,
         prompt: Labelled | None = None,
         stall_s: float | None = None,
+        profile: str = "",
     ) -> RunningCell:
         """Run a script on all ranks, as cell 1: ``wait`` for its end. See ``engine.mainscript``.
 
@@ -690,7 +763,7 @@ class Cluster:
         """
         options = CellOptions(
             None, None, 1, range(self.num_processes), on_output, on_notice, prompt=prompt,
-            script=script, stall_s=stall_s,
+            script=script, stall_s=stall_s, profile=profile,
         )  # fmt: skip
         return self._submit(source, options)
 

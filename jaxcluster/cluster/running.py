@@ -40,7 +40,8 @@ class CellOptions:
     With a ``script`` it is all that the ranks are there for, so after it nothing is brought back,
     undone or replaced; what has gone wrong is found and told all the same. ``compared``: its result
     is told as a ``wire.ValueLook``. ``stall_s``: how long all its ranks may be in one launch.
-    ``costed``: of its source, a call, the cost alone is told.
+    ``costed``: of its source, a call, the cost alone is told. ``profile``: the token of the profile
+    for which its ranks are ready.
     """
 
     ranks: Sequence[int] | None = None
@@ -57,6 +58,7 @@ class CellOptions:
     script: wire.Script | None = None
     compared: bool = False
     costed: bool = False
+    profile: str = ""
     stall_s: float | None = None
 
 

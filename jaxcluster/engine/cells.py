@@ -33,6 +33,7 @@ from jaxcluster.engine.mending import mend, mend_builtins
 from jaxcluster.engine.names import Names
 from jaxcluster.engine.paused import Paused
 from jaxcluster.engine.private import coordination
+from jaxcluster.engine.profiling import Profiler
 from jaxcluster.engine.running import Debugger, Home, Running
 from jaxcluster.engine.state.keeper import Keeper
 from jaxcluster.engine.state.settings import Settings
@@ -59,6 +60,7 @@ class CellRunner:
       asking: what its cells ask the user.
       last_error: what the last cell that failed has raised, for a post-mortem.
       leftovers: handlers of signals that cells have left behind.
+      profiler: profiles cells, where that is asked for.
       keeper: keeps a copy of its variables, which outlives the rank.
     """
 
@@ -73,6 +75,7 @@ class CellRunner:
         self.rank = rank
         self.control = control
         self.journal = journal
+        self.profiler = Profiler(rank, journal, journal.cell_numbers)
         self.current: Running | None = None
         self.last_result: Any = None
         self.ended = 0
@@ -229,8 +232,11 @@ class CellRunner:
         self.control.ticking = running.shown
         between = self.leftovers.take_told()
         attempt(self.leftovers.give_back)
+        attempt(lambda: self.profiler.begin(cell))
         await self._execute(running)
         running.has_left = running.over = True
+        if not self.is_child():
+            attempt(lambda: self.profiler.end(cell))
         self.asking.end()
         if self.debugger is not None:
             self.debugger.end_of_cell()

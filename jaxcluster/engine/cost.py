@@ -264,7 +264,7 @@ def _told(traced: Any, compiled: Any, call: Call, cells: dict[str, int]) -> dict
         analysis = analysis[0] if isinstance(analysis, list) else analysis
     return {
         "text": base64.b64encode(zlib.compress(text.encode(), 6)).decode(),
-        "files": _files(text, cells),
+        "files": named_files(text, cells),
         "meshes": _infos(meshes, ids),
         "processes": [device.process_index for device in devices],
         "arguments": arguments,
@@ -273,7 +273,8 @@ def _told(traced: Any, compiled: Any, call: Call, cells: dict[str, int]) -> dict
     }
 
 
-def _files(text: str, cells: dict[str, int]) -> dict[str, list[Any]]:
+def named_files(text: str, cells: dict[str, int]) -> dict[str, list[Any]]:
+    """What ``StepCost.files`` says of the files that a compiled text names."""
     names = {one or other for one, other in _FILE.findall(text)}
     numbers = {os.path.basename(file): number for file, number in cells.items()}
     return {

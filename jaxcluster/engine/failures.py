@@ -10,6 +10,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.engine import tracebacks
 from jaxcluster.engine.private.arrays import why_copies_differ
+from jaxcluster.engine.private.profiles import why_refused
 
 MESSAGE_CHARS = 20_000  # of an error's message
 TRACEBACK_CHARS = 200_000  # of all its lines
@@ -51,7 +52,7 @@ def error_info(
 
 def _hint(error: BaseException) -> str:
     try:
-        return why_copies_differ(error)
+        return why_copies_differ(error) or why_refused(error)
     except Exception:  # JAX's function is another one by now
         return ""
 

@@ -303,7 +303,7 @@ def _collective(
     groups = hlo.pairs(run.operation) if is_pairs else hlo.groups(run.operation, program.size)
     axes, over = layout.axes(groups, is_pairs)
     members = max(map(len, groups), default=1)
-    place, within = _place(program.stack(run.operation), files)
+    place, within = place_of(program.stack(run.operation), files)
     return Collective(
         kind=kind,
         axes=axes,
@@ -344,7 +344,7 @@ def _sent_by_permute(pairs: hlo.Groups) -> int:
     return max(count.values(), default=0)
 
 
-def _place(stack: Sequence[hlo.Frame], files: Mapping[str, Sequence[object]]) -> tuple[str, str]:
+def place_of(stack: Sequence[hlo.Frame], files: Mapping[str, Sequence[object]]) -> tuple[str, str]:
     """(the cell's line or else the innermost one, a library's that the cell has called)."""
     told = [(*files[file], line) for file, line in stack if file in files]
     inner = next((f"{name} line {line}" for cell, name, tells, line in told if tells), "")

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.extensions import ExtensionManager
 from IPython.core.magic import (
@@ -49,6 +49,10 @@ from jaxcluster.views.comms import relay_of
 from jaxcluster.views.live import CellDisplay, StartDisplay, show_hosts
 from jaxcluster.views.message import show_message
 
+if TYPE_CHECKING:
+    from jaxcluster.cluster.profiling import Profiling
+    from jaxcluster.model.profile import Profile
+
 NO_COPIES = "The ranks keep no copies of their variables."
 COMMANDS = {
     "start": "start a cluster: -n 4, or --launcher ssh --hosts h1:2,h2:2",
@@ -73,6 +77,7 @@ COMMANDS = {
     "notify": "run a command of yours when a long cell ends: notify COMMAND|off",
     "compare": "an expression's value on each rank, equal values once: compare loss",
     "cost": "what a call would cost, before any run: cost step(params, batch)",
+    "profile": "profile the cell that runs, on all its ranks: profile 5s",
     "mesh": "which rank holds which device of a mesh",
     "memory": "what each device holds",
     "checkpoint": "save the ranks' variables to disk: checkpoint NAME",
@@ -638,6 +643,23 @@ class JaxClusterMagics(Magics):
         else:
             print(bundle["text/plain"])
 
+    def _profile(self, line: str) -> None:
+        parsed = arguments.command_parser("%jaxcluster profile", "seconds", "folder").read(line)
+        wait_s = arguments.read_seconds(parsed.seconds or "5s", "%jaxcluster profile 5s")
+        running = cluster.current()
+        what = f"the cell that runs, for {wait_s:g} s or to its end"
+        show_message(self.shell, f"Profiling {what} ...")
+        self._show_profile(running.profile_running(wait_s, parsed.folder), "the running cell")
+
+    def _show_profile(self, found: Profile, what: str) -> None:
+        from jaxcluster.views import profile as profile_view  # with numpy's model of it
+
+        bundle = profile_view.bundle(found, what)
+        if self.rich:
+            self.shell.display_pub.publish(bundle)
+        else:
+            print(bundle["text/plain"])
+
     def _mesh(self, line: str) -> None:
         name = arguments.command_parser("%jaxcluster mesh", "name").read(line).name
         with say_usage():
@@ -678,6 +700,7 @@ class JaxClusterMagics(Magics):
     @tells_plainly
     def spmd(self, line: str, cell: str | None = None) -> None:
         """%%spmd [--ranks 0,2] [--all] [--out NAME] [--timeout S] [--stall S] [--strict] [--async]
+        [--profile [NAME]]
 
         Run the cell on every rank; process 0's output is shown as it comes. ``%spmd EXPRESSION``,
         with the same options before it, does one line.
@@ -715,24 +738,67 @@ class JaxClusterMagics(Magics):
             self.shell.displayhook.prompt_count, typed, source if cell is None else cell
         )
         with self.logs.of(running).running(step):
-            self._run_strictly(running, source, ranks, options)
+            if options.profile is None:
+                self._run_strictly(running, source, ranks, options)
+            else:
+                self._run_profiled(running, source, ranks, options)
+
+    def _run_profiled(
+        self, running: cluster.Cluster, source: str, ranks: list[int] | None, options: Any
+    ) -> None:
+        if options.background:
+            raise UsageError(
+                "A cell that runs in the background is not profiled from its beginning.",
+                "Run it with --async alone; while it runs: %jaxcluster profile 5s",
+            )
+        number = self.shell.displayhook.prompt_count
+        made = running.prepare_profile(options.profile or None, ranks, number)
+        before = running.last
+        with contextlib.closing(made):
+            try:
+                self._run_strictly(running, source, ranks, options, made.token)
+            except BaseException:
+                cell = running.last
+                if cell is not None and cell is not before:
+                    try:
+                        self._collect(running, made, cell)
+                    except (JaxClusterError, OSError) as error:  # the cell's own is raised
+                        print(f"The profile can't be put together: {error}")
+                raise
+            if (cell := running.last) is not None:
+                self._collect(running, made, cell)
+
+    def _collect(self, running: cluster.Cluster, made: Profiling, cell: CellRecord) -> None:
+        """Show what a profile says of its cell."""
+        found = made.collect(running.world, cell.seq)
+        self._show_profile(found, f"cell [{cell.execution_count}]")
 
     def _run_strictly(
-        self, running: cluster.Cluster, source: str, ranks: list[int] | None, options: Any
+        self,
+        running: cluster.Cluster,
+        source: str,
+        ranks: list[int] | None,
+        options: Any,
+        profile: str = "",
     ) -> None:
         if options.strict and not running.is_strict:
             running.strict(True)
             try:
-                self._run_cell(running, source, ranks, options)
+                self._run_cell(running, source, ranks, options, profile)
             finally:
                 running.stays_strict = False  # it was asked for this cell alone
                 if not running.closed and not running.dead:
                     running.strict(False)
         else:
-            self._run_cell(running, source, ranks, options)
+            self._run_cell(running, source, ranks, options, profile)
 
     def _run_cell(
-        self, running: cluster.Cluster, source: str, ranks: list[int] | None, options: Any
+        self,
+        running: cluster.Cluster,
+        source: str,
+        ranks: list[int] | None,
+        options: Any,
+        profile: str,
     ) -> None:
         if self.debugger is not None:
             self.debugger.before_cell(running)
@@ -753,6 +819,7 @@ class JaxClusterMagics(Magics):
             on_notice=display.on_notice,
             cell_id=self._cell_id(),
             prompt=None if options.background else display.prompt,
+            profile=profile,
         )
         log = self.logs.of(running)
         log.sent(submitted.record.seq)

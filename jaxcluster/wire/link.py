@@ -346,6 +346,7 @@ def unwrap(event: Event) -> Any:
         "Unreadable": errors.RecoveryError,
         "Unclear": errors.UsageError,
         "CannotSave": errors.RecoveryError,
+        "AlreadyProfiled": errors.UsageError,
     }
     kind = kinds.get(event.body["ename"])
     if kind is not None:

@@ -15,6 +15,7 @@ from jaxcluster.arguments import (
     Parser,
     command_parser,
     read_doctor,
+    read_seconds,
     shards_line,
     split_spmd,
     spmd_parser,
@@ -351,3 +352,31 @@ def test_the_doctor_takes_a_start_on_other_hosts_or_nothing(line: str) -> None:
     assert start_options(parsed)["hosts"] == "h1:2,h2"
     with pytest.raises(UsageError, match="--launcher ssh --hosts h1,h2"):
         read_doctor("%jaxcluster doctor", line)
+
+
+@pytest.mark.parametrize(
+    ("line", "folder", "source"),
+    [
+        ("--profile step(x)", "", "step(x)"),
+        ("--profile=before step(x)", "before", "step(x)"),
+        ("--ranks 0 --profile x.sum()", "", "x.sum()"),
+        ("x.sum()", None, "x.sum()"),
+    ],
+)
+def test_the_folder_of_a_lines_profile_stands_behind_a_sign(
+    line: str, folder: str | None, source: str
+) -> None:
+    typed, found = split_spmd(line)
+    assert (spmd_parser().read(typed).profile, found) == (folder, source)
+
+
+@pytest.mark.parametrize(("line", "folder"), [("--profile", ""), ("--profile before", "before")])
+def test_a_cells_profile_may_have_a_folder(line: str, folder: str) -> None:
+    assert spmd_parser().read(f"{line} --all").profile == folder
+
+
+@pytest.mark.parametrize("word", ["0", "-1s", "nan", "inf", "soon", ""])
+def test_a_time_that_is_none_is_refused(word: str) -> None:
+    assert read_seconds("1.5s", "x") == 1.5
+    with pytest.raises(UsageError, match="is not a time"):
+        read_seconds(word, "%jaxcluster profile 5s")

@@ -30,6 +30,7 @@ shell.run_cell("%load_ext jaxcluster").raise_error()
 """
 
 CLUSTER = """
+import tempfile
 import numpy as np
 import jaxcluster
 with jaxcluster.start(2, devices_per_process=2) as cluster:
@@ -53,6 +54,8 @@ tree = {"x": x, "spec": P("i")}
     cluster.push({"a": np.ones(100_000)})
     cluster.run("a.sum()")
     cluster.status()
+    with tempfile.TemporaryDirectory() as folder:
+        assert cluster.profile("x.sum()", folder).trace
 """
 
 

@@ -16,6 +16,7 @@ from jaxcluster.engine.private import (
     compilations,
     coordination,
     hostvalues,
+    profiles,
     programs,
     transfers,
 )
@@ -150,6 +151,10 @@ PROBES: dict[str, tuple[str, Callable[[], bool]]] = {
     "compiled programs": (
         "new processes compile all programs again",
         compilations.can_keep,
+    ),
+    "names of profiles": (
+        "profiles of ranks on one host overwrite each other, and cells are not profiled",
+        profiles.can_name,
     ),
     "device_put hint": (
         "there is no hint where device_put compares large arrays on all processes",

@@ -1,0 +1,246 @@
+"""Profiles of a cluster's ranks: made ready before a cell, and put together after it.
+
+Each rank writes a file of its own. On this machine it lies where it is to be; on other hosts it is
+in their memory first, and is brought here. What the files say, each rank reads itself: that takes
+jax.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+from jaxcluster import wire
+from jaxcluster.allocation import bulk
+from jaxcluster.allocation.fleet import Place
+from jaxcluster.cluster import lateness
+from jaxcluster.cluster.world import World
+from jaxcluster.errors import UsageError
+from jaxcluster.model import arrivals, perfetto, profile
+from jaxcluster.model.arrivals import Clocks, RankProfile
+from jaxcluster.model.profile import Profile
+from jaxcluster.wire.link import Event
+
+FOLDER = "jaxcluster-profiles"
+READY_S = 10.0
+READ_S = 300.0  # a rank reads a million events in a few seconds
+JOURNAL, LEAST_LAUNCHES = 4096, 512  # all that a rank remembers, and what each is asked for
+ALL_LAUNCHES = 1 << 16  # of all ranks together
+EXAMPLE = "%%spmd --profile NAME"
+
+
+@dataclass
+class Profiling:
+    """A profile on its way: ``ready`` makes one, ``collect`` puts it together.
+
+    Attributes:
+      token: by which the ranks know it.
+      session: how it is called, in ``folder``.
+      target: the folder of its files.
+    """
+
+    folder: Path
+    session: str
+    ranks: Sequence[int]
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+    _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _places: Mapping[int, Place] = field(default_factory=dict)
+    _in_memory: str = ""
+
+    @property
+    def target(self) -> Path:
+        return self.folder / "plugins" / "profile" / self.session
+
+    def prepare(self, world: World) -> dict[int, Any]:
+        """What is said to each rank; hosts have a folder for it from here on.
+
+        Raises:
+          UsageError: its folder can't be made.
+          LaunchError: a host does not answer.
+        """
+        try:
+            self.target.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{self.target}: {error.strerror}.", EXAMPLE) from None
+        self._places = world.places(self.ranks)
+        hosts = list({id(place): place for place in self._places.values()}.values())
+        if hosts:
+            self._in_memory = self._open.enter_context(bulk.folders(hosts))
+        return {
+            rank: {"token": self.token, "folder": self._folder_of(rank), "session": self.session}
+            for rank in self.ranks
+        }
+
+    def close(self) -> None:
+        """Nothing of it is left on hosts."""
+        self._open.close()
+        with contextlib.suppress(OSError):  # there are files in it
+            for folder in (self.target, *self.target.parents[:3]):
+                folder.rmdir()
+
+    def collect(self, world: World, cell_seq: int | None) -> Profile:
+        """Bring the ranks' files here, put them together, and say what is in them.
+
+        Args:
+          cell_seq: of the cell that was profiled; None for what ran meanwhile.
+        """
+        try:
+            return self._collect(world, cell_seq)
+        finally:
+            self.close()
+
+    def _folder_of(self, rank: int) -> str:
+        place = self._places.get(rank)
+        return f"{place.memory}/{self._in_memory}" if place is not None else str(self.folder)
+
+    def _name(self, rank: int) -> str:
+        """The rank's file, from its folder."""
+        return f"plugins/profile/{self.session}/rank-{rank}.xplane.pb"
+
+    def _collect(self, world: World, cell_seq: int | None) -> Profile:
+        most = profile.most_slices(len(self.ranks))
+        bodies = {
+            rank: {
+                "path": f"{self._folder_of(rank)}/{self._name(rank)}",
+                "most": most,
+                "texts": rank == min(self.ranks),
+            }
+            for rank in self.ranks
+        }
+        answers = {}
+        if not world.is_over:
+            answers = world.link.gather(
+                self.ranks, "profile_tracks", timeout_s=READ_S, bodies=bodies
+            )
+        missing = {rank: _why(answers.get(rank)) for rank in self.ranks}
+        missing = {rank: why for rank, why in missing.items() if why}
+        found = {
+            rank: arrivals.unpacked(wire.parse(wire.ProfileTracks, event.body), event.buffers)
+            for rank, event in sorted(answers.items())
+            if rank not in missing
+        }
+        self._fetch(found)
+        files = {rank: str(self.folder / self._name(rank)) for rank in self.ranks}
+        files = {rank: path for rank, path in files.items() if os.path.exists(path)}
+        made = self._put_together(world, found, cell_seq) if found else _empty()
+        return replace(made, folder=str(self.folder), files=files, missing=missing)
+
+    def _fetch(self, found: Mapping[int, RankProfile]) -> None:
+        """Bring files from other hosts."""
+        with contextlib.ExitStack() as opened:
+            files = []
+            for rank, one in found.items():
+                if (place := self._places.get(rank)) is not None:
+                    file = opened.enter_context(open(self.folder / self._name(rank), "wb"))
+                    name = f"{self._in_memory}/{self._name(rank)}"
+                    files.append(bulk.File(place, name, one.told.nbytes, _Writer(file).take))
+            bulk.get(files)
+
+    def _put_together(
+        self, world: World, found: Mapping[int, RankProfile], cell_seq: int | None
+    ) -> Profile:
+        count = min(JOURNAL, max(LEAST_LAUNCHES, ALL_LAUNCHES // len(found)))
+        times = lateness.ask(world, count, list(found), timeout_s=READY_S)
+        hosts = {rank: host for rank, host in times.hosts.items() if rank in found}
+        unknown = 0.0, (lateness.ASK_S if len(set(hosts.values())) > 1 else 0.0)
+        offsets = {host: times.offsets.get(host, unknown) for host in hosts.values()}
+        clocks = Clocks(hosts, offsets)
+        places = {rank: f" ({host})" for rank, host in world.hosts.items()}
+        names = {rank: f"rank {rank}{places.get(rank, '')}" for rank in found}
+        told, processes = profile.put_together(found, clocks, times.made, names, cell_seq)
+        trace = self.folder / f"{self.session}.pftrace.gz"
+        write(trace, processes)
+        return replace(told, trace=str(trace))
+
+
+def write(path: Path, processes: Sequence[perfetto.Process]) -> None:
+    """A trace for Perfetto."""
+    with gzip.open(path, "wb", compresslevel=1) as file:  # a higher one takes 5 times as long
+        for part in perfetto.trace(processes):
+            file.write(part)
+
+
+def ready(
+    world: World, folder: str | Path | None, ranks: Sequence[int], number: int | None
+) -> Profiling:
+    """All ranks are ready to profile the cell that has the token.
+
+    Args:
+      folder: where its files go, for TensorBoard; None: ``FOLDER`` beside the notebook.
+      number: the cell's; None names it by the time alone.
+
+    Raises:
+      UsageError: the folder can't be made, or a rank is being profiled already.
+    """
+    made = start(folder, ranks, number)
+    try:
+        bodies = made.prepare(world)
+        world.ask(list(ranks), "profile_ready", timeout_s=READY_S, bodies=bodies)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def start(folder: str | Path | None, ranks: Sequence[int], number: int | None) -> Profiling:
+    """One that is called by the time, and by its cell."""
+    session = wire.session_name(number or 0, time.time_ns())
+    return Profiling(Path(folder or FOLDER).expanduser().absolute(), session, list(ranks))
+
+
+def run(world: World, folder: str | Path | None, seconds: float) -> Profile:
+    """Profile the cell that runs, for so many seconds or to its end.
+
+    Raises:
+      UsageError: no cell runs, a rank is being profiled already, or the folder can't be made.
+    """
+    states = [state for state in world.status() if state.state == "running"]
+    if not states:
+        raise UsageError(
+            "No cell runs that could be profiled.",
+            f"To profile a cell from its beginning: {EXAMPLE}",
+        )
+    made = start(folder, [state.rank for state in states], states[0].cell)
+    try:
+        bodies = made.prepare(world)
+        each = {rank: {**body, "seconds": seconds} for rank, body in bodies.items()}
+        try:
+            world.ask(made.ranks, "profile", timeout_s=seconds + READ_S, bodies=each)
+        except KeyboardInterrupt:
+            body = {"token": made.token}
+            world.link.gather(made.ranks, "profile_stop", body, timeout_s=READ_S)
+            raise
+        return made.collect(world, None)
+    finally:
+        made.close()
+
+
+@dataclass
+class _Writer:
+    """Takes the parts of a file."""
+
+    file: IO[bytes]
+
+    def take(self, at: int, part: memoryview) -> None:
+        self.file.seek(at)
+        self.file.write(part)
+
+
+def _why(answer: Event | None) -> str:
+    """Why a rank has no profile; "" if it has one."""
+    if answer is None:
+        return "it gave no answer"
+    if answer.op == "died":
+        return f"it has died ({answer.body.get('why', 'unknown reason')})"
+    return "" if answer.op == "reply" else str(answer.body["message"]).rstrip(".")
+
+
+def _empty() -> Profile:
+    return Profile(0.0, None, (), {}, None, "", 0.0)
