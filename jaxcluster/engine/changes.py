@@ -11,6 +11,7 @@ Nothing here calls a user's code or compares values: two values are the same if 
 
 from __future__ import annotations
 
+import dis
 import functools
 import re
 import sys
@@ -295,3 +296,11 @@ def describe(value: Any) -> str:
     """What an opaque value is, in a word or two."""
     name = type(value).__name__
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
+@functools.lru_cache(maxsize=1024)
+def binds_globals(code: types.CodeType) -> bool:
+    """Whether a function has a ``global`` statement by which it binds a name."""
+    return any(
+        one.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") for one in dis.get_instructions(code)
+    )

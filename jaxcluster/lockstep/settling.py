@@ -432,8 +432,9 @@ class Settling:
         if death is not None:
             facts = yield from self._look_around()
         ending = verdict.Ending(
-            record, watch.why, watch.interrupted, watch.timeout_s, watch.grace_s, facts.hosts, death
-        )
+            record, watch.why, watch.interrupted, watch.timeout_s, watch.grace_s, facts.hosts,
+            death, kept_step="" if cell.is_last else cell.stepping.told(),
+        )  # fmt: skip
         if death is not None:
             return ending
         unanswered: list[str] = []
