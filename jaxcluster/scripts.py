@@ -31,6 +31,7 @@ from jaxcluster.views.live import StartDisplay
 from jaxcluster.views.statusline import InLog, OnTerminal, StatusLine, can_write_over
 
 EXAMPLE = "jaxcluster run -n 4 train.py --steps 100   or   jaxcluster run -n 4 -m package.train"
+RETRIES = "jaxcluster run -n 4 --retries 3 train.py"
 LINE_CHARS = 1 << 16  # of an unfinished line that is held back for its end
 LOG_LINES = 200  # of a dead rank's log
 
@@ -85,6 +86,9 @@ def run(words: list[str]) -> int:
     strict, stall_s = options.pop("strict"), options.pop("stall_s")
     if stall_s is not None:
         check_seconds("--stall", stall_s, "jaxcluster run -n 4 --stall 15m train.py")
+    retries = options.pop("retries")
+    if retries < 0:
+        raise UsageError(f"--retries {retries}: that is not a number of times.", RETRIES)
     if parsed.launcher != "local":
         check_alone(os.environ)
     parsed.name = parsed.name or f"run-{os.getpid()}"
@@ -98,7 +102,7 @@ def run(words: list[str]) -> int:
     outputs = Outputs(make_folder(logs, script), everything)
     with Signals() as signals:
         try:
-            return _run(spec, script, source, outputs, signals, strict, stall_s)
+            return _run(spec, script, source, outputs, signals, strict, stall_s, retries)
         except KeyboardInterrupt:  # during the start
             return 128 + (signals.received or signal.SIGINT)
         finally:
@@ -115,6 +119,7 @@ def _run(
     signals: Signals,
     strict: bool,
     stall_s: float | None,
+    retries: int,
 ) -> int:
     display = StartDisplay(rich=False)
     try:
@@ -127,32 +132,64 @@ def _run(
         outputs.begin(started.num_processes)
         prompt = here() if sys.stdin is not None and sys.stdin.isatty() else None
         status = outputs.status
-        cell = started.submit_script(
-            script,
-            source,
-            stall_s=stall_s,
-            on_output=outputs.take,
-            on_notice=lambda told: outputs.say(tell_notice(told, script)),
-            prompt=Labelled(prompt, lambda output: None, outputs.clear) if prompt else None,
-        )
-        if isinstance(status, OnTerminal):
-            cell.on_status = lambda told: status.show(for_script(told, script))
-        outputs.stop = cell.stop
-        signals.cell, signals.clear = cell, outputs.clear
-        error = _wait(cell)
-        outputs.clear()
-        outputs.end()
-        for rank in started.dead:
-            outputs.write(rank, f"\n── its process's log ──\n{started.logs(rank, LOG_LINES)}\n")
-        if error is not None and not outputs.is_closed:
-            say(tell(error, script))
-            say(f"All outputs: {outputs.folder}")
-        if outputs.is_closed:
-            return 128 + signal.SIGPIPE
+        while True:
+            cell = started.submit_script(
+                script,
+                source,
+                stall_s=stall_s,
+                on_output=outputs.take,
+                on_notice=lambda told: outputs.say(tell_notice(told, script)),
+                prompt=Labelled(prompt, lambda output: None, outputs.clear) if prompt else None,
+            )
+            if isinstance(status, OnTerminal):
+                cell.on_status = lambda told: status.show(for_script(told, script))
+            outputs.stop = cell.stop
+            signals.cell, signals.clear = cell, outputs.clear
+            error = _wait(cell)
+            outputs.clear()
+            outputs.end()
+            for rank in started.dead:
+                outputs.write(
+                    rank, f"\n── its process's log ──\n{started.logs(rank, LOG_LINES)}\n"
+                )
+            if error is not None and not outputs.is_closed:
+                say(tell(error, script))
+                say(f"All outputs: {outputs.folder}")
+            if outputs.is_closed:
+                return 128 + signal.SIGPIPE
+            if error is None or signals.received or not retries:
+                break
+            retries -= 1
+            signals.cell = None
+            _renew(started, cell.core.stepping.kept, retries, display)
+            if signals.received:
+                break
+            outputs.failed = None
         return exit_status(outputs.failed, started.dead, error, signals.received)
     finally:
         signals.ignore()
         started.stop()
+
+
+def _renew(
+    started: cluster.Cluster, kept: int | None, retries: int, display: StartDisplay
+) -> None:
+    """New processes, for another try.
+
+    Args:
+      kept: the step at which the script goes on.
+      retries: how many more there may be.
+
+    Raises:
+      JaxClusterError: there are none.
+    """
+    where = "at its beginning" if kept is None else f"at step {kept:,}"
+    more = "no other" if retries == 0 else f"{retries} more"
+    say(f"jaxcluster: new processes, and the script goes on {where} ({more} after that).")
+    try:
+        started.restart(display.progress, clean=True)
+    finally:
+        display.clear()
 
 
 def _wait(cell: cluster.RunningCell) -> BaseException | None:

@@ -193,6 +193,11 @@ WORDS = {
         "the folder for the files rank-0.txt, rank-1.txt... (default: a new one in /tmp)",
         "-n 4 --logs out",
     ),
+    "run --retries": (
+        "after a failure, run the script again with new processes, up to N times: loops of "
+        "jaxcluster.steps(..., keep=...) go on where they were kept",
+        "-n 4 --retries 3",
+    ),
     "run --stall": (
         "end the script when all ranks have been in the same launch for S seconds",
         "-n 4 --stall 15m",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
 from jaxcluster.engine.steps.curve import Curve
-from jaxcluster.engine.steps.keeping import Entry, Keeping
+from jaxcluster.engine.steps.keeping import Keeping
 
 if TYPE_CHECKING:
     from jaxcluster.engine.cells import CellRunner
@@ -95,11 +95,11 @@ class Board:
         places = [[loop.done, -1 if loop.total is None else loop.total] for loop in loops]
         running.request.send("steps", wire.StepsReport(self.runner.rank, places))
 
-    def kept(self, entry: Entry) -> None:
-        """All ranks have a version. Any thread."""
+    def kept(self, seq: int, step: int) -> None:
+        """All ranks have kept this step of cell ``seq``. Any thread."""
         running = self.runner.current
-        if running is not None and entry.loop.partition("-")[0] == str(running.cell.seq):
-            running.request.send("steps", wire.StepsReport(self.runner.rank, [], entry.step))
+        if running is not None and running.cell.seq == seq:
+            running.request.send("steps", wire.StepsReport(self.runner.rank, [], step))
 
     def say(self, text: str) -> None:
         """A line under the cell. Any thread."""

@@ -145,6 +145,7 @@ class StepKeeper:
         names.bind(frame, values)
         self._loop.run, self._values = entry.run, None
         self._board.curve.go_on(entry.run, entry.step)
+        self._board.kept(self._cell.seq, entry.step)
         at = time.strftime("%H:%M", time.localtime(entry.at))
         more = f" and {len(back) - FEW} more" if len(back) > FEW else ""
         script = self._cell.script is not None
@@ -319,7 +320,7 @@ class StepKeeper:
             ends = {rank: wire.ends.End(**end) for rank, (_, end) in told.items()}
             if wire.ends.may_go_on(ends):
                 self._keeping.settle(entry.name)
-                self._board.kept(entry)
+                self._board.kept(self._cell.seq, step)
                 return
             whys = {self._agreement.rank: "the ranks have not launched the same"}
         if entry is not None:

@@ -127,7 +127,7 @@ def values_of(frame: types.FrameType, loop: Loop, ours: type) -> Values:
     """
     names, code = frame.f_globals, frame.f_code
     own = frame.f_locals if frame.f_locals is not frame.f_globals else {}
-    watched = changes.watch(names, " ".join(loop.named - own.keys()))
+    watched = changes.watch(names, " ".join(loop.named - {*own}))
     bound = loop.bound | _stored(watched)
     values: dict[str, Any] = {}
     fixed: set[str] = set()
@@ -174,10 +174,27 @@ def is_there(frame: types.FrameType, name: str) -> bool:
 
 
 def bind(frame: types.FrameType, values: Mapping[str, Any]) -> None:
-    """Put kept values back. Python before 3.13 can't bind a running function's variables."""
-    own = frame.f_locals
+    """Put kept values back.
+
+    A list that the loop had changed in place is another one then: names that were the same object
+    are bound to it too, also those of the functions that have called this one.
+
+    Python before 3.13 can't bind a running function's variables: there the loop is in none.
+    """
+    names, own = frame.f_globals, frame.f_locals
+    others: dict[int, tuple[Any, Any]] = {}  # by id: what it was, and what it is to be
     for name, value in values.items():
-        if name.startswith(LOCAL):
-            own[name.removeprefix(LOCAL)] = value
-        else:
-            frame.f_globals[name] = value
+        scope = own if name.startswith(LOCAL) else names
+        before = scope.get(bare := name.removeprefix(LOCAL))
+        if before is not None and not is_array(before) and reach.may_change(before):
+            others[id(before)] = before, value
+        scope[bare] = value
+    scopes = [names]
+    at: types.FrameType | None = frame if own is not names else None
+    while at is not None and at.f_globals is names and at.f_locals is not names:
+        scopes.append(at.f_locals)
+        at = at.f_back
+    for scope in scopes if others else ():
+        for name, value in list(scope.items()):
+            if (found := others.get(id(value))) is not None:
+                scope[name] = found[1]
