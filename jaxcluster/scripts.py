@@ -149,9 +149,7 @@ def _run(
             outputs.clear()
             outputs.end()
             for rank in started.dead:
-                outputs.write(
-                    rank, f"\n── its process's log ──\n{started.logs(rank, LOG_LINES)}\n"
-                )
+                outputs.write(rank, f"\n── its process's log ──\n{started.logs(rank, LOG_LINES)}\n")
             if error is not None and not outputs.is_closed:
                 say(tell(error, script))
                 say(f"All outputs: {outputs.folder}")
@@ -160,9 +158,7 @@ def _run(
             if error is None or signals.received or not retries:
                 break
             retries -= 1
-            signals.cell = None
-            _renew(started, cell.core.stepping.kept, retries, display)
-            if signals.received:
+            if not _renew(started, cell.core.stepping.kept, retries, display, signals):
                 break
             outputs.failed = None
         return exit_status(outputs.failed, started.dead, error, signals.received)
@@ -172,9 +168,13 @@ def _run(
 
 
 def _renew(
-    started: cluster.Cluster, kept: int | None, retries: int, display: StartDisplay
-) -> None:
-    """New processes, for another try.
+    started: cluster.Cluster,
+    kept: int | None,
+    retries: int,
+    display: StartDisplay,
+    signals: Signals,
+) -> bool:
+    """New processes, for another try; False: it was stopped meanwhile.
 
     Args:
       kept: the step at which the script goes on.
@@ -185,11 +185,13 @@ def _renew(
     """
     where = "at its beginning" if kept is None else f"at step {kept:,}"
     more = "no other" if retries == 0 else f"{retries} more"
+    signals.cell = None
     say(f"jaxcluster: new processes, and the script goes on {where} ({more} after that).")
     try:
         started.restart(display.progress, clean=True)
     finally:
         display.clear()
+    return not signals.received
 
 
 def _wait(cell: cluster.RunningCell) -> BaseException | None:

@@ -104,6 +104,29 @@ def tell(world: World, now: float) -> str:
     return f"{text}. Not in them: {names}."
 
 
+def tell_steps(world: World, forget: bool = False) -> str:
+    """What all ranks have kept of the last loop that did not come to its end.
+
+    Args:
+      forget: have them keep nothing of it from now on.
+
+    Raises:
+      RankError: a rank gave no answer.
+    """
+    answers = world.ask(range(world.num_processes), "steps", {"forget": forget}, timeout_s=ASK_S)
+    found: dict[tuple[str, int], list[Any]] = {}
+    for event in answers.values():
+        for one in event.body:
+            if not one["is_over"]:
+                found.setdefault((one["loop"], one["number"]), []).append(one)
+    whole = [mine[0] for mine in found.values() if len(mine) == len(mine[0]["ranks"])]
+    if not whole:
+        return "No loop is kept."
+    last = max(whole, key=lambda one: one["at"])
+    at = time.strftime("%H:%M", time.localtime(last["at"]))
+    return f"Step {last['step']:,} of cell [{last['cell']}] is kept, from {at}."
+
+
 # --------------------------------------------------------------------------- what comes back
 
 

@@ -8,7 +8,8 @@ from jaxcluster import wire
 from jaxcluster.text import format_seconds
 
 WIDTH = 20  # of the bar
-BEHIND = 2  # iterations by which a rank must be behind the first one, to be named
+# By how much a rank must be behind the first one, to be named: reports take their time.
+BEHIND, BEHIND_S = 2, 0.5
 RATE_S = 10.0  # over which it is measured
 
 
@@ -86,13 +87,14 @@ class Stepping:
         return "".join(parts)
 
     def _slowest(self, pace: _Pace) -> str:
-        """Who is behind the rank that is shown, where all had stood still since they told."""
-        behind = {}
+        """Who is behind the rank that is shown, had all gone on at their pace since they told."""
+        behind = {self._first: 0.0}
         for rank, other in self._paces.items():
-            if other.places[:-1] == pace.places[:-1]:
+            if other.places[:-1] == pace.places[:-1] and other.rate > 0:
                 behind[rank] = pace.done - other.done - other.rate * (pace.at - other.at)
         rank, most = max(behind.items(), key=lambda one: one[1])
-        return f", rank {rank} is {most:.0f} behind" if most >= BEHIND else ""
+        is_notable = most >= max(BEHIND, pace.rate * BEHIND_S)
+        return f", rank {rank} is {most:.0f} behind" if is_notable else ""
 
     def told(self) -> str:
         """What is said of it where the cell has not come to its end; "" for nothing."""

@@ -56,7 +56,7 @@ class Board:
         """Of how many ranks a host's memory may be."""
         import jax
 
-        return jax.process_count()
+        return int(jax.process_count())
 
     def add(self, loop: Steps, worker: threading.Thread) -> None:
         """A loop begins, with its thread."""

@@ -12,7 +12,7 @@ _STATES = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
 _BUILT_IN = (range, list, tuple, str, bytes)
 
 
-class Began(Exception):
+class Began(RuntimeError):
     """A loop can't go on: what it goes over has no beginning any more."""
 
 
@@ -46,10 +46,13 @@ def start(iterable: Any, step: int, state: Any) -> Iterator[Any]:
         return iter(iterable)
     source = _source(iterable)
     if inspect.isgenerator(source) and inspect.getgeneratorstate(source) != inspect.GEN_CREATED:
-        raise Began
+        raise Began(
+            "What this loop goes over is a generator that has begun, so it can't go on where it "
+            "was kept. Make the generator in the cell, or begin at 0: %jaxcluster steps forget"
+        )
     if isinstance(iterable, Sequence):  # also a data set that is slow to give an item
         return _from(iterable, step)
-    items = iter(iterable)
+    items: Iterator[Any] = iter(iterable)
     next(itertools.islice(items, step, step), None)
     return items
 
