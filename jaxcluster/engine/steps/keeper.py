@@ -24,7 +24,7 @@ from jaxcluster.engine.state.saved import CannotRestore, CannotSave
 from jaxcluster.engine.steps import names
 from jaxcluster.engine.steps.agreement import Agreement
 from jaxcluster.engine.steps.board import REPORT_S, Board
-from jaxcluster.engine.steps.keeping import ITERABLE, Entry, common
+from jaxcluster.engine.steps.keeping import ITERABLE, Entry, common, texts_of
 
 if TYPE_CHECKING:
     from jaxcluster.engine.steps.loop import Steps
@@ -83,6 +83,7 @@ class StepKeeper:
         self._values: dict[str, Any] | None = None  # to be put back
         self._entry: Entry | None = None  # where they are from
         self._ours: type = object
+        self._before: dict[str, bytes] = {}  # of what it may change in place, when it began
         self._decided: dict[int, bool] = {}  # by step
         self._is_busy = False  # a version is being made
         self._taken: queue.SimpleQueue[tuple[int, Job | str]] = queue.SimpleQueue()
@@ -135,6 +136,10 @@ class StepKeeper:
             raise RuntimeError(
                 f"Nothing can be kept in {self._keeping.folder}: {error.strerror}."
             ) from None
+        if self._state is None:  # else nothing is in doubt
+            found = names.values_of(frame, self._source, self._ours)
+            doubtful = {name: found.values[name] for name in found.doubtful}
+            self._before = texts_of(doubtful, frame.f_globals, self._board.runner.rank)
         entry, values = self._entry, self._values
         if entry is None or values is None:
             return
@@ -170,23 +175,26 @@ class StepKeeper:
         """Take a picture of the loop's variables, between two of its iterations."""
         runner, cell = self._board.runner, self._cell
         if self._state is not None:
-            found = names.Values({STATE: self._state}, frozenset(), ())
+            found = names.Values({STATE: self._state}, frozenset(), frozenset(), ())
         else:
             found = names.values_of(frame, self._source, self._ours)
         values = dict(found.values)
         if iterable_state is not None:
             values[ITERABLE] = iterable_state
         self._is_busy = True
-        entry = Entry(
-            self._name, step, step, self._source.key, cell.execution_count, time.time(),
-            cell.ranks, runner.end_of(cell, "ok"), sorted(found.fixed), self._loop.run,
-        )  # fmt: skip
+        end = runner.end_of(cell, "ok")
         try:
-            parts, lost = self._keeping.take(step, values, frame.f_globals)
+            parts, taken = self._keeping.take(step, values, frame.f_globals)
         except (CannotSave, OSError) as error:
             self._taken.put((step, str(error) or type(error).__name__))
             return
-        self._say_left_out(lost, found.data)
+        self._say_left_out(taken.lost, found.data)
+        texts, before = taken.texts, self._before
+        same = {name for name in found.doubtful if texts.get(name, b"") == before.get(name)}
+        entry = Entry(
+            self._name, step, step, self._source.key, cell.execution_count, time.time(),
+            cell.ranks, end, sorted(found.fixed | same), self._loop.run,
+        )  # fmt: skip
 
         def fill() -> Entry:
             self._board.curve.write_until_now()

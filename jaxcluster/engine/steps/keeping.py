@@ -8,6 +8,7 @@ is replaced as a whole. A version counts only if all ranks have it, and have lau
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import random
@@ -26,6 +27,7 @@ from jaxcluster.engine.state.saved import (
     CannotRestore,
     CannotSave,
     Part,
+    Saved,
     private,
     read,
     state_path,
@@ -72,6 +74,32 @@ class Entry:
         return self.loop, self.number
 
 
+@dataclass(frozen=True)
+class Taken:
+    """What is known of a version.
+
+    Attributes:
+      lost: names that can't be kept: why.
+      texts: hashes of those whose values hold no arrays: equal where these are.
+    """
+
+    lost: dict[str, str]
+    texts: dict[str, bytes]
+
+
+def texts_of(values: Mapping[str, Any], namespace: dict[str, Any], rank: int) -> dict[str, bytes]:
+    """Hashes of values that hold no arrays. On the main thread."""
+    return _texts(save(namespace, rank, values=values))
+
+
+def _texts(saved: Saved) -> dict[str, bytes]:
+    return {
+        name: hashlib.blake2b(saved.sections[one.section], digest_size=12).digest()
+        for name, one in saved.now.names.items()
+        if not (one.arrays or one.buffers or one.views)
+    }
+
+
 class Keeping:
     """The versions of one rank.
 
@@ -109,13 +137,13 @@ class Keeping:
 
     def take(
         self, number: int, values: Mapping[str, Any], namespace: dict[str, Any]
-    ) -> tuple[list[Part], dict[str, str]]:
+    ) -> tuple[list[Part], Taken]:
         """Save values as they are now, but for the numbers of arrays, which ``fill`` writes.
 
         On the main thread.
 
         Returns:
-          What is to be written, and names that can't be kept: why.
+          What is to be written, and what is known of it.
 
         Raises:
           CannotSave, OSError: there is no such version then.
@@ -141,7 +169,7 @@ class Keeping:
         finally:
             if not done:
                 shelf.abandon()
-        return parts, saved.now.lost
+        return parts, Taken(saved.now.lost, _texts(saved))
 
     def fill(self, parts: list[Part], entry: Entry) -> None:
         """Write the numbers; the version is whole then. Any thread.

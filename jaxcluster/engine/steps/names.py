@@ -108,11 +108,13 @@ class Values:
     Attributes:
       values: by the names that they are kept under.
       fixed: those that the loop can't have changed: they are put back only where they are missing.
+      doubtful: those that it does not bind, and may have changed in place.
       data: large arrays that are taken to be only read, and left out.
     """
 
     values: dict[str, Any]
     fixed: frozenset[str]
+    doubtful: frozenset[str]
     data: tuple[str, ...]
 
 
@@ -131,6 +133,7 @@ def values_of(frame: types.FrameType, loop: Loop, ours: type) -> Values:
     bound = loop.bound | _stored(watched)
     values: dict[str, Any] = {}
     fixed: set[str] = set()
+    doubtful: set[str] = set()
     data: list[str] = []
     locals_ = {n: own[n] for n in own if n in loop.named or n in code.co_cellvars}
     globals_ = {n: names[n] for n in watched.mentioned if n in names and is_users(n, names[n])}
@@ -142,10 +145,10 @@ def values_of(frame: types.FrameType, loop: Loop, ours: type) -> Values:
                 if type(value) is np.ndarray and value.nbytes > READ_NBYTES:
                     data.append(name)
                     continue
-                if is_array(value) or not reach.may_change(value):
-                    fixed.add(prefix + name)
+                is_fixed = is_array(value) or not reach.may_change(value)
+                (fixed if is_fixed else doubtful).add(prefix + name)
             values[prefix + name] = value
-    return Values(values, frozenset(fixed), tuple(data))
+    return Values(values, frozenset(fixed), frozenset(doubtful), tuple(data))
 
 
 def _is_code(value: Any) -> bool:
