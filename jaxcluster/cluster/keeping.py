@@ -117,9 +117,9 @@ def tell_steps(world: World, forget: bool = False) -> str:
     found: dict[tuple[str, int], list[Any]] = {}
     for event in answers.values():
         for one in event.body:
-            if not one["is_over"]:
-                found.setdefault((one["loop"], one["number"]), []).append(one)
-    whole = [mine[0] for mine in found.values() if len(mine) == len(mine[0]["ranks"])]
+            found.setdefault((one["loop"], one["number"]), []).append(one)
+    left = [mine for mine in found.values() if not all(one["is_over"] for one in mine)]
+    whole = [mine[0] for mine in left if len(mine) == len(mine[0]["ranks"])]
     if not whole:
         return "No loop is kept."
     last = max(whole, key=lambda one: one["at"])
