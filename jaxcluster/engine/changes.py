@@ -299,8 +299,9 @@ def describe(value: Any) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def binds_globals(code: types.CodeType) -> bool:
-    """Whether a function has a ``global`` statement by which it binds a name."""
-    return any(
-        one.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") for one in dis.get_instructions(code)
-    )
+def bound_globals(code: types.CodeType) -> frozenset[str]:
+    """The names that a function, or one that is defined in it, binds by a ``global`` statement."""
+    stores = ("STORE_GLOBAL", "DELETE_GLOBAL")
+    found = {one.argval for one in dis.get_instructions(code) if one.opname in stores}
+    inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
+    return frozenset(found.union(*map(bound_globals, inner)))

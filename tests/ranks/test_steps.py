@@ -159,12 +159,13 @@ def test_a_stop_and_an_error_cost_the_last_steps(ranks: jaxcluster.Cluster, tmp_
     open_gates(tmp_path, 50)
     ranks.run("config = {'bad': True}", show=False)
     source = source.replace(
-        "update(w, m, x)", "update(w, m, 1 if config['bad'] and i == 85 else x)"
+        "update(w, m, x)", "update(w, m, 1 if config['bad'] and i == 92 else x)"
     )
-    with pytest.raises(CellFailed, match="Kept at step 80"):
-        ranks.run(source, show=False)
-    ranks.run("config['bad'] = False", show=False)
+    cell = begun(ranks, source, 80)
     open_gates(tmp_path, 90)
+    with pytest.raises(CellFailed, match="Kept at step 80"):
+        cell.wait()
+    ranks.run("config['bad'] = False", show=False)
     record = ranks.run(source, show=False)
     # What the loop itself does not change is what it is now, and not what it was.
     assert "Going on at step 80, " in record.stdout(0)

@@ -159,14 +159,9 @@ def _is_code(value: Any) -> bool:
 
 def _stored(watched: changes.Watch) -> set[str]:
     """The globals that functions bind which the loop may call."""
-    found: set[str] = set()
-    todo = [one.value.__code__ for one in watched.watched if type(one.value) is types.FunctionType]
-    while todo:
-        code = todo.pop()
-        todo += [const for const in code.co_consts if isinstance(const, types.CodeType)]
-        if changes.binds_globals(code):
-            found |= {*code.co_names}
-    return found
+    values = [one.value for one in watched.watched]
+    functions = [value for value in values if type(value) is types.FunctionType]
+    return {name for one in functions for name in changes.bound_globals(one.__code__)}
 
 
 def is_there(frame: types.FrameType, name: str) -> bool:
