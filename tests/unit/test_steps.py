@@ -184,8 +184,7 @@ def entry(number: int, **changes: Any) -> Entry:
 
 
 def make(keeping: Keeping, number: int, values: dict[str, Any], **changes: Any) -> None:
-    parts, _ = keeping.take(number, values, {})
-    keeping.fill(parts, entry(number, **changes))
+    keeping.fill(keeping.take(number, values, {}), entry(number, **changes))
 
 
 def test_a_version_comes_back(tmp_path: Path) -> None:

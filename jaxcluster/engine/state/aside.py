@@ -33,7 +33,7 @@ class Aside:
       shelf: where the numbers of arrays are kept, and how much may be.
       go_on: raises GivenUp.
       on_main: has the main thread do something, soon.
-      limits_s: of this thread's time: what one name may take, and all.
+      limits_s: of this thread's time: what one name may take, and all; None: little.
       may_call: code of the user's may run, as how its classes are pickled.
 
     Attributes:
@@ -45,12 +45,12 @@ class Aside:
         shelf: Shelf,
         go_on: Callable[[], None],
         on_main: Callable[[Callable[[], None]], None] = lambda job: job(),
-        limits_s: tuple[float, float] = (NAME_S, ALL_S),
+        limits_s: tuple[float, float] | None = None,
         may_call: bool = False,
     ) -> None:
         self._on_main = on_main
         self.may_call = may_call
-        self._name_s, self._all_s = limits_s
+        self._name_s, self._all_s = limits_s or (NAME_S, ALL_S)
         self.left_out: dict[str, str] = {}
         self.go_on = go_on
         self._shelf = shelf

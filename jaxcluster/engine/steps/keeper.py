@@ -184,7 +184,7 @@ class StepKeeper:
         self._is_busy = True
         end = runner.end_of(cell, "ok")
         try:
-            parts, taken = self._keeping.take(step, values, frame.f_globals)
+            taken = self._keeping.take(step, values, frame.f_globals)
         except (CannotSave, OSError) as error:
             self._taken.put((step, str(error) or type(error).__name__))
             return
@@ -198,7 +198,7 @@ class StepKeeper:
 
         def fill() -> Entry:
             self._board.curve.write_until_now()
-            self._keeping.fill(parts, entry)
+            self._keeping.fill(taken, entry)
             return entry
 
         self._taken.put((step, fill))
@@ -301,8 +301,8 @@ class StepKeeper:
                 why = job
             else:
                 entry = job()
-        except OSError as error:
-            why = error.strerror or str(error)
+        except (OSError, CannotSave) as error:
+            why = getattr(error, "strerror", None) or str(error)
         end = vars(entry.end) if entry is not None else {}
         subject = f"whole-{step}"
         agreement.tell(subject, json.dumps([why, end]))

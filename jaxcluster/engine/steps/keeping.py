@@ -79,10 +79,12 @@ class Taken:
     """What is known of a version.
 
     Attributes:
+      saved: what is to be written.
       lost: names that can't be kept: why.
       texts: hashes of those whose values hold no arrays: equal where these are.
     """
 
+    saved: Saved
     lost: dict[str, str]
     texts: dict[str, bytes]
 
@@ -129,21 +131,14 @@ class Keeping:
         self.folder.parent.mkdir(mode=0o700, exist_ok=True)
         self.folder.mkdir(mode=0o700, exist_ok=True)
         shutil.rmtree(self.folder / loop, ignore_errors=True)
-        self._shelf = Shelf(self.folder / loop, memory_room(self.folder) // share)
+        self._shelf = Shelf(self.folder / loop, memory_room(self.folder) // share, sums_late=True)
         used = {entry.loop for entry in self.entries}
         for path in self.folder.iterdir():  # of loops that were broken off before they kept any
             if path.is_dir() and path.name not in {*used, loop}:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def take(
-        self, number: int, values: Mapping[str, Any], namespace: dict[str, Any]
-    ) -> tuple[list[Part], Taken]:
-        """Save values as they are now, but for the numbers of arrays, which ``fill`` writes.
-
-        On the main thread.
-
-        Returns:
-          What is to be written, and what is known of it.
+    def take(self, number: int, values: Mapping[str, Any], namespace: dict[str, Any]) -> Taken:
+        """Save values as they are now, for ``fill`` to write. On the main thread.
 
         Raises:
           CannotSave, OSError: there is no such version then.
@@ -162,26 +157,29 @@ class Keeping:
                 raise CannotSave(f"{name}: {why}")
             if saved.together is None:
                 raise CannotSave("its variables can't be pickled together")
-            folder = shelf.make(number)
-            parts = needed(saved)
-            write(saved, state_path(folder, self.rank), read_back=False)
+            # What can change in place is copied; jax's arrays can't.
+            sections = saved.sections
+            saved.sections = [s if isinstance(s, Part | bytes) else bytes(s) for s in sections]
             done = True
         finally:
             if not done:
                 shelf.abandon()
-        return parts, Taken(saved.now.lost, _texts(saved))
+        return Taken(saved, saved.now.lost, _texts(saved))
 
-    def fill(self, parts: list[Part], entry: Entry) -> None:
-        """Write the numbers; the version is whole then. Any thread.
+    def fill(self, taken: Taken, entry: Entry) -> None:
+        """Write a version, which is whole then. Any thread.
 
         Raises:
-          OSError: there is no room.
+          CannotSave, OSError: there is no room.
         """
-        assert self._shelf is not None
+        shelf = self._shelf
+        assert shelf is not None
         try:
-            self._shelf.fill(entry.number, parts, lambda: None)
+            folder = shelf.make(entry.number)
+            shelf.fill(entry.number, needed(taken.saved), lambda: None)
+            write(taken.saved, state_path(folder, self.rank), read_back=False)
         finally:
-            self._shelf.abandon()
+            shelf.abandon()
         self._note([*self.entries, entry])
 
     def settle(self, name: tuple[str, int]) -> None:
