@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import re
 import signal
@@ -132,7 +133,7 @@ def _run(
         outputs.begin(started.num_processes)
         prompt = here() if sys.stdin is not None and sys.stdin.isatty() else None
         status = outputs.status
-        while True:
+        for tried in itertools.count(1):
             cell = started.submit_script(
                 script,
                 source,
@@ -155,10 +156,10 @@ def _run(
                 say(f"All outputs: {outputs.folder}")
             if outputs.is_closed:
                 return 128 + signal.SIGPIPE
-            if error is None or signals.received or not retries:
+            if error is None or signals.received or tried > retries:
                 break
-            retries -= 1
-            if not _renew(started, cell.core.stepping.kept, retries, display, signals):
+            which = f"try {tried + 1} of {retries + 1}"
+            if not _renew(started, cell.core.stepping.kept, which, display, signals):
                 break
             outputs.failed = None
         return exit_status(outputs.failed, started.dead, error, signals.received)
@@ -170,7 +171,7 @@ def _run(
 def _renew(
     started: cluster.Cluster,
     kept: int | None,
-    retries: int,
+    which: str,
     display: StartDisplay,
     signals: Signals,
 ) -> bool:
@@ -178,15 +179,14 @@ def _renew(
 
     Args:
       kept: the step at which the script goes on.
-      retries: how many more there may be.
+      which: try it is, as in "try 2 of 4".
 
     Raises:
       JaxClusterError: there are none.
     """
     where = "at its beginning" if kept is None else f"at step {kept:,}"
-    more = "no other" if retries == 0 else f"{retries} more"
     signals.cell = None
-    say(f"jaxcluster: new processes, and the script goes on {where} ({more} after that).")
+    say(f"jaxcluster: {which}, with new processes. The script goes on {where}.")
     try:
         started.restart(display.progress, clean=True)
     finally:

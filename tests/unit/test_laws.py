@@ -122,8 +122,10 @@ def test_these_names_are_jaxclusters_interface() -> None:
         "attach",
         "current",
         "load_ipython_extension",
+        "log",
         "seed",
         "start",
+        "steps",
         "unload_ipython_extension",
     ]
 

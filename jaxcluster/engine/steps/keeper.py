@@ -237,7 +237,7 @@ class StepKeeper:
     def give_up(self, why: str) -> None:
         """Nothing more is kept."""
         self._given_up = True
-        self._say(f"This loop is not kept any more: {why}")
+        self._say(f"This loop is no longer kept: {why}")
 
     def _next_taken(self) -> tuple[int, Job | str] | None:
         while not self._loop.has_ended:
