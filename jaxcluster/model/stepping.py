@@ -57,9 +57,9 @@ class Stepping:
         """A rank has told something."""
         if report.kept >= 0:
             self.kept = max(report.kept, self.kept or 0)
-        if not report.places:
-            return
-        if (pace := self._paces.get(report.rank)) is not None:
+        elif not report.places:
+            self._paces.pop(report.rank, None)
+        elif (pace := self._paces.get(report.rank)) is not None:
             pace.hear(report.places, now)
         else:
             done = report.places[-1][0]

@@ -211,8 +211,8 @@ class StepsReport:
     """How far a rank is in the loops of a cell, before its reply (``steps``).
 
     ``places`` has for each loop, the outermost first, how many iterations are behind it and how
-    many there are (-1: nobody knows); none: this is not what it tells. ``kept``: after how many of
-    them all ranks have kept it last; -1: it tells nothing of that.
+    many there are (-1: nobody knows). With ``kept``, nothing but that: after how many of them all
+    ranks have kept it last.
     """
 
     rank: int

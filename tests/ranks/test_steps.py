@@ -49,8 +49,8 @@ w, m = jnp.zeros(3), jnp.zeros(3)
 own = spread(np.full((jax.local_device_count(), 2), 1.0 * r))
 seen = other = []
 noise, view = 0.0, np.zeros(4)
-for i, x in jaxcluster.steps(((i, batch(i)) for i in range(120)), keep=20):
-    if i in (50, 90):
+for i, x in jaxcluster.steps(((i, batch(i)) for i in range(60)), keep=10):
+    if i in (25, 45):
         wait_for(f"go-{i}")
     w, m = update(w, m, x)
     own = own + i
@@ -63,18 +63,34 @@ TOLD = """
 import hashlib, json
 parts = [s.data for s in [*own.addressable_shards, *w.addressable_shards]]
 parts = [np.asarray(part).tobytes().hex() for part in parts]
-print("TOLD", json.dumps([i, len(seen), seen == list(range(120)), noise, view.tolist(), *parts]))
+print("TOLD", json.dumps([i, len(seen), seen == list(range(60)), noise, view.tolist(), *parts]))
 """
 
 
-@pytest.fixture(params=[1, 2], ids=["D=1", "D=2"])
-def ranks(
-    request: pytest.FixtureRequest, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """In which the ranks are, and in which they wait for files."""
+    return tmp_path_factory.mktemp("steps")
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["D=1", "D=2"])
+def running(
+    request: pytest.FixtureRequest, home: Home, folder: Path
 ) -> Iterator[jaxcluster.Cluster]:
-    monkeypatch.chdir(tmp_path)
-    with jaxcluster.start(2, devices_per_process=request.param, name="steps") as cluster:
-        cluster.run(setup(tmp_path), show=False)
-        yield cluster
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        with jaxcluster.start(2, devices_per_process=request.param, name="steps") as cluster:
+            yield cluster
+
+
+@pytest.fixture
+def ranks(running: jaxcluster.Cluster, folder: Path) -> jaxcluster.Cluster:
+    """2 ranks, with the setup, of which no loop is kept."""
+    for path in folder.iterdir():
+        path.unlink()
+    running.forget_steps()
+    running.run(setup(folder), show=False)
+    return running
 
 
 def setup(folder: Path) -> str:
@@ -118,101 +134,101 @@ def killed(cell: jaxcluster.RunningCell, *ranks: int) -> str:
     return str(caught.value)
 
 
-def test_deaths_cost_no_bit(ranks: jaxcluster.Cluster, tmp_path: Path) -> None:
+def test_deaths_cost_no_bit(ranks: jaxcluster.Cluster, folder: Path) -> None:
     """What it has donated, drawn and changed in place too; and the file has each step once."""
     source = LOOP + TOLD
-    open_gates(tmp_path, 50, 90)
+    open_gates(folder, 25, 45)
     undisturbed = told(ranks, source)
-    for step in (50, 90):
-        (tmp_path / f"go-{step}").unlink()
-    (tmp_path / "jaxcluster-log.jsonl").unlink()
-    assert "Kept at step 40: run the cell again" in killed(begun(ranks, source, 40), 1)
-    assert "Kept at step 40: run the cell again" in killed(begun(ranks, source, 40), 0, 1)
-    assert ranks.tell_steps().startswith("Step 40 of cell [")
-    ranks.run(setup(tmp_path), show=False)  # nothing of the cells before it has survived
-    open_gates(tmp_path, 50)
-    assert "Kept at step 80: run the cell again" in killed(begun(ranks, source, 80), 0)
-    open_gates(tmp_path, 90)
+    for step in (25, 45):
+        (folder / f"go-{step}").unlink()
+    (folder / "jaxcluster-log.jsonl").unlink()
+    assert "Kept at step 20: run the cell again" in killed(begun(ranks, source, 20), 1)
+    assert "Kept at step 20: run the cell again" in killed(begun(ranks, source, 20), 0, 1)
+    assert ranks.tell_steps().startswith("Step 20 of cell [")
+    ranks.run(setup(folder), show=False)  # nothing of the cells before it has survived
+    open_gates(folder, 25)
+    assert "Kept at step 40: run the cell again" in killed(begun(ranks, source, 40), 0)
+    open_gates(folder, 45)
     record = ranks.run(source, show=False)
     assert re.search(
-        r"Going on at step 80, kept at \d\d:\d\d in cell \[\d+\]. Put back: .*noise.*. To begin at "
+        r"Going on at step 40, kept at \d\d:\d\d in cell \[\d+\]. Put back: .*noise.*. To begin at "
         "0: %jaxcluster steps forget",
         record.stdout(0),
     )
     assert lines_of(record) == undisturbed
     assert told(ranks, "print('TOLD', other is seen)") == ["True", "True"]
-    text = (tmp_path / "jaxcluster-log.jsonl").read_text()
+    text = (folder / "jaxcluster-log.jsonl").read_text()
     logged = [json.loads(line) for line in text.splitlines()]
-    assert [one["step"] for one in logged] == list(range(120))
+    assert [one["step"] for one in logged] == list(range(60))
     assert len({one["run"] for one in logged}) == 1
     assert ranks.tell_steps() == "No loop is kept."
     assert told(ranks, source) == undisturbed  # it has come to its end, and begins at 0
 
 
-@pytest.mark.parametrize("ranks", [1], indirect=True, ids=["D=1"])
-def test_a_stop_and_an_error_cost_the_last_steps(ranks: jaxcluster.Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("running", [1], indirect=True, ids=["D=1"])
+def test_a_stop_and_an_error_cost_the_last_steps(ranks: jaxcluster.Cluster, folder: Path) -> None:
     source = LOOP + TOLD
-    cell = begun(ranks, source, 40)
+    cell = begun(ranks, source, 20)
     cell.stop()
-    with pytest.raises(CellInterrupted, match="Kept at step 40: run the cell again to go on"):
+    with pytest.raises(CellInterrupted, match="Kept at step 20: run the cell again to go on"):
         cell.wait()
-    open_gates(tmp_path, 50)
+    open_gates(folder, 25)
     ranks.run("config = {'bad': True}", show=False)
     source = source.replace(
-        "update(w, m, x)", "update(w, m, 1 if config['bad'] and i == 92 else x)"
+        "update(w, m, x)", "update(w, m, 1 if config['bad'] and i == 47 else x)"
     )
-    cell = begun(ranks, source, 80)
-    open_gates(tmp_path, 90)
-    with pytest.raises(CellFailed, match="Kept at step 80"):
+    cell = begun(ranks, source, 40)
+    open_gates(folder, 45)
+    with pytest.raises(CellFailed, match="Kept at step 40"):
         cell.wait()
     ranks.run("config['bad'] = False", show=False)
     record = ranks.run(source, show=False)
     # What the loop itself does not change is what it is now, and not what it was.
-    assert "Going on at step 80, " in record.stdout(0)
+    assert "Going on at step 40, " in record.stdout(0)
     assert lines_of(record) == told(ranks, source)
 
 
-@pytest.mark.parametrize("ranks", [1], indirect=True, ids=["D=1"])
-def test_an_edited_cell_begins_at_0(ranks: jaxcluster.Cluster, tmp_path: Path) -> None:
-    killed(begun(ranks, LOOP, 40), 1)
-    open_gates(tmp_path, 50, 90)
+@pytest.mark.parametrize("running", [1], indirect=True, ids=["D=1"])
+def test_an_edited_cell_begins_at_0(ranks: jaxcluster.Cluster, folder: Path) -> None:
+    killed(begun(ranks, LOOP, 20), 1)
+    open_gates(folder, 25, 45)
     record = ranks.run(LOOP.replace("0.0", "1.0") + "print(noise)", show=False)
     assert re.search(
-        r"Cell \[\d+\] had kept step 40. This loop is another one, or was edited since: it begins "
+        r"Cell \[\d+\] had kept step 20. This loop is another one, or was edited since: it begins "
         r"at 0.",
         record.stdout(0),
     )
-    for gate in (50, 90):
-        (tmp_path / f"go-{gate}").unlink()
-    killed(begun(ranks, LOOP, 40), 1)
-    assert ranks.forget_steps().startswith("Forgotten. It was: step 40 of cell [")
-    open_gates(tmp_path, 50, 90)
+    for gate in (25, 45):
+        (folder / f"go-{gate}").unlink()
+    killed(begun(ranks, LOOP, 20), 1)
+    assert ranks.forget_steps().startswith("Forgotten. It was: step 20 of cell [")
+    open_gates(folder, 25, 45)
     assert "step" not in ranks.run(LOOP, show=False).stdout(0)
 
 
-@pytest.mark.parametrize("ranks", [1], indirect=True, ids=["D=1"])
-def test_what_diverged_ranks_have_is_not_kept(ranks: jaxcluster.Cluster, tmp_path: Path) -> None:
-    source = LOOP.replace("own = own + i", "own = own + i if (r, i) != (1, 50) else own")
-    cell = begun(ranks, source, 40)
-    open_gates(tmp_path, 50, 90)
-    with pytest.raises(Divergence, match="Kept at step 40"):
+@pytest.mark.parametrize("running", [1], indirect=True, ids=["D=1"])
+def test_what_diverged_ranks_have_is_not_kept(ranks: jaxcluster.Cluster, folder: Path) -> None:
+    source = LOOP.replace("own = own + i", "own = own + i if (r, i) != (1, 25) else own")
+    cell = begun(ranks, source, 20)
+    open_gates(folder, 25, 45)
+    with pytest.raises(Divergence, match="Kept at step 20"):
         cell.wait()
-    assert ranks.tell_steps().startswith("Step 40 of cell [")
+    assert ranks.tell_steps().startswith("Step 20 of cell [")
 
 
-@pytest.mark.parametrize("ranks", [1], indirect=True, ids=["D=1"])
-def test_in_a_function(ranks: jaxcluster.Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("running", [1], indirect=True, ids=["D=1"])
+def test_in_a_function(ranks: jaxcluster.Cluster, folder: Path) -> None:
     """Its variables come back where Python can bind them; a dict that it names comes back."""
     with_state = (
         "state = {'w': jnp.zeros(3), 'seen': []}\nsame = state\n"
         "def train():\n"
-        "    for i in jaxcluster.steps(range(70), keep=20, state=state):\n"
-        "        if i == 50:\n"
-        "            wait_for('go-50')\n"
+        "    for i in jaxcluster.steps(range(35), keep=10, state=state):\n"
+        "        if i == 25:\n"
+        "            wait_for('go-25')\n"
         "        state['w'], _ = update(state['w'], jnp.ones(3), batch(i))\n"
         "        state['seen'].append(i)\n"
         "train()\n"
-        "seen = state['seen'] == list(range(70))\n"
+        "seen = state['seen'] == list(range(35))\n"
         "print('TOLD', same is state, seen, np.asarray(state['w']).tolist())"
     )
     sources = [with_state]
@@ -222,32 +238,32 @@ def test_in_a_function(ranks: jaxcluster.Cluster, tmp_path: Path) -> None:
         with pytest.raises(CellFailed, match=r"Python before 3\.13 can't put back a function's"):
             ranks.run(in_function(LOOP), show=False)
     for source in sources:
-        assert "Kept at step 40" in killed(begun(ranks, source, 40), 1)
-        open_gates(tmp_path, 50, 90)
+        assert "Kept at step 20" in killed(begun(ranks, source, 20), 1)
+        open_gates(folder, 25, 45)
         record = ranks.run(source, show=False)
-        assert "Going on at step 40" in record.stdout(0)
+        assert "Going on at step 20" in record.stdout(0)
         assert lines_of(record) == told(ranks, source)
-        for gate in (50, 90):
-            (tmp_path / f"go-{gate}").unlink()
+        for gate in (25, 45):
+            (folder / f"go-{gate}").unlink()
 
 
-@pytest.mark.parametrize("ranks", [2], indirect=True, ids=["D=2"])
-def test_by_time_all_ranks_keep_the_same_step(ranks: jaxcluster.Cluster, tmp_path: Path) -> None:
-    source = LOOP.replace("keep=20", 'keep="0.1s"').replace("in (50, 90)", "== 119") + TOLD
-    source = source.replace("go-{i}", "go").replace("    own =", "    time.sleep(0.005)\n    own =")
+@pytest.mark.parametrize("running", [2], indirect=True, ids=["D=2"])
+def test_by_time_all_ranks_keep_the_same_step(ranks: jaxcluster.Cluster, folder: Path) -> None:
+    source = LOOP.replace("keep=10", 'keep="0.1s"').replace("in (25, 45)", "== 59") + TOLD
+    source = source.replace("go-{i}", "go").replace("    own =", "    time.sleep(0.01)\n    own =")
     cell = begun(ranks, source, 1)
     said = killed(cell, 1)
     kept = int(re.search(r"Kept at step (\d+)", said)[1])  # type: ignore[index]
-    assert 0 < kept < 120
-    (tmp_path / "go").touch()
+    assert 0 < kept < 60
+    (folder / "go").touch()
     record = ranks.run(source, show=False)
     begins = int(re.search(r"Going on at step (\d+)", record.stdout(0))[1])  # type: ignore[index]
     assert begins >= kept  # the last one may have become whole while the rank died
     assert lines_of(record) == told(ranks, source)
 
 
-@pytest.mark.parametrize("ranks", [1], indirect=True, ids=["D=1"])
-def test_the_line_and_the_curve_of_a_loop(ranks: jaxcluster.Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("running", [1], indirect=True, ids=["D=1"])
+def test_the_line_and_the_curve_of_a_loop(ranks: jaxcluster.Cluster, folder: Path) -> None:
     lines: list[str] = []
     shown: list[tuple[str, str]] = []
 
@@ -258,16 +274,16 @@ def test_the_line_and_the_curve_of_a_loop(ranks: jaxcluster.Cluster, tmp_path: P
     cell = ranks.submit(LOOP, on_output=hear)
     cell.on_status = lines.append
     cell.run_in_background(lambda record: None)
-    until(lambda: any("kept at step 40" in line for line in lines), "the line")
+    until(lambda: any("kept at step 20" in line for line in lines), "the line")
     until(lambda: shown, "the picture")
-    open_gates(tmp_path, 50, 90)
+    open_gates(folder, 25, 45)
     cell.wait()
     assert any(re.match(r"step \d+", line) for line in lines)  # a generator has no length
     assert lines[-1] == ""
     assert shown[0][0] == "display_data"
     assert {kind for kind, _ in shown[1:]} <= {"update_display_data"}
     assert shown[-1][1].count("<polyline") == 2
-    assert 'text-anchor="end" opacity=".7">119</text>' in shown[-1][1]
+    assert 'text-anchor="end" opacity=".7">59</text>' in shown[-1][1]
     assert ranks.last is not None
     assert shown[-1][1] in str(ranks.last.records[0].outputs())
     with pytest.raises(CellFailed, match="inside of one that is kept"):
@@ -283,7 +299,7 @@ def test_the_line_and_the_curve_of_a_loop(ranks: jaxcluster.Cluster, tmp_path: P
 def test_nothing_is_left(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files are private, and go with the cluster."""
     monkeypatch.chdir(tmp_path)
-    with jaxcluster.start(1, devices_per_process=1, name="steps") as cluster:
+    with jaxcluster.start(1, devices_per_process=1, name="left") as cluster:
         with pytest.raises(CellFailed, match="Kept at step 2"):
             cluster.run(
                 "import jaxcluster, time\nfrom jaxcluster.engine.steps import board\n"
@@ -293,8 +309,8 @@ def test_nothing_is_left(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyP
                 "    1 / (3 - i)",
                 show=False,
             )
-        folder = home.path / "run" / "steps" / "steps"
-        files = [folder, *folder.rglob("*")]
+        kept = home.path / "run" / "left" / "steps"
+        files = [kept, *kept.rglob("*")]
         assert any(path.name == "rank-0.state" for path in files)
         assert all(not os.stat(path).st_mode & 0o077 for path in files)
-    assert not folder.exists()
+    assert not kept.exists()

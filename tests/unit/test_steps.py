@@ -328,7 +328,8 @@ def line(*reports: tuple[float, int, list[list[int]]], kept: int = -1) -> str:
     stepping = Stepping(0)
     for at, rank, places in reports:
         stepping.hear(wire.StepsReport(rank, places), at)
-    stepping.hear(wire.StepsReport(0, [], kept), 99.0)
+    if kept >= 0:
+        stepping.hear(wire.StepsReport(0, [], kept), 99.0)
     return stepping.line()
 
 
@@ -347,6 +348,15 @@ def test_the_line_of_a_loop() -> None:
 def test_a_rank_that_is_behind_is_named(done: int, said: bool) -> None:
     told = line((1, 0, [[0, -1]]), (1, 3, [[0, -1]]), (2, 3, [[done, -1]]), (2, 0, [[200, -1]]))
     assert ("rank 3 is 100 behind" in told) == said
+
+
+def test_the_line_goes_with_the_loop() -> None:
+    stepping = Stepping(0)
+    stepping.hear(wire.StepsReport(0, [[5, 9]]), 1.0)
+    stepping.hear(wire.StepsReport(0, [], 5), 1.0)
+    assert stepping.line().endswith("step 5 of 9, kept at step 5")
+    stepping.hear(wire.StepsReport(0, []), 2.0)
+    assert stepping.line() == ""
 
 
 def test_what_is_told_at_the_end() -> None:

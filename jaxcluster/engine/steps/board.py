@@ -44,6 +44,7 @@ class Board:
         self._last: threading.Thread | None = None
         self._reporting = threading.Lock()
         self._next_report = 0.0
+        self._has_reported = False
 
     def count(self, seq: int) -> int:
         """Which of the kept loops of a cell another one is."""
@@ -72,6 +73,10 @@ class Board:
     def remove(self, loop: Steps) -> None:
         with contextlib.suppress(ValueError):
             self.loops.remove(loop)
+        running = self.runner.current
+        if self._has_reported and not self.loops and running is not None:
+            self._has_reported = False
+            running.request.send("steps", wire.StepsReport(self.runner.rank, []))
 
     def end_cell(self, seq: int, status: str) -> None:
         """On the main thread: the cell is over."""
@@ -92,6 +97,7 @@ class Board:
             if now < self._next_report:
                 return
             self._next_report = now + REPORT_S * 0.9
+            self._has_reported = True
         places = [[loop.done, -1 if loop.total is None else loop.total] for loop in loops]
         running.request.send("steps", wire.StepsReport(self.runner.rank, places))
 

@@ -34,7 +34,7 @@ MOST_AHEAD, MOST_AHEAD_S = 1 << 16, 10.0
 LOOK_S = 0.005  # between looks, on the main thread
 WAIT_S = 0.02  # ... and on another one
 LATE_S = 1.0  # that the others' word is waited for when the loop has ended
-STATE = "state"
+STATE, GIVEN_UP = "state", "given-up"
 FEW = 8  # names in a line
 IN_FUNCTION = (
     "Python before 3.13 can't put back a function's variables, so this loop can't be kept. Keep "
@@ -163,13 +163,23 @@ class StepKeeper:
 
     def is_wanted(self, step: int) -> bool:
         """Whether all ranks keep this step, at which the loop is. Waits for their word."""
-        while self._is_busy and not self._given_up:
-            time.sleep(LOOK_S)
+        self._wait_until(lambda: not self._is_busy)
         if self._seconds:
-            while step not in self._decided and not self._given_up:
-                time.sleep(LOOK_S)
+            self._wait_until(lambda: step in self._decided)
             return self._decided.pop(step, False)
         return not self._given_up
+
+    def _wait_until(self, is_so: Callable[[], bool]) -> None:
+        """Until the threads have done something, here or elsewhere, or one has given up."""
+        look_at = time.monotonic() + LATE_S
+        while not is_so() and not self._given_up:
+            time.sleep(LOOK_S)
+            if time.monotonic() > look_at:
+                look_at += LATE_S
+                for rank, why in self._agreement.heard(GIVEN_UP).items():
+                    self._given_up = True
+                    self._say(f"This loop is no longer kept (rank {rank}: {why}).")
+                    break
 
     def take(self, frame: types.FrameType, step: int, iterable_state: Any) -> None:
         """Take a picture of the loop's variables, between two of its iterations."""
@@ -222,30 +232,26 @@ class StepKeeper:
         """Until the loop has ended."""
         seconds = self._seconds
         number, due = 0, time.monotonic() + seconds
-        while not self._loop.has_ended:
+        while self._is_going:
             if seconds:
                 number += 1
                 if not self._agree(number, due):
                     continue
-            if (taken := self._next_taken()) is not None:
-                self._finish(*taken)
+            while self._taken.empty() and self._is_going:
+                self._loop.wait_for_end(WAIT_S)
                 self._board.report()
-                due = time.monotonic() + seconds
-        while not self._taken.empty():
-            self._finish(*self._taken.get())
+            self._finish_taken()
+            due = time.monotonic() + seconds
+        self._finish_taken()
+
+    @property
+    def _is_going(self) -> bool:
+        return not (self._loop.has_ended or self._given_up)
 
     def give_up(self, why: str) -> None:
-        """Nothing more is kept."""
+        """Nothing more is kept, on any rank: they hear of it when they wait for this one."""
+        self._agreement.tell(GIVEN_UP, why)
         self._given_up = True
-        self._say(f"This loop is no longer kept: {why}")
-
-    def _next_taken(self) -> tuple[int, Job | str] | None:
-        while not self._loop.has_ended:
-            try:
-                return self._taken.get(timeout=REPORT_S)
-            except queue.Empty:
-                self._board.report()
-        return None
 
     def _agree(self, number: int, due: float) -> bool:
         """Whether all ranks keep a step that is ahead of them."""
@@ -257,7 +263,7 @@ class StepKeeper:
                 return False
             agreement.tell(at, str(step))
             agreement.tell(may, str(loop.propose(step)))
-            heard = agreement.hear_all(may, lambda: not loop.has_ended)
+            heard = agreement.hear_all(may, lambda: self._is_going)
             is_agreed = heard is not None and {*heard.values()} == {"True"}
             agreement.tell(go, str(is_agreed))
         else:
@@ -278,23 +284,27 @@ class StepKeeper:
         loop = self._loop
         began, done = time.monotonic(), loop.done
         while (left := due - time.monotonic()) > 0 or loop.done == done:
-            if loop.wait_for_end(min(max(left, WAIT_S), REPORT_S)):
+            if loop.wait_for_end(min(max(left, WAIT_S), REPORT_S)) or self._given_up:
                 return None
             self._board.report()
             if loop.done == done:
                 began = time.monotonic()  # the first iterations compile
         rate = (loop.done - done) / max(time.monotonic() - began, 1e-6)
-        return loop.done + min(MOST_AHEAD, max(2, math.ceil(rate * self._ahead_s)))
+        least = 1 if rate < 1 else 2
+        return loop.done + min(MOST_AHEAD, max(least, math.ceil(rate * self._ahead_s)))
 
     def _hear(self, subject: str) -> str | None:
-        while not self._loop.has_ended:
+        while self._is_going:
             if (text := self._agreement.hear_leader(subject)) is not None:
                 return text
             self._board.report()
         return None
 
-    def _finish(self, step: int, job: Job | str) -> None:
-        """Make a version whole, and hear whether it is on all ranks."""
+    def _finish_taken(self) -> None:
+        """Make the version that was taken whole, and hear whether it is on all ranks."""
+        if self._taken.empty():
+            return
+        step, job = self._taken.get()
         agreement, entry, why = self._agreement, None, ""
         try:
             if isinstance(job, str):
@@ -303,13 +313,14 @@ class StepKeeper:
                 entry = job()
         except (OSError, CannotSave) as error:
             why = getattr(error, "strerror", None) or str(error)
+        del job  # and the arrays with it
         end = vars(entry.end) if entry is not None else {}
         subject = f"whole-{step}"
         agreement.tell(subject, json.dumps([why, end]))
         late = [0.0]
 
         def go_on() -> bool:
-            if self._loop.has_ended:
+            if not self._is_going:
                 late[0] = late[0] or time.monotonic() + LATE_S
             return not late[0] or time.monotonic() < late[0]
 
