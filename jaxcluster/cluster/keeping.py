@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jaxcluster import wire
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import JaxClusterError, NoCluster, UsageError
 from jaxcluster.host.room import memory_room
@@ -114,12 +115,18 @@ def tell_steps(world: World, forget: bool = False) -> str:
       RankError: a rank gave no answer.
     """
     answers = world.ask(range(world.num_processes), "steps", {"forget": forget}, timeout_s=ASK_S)
-    found: dict[tuple[str, int], list[Any]] = {}
-    for event in answers.values():
+    found: dict[tuple[str, int], dict[int, Any]] = {}
+    for rank, event in answers.items():
         for one in event.body:
-            found.setdefault((one["loop"], one["number"]), []).append(one)
-    left = [mine for mine in found.values() if not all(one["is_over"] for one in mine)]
-    whole = [mine[0] for mine in left if len(mine) == len(mine[0]["ranks"])]
+            found.setdefault((one["loop"], one["number"]), {})[rank] = one
+    whole = []
+    for mine in found.values():
+        last = next(iter(mine.values()))
+        ends = {rank: one["over"] for rank, one in mine.items() if one["over"] is not None}
+        over = {rank: wire.ends.End(**end) for rank, end in ends.items()}
+        is_over = len(over) == len(mine) and wire.ends.may_go_on(over)
+        if len(mine) == len(last["ranks"]) and not is_over:
+            whole.append(last)
     if not whole:
         return "No loop is kept."
     last = max(whole, key=lambda one: one["at"])

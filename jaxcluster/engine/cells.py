@@ -240,7 +240,7 @@ class CellRunner:
         debugging.end()
         if self.is_child():
             self._end_child(running)
-        attempt(lambda: self.steps.end_cell(cell.seq, running.status))
+        attempt(lambda: self.steps.end_cell(cell, running.status))
         attempt(self.leftovers.take)
         self.control.ticking = False
         attempt(lambda: mend(self.interrupts.handler))

@@ -18,8 +18,6 @@ import jaxcluster
 from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, RankDied
 from jaxcluster.model.outputs import CellRecord
 
-pytestmark = pytest.mark.one_machine("ranks wait for files that a test writes")
-
 SETUP = """
 import jax, jax.numpy as jnp, numpy as np, os, random, time, jaxcluster
 from jax.sharding import NamedSharding, PartitionSpec as P
@@ -296,6 +294,7 @@ def test_the_line_and_the_curve_of_a_loop(ranks: jaxcluster.Cluster, folder: Pat
         ranks.run("jaxcluster.log(x=batch(0))", show=False)
 
 
+@pytest.mark.one_machine("it looks at the cluster's folder")
 def test_nothing_is_left(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files are private, and go with the cluster."""
     monkeypatch.chdir(tmp_path)

@@ -20,7 +20,7 @@ from jaxcluster import wire
 from jaxcluster.engine.steps import names, picture, position
 from jaxcluster.engine.steps.agreement import Agreement
 from jaxcluster.engine.steps.curve import check
-from jaxcluster.engine.steps.keeping import Entry, Keeping, common, texts_of
+from jaxcluster.engine.steps.keeping import Entry, Keeping, common, texts_of, unfinished
 from jaxcluster.engine.steps.loop import Steps, parse_keep
 from jaxcluster.model.stepping import Stepping
 
@@ -234,9 +234,12 @@ def test_only_what_all_ranks_have_alike_counts() -> None:
     other = wire.ends.End("ok", own={"0,1": [2, 8]})  # it has launched something else
     diverged = {0: [entry(1), entry(2)], 1: [entry(1), entry(2, end=other)]}
     assert [one.number for one in common(diverged, "k")] == [1]
-    over = {rank: [entry(1, is_over=True)] for rank in (0, 1)}
-    assert common(over, "k") == []
-    assert len(common({**over, 1: [entry(1)]}, "k")) == 1  # one rank has failed after its loop
+    end = entry(9).end
+    over = {rank: [entry(1, over=end)] for rank in (0, 1)}
+    assert common(over, "k") == unfinished(over) == []
+    for one in (entry(1), entry(1, over=other)):  # a rank has failed, or skipped a launch
+        assert len(common({**over, 1: [one]}, "k")) == 1
+        assert len(unfinished({**over, 1: [one]})) == 1
 
 
 # ---------------------------------------------------------------------------------- they all agree

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,12 +79,14 @@ class Board:
             self._has_reported = False
             running.request.send("steps", wire.StepsReport(self.runner.rank, []))
 
-    def end_cell(self, seq: int, status: str) -> None:
+    def end_cell(self, cell: wire.CellRequest, status: str) -> None:
         """On the main thread: the cell is over."""
+        seq = cell.seq
         self.loops.clear()
         self.curve.end()
         if status == "ok" and self._seq == seq and self.keeping is not None:
-            self.keeping.over({f"{seq}-{n}" for n in range(self._count + 1)})
+            loops = {f"{seq}-{n}" for n in range(self._count + 1)}
+            self.keeping.over(loops, self.runner.end_of(cell, status))
 
     # ------------------------------------------------------------------ what is told
 
@@ -117,7 +120,7 @@ class Board:
     def told(self) -> list[dict[str, Any]]:
         """What is kept."""
         entries = self.keeping.entries if self.keeping is not None else []
-        return [{**vars(one), "end": None} for one in entries]
+        return [asdict(one) for one in entries]
 
     def on_request(self, body: Mapping[str, Any]) -> list[dict[str, Any]]:
         """``steps`` {"forget": bool}: what was kept; with ``forget`` nothing is from now on."""

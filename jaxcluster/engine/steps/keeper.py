@@ -24,7 +24,7 @@ from jaxcluster.engine.state.saved import CannotRestore, CannotSave
 from jaxcluster.engine.steps import names
 from jaxcluster.engine.steps.agreement import Agreement
 from jaxcluster.engine.steps.board import REPORT_S, Board
-from jaxcluster.engine.steps.keeping import ITERABLE, Entry, common, texts_of
+from jaxcluster.engine.steps.keeping import ITERABLE, Entry, common, texts_of, unfinished
 
 if TYPE_CHECKING:
     from jaxcluster.engine.steps.loop import Steps
@@ -112,7 +112,7 @@ class StepKeeper:
                 return entry.step, values.pop(ITERABLE, None)
             rank, why = next((r, w) for r, w in whys.items() if w)
             self._say(f"Step {entry.step:,} can't be put back (rank {rank}: {why}).")
-        left = [one for entries in heard.values() for one in entries if not one.is_over]
+        left = unfinished(heard)
         if not left:
             keeping.forget()
         elif not any(one.key == self._source.key for one in left):

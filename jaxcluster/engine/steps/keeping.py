@@ -54,7 +54,7 @@ class Entry:
       end: what the rank had launched in the cell by then.
       fixed: names that are put back only where they are missing.
       run: of the curve.
-      is_over: the cell has come to its end, without an error on this rank.
+      over: what it had launched at the cell's end, where that came without an error.
     """
 
     loop: str
@@ -67,7 +67,7 @@ class Entry:
     end: wire.ends.End
     fixed: list[str] = field(default_factory=list)
     run: str = ""
-    is_over: bool = False
+    over: wire.ends.End | None = None
 
     @property
     def name(self) -> tuple[str, int]:
@@ -193,9 +193,9 @@ class Keeping:
         """Not all ranks have this version."""
         self._note([entry for entry in self.entries if entry.name != name])
 
-    def over(self, loops: Collection[str]) -> None:
+    def over(self, loops: Collection[str], end: wire.ends.End) -> None:
         """The cell of these loops has come to its end here."""
-        found = [replace(e, is_over=True) if e.loop in loops else e for e in self.entries]
+        found = [replace(e, over=end) if e.loop in loops else e for e in self.entries]
         if found != self.entries:
             self._note(found)
 
@@ -244,6 +244,21 @@ class Keeping:
         random.setstate(python)
 
 
+def are_over(entries: Mapping[int, Entry]) -> bool:
+    """Whether the cell of a version, on its ranks, has come to its end on all of them."""
+    ends = {rank: one.over for rank, one in entries.items() if one.over is not None}
+    return len(ends) == len(entries) and wire.ends.may_go_on(ends)
+
+
+def unfinished(entries: Mapping[int, list[Entry]]) -> list[Entry]:
+    """The versions, of any loop, whose cells have not come to their end on all ranks."""
+    found: dict[tuple[str, int], dict[int, Entry]] = {}
+    for rank, mine in entries.items():
+        for one in mine:
+            found.setdefault(one.name, {})[rank] = one
+    return [next(iter(mine.values())) for mine in found.values() if not are_over(mine)]
+
+
 def common(entries: Mapping[int, list[Entry]], key: str) -> list[Entry]:
     """The versions that all ranks have, and in which they had launched the same; newest first.
 
@@ -258,7 +273,7 @@ def common(entries: Mapping[int, list[Entry]], key: str) -> list[Entry]:
         mine = {rank: one[name] for rank, one in lists.items() if name in one}
         if len(mine) < len(lists) or {*mine} != {*entry.ranks}:
             continue
-        if all(one.is_over for one in mine.values()):
+        if are_over(mine):
             continue
         if wire.ends.may_go_on({rank: one.end for rank, one in mine.items()}):
             found.append(entry)
