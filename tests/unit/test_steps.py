@@ -292,36 +292,40 @@ def test_a_rank_alone_agrees_with_itself() -> None:
     assert alone.heard("have") == {}
 
 
+class Passing(Steps):
+    """A loop that comes to ``step`` at the moment at which another thread looks where it is."""
+
+    step = 7
+
+    def __init__(self) -> None:
+        self.stopped: list[int] = []
+        self.is_watched = False
+        super().__init__(range(9), 0, 0.0, None, sys._getframe(), Any)  # type: ignore[arg-type]
+
+    @property
+    def done(self) -> int:  # type: ignore[override]
+        if self.is_watched:
+            self.is_watched = False
+            if self._next == self.step:  # as it does when it has set ``done``
+                self.stopped.append(self.step)
+            return self.step - 1
+        return self.step
+
+    @done.setter
+    def done(self, done: int) -> None: ...
+
+
 def test_a_step_that_was_promised_is_not_passed_by() -> None:
-    """Whatever the two threads do: either the loop stops at it, or the promise is refused."""
-
-    class Board:
-        def add(self, loop: Any, worker: Any) -> None: ...
-        def remove(self, loop: Any) -> None: ...
-        def report(self) -> None: ...
-
-    loop = Steps(range(20_000), 0, 0.0, None, sys._getframe(), Board())  # type: ignore[arg-type]
-    stopped: list[int] = []
-    loop._keep = lambda frame, done: stopped.append(done)  # type: ignore[method-assign]
-    promised: list[int] = []
-    is_over = threading.Event()
-
-    def propose() -> None:
-        while not is_over.is_set():
-            step = loop.done + 2
-            if loop.propose(step):
-                promised.append(step)
-                while loop.done < step and not is_over.is_set():
-                    pass
-                loop.withdraw(step)
-
-    thread = threading.Thread(target=propose)
-    thread.start()
-    for _ in loop:
-        pass
-    is_over.set()
-    thread.join(30)
-    assert {step for step in promised if step <= 20_000} <= {*stopped}
+    """Either the loop stops at it, or the promise is refused."""
+    loop = Passing()
+    loop.is_watched = True
+    assert loop.propose(7)
+    assert loop.stopped == [7]
+    assert not loop.propose(7)  # it is there already
+    assert loop._next == -1
+    assert loop.propose(8)
+    loop.withdraw(8)
+    assert loop._next == -1
 
 
 # ------------------------------------------------------------------------------------ what is shown
