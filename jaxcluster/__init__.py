@@ -73,7 +73,7 @@ def seed(number: int) -> None:
 def steps(
     iterable: Iterable[T], *, keep: int | str | None = None, state: Any = None
 ) -> Iterable[T]:
-    """The items of ``iterable``, in a loop of a cell that may take long.
+    """The items of ``iterable``, in a loop of a cell that may take long::
 
         for step, batch in jaxcluster.steps(enumerate(data), keep="60s"):
             params, opt_state, loss = train_step(params, opt_state, batch)

@@ -294,6 +294,25 @@ def test_the_line_and_the_curve_of_a_loop(ranks: jaxcluster.Cluster, folder: Pat
         ranks.run("jaxcluster.log(x=batch(0))", show=False)
 
 
+@pytest.mark.parametrize("running", [1], indirect=True, ids=["D=1"])
+def test_what_can_not_be_kept_is_named(ranks: jaxcluster.Cluster) -> None:
+    """And a rank that can keep nothing holds nobody up."""
+    source = "for i in jaxcluster.steps(range(40), keep=10): last = (given, i)\nprint('TOLD', i)"
+    record = ranks.run(f"given = (one for one in ())\n{source}", show=False)
+    said = "Not in what is kept of this loop: given (a generator can't be saved), last (it holds a"
+    assert said in record.stdout(0)
+    assert lines_of(record) == ["39", "39"]
+    record = ranks.run(
+        "from jaxcluster.engine.steps import board\n"
+        f"if r: board.board.keeping.settle = lambda name: 1 / 0\ngiven = 0\n{source}\n"
+        "if r: del board.board.keeping.settle",
+        show=False,
+    )
+    said = "This loop is no longer kept (rank 1: ZeroDivisionError: division by zero)."
+    assert said in record.stdout(0)
+    assert lines_of(record) == ["39", "39"]
+
+
 @pytest.mark.one_machine("it looks at the cluster's folder")
 def test_nothing_is_left(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files are private, and go with the cluster."""
