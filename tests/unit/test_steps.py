@@ -145,6 +145,19 @@ def test_a_loops_variables_are_those_that_it_names() -> None:
     assert found.data == ("big",)
 
 
+def test_under_a_cell_magic_the_cell_has_the_loop() -> None:
+    """Its code runs under a name that leads to no text."""
+    cell = CELL.replace("STEPS", "steps")
+    scope: dict[str, Any] = {}
+    exec("import sys\nframe = sys._getframe()", scope)
+    loop = names.find(scope["frame"], f"%%time\n{cell}")
+    assert loop.bound == {"count", "table", "i"}
+    assert "helper" in loop.named
+    assert "after" not in loop.named
+    twice = names.find(scope["frame"], f"%%time\n{cell}{cell}")
+    assert "after" in twice.bound
+
+
 def test_another_text_is_another_loop() -> None:
     def key(cell: str) -> str:
         return run(cell, "<cell 2>", BIG=np.zeros(1))[0].key

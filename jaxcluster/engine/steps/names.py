@@ -51,8 +51,8 @@ def find(frame: types.FrameType, cell: str, more: object = None) -> Loop:
     text = "".join(linecache.getlines(code.co_filename, frame.f_globals))
     told = json.dumps([cell, text, code.co_qualname, line, more])
     key = hashlib.blake2b(told.encode(errors="backslashreplace"), digest_size=12).hexdigest()
-    body = _body(text, line)
-    if body is None:  # it has no source of its own, as with %%time: any of the cell's names
+    body = _body(text, line) or _only_body(cell)
+    if body is None:  # any of the cell's names
         names = frozenset(changes.identifiers(text or cell))
         return Loop(key, names, names)
     named = {n.id for one in body for n in ast.walk(one) if isinstance(n, ast.Name)}
@@ -77,6 +77,25 @@ def _body(text: str, line: int) -> list[ast.AST] | None:
             if node.iter.lineno <= line <= end:
                 found = [node.target, *node.body]
     return found
+
+
+def _only_body(cell: str) -> list[ast.AST] | None:
+    """The same where the code that runs has no source of its own, as with %%time.
+
+    By the one loop over ``steps`` of the cell; None: it has none, or several.
+    """
+    lines = ["" if line.lstrip().startswith(("%", "!")) else line for line in cell.splitlines()]
+    try:
+        tree = ast.parse("\n".join(lines))
+    except SyntaxError:
+        return None
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.For) and _is_ours(node.iter)]
+    return [found[0].target, *found[0].body] if len(found) == 1 else None
+
+
+def _is_ours(iterable: ast.expr) -> bool:
+    calls = [node.func for node in ast.walk(iterable) if isinstance(node, ast.Call)]
+    return any("steps" in (getattr(f, "attr", ""), getattr(f, "id", "")) for f in calls)
 
 
 def _bound(root: ast.AST) -> Iterator[str]:
