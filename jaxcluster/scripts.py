@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import re
 import signal
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from jaxcluster.cluster.profiling import Profiling
 
 EXAMPLE = "jaxcluster run -n 4 train.py --steps 100   or   jaxcluster run -n 4 -m package.train"
+RETRIES = "jaxcluster run -n 4 --retries 3 train.py"
 LINE_CHARS = 1 << 16  # of an unfinished line that is held back for its end
 LOG_LINES = 200  # of a dead rank's log
 
@@ -89,6 +91,9 @@ def run(words: list[str]) -> int:
     trace = options.pop("trace")
     if stall_s is not None:
         check_seconds("--stall", stall_s, "jaxcluster run -n 4 --stall 15m train.py")
+    retries = options.pop("retries")
+    if retries < 0:
+        raise UsageError(f"--retries {retries}: that is not a number of times.", RETRIES)
     if parsed.launcher != "local":
         check_alone(os.environ)
     parsed.name = parsed.name or f"run-{os.getpid()}"
@@ -102,7 +107,9 @@ def run(words: list[str]) -> int:
     outputs = Outputs(make_folder(logs, script), everything)
     with Signals() as signals:
         try:
-            return _run(spec, script, source, outputs, signals, strict, stall_s, trace)
+            return _run(
+                spec, script, source, outputs, signals, strict, stall_s, trace, retries
+            )
         except KeyboardInterrupt:  # during the start
             return 128 + (signals.received or signal.SIGINT)
         finally:
@@ -120,6 +127,7 @@ def _run(
     strict: bool,
     stall_s: float | None,
     trace: str | None,
+    retries: int,
 ) -> int:
     display = StartDisplay(rich=False)
     try:
@@ -132,32 +140,41 @@ def _run(
         outputs.begin(started.num_processes)
         prompt = here() if sys.stdin is not None and sys.stdin.isatty() else None
         status = outputs.status
-        profiling = started.prepare_profile(trace) if trace is not None else None
-        cell = started.submit_script(
-            script,
-            source,
-            stall_s=stall_s,
-            profile=profiling.token if profiling is not None else "",
-            on_output=outputs.take,
-            on_notice=lambda told: outputs.say(tell_notice(told, script)),
-            prompt=Labelled(prompt, lambda output: None, outputs.clear) if prompt else None,
-        )
-        if isinstance(status, OnTerminal):
-            cell.on_status = lambda told: status.show(for_script(told, script))
-        outputs.stop = cell.stop
-        signals.cell, signals.clear = cell, outputs.clear
-        error = _wait(cell)
-        outputs.clear()
-        outputs.end()
-        for rank in started.dead:
-            outputs.write(rank, f"\n── its process's log ──\n{started.logs(rank, LOG_LINES)}\n")
-        if error is not None and not outputs.is_closed:
-            say(tell(error, script))
-            say(f"All outputs: {outputs.folder}")
-        if profiling is not None:
-            _show_profile(profiling, started, cell.record.seq, script)
-        if outputs.is_closed:
-            return 128 + signal.SIGPIPE
+        for tried in itertools.count(1):
+            # Each try has a profile of its own.
+            folder = trace if trace is None or tried == 1 else f"{trace}-{tried}"
+            profiling = started.prepare_profile(folder) if folder is not None else None
+            cell = started.submit_script(
+                script,
+                source,
+                stall_s=stall_s,
+                profile=profiling.token if profiling is not None else "",
+                on_output=outputs.take,
+                on_notice=lambda told: outputs.say(tell_notice(told, script)),
+                prompt=Labelled(prompt, lambda output: None, outputs.clear) if prompt else None,
+            )
+            if isinstance(status, OnTerminal):
+                cell.on_status = lambda told: status.show(for_script(told, script))
+            outputs.stop = cell.stop
+            signals.cell, signals.clear = cell, outputs.clear
+            error = _wait(cell)
+            outputs.clear()
+            outputs.end()
+            for rank in started.dead:
+                outputs.write(rank, f"\n── its process's log ──\n{started.logs(rank, LOG_LINES)}\n")
+            if error is not None and not outputs.is_closed:
+                say(tell(error, script))
+                say(f"All outputs: {outputs.folder}")
+            if profiling is not None:
+                _show_profile(profiling, started, cell.record.seq, script)
+            if outputs.is_closed:
+                return 128 + signal.SIGPIPE
+            if error is None or signals.received or tried > retries:
+                break
+            which = f"try {tried + 1} of {retries + 1}"
+            if not _renew(started, cell.core.stepping.kept, which, display, signals):
+                break
+            outputs.failed = None
         return exit_status(outputs.failed, started.dead, error, signals.received)
     finally:
         signals.ignore()
@@ -173,6 +190,32 @@ def _show_profile(made: Profiling, started: cluster.Cluster, seq: int, script: w
         say(for_script(profile.text(made.collect(started.world, seq), name), script))
     except (JaxClusterError, OSError) as error:
         say(f"jaxcluster: the profile can't be put together: {error}")
+
+
+def _renew(
+    started: cluster.Cluster,
+    kept: int | None,
+    which: str,
+    display: StartDisplay,
+    signals: Signals,
+) -> bool:
+    """New processes, for another try; False: it was stopped meanwhile.
+
+    Args:
+      kept: the step at which the script goes on.
+      which: try it is, as in "try 2 of 4".
+
+    Raises:
+      JaxClusterError: there are none.
+    """
+    where = "at its beginning" if kept is None else f"at step {kept:,}"
+    signals.cell = None
+    say(f"jaxcluster: {which}, with new processes. The script goes on {where}.")
+    try:
+        started.restart(display.progress, clean=True)
+    finally:
+        display.clear()
+    return not signals.received
 
 
 def _wait(cell: cluster.RunningCell) -> BaseException | None:

@@ -57,6 +57,10 @@ ABOUT = {
         "Copies of the ranks' variables in this machine's memory, kept up to date after each cell. "
         "When ranks die, all ranks get the variables back that they had before the running cell."
     ),
+    "steps": (
+        "What all ranks have kept of the last loop of jaxcluster.steps(..., keep=...) that did not "
+        "come to its end: the same cell goes on there."
+    ),
     "stacks": "On which line each rank is, also in the middle of a hang.",
     "journal": "What each rank has launched, side by side.",
     "report": (
@@ -143,6 +147,7 @@ WORDS = {
         "how much of a device's memory it may hold (2GB, 10%), or on, or off",
         "4GB",
     ),
+    "steps forget": ("keep nothing of it: the cell begins at 0", "forget"),
     "copies size": (
         "how much memory they may take (on: a quarter of what is free), or off; without it: how "
         "much is copied",
@@ -216,6 +221,11 @@ WORDS = {
     "run --logs": (
         "the folder for the files rank-0.txt, rank-1.txt... (default: a new one in /tmp)",
         "-n 4 --logs out",
+    ),
+    "run --retries": (
+        "after a failure, run the script again with new processes, up to N times: loops of "
+        "jaxcluster.steps(..., keep=...) go on where they were kept",
+        "-n 4 --retries 3",
     ),
     "run --stall": (
         "end the script when all ranks have been in the same launch for S seconds",

@@ -106,6 +106,7 @@ class Dispatcher:
                 compared=options.compared,
                 costed=options.costed,
                 profile=options.profile,
+                sent_ns=sent_ns,
                 who=who_we_are(),
                 settled=min((c.record.seq for c in self.cells), default=seq) - 1,
             )

@@ -41,6 +41,7 @@ from jaxcluster.cluster.world import World
 from jaxcluster.errors import (
     NoCluster,
     RecoveryError,
+    UsageError,
 )
 from jaxcluster.host.processes import pid_space, process_token
 from jaxcluster.lockstep.recourse import Standing
@@ -948,6 +949,26 @@ class Cluster:
         """How much of the ranks' variables is copied, and what is not; "" where nothing is."""
         self.check_not_closed()
         return keeping.tell(self.world, time.time())
+
+    def tell_steps(self) -> str:
+        """What all ranks have kept of the last loop of ``jaxcluster.steps``, in a line."""
+        self.check_not_closed()
+        return keeping.tell_steps(self.world)
+
+    def forget_steps(self) -> str:
+        """Have the ranks keep nothing of it: its cell begins at 0. Says what it was.
+
+        Raises:
+          UsageError: a cell runs.
+        """
+        self.check_open()
+        if self.cells:
+            raise UsageError(
+                "What is kept of a loop can't be forgotten while a cell runs.",
+                "%jaxcluster interrupt stops it.",
+            )
+        told = keeping.tell_steps(self.world, forget=True)
+        return f"Forgotten. It was: {told[0].lower()}{told[1:]}"
 
     def history(self) -> History:
         """The cells that its ranks have run, whoever has sent them, oldest first.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jaxcluster import wire
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import JaxClusterError, NoCluster, UsageError
 from jaxcluster.host.room import memory_room
@@ -102,6 +103,35 @@ def tell(world: World, now: float) -> str:
         return f"{text}."
     names = ", ".join(f"{name} ({why})" for name, why in sorted(left_out.items()))
     return f"{text}. Not in them: {names}."
+
+
+def tell_steps(world: World, forget: bool = False) -> str:
+    """What all ranks have kept of the last loop that did not come to its end.
+
+    Args:
+      forget: have them keep nothing of it from now on.
+
+    Raises:
+      RankError: a rank gave no answer.
+    """
+    answers = world.ask(range(world.num_processes), "steps", {"forget": forget}, timeout_s=ASK_S)
+    found: dict[tuple[str, int], dict[int, Any]] = {}
+    for rank, event in answers.items():
+        for one in event.body:
+            found.setdefault((one["loop"], one["number"]), {})[rank] = one
+    whole = []
+    for mine in found.values():
+        last = next(iter(mine.values()))
+        ends = {rank: one["over"] for rank, one in mine.items() if one["over"] is not None}
+        over = {rank: wire.ends.End(**end) for rank, end in ends.items()}
+        is_over = len(over) == len(mine) and wire.ends.may_go_on(over)
+        if len(mine) == len(last["ranks"]) and not is_over:
+            whole.append(last)
+    if not whole:
+        return "No loop is kept."
+    last = max(whole, key=lambda one: one["at"])
+    at = time.strftime("%H:%M", time.localtime(last["at"]))
+    return f"Step {last['step']:,} of cell [{last['cell']}] is kept, from {at}."
 
 
 # --------------------------------------------------------------------------- what comes back

@@ -29,6 +29,7 @@ from jaxcluster.model.outputs import CellRecord
 from jaxcluster.records import lastreport
 from jaxcluster.wire.link import Event, Sink
 
+_FORGET = {"forget": True}
 Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
 
 
@@ -113,6 +114,9 @@ class RunningCell:
             self._notify(error)
             raise error
         self._notify(None)
+        if self.core.stepping.kept is not None:  # it has come to its end: nobody goes on with it
+            bodies = dict.fromkeys(self.record.ranks, _FORGET)
+            self.cluster.world.link.request_each(bodies, "steps", sink=Sink())
         if self._listener_error is not None:
             raise self._listener_error
         return self.record
@@ -333,6 +337,9 @@ class RunningCell:
             if output.rank != record.ranks[0]:
                 self._talk.hear(output)
             self._tell(output)
+        elif event.op == "steps":
+            report = wire.parse(wire.StepsReport, event.body)
+            return self._feed(events.Stepping(now, report))
         elif event.op == "stop":
             return self._feed(events.Stopped(now))
         elif event.op == "press":  # nobody has pressed it once more

@@ -51,6 +51,7 @@ from jaxcluster.engine.selfcheck import SelfCheck
 from jaxcluster.engine.shards import ArrayViews
 from jaxcluster.engine.state import settings
 from jaxcluster.engine.state.restoring import Restoring
+from jaxcluster.engine.steps import board
 from jaxcluster.engine.values import Values
 from jaxcluster.engine.variables import variables
 from jaxcluster.host.facts import engine_facts
@@ -157,6 +158,8 @@ class Rank:
         self.journal.keep_in(blackbox.path_of(log_path))
         self.history = History(Path(history) if history else None, rank)
         self.runner = CellRunner(rank, self.control, self.journal, log_path, self.history)
+        kept = Path(history).parents[1] / "steps" / f"rank-{rank}" if history else None
+        self.runner.steps = board.board = board.Board(self.runner, kept)
         self.values = Values(rank)
         self.values.last_result = lambda: self.runner.last_result
         self.values.kept = self.runner.undo.old_values
@@ -230,6 +233,7 @@ class Rank:
         handle("undo", "side", self._undo)
         handle("keep", "side", lambda request: state.on_keep(self.runner.keeper, request.body))
         handle("kept", "now", lambda request: self.runner.keeper.told())
+        handle("steps", "side", lambda request: self.runner.steps.on_request(request.body))
         handle("undo_limit", "side", lambda request: undo.on_limit(self.runner.undo, request.body))
 
     def _state(self) -> wire.RankState:

@@ -37,6 +37,7 @@ from jaxcluster.engine.profiling import Profiler
 from jaxcluster.engine.running import Debugger, Home, Running
 from jaxcluster.engine.state.keeper import Keeper
 from jaxcluster.engine.state.settings import Settings
+from jaxcluster.engine.steps.board import Board
 from jaxcluster.engine.undo import Undo
 
 
@@ -62,6 +63,7 @@ class CellRunner:
       leftovers: handlers of signals that cells have left behind.
       profiler: profiles cells, where that is asked for.
       keeper: keeps a copy of its variables, which outlives the rank.
+      steps: the loops that its cells are in.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class CellRunner:
         self.background = Background()
         self.settings = Settings()
         self.keeper = Keeper(rank)
+        self.steps = Board(self, None)
         self.paused = Paused(self._tell_paused)
         self.asking = Asking(self)
         self.last_error: BaseException | None = None
@@ -182,7 +185,7 @@ class CellRunner:
             if self.queue.withdraw(cell.seq) is None:
                 self.current = None  # interrupted before its turn, and answered
                 self.ended = cell.seq
-                self.gate.ended(cell, request.ident, self._end_of(cell, "interrupted"))
+                self.gate.ended(cell, request.ident, self.end_of(cell, "interrupted"))
                 failures.attempt(lambda: self.history.skip(cell), [], log.write)
                 return
             try:
@@ -190,7 +193,7 @@ class CellRunner:
             except BaseException as error:  # of ours: it must not cost the reply
                 mend_builtins()
                 self.current, self.ended = None, cell.seq
-                self.gate.ended(cell, request.ident, self._end_of(cell, "error"))
+                self.gate.ended(cell, request.ident, self.end_of(cell, "error"))
                 told = self._outside(error)
                 reply = wire.CellReply(self.rank, cell.seq, "error", 0.0, told)
             failures.attempt(lambda: self.history.end(reply), [], log.write)
@@ -244,6 +247,7 @@ class CellRunner:
         debugging.end()
         if self.is_child():
             self._end_child(running)
+        attempt(lambda: self.steps.end_cell(cell, running.status))
         attempt(self.leftovers.take)
         self.control.ticking = False
         attempt(lambda: mend(self.interrupts.handler))
@@ -256,7 +260,7 @@ class CellRunner:
         self.ended = cell.seq
         seconds = time.perf_counter() - running.started
         attempt(lambda: self.journal.leave(running.status, seconds))
-        end = self._end_of(cell, running.status)
+        end = self.end_of(cell, running.status)
         self.gate.ended(cell, running.request.ident, end)
         copies: list[wire.CopyNote] = []
         attempt(lambda: copies.extend(self.journal.host_values.end()))
@@ -286,7 +290,8 @@ class CellRunner:
         self.names.values.note(running.course, namespace)
         return self.names.changes(running.request.ident, namespace)
 
-    def _end_of(self, cell: wire.CellRequest, status: str) -> wire.ends.End:
+    def end_of(self, cell: wire.CellRequest, status: str) -> wire.ends.End:
+        """What it has launched by now, were this its end."""
         journal = self.journal
         own, launches = journal.own(cell.seq), journal.launches()
         lives = self.background.is_any_left()

@@ -20,6 +20,7 @@ from jaxcluster.model import explain, findings, health, notices, paused, verdict
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.progress import Progress, Wait, Waits, on_one_line
 from jaxcluster.model.standing import Standing, waits_for_launch
+from jaxcluster.model.stepping import Stepping
 from jaxcluster.ranks import name_ranks, say_each
 
 NOTICE_AFTER_S = 0.1
@@ -54,6 +55,7 @@ class Cell:
       killed: ranks whose processes were ended, and why.
       withdrawn: why it was not run though nobody stopped it; "" else.
       stalled_s: how long all its ranks were in one launch, where that has ended it.
+      stepping: how far its loops are.
     """
 
     def __init__(
@@ -90,6 +92,8 @@ class Cell:
         self._replay_at: float | None = None
         self._looked: Reports = {}
         self._progress, self._waits = Progress(started), Waits(started)
+        self.stepping = Stepping(record.ranks[0])
+        self._waiting = ""  # what it waits for, at the last look
         self._standing = Standing(record.seq, record.ranks, started)
         self._stands = ""  # in which launch all its ranks are
         self._stall_s = stall_s
@@ -122,6 +126,9 @@ class Cell:
                 return self._say_unanswered(event)
             case events.Replied(_, reply):
                 todo = self._take_reply(reply, now)
+            case events.Stepping(_, report):
+                self.stepping.hear(report, now)
+                todo = [] if self.watch.finished else self._say(self._waiting, now)
             case events.Died(_, rank, why, code):
                 todo = self._take_death(rank, why, code, now)
             case events.Stopped():
@@ -306,7 +313,10 @@ class Cell:
 
     def _say(self, text: str, now: float, for_logs: bool = False) -> list[Action]:
         """Show this line under the cell, in place of the last one."""
-        line = self._progress.say(text, now, for_logs)
+        self._waiting = text
+        shown = [] if self.watch.finished else [self.stepping.line()]
+        told = "; ".join(filter(None, [*shown, text]))
+        line = self._progress.say(told, now, for_logs)
         return [] if line is None else [actions.Status(line)]
 
     def _say_unanswered(self, where: events.Located) -> list[Action]:

@@ -26,6 +26,14 @@ class Replied:
 
 
 @dataclass(frozen=True)
+class Stepping:
+    """A rank says how far it is in the cell's loops."""
+
+    now: float
+    report: wire.StepsReport
+
+
+@dataclass(frozen=True)
 class Died:
     """A rank's process has ended: with ``code``, where it is known."""
 
@@ -97,5 +105,6 @@ class Explained:
 
 
 Event = (
-    Tick | Replied | Died | Stopped | Leaving | Held | Looked | Stepped | Located | Explained
+    Tick | Replied | Stepping | Died | Stopped | Leaving | Held | Looked | Stepped | Located
+    | Explained
 )  # fmt: skip

@@ -446,6 +446,7 @@ class Settling:
             watch.grace_s,
             facts.hosts,
             death,
+            kept_step="" if cell.is_last else cell.stepping.told(),
         )
         if death is not None:
             return ending()

@@ -62,6 +62,7 @@ class Ending:
       places: where the ranks were when their time was up.
       withdrawn: why no rank has begun it; "" else.
       stalled_s: how long all its ranks were in one launch, where that has ended it.
+      kept_step: where it can go on, in words; "" where it can't.
       explain_missing: says more of a ModuleNotFoundError, by its message and the ranks.
     """
 
@@ -81,6 +82,7 @@ class Ending:
     places: Sequence[str] = ()
     withdrawn: str = ""
     stalled_s: float | None = None
+    kept_step: str = ""
     explain_missing: Explain = lambda message, ranks: ()
 
     @property
@@ -104,9 +106,10 @@ def verdict(ending: Ending) -> Exception | CellInterrupted | None:
     """What waiting for the cell is to raise; None where it has ended as it should."""
     if ending.death is not None:
         death = ending.death
+        done = "\n".join(filter(None, [death.done, ending.kept_step]))
         if death.report is not None:
-            return Divergence(f"{death.report}\n{death.message}", death.done, death.report)
-        return RankDied(death.message, death.done, death.ranks)
+            return Divergence(f"{death.report}\n{death.message}", done, death.report)
+        return RankDied(death.message, done, death.ranks)
     if ending.withdrawn:
         message = f"{ending.name} was not run: {ending.withdrawn}."
         hint = _hints(ending, ["Run it again."], with_report=False)
@@ -132,6 +135,8 @@ def _hints(ending: Ending, more: Sequence[str] = (), with_report: bool = True) -
         hints.append(f"The ranks have diverged. {RESTART_HINT}")
     if ending.undone and not ending.recovered:
         hints.append(ending.undone)
+    if ending.kept_step:
+        hints.append(ending.kept_step)
     return "\n".join([*hints, *more])
 
 

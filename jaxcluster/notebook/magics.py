@@ -67,6 +67,7 @@ COMMANDS = {
     "interrupt": "stop the cell that runs, on every rank",
     "undo": "take back the last cell; undo SIZE|on|off: limit what it may hold, turn it on or off",
     "copies": "keep copies, so that a rank's death costs no variable: copies SIZE|on|off",
+    "steps": "what is kept of a loop: steps; steps forget: it begins at 0 again",
     "stacks": "on which line each rank is",
     "journal": "what each rank has launched",
     "report": "how a cell went wrong, also after new processes: report, report 7",
@@ -459,6 +460,13 @@ class JaxClusterMagics(Magics):
             )
         else:
             print(NO_COPIES)
+
+    def _steps(self, line: str) -> None:
+        word = arguments.command_parser("%jaxcluster steps", "forget").read(line).forget
+        if word not in (None, "forget"):
+            raise UsageError(f"There is no %jaxcluster steps {word}.", "%jaxcluster steps forget")
+        running = cluster.current()
+        print(running.forget_steps() if word else running.tell_steps())
 
     def _stacks(self, line: str) -> None:
         arguments.command_parser("%jaxcluster stacks").read(line)

@@ -422,3 +422,55 @@ def numbers(text: str) -> tuple[list[str], list[str]]:
     shown = re.search(r"\[\[.*?\]\]", text, re.S)
     assert len(printed) == 2 and shown is not None, text
     return printed, re.findall(r"\d+", shown[0])
+
+
+KEPT = """
+import os, signal, time, jax, numpy as np, jax.numpy as jnp, jaxcluster
+from jax.sharding import NamedSharding, PartitionSpec as P
+from jaxcluster.engine.steps import board
+rank, mesh = jax.process_index(), jax.make_mesh((2,), "i")
+rows, add = NamedSharding(mesh, P("i")), jax.jit(lambda w, x: w + jnp.sum(x))
+state = {"w": jnp.zeros(()), "seen": []}
+def first_time(name):
+    try:
+        open(f"{name}-{rank}", "x").close()
+        return True
+    except FileExistsError:
+        return False
+def main():
+    for i in jaxcluster.steps(range(40), keep=10, state=state):
+        if i in (15, 25):  # until both ranks know that both have kept the step before
+            while [one.step for one in board.board.keeping.entries] != [i - 5]:
+                time.sleep(0.005)
+            first_time(f"kept-{i}")
+            while not os.path.exists(f"kept-{i}-{1 - rank}"):
+                time.sleep(0.005)
+        x = jax.make_array_from_callback((2,), rows, lambda at: np.full(2, i / 2)[at])
+        state["w"] = add(state["w"], x)
+        state["seen"].append(i)
+        if i == 15 and rank == 1 and first_time("died"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if i == 25 and first_time("failed"):
+            raise ValueError("once")
+main()
+print(float(state["w"]), state["seen"] == list(range(40)))
+"""
+
+
+def test_a_script_goes_on_by_itself(
+    run: Callable[..., subprocess.CompletedProcess[str]], folder: Path
+) -> None:
+    (folder / "kept.py").write_text(KEPT)
+    done = run("--retries", "2", "kept.py")
+    assert (done.returncode, done.stdout) == (0, "780.0 True\n"), done.stderr
+    assert "Rank 1 died in kept.py: killed by SIGKILL." in done.stderr
+    again = "jaxcluster: try {} of 3, with new processes. The script goes on at step {}."
+    assert again.format(2, 10) in done.stderr
+    assert "Going on at step 10, kept at" in done.stderr
+    assert "ValueError: once" in done.stderr
+    assert again.format(3, 20) in done.stderr
+    for name in ("died-1", "failed-0", "failed-1"):
+        (folder / name).unlink()
+    done = run("--retries", "1", "kept.py")
+    assert done.returncode == 1
+    assert "ValueError: once" in done.stderr

@@ -33,6 +33,8 @@ class Aside:
       shelf: where the numbers of arrays are kept, and how much may be.
       go_on: raises GivenUp.
       on_main: has the main thread do something, soon.
+      limits_s: of this thread's time: what one name may take, and all; None: little.
+      may_call: code of the user's may run, as how its classes are pickled.
 
     Attributes:
       left_out: the names that could be saved otherwise, and why they are not.
@@ -43,25 +45,29 @@ class Aside:
         shelf: Shelf,
         go_on: Callable[[], None],
         on_main: Callable[[Callable[[], None]], None] = lambda job: job(),
+        limits_s: tuple[float, float] | None = None,
+        may_call: bool = False,
     ) -> None:
         self._on_main = on_main
+        self.may_call = may_call
+        self._name_s, self._all_s = limits_s or (NAME_S, ALL_S)
         self.left_out: dict[str, str] = {}
         self.go_on = go_on
         self._shelf = shelf
         self._name = ""
         self._steps = STEPS
-        self._ends = time.thread_time() + ALL_S
+        self._ends = time.thread_time() + self._all_s
         self._deadline = self._ends
         self._counted: dict[int, Any] = {}
 
     def begin(self, name: str) -> None:
         """The next objects belong to a name."""
         self._name = name
-        self._deadline = min(time.thread_time() + NAME_S, self._ends)
+        self._deadline = min(time.thread_time() + self._name_s, self._ends)
 
     def end(self) -> None:
         """All names have been looked at: they may be pickled together, as long as that takes."""
-        self._name, self._deadline = "", time.thread_time() + ALL_S
+        self._name, self._deadline = "", time.thread_time() + self._all_s
 
     def step(self) -> None:
         """An object of the name is met.

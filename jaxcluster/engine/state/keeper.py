@@ -262,7 +262,7 @@ class Keeper:
         saved.unbound = dict(self.lost)
         number = self._version = self._version + 1
         folder = shelf.make(number)
-        parts = _needed(saved)
+        parts = needed(saved)
         path = state_path(folder, self.rank)
         write(saved, path, read_back=False, go_on=is_untouched)
         report = {**saved.report(), "left_out": aside.left_out, "folder": str(folder)}
@@ -314,7 +314,7 @@ class Keeper:
             return {"is_on": self._shelf is not None, "is_current": is_current, **self._told}
 
 
-def _needed(saved: Saved) -> list[Part]:
+def needed(saved: Saved) -> list[Part]:
     """The files that are to be there for what is saved; others' places are emptied."""
     assert saved.together is not None
     pickles = [saved.together, *saved.now.names.values(), *saved.settings.values()]

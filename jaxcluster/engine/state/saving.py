@@ -65,6 +65,7 @@ def save(
     before: Mapping[str, Any] | None = None,
     settings: Settings | None = None,
     aside: Aside | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> Saved:
     """The variables of ``namespace``, as far as they can be saved.
 
@@ -78,13 +79,14 @@ def save(
       before: what the names were bound to when the cell that runs now, or went wrong, began.
       settings: those of the process, which are saved too.
       aside: how to do it beside cells, which may begin at any moment.
+      values: what is saved in place of all of the user's variables.
 
     Raises:
       GivenUp: as ``aside`` says.
     """
     saver = _Saver(namespace, rank, copy, aside)
     saved = saver.saved
-    now = _users(namespace)
+    now = _users(namespace) if values is None else dict(values)
     then = _users(before) if before is not None else now
     older = {name: value for name, value in then.items() if now.get(name, then) is not value}
     saved.absent = sorted(now.keys() - then.keys())
@@ -458,7 +460,7 @@ class _PicklerAside(_Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         assert self.saver.aside is not None
-        for name in _OWN_PICKLING:
+        for name in () if self.saver.aside.may_call else _OWN_PICKLING:
             found = getattr(type(obj), name, None)
             if getattr(found, "__globals__", None) is self.saver.namespace:
                 self.saver.aside.leave_out(f"its class has a {name} of yours, which no copy calls")

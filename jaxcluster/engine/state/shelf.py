@@ -40,11 +40,13 @@ class Shelf:
     Args:
       folder: a private one, of this rank alone.
       nbytes: what may lie in it.
+      sums_late: shards are summed when they are written, and not when they are met.
     """
 
-    def __init__(self, folder: Path, nbytes: int) -> None:
+    def __init__(self, folder: Path, nbytes: int, sums_late: bool = False) -> None:
         self.folder = folder
         self.nbytes = nbytes
+        self._sums_late = sums_late
         self._known: dict[int, _Known] = {}
         self._names = 0
         self._spare: dict[int, list[Path]] = {}
@@ -102,7 +104,8 @@ class Shelf:
         if not self.take(data.nbytes):
             return None
         self._names += 1
-        part = known.parts[where] = Part(f"s{self._names}", data.nbytes, data, quick_sum(data))
+        checksum = 0 if self._sums_late else quick_sum(data)
+        part = known.parts[where] = Part(f"s{self._names}", data.nbytes, data, checksum)
         return part
 
     def abandon(self) -> None:
@@ -136,6 +139,8 @@ class Shelf:
             if part.data is None:
                 os.link(places[part.name], path)
             else:
+                if self._sums_late:
+                    part.checksum = quick_sum(part.data)
                 self._write(part, path, go_on)
                 part.data = None
         for path in [path for paths in self._spare.values() for path in paths]:

@@ -1,0 +1,359 @@
+"""Keeps one loop while it runs.
+
+All ranks keep the same step. With ``keep=100`` that is known; with ``keep="60s"`` the first rank
+proposes a step that is some way ahead. Each rank's thread says whether its loop has not passed it
+yet, whatever that does; only if none has, all keep it. At that step a loop takes a picture of its
+variables, and its thread writes the numbers of arrays meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import queue
+import sys
+import time
+import types
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from jaxcluster import wire
+from jaxcluster.engine.private import coordination
+from jaxcluster.engine.state.saved import CannotRestore, CannotSave
+from jaxcluster.engine.steps import names
+from jaxcluster.engine.steps.agreement import Agreement
+from jaxcluster.engine.steps.board import REPORT_S, Board
+from jaxcluster.engine.steps.keeping import ITERABLE, Entry, common, texts_of, unfinished
+
+if TYPE_CHECKING:
+    from jaxcluster.engine.steps.loop import Steps
+
+AHEAD_S = 0.25  # how far ahead a step is proposed
+MOST_AHEAD, MOST_AHEAD_S = 1 << 16, 10.0
+LOOK_S = 0.005  # between looks, on the main thread
+WAIT_S = 0.02  # ... and on another one
+LATE_S = 1.0  # that the others' word is waited for when the loop has ended
+STATE, GIVEN_UP = "state", "given-up"
+FEW = 8  # names in a line
+IN_FUNCTION = (
+    "Python before 3.13 can't put back a function's variables, so this loop can't be kept. Keep "
+    "what it changes in a dict or a list, and name that: steps(..., keep=..., state=state). Or "
+    "write the loop at the top level of the cell."
+)
+Job = Callable[[], Entry]
+
+
+class StepKeeper:
+    """One loop's, on one rank.
+
+    Args:
+      frame: what the loop is in.
+      state: what alone is kept, where the loop names it.
+      seconds: between two steps that are kept; 0: the loop itself knows them.
+
+    Raises:
+      RuntimeError, ValueError: it can't be kept; why is said.
+    """
+
+    def __init__(
+        self, loop: Steps, board: Board, frame: types.FrameType, state: Any, seconds: float
+    ) -> None:
+        running = board.runner.current
+        assert running is not None
+        cell = self._cell = running.cell
+        if any(other.keeper is not None for other in board.loops):
+            raise ValueError("This loop is inside of one that is kept: leave out keep here.")
+        if frame.f_locals is not frame.f_globals and state is None and sys.version_info < (3, 13):
+            raise RuntimeError(IN_FUNCTION)
+        if board.keeping is None:
+            raise RuntimeError("This rank has no folder in which steps could be kept.")
+        store = coordination.store("jaxcluster-steps") if len(cell.ranks) > 1 else None
+        if store is None and len(cell.ranks) > 1:
+            raise RuntimeError("This jax has no store by which ranks could agree: leave out keep.")
+        number = board.count(cell.seq)
+        board.wait_for_last()
+        self._name = f"{cell.seq}-{number}"
+        self._seconds, self._ahead_s = seconds, AHEAD_S
+        self._loop, self._board, self._state = loop, board, state
+        self._keeping = board.keeping
+        script = cell.script.argv if cell.script is not None else []
+        self._source = names.find(frame, cell.source, [number, *script])
+        self._agreement = Agreement(store, board.runner.rank, cell.ranks, self._name)
+        self._values: dict[str, Any] | None = None  # to be put back
+        self._entry: Entry | None = None  # where they are from
+        self._ours: type = object
+        self._before: dict[str, bytes] = {}  # of what it may change in place, when it began
+        self._decided: dict[int, bool] = {}  # by step
+        self._is_busy = False  # a version is being made
+        self._taken: queue.SimpleQueue[tuple[int, Job | str]] = queue.SimpleQueue()
+        self._said: set[str] = set()
+        self._given_up = False
+        self._told: list[str] = []  # subjects that nobody comes to any more
+
+    # ------------------------------------------------------------------ main thread
+
+    def find(self, frame: types.FrameType) -> tuple[int, Any]:
+        """Agree with the other ranks on where it begins: the step, and the iterable's own state."""
+        keeping, agreement = self._keeping, self._agreement
+        told = agreement.ask_all("have", json.dumps([asdict(one) for one in keeping.entries]))
+        heard = {r: [wire.parse(Entry, e) for e in json.loads(t)] for r, t in told.items()}
+        for number, entry in enumerate(common(heard, self._source.key)):
+            values, why = None, ""
+            try:
+                values = keeping.load(
+                    entry, frame.f_globals, lambda name: names.is_there(frame, name)
+                )
+            except (CannotRestore, OSError) as error:
+                why = str(error) or type(error).__name__
+            whys = agreement.ask_all(f"loads-{number}", why)
+            if values is not None and not any(whys.values()):
+                self._values, self._entry = values, entry
+                return entry.step, values.pop(ITERABLE, None)
+            rank, why = next((r, w) for r, w in whys.items() if w)
+            self._say(f"Step {entry.step:,} can't be put back (rank {rank}: {why}).")
+        left = unfinished(heard)
+        if not left:
+            keeping.forget()
+        elif not any(one.key == self._source.key for one in left):
+            last = max(left, key=lambda one: one.at)
+            self._say(
+                f"Cell [{last.cell}] had kept step {last.step:,}. This loop is another one, or was "
+                "edited since: it begins at 0."
+            )
+        return 0, None
+
+    def begin(self, frame: types.FrameType, ours: type) -> None:
+        """Put back what was found, when the iterable is where it was.
+
+        Args:
+          ours: the class of the loops' own objects, which are not kept.
+        """
+        self._ours = ours
+        try:
+            self._keeping.begin(self._name, self._board.share)
+        except OSError as error:
+            raise RuntimeError(
+                f"Nothing can be kept in {self._keeping.folder}: {error.strerror}."
+            ) from None
+        if self._state is None:  # else nothing is in doubt
+            found = names.values_of(frame, self._source, self._ours)
+            doubtful = {name: found.values[name] for name in found.doubtful}
+            self._before = texts_of(doubtful, frame.f_globals, self._board.runner.rank)
+        entry, values = self._entry, self._values
+        if entry is None or values is None:
+            return
+        back = sorted(name.removeprefix(names.LOCAL) for name in values)
+        self._keeping.put_back_random()
+        if self._state is not None:
+            _refill(self._state, values.pop(STATE))
+        names.bind(frame, values)
+        self._loop.run, self._values = entry.run, None
+        self._board.curve.go_on(entry.run, entry.step)
+        self._board.kept(self._cell.seq, entry.step)
+        at = time.strftime("%H:%M", time.localtime(entry.at))
+        more = f" and {len(back) - FEW} more" if len(back) > FEW else ""
+        script = self._cell.script is not None
+        self._say(
+            f"Going on at step {entry.step:,}, kept at {at}"
+            + (". " if script else f" in cell [{entry.cell}]. ")
+            + f"Put back: {', '.join(back[:FEW])}{more}."
+            + ("" if script else " To begin at 0: %jaxcluster steps forget")
+        )
+
+    def is_wanted(self, step: int) -> bool:
+        """Whether all ranks keep this step, at which the loop is. Waits for their word."""
+        self._wait_until(lambda: not self._is_busy)
+        if self._seconds:
+            self._wait_until(lambda: step in self._decided)
+            return self._decided.pop(step, False)
+        return not self._given_up
+
+    def _wait_until(self, is_so: Callable[[], bool]) -> None:
+        """Until the threads have done something, here or elsewhere, or one has given up."""
+        look_at = time.monotonic() + LATE_S
+        while not is_so() and not self._given_up:
+            time.sleep(LOOK_S)
+            if time.monotonic() > look_at:
+                look_at += LATE_S
+                for rank, why in self._agreement.heard(GIVEN_UP).items():
+                    self._given_up = True
+                    self._say(f"This loop is no longer kept (rank {rank}: {why}).")
+                    break
+
+    def take(self, frame: types.FrameType, step: int, iterable_state: Any) -> None:
+        """Take a picture of the loop's variables, between two of its iterations."""
+        runner, cell = self._board.runner, self._cell
+        if self._state is not None:
+            found = names.Values({STATE: self._state}, frozenset(), frozenset(), ())
+        else:
+            found = names.values_of(frame, self._source, self._ours)
+        values = dict(found.values)
+        if iterable_state is not None:
+            values[ITERABLE] = iterable_state
+        self._is_busy = True
+        end = runner.end_of(cell, "ok")
+        try:
+            taken = self._keeping.take(step, values, frame.f_globals)
+        except (CannotSave, OSError) as error:
+            self._taken.put((step, str(error) or type(error).__name__))
+            return
+        self._say_left_out(taken.lost, found.data)
+        texts, before = taken.texts, self._before
+        same = {name for name in found.doubtful if texts.get(name, b"") == before.get(name)}
+        entry = Entry(
+            self._name, step, step, self._source.key, cell.execution_count, time.time(),
+            cell.ranks, end, sorted(found.fixed | same), self._loop.run,
+        )  # fmt: skip
+
+        def fill() -> Entry:
+            self._board.curve.write_until_now()
+            self._keeping.fill(taken, entry)
+            return entry
+
+        self._taken.put((step, fill))
+
+    def _say_left_out(self, lost: dict[str, str], data: tuple[str, ...]) -> None:
+        whys = {name.removeprefix(names.LOCAL): why for name, why in lost.items()}
+        whys |= dict.fromkeys(data, "a large array that the loop only reads, it seems")
+        whys = {name: why for name, why in whys.items() if name not in self._said}
+        if whys:
+            self._said |= whys.keys()
+            told = ", ".join(f"{name} ({why})" for name, why in sorted(whys.items()))
+            self._say(f"Not in what is kept of this loop: {told}.")
+
+    def _say(self, text: str) -> None:
+        if self._agreement.leads:
+            self._board.say(text)
+
+    # ------------------------------------------------------------------ its thread
+
+    def serve(self) -> None:
+        """Until the loop has ended."""
+        seconds = self._seconds
+        number, due = 0, time.monotonic() + seconds
+        while self._is_going:
+            if seconds:
+                number += 1
+                if not self._agree(number, due):
+                    continue
+            while self._taken.empty() and self._is_going:
+                self._loop.wait_for_end(WAIT_S)
+                self._board.report()
+            self._finish_taken()
+            due = time.monotonic() + seconds
+        self._finish_taken()
+
+    @property
+    def _is_going(self) -> bool:
+        return not (self._loop.has_ended or self._given_up)
+
+    def give_up(self, why: str) -> None:
+        """Nothing more is kept, on any rank: they hear of it when they wait for this one."""
+        self._agreement.tell(GIVEN_UP, why)
+        self._given_up = True
+
+    def _agree(self, number: int, due: float) -> bool:
+        """Whether all ranks keep a step that is ahead of them."""
+        loop, agreement = self._loop, self._agreement
+        at, may, go = f"at-{number}", f"may-{number}", f"go-{number}"
+        if agreement.leads:
+            step = self._propose(due)
+            if step is None:
+                return False
+            agreement.tell(at, str(step))
+            agreement.tell(may, str(loop.propose(step)))
+            heard = agreement.hear_all(may, lambda: self._is_going)
+            is_agreed = heard is not None and {*heard.values()} == {"True"}
+            agreement.tell(go, str(is_agreed))
+        else:
+            if (text := self._hear(at)) is None:
+                return False
+            step = int(text)
+            agreement.tell(may, str(loop.propose(step)))
+            is_agreed = self._hear(go) == "True"
+        if not is_agreed:  # a rank is further than that
+            loop.withdraw(step)
+        self._ahead_s = AHEAD_S if is_agreed else min(MOST_AHEAD_S, 2 * self._ahead_s)
+        self._decided[step] = is_agreed
+        self._told += [at, may, go]
+        return is_agreed
+
+    def _propose(self, due: float) -> int | None:
+        """A step that no rank has come to yet, when it is time; None: the loop has ended."""
+        loop = self._loop
+        began, done = time.monotonic(), loop.done
+        while (left := due - time.monotonic()) > 0 or loop.done == done:
+            if loop.wait_for_end(min(max(left, WAIT_S), REPORT_S)) or self._given_up:
+                return None
+            self._board.report()
+            if loop.done == done:
+                began = time.monotonic()  # the first iterations compile
+        rate = (loop.done - done) / max(time.monotonic() - began, 1e-6)
+        least = 1 if rate < 1 else 2
+        return loop.done + min(MOST_AHEAD, max(least, math.ceil(rate * self._ahead_s)))
+
+    def _hear(self, subject: str) -> str | None:
+        while self._is_going:
+            if (text := self._agreement.hear_leader(subject)) is not None:
+                return text
+            self._board.report()
+        return None
+
+    def _finish_taken(self) -> None:
+        """Make the version that was taken whole, and hear whether it is on all ranks."""
+        if self._taken.empty():
+            return
+        step, job = self._taken.get()
+        agreement, entry, why = self._agreement, None, ""
+        try:
+            if isinstance(job, str):
+                why = job
+            else:
+                entry = job()
+        except (OSError, CannotSave) as error:
+            why = getattr(error, "strerror", None) or str(error)
+        del job  # and the arrays with it
+        end = vars(entry.end) if entry is not None else {}
+        subject = f"whole-{step}"
+        agreement.tell(subject, json.dumps([why, end]))
+        late = [0.0]
+
+        def go_on() -> bool:
+            if not self._is_going:
+                late[0] = late[0] or time.monotonic() + LATE_S
+            return not late[0] or time.monotonic() < late[0]
+
+        heard = agreement.hear_all(subject, go_on)
+        if heard is not None:
+            told = {rank: json.loads(text) for rank, text in heard.items()}
+            self._settle(step, entry, told)
+            for old in self._told:
+                agreement.forget(old)
+            self._told = [subject]
+        self._is_busy = False
+
+    def _settle(self, step: int, entry: Entry | None, told: dict[int, Any]) -> None:
+        whys = {rank: why for rank, (why, _) in told.items() if why}
+        if not whys and entry is not None:
+            ends = {rank: wire.ends.End(**end) for rank, (_, end) in told.items()}
+            if wire.ends.may_go_on(ends):
+                self._keeping.settle(entry.name)
+                self._board.kept(self._cell.seq, step)
+                return
+            whys = {self._agreement.rank: "the ranks have not launched the same"}
+        if entry is not None:
+            self._keeping.drop(entry.name)
+        rank, why = next(iter(sorted(whys.items())))
+        if why not in self._said:
+            self._said.add(why)
+            self._say(f"Step {step:,} is not kept (rank {rank}: {why}).")
+
+
+def _refill(state: Any, kept: Any) -> None:
+    """Have a dict or a list hold what was kept of it."""
+    if isinstance(state, dict):
+        state.clear()
+        state.update(kept)
+    else:
+        state[:] = kept

@@ -1,0 +1,280 @@
+"""What a rank keeps of a loop: files beside its process, which they outlive.
+
+A *version* is what the loop's variables were at one step: a folder as ``engine.state.shelf`` makes
+them, whose arrays are written while the loop goes on. What there is stands in ``kept.json``, which
+is replaced as a whole. A version counts only if all ranks have it, and have launched the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from jaxcluster import wire
+from jaxcluster.engine.state import randomness
+from jaxcluster.engine.state.aside import Aside
+from jaxcluster.engine.state.keeper import needed
+from jaxcluster.engine.state.loading import load
+from jaxcluster.engine.state.saved import (
+    CannotRestore,
+    CannotSave,
+    Part,
+    Saved,
+    private,
+    read,
+    state_path,
+    write,
+)
+from jaxcluster.engine.state.saving import save
+from jaxcluster.engine.state.shelf import Shelf
+from jaxcluster.host.room import memory_room
+
+KEPT = "kept.json"
+LIMITS_S = (10.0, 30.0)  # of the main thread: what one name may take, and all
+RANDOM, ITERABLE = "the random states", "the iterable"  # kept beside the variables
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A version that this rank has whole.
+
+    Attributes:
+      loop: whose it is: the cell's seq in the cluster, and which loop of it.
+      number: the version's; ``step``: how many iterations it is after.
+      key: of the loop's source (``names.Loop``).
+      cell: the cell's number in its notebook; ``at``: when it was made.
+      end: what the rank had launched in the cell by then.
+      fixed: names that are put back only where they are missing.
+      run: of the curve.
+      over: what it had launched at the cell's end, where that came without an error.
+    """
+
+    loop: str
+    number: int
+    step: int
+    key: str
+    cell: int
+    at: float
+    ranks: list[int]
+    end: wire.ends.End
+    fixed: list[str] = field(default_factory=list)
+    run: str = ""
+    over: wire.ends.End | None = None
+
+    @property
+    def name(self) -> tuple[str, int]:
+        return self.loop, self.number
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What is known of a version.
+
+    Attributes:
+      saved: what is to be written.
+      lost: names that can't be kept: why.
+      texts: hashes of those whose values hold no arrays: equal where these are.
+    """
+
+    saved: Saved
+    lost: dict[str, str]
+    texts: dict[str, bytes]
+
+
+def texts_of(values: Mapping[str, Any], namespace: dict[str, Any], rank: int) -> dict[str, bytes]:
+    """Hashes of values that hold no arrays. On the main thread."""
+    return _texts(save(namespace, rank, values=values))
+
+
+def _texts(saved: Saved) -> dict[str, bytes]:
+    return {
+        name: hashlib.blake2b(saved.sections[one.section], digest_size=12).digest()
+        for name, one in saved.now.names.items()
+        if not (one.arrays or one.buffers or one.views)
+    }
+
+
+class Keeping:
+    """The versions of one rank.
+
+    Args:
+      folder: of this rank alone; its parent's parent is there, and private.
+    """
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.folder, self.rank = folder, rank
+        self.entries: list[Entry] = []
+        self._shelf: Shelf | None = None
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            found = json.loads((folder / KEPT).read_text())
+            self.entries = [wire.parse(Entry, one) for one in found]
+
+    # ------------------------------------------------------------------ making versions
+
+    def begin(self, loop: str, share: int) -> None:
+        """Make room for versions of a loop.
+
+        Args:
+          share: of how many ranks they share the memory.
+
+        Raises:
+          OSError: there is no place for them.
+        """
+        self.folder.parent.mkdir(mode=0o700, exist_ok=True)
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        shutil.rmtree(self.folder / loop, ignore_errors=True)
+        self._shelf = Shelf(self.folder / loop, memory_room(self.folder) // share, sums_late=True)
+        used = {entry.loop for entry in self.entries}
+        for path in self.folder.iterdir():  # of loops that were broken off before they kept any
+            if path.is_dir() and path.name not in {*used, loop}:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def take(self, number: int, values: Mapping[str, Any], namespace: dict[str, Any]) -> Taken:
+        """Save values as they are now, for ``fill`` to write. On the main thread.
+
+        Raises:
+          CannotSave, OSError: there is no such version then.
+        """
+        shelf = self._shelf
+        assert shelf is not None
+        loop = shelf.folder.name
+        shelf.begin([entry.number for entry in self.entries if entry.loop == loop])
+        aside = Aside(shelf, lambda: None, limits_s=LIMITS_S, may_call=True)
+        values = {**values, RANDOM: (randomness.numpy_state(), random.getstate())}
+        done = False
+        try:
+            saved = save(namespace, self.rank, aside=aside, values=values)
+            if aside.left_out:
+                name, why = next(iter(aside.left_out.items()))
+                raise CannotSave(f"{name}: {why}")
+            if saved.together is None:
+                raise CannotSave("its variables can't be pickled together")
+            # What can change in place is copied; jax's arrays can't.
+            sections = saved.sections
+            saved.sections = [s if isinstance(s, Part | bytes) else bytes(s) for s in sections]
+            done = True
+        finally:
+            if not done:
+                shelf.abandon()
+        return Taken(saved, saved.now.lost, _texts(saved))
+
+    def fill(self, taken: Taken, entry: Entry) -> None:
+        """Write a version, which is whole then. Any thread.
+
+        Raises:
+          CannotSave, OSError: there is no room.
+        """
+        shelf = self._shelf
+        assert shelf is not None
+        try:
+            folder = shelf.make(entry.number)
+            shelf.fill(entry.number, needed(taken.saved), lambda: None)
+            write(taken.saved, state_path(folder, self.rank), read_back=False)
+        finally:
+            shelf.abandon()
+        self._note([*self.entries, entry])
+
+    def settle(self, name: tuple[str, int]) -> None:
+        """All ranks have this version: no other one is needed."""
+        gone = {entry.loop for entry in self.entries} - {name[0]}
+        self._note([entry for entry in self.entries if entry.name == name])
+        for loop in gone:
+            shutil.rmtree(self.folder / loop, ignore_errors=True)
+
+    def drop(self, name: tuple[str, int]) -> None:
+        """Not all ranks have this version."""
+        self._note([entry for entry in self.entries if entry.name != name])
+
+    def over(self, loops: Collection[str], end: wire.ends.End) -> None:
+        """The cell of these loops has come to its end here."""
+        found = [replace(e, over=end) if e.loop in loops else e for e in self.entries]
+        if found != self.entries:
+            self._note(found)
+
+    def forget(self) -> None:
+        """Keep nothing of earlier loops."""
+        loops = {entry.loop for entry in self.entries}
+        if loops:
+            self._note([])
+        for loop in loops:
+            shutil.rmtree(self.folder / loop, ignore_errors=True)
+
+    def _note(self, entries: list[Entry]) -> None:
+        draft = self.folder / f"{KEPT}.part"
+        with open(draft, "w", opener=private) as file:
+            json.dump([asdict(entry) for entry in entries], file)
+        os.replace(draft, self.folder / KEPT)
+        self.entries = entries
+
+    # ------------------------------------------------------------------ going on from one
+
+    def load(
+        self, entry: Entry, namespace: dict[str, Any], is_there: Callable[[str], bool]
+    ) -> dict[str, Any]:
+        """The values of a version that are to be put back. Nothing is bound.
+
+        Args:
+          is_there: whether a variable has a value now.
+
+        Raises:
+          CannotRestore: it can't be read, or not all of it can be.
+        """
+        saved = read(state_path(self.folder / entry.loop / f"v{entry.number}", self.rank))
+        there = {name for name in entry.fixed if is_there(name)}
+        wanted = [name for name in saved.now.names if name not in there]
+        loaded = load(saved, namespace, wanted)
+        for name, why in loaded.lost.items():
+            raise CannotRestore(f"{name}: {why}")
+        numpy, python = loaded.values.pop(RANDOM)
+        self._random = numpy, python
+        return loaded.values
+
+    def put_back_random(self) -> None:
+        """The random states of the version that was read."""
+        numpy, python = self._random
+        randomness.set_numpy_state(numpy)
+        random.setstate(python)
+
+
+def are_over(entries: Mapping[int, Entry]) -> bool:
+    """Whether the cell of a version, on its ranks, has come to its end on all of them."""
+    ends = {rank: one.over for rank, one in entries.items() if one.over is not None}
+    return len(ends) == len(entries) and wire.ends.may_go_on(ends)
+
+
+def unfinished(entries: Mapping[int, list[Entry]]) -> list[Entry]:
+    """The versions, of any loop, whose cells have not come to their end on all ranks."""
+    found: dict[tuple[str, int], dict[int, Entry]] = {}
+    for rank, mine in entries.items():
+        for one in mine:
+            found.setdefault(one.name, {})[rank] = one
+    return [next(iter(mine.values())) for mine in found.values() if not are_over(mine)]
+
+
+def common(entries: Mapping[int, list[Entry]], key: str) -> list[Entry]:
+    """The versions that all ranks have, and in which they had launched the same; newest first.
+
+    Args:
+      entries: what each rank of the loop has.
+      key: of the loop.
+    """
+    found = []
+    lists = {r: {e.name: e for e in mine if e.key == key} for r, mine in entries.items()}
+    first = next(iter(lists.values()), {})
+    for name, entry in first.items():
+        mine = {rank: one[name] for rank, one in lists.items() if name in one}
+        if len(mine) < len(lists) or {*mine} != {*entry.ranks}:
+            continue
+        if are_over(mine):
+            continue
+        if wire.ends.may_go_on({rank: one.end for rank, one in mine.items()}):
+            found.append(entry)
+    return sorted(found, key=lambda one: (one.at, one.number), reverse=True)

@@ -1,0 +1,405 @@
+"""What is decided about a loop: where it is, what is kept of it, and what is shown."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxcluster
+from jaxcluster import wire
+from jaxcluster.engine.steps import names, picture, position
+from jaxcluster.engine.steps.agreement import Agreement
+from jaxcluster.engine.steps.curve import check
+from jaxcluster.engine.steps.keeping import Entry, Keeping, common, texts_of, unfinished
+from jaxcluster.engine.steps.loop import Steps, parse_keep
+from jaxcluster.model.stepping import Stepping
+
+# ------------------------------------------------------------------------------- outside of a rank
+
+
+def test_outside_of_a_rank_it_is_the_iterable() -> None:
+    items = [1, 2]
+    assert jaxcluster.steps(items, keep="60s") is items
+    jaxcluster.log(loss=1.0)
+
+
+def test_keep_is_a_time_or_a_number() -> None:
+    assert parse_keep(None) == (0, 0.0)
+    assert parse_keep(100) == (100, 0.0)
+    assert [parse_keep(word)[1] for word in ("60s", "1.5min", "2m", "1h")] == [60, 90, 120, 3600]
+    for wrong in (0, -1, True, 1.5, "60", "0s", "s"):
+        with pytest.raises(ValueError, match="keep takes a time or a number of iterations"):
+            jaxcluster.steps([], keep=wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="state takes a dict or a list, not int"):
+        jaxcluster.steps([], keep=1, state=3)
+
+
+# ------------------------------------------------------------------------------------ where it is
+
+
+class Loader:
+    """One with a state of its own."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at < 5:
+            self.at += 1
+            yield self.at
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+def test_it_goes_on_where_it_was() -> None:
+    for items in (range(5), [0, 1, 2, 3, 4], (n for n in range(5)), map(int, "01234")):
+        assert list(position.start(items, 3, None)) == [3, 4]
+    assert list(position.start(enumerate("abc"), 2, None)) == [(2, "c")]
+    assert list(position.start(range(3), 7, None)) == []
+    assert list(position.start(iter([1]), 0, None)) == [1]
+    loader = Loader()
+    assert list(itertools.islice(loader, 2)) == [1, 2]
+    assert list(position.start(Loader(), 2, position.state_of(loader))) == [3, 4, 5]
+    assert position.state_of([1]) is None
+
+
+def test_a_generator_that_has_begun_is_refused() -> None:
+    """Its first items are gone: to pass over as many more would be wrong."""
+    items = (n for n in range(5))
+    next(items)
+    for one in (items, enumerate(items)):
+        with pytest.raises(position.Began, match="is a generator that has begun"):
+            position.start(one, 2, None)
+
+
+def test_how_many_there_are() -> None:
+    assert position.total(range(7)) == 7
+    assert position.total(enumerate([1, 2])) == 2
+    assert position.total(n for n in range(2)) is None
+
+
+# ------------------------------------------------------------------------------- what is kept of it
+
+CELL = """
+import numpy as np
+count, log, config, table, data, big = 0, [], {"lr": 1}, np.zeros(3), jnp.ones(3), BIG
+def helper():
+    global made
+    made = config["lr"]
+    other.append(1)
+other, unrelated = [], [2]
+step = jax.jit(helper)
+for i in STEPS(
+    range(3)
+):
+    count += 1
+    table[i] = data[i] + big[0]
+    helper(), step
+    log.append(i)
+after = 1
+"""
+
+
+def run(cell: str, name: str, **more: Any) -> tuple[names.Loop, names.Values]:
+    """What is found of the loop of a cell, in its first iteration."""
+    import jax
+
+    linecache.cache[name] = (len(cell), None, cell.splitlines(keepends=True), name)
+    found: list[Any] = []
+
+    def begin(iterable: Any) -> Any:
+        return outer(sys._getframe(1), iterable)
+
+    def outer(frame: Any, iterable: Any) -> Iterator[Any]:
+        loop = names.find(frame, cell)
+        for item in iterable:
+            yield item
+            found.append((loop, names.values_of(frame, loop, Steps)))
+
+    scope = {"__name__": "__main__", "STEPS": begin, "jnp": jnp, "jax": jax, **more}
+    exec(compile(cell, name, "exec"), scope)
+    return found[-1]  # type: ignore[no-any-return]
+
+
+def test_a_loops_variables_are_those_that_it_names() -> None:
+    """And those of the functions behind it; functions and modules are made again by its cell."""
+    loop, found = run(CELL, "<cell 1>", BIG=np.zeros(names.READ_NBYTES // 8 + 1))
+    assert found.values.keys() == {"count", "table", "i", "log", "config", "made", "other", "data"}
+    assert loop.bound == {"count", "table", "i"}
+    assert found.fixed == {"data"}
+    assert found.doubtful == {"log", "config", "other"}  # "made" is bound by a function
+    assert found.data == ("big",)
+
+
+def test_under_a_cell_magic_the_cell_has_the_loop() -> None:
+    """Its code runs under a name that leads to no text."""
+    cell = CELL.replace("STEPS", "steps")
+    scope: dict[str, Any] = {}
+    exec("import sys\nframe = sys._getframe()", scope)
+    loop = names.find(scope["frame"], f"%%time\n{cell}")
+    assert loop.bound == {"count", "table", "i"}
+    assert "helper" in loop.named
+    assert "after" not in loop.named
+    twice = names.find(scope["frame"], f"%%time\n{cell}{cell}")
+    assert "after" in twice.bound
+
+
+def test_another_text_is_another_loop() -> None:
+    def key(cell: str) -> str:
+        return run(cell, "<cell 2>", BIG=np.zeros(1))[0].key
+
+    assert key(CELL) == key(CELL)
+    assert key(CELL) != key(CELL.replace("count += 1", "count += 2"))
+    assert key(CELL) != key("\n" + CELL)
+
+
+def test_what_was_one_object_is_one_again() -> None:
+    scope: dict[str, Any] = {"__name__": "__main__"}
+    exec("import sys\na = b = [1]\nn = None\nm = None\nframe = sys._getframe()", scope)
+    names.bind(scope["frame"], {"a": [1, 2], "n": 3})
+    assert scope["a"] == [1, 2]
+    assert scope["a"] is scope["b"]
+    assert (scope["n"], scope["m"]) == (3, None)
+
+
+def test_values_without_arrays_are_told_apart() -> None:
+    space: dict[str, Any] = {}
+    before = texts_of({"a": {"lr": 1}, "b": [1], "c": [np.ones(9)]}, space, 0)
+    after = texts_of({"a": {"lr": 1}, "b": [2], "c": [np.ones(9)]}, space, 0)
+    assert before.keys() == {"a", "b"}
+    assert (before["a"] == after["a"], before["b"] == after["b"]) == (True, False)
+
+
+# ------------------------------------------------------------------------------- versions on disk
+
+
+def entry(number: int, **changes: Any) -> Entry:
+    end = wire.ends.End("ok", own={"0,1": [number, 7]})
+    values: dict[str, Any] = {
+        "loop": "3-0", "number": number, "step": number, "key": "k", "cell": 3,
+        "at": float(number), "ranks": [0, 1], "end": end,
+    }  # fmt: skip
+    return Entry(**{**values, **changes})
+
+
+def make(keeping: Keeping, number: int, values: dict[str, Any], **changes: Any) -> None:
+    keeping.fill(keeping.take(number, values, {}), entry(number, **changes))
+
+
+def test_a_version_comes_back(tmp_path: Path) -> None:
+    (tmp_path / "steps").mkdir()
+    keeping = Keeping(tmp_path / "steps" / "rank-0", 0)
+    keeping.begin("3-0", 1)
+    np.random.seed(1)
+    shared = [1, jnp.arange(4.0)]
+    make(keeping, 1, {"a": shared, "b": shared, "c": 1}, fixed=["c"])
+    drawn = np.random.uniform()
+    again = Keeping(tmp_path / "steps" / "rank-0", 0)
+    assert again.entries == [entry(1, fixed=["c"])]
+    values = again.load(again.entries[0], {}, lambda name: True)
+    assert values.keys() == {"a", "b"}
+    assert values["a"] is values["b"]
+    assert np.asarray(values["a"][1]).tolist() == [0, 1, 2, 3]
+    again.put_back_random()
+    assert np.random.uniform() == drawn
+    assert again.load(again.entries[0], {}, lambda name: False)["c"] == 1
+
+
+def test_older_versions_go_once_all_ranks_have_a_new_one(tmp_path: Path) -> None:
+    (tmp_path / "steps").mkdir()
+    keeping = Keeping(tmp_path / "steps" / "rank-0", 0)
+    keeping.begin("3-0", 1)
+    array = jnp.arange(4.0)
+    make(keeping, 1, {"a": array})
+    make(keeping, 2, {"a": array})
+    assert [one.number for one in keeping.entries] == [1, 2]
+    keeping.settle(("3-0", 2))
+    keeping.begin("4-0", 1)
+    make(keeping, 1, {"a": array}, loop="4-0")
+    assert [one.name for one in keeping.entries] == [("3-0", 2), ("4-0", 1)]
+    keeping.drop(("4-0", 1))
+    assert keeping.load(keeping.entries[0], {}, lambda name: False).keys() == {"a"}
+    make(keeping, 2, {"a": array}, loop="4-0")
+    keeping.settle(("4-0", 2))
+    assert not (keeping.folder / "3-0").exists()
+    keeping.forget()
+    assert {path.name for path in keeping.folder.iterdir()} == {"kept.json"}
+
+
+def test_only_what_all_ranks_have_alike_counts() -> None:
+    both = {0: [entry(1), entry(2)], 1: [entry(1), entry(2), entry(3)]}
+    assert [one.number for one in common(both, "k")] == [2, 1]
+    assert common(both, "other") == []
+    other = wire.ends.End("ok", own={"0,1": [2, 8]})  # it has launched something else
+    diverged = {0: [entry(1), entry(2)], 1: [entry(1), entry(2, end=other)]}
+    assert [one.number for one in common(diverged, "k")] == [1]
+    end = entry(9).end
+    over = {rank: [entry(1, over=end)] for rank in (0, 1)}
+    assert common(over, "k") == unfinished(over) == []
+    for one in (entry(1), entry(1, over=other)):  # a rank has failed, or skipped a launch
+        assert len(common({**over, 1: [one]}, "k")) == 1
+        assert len(unfinished({**over, 1: [one]})) == 1
+
+
+# ---------------------------------------------------------------------------------- they all agree
+
+
+class Store:
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+
+    def write(self, key: str, value: str) -> None:
+        self.texts[key] = value
+
+    def read(self, folder: str) -> dict[str, str]:
+        found = dict(self.texts)
+        return {k.rpartition("/")[2]: v for k, v in found.items() if k.startswith(f"{folder}/")}
+
+    def wait(self, key: str, timeout_s: float) -> str | None:
+        return self.texts.get(key)
+
+    def delete(self, key: str) -> None:
+        self.texts.pop(key, None)
+
+
+def test_all_hear_what_all_have_said() -> None:
+    store = Store()
+    parts = [Agreement(store, rank, (1, 4, 6), "7-0") for rank in (1, 4, 6)]
+    heard: list[dict[int, str]] = []
+
+    def ask(part: Agreement) -> None:
+        heard.append(part.ask_all("have", f"of {part.rank}"))
+
+    threads = [threading.Thread(target=ask, args=(part,)) for part in parts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert heard == [{1: "of 1", 4: "of 4", 6: "of 6"}] * 3
+    assert [part.leads for part in parts] == [True, False, False]
+    assert parts[1].hear_leader("have") == "of 1"
+    assert parts[1].hear_all("more", lambda: False) is None
+    for part in parts:
+        part.forget("have")
+    assert store.texts == {}
+
+
+def test_a_rank_alone_agrees_with_itself() -> None:
+    alone = Agreement(None, 2, (2,), "7-0")
+    assert alone.ask_all("have", "x") == {2: "x"}
+    alone.forget("have")
+    assert alone.heard("have") == {}
+
+
+class Passing(Steps):
+    """A loop that comes to ``step`` at the moment at which another thread looks where it is."""
+
+    step = 7
+
+    def __init__(self) -> None:
+        self.stopped: list[int] = []
+        self.is_watched = False
+        super().__init__(range(9), 0, 0.0, None, sys._getframe(), Any)  # type: ignore[arg-type]
+
+    @property
+    def done(self) -> int:  # type: ignore[override]
+        if self.is_watched:
+            self.is_watched = False
+            if self._next == self.step:  # as it does when it has set ``done``
+                self.stopped.append(self.step)
+            return self.step - 1
+        return self.step
+
+    @done.setter
+    def done(self, done: int) -> None: ...
+
+
+def test_a_step_that_was_promised_is_not_passed_by() -> None:
+    """Either the loop stops at it, or the promise is refused."""
+    loop = Passing()
+    loop.is_watched = True
+    assert loop.propose(7)
+    assert loop.stopped == [7]
+    assert not loop.propose(7)  # it is there already
+    assert loop._next == -1
+    assert loop.propose(8)
+    loop.withdraw(8)
+    assert loop._next == -1
+
+
+# ------------------------------------------------------------------------------------ what is shown
+
+
+def line(*reports: tuple[float, int, list[list[int]]], kept: int = -1) -> str:
+    stepping = Stepping(0)
+    for at, rank, places in reports:
+        stepping.hear(wire.StepsReport(rank, places), at)
+    if kept >= 0:
+        stepping.hear(wire.StepsReport(0, [], kept), 99.0)
+    return stepping.line()
+
+
+def test_the_line_of_a_loop() -> None:
+    assert line() == ""
+    assert line((1, 0, [[5, -1]])) == "step 5"
+    assert line((1, 0, [[0, 100]]), (2, 0, [[50, 100]]), kept=40) == (
+        "██████████░░░░░░░░░░ step 50 of 100, 50.0/s, 1 s left, kept at step 40"
+    )
+    assert line((1, 0, [[1, 10], [0, -1]]), (21, 0, [[1, 10], [2, -1]])) == (
+        "2 of 10 · step 2, 10.0 s each"
+    )
+
+
+@pytest.mark.parametrize(("done", "said"), [(100, True), (199, False)])
+def test_a_rank_that_is_behind_is_named(done: int, said: bool) -> None:
+    told = line((1, 0, [[0, -1]]), (1, 3, [[0, -1]]), (2, 3, [[done, -1]]), (2, 0, [[200, -1]]))
+    assert ("rank 3 is 100 behind" in told) == said
+
+
+def test_the_line_goes_with_the_loop() -> None:
+    stepping = Stepping(0)
+    stepping.hear(wire.StepsReport(0, [[5, 9]]), 1.0)
+    stepping.hear(wire.StepsReport(0, [], 5), 1.0)
+    assert stepping.line().endswith("step 5 of 9, kept at step 5")
+    stepping.hear(wire.StepsReport(0, []), 2.0)
+    assert stepping.line() == ""
+
+
+def test_what_is_told_at_the_end() -> None:
+    stepping = Stepping(0)
+    assert stepping.told() == ""
+    for kept in (0, 41_200, 40_000):
+        stepping.hear(wire.StepsReport(1, [], kept), 1.0)
+    assert stepping.told() == "Kept at step 41,200: run the cell again to go on there."
+
+
+def test_a_curve_is_a_picture() -> None:
+    series = {"loss<": [(0.0, 2.0), (1.0, float("nan")), (2.0, 1.0)], "flat": [(2.0, 3.0)]}
+    drawn = ElementTree.fromstring(picture.draw(series))
+    lines = [one for one in drawn.iter() if one.tag.endswith("polyline")]
+    assert [one.get("points") for one in lines] == ["8.0,18.0 472.0,78.0", "8.0,174.0"]
+    assert picture.text(series) == "step 2: loss< 1, flat 3"
+    assert picture.text({}) == ""
+
+
+def test_what_is_logged_is_a_number() -> None:
+    values = {"a": 1, "b": np.float32(2), "c": jnp.ones(()), "d": np.ones((1, 1))}
+    found = check(values)
+    assert (found["a"], found["b"], found["d"]) == (1, 2.0, 1.0)
+    for wrong in ("x", [1], np.ones(2), jnp.ones(2), None):
+        with pytest.raises(TypeError, match="is not"):
+            check({"a": wrong})
