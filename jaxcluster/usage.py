@@ -39,8 +39,8 @@ ABOUT = {
     ),
     "status": "What every rank does now, with its host, process and devices.",
     "panel": (
-        "Show JupyterLab's sidebar in the cell's output: what every rank does, and the buttons. For "
-        "VS Code, Colab, and other pages that draw ipywidgets."
+        "Show JupyterLab's sidebar in the cell's output: what every rank does, and the buttons. "
+        "For VS Code, Colab, and other pages that draw ipywidgets."
     ),
     "list": "The running clusters of this user; * marks the one that this notebook's cells run on.",
     "attach": (

@@ -144,7 +144,7 @@ class Panel:
         self._pages[opened.comm_id] = ""
 
     def _begin(self, reply: Reply, request: Any, opened: Any = None) -> None:
-        """Whatever it is, this shell must be free for the next one. ``opened``: a page's rpc comm."""
+        """Whatever it is, this shell must be free for the next one. ``opened``: of a page, its comm."""
         asked = (reply, request, opened)
         threading.Thread(
             target=self._answer, args=asked, name="jaxcluster-request", daemon=True
@@ -159,6 +159,8 @@ class Panel:
             if op == "hello":
                 if opened is not None:
                     self._welcome(str(args["client"]), opened)
+                else:
+                    self._resources.greet()
                 self._hellos.append((reply, id))
                 self._wake.set()
                 return
@@ -239,11 +241,9 @@ class Panel:
         else:
             self._look_at = math.inf
         if self._pages and time.monotonic() >= self._resources.due:
-            # An idle kernel's widget is sent nothing: that would count as the kernel's activity.
-            widget = self._widget if self._model.is_busy else None
-            self._resources.step(
-                self._model.current, self._pages, widget.send if widget is not None else None
-            )
+            widget = self._widget.send if self._widget is not None else None
+            busy = self._model.is_busy
+            self._resources.step(self._model.current, self._pages, widget, busy)
 
     @staticmethod
     def _send(reply: Reply, answer: dict[str, Any]) -> None:

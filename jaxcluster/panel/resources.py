@@ -44,13 +44,23 @@ class ResourceFeed:
         else:
             self._watching.discard(page)
 
+    def greet(self) -> None:
+        """The notebook's widget has a new view, which knows nothing. Any thread."""
+        self._sent_to_widget, self.due = {}, 0.0
+
     def step(
         self,
         current: Cluster | None,
         pages: Iterable[str],
         widget: Callable[[dict[str, Any]], Any] | None = None,
+        is_busy: bool = False,
     ) -> None:
-        """Measure, and send it to whoever looks; ``widget`` sends it to the one in the notebook."""
+        """Measure, and send it to whoever looks.
+
+        Args:
+          widget: sends it to the notebook's widget: all at first, and then while ranks are busy,
+            since these messages count as activity of the kernel.
+        """
         self.due = time.monotonic() + EVERY_S
         self._watching &= set(pages)
         if current is None or current.closed:
@@ -62,10 +72,11 @@ class ResourceFeed:
         meter = current.meter
         meter.keep_up(WAIT_S)
         self.due = meter.due
-        if widget is not None:
-            whole = not self._sent_to_widget
+        whole = not self._sent_to_widget
+        if widget is not None and (whole or is_busy):
             shown, self._sent_to_widget = meter.since(self._sent_to_widget)
-            widget(protocol.plain(message(current.name, shown, whole)))
+            if shown:
+                widget(protocol.plain(message(current.name, shown, whole)))
         if not self._watching:
             return
         whole, self._whole = self._whole, False

@@ -34,7 +34,7 @@ def _built(file: str) -> str:
     except FileNotFoundError:
         raise UsageError(
             "This installation has no sidebar: there was no Node when it was made.",
-            "Install Node 20 or newer, then jaxcluster again. Until then: %jaxcluster status --live",
+            "Install Node 20 or newer, then jaxcluster again. Without it: %jaxcluster status",
         ) from None
 
 

@@ -66,9 +66,14 @@ def asked(page: Any) -> list[Any]:
 @pytest.mark.quick
 def test_a_rank_is_a_row_that_says_where_it_is(widgets: Any) -> None:
     text = show(widgets, "sidebar").locator(".jxl-rank").first.inner_text()
-    for part in ("0", "waiting", "[7] line 3", "host-a", "cpu 0-1", "512.0 MiB"):
+    for part in ("0", "waiting", "[7] line 3", "cpu 0-1", "512.0 MiB"):
         assert part in text
     assert "killed by SIGKILL" in widgets.locator(".jxl-rank[data-status=dead]").inner_text()
+    # What all ranks have alike is told of by their numbers: the host, and one device each.
+    assert "host-a" not in text
+    number = widgets.locator(".jxl-number").first
+    assert number.get_attribute("title") == "rank 0, pid 4100 on host-a, cpu 0-1"
+    assert "host-0" in show(widgets, "sidebar-16").locator(".jxl-gridDetail").inner_text()
 
 
 def test_time_goes_on_by_itself(widgets: Any) -> None:
@@ -84,7 +89,7 @@ def test_time_goes_on_by_itself(widgets: Any) -> None:
     [
         ("sidebar", "Interrupt", "interrupt"),
         ("sidebar-diverged", "Resync", "resync"),
-        ("sidebar-no-cluster", "Start a cluster …", "start"),
+        ("sidebar-no-cluster", "Start", "start"),
         ("sidebar-idle", None, None),
     ],
 )
@@ -96,7 +101,8 @@ def test_there_is_one_thing_to_do_and_the_rest_is_in_a_menu(
     assert found.all_inner_texts() == ([primary] if primary else [])
     if primary:
         found.click()
-        assert asked(widgets) == [[f"jaxcluster:{command}"]]
+        wanted = ["start", {"number": 4}] if command == "start" else [f"jaxcluster:{command}"]
+        assert asked(widgets) == [wanted]
     if command != "start":
         view.get_by_role("button", name="More actions").click()
         assert asked(widgets)[-1] == ["menu"]
@@ -148,9 +154,11 @@ def test_arrow_keys_go_from_log_to_log_and_tab_leaves_them(widgets: Any) -> None
 @pytest.mark.parametrize(
     ("name", "words", "button"),
     [
-        ("sidebar-no-notebook", "No notebook is open", "Start a cluster"),
+        ("sidebar-no-notebook", "No notebook is open", "Start"),
+        ("sidebar-not-loaded", "jaxcluster is not loaded", "Start"),
         ("sidebar-not-loaded", "jaxcluster is not loaded", "Load it"),
-        ("sidebar-no-cluster", "This notebook has no cluster.", "Start a cluster …"),
+        ("sidebar-no-cluster", "This notebook has no cluster.", "Start"),
+        ("sidebar-no-cluster", "This notebook has no cluster.", "Other options …"),
         ("sidebar-starting", "engines 3/4", "Cancel"),
         ("sidebar-starting", "rank 2 its process comes up", None),
         ("sidebar-starting", "ranks 0-1,3 up", None),
@@ -165,7 +173,7 @@ def test_it_says_what_there_is_and_what_to_do(
     view = show(widgets, name)
     assert words in view.inner_text()
     if button:
-        view.get_by_role("button", name=button).click()
+        view.get_by_role("button", name=button, exact=True).click()
         assert len(asked(widgets)) == 1
 
 
@@ -198,10 +206,10 @@ def test_64_ranks_leave_room_for_the_clusters_at_250_pixels(widgets: Any) -> Non
     clusters = view.locator(".jxl-clusters").bounding_box()
     assert clusters["y"] + clusters["height"] - top < 700
     assert view.locator(".jxl-sidebar").evaluate("s => s.scrollWidth <= s.clientWidth")
-    # A long name is cut in its middle.
-    name = view.locator(".jxl-gridDetail .jxl-middle")
-    assert name.get_attribute("title") == "a-node-with-a-long-name-0017.cluster.example"
-    assert name.locator(".jxl-tail").inner_text() == ".example"
+    # The one host is no part of a row; its number tells of it.
+    assert view.locator(".jxl-gridDetail .jxl-where").count() == 0
+    number = view.locator(".jxl-gridDetail .jxl-number").get_attribute("title")
+    assert "on a-node-with-a-long-name-0017.cluster.example" in number
 
 
 def test_arrow_keys_go_among_the_tiles_as_they_lie(widgets: Any) -> None:

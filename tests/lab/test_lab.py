@@ -100,7 +100,7 @@ def test_the_form_starts_a_cluster_and_the_sidebar_shows_its_ranks(page: LabPage
     sidebar = show_sidebar(page)
     page.page.wait_for_selector("text=not loaded in the kernel")
     page.do(0)
-    sidebar.get_by_role("button", name="Start a cluster").click()
+    sidebar.get_by_role("button", name="Other options").click()
     dialog = page.page.locator(".jp-Dialog")
     dialog.get_by_label("Ranks").fill("3")
     assert "%jaxcluster start -n 3" in dialog.locator(".jxl-command").inner_text()
@@ -118,7 +118,7 @@ def test_the_form_starts_a_cluster_and_the_sidebar_shows_its_ranks(page: LabPage
     assert page.do(1) == "Cluster 'main' is already running (2 ranks, variables kept).\n"
     # It is remembered.
     stop(page)
-    sidebar.get_by_role("button", name="Start a cluster").click()
+    sidebar.get_by_role("button", name="Other options").click()
     assert dialog.get_by_label("Ranks").input_value() == "2"
     dialog.get_by_label("Ranks").fill("1")
     dialog.get_by_role("button", name="Start").click()
@@ -127,7 +127,7 @@ def test_the_form_starts_a_cluster_and_the_sidebar_shows_its_ranks(page: LabPage
     page.finish(1)
     stop(page)
     # At once, with nothing written.
-    sidebar.get_by_role("button", name="Start a cluster").click()
+    sidebar.get_by_role("button", name="Other options").click()
     dialog.get_by_label("Ranks").fill("2")
     dialog.get_by_label("Write the line into a cell").uncheck()
     dialog.get_by_role("button", name="Start").click()
@@ -160,7 +160,7 @@ def test_the_form_offers_the_launchers_and_an_unknown_host_is_told(page: LabPage
     page.open("hosts.ipynb", "%load_ext jaxcluster")
     page.do(0)
     page.until_state("!!s", "the page knows of jaxcluster")
-    show_sidebar(page).get_by_role("button", name="Start a cluster").click()
+    show_sidebar(page).get_by_role("button", name="Other options").click()
     dialog = page.page.locator(".jp-Dialog")
     where, line = dialog.get_by_label("Where"), dialog.locator(".jxl-command")
     assert not dialog.get_by_label("Hosts").count()
@@ -202,7 +202,7 @@ def test_the_form_fills_its_fields_from_a_profile(page: LabPage, profiles: None)
     page.do(0)
     page.until_state("!!s", "the page knows of jaxcluster")
     sidebar = show_sidebar(page)
-    sidebar.get_by_role("button", name="Start a cluster").click()
+    sidebar.get_by_role("button", name="Other options").click()
     dialog = page.page.locator(".jp-Dialog")
     chosen, line = dialog.get_by_label("Profile", exact=True), dialog.locator(".jxl-command")
     chosen.wait_for()
@@ -325,7 +325,7 @@ def test_with_no_notebook_open_the_sidebar_starts_one(page: LabPage) -> None:
     page.page.evaluate("() => window.jupyterapp.restored")
     sidebar = show_sidebar(page)
     sidebar.get_by_label("Number of ranks").fill("2")
-    sidebar.get_by_role("button", name="Start a cluster").click()
+    sidebar.get_by_role("button", name="Start", exact=True).click()
     until_ranks(page, ["idle", "idle"])
     assert page.page.evaluate(SOURCES)[0].endswith("%jaxcluster start -n 2")
 

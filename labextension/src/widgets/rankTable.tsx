@@ -21,6 +21,7 @@ interface IRankTable {
 
 export function RankTable(props: IRankTable): JSX.Element {
   const { ranks, trans } = props;
+  const differ = differencesOf(ranks);
   if (ranks.length >= TILES_FROM) {
     return <RankGrid {...props} />;
   }
@@ -31,6 +32,7 @@ export function RankTable(props: IRankTable): JSX.Element {
           <RankRow
             key={rank.rank}
             rank={rank}
+            {...differ}
             clockOffset={props.clockOffset}
             trans={trans}
             onLogs={props.onLogs}
@@ -41,8 +43,20 @@ export function RankTable(props: IRankTable): JSX.Element {
   );
 }
 
+/** What is worth a place in a row: what all ranks have alike is not. */
+export function differencesOf(ranks: readonly IRank[]): { hosts: boolean; devices: boolean } {
+  return {
+    hosts: new Set(ranks.map(({ host }) => host)).size > 1,
+    // One device each, numbered as they are, is what a number of ranks says already.
+    devices: ranks.some(({ rank, devices }) => devices.length !== 1 || !devices[0].endsWith(`:${rank}`))
+  };
+}
+
 interface IRow {
   rank: IRank;
+  /** Whether its host, and its devices, are shown; else they are told of by its number. */
+  hosts: boolean;
+  devices: boolean;
   /** Whether Tab stops at its log, which is no part of a list of logs then. */
   alone?: boolean;
   clockOffset: number;
@@ -56,6 +70,8 @@ export const RankRow = React.memo(Row, (a, b) => {
     JSON.stringify(a.rank) === JSON.stringify(b.rank) &&
     a.onLogs === b.onLogs &&
     a.trans === b.trans &&
+    a.hosts === b.hosts &&
+    a.devices === b.devices &&
     (a.rank.since === null || a.clockOffset === b.clockOffset)
   );
 });
@@ -63,13 +79,17 @@ export const RankRow = React.memo(Row, (a, b) => {
 function Row(props: IRow): JSX.Element {
   const { rank, trans } = props;
   const name = trans.__('rank %1', rank.rank);
+  const isTold = props.hosts || props.devices;
+  const resources = rank.status !== 'dead' && (
+    <Resources rank={rank.rank} rss={rank.rss} trans={trans} />
+  );
   return (
     <li className="jxl-rank" data-rank={rank.rank} data-status={rank.status}>
       <span
         className="jxl-number"
         role="img"
         aria-label={name}
-        title={trans.__('%1, pid %2', name, rank.pid)}
+        title={trans.__('%1, pid %2 on %3, %4', name, rank.pid, rank.host, devicesText(rank.devices))}
       >
         {rank.rank}
       </span>
@@ -81,10 +101,13 @@ function Row(props: IRow): JSX.Element {
         )}
       </span>
       <span className="jxl-second">
-        <Middle className="jxl-where" text={rank.host} />
-        <span className="jxl-devices" title={trans.__('its devices, as JAX numbers them')}>
-          {devicesText(rank.devices)}
-        </span>
+        {props.hosts && <Middle className="jxl-where" text={rank.host} />}
+        {props.devices && (
+          <span className="jxl-devices" title={trans.__('its devices, as JAX numbers them')}>
+            {devicesText(rank.devices)}
+          </span>
+        )}
+        {!isTold && resources}
         <button
           type="button"
           className="jxl-button jxl-mod-quiet jxl-log"
@@ -95,7 +118,7 @@ function Row(props: IRow): JSX.Element {
           {trans.__('log')}
         </button>
       </span>
-      {rank.status !== 'dead' && <Resources rank={rank.rank} rss={rank.rss} trans={trans} />}
+      {isTold && resources}
       {rank.note && <span className="jxl-note">{rank.note}</span>}
     </li>
   );

@@ -156,22 +156,20 @@ function Empty(props: ISidebar & { title?: string; children: string }): JSX.Elem
           onStart={props.onStart}
         />
       )}
-      <div className="jxl-buttons">
-        {state && props.hasForm && (
-          <Button
-            label={trans.__('Other options …')}
-            title={trans.__('Where it runs, devices, time limits, profiles')}
-            onClick={() => execute(CommandIDs.start)}
-          />
-        )}
-        {!state && props.load && (
-          <Button
-            label={trans.__('Load it')}
-            title={trans.__('To attach to a cluster that runs')}
-            onClick={props.load}
-          />
-        )}
-      </div>
+      {state && props.hasForm && (
+        <Button
+          label={trans.__('Other options …')}
+          title={trans.__('Where it runs, devices, time limits, profiles')}
+          onClick={() => execute(CommandIDs.start)}
+        />
+      )}
+      {!state && props.load && (
+        <Button
+          label={trans.__('Load it')}
+          title={trans.__('To attach to a cluster that runs')}
+          onClick={props.load}
+        />
+      )}
     </div>
   );
 }
