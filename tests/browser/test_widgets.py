@@ -531,9 +531,11 @@ def test_the_form_has_the_main_options_of_each_launcher(widgets: Any) -> None:
     view = show(widgets, "form-pods")
     line = view.locator(".jxl-command")
     assert line.inner_text() == "%jaxcluster start --launcher kubernetes --pods 2 --gpus eight"
+    # Nothing is called wrong before it was typed.
+    assert view.locator("[aria-invalid]").count() == 0
+    view.get_by_label("GPUs").press_sequentially("s")
     assert view.get_by_label("GPUs").get_attribute("aria-invalid") == "true"
-    assert view.get_by_label("Image").get_attribute("aria-invalid") == "true"
-    assert view.get_by_label("Pods").get_attribute("aria-invalid") is None
+    assert view.locator("[aria-invalid]").count() == 1
     view.get_by_label("Image").fill("team/jax:1")
     view.get_by_label("In each pod").fill("4")
     assert not view.get_by_label("Ranks").count()  # the pods have them
@@ -549,6 +551,20 @@ def test_the_form_has_the_main_options_of_each_launcher(widgets: Any) -> None:
     where.select_option("auto")
     assert "batch system" in view.inner_text()
     assert line.inner_text() == "%jaxcluster start --launcher auto"
+    # What it is called is read from end to end. A queue takes longer than a start on this machine.
+    fits = "one => one.scrollWidth <= one.clientWidth && one.clientWidth > 280"
+    assert where.evaluate(fits)
+    where.select_option("slurm")
+    assert line.inner_text() == "%jaxcluster start --launcher slurm --timeout 1h"
+    where.select_option("ssh")
+    assert "--timeout" not in line.inner_text()
+
+
+def test_the_form_writes_half_a_variable_as_it_is_typed(widgets: Any) -> None:
+    view = show(widgets, "form")
+    view.get_by_label("Environment").fill("BAR")
+    assert view.locator(".jxl-command").inner_text() == "%jaxcluster start -n 4 --env BAR"
+    assert "not of the form NAME=VALUE" in view.inner_text()
 
 
 # ------------------------------------------------------------------------------- looks
