@@ -369,6 +369,39 @@ def test_badges_follow_a_cell_from_busy_to_done(page: LabPage) -> None:
     page.finish(2)
 
 
+def test_a_rank_is_opened_once_for_all_cells(page: LabPage) -> None:
+    fails = "assert rank == 0, 'not here'"
+    page.open(
+        "opened.ipynb", START, SETUP,
+        "%%spmd\nprint('first of', rank)", f"%%spmd\nprint('second of', rank)\n{fails}",
+        "%%spmd\nprint('third of', rank)", f"%%spmd --all\nprint('all of', rank)\n{fails}",
+        "%%spmd --all\nprint('more of', rank)",
+    )  # fmt: skip
+    page.do(0, 1, 2, 3)
+    assert [one.inner_text()[1:] for one in badges(page, 2).all()] == ["rank 0", "rank 1"]
+    assert [one.get_attribute("data-tone") for one in badges(page, 3).all()] == ["good", "bad"]
+    badges(page, 2).nth(1).click()
+    page.page.get_by_text("first of 1").wait_for()
+    page.page.get_by_text("second of 1").wait_for()
+    assert page.page.get_by_label("Output of rank").count() == 2  # the cell before has none
+    page.do(4)
+    page.page.get_by_text("third of 1").wait_for()  # of cells that run later, too
+    if SHOTS:
+        page.shot(SHOTS / "opened.png")
+    page.page.locator(".jxl-outputHead button").first.click()
+    page.page.get_by_label("Output of rank").first.wait_for(state="detached")
+    page.do(5, 6)
+    views = page.page.locator(".jxl-ranksOutputs")
+    views.nth(1).get_by_role("button", name="Tabs").click()
+    failed = views.nth(0).get_by_role("tab", name="rank 1")
+    assert (failed.inner_text(), failed.get_attribute("data-tone")) == ("! rank 1", "bad")
+    failed.click()
+    page.page.get_by_text("more of 1").wait_for()
+    assert views.nth(1).get_by_role("tab", name="rank 1").inner_text() == "rank 1"
+    if SHOTS:
+        page.shot(SHOTS / "opened-tabs.png")
+
+
 def test_all_ranks_are_shown_as_groups_tabs_and_grid_and_kept(page: LabPage) -> None:
     page.open(
         "all.ipynb",
