@@ -367,7 +367,7 @@ class Outputs:
             with self.status.room():
                 target.write(text)
                 target.flush()
-                self.status.wrote(text)
+                self.status.writes(text)
         except BrokenPipeError:
             self.is_closed = True
             _discard(target)
