@@ -377,6 +377,16 @@ def test_the_inspector_fits_a_sidebar(widgets: Any, beyond: Any, width: int) -> 
     row = view.locator("tr[data-variable^=decoder]")
     for part in ("decoder_layers_attention_kernel_ema", "(4096, 32, 128)", "bfloat16", "32.0 MiB"):
         assert part in row.text_content()
+    # Each part is below its header, and a shape is never shortened.
+    lefts = {
+        part: [
+            view.locator(f"{row} .jxl-of-{part}").first.bounding_box()["x"]
+            for row in ("thead", "tr[data-variable^=decoder]", "tr[data-variable=loss]")
+        ]
+        for part in ("name", "type", "dtype", "sharding")
+    }
+    assert all(max(xs) - min(xs) < 1 for xs in lefts.values()), lefts
+    assert view.locator(".jxl-of-type .jxl-middle").count() == 0
     # What is shortened keeps its ends, and is whole in its title.
     name = row.locator(".jxl-of-name .jxl-middle")
     assert name.get_attribute("title") == "decoder_layers_attention_kernel_ema"
