@@ -125,6 +125,8 @@ class HostEngines(_OnForkServer, EngineLauncher):
         server, and a kernel would take its ranks' death for an accident, and replace them.
         """
         if self.reloaded and self.state != "after":
+            with contextlib.suppress(LaunchError):
+                self.supervisor.command("stop")  # which tells those that are connected first
             self.supervisor.quit()
             deadline = time.monotonic() + QUIT_S
             while self.supervisor.path.exists() and time.monotonic() < deadline:

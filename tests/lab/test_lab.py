@@ -319,6 +319,23 @@ def test_a_click_runs_the_line_and_not_what_else_its_cell_has(page: LabPage) -> 
     assert "start -n 2" in page.page.evaluate(SOURCES)[0]
 
 
+def test_ipyparallels_own_panel_stops_our_cluster(page: LabPage) -> None:
+    """It lists every cluster of ipyparallel's, so ours too; its button is one more way to ours."""
+    page.open("ipp.ipynb", START, "1")
+    page.do(0)
+    sidebar = show_sidebar(page)
+    until_ranks(page, ["idle", "idle"])
+    page.page.locator(".lm-TabBar-tab[data-id^=ipyparallel], .lm-TabBar-tab[data-id^=ipp]").click()
+    if SHOTS:
+        page.shot(SHOTS / "ipp.png")
+    row = page.page.locator(".ipp-ClusterListingItem", has_text="jaxcluster-main")
+    row.locator(".ipp-ClusterListingItem-stop").click()
+    # The notebook that has started it takes that for no death: nothing is replaced.
+    sidebar.get_by_text("This notebook has no cluster.").wait_for()
+    page.do(1)
+    assert sidebar.get_by_text("This notebook has no cluster.").is_visible()
+
+
 def test_with_no_notebook_open_the_sidebar_starts_one(page: LabPage) -> None:
     page.page.goto(f"{page.lab.url}/lab?reset")
     page.until("window.jupyterapp?.commands.hasCommand('jaxcluster:show-clusters')", "Lab is up")
@@ -640,6 +657,18 @@ def test_a_hang_is_reported_with_its_stacks(page: LabPage) -> None:
     report.locator("summary").click()
     assert "jnp.sum" in report.locator(".jxl-stacks").inner_text()
     assert report.locator(".jxl-launch.jxl-mod-none").count() == 1
+    # In a narrow window it is below the notebook, not beside it.
+    notebook, box = page.page.locator(".jp-NotebookPanel"), page.page.locator(".jxl-report")
+    assert box.bounding_box()["x"] > notebook.bounding_box()["x"] + 100
+    page.page.evaluate(
+        "() => { const panels = [...window.jupyterapp.shell.widgets('main')];"
+        " panels.find(one => one.id.startsWith('jaxcluster-report')).close(); }"
+    )
+    page.page.set_viewport_size({"width": 1300, "height": 950})
+    page.command("jaxcluster:show-report")
+    report.wait_for()
+    assert abs(box.bounding_box()["x"] - notebook.bounding_box()["x"]) < 20
+    assert box.bounding_box()["y"] > notebook.bounding_box()["y"] + 100
     # The line in the cell carries the rank, and the report leads to it.
     line = page.page.locator(".jxl-markedLine")
     line.wait_for()

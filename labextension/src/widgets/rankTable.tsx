@@ -47,8 +47,12 @@ export function RankTable(props: IRankTable): JSX.Element {
 export function differencesOf(ranks: readonly IRank[]): { hosts: boolean; devices: boolean } {
   return {
     hosts: new Set(ranks.map(({ host }) => host)).size > 1,
-    // One device each, numbered as they are, is what a number of ranks says already.
-    devices: ranks.some(({ rank, devices }) => devices.length !== 1 || !devices[0].endsWith(`:${rank}`))
+    // One each, numbered as they are, says nothing. JAX numbers those of CPU with 2048 times the rank.
+    devices: ranks.some(({ rank, devices }) => {
+      const [platform, id] = (devices[0] ?? '').split(':');
+      const usual = platform === 'cpu' ? [rank, 2048 * rank] : [rank];
+      return devices.length !== 1 || !usual.includes(Number(id));
+    })
   };
 }
 
