@@ -83,8 +83,8 @@ export function Alone({ kernel, trans }: IAlone): JSX.Element {
   return (
     <div ref={box} className={isBare ? 'jxl-alone jxl-mod-bare' : 'jxl-alone'}>
       <Absence kernel={kernel} trans={trans} />
-      {/* What can't be done is disabled as a whole. */}
-      <fieldset disabled={!kernel.isLive}>
+      {/* Nothing can be done where nobody answers: buttons are not shown. */}
+      <div className={kernel.isLive ? 'jxl-aloneBody' : 'jxl-aloneBody jxl-mod-still'}>
         <Sidebar
           notebook={trans.__('This notebook')}
           state={state}
@@ -130,7 +130,7 @@ export function Alone({ kernel, trans }: IAlone): JSX.Element {
             onClose={() => showPane(null)}
           />
         )}
-      </fieldset>
+      </div>
     </div>
   );
 }
