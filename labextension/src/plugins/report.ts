@@ -122,8 +122,8 @@ export const report: JupyterFrontEndPlugin<void> = {
         known = found.id;
         Notification.dismiss(note);
         // The report, and the cell, have it in full.
-        const told = preferences.values.autoShowPanel ? found.title : found.lines[0];
-        note = Notification.warning(`${notebook.title.label}: ${told}`, {
+        const text = preferences.values.autoShowPanel ? found.title : found.lines[0];
+        note = Notification.warning(`${notebook.title.label}: ${text}`, {
           autoClose: 20000,
           actions: [{ label: trans.__('Show'), callback: () => show(notebook), displayType: 'accent' }]
         });

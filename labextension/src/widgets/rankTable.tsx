@@ -58,7 +58,7 @@ export function differencesOf(ranks: readonly IRank[]): { hosts: boolean; device
 
 interface IRow {
   rank: IRank;
-  /** Whether its host, and its devices, are shown; else they are told of by its number. */
+  /** Whether its host, and its devices, have a place; else its number has them in its title. */
   hosts: boolean;
   devices: boolean;
   /** Whether Tab stops at its log, which is no part of a list of logs then. */
