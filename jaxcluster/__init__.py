@@ -30,6 +30,7 @@ __all__ = [
     "attach",
     "current",
     "load_ipython_extension",
+    "place",
     "seed",
     "start",
     "unload_ipython_extension",
@@ -63,6 +64,25 @@ def seed(number: int) -> None:
 
     random.seed(number)
     np.random.seed(number)
+
+
+def place(value: Any, sharding: Any) -> Any:
+    """``value`` with its arrays on the devices of ``sharding``: in a cell, on all ranks.
+
+    Arrays that wait to be placed since the cluster has got another number of ranks (``%jaxcluster
+    resize``) are made there, each rank's part by itself. Any others go by ``jax.device_put``.
+
+    Args:
+      value: an array, or a pytree of arrays.
+      sharding: one for all of them, or a pytree of them like ``value``.
+
+    Raises:
+      UsageError: it is not called in a cell.
+      ValueError: a shape can't be sharded so.
+    """
+    from jaxcluster.engine.state import unplaced
+
+    return unplaced.place(value, sharding)
 
 
 def load_ipython_extension(ipython: Any) -> None:

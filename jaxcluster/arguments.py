@@ -400,6 +400,27 @@ def way_parser(prog: str, *names: str) -> Parser:
     return parser
 
 
+def axis_sizes(text: str | None, command: str) -> dict[str, int]:
+    """What ``--mesh`` says: the sizes of meshes' axes, by name.
+
+    Args:
+      command: what it is typed behind.
+
+    Raises:
+      UsageError: it is not a list such as data=8,model=2.
+    """
+    sizes = {}
+    for one in text.split(",") if text else ():
+        name, _, size = one.partition("=")
+        if not name.strip() or not size.strip().isdecimal() or not int(size):
+            raise UsageError(
+                f"--mesh {text}: {one!r} is not an axis with its size.",
+                f"For example: {command} --mesh data=8,model=2",
+            )
+        sizes[name.strip()] = int(size)
+    return sizes
+
+
 def command_parser(prog: str, *words: str, optional: bool = True) -> Parser:
     """A command that takes a few plain arguments."""
     parser = Parser(prog, " ".join([prog, *(w.upper() for w in words)]))

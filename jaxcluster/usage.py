@@ -50,6 +50,10 @@ ABOUT = {
     "use": "Run this notebook's cells on another connected cluster.",
     "stop": "End all processes of the cluster, and all that they hold.",
     "restart": "Give the cluster new processes, with the variables of the old ones.",
+    "resize": (
+        "Give the cluster another number of ranks, with the variables: arrays that span processes "
+        "are cut for the devices that there are then."
+    ),
     "resync": "Bring ranks that have diverged back into lockstep, with their variables.",
     "interrupt": "Stop the cell that runs, on every rank.",
     "undo": "Take back what the last cell did to the ranks' variables.",
@@ -129,6 +133,11 @@ WORDS = {
     "stop --force": ("forget hosts that can't be reached", "--force"),
     "mcp --allow-run": ("let it run cells, interrupt and restart", "--allow-run"),
     "restart --clean": ("keep no variables", "--clean"),
+    "resize -n": ("how many ranks", "-n 8"),
+    "resize --mesh": (
+        "the sizes of the meshes' axes, where several could take the change",
+        "-n 8 --mesh data=8,model=2",
+    ),
     "undo size": (
         "how much of a device's memory it may hold (2GB, 10%), or on, or off",
         "4GB",
@@ -160,6 +169,10 @@ WORDS = {
     "mesh name": ("a variable that is a mesh (default: all of them)", "mesh"),
     "checkpoint name": ("its name", "before-tuning"),
     "restore name": ("the checkpoint's name", "before-tuning"),
+    "restore --mesh": (
+        "the sizes of the meshes' axes, where another number of ranks has saved it",
+        "before-tuning --mesh data=8,model=2",
+    ),
     "export path": ("the script", "train.py"),
     "export --as-written": (
         "the cells in the order of the notebook's file, as it was saved",

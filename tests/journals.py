@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from jaxcluster import wire
@@ -11,8 +10,11 @@ from jaxcluster.engine.journal import Journal, Program
 
 def launched(journal: Journal, program: Program, *_: object) -> None:
     """A launch, as JAX's fast path makes it."""
-    journal.prepare(program, sys._getframe(1))
+    next(journal.preparations(program, None))
     next(journal.confirmations(program))
+
+
+launched.__code__ = launched.__code__.replace(co_filename="jax")  # its lines are nobody's
 
 
 def launches(processes: str, programs: str, cell: int = 7) -> list[wire.Launch]:

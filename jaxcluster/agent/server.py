@@ -42,7 +42,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,9 +128,7 @@ class Agent:
         options = self.options
         self._mind_signals()
         adopt_orphans()
-        self.env = {k: v for k, v in os.environ.items() if not k.startswith(JOB_PREFIXES)} | dict(
-            setting.partition("=")[::2] for setting in options.env
-        )
+        self.env = own_environment(os.environ, options.env)
         self._start_fork_server()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(options.io_threads)
         self.doorkeeper = transport.Doorkeeper(
@@ -566,6 +564,12 @@ class Agent:
         if self.why.startswith("SIG"):
             return asked
         return int(self.has_failed or (self.is_cut_short and asked != 0))
+
+
+def own_environment(host: Mapping[str, str], settings: Iterable[str]) -> dict[str, str]:
+    """The environment of processes here: the host's, with the ``settings`` of a start over it."""
+    kept = {name: value for name, value in host.items() if not name.startswith(JOB_PREFIXES)}
+    return kept | dict(setting.partition("=")[::2] for setting in settings)
 
 
 def anywhere_for(address: str) -> str:

@@ -19,7 +19,7 @@ from jaxcluster.lockstep.facts import Facts, Recovered, Replayed, Why
 from jaxcluster.lockstep.settling import Steps, T
 from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model import rewrite
-from jaxcluster.model.makers import Makers
+from jaxcluster.model.makers import Making
 from jaxcluster.model.notices import Passing
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.records.lastreport import Reports
@@ -48,7 +48,7 @@ class Owner(Protocol):
 
     recovered: str
     past_reports: Reports
-    makers: Makers
+    makers: Making
 
     @property
     def name(self) -> str: ...

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxcluster.cluster import restart, stopbutton
+from jaxcluster.cluster import resizing, restart, stopbutton
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import CellInterrupted, JaxClusterError, RankHung, UsageError
 from jaxcluster.ranks import name_ranks
@@ -50,7 +50,8 @@ def save(world: World, name: str, folder: str | Path = FOLDER) -> str:
     draft.chmod(0o700)  # whatever umask this process has
     try:
         ranks = range(world.num_processes)
-        answers = world.ask(ranks, "snapshot", {"path": str(draft)}, timeout_s=TIMEOUT_S)
+        body = {"path": str(draft), "digests": True}  # which tell what another number of ranks gets
+        answers = world.ask(ranks, "snapshot", body, timeout_s=TIMEOUT_S)
         shutil.rmtree(final, ignore_errors=True)
         draft.rename(final)
     finally:
@@ -65,17 +66,24 @@ def save(world: World, name: str, folder: str | Path = FOLDER) -> str:
     return line
 
 
-def restore(world: World, name: str, folder: str | Path = FOLDER) -> str:
+def restore(
+    world: World, name: str, folder: str | Path = FOLDER, mesh: Mapping[str, int] | None = None
+) -> str:
     """Bind what ``save`` wrote on all ranks, or on none; returns in a line what came back.
 
-    The cluster must have as many ranks and devices, and the same jax, as the one that was saved.
+    The cluster must have the same jax as the one that was saved. With another number of ranks,
+    arrays that span processes are cut for it (see ``engine.state.resizing``).
     Each rank reads its file and makes the values first; only when all have them, all bind them.
     Meanwhile no notebook hands out a cell.
 
+    Args:
+      mesh: for another number of ranks: the sizes of the meshes' axes, where they must be named.
+
     Raises:
-      UsageError: there is no checkpoint of that name; those that are there are named.
-      RecoveryError: it was saved by a cluster of another shape or another jax, or a file of it
-        can't be read, or is not this user's alone. Nothing was restored.
+      UsageError: there is no checkpoint of that name; those that are there are named. Or ``mesh``
+        must name the axis that takes the change.
+      RecoveryError: it was saved by another jax, or a file of it can't be read, or is not this
+        user's alone. Nothing was restored.
       CellInterrupted: stop was pressed; the message says what the ranks have now.
       RankDied, RankHung: a rank did not answer; the message says what the others have now.
     """
@@ -90,11 +98,13 @@ def restore(world: World, name: str, folder: str | Path = FOLDER) -> str:
             else "%jaxcluster checkpoint NAME saves one.",
         )
     with stopbutton.held() as presses, world.turns.quiet():
-        looks = _look(world, path, token := uuid.uuid4().hex, presses)
+        looks = _look(world, path, token := uuid.uuid4().hex, presses, mesh or {})
         lost = {n: why for body in looks.values() for n, why in body["lost"].items()}
         unsaved = {n: why for body in looks.values() for n, why in body["unsaved"].items()}
         reasons = {n: f"was not saved in checkpoint {name!r} ({why})" for n, why in unsaved.items()}
         reasons |= {n: f"was lost when {name!r} was restored ({why})" for n, why in lost.items()}
+        before = next(iter(looks.values())).get("before", 0)
+        reasons = resizing.reasons_of(looks, before) | reasons
         body = {"token": token, "unbind": sorted(lost), "lost": reasons}
         answers = _bind(world, body, presses)
     for rank, answer in answers.items():
@@ -105,10 +115,12 @@ def restore(world: World, name: str, folder: str | Path = FOLDER) -> str:
     line = f"Restored {len(restored)} variables on {len(answers)} ranks."
     if lost:
         line += " Lost: " + ", ".join(f"{n} ({why})" for n, why in sorted(lost.items())) + "."
-    return line
+    return " ".join(filter(None, [line, resizing.tell(looks, before)]))
 
 
-def _look(world: World, path: Path, token: str, presses: list[None]) -> dict[int, Any]:
+def _look(
+    world: World, path: Path, token: str, presses: list[None], mesh: Mapping[str, int]
+) -> dict[int, Any]:
     """Have all ranks read it; what they say that they would bind. Else none keeps what it read."""
 
     def check() -> None:
@@ -116,7 +128,8 @@ def _look(world: World, path: Path, token: str, presses: list[None]) -> dict[int
         if presses:
             raise CellInterrupted(f"Stopped. {UNTOUCHED}")
 
-    bodies = {r: {"token": token, "path": str(path)} for r in range(world.num_processes)}
+    body = {"token": token, "path": str(path), "mesh": dict(mesh)}
+    bodies = dict.fromkeys(range(world.num_processes), body)
     try:
         check()
         looks = _answers(world, "restore_look", bodies, check)

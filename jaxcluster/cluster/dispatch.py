@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -90,10 +90,13 @@ class Dispatcher:
             self.meet()
         sink = Sink()
         with self._turn(chosen, options.on_notice) as seq:
-            request = wire.CellRequest(
+            self._cluster.makers.sent(seq)
+            count, sent_ns = seq if number is None else number, time.time_ns()
+            request = functools.partial(
+                wire.CellRequest,
                 seq=seq,
                 source=source,
-                execution_count=seq if number is None else number,
+                execution_count=count,
                 ranks=chosen,
                 shown_ranks=shown,
                 cell_id=cell_id,
@@ -102,19 +105,17 @@ class Dispatcher:
                 script=options.script,
                 compared=options.compared,
                 costed=options.costed,
-                sent_ns=time.time_ns(),
+                sent_ns=sent_ns,
                 who=who_we_are(),
                 settled=min((c.record.seq for c in self.cells), default=seq) - 1,
             )
             # Mostly the cell before was one on all ranks: then one message is for all of them.
-            made = {n: dataclasses.replace(request, after=n) for n in set(seq.after.values())}
+            made = {n: request(after=n) for n in set(seq.after.values())}
             each = {r: made[seq.after[r]] for r in chosen}
             op = "cell" if message is None else "message"
             pressed = on_its_way.enter_context(stopbutton.held())
             ids = world.link.request_each(each, op, options.buffers, sink=sink)
-        record = CellRecord(
-            seq, request.execution_count, source, chosen, cell_id=cell_id, sent_ns=request.sent_ns
-        )
+        record = CellRecord(seq, count, source, chosen, cell_id=cell_id, sent_ns=sent_ns)
         if message is None and not options.post_mortem:
             self._failed, self.last = self.last_failed, record
         elif options.post_mortem:

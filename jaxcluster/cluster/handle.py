@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from jaxcluster.cluster import (
     mending,
     past,
     recovery,
+    resizing,
     telling,
 )
 from jaxcluster.cluster.carrying import Sent
@@ -48,9 +50,10 @@ from jaxcluster.model.cost import Cost, check_call, estimate, reported
 from jaxcluster.model.history import History
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.model.life import Life, State
-from jaxcluster.model.makers import Makers
+from jaxcluster.model.makers import Making
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.stragglers import Straggler
+from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
 from jaxcluster.records.kept import Kept
 from jaxcluster.records.lastreport import Reports
@@ -91,11 +94,10 @@ class Cluster:
     def __init__(self, world: World, allocation: Allocation | HostAllocation | None = None) -> None:
         self.spec = self.asked = world.record.spec
         self.name = world.record.name
-        self.num_processes = world.num_processes
         self.life = Life()
         self.recovery = "auto"
         self.recovered = ""
-        self.makers: Makers = {}
+        self.makers = Making()
         self.past_reports = Reports(self.name, is_here=world.way is None)
         self.kept: Kept | None = None
         self.restored: Restored | None = None
@@ -118,7 +120,7 @@ class Cluster:
         world.on_stopping = self._end_with_others
         world.on_message = self._delegate.on_message
         world.link.on_push = self._on_push
-        self.world = world
+        self.world, self.num_processes = world, world.num_processes
         self.meter = Meter(world.link)  # for all that show what the ranks use over time
         self.late = lateness.Watch(world)
         self._dispatcher.begin()
@@ -331,6 +333,9 @@ class Cluster:
           LaunchError: the new processes did not come up; what was saved is kept.
           CellInterrupted: it was stopped; the message says what the cluster is now.
         """
+        return self._renew(progress, lambda: Respawn(self, clean=clean, when=when, undo=undo))
+
+    def _renew(self, progress: Progress | None, make: Callable[[], Respawn]) -> str:
         with self.changing:
             if not self.down:
                 self.check_not_closed()
@@ -341,7 +346,7 @@ class Cluster:
                     "Restart it in the notebook that started it, or stop it and start another: "
                     "%jaxcluster stop",
                 )
-            respawn = self._respawn = Respawn(self, clean=clean, when=when, undo=undo)
+            respawn = self._respawn = make()
             self.life.become(State.RESTARTING, only={State.RUNNING})
             self.life.become(State.REPLACING, self.life.why, only={State.DOWN})
             try:
@@ -351,6 +356,47 @@ class Cluster:
                 self.life.become(State.RUNNING, only={State.RESTARTING})
             self.restored = respawn.restored
         return self.recovered
+
+    def resize(
+        self,
+        num_processes: int,
+        mesh: Mapping[str, int] | None = None,
+        progress: Progress | None = None,
+    ) -> str:
+        """Give it another number of ranks; returns in a line what was kept and what was lost.
+
+        As ``restart``, with all variables: arrays that span processes are cut for the meshes of the
+        devices that there are then, with the same axis names. Ranks that were there keep their own
+        values; new ones get those that were equal on all. On this machine only.
+
+        Args:
+          num_processes: how many ranks it is to have.
+          mesh: the sizes of the meshes' axes by name, where several could take the change.
+
+        Raises:
+          UsageError: it can't have so many, or ``mesh`` must say which axis takes the change.
+            Nothing was changed.
+          RecoveryError, LaunchError, CellInterrupted: as ``restart``.
+        """
+
+        def make() -> Respawn:
+            # Under the lock: what there is now can't change any more.
+            found = resizing.resized(self.spec, num_processes, mesh or {})
+            if self.world.dead and not self.down:
+                raise RecoveryError(
+                    f"{name_ranks(self.world.dead).capitalize()} died, so the cluster can't be "
+                    "resized.",
+                    "%jaxcluster restart replaces the dead; then resize it.",
+                )
+            return Respawn(self, resize=found)
+
+        return self._renew(progress, make)
+
+    def become(self, spec: wire.ClusterSpec) -> None:
+        """Have its next processes be as ``spec`` says."""
+        self.spec = spec
+        if self.asked.num_processes:
+            self.asked = replace(self.asked, num_processes=spec.num_processes)
 
     def ask_restart(self, *, clean: bool = False) -> str:
         """Have the process that has started it restart it; returns what was kept.
@@ -773,19 +819,29 @@ class Cluster:
         self.check_not_closed()
         return checkpoints.save(self.world, name, folder)
 
-    def restore(self, name: str, folder: str | Path = "jaxcluster-checkpoints") -> str:
+    def restore(
+        self,
+        name: str,
+        folder: str | Path = "jaxcluster-checkpoints",
+        mesh: Mapping[str, int] | None = None,
+    ) -> str:
         """Bind what a checkpoint has saved, on all ranks or on none; returns what came back.
 
-        It may be another cluster's, with as many ranks and devices.
+        It may be another cluster's, also with another number of ranks: see ``resize``.
+
+        Args:
+          mesh: the sizes of the meshes' axes by name, where several could take the change.
 
         Raises:
-          UsageError: there is no checkpoint of that name.
+          UsageError: there is no checkpoint of that name, or ``mesh`` must say which axis takes the
+            change.
           RecoveryError: it does not fit this cluster, or can't be read. Nothing was restored.
         """
         from jaxcluster.cluster import checkpoints  # with numpy, as for ``push``
 
         self.check_not_closed()
-        return checkpoints.restore(self.world, name, folder)
+        self.makers.forget_all()
+        return checkpoints.restore(self.world, name, folder, mesh)
 
     def limit_undo(self, nbytes: int | None) -> int:
         """How many bytes of a device may be kept for ``undo``; returns the most on any rank.
@@ -878,6 +934,7 @@ class Cluster:
 
         if not self.closed:
             self.world.bring_code()  # of which the values' classes may be
+        self.makers.bound(values)
         transfer.push(self.world, values, ranks)
 
     def pull(self, name: str) -> Any:

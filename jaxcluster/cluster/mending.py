@@ -95,5 +95,6 @@ def undo(cluster: Patient) -> str:
     if undone.refused:
         raise UsageError(f"{cell} can't be undone: {undone.refused}.")
     cluster.world.hear_undo(cluster.last.seq, undone.in_doubt)
+    cluster.makers.undone(cluster.last.seq, undone.in_doubt)
     cluster.last.undone = True
     return undone.told(cell)

@@ -23,13 +23,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from jaxcluster.cluster import events, restart
+from jaxcluster import wire
+from jaxcluster.cluster import events, resizing, restart
 from jaxcluster.cluster.carrying import Sent
 from jaxcluster.cluster.starting import Starting
 from jaxcluster.cluster.world import World
-from jaxcluster.errors import CellInterrupted, JaxClusterError, LaunchError, NoCluster, RankDied
+from jaxcluster.errors import (
+    CellInterrupted,
+    JaxClusterError,
+    LaunchError,
+    NoCluster,
+    RankDied,
+    RecoveryError,
+    UsageError,
+)
 from jaxcluster.model.life import Life
-from jaxcluster.model.makers import Makers
+from jaxcluster.model.makers import Making
+from jaxcluster.ranks import name_ranks
 from jaxcluster.records.kept import Kept
 
 Say = Callable[[str], None]
@@ -46,7 +56,7 @@ class Renewable(Protocol):
     kept: Kept | None
     recovered: str
     life: Life
-    makers: Makers
+    makers: Making
 
     @property
     def name(self) -> str: ...
@@ -60,6 +70,7 @@ class Renewable(Protocol):
     def down(self) -> str: ...
     @property
     def down_hint(self) -> str: ...
+    def become(self, spec: wire.ClusterSpec) -> None: ...
     def check_returns(self) -> None: ...
     def leave_down(self, why: str) -> None: ...
     def respawn(self, progress: Say, watch: Callable[[Starting | None], None]) -> None: ...
@@ -76,18 +87,26 @@ class Respawn:
       clean: restore nothing.
       when: when names were lost that are lost, as in "in cell [3]".
       undo: names that the last cell has bound are to be what they were before it.
+      resize: what it is from then on, with another number of ranks.
 
     Attributes:
       restored: what came back, once it is done; None for a clean one.
     """
 
     def __init__(
-        self, cluster: Renewable, *, clean: bool = False, when: str = "", undo: bool = False
+        self,
+        cluster: Renewable,
+        *,
+        clean: bool = False,
+        when: str = "",
+        undo: bool = False,
+        resize: restart.Resize | None = None,
     ) -> None:
         self.cluster = cluster
         self.clean = clean
         self.when = when
         self.undo = undo
+        self.resize = resize
         self.restored: restart.Restored | None = None
         self._kept: Kept | None = cluster.kept
         self._nothing_to_lose = cluster.closed  # as it is now: it has no processes to be ended
@@ -209,7 +228,9 @@ class Respawn:
             say("saving the ranks' variables ...")
             cluster.world.end_hung(self._check)
             cells = [cell.record for cell in cluster.sent]
-            self._kept = restart.save(cluster.world, cells, self._check, self.undo)
+            self._kept = restart.save(cluster.world, cells, self._check, self.undo, self.resize)
+            if self.resize is not None:
+                self._check_resize(self._kept)
         with self._deciding:
             given_up = self._is_given_up
             self._is_replacing = not given_up
@@ -219,6 +240,10 @@ class Respawn:
             if self._nothing_to_lose:
                 cluster.leave_down(self._why_down)
             raise GivenUp
+        if self.resize is not None:
+            cluster.become(self.resize.spec)
+            if self._kept is not None and self.resize.mesh:
+                self._kept = replace(self._kept, mesh=self.resize.mesh)
         if self._kept is not None:
             cluster.kept = self._kept
             if self._kept.copies is not None:
@@ -240,6 +265,25 @@ class Respawn:
         if self.restored is not None:
             cluster.recovered = str(self.restored)
 
+    def _check_resize(self, kept: Kept) -> None:
+        """Give up what was saved, where it can't be known what becomes of it. Nothing was ended.
+
+        Raises:
+          UsageError: it is not clear which axis of a mesh takes the change.
+          RecoveryError: a rank has died.
+        """
+        unclear = next(filter(None, (r.get("unclear") for r in kept.reports.values())), None)
+        if unclear or kept.dead:
+            kept.give_up()
+        if unclear:
+            message, hint = unclear
+            raise UsageError(f"{message} Nothing was changed.", hint)
+        if kept.dead:
+            raise RecoveryError(
+                f"{name_ranks(kept.dead).capitalize()} died, so the cluster was not resized.",
+                "%jaxcluster restart replaces the dead; then resize it.",
+            )
+
     def _try_twice(self, say: Say) -> None:
         """A rank that dies meanwhile costs a second try, and no more."""
         try:
@@ -257,9 +301,11 @@ class Respawn:
             self._kept = self._kept.looked_at()  # a host may have been lost with what it had
             if self._kept.reports:
                 say("restoring the variables ...")
-            restored = restart.restore(
-                cluster.world, self._kept, self.when or "in a restart", self._check, cluster.makers
-            )
+            is_other = self._kept.num_processes != cluster.world.num_processes
+            bring = resizing.restore if is_other else restart.restore
+            when = self.when or ("when it was resized" if is_other else "in a restart")
+            made_by = cluster.makers.known(cluster.world.record.last_seq)
+            restored = bring(cluster.world, self._kept, when, self._check, made_by)
             self.restored = replace(restored, seconds=time.perf_counter() - self._began)
         self._watch(None)  # from here on a stop comes too late: it would end what is done
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from jaxcluster import wire
 from jaxcluster.cluster import keeping
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import NoCluster, RankHung, RecoveryError
@@ -25,6 +26,7 @@ from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.told import Told
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records.kept import Dead, Kept, StateFolder
+from jaxcluster.text import plural
 from jaxcluster.wire.link import Event, Sink, unwrap
 
 SAVE_S = 300.0
@@ -50,6 +52,8 @@ class Restored:
       gone: why what ranks had saved could not be read any more; "" where all could.
       cells: those that make the lost names again, as ``makers.tell`` has them; "" if not known.
       copied: those of ``kept`` that are what they were before the cell, by ranks' copies.
+      ranks: how many there are now, where there were others before; else 0.
+      notes: what is to be known of some variables since then.
     """
 
     kept: tuple[str, ...]
@@ -61,10 +65,12 @@ class Restored:
     gone: str = ""
     cells: str = ""
     copied: frozenset[str] = frozenset()
+    ranks: int = 0
+    notes: str = ""
 
     def __str__(self) -> str:
         again = f"To make them again, run {self.cells}." if self.cells else ""
-        return " ".join(filter(None, [self.headline, self.lost_text, again]))
+        return " ".join(filter(None, [self.headline, self.lost_text, again, self.notes]))
 
     @property
     def lost_text(self) -> str:
@@ -86,8 +92,9 @@ class Restored:
             )
         n = len(self.kept)
         replaced = f", {name_ranks(self.replaced)} replaced" if self.replaced else ""
+        what = plural(self.ranks, "rank") if self.ranks else "New processes"
         text = (
-            f"New processes after {self.seconds:.1f} s{replaced}: {n} variable"
+            f"{what} after {self.seconds:.1f} s{replaced}: {n} variable"
             f"{'s' if n != 1 else ''} kept."
         )
         if self.gone:
@@ -105,13 +112,33 @@ class Restored:
 # --------------------------------------------------------------------------- saving
 
 
+@dataclass(frozen=True)
+class Resize:
+    """Another number of ranks for a cluster.
+
+    Attributes:
+      spec: what the cluster is then.
+      devices: how many these have; 0: not known yet.
+      mesh: the sizes of the meshes' axes that were named.
+    """
+
+    spec: wire.ClusterSpec
+    devices: int
+    mesh: Mapping[str, int]
+
+
 def save(
-    world: World, cells: Sequence[CellRecord], check: Check, cell_is_undone: bool = False
+    world: World,
+    cells: Sequence[CellRecord],
+    check: Check,
+    cell_is_undone: bool = False,
+    resize: Resize | None = None,
 ) -> Kept:
     """Have each living rank write its variables; nothing is ended by it.
 
     Args:
       cells: the last ones that were sent.
+      resize: what it is for, where it is that.
 
     Raises:
       RecoveryError: a rank that lives could not be saved, and why.
@@ -122,8 +149,11 @@ def save(
     nothing_else = found.reports.keys() == world.dead.keys() == set(range(world.num_processes))
     if found.copies is not None and (found.is_whole or nothing_else):
         folder, replaced = found.copies.folder, tuple(sorted(world.dead))
-        return Kept(folder, found.reports, False, {}, replaced=replaced, copies=found.copies)
-    return _save(world, cells, check, undone, found)
+        return Kept(
+            folder, found.reports, False, {}, world.num_processes,
+            replaced=replaced, copies=found.copies,
+        )  # fmt: skip
+    return _save(world, cells, check, undone, found, resize)
 
 
 def _died_with(world: World, cell: CellRecord) -> bool:
@@ -132,13 +162,18 @@ def _died_with(world: World, cell: CellRecord) -> bool:
 
 
 def _save(
-    world: World, cells: Sequence[CellRecord], check: Check, undone: int, found: keeping.Found
+    world: World,
+    cells: Sequence[CellRecord],
+    check: Check,
+    undone: int,
+    found: keeping.Found,
+    resize: Resize | None,
 ) -> Kept:
     """What the living ranks save, and what dead ranks' copies have."""
     folder = world.state_folder()
     try:
         last = _last_cells(world, cells)
-        reports = _snapshots(world, max(last.values(), default=0), folder, check)
+        reports = _snapshots(world, max(last.values(), default=0), folder, check, resize)
     except BaseException:
         folder.remove()
         raise
@@ -146,7 +181,10 @@ def _save(
     dead = {rank: _dead(world.told, cells, rank, last.get(rank, 0), undone) for rank in silent}
     # Of a cell that is not taken back, a living rank has what it has lost only in later copies.
     copied = {r: one for r, one in found.reports.items() if undone or r in dead}
-    return Kept(folder, reports, bool(undone), dead, copied=copied, copies=found.copies)
+    return Kept(
+        folder, reports, bool(undone), dead, world.num_processes, copied=copied,
+        copies=found.copies, mesh=resize.mesh if resize is not None else {},
+    )  # fmt: skip
 
 
 def _last_cells(world: World, cells: Sequence[CellRecord]) -> dict[int, int]:
@@ -159,7 +197,7 @@ def _last_cells(world: World, cells: Sequence[CellRecord]) -> dict[int, int]:
 
 
 def _snapshots(
-    world: World, cell: int, folder: StateFolder, check: Check
+    world: World, cell: int, folder: StateFolder, check: Check, resize: Resize | None
 ) -> dict[int, dict[str, Any]]:
     """What each living rank says that it has written; empty if none lives.
 
@@ -170,7 +208,10 @@ def _snapshots(
     # Hashes tell the values that all ranks share from those that each has of its own. They are
     # needed where one has died, and a host may yet be lost with what its ranks have saved.
     digests = bool(world.dead) or len({f.host_key for f in world.record.facts}) > 1
-    body = {"cell": cell}
+    body: dict[str, Any] = {"cell": cell}
+    if resize is not None:
+        digests = True
+        body["resize"] = {"devices": resize.devices, "mesh": dict(resize.mesh)}
     while alive := [r for r in range(world.num_processes) if r not in world.dead]:
         bodies = {r: {**body, "digests": digests, "places": folder.places_for(r)} for r in alive}
         answers = ask(world, "snapshot", bodies, SAVE_S, check)

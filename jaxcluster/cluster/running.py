@@ -24,7 +24,7 @@ from jaxcluster.errors import CellInterrupted, JaxClusterError
 from jaxcluster.lockstep import actions, events
 from jaxcluster.lockstep.cell import Cell
 from jaxcluster.lockstep.settling import Settling
-from jaxcluster.model import findings, makers, notices, verdict
+from jaxcluster.model import findings, notices, verdict
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.records import lastreport
 from jaxcluster.wire.link import Event, Sink
@@ -89,6 +89,7 @@ class RunningCell:
         self._stopped: CellInterrupted | None = None  # in the recovery at its end, on a thread
         self._listener_error: Exception | None = None
         self._is_notified = False
+        self._has_code = options.message is None and not options.post_mortem
 
     def wait(self) -> CellRecord:
         """Carry the cell through: show what comes, do what is decided."""
@@ -103,11 +104,8 @@ class RunningCell:
                 say(notices.Lasting(remains))
         if self._stopped is not None:
             raise self._stopped
-        ending = self._carrier.carry(self._settling.end())
-        more = self.cluster.world.explain_missing
-        if (
-            error := verdict.verdict(dataclasses.replace(ending, explain_missing=more))
-        ) is not None:
+        ending = self._carrier.carry(self._settling.end(self._explain_missing))
+        if (error := verdict.verdict(ending)) is not None:
             with contextlib.suppress(OSError, JaxClusterError):  # that must not take its place
                 self._keep_report(error)
             self._notify(error)
@@ -116,6 +114,9 @@ class RunningCell:
         if self._listener_error is not None:
             raise self._listener_error
         return self.record
+
+    def _explain_missing(self, error: str, ranks: Sequence[int]) -> Sequence[str]:
+        return self.cluster.world.explain_missing(error, ranks)
 
     def _notify(self, error: BaseException | None) -> None:
         """Once, at its end: on a thread of its own before anybody waits for it."""
@@ -284,11 +285,14 @@ class RunningCell:
                 tidings.tell()
 
     def _note_names(self) -> None:
-        """Remember what it has made, if that is there: for whoever loses it later."""
-        record = self.record
-        if record.ok and self.report is None and self.core.undone is None:
-            number = record.execution_count
-            self.cluster.makers = makers.after(self.cluster.makers, record.source, number)
+        """Remember what it has made: for whoever loses it later."""
+        record, undone, made = self.record, self.core.undone, self.cluster.makers
+        if not self._has_code:
+            return
+        is_whole = record.ok and self.report is None and undone is None
+        made.ended(record.seq, record.source, record.execution_count, is_whole=is_whole)
+        if undone is not None and not undone.refused:
+            made.undone(record.seq, undone.in_doubt)
 
     def _hear_next(self) -> None:
         deadline = self.core.deadline()

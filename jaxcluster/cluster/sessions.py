@@ -6,6 +6,7 @@ import atexit
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +74,16 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
     if known.down:
         raise ClusterExists(known.down, known.down_hint)
     if found := again.differences(known.asked, spec):
+        as_many = replace(known.asked, num_processes=spec.num_processes)
+        resize = ""
+        if known.spec.is_here and not again.differences(as_many, spec):
+            n = spec.num_processes
+            resize = f"To keep its variables: %jaxcluster resize -n {n}. "
         raise ClusterExists(
             f"Cluster {known.name!r} is already running, with other options "
             f"({'; '.join(found)}). It was not changed.",
-            "To replace it: %jaxcluster stop, then this start again. %jaxcluster restart gives "
-            "it new processes with its own options. %jaxcluster start --name NAME starts a "
+            f"{resize}To replace it: %jaxcluster stop, then this start again. %jaxcluster restart "
+            "gives it new processes with its own options. %jaxcluster start --name NAME starts a "
             "second one.",
         )
     return _tell_again(known)

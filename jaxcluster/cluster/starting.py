@@ -31,6 +31,7 @@ from jaxcluster.errors import (
     LaunchError,
     PlanError,
 )
+from jaxcluster.host import shared
 from jaxcluster.host.exits import OomKills, describe_event
 from jaxcluster.host.facts import gpu_plugin_installed, host_gpus, host_key
 from jaxcluster.host.processes import pid_space, process_token
@@ -504,6 +505,7 @@ def start_world(
         check_devices(spec)
         sweep(registry.runtime_root())
         kept.sweep()
+        shared.remove_old()
         is_kept = allocation is not None
         if allocation is None:
             spec, claimed = claim(spec)

@@ -21,6 +21,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -41,6 +42,7 @@ from jaxcluster.errors import (
     TransferError,
     UsageError,
 )
+from jaxcluster.host import shared
 from jaxcluster.host.facts import host_key
 from jaxcluster.model import copies
 from jaxcluster.model.layout import joined
@@ -49,7 +51,7 @@ from jaxcluster.text import format_nbytes
 from jaxcluster.wire.link import Event, Sink, unwrap
 
 VALUE_TIMEOUT_S = 600.0  # a large copy takes its time; the stop button ends it sooner
-SHARED_MEMORY = "/dev/shm"
+SHARED_MEMORY = shared.FOLDER
 SHARED_FROM_NBYTES = 1 << 16  # below this a frame is quicker than a file
 ALIGN = 64
 
@@ -256,7 +258,7 @@ def _shared_file(nbytes: int) -> Iterator[tuple[str, mmap.mmap]]:
         its first use, the kernel ends the process (SIGBUS).
     """
     try:
-        descriptor, path = tempfile.mkstemp(prefix=f"jaxcluster-{os.getpid()}-", dir=SHARED_MEMORY)
+        descriptor, path = tempfile.mkstemp(prefix=shared.prefix(os.getpid()), dir=SHARED_MEMORY)
     except OSError as error:
         raise NoRoom from error
     try:
@@ -268,7 +270,7 @@ def _shared_file(nbytes: int) -> Iterator[tuple[str, mmap.mmap]]:
         yield path, mapped
     finally:
         os.close(descriptor)
-        os.unlink(path)
+        Path(path).unlink(missing_ok=True)
 
 
 def _fill_shared(

@@ -29,6 +29,7 @@ import contextvars
 import functools
 import inspect
 import multiprocessing.pool
+import operator
 import os
 import selectors
 import signal
@@ -154,9 +155,12 @@ class Background:
         found = []
         if any(signal.getitimer(which)[0] > 0 for which in TIMERS):
             found.append("timer of signal")
-        get, own = _signal.getsignal, self._own_handlers  # without enums: some 0.1 us each
-        for number in SIGNALS:
-            if (handler := get(number)) is not own[number] and _is_users(handler):
+        own = self._own_handlers.values()
+        handlers = list(map(_signal.getsignal, SIGNALS))  # without enums: some 0.1 us each
+        if all(map(operator.is_, handlers, own)):
+            return found
+        for number, handler, before in zip(SIGNALS, handlers, own, strict=True):
+            if handler is not before and _is_users(handler):
                 found.append(f"handler of {signal.Signals(number).name}")
         return found
 

@@ -18,7 +18,7 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
@@ -28,13 +28,17 @@ SLOTS = 256  # launches that are kept
 TOLD = 128  # of them that are told: a cell's ranks are seldom so far apart
 NAMES = 4096  # programs and lines, until it begins again
 _SLOT = struct.Struct("<QQIIi4x")  # number from 1 on, place in its set, program, line, cell's seq
-_SIZE, _write = _SLOT.size, _SLOT.pack_into
-_RING = SLOTS * _SIZE
+SLOT_SIZE, write_slot = _SLOT.size, _SLOT.pack_into
+_RING = SLOTS * SLOT_SIZE
 
 CHECK = "jaxcluster_check"  # in the name of the program by which ranks check themselves
 
 _Place = tuple[CodeType | None, int, CodeType | None, int]
 _Names = dict[Any, int]
+# How a launch like one before is noted: the file, the numbers of slots, the next place in its set,
+# and the numbers of its program and its line.
+_Noted = tuple[mmap.mmap | None, Iterator[int], list[int], int, int]
+NO_BOX: _Noted = (None, iter(()), [], 0, 0)
 
 
 def path_of(log_path: str) -> str:
@@ -53,38 +57,43 @@ class BlackBox:
     Args:
       path: of its file, which is made, or emptied.
       tell: cell, line, and line of a script, module or library, of a place.
+      known: is emptied where what ``note`` returned does not hold any more.
 
     Raises:
       OSError: there can be no such file.
     """
 
-    def __init__(self, path: str, tell: Callable[[_Place], Sequence[Any]]) -> None:
+    def __init__(
+        self, path: str, tell: Callable[[_Place], Sequence[Any]], known: dict[Any, Any]
+    ) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         self._file = os.open(path, flags, 0o600)
         self._tell = tell
         self._lock = threading.RLock()
         self._numbers = itertools.count(1)
-        self._seqs: dict[str, int] = {}
+        self._seqs: dict[str, list[int]] = {}  # the next of each set
+        self._known = known
         self._programs: _Names = {}
         self._lines: _Names = {}
         self._held: list[_Place] = []  # or another code might get the id of one
         # Not a hole: to write into one where the disk is full ends the process.
         os.posix_fallocate(self._file, 0, _RING)
         self._map = mmap.mmap(self._file, _RING)
+        known.clear()
 
-    def note(self, program: Any, place: _Place, running: int) -> None:
-        """A launch is made; some 0.3 us. Any thread."""
+    def note(self, program: Any, place: _Place, running: int) -> _Noted:
+        """A launch is made; how the next one like it is noted. Any thread."""
         code, at, inner, inner_at = place
         try:
             number = self._programs[program.fingerprint]
             line = self._lines[id(code), at, id(inner), inner_at]
         except KeyError:
             number, line = self._meet(program, place)
-        seqs, processes = self._seqs, program.processes
-        seq = seqs.get(processes, 0)
-        seqs[processes] = seq + 1
-        n = next(self._numbers)
-        _write(self._map, n % SLOTS * _SIZE, n, seq, number, line, running)
+        seqs = self._seqs.setdefault(program.processes, [0])
+        n, seq = next(self._numbers), seqs[0]
+        seqs[0] = seq + 1
+        write_slot(self._map, n % SLOTS * SLOT_SIZE, n, seq, number, line, running)
+        return self._map, self._numbers, seqs, number, line
 
     def _meet(self, program: Any, place: _Place) -> tuple[int, int]:
         """The numbers of a program and a place, of which one at least is new."""
@@ -111,17 +120,20 @@ class BlackBox:
         self._programs.clear()
         self._lines.clear()
         self._held.clear()
+        self._known.clear()
         with contextlib.suppress(OSError):
             os.ftruncate(self._file, _RING)
         self._map[:] = bytes(_RING)
 
     def take_back(self, processes: str) -> None:
         """The launch of this set that was noted last was not made: another one takes its place."""
-        self._seqs[processes] = max(0, self._seqs.get(processes, 0) - 1)
+        seqs = self._seqs.setdefault(processes, [0])
+        seqs[0] = max(0, seqs[0] - 1)
 
     def correct(self, counts: Mapping[str, Sequence[int]]) -> None:
         """Set of processes -> how many launches of it have been made."""
-        self._seqs.update({processes: count for processes, (count, _) in counts.items()})
+        for processes, (count, _) in counts.items():
+            self._seqs.setdefault(processes, [0])[0] = count
 
     def restart(self) -> None:
         """All ranks count from zero."""

@@ -92,6 +92,7 @@ class CellRunner:
         self._pid = os.getpid()
         self.interrupts = Interrupts(self)
         self.leftovers = Leftovers()
+        self.settings.set_handler = self.leftovers.put_between
         self.queue = CellQueue(control, self._begin)
         self.gate = Gate(rank, lambda: coordination.store("jaxcluster-ends"))
         self.output = CellOutput(self, LogTail(log_path))

@@ -8,7 +8,6 @@ has a hash of its own over the launches of both: equal on all processes that are
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 
 from jaxcluster import wire
@@ -18,9 +17,8 @@ class Crossings:
     """One rank's record. Costs nothing while all programs are of the same set."""
 
     def __init__(self) -> None:
-        # Count and hash: by pair, and for each set of it.
-        self._pairs: dict[str, list[int]] = {}
-        self._of: dict[str, list[list[int]]] = {}
+        self._pairs: dict[str, tuple[int, int]] = {}  # count and hash
+        self._of: dict[str, tuple[str, ...]] = {}  # the pairs that a set is one of
 
     def __bool__(self) -> bool:
         return bool(self._pairs)
@@ -32,21 +30,24 @@ class Crossings:
             if other == processes or len(own.intersection(other.split(","))) < 2:
                 continue
             key = wire.crossing(processes, other)
-            pair = self._pairs[key] = wire.crossing_began(other, count)
-            self._of.setdefault(processes, []).append(pair)
-            self._of.setdefault(other, []).append(pair)
+            began, value = wire.crossing_began(other, count)
+            self._pairs[key] = began, value
+            for each in (processes, other):
+                self._of[each] = (*self._of.get(each, ()), key)
 
     def launched(self, processes: str, fingerprint: int) -> None:
-        for pair in self._of.get(processes, ()):
-            count, value = pair
-            pair[:] = [count + 1, wire.next_hash(value, fingerprint)]
+        for key in self._of.get(processes, ()):
+            count, value = self._pairs[key]
+            self._pairs[key] = count + 1, wire.next_hash(value, fingerprint)
 
     def told(self) -> dict[str, list[int]]:
         """Pair of sets -> [launches of both since the second began, hash of them]."""
         return {key: list(pair) for key, pair in list(self._pairs.items())}
 
     def copy(self) -> Crossings:
-        return copy.deepcopy(self) if self._pairs else Crossings()
+        same = Crossings()
+        same._pairs, same._of = self._pairs.copy(), self._of.copy()
+        return same
 
     def clear(self) -> None:
         self._pairs.clear()

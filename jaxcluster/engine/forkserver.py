@@ -50,6 +50,7 @@ import selectors
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -60,6 +61,7 @@ from typing import Any
 
 from jaxcluster.engine import blackbox
 from jaxcluster.engine.forked import become_a_process_of_its_own
+from jaxcluster.host import shared
 from jaxcluster.host.processes import (
     adopt_orphans,
     allow_files,
@@ -69,11 +71,13 @@ from jaxcluster.host.processes import (
     is_alive,
     is_still,
     kill_groups,
+    process_token,
     redirect_output,
     touch,
 )
 
 OWNER_CHECK_S = 0.5
+ENDING_S = 2.0  # for a process whose connection has ended to be gone
 IDLE_EXIT_S = 600.0
 TOUCH_S = 3600.0
 
@@ -104,6 +108,7 @@ class Child:
 class Connection:
     sock: socket.socket
     inbox: bytes = b""
+    peer: str = ""  # the process at its other end; "" where that is not known
 
 
 @dataclass
@@ -135,6 +140,7 @@ class ForkServer:
         self.children: dict[int, Child] = {}
         self.popen: dict[int, subprocess.Popen[bytes]] = {}
         self.connections: dict[int, Connection] = {}
+        self.former: set[str] = set()  # processes that were connected, and may have ended
         self.pending: list[Pending] = []
         self.deferred: list[tuple[Connection, dict[str, Any]]] = []
         self.preloaded = not fork
@@ -177,6 +183,7 @@ class ForkServer:
             self._step(OWNER_CHECK_S)
             if not self.detached and not is_alive(self.owner):
                 self._quit()
+            self.former = {peer for peer in self.former if not shared.remove_of(peer)}
             self.unreachable = self.unreachable + 1 if self._is_removed() else 0
             if self.detached and self.unreachable > 1:
                 self._quit()
@@ -209,7 +216,7 @@ class ForkServer:
 
     def _accept(self) -> None:
         sock, _ = self.listener.accept()
-        connection = Connection(sock)
+        connection = Connection(sock, peer=_peer_of(sock))
         self.connections[sock.fileno()] = connection
         self.selector.register(sock, selectors.EVENT_READ, lambda: self._read(connection))
 
@@ -232,6 +239,7 @@ class ForkServer:
             self.selector.unregister(connection.sock)
             self.connections.pop(fd, None)
             connection.sock.close()
+            self.former |= {connection.peer} - {""}
 
     def _send(self, connection: Connection, **message: Any) -> None:
         try:
@@ -431,7 +439,24 @@ class ForkServer:
             end_children(2)
             for folder in self.folders:
                 shutil.rmtree(folder, ignore_errors=True)
+        self._remove_values()
         os._exit(0)
+
+    def _remove_values(self) -> None:
+        """Of processes that were killed while they had values on their way."""
+        peers = {self.owner, *self.former, *(c.peer for c in self.connections.values())} - {""}
+        deadline = time.monotonic() + ENDING_S
+        while peers and time.monotonic() < deadline:
+            peers = {p for p in peers if not shared.remove_of(p) and shared.files_of(p)}
+            time.sleep(0.01 * bool(peers))
+
+
+def _peer_of(sock: socket.socket) -> str:
+    if not hasattr(socket, "SO_PEERCRED"):
+        return ""
+    found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, *_ = struct.unpack("3i", found)
+    return process_token(pid) if pid else ""  # else of another pid namespace
 
 
 def _preload_controller() -> None:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
 from jaxcluster.engine import stacks
-from jaxcluster.engine.blackbox import BlackBox, ours
+from jaxcluster.engine.blackbox import NO_BOX, SLOT_SIZE, SLOTS, BlackBox, ours, write_slot
 from jaxcluster.engine.copies import HostValues
 from jaxcluster.engine.crossings import Crossings
 from jaxcluster.engine.foreign import is_telling_file, short_name
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 _HASH_MODULUS = wire.HASH_MODULUS
 _HASH_FACTOR = wire.HASH_FACTOR
 KEPT_PROGRAMS = 512
-LATEST = 256  # launches that are entered at once
+KEPT_PLACES = 4096  # where programs were launched, that are noted more quickly
+LATEST = 128  # launches that are entered at once
 KEPT_ENDS = 8  # cells of which it is known what they launched themselves
 SOURCE_CHARS = 80  # of a line that has launched something
 
@@ -52,9 +53,13 @@ _Told = tuple[str, str, int, str, bool]  # Program.told
 # thread), when it was begun (a host's processes share that clock), and the frame that makes it with
 # its instruction, which say whether it still does.
 _Launch = tuple["Program", _Place, int, float, int, int]
+_Noted = tuple[_Place, Any, Iterator[int], list[int], int, int]  # and how the box does
 _Entry = tuple[int, _Told, _Place, int, float]  # its place in its set's sequence, its cell and time
 _Own = dict[int, dict[str, list[int]]]  # a cell's seq -> set -> [launches of it, hash]
 _ANYWHERE = -1  # in that frame
+# By which the hash of LATEST launches in a row has each of them.
+_FACTORS = [pow(_HASH_FACTOR, k, _HASH_MODULUS) for k in reversed(range(LATEST))]
+_told_of, _fingerprint_of = operator.attrgetter("told"), operator.attrgetter("fingerprint")
 SETTLING = 3  # looks, at most, until no launch ends while it is looked
 _CELL = 2  # kinds of files: a cell's, 1 of another file whose lines are told, 0 of any other
 
@@ -77,7 +82,8 @@ class Program:
     ``fingerprint`` is equal on all processes that compiled the same program; ``processes`` are
     those whose devices take part; ``executable`` is JAX's, to run it again; ``shipped`` says that
     it came as bytes from another rank; ``collective`` that it has collectives, or may have;
-    ``calls_python`` that it calls Python functions while it runs; ``told`` is what is said of it,
+    ``calls_python`` that it calls Python functions while it runs; ``inline`` that the thread that
+    launches it may also run it, so that a launch ends in its error; ``told`` is what is said of it,
     made once, so that a launch keeps no executable alive.
     """
 
@@ -89,11 +95,17 @@ class Program:
     shipped: bool = False
     collective: bool = True
     calls_python: bool = False
+    inline: bool = False
     told: _Told = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         told = (self.processes, self.name, self.fingerprint, self.signature, self.collective)
         object.__setattr__(self, "told", told)
+
+    @property
+    def may_break_off(self) -> bool:
+        """Whether a launch of it may end in an error of its collectives."""
+        return self.inline and self.collective
 
 
 class Journal:
@@ -114,7 +126,7 @@ class Journal:
       unchecked: one of these had collectives, and no check has been made since.
       interrupted: an interrupt came while a launch called Python, and is still to be raised.
       recording: whether JAX's launches reach this journal.
-      task: where the cell awaits, its own task: what others launch meanwhile is not the cell's.
+      guard: the thread that alone may launch, by ``jax.thread_guard``; 0: any may.
       host_values: what cells give to programs, and read, of which each process has a copy.
     """
 
@@ -126,6 +138,7 @@ class Journal:
         self._made: list[_Launch | Program] = []  # not entered yet; a program: see _outer
         self._outer: dict[int, _Launch] = {}  # begun, and another was launched in the middle
         self._breaks: dict[int, tuple[_Launch, _Told]] = {}  # broken off before they were entered
+        self._ended: dict[int, tuple[_Launch, object]] = {}  # in _begun, and in an error; by whom
         self._entered = [0]  # how many were entered
         self._counts: dict[str, list[int]] = {}
         self._crossings = Crossings()
@@ -133,6 +146,8 @@ class Journal:
         self.unchecked = False
         self._programs: OrderedDict[int, Program] = OrderedDict()
         self.cell_numbers: dict[str, int] = {}
+        # How a launch from a cell's line is noted again: by program, code and instruction.
+        self._known: dict[tuple[int, int, int], _Noted] = {}
         self._kinds: dict[str, int] = {}  # of files, while there are as many cells as below
         self._num_cells = 0
         self.before_launch: Callable[[Program], None] | None = None
@@ -144,12 +159,15 @@ class Journal:
         self.given_up: set[str] = set()
         self.restarts = 0
         self.recording = False
+        self.guard = 0
         self.host_values = HostValues(self.place)
         self.interrupted = False
         self._main_thread = threading.main_thread().ident
         self.cell_ranks: tuple[int, ...] = ()  # those that were sent the last cell too
         self._running = 0  # the seq of the cell that the main thread is in
-        self.task: asyncio.Future[Any] | None = None
+        # The same, where all that the main thread launches is that cell's; else None.
+        self._plain: list[int | None] = [0]
+        self._task: asyncio.Future[Any] | None = None
         self._ours = 0  # the thread whose launches are replays or checks
         self._own: _Own = {}
         self._foreign: set[str] = set()
@@ -157,7 +175,7 @@ class Journal:
     def keep_in(self, path: str) -> None:
         """Keep the last launches in a file, for whoever asks after this process's death."""
         with contextlib.suppress(OSError):  # no room, or a file system that can't: then nobody can
-            self.box = BlackBox(path, self._tell)
+            self.box = BlackBox(path, self._tell, self._known)
 
     def enter(self, seq: int, execution_count: int, ranks: tuple[int, ...] = ()) -> None:
         self.cells.append(CellEntry(seq, execution_count, time.time_ns()))
@@ -172,6 +190,7 @@ class Journal:
             del self._own[old]
         self.host_values.begin()
         self._running = seq
+        self._set_plain()
 
     def leave(self, status: str, seconds: float) -> None:
         self._running, self.task = 0, None
@@ -206,6 +225,7 @@ class Journal:
 
     def own(self, seq: int) -> dict[str, list[int]]:
         """Set of processes -> [launches of the main thread in cell ``seq``, their hash]."""
+        self._hear()
         self._enter_latest()
         return {processes: list(held) for processes, held in self._own.get(seq, {}).items()}
 
@@ -214,6 +234,24 @@ class Journal:
         """The sets of which something else than cells has launched: threads, tasks, timers."""
         self._enter_latest()
         return sorted(self._foreign)
+
+    def set_guard(self, is_set: bool) -> None:
+        """From now on this thread alone may launch, or all may again."""
+        self._hear()  # what was refused until now
+        self.guard = get_ident() if is_set else 0
+
+    @property
+    def task(self) -> asyncio.Future[Any] | None:
+        """Where the cell awaits, its own task: what others launch meanwhile is not the cell's."""
+        return self._task
+
+    @task.setter
+    def task(self, task: asyncio.Future[Any] | None) -> None:
+        self._task = task
+        self._set_plain()
+
+    def _set_plain(self) -> None:
+        self._plain[0] = None if self._task is not None or self._ours else self._running
 
     @contextlib.contextmanager
     def unannounced(self) -> Iterator[None]:
@@ -229,41 +267,83 @@ class Journal:
                 announce(program)
 
         self._ours = own
+        self._set_plain()
         if announce is not None:
             self.before_launch = announce_others
         try:
             yield
         finally:
             self._ours, self.before_launch = 0, announce
+            self._set_plain()
 
     # ------------------------------------------------------------------------- launch and count
 
-    def prepare(self, program: Program, caller: FrameType | None) -> None:
-        """JAX's fast path is about to launch ``program``: a microsecond, on whichever thread.
+    def preparations(self, program: Program, result: Any) -> Iterator[Any]:
+        """Each ``next`` of it, which gives ``result``: JAX's fast path launches ``program`` next.
 
-        The launch counts once its thread has taken the next of ``confirmations``, and if it never
-        does, it was not made. All that takes Python is done here, where an error does no harm:
-        nothing is launched. This goes deeper than the confirmation, so that a RecursionError comes
-        here too.
+        A microsecond, on whichever thread. The launch counts once its thread has taken the next of
+        ``confirmations``. If it never does, the launch was not made, or has ended in an error.
 
-        Args:
-          caller: the frame that calls the jitted function.
+        All that takes Python comes first, where an error does no harm: nothing is launched. It goes
+        deeper than the confirmation, so that a RecursionError comes here too. That the launch has
+        begun is noted by C alone, with nothing in between but JAX's C++.
         """
-        ident = get_ident()
+        known, plain, begun, made = self._known, self._plain, self._begun, self._made
+        main_thread, with_care = self._main_thread, self._prepare_with_care
+
+        # In the way of each launch, where caches are cold: so it is short, and looks up little.
+        def prepare(
+            program: Program,
+            fingerprint: int,
+            known: dict[tuple[int, int, int], _Noted] = known,
+            plain: list[int | None] = plain,
+            begun: dict[int, _Launch] = begun,
+            made: list[Any] = made,
+            main_thread: int | None = main_thread,
+            get_ident: Callable[[], int] = get_ident,
+            get_frame: Callable[[int], FrameType] = sys._getframe,
+            monotonic: Callable[[], float] = monotonic,
+            write: Callable[..., None] = write_slot,
+        ) -> tuple[int, _Launch]:
+            """A thread, and the launch that it is about to make from the caller's frame."""
+            ident = get_ident()
+            try:
+                caller = get_frame(1)
+                code, at = caller.f_code, caller.f_lasti
+                place, file, numbers, seqs, number, line = known[fingerprint, id(code), at]
+            except (KeyError, ValueError):  # not launched from this line before, or by no Python
+                return with_care(program, ident, sys._getframe().f_back)
+            running = plain[0]
+            if running is None or ident != main_thread or ident in begun or len(made) >= LATEST:
+                return with_care(program, ident, caller)
+            if file is not None:
+                n, seq = next(numbers), seqs[0]
+                seqs[0] = seq + 1
+                write(file, n % SLOTS * SLOT_SIZE, n, seq, number, line, running)
+            return ident, (program, place, running, monotonic(), id(caller), at)
+
+        prepared = map(prepare, itertools.repeat(program), itertools.repeat(program.fingerprint))
+        noted = itertools.starmap(begun.__setitem__, prepared)
+        return itertools.compress(itertools.repeat(result), map(operator.not_, noted))
+
+    def _prepare_with_care(
+        self, program: Program, ident: int, caller: FrameType | None
+    ) -> tuple[int, _Launch]:
         if ident in self._begun:
-            self._settle(self._begun[ident], caller)
-        place = self._place_of(caller)
-        is_plain = ident == self._main_thread and self.task is None and not self._ours
-        running = self._running if is_plain else self.origin()
+            self._settle(ident, self._begun[ident], caller)
+        place, running = self._place_of(caller), self.origin()
         if len(self._made) >= LATEST:
             self._enter_latest()
-        if (box := self.box) is not None:
-            box.note(program, place, running)
+        noted = self.box.note(program, place, running) if self.box is not None else NO_BOX
         now = monotonic()
         if caller is None:
-            self._begun[ident] = (program, place, running, now, 0, 0)
-        else:
-            self._begun[ident] = (program, place, running, now, id(caller), caller.f_lasti)
+            return ident, (program, place, running, now, 0, 0)
+        code, at = caller.f_code, caller.f_lasti
+        if place[0] is code:  # ``place`` keeps it, so none gets its id
+            if len(self._known) > KEPT_PLACES:
+                self._known.clear()
+            self._known[program.fingerprint, id(code), at] = (place, *noted)
+        return ident, (program, place, running, now, id(caller), at)
 
     def confirmations(self, program: Program) -> Iterator[None]:
         """Each ``next`` of it counts a launch of ``program``, which this thread has just made.
@@ -290,7 +370,7 @@ class Journal:
         """
         frame, ident = sys._getframe(), get_ident()
         if ident in self._begun:
-            self._settle(self._begun[ident], frame.f_back)
+            self._settle(ident, self._begun[ident], frame.f_back)
         place, running = self._place_of(frame.f_back), self.origin()
         if len(self._made) >= LATEST:
             self._enter_latest()
@@ -334,32 +414,65 @@ class Journal:
             return 0
         return self._running
 
-    def _settle(self, launch: _Launch, frame: FrameType | None) -> None:
+    def _settle(self, ident: int, launch: _Launch, frame: FrameType | None) -> None:
         """This thread has begun ``launch``, has not confirmed it, and launches from ``frame``."""
         above = None
         while frame is not None and not _is_at(frame, launch):
             above, frame = frame, frame.f_back
-        program, *_, instruction = launch
-        if frame is None and instruction == _ANYWHERE:  # an error came on top of the launch's
-            self._break_off(launch, "by an error")
-            return
-        if frame is None or above is None or above.f_code.co_name == "cache_miss":
-            # JAX's fast path has raised instead, it is tried again, or JAX has left its fast path.
+        program = launch[0]
+        if above is not None and above.f_code.co_name == "cache_miss":  # JAX has left its fast path
             self._not_made(launch)
+        elif frame is None or above is None:  # or JAX's fast path has raised, and is tried again
+            self._end(ident, launch)
+        else:
+            # A finalizer, or a signal's handler, launches in the middle of it.
+            if not program.calls_python:
+                why = "or launched after a finalizer's program"
+                self._breaks[id(launch)] = launch, self._mark(program, why, for_good=True)
+            self._outer[id(program)] = launch
+
+    def _end(self, ident: int, launch: _Launch) -> None:
+        """A launch that a thread has begun has ended in an error, which only the user's code sees.
+
+        Where nothing can break off in a launch, XLA has refused it. Else it counts as broken off,
+        except where it is known what has refused it.
+        """
+        if id(launch) in self._ended:
             return
-        # A finalizer, or a signal's handler, launches in the middle of it. Where it came before
-        # the launch itself their order is known: that in which they are confirmed.
-        if above.f_code not in PREPARING and not program.calls_python:
-            why = "or launched after a finalizer's program"
-            self._breaks[id(launch)] = launch, self._mark(program, why, for_good=True)
-        self._outer[id(program)] = launch
+        program, *_, instruction = launch
+        is_refused = self.guard not in (0, ident)
+        if is_refused or not (instruction == _ANYWHERE or program.may_break_off):
+            if self._claim(launch):
+                self._not_made(launch)
+            return
+        self._note_break(launch, "by an error")
+        if self._claim(launch):
+            self._made.append(launch)
+
+    def _claim(self, launch: _Launch) -> bool:
+        """Whether the caller is the first of all threads to see that this launch has ended."""
+        begun = set(map(id, self._begun.values()))
+        for key in self._ended.keys() - begun:
+            self._ended.pop(key, None)
+        caller = object()
+        return self._ended.setdefault(id(launch), (launch, caller))[1] is caller
+
+    def _hear(self) -> None:
+        """Find the launches that have ended in their program's error. Any thread."""
+        for ident, launch in list(self._begun.items()):
+            is_fast = launch[-1] != _ANYWHERE
+            if launch[0].may_break_off and is_fast and not _is_within(ident, launch):
+                self._end(ident, launch)
 
     def _break_off(self, launch: _Launch, why: str) -> None:
+        self._note_break(launch, why)
+        self._made.append(launch)
+
+    def _note_break(self, launch: _Launch, why: str) -> None:
         program = launch[0]
         for_good = program.executable is None  # a transfer, which no check of sums sees
         if id(launch) not in self._breaks:  # else heard of where it happened
             self._breaks[id(launch)] = launch, self._mark(program, why, for_good)
-        self._made.append(launch)
 
     def _in_flight(self) -> list[_Launch]:
         """The launches that have begun, and have neither been confirmed nor failed. Any thread.
@@ -375,6 +488,7 @@ class Journal:
         """The launches in flight, at a moment when all that are made are entered."""
         flights: list[_Launch] = []
         for _ in range(SETTLING):
+            self._hear()
             self._enter_latest()
             flights = self._in_flight()
             if not self._made:
@@ -479,6 +593,22 @@ class Journal:
         None, and nothing is entered, where a set has its first launch: it may share ranks with
         others.
         """
+        programs, places, cells, times, *_ = zip(*made, strict=True)
+        distinct = dict(zip(map(id, programs), programs, strict=True)).values()
+        if len(set(cells)) == 1 and len({program.processes for program in distinct}) == 1:
+            # So it mostly is, and then the launches need no bytecode each.
+            processes, cell, number = programs[0].processes, cells[0], len(made)
+            if processes not in counts:
+                return None
+            for program in distinct:
+                self._keep_program(program)
+            seq = counts[processes][0]
+            terms = map(operator.mul, map(_fingerprint_of, programs), _FACTORS[-number:])
+            value = sum(terms) % _HASH_MODULUS
+            _add(counts, processes, number, value)
+            self._add_own(own, processes, cell, number, value)
+            told_of = map(_told_of, programs)
+            return list(zip(range(seq, seq + number), told_of, places, cells, times, strict=True))
         entries: list[_Entry] = []
         rows: list[tuple[str, int, int, int]] = []  # set, cell, launches, their hash
         last, processes, cell = None, "", 0
@@ -531,6 +661,7 @@ class Journal:
     @property
     def counts(self) -> dict[str, list[int]]:
         """Set of processes -> [launches so far, rolling hash of them]. Any thread."""
+        self._hear()
         self._enter_latest()
         return self._counts
 
@@ -746,6 +877,5 @@ def _is_within(ident: int, launch: _Launch) -> bool:
     )
 
 
-# The code that calls XLA, and that by which JAX's fast path has a launch prepared, right before it.
+# The code that calls XLA.
 LAUNCHING: set[CodeType] = {Journal.launch.__code__}
-PREPARING: set[CodeType] = set()

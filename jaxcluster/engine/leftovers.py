@@ -8,6 +8,7 @@ there is told, and ends nothing.
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # ``signal.getsignal`` takes 18 us, this a tenth
+import operator
 import signal
 import traceback
 from collections.abc import Callable
@@ -32,15 +33,19 @@ class Leftovers:
     def __init__(self) -> None:
         self.told: list[str] = []
         self._taken: list[int] = []
+        self._seen: list[Any] = []  # the handlers of which none was to be taken
         self.is_users: Callable[[FrameType | None], bool] = lambda frame: False
 
     def take(self) -> None:
         """After a cell, on the main thread."""
-        for number in _NUMBERS:
-            handler = _signal.getsignal(number)
+        handlers = list(map(_signal.getsignal, _NUMBERS))  # 64, mostly as after the last cell
+        if len(handlers) == len(self._seen) and all(map(operator.is_, handlers, self._seen)):
+            return
+        for number, handler in zip(_NUMBERS, handlers, strict=True):
             if callable(handler) and type(handler) is not _Between:
                 _signal.signal(number, _Between(self, handler))
                 self._taken.append(number)
+        self._seen = [] if self._taken else handlers
 
     def give_back(self) -> None:
         """Before a cell, on the main thread: the handlers are the cell's own again."""
@@ -49,6 +54,13 @@ class Leftovers:
             found = _signal.getsignal(number)
             if type(found) is _Between:  # else a task of the user's has set another meanwhile
                 _signal.signal(number, found.handler)
+
+    def put_between(self, number: int, handler: Any) -> None:
+        """Set a handler that cells are to have, between cells. On the main thread."""
+        if callable(handler):
+            handler = _Between(self, handler)
+            self._taken.append(number)
+        signal.signal(number, handler)
 
     def on_error(self, error: BaseException, what: str = "") -> None:
         """Tell that something was raised between cells, and ended nothing. It raises nothing."""

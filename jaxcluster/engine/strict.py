@@ -243,7 +243,7 @@ class Strict:
         if announced and announced[-1].number == own.number:
             announced.pop()
         announced.append(own)
-        text = json.dumps(dataclasses.asdict(own))
+        text = json.dumps(vars(own))
         self.client.key_value_set(f"{folder}{self.rank}.{own.number}", text, allow_overwrite=True)
         if len(announced) > KEPT:
             self.client.key_value_delete(f"{folder}{self.rank}.{announced.popleft().number}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import hashlib
 import os
 import resource
@@ -62,6 +63,11 @@ def pid_space() -> str:
     The pid of a process in another container, or on another host, is some other process's here,
     or nobody's. The host's name where there is no /proc.
     """
+    return _pid_space_of(os.getpid())
+
+
+@functools.lru_cache(maxsize=1)  # it never changes, and each cell asks
+def _pid_space_of(own_pid: int) -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id") as boot_id:
             return f"{boot_id.read().strip()} {os.readlink('/proc/self/ns/pid')}"

@@ -7,6 +7,7 @@ Several answers in a row decide, so these are generators: they yield what is to 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -125,8 +126,7 @@ class Settling:
             return State.LEFT, "ranks have died"
         if cell.ran is not None and cell.is_complete and not cell.polls.report:
             # It has heard a stop, and gone on: what a rank ran with zeros may not be told yet.
-            look = yield from self._ask(is_brief=True)
-            yield from self._carry(cell.polls.find_replayed(look.reports))
+            yield from self._find_replayed()
         if (yield from self._is_left_to_others()):
             return State.LEFT, "other cells run, and nothing suggests that this one went wrong"
         return None, ""
@@ -292,14 +292,13 @@ class Settling:
             yield actions.KeepCounts(done.counts)
             if done.ran and report is None and cell.is_complete:
                 # Its code has heard a stop, and gone on: nothing else says that it met zeros.
-                look = yield from self._ask()
-                yield from self._carry(cell.polls.find_replayed(look.reports))
+                yield from self._find_replayed()
             if report is not None or done.ran:
                 undone = yield from self._say_undone()
                 told = skipped.tell(done.ran, facts.now - aborted_at, undone)
                 cell.recovered = told + self._warn_of_threads()
             cell.silent = ()
-        elif done.is_under_way and report is None:
+        elif done.is_under_way and report is None and not done.how:
             self._become(State.LEFT, "a thread still launches: nothing more is known now")
             yield from self._carry(cell.polls.excuse(look.reports, look.facts) or ())
         elif done.how == "completed":
@@ -310,9 +309,16 @@ class Settling:
                 f"this cell printed. {(yield from self._say_undone())}"
             )
         elif facts.dead:  # whoever gives the ranks new processes makes an end of it
+            if report is None and cell.is_complete:  # what a rank was to replay it may have run
+                yield from self._find_replayed()
             self._become(State.LEFT, "ranks have died")
         else:
             yield from self._diverge(done.stuck)
+
+    def _find_replayed(self) -> Steps[None]:
+        """Find that ranks which are not in the cell have met its launches with zeros."""
+        look = yield from self._ask(timeout_s=ANSWER_S, is_brief=True)
+        yield from self._carry(self._cell.polls.find_replayed(look.reports))
 
     def _was_held_up(self) -> None:
         """Where no rank has begun it, since an earlier cell was stopped, it has not diverged."""
@@ -423,7 +429,7 @@ class Settling:
 
     # -------------------------------------------------------------------------- how it has ended
 
-    def end(self) -> Steps[verdict.Ending]:
+    def end(self, explain_missing: verdict.Explain) -> Steps[verdict.Ending]:
         """How the cell has ended, once what can be recovered is."""
         cell = self._cell
         record, watch = cell.record, cell.watch
@@ -431,11 +437,18 @@ class Settling:
         death = yield from self._recover_from_death()
         if death is not None:
             facts = yield from self._look_around()
-        ending = verdict.Ending(
-            record, watch.why, watch.interrupted, watch.timeout_s, watch.grace_s, facts.hosts, death
+        ending = functools.partial(
+            verdict.Ending,
+            record,
+            watch.why,
+            watch.interrupted,
+            watch.timeout_s,
+            watch.grace_s,
+            facts.hosts,
+            death,
         )
         if death is not None:
-            return ending
+            return ending()
         unanswered: list[str] = []
         if cell.silent:
             located: events.Located = yield actions.AskWhere(cell.silent)
@@ -444,8 +457,7 @@ class Settling:
         undone = ""
         if cell.undone is not None and not cell.recovered:
             undone = yield from self._say_undone()
-        return dataclasses.replace(
-            ending,
+        return ending(
             silent=cell.silent,
             unanswered=unanswered,
             report=cell.polls.report,
@@ -455,6 +467,7 @@ class Settling:
             places=cell.places,
             withdrawn=cell.withdrawn,
             stalled_s=cell.stalled_s,
+            explain_missing=explain_missing,
         )
 
     def _recover_from_death(self) -> Steps[verdict.Death | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import textwrap
 import time
@@ -35,6 +36,19 @@ def clip(shown: str, most: int = MOST_CHARS) -> str:
     if len(shown) <= most:
         return shown
     return f"[{len(shown) - most} characters before this are left out]\n{shown[-most:]}"
+
+
+def clip_document(found: dict[str, Any], most: int = MOST_CHARS) -> dict[str, Any]:
+    """A report whose JSON is no longer than that: of long texts the end, and the first timelines.
+
+    ``left_out`` says how many timelines are not there.
+    """
+    short = {k: clip(v, most // 8) if isinstance(v, str) else v for k, v in found.items()}
+    timelines = found["timelines"]
+    while len(json.dumps(short)) > most and short["timelines"]:
+        short["timelines"] = short["timelines"][:-1]
+        short["left_out"] = len(timelines) - len(short["timelines"])
+    return short
 
 
 # --------------------------------------------------------------------------- clusters
@@ -78,7 +92,7 @@ def report(running: Cluster, cell: int | None) -> list[str | dict[str, Any]]:
         told.append(f"BEFORE\n{reports.none(running.name, cell, running.past_reports.all())}")
         return ["\n\n".join(told)]
     told.append(_tell_last(found, running.name, time.time_ns()))
-    document = reports.document(found, running.name)
+    document = clip_document(reports.document(found, running.name))
     return [clip("\n\n".join(told)), document]
 
 

@@ -39,13 +39,8 @@ def circle(
       Empty where there is no circle. Each rank waits for the next one, the last for the first.
     """
     # A rank also calls what others' devices compute alone: none of it runs there, or waits.
-    sets = {e.processes for made in launches.values() for e in made}
-    members = {processes: set(processes.split(",")) for processes in sets}
-    launches = {
-        r: [e for e in made if str(r) in members[e.processes]] for r, made in launches.items()
-    }
-    queues = {r: deque(e for e in entries if e.collective) for r, entries in launches.items()}
-    known = {r: {_key(e) for e in entries} for r, entries in launches.items()}
+    known = {r: {_key(e): e for e in made if r in _members(e)} for r, made in launches.items()}
+    queues = {r: deque(e for e in own.values() if e.collective) for r, own in known.items()}
 
     def is_past(rank: int, entry: wire.Launch) -> bool:
         """Whether a rank has made it before the part of its journal that is known."""
@@ -111,8 +106,8 @@ def _key(entry: wire.Launch) -> _Key:
     return entry.processes, entry.seq
 
 
-def _members(entry: wire.Launch) -> list[int]:
-    return [int(rank) for rank in entry.processes.split(",")]
+def _members(entry: wire.Launch) -> tuple[int, ...]:
+    return lockstep.members(entry.processes)
 
 
 def tell(found: Mapping[int, wire.Launch], is_over: bool = False) -> list[str]:

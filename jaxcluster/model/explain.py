@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -382,6 +383,7 @@ def _tell_branch(source: str, node: ast.If | ast.While, line: int) -> str:
     return f"Line {node.lineno} runs {call} only `{word} {test}`."
 
 
+@functools.lru_cache(maxsize=8)  # a finding asks several times
 def _tree(source: str) -> ast.Module | None:
     try:
         return ast.parse(source)

@@ -7,6 +7,7 @@ order; two sets that overlap count together too (``wire.CROSSING``).
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 
 from jaxcluster import wire
@@ -25,10 +26,11 @@ def sets_of(counts: Mapping[int, Counts]) -> list[str]:
     return sorted(found, key=lambda processes: (wire.CROSSING in processes, processes))
 
 
-def members(processes: str) -> list[int]:
+@functools.lru_cache(maxsize=256)  # each look at the ranks asks for those of the same sets
+def members(processes: str) -> tuple[int, ...]:
     """The ranks of a set, or those that are in both sets of a pair."""
     first, *others = [part.split(",") for part in processes.split(wire.CROSSING)]
-    return [int(rank) for rank in first if all(rank in other for other in others)]
+    return tuple(int(rank) for rank in first if all(rank in other for other in others))
 
 
 def crossed(counts: Mapping[int, Counts], processes: str) -> bool:

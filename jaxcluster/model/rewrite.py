@@ -132,7 +132,7 @@ def assigned_names(source: str) -> list[str]:
     return list(_assigned_names(source))
 
 
-@functools.lru_cache(maxsize=64)  # each look at the ranks asks for them
+@functools.lru_cache(maxsize=256)  # each look at the ranks asks for them
 def _assigned_names(source: str) -> tuple[str, ...]:
     try:
         tree = ast.parse(source)

@@ -38,6 +38,9 @@ class Death:
     report: findings.Report | None = None
 
 
+Explain = Callable[[str, Sequence[int]], Sequence[str]]
+
+
 @dataclass(frozen=True)
 class Ending:
     """A cell that is over.
@@ -78,7 +81,7 @@ class Ending:
     places: Sequence[str] = ()
     withdrawn: str = ""
     stalled_s: float | None = None
-    explain_missing: Callable[[str, Sequence[int]], Sequence[str]] = lambda message, ranks: ()
+    explain_missing: Explain = lambda message, ranks: ()
 
     @property
     def name(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+import re
 import socket
 import sys
 import time
@@ -58,6 +59,7 @@ COMMANDS = {
     "use": "run this notebook's cells on another connected cluster: use NAME",
     "stop": "end all processes: stop, stop NAME; --all ends every cluster of this notebook",
     "restart": "new processes that keep the variables; --clean: empty ones",
+    "resize": "another number of ranks, with the variables: resize -n 8",
     "resync": "bring ranks that have diverged back into lockstep",
     "interrupt": "stop the cell that runs, on every rank",
     "undo": "take back the last cell; undo SIZE|on|off: limit what it may hold, turn it on or off",
@@ -83,6 +85,9 @@ COMMANDS = {
     "profiles": "named options of a start: profiles, profiles NAME",
     "doctor": "check this machine, or hosts, and say what to fix",
 }
+
+EXPRESSIONS = ("compare", "cost")  # commands whose lines are Python's, for the ranks
+_VARIABLE = re.compile(r"\{(\w+)\}|\$(\w+)")
 
 ELSEWHERE = {  # words that look like commands, and what has them
     "pull": "%pull",
@@ -169,6 +174,7 @@ class JaxClusterMagics(Magics):
                 return told.replace(restored.lost_text, lost.headline(restored.lost_names))
         return told
 
+    @no_var_expand
     @line_magic
     @shows_help
     @tells_plainly
@@ -189,7 +195,18 @@ class JaxClusterMagics(Magics):
                 + (f": did you mean {meant}?" if meant else "."),
                 "%jaxcluster alone lists all commands.",
             )
+        if command not in EXPRESSIONS:
+            rest = self._with_values(rest)
         getattr(self, f"_{command}")(rest)
+
+    def _with_values(self, line: str) -> str:
+        """A line with the values of the notebook's variables in it, written ``{n}`` or ``$n``.
+
+        IPython would run any Python between the braces. A click on *Start* runs the start line of a
+        notebook that may be anybody's.
+        """
+        names = self.shell.user_ns
+        return _VARIABLE.sub(lambda m: str(names.get(m[1] or m[2], m[0])), line)
 
     def _start(self, line: str) -> None:
         parsed = arguments.start_parser("%jaxcluster start").read(line)
@@ -318,6 +335,24 @@ class JaxClusterMagics(Magics):
             kept = running.restart(display.progress, clean=clean)
             if clean:
                 self.logs.forget(running)
+        except BaseException:
+            display.clear()
+            raise
+        display.done(f"{running.summary()}\n{self.fold_lost(kept)}")
+
+    def _resize(self, line: str) -> None:
+        parser = arguments.command_parser("%jaxcluster resize")
+        parser.add_argument("-n", "--num-processes", type=int, metavar="N")
+        parser.add_argument("--mesh", metavar="AXIS=SIZE,...")
+        parsed = parser.read(line)
+        if parsed.num_processes is None:
+            raise UsageError("How many ranks should it have?", "%jaxcluster resize -n 8")
+        mesh = arguments.axis_sizes(parsed.mesh, "%jaxcluster resize -n 8")
+        running = cluster.current()
+        display = StartDisplay(self.rich, "The cluster was not resized.")
+        display.progress("resizing ...")
+        try:
+            kept = running.resize(parsed.num_processes, mesh, display.progress)
         except BaseException:
             display.clear()
             raise
@@ -518,10 +553,14 @@ class JaxClusterMagics(Magics):
         print(cluster.current().checkpoint(name))
 
     def _restore(self, line: str) -> None:
-        name = arguments.command_parser("%jaxcluster restore", "name").read(line).name
+        parser = arguments.command_parser("%jaxcluster restore", "name")
+        parser.add_argument("--mesh", metavar="AXIS=SIZE,...")
+        parsed = parser.read(line)
+        name = parsed.name
         if name is None:
             raise UsageError("Which checkpoint?", "%jaxcluster restore NAME")
-        print(cluster.current().restore(name))
+        mesh = arguments.axis_sizes(parsed.mesh, "%jaxcluster restore NAME")
+        print(cluster.current().restore(name, mesh=mesh))
 
     def _recovery(self, line: str) -> None:
         word = arguments.command_parser("%jaxcluster recovery", "mode").read(line).mode

@@ -227,21 +227,25 @@ class Kept:
       reports: what each rank that could be saved says of its file (``Saved.report``).
       cell_is_undone: names that a cell has bound are to be what they were before it.
       dead: the ranks that could not be saved.
+      num_processes: how many ranks there were.
       gone: why files that were saved can't be read any more, by rank.
       replaced: ranks that have died, and are there by their copies.
       copied: what ranks say of their copies, where not all of them have whole ones: those of dead
         ranks have what these had, those of others what they have lost.
       copies: where these are.
+      mesh: for another number of ranks: the sizes of the meshes' axes that were named.
     """
 
     folder: StateFolder
     reports: dict[int, dict[str, Any]]
     cell_is_undone: bool
     dead: dict[int, Dead]
+    num_processes: int
     gone: Mapping[int, str] = field(default_factory=dict)
     replaced: tuple[int, ...] = ()
     copied: Mapping[int, dict[str, Any]] = field(default_factory=dict)
     copies: Copies | None = None
+    mesh: Mapping[str, int] = field(default_factory=dict)
 
     def looked_at(self) -> Kept:
         """What of it can be read now: a host may be lost since, with what its ranks had saved.

@@ -26,6 +26,7 @@ from jaxcluster.records.runtimefolder import inside
 
 FOLDER = "reports"  # a folder, which new ranks on the same name leave as it is
 MOST = 8  # that are kept
+DRAFT_NS = 60 * 10**9  # a draft that is older is of a process that was killed
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class Reports:
             with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(wire.encode_body(report))
             draft.replace(folder / f"{report.at_ns}.json")
-            for old in self._files()[:-MOST]:
+            for old in [*self._files()[:-MOST], *_left(folder, report.at_ns)]:
                 old.unlink(missing_ok=True)
 
     def all(self) -> list[LastReport]:
@@ -141,3 +142,9 @@ class Reports:
             whole = [file for file in found if re.fullmatch(r"\d+\.json", file.name)]
             return sorted(whole, key=lambda file: int(file.stem))
         return []
+
+
+def _left(folder: Path, now_ns: int) -> list[Path]:
+    """Drafts that nobody goes on writing."""
+    drafts = (found for found in folder.iterdir() if re.fullmatch(r"\d+\.\d+", found.name))
+    return [draft for draft in drafts if int(draft.stem) < now_ns - DRAFT_NS]

@@ -12,6 +12,7 @@ The ranks and the notebook both decide by this: the ranks whether the next cell 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -140,13 +141,15 @@ def guards(ranks: Collection[int], later: Collection[int]) -> bool:
     return len(ranks) > 1 and set(ranks) <= set(later)
 
 
-def _members(processes: str) -> set[int]:
+@functools.lru_cache(maxsize=256)  # each end of a cell asks for those of the same sets
+def _members(processes: str) -> frozenset[int]:
     """The ranks of a set; of a pair of sets those that are in both."""
-    return set.intersection(*_parts(processes))
+    return frozenset(set.intersection(*_parts(processes)))
 
 
-def _involved(processes: str) -> set[int]:
-    return set.union(*_parts(processes))
+@functools.lru_cache(maxsize=256)
+def _involved(processes: str) -> frozenset[int]:
+    return frozenset(set.union(*_parts(processes)))
 
 
 def _parts(processes: str) -> list[set[int]]:

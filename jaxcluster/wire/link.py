@@ -344,6 +344,7 @@ def unwrap(event: Event) -> Any:
         "CannotPickle": errors.NotSerialisable,
         "CannotRestore": errors.RecoveryError,
         "Unreadable": errors.RecoveryError,
+        "Unclear": errors.UsageError,
         "CannotSave": errors.RecoveryError,
     }
     kind = kinds.get(event.body["ename"])

@@ -69,6 +69,11 @@ def said(ranks: jaxcluster.Cluster, source: str) -> str:
             "x = jax.make_array_from_process_local_data(whole, np.full(6, 1.0 * r))",
             "line 1 made a float32[6]",
         ),
+        "local data of a pytree": (
+            "x = jax.make_array_from_process_local_data(whole, {'even': np.ones(6), 'odd': "
+            "[np.full(3, 1.0 * r)]})",
+            "line 1 made a float32[3]",
+        ),
         "print": ("print(odd)", "line 1 read a float32[6] whose copies differ on ranks 0-2"),
         "float": ("x = float(odd[2])", "ranks 0, 2 have one, rank 1 has another."),
         "the last line": ("odd", "Rank 0 shows its own."),

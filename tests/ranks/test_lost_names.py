@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from helpers import Home, until
 from overhosts import send_signal
@@ -147,3 +148,15 @@ def test_a_value_that_is_never_computed_is_not_there_on_any_rank(
     if "fresh (still being computed)" in str(caught.value):  # else it had no value yet
         error = fails(ranks, "fresh")
         assert "name 'fresh' was lost in cell [12] (still being computed)" in error.message
+
+
+def test_cells_to_run_again_are_those_whose_values_were_lost(ranks: jaxcluster.Cluster) -> None:
+    ranks.run("one = np.arange(5000.0) + r\ntwo = one + 1", show=False)
+    ranks.run("one = 1", show=False)
+    ranks.undo()
+    ranks.push({"two": np.ones(5000)}, ranks=[2])
+    kill(ranks, 2)
+    with pytest.raises(RankDied, match=r"one \(each rank .*\), two \(each"):
+        ranks.run("1", show=False)
+    assert "run cell [2] again" in fails(ranks, "one").message
+    assert "run cell" not in fails(ranks, "two").message  # no cell has made what was pushed

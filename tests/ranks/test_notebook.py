@@ -87,6 +87,13 @@ def test_a_start_with_other_options_is_refused_and_says_what_to_type(
     assert notebook.processes() == before
 
 
+@pytest.mark.one_machine("a cluster on hosts can't be resized")
+def test_a_start_with_another_number_of_ranks_says_how_to_get_them(notebook: Notebook) -> None:
+    cell = notebook.run("%jaxcluster start -n 2 --devices-per-process 2")
+    assert cell.ename == "ClusterExists"
+    assert "To keep its variables: %jaxcluster resize -n 2. To replace it: " in cell.error
+
+
 @pytest.mark.one_machine("it shows the plan of one machine")
 def test_a_dry_run_prints_the_plan_and_starts_nothing(notebook: Notebook) -> None:
     before = set(notebook.processes())
@@ -288,6 +295,20 @@ def test_a_line_takes_the_options_of_a_cell(notebook: Notebook) -> None:
 def test_a_lines_braces_and_dollars_are_pythons(notebook: Notebook) -> None:
     notebook.ok("rank = 'the notebook has one too'")
     assert notebook.ok("%spmd f'{rank} {{}} $rank'").result == "'0 {} $rank'"
+
+
+def test_variables_are_put_into_a_command_and_nothing_is_computed(
+    notebook: Notebook, tmp_path: Path
+) -> None:
+    """A click on *Start* runs the start line of a notebook that may be anybody's."""
+    taken = tmp_path / "taken"
+    notebook.ok("count, name = 3, 'other'")
+    plan = notebook.ok("%jaxcluster start -n {count} --name $name --dry-run").stdout
+    assert "rank 2" in plan and "other" in plan
+    cell = notebook.run(f"%jaxcluster start -n {{open({str(taken)!r}, 'w').fileno()}} --dry-run")
+    assert cell.error
+    assert not taken.exists()
+    assert "3" in notebook.ok("%jaxcluster compare {k: 3 for k in 'a'}['a']").text
 
 
 def test_html_markdown_and_dataframes_are_shown_as_such(notebook: Notebook) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from helpers import Notebook, until
@@ -369,18 +370,24 @@ import os, signal, threading, time
 def late(*_):
     raise {error}
 signal.signal(signal.SIGALRM, late)
-signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+signal.setitimer(signal.ITIMER_REAL, 0.05, 0.01)
 """
 
 
 @pytest.mark.parametrize("error", ["TimeoutError('late')", "SystemExit(3)", "KeyboardInterrupt"])
-def test_an_alarm_that_a_cell_has_left_behind_ends_no_rank(start: Start, error: str) -> None:
+def test_an_alarm_that_a_cell_has_left_behind_ends_no_rank(
+    start: Start, error: str, tmp_path: Path
+) -> None:
     running = start(2)
     notices: list[str] = []
     running.run(ALARM.format(error=error))
     for rank in range(2):
         until(lambda rank=rank: "between cells" in running.logs(rank), "alarms between cells")
     assert not running.dead
+    running.checkpoint("c", tmp_path)
+    for _ in range(5):  # which set the handler again
+        assert "Restored" in running.restore("c", tmp_path)
+        assert "All variables are kept" in running.resync()
     # In a cell it is the cell's own.
     with pytest.raises(CellFailed, match=error.partition("(")[0]):
         running.run("time.sleep(10)", on_notice=notices.append)

@@ -222,7 +222,8 @@ def test_a_log_has_who_was_waited_for_in_lines_of_its_own(
     (folder / "slow.py").write_text(SLOW)
     done = run("slow.py")
     assert (done.returncode, done.stdout) == (0, "begin 2.0max 1.0\n")
-    assert re.fullmatch(rf"jaxcluster: ranks 0, 1\. .*\n{WAITS}\n{WAITED}\n", done.stderr)
+    # On a slow machine what it waits for is said more than once.
+    assert re.fullmatch(rf"jaxcluster: ranks 0, 1\. .*\n({WAITS}\n)+{WAITED}\n", done.stderr)
 
 
 def test_a_terminal_has_it_in_one_line_below_the_output(private_home: Home, folder: Path) -> None:

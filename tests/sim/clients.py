@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,10 +27,11 @@ from jaxcluster.engine import strict
 from jaxcluster.errors import JaxClusterError, RankDied
 from jaxcluster.host.procfs import Silence
 from jaxcluster.lockstep import replaying
+from jaxcluster.model.makers import Making
 from jaxcluster.records.lastreport import Reports
 from jaxcluster.wire.link import Event
 from sim import ranks as sim_ranks
-from sim.hub import Hub, PatientTime, Sink, Time
+from sim.hub import CALM, Hub, PatientTime, Sink, Time
 
 MODULES = (running, carrying, recovery, selfcheck, undoing, asking, dispatch)
 
@@ -68,6 +70,7 @@ def virtual(hub: Hub) -> Iterator[None]:
     put(selfcheck, "CHECK_S", sim_ranks.CHECK_S)
     put(strict, "time", PatientTime(hub))
     put(gates, "asyncio", SimpleNamespace(sleep=sim_ranks.pause, CancelledError=TimeoutError))
+    put(dispatch, "who_we_are", lambda: "sim")
     put(dispatch.stopbutton, "held", lambda: contextlib.nullcontext([]))
     try:
         yield
@@ -89,12 +92,14 @@ class Link:
         self._dead: dict[int, Any] = {}
 
     def _soon(self, rank: int, way: str, more: float = 0.0) -> float:
-        chance = self.hub.chance.random
+        hub, key = self.hub, (rank, way)
+        chance = hub.chance.random
         delay = DELAYS_S[int(4 * chance())]
         if chance() < self.client.lateness:
             delay += LATE_S[int(3 * chance())]
-        when = max(self._due.get((rank, way), 0.0), self.hub.now + delay + more)
-        self._due[rank, way] = when
+        when = hub.now + delay + more
+        before = self._due.get(key, 0.0)
+        self._due[key] = when = when if when > before else before
         return when
 
     def request(
@@ -113,19 +118,17 @@ class Link:
                 continue
             self._asked[name] = (rank, sink)
             request = sim_ranks.Request(self.client, op, name, body, sink)
-            self.hub.at(self._soon(rank, "to"), lambda q=request, r=rank: self._arrive(r, q))
+            self.hub.at(self._soon(rank, "to"), partial(self._arrive, rank, request))
         return ids
 
-    def _arrive(self, rank: int, request: sim_ranks.Request) -> None:
-        if self.client.link is self:
-            self.cluster.ranks[rank].receive(request)
+    def _arrive(self, rank: int, request: sim_ranks.Request) -> str | None:
+        return self.cluster.ranks[rank].receive(request) if self.client.link is self else CALM
 
     def deliver(self, rank: int, event: Event, sink: Any, soon: float) -> None:
-        def arrive() -> None:
-            if self._asked.pop(event.id, None) is not None:
-                sink.put(event)
+        self.hub.at(self._soon(rank, "from", soon), partial(self._come, event, sink))
 
-        self.hub.at(self._soon(rank, "from", soon), arrive)
+    def _come(self, event: Event, sink: Any) -> str | None:
+        return CALM if self._asked.pop(event.id, None) is None else sink.put(event)
 
     def gather(
         self, ranks: Iterable[int], op: str, body: Any = None, *, timeout_s: float,
@@ -134,14 +137,7 @@ class Link:
         sink = Sink()
         each = {r: bodies[r] if bodies else body for r in ranks}
         asked = self.request_each(each, op, buffers, sink=sink)
-        found: dict[int, Event] = {}
-        deadline = self.hub.now + timeout_s
-        while len(found) < len(asked):
-            try:
-                event = sink.get(timeout=max(0.0, deadline - self.hub.now))
-            except Exception:
-                break
-            found[event.rank] = event
+        found = {event.rank: event for event in sink.gather(len(asked), timeout_s)}
         self.forget(asked)
         return found
 
@@ -164,29 +160,24 @@ class Turns:
         self.cluster = cluster
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def quiet(self) -> Iterator[dict[int, int]]:
         cluster = self.cluster
         while cluster.turn_taken:
             cluster.hub.block(lambda: not cluster.turn_taken)
         cluster.turn_taken = True
         try:
-            yield
+            yield dict(cluster.last)
         finally:
             cluster.turn_taken = False
 
     @contextlib.contextmanager
     def take(self, ranks: Iterable[int] = (), say: Any = None) -> Iterator[Turn]:
-        with self._locked():
+        with self.quiet():
             self.cluster.seq += 1
             turn = Turn(self.cluster.seq)
             turn.after = {rank: self.cluster.last.get(rank, 0) for rank in ranks}
             self.cluster.last.update(dict.fromkeys(turn.after, int(turn)))
             yield turn
-
-    @contextlib.contextmanager
-    def quiet(self) -> Iterator[dict[int, int]]:
-        with self._locked():
-            yield dict(self.cluster.last)
 
     def last_cells(self) -> dict[int, int]:
         return dict(self.cluster.last)
@@ -261,7 +252,7 @@ class Client:
         self.cluster, self.number, self.lateness = cluster, number, lateness
         self.ident = f"client-{number}".encode()
         self.recovered = ""
-        self.makers: Any = {}
+        self.makers = Making()
         self.past_reports = Reports("sim", is_here=False)
         self.others: list[Client] = []
         self.dispatcher = dispatch.Dispatcher(self)  # type: ignore[arg-type]

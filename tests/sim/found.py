@@ -516,4 +516,67 @@ FOUND = {
         lateness=0.3,
         is_strict=True,
     ),
+    "a rank dies while another one replays what a cell that heard a stop has launched": Schedule(
+        seed=2010658,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    rank: (
+                        Catch(steps=(Sleep(seconds=1.5),), of_stop=True),
+                        Launch(where="0,1,2", program=2, meant=(1, 0), name="c", inputs=("b",)),
+                    )
+                    for rank in (1, 2)
+                },
+                queued=False,
+                stop_at=0.3587359511871038,
+            ),
+        ),
+        fault="partial",
+        guilty=frozenset({(1, 0)}),
+        death=(1.9687100580899755, 1),
+        lateness=0.3,
+    ),
+    "what ranks lack is a timer's at one look, and has completed at the next": Schedule(
+        seed=2012664,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    rank: (
+                        Late(
+                            seconds=seconds,
+                            steps=(
+                                Launch(where="0,1,2", program=1, meant=(1, 0), name="t"),
+                                Launch(where="0,1,2", program=1, meant=(1, 1), name="t"),
+                            ),
+                        ),
+                        Catch(steps=(Sleep(seconds=1.5),), of_stop=True),
+                    )
+                    for rank, seconds in enumerate((0.25, 3.05, 3.05))
+                },
+                queued=True,
+                stop_at=1.55317364379977,
+            ),
+            Program(
+                number=9,
+                client=0,
+                steps={
+                    0: (Launch(where="0,1,2", program=1, meant=(9, 0), name="c"),),
+                    1: (Launch(where="0,1,2", program=1, meant=(9, 0), name="c"),),
+                    2: (Launch(where="0,1,2", program=2, meant=(9, "other"), name="c"),),
+                },
+                queued=False,
+            ),
+        ),
+        fault="other",
+        guilty=frozenset({(9, 2)}),
+        lateness=0.3,
+    ),
 }

@@ -17,6 +17,7 @@ from typing import Any
 
 import greenlet
 
+CALM = "nobody can go on by this"
 LOOK_S = 0.11  # between looks of who counts how long nothing has been written
 
 
@@ -34,23 +35,43 @@ class Actor:
         self.deadline = math.inf
         self.is_over = False
         self._work = work
-        self._greenlet = greenlet.greenlet(self._run, hub.greenlet)
+        self._greenlet: greenlet.greenlet | None = None  # once it runs, until it is over
 
-    def _run(self) -> None:
+    def run(self) -> None:
         try:
             self._work()
         except greenlet.GreenletExit:
             pass
         finally:
-            self.is_over = True
+            self.is_over, self._greenlet = True, None
 
     def resume(self) -> None:
-        self._greenlet.switch()
+        if self._greenlet is not None:
+            self._greenlet.switch()
+            return
+        made = _RESTING.pop() if _RESTING else greenlet.greenlet(_serve, self.hub.greenlet)
+        self._greenlet = made
+        made.switch(self)
 
     def kill(self) -> None:
         self.is_over = True
-        if self._greenlet is not greenlet.getcurrent():
+        if self._greenlet is not None and self._greenlet is not greenlet.getcurrent():
             self._greenlet.throw(greenlet.GreenletExit)
+
+
+# Greenlets that have nothing to do: to make one, with a stack of its own, takes longer than what
+# most actors do.
+_RESTING: list[greenlet.greenlet] = []
+
+
+def _serve(actor: Actor) -> None:
+    """Run one actor after the other."""
+    own, hub = greenlet.getcurrent(), actor.hub.greenlet
+    while True:
+        actor.run()
+        del actor
+        _RESTING.append(own)
+        actor = hub.switch()
 
 
 class Hub:
@@ -73,7 +94,12 @@ class Hub:
         return actor
 
     def at(self, when: float, job: Callable[[], object]) -> None:
+        """Do it then. It returns ``CALM`` where it has changed nothing that an actor waits for."""
         heapq.heappush(self._events, (when, next(self._numbers), job))
+
+    def wake(self, actor: Actor) -> None:
+        """Have it go on, whatever it waits for."""
+        actor.deadline = 0.0
 
     def block(self, ready: Callable[[], object] | None, seconds: float | None = None) -> None:
         """Have the running actor wait until ``ready``, or for so long."""
@@ -90,9 +116,8 @@ class Hub:
         Raises:
           Stuck: it never will be, or not before ``limit``.
         """
-        events = self._events
         while not until():
-            now, able, soonest = self.now, [], events[0][0] if events else math.inf
+            now, able, soonest = self.now, [], math.inf
             for each in self.actors:
                 deadline = each.deadline
                 if deadline <= now or ((ready := each.ready) is not None and ready()):
@@ -107,17 +132,25 @@ class Hub:
                 if actor.is_over:
                     self.actors.remove(actor)
                 continue
+            self._let_time_pass(soonest, limit)
+
+    def _let_time_pass(self, deadline: float, limit: float) -> None:
+        """Until the first actor's deadline, or something happens that one may wait for."""
+        events, is_calm = self._events, True
+        while is_calm and self.now < deadline:
+            soonest = min(deadline, events[0][0]) if events else deadline
             if soonest > limit:
                 raise Stuck(f"at {self.now:.3f} s nobody can go on")
-            self.now = now = max(now, soonest)
+            self.now = now = max(self.now, soonest)
             while events and events[0][0] <= now:
-                heapq.heappop(events)[2]()
+                is_calm = heapq.heappop(events)[2]() is CALM and is_calm
 
     def end(self) -> None:
         for actor in self.actors:
             if not actor.is_over:
                 actor.kill()
         self.actors.clear()
+        self._events.clear()
 
 
 def _always() -> bool:
@@ -165,16 +198,33 @@ class Sink:
 
     def __init__(self) -> None:
         self._items: deque[Any] = deque()
+        self._wanted = math.inf  # so many are waited for
+        self._waits: Any = None  # by this actor
 
-    def put(self, item: Any) -> None:
+    def put(self, item: Any) -> str | None:
         self._items.append(item)
+        if len(self._items) < self._wanted:
+            return CALM
+        self.hub.wake(self._waits)
+        return None
 
     def empty(self) -> bool:
         return not self._items
 
     def get(self, timeout: float | None = None) -> Any:
         if not self._items:
-            self.hub.block(self._items.__len__, timeout)
+            self._wait(1, timeout)
         if not self._items:
             raise queue.Empty
         return self._items.popleft()
+
+    def gather(self, number: int, timeout: float) -> list[Any]:
+        """As many items, or those that have come in this time."""
+        if len(self._items) < number:
+            self._wait(number, timeout)
+        return list(self._items)
+
+    def _wait(self, number: int, timeout: float | None) -> None:
+        self._wanted, self._waits = number, self.hub.running
+        self.hub.block(None, timeout)
+        self._wanted = math.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -92,7 +93,7 @@ class Program:
     timeout_s: float | None = None
     interrupt_at: float | None = None  # by the other notebook, whatever the ranks run then
 
-    @property
+    @functools.cached_property
     def is_stopped(self) -> bool:
         return any(at is not None for at in (self.stop_at, self.timeout_s, self.interrupt_at))
 
@@ -103,13 +104,10 @@ class Program:
     def of(self, rank: int) -> tuple[Step, ...]:
         return self.steps.get(rank, ())
 
-    @property
-    def names(self) -> list[str]:
-        return sorted({name for steps in self.steps.values() for name in _bound(steps)})
-
-    @property
+    @functools.cached_property
     def source(self) -> str:
-        bound = " = ".join([*self.names, "0"])
+        names = sorted({name for steps in self.steps.values() for name in _bound(steps)})
+        bound = " = ".join([*names, "0"])
         return f"{bound} # {self.number}"
 
 

@@ -12,7 +12,8 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from journals import launched
 
@@ -21,7 +22,7 @@ from jaxcluster.engine import failures, strict
 from jaxcluster.engine import gate as gates
 from jaxcluster.engine import journal as journals
 from jaxcluster.wire.link import Event
-from sim.hub import Actor, Hub
+from sim.hub import CALM, Actor, Hub
 from sim.programs import (
     Catch,
     Join,
@@ -42,6 +43,7 @@ CHECK = -1  # the program of the self-check
 COURSE = "all-reduce"
 STUCK_S = 8.0
 CHECK_S = 2.5  # longer than messages are late, here and on the notebook's side
+LOOKS = frozenset(["poll", "state", "busy", "courses", "prepare_check", "undo_look"])
 LOOK_S, SLOW_LOOK_S = 0.01, 0.3  # between looks of a cell that waits at the gate
 
 
@@ -64,6 +66,8 @@ class Journal(journals.Journal):
         self._main_thread = -1  # else all actors were taken for it
         self.is_apart = False  # the main thread runs a task or a timer
         self.line: Any = None  # of the step that launches
+        self._told_at = 0, 0
+        self._told: dict[object, object] = {}
 
     def _place_of(self, frame: Any) -> Any:
         return self.line, 0, None, 0
@@ -73,6 +77,24 @@ class Journal(journals.Journal):
 
     def place(self) -> tuple[None, None]:
         return None, None
+
+    def launches(self) -> dict[str, list[int]]:
+        return cast(dict[str, list[int]], self._once("launches", super().launches))
+
+    def tail(self, count: int) -> list[wire.Launch]:
+        return cast(list[wire.Launch], self._once(count, partial(super().tail, count)))
+
+    def _once(self, key: object, tell: Callable[[], object]) -> object:
+        """What is told, which is asked often, and changes by launches alone."""
+        if self._begun or self._made or self.broken:
+            return tell()
+        now = self._entered[0], self.restarts
+        if now != self._told_at:
+            self._told_at = now
+            self._told.clear()
+        if key not in self._told:
+            self._told[key] = tell()
+        return self._told[key]
 
     def origin(self) -> int:
         if self._rank.hub.running is not self._rank.main or self.is_apart:
@@ -85,9 +107,11 @@ class Store:
 
     def __init__(self) -> None:
         self.found: dict[str, str] = {}
+        self.writes = 0
 
     def write(self, key: str, value: str) -> None:
         self.found[key] = value
+        self.writes += 1
 
     def read(self, folder: str) -> dict[str, str]:
         start = folder + "/"
@@ -167,8 +191,8 @@ class Rank:
         self.tasks: list[tuple[float, Sequence[Step]]] = []
         self.threads: set[Actor] = set()
         self.current: wire.CellRequest | None = None
-        self.ended = self.taken = self.probes = 0
-        self.is_interrupted = self.is_calm = False
+        self.ended = self.taken = self.probes = self.releases = 0
+        self.is_interrupted = self.is_listening = False
         self.before: Before | None = None
         self.is_dead = False
         self.programs: dict[str, wire.Launch] = {}
@@ -177,9 +201,12 @@ class Rank:
 
     # ------------------------------------------------------------------ the control channel
 
-    def receive(self, request: Request) -> None:
-        if not self.is_dead:
-            getattr(self, f"_on_{request.op}")(request)
+    def receive(self, request: Request) -> str | None:
+        """``CALM``, if nothing is changed by it."""
+        if self.is_dead:
+            return CALM
+        getattr(self, f"_on_{request.op}")(request)
+        return CALM if request.op in LOOKS and not self.jobs else None
 
     def reply(self, request: Request, body: Any, op: str = "reply", soon: float = 0.0) -> None:
         if not self.is_dead:
@@ -202,7 +229,13 @@ class Rank:
             restarts=self.journal.restarts,
         )  # fmt: skip
 
+    def _lives(self) -> bool:
+        """Whether something else of the user's may launch programs."""
+        return bool(self.tasks) or any(not actor.is_over for actor in self.threads)
+
     def _background(self) -> list[str]:
+        if not (self.tasks or self.threads):
+            return []
         threads = [f"thread '{a.name}'" for a in self.threads if not a.is_over]
         return [*threads, *("a timer of the event loop" for _ in self.tasks[:1])]
 
@@ -212,7 +245,7 @@ class Rank:
     def _on_poll(self, request: Request) -> None:
         launches = self.journal.tail(request.body["launches"])
         report = wire.RankReport(self.state(), [], launches, announced=self.journal.announced)
-        if self.main.ready in (self._has_work, self._has_other_work) and not self.main.ready():
+        if self.is_listening and not self.main.ready():
             self.probes += 1  # as its loop would do at once
         else:
             self.jobs.append(self._probe)
@@ -223,6 +256,7 @@ class Rank:
 
     def _on_clear(self, request: Request) -> None:
         self.gate.clear(request.body["seqs"])
+        self.releases += 1
         self.reply(request, None)
 
     def _on_resume(self, request: Request) -> None:
@@ -253,6 +287,7 @@ class Rank:
 
     def _withdraw(self, seq: int) -> bool:
         waits = self.waiting.pop(seq, None)
+        self.releases += 1
         if waits is not None:
             self.reply(waits[0], wire.CellReply(self.number, seq, "interrupted", 0.0))
         return waits is not None
@@ -312,8 +347,14 @@ class Rank:
 
     def _run(self) -> None:
         while True:
-            self.hub.block(self._has_work)
+            self._listen(self._has_work)
             self._work()
+
+    def _listen(self, ready: Callable[[], object], seconds: float | None = None) -> None:
+        """Wait as an event loop does: what is asked meanwhile is answered at once."""
+        self.is_listening = True
+        self.hub.block(ready, seconds)
+        self.is_listening = False
 
     def _has_work(self) -> bool:
         return bool(self.cells or self.jobs or (self.tasks and self._is_due()))
@@ -334,11 +375,15 @@ class Rank:
         elif self.jobs:
             self.jobs.popleft()()
 
+    def _news(self) -> int:
+        """How often something has changed that a cell which waits at the gate may see."""
+        return self.cluster.store.writes + self.releases
+
     def _idle(self, seconds: float) -> None:
         """What the event loop does while a cell awaits: everything but cells."""
         until = self.hub.now + seconds
         while self.hub.now < until:
-            self.hub.block(self._has_other_work, until - self.hub.now)
+            self._listen(self._has_other_work, until - self.hub.now)
             self._work_beside()
 
     def _has_other_work(self) -> bool:
@@ -349,14 +394,18 @@ class Rank:
 
     def _run_in_turn(self, request: Request, cell: wire.CellRequest) -> None:
         waits = self.gate.wait(cell, request.ident, lambda: cell.seq in self.waiting)
-        look_s = LOOK_S
-        try:
+        look_at, look_s = self.hub.now, LOOK_S
+        with contextlib.suppress(StopIteration):
             while True:
+                seen = self._news()
                 waits.send(None)
-                self._idle(look_s)
-                look_s = min(SLOW_LOOK_S, 1.5 * look_s)
-        except StopIteration:
-            pass
+                while self._news() == seen:  # till then it would look in vain
+                    self._listen(lambda s=seen: self._has_other_work() or self._news() != s)
+                    self._work_beside()
+                while look_at <= self.hub.now:
+                    look_at += look_s
+                    look_s = min(SLOW_LOOK_S, 1.5 * look_s)
+                self._idle(look_at - self.hub.now)
         if self.waiting.pop(cell.seq, None) is None:
             self.ended = cell.seq
             self.gate.ended(cell, request.ident, self._end_of(cell, "interrupted"))
@@ -388,8 +437,8 @@ class Rank:
     def _end_of(self, cell: wire.CellRequest, status: str) -> wire.ends.End:
         journal = self.journal
         own, launches = journal.own(cell.seq), journal.launches()
-        lives = bool(self._background())
-        return wire.ends.End(status, own, launches, journal.foreign, journal.unchecked, lives)
+        ended = status, own, launches, journal.foreign, journal.unchecked, self._lives()
+        return wire.ends.End(*ended)
 
     # ------------------------------------------------------------------ the user's code
 
@@ -424,11 +473,16 @@ class Rank:
                 case Thread(inner):
                     self._start_thread(inner)
                 case Join():
-                    while self._background() and not self.is_interrupted:
-                        self.hub.block(lambda: self._has_other_work() or self.is_interrupted, 0.05)
+                    while self._lives() and not self.is_interrupted:
+                        self._listen(
+                            lambda: (
+                                self._has_other_work() or self.is_interrupted or not self._lives()
+                            )
+                        )
                         self._work_beside()
                 case Late(seconds, inner):
                     self.tasks.append((self.hub.now + seconds, inner))
+                    self.hub.at(self.hub.now + seconds, _nothing)  # then it can be heard
         self.heed()
 
     def _take_steps_apart(self, steps: Sequence[Step]) -> None:
@@ -498,7 +552,7 @@ class Rank:
         until = self.hub.now + seconds
         while self.hub.now < until and not self.is_interrupted:
             if awaits:
-                self.hub.block(
+                self._listen(
                     lambda: self._has_other_work() or self.is_interrupted, until - self.hub.now
                 )
                 self._work_beside()
@@ -553,6 +607,10 @@ class Rank:
                 self.hub.actors.remove(actor)
 
 
+def _nothing() -> None:
+    """The clock stops here."""
+
+
 def _refuse() -> None:
     raise Refused("INVALID_ARGUMENT")
 
@@ -600,6 +658,7 @@ class Cluster:
         self.turn_taken = self.is_replaced_now = False
         self.generation = 0
         self.ranks = [Rank(self, n, {}) for n in range(num_ranks)]
+        self.past: list[Rank] = []  # of former generations
 
     def program(self, source: str) -> Program:
         return self._programs[source.rpartition("# ")[2].strip()]
@@ -636,6 +695,7 @@ class Cluster:
         gone = [n for names in kept for n in {*kept[0], *names} if any(n not in k for k in kept)]
         for rank in self.ranks:
             rank.die()
+        self.past += self.ranks
         self.devices.restart_counts()
         self.store, self.service = Store(), Service(self.hub)
         self.last = {}

@@ -9,7 +9,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -73,12 +73,29 @@ def run(schedule: Schedule) -> Course:
             course.broken.append(f"an error of ours: {traceback.format_exc(limit=-6)}")
         judge(schedule, cluster, clients, course)
         hub.end()
+    _take_apart(cluster, clients, course)
     return course
+
+
+def _take_apart(cluster: Cluster, clients: Sequence[Client], course: Course) -> None:
+    """Leave no cycles behind: then all of it goes at once, and nobody looks for garbage."""
+    for error in course.ended.values():
+        if error is not None:
+            error.__traceback__ = error.__context__ = error.__cause__ = None
+    for made in cluster.devices.made:
+        vars(made).clear()
+    for client in clients:
+        vars(client).clear()
+    for rank in [*cluster.past, *cluster.ranks]:
+        vars(rank.journal).clear()
+        vars(rank).clear()
+    vars(cluster).clear()
 
 
 def use(client: Client, programs: Sequence[Program], course: Course, hub: Hub) -> None:
     """What the user of one notebook does."""
-    left = 0
+    left, own, is_waiting = 0, hub.running, False
+    assert own is not None
 
     def end(program: Program, cell: Any) -> None:
         error = outcome(cell)
@@ -86,9 +103,15 @@ def use(client: Client, programs: Sequence[Program], course: Course, hub: Hub) -
         course.ended[program.number] = error
         nonlocal left
         left -= 1
+        if is_waiting and not left:
+            hub.wake(own)
 
-    def is_free() -> bool:
-        return not left
+    def wait() -> None:
+        nonlocal is_waiting
+        is_waiting = left > 0
+        if is_waiting:
+            hub.block(None)
+        is_waiting = False
 
     for program in programs:
         try:
@@ -106,8 +129,8 @@ def use(client: Client, programs: Sequence[Program], course: Course, hub: Hub) -
         left += 1
         hub.start(f"cell {program.number}", lambda p=program, c=cell: end(p, c))
         if not program.queued:
-            hub.block(is_free)
-    hub.block(is_free)
+            wait()
+    wait()
 
 
 def _hear(course: Course, number: int, text: str) -> None:
@@ -354,10 +377,28 @@ def _is_whole(step: Any, program: Program) -> bool:
 
 
 def prepare() -> None:
-    """Have the process look for garbage seldom, and nowhere but in what the schedules make."""
+    """Make a process fast that does nothing but run schedules."""
+    for module in list(sys.modules.values()):
+        if module.__name__.partition(".")[0] in ("jaxcluster", "sim"):
+            for what in vars(module).values():
+                if isinstance(what, type) and what.__module__ == module.__name__:
+                    _thaw(what)
+    # Garbage is looked for seldom, and nowhere but in what the schedules make.
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE)
+
+
+def _thaw(frozen: type) -> None:
+    """Have objects of a frozen dataclass made as fast as others: each field by an assignment."""
+    own = vars(frozen)
+    if "__setattr__" not in own or "__slots__" in own or not is_dataclass(frozen):
+        return
+    del frozen.__setattr__, frozen.__delattr__, frozen.__init__
+    for given in fields(frozen):
+        if given.default is MISSING:
+            setattr(frozen, given.name, given)
+    dataclass(repr=False, eq=False)(frozen)
 
 
 def search(first: int, count: int, faults: Sequence[str] = ("", *FAULTS)) -> list[Schedule]:

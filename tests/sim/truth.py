@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jaxcluster.model import lockstep
+
 ZEROS = "zeros"
 
 
@@ -62,11 +64,13 @@ class Devices:
         self.numbers: list[defaultdict[str, int]] = []
         self.numbers = [defaultdict(int) for _ in range(num_ranks)]
         self.dead: set[int] = set()
+        self.made: list[Made] = []
 
     def launch(
         self, rank: int, where: str, program: int, meant: Any, inputs: tuple[Value | None, ...]
     ) -> Value:
         made = Made(rank, where, self.numbers[rank][where], program, meant, inputs)
+        self.made.append(made)
         self.numbers[rank][where] += 1
         self.queues[rank].append(made)
         self._complete()
@@ -96,16 +100,16 @@ class Devices:
 
     def _is_cut(self, made: Made) -> bool:
         given = any(value is not None and value.failed for value in made.inputs)
-        return given or not self.dead.isdisjoint(int(rank) for rank in made.where.split(","))
+        return given or not self.dead.isdisjoint(lockstep.members(made.where))
 
     def _met(self, made: Made) -> list[Made] | None:
         """All parts of this launch, if each is the first that its rank's device has to run."""
-        members = [int(rank) for rank in made.where.split(",")]
-        heads = [self.queues[rank][0] for rank in members if self.queues[rank]]
-        if len(heads) < len(members):
-            return None
-        if any((head.where, head.k) != (made.where, made.k) for head in heads):
-            return None
+        heads = []
+        for rank in lockstep.members(made.where):
+            queue = self.queues[rank]
+            if not queue or queue[0].where != made.where or queue[0].k != made.k:
+                return None
+            heads.append(queue[0])
         return heads
 
     def _end(self, met: list[Made]) -> None:

@@ -13,7 +13,7 @@ import zmq
 from jaxcluster.agent import transport
 from jaxcluster.agent.folder import Folder
 from jaxcluster.agent.messages import Session, new_name
-from jaxcluster.agent.server import Agent, Client
+from jaxcluster.agent.server import Agent, Client, own_environment
 from jaxcluster.agent.turns import AWAY_S
 
 
@@ -138,6 +138,13 @@ def test_what_a_process_is_given_comes_before_the_hosts_own_environment(
     alone = {"role": "other", "cwd": str(tmp_path), "env": {"MINE": "2"}}
     agent._place(alone)
     assert alone["env"] == {"MINE": "2"}
+
+
+def test_what_a_start_sets_comes_before_what_the_hosts_login_has_set() -> None:
+    host = {"PATH": "/host", "JAX_ENABLE_X64": "0", "SLURM_PROCID": "3"}
+    assert own_environment(host, ["JAX_ENABLE_X64=1", "XLA_FLAGS=--a=b"]) == {
+        "PATH": "/host", "JAX_ENABLE_X64": "1", "XLA_FLAGS": "--a=b"
+    }  # fmt: skip
 
 
 def test_a_folder_of_a_client_that_was_killed_goes_with_it(agent: Made, tmp_path: Path) -> None:

@@ -169,3 +169,34 @@ def test_its_file_is_its_users_alone_and_no_link_is_followed(tmp_path: Path) -> 
     os.unlink(link)
     journal.keep_in(str(link))
     assert link.stat().st_mode & 0o777 == 0o600
+
+
+STEPS = compile("for _ in range(steps):\n    next(begin)\n    next(confirm)\n", "a cell", "exec")
+
+
+def test_launches_of_a_line_in_a_loop_are_noted_as_each_alone_is(
+    journal: Journal, path: Path
+) -> None:
+    """From the second on they are noted in fewer steps."""
+
+    def run(fingerprint: int, processes: str = "0,1") -> None:
+        step = program(fingerprint, processes)
+        begin, confirm = journal.preparations(step, None), journal.confirmations(step)
+        exec(STEPS, {"steps": 5, "begin": begin, "confirm": confirm})
+
+    journal.cell_numbers["a cell"] = 3
+    for seq, step in enumerate([(1, "0,1"), (2, "0,1"), (1, "0,1"), (9, "0,1,2")], 1):
+        journal.enter(seq, 3)
+        run(*step)
+    with journal.unannounced():
+        run(1)
+    found = left(path)
+    assert found == journal.tail(blackbox.TOLD)
+    assert [(entry.cell, entry.line, entry.cell_seq) for entry in found] == [
+        (3, 2, seq) for seq in [1] * 5 + [2] * 5 + [3] * 5 + [4] * 5 + [wire.OURS] * 5
+    ]
+    assert [entry.seq for entry in found] == [*range(15), *range(5), *range(15, 20)]
+    journal.restart()  # what was known of the lines is not in the box any more
+    run(1)
+    assert left(path) == journal.tail(blackbox.TOLD)
+    assert len(left(path)) == 5

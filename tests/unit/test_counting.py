@@ -11,6 +11,7 @@ import inspect
 import itertools
 import operator
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
@@ -49,7 +50,7 @@ class Rank:
             self.journal.launch(one, lambda error: False, list, steps)
             return
         confirmations = self.confirmations.setdefault(one.name, self.journal.confirmations(one))
-        prepare = map(self.journal.prepare, (one,), (sys._getframe(),))
+        prepare = itertools.islice(self.journal.preparations(one, None), 1)
         confirm = itertools.islice(confirmations, 1)
         list(itertools.chain(prepare, execute, between, confirm))
 
@@ -203,15 +204,14 @@ def test_what_launches_before_the_launch_itself_has_a_known_order(
     """A finalizer, or a signal's handler, in the lines of ours that come before it."""
     rank = Rank()
     f, g = program("f"), program("g")
-    prepare = rank.journal.prepare
+    place_of = rank.journal._place_of
 
-    def preparing(one: Program, frame: FrameType) -> None:
-        prepare(one, frame)
-        if one is f:
-            rank.launch(g)
+    def meanwhile(frame: FrameType) -> Any:
+        monkeypatch.undo()
+        rank.launch(g)
+        return place_of(frame)
 
-    monkeypatch.setattr("jaxcluster.engine.journal.PREPARING", {preparing.__code__})
-    monkeypatch.setattr(rank.journal, "prepare", preparing)
+    monkeypatch.setattr(rank.journal, "_place_of", meanwhile)
     rank.journal.cell_numbers[__file__] = 5
     rank.journal.enter(11, 5)
     rank.launch(f)
@@ -238,16 +238,114 @@ def test_what_jax_has_prepared_and_not_launched_is_not_counted() -> None:
         rank.launch(f, "python")
 
     def fast_path_gives_up() -> None:
-        rank.journal.prepare(f, sys._getframe())
+        next(rank.journal.preparations(f, None))
         cache_miss()
 
     for _ in range(3):
-        rank.journal.prepare(g, sys._getframe())
+        next(rank.journal.preparations(g, None))
     assert rank.is_told_right()
     fast_path_gives_up()
     rank.launch(g)
     assert rank.is_told_right()
     assert rank.executed == ["f", "g"]
+
+
+HEARING = {
+    "the next launch": lambda rank: rank.launch(program("g")),
+    "a poll": lambda rank: rank.journal.tail(1),
+    "the cell's end": lambda rank: rank.journal.own(1),
+    "what comes next": lambda rank: rank.journal.counts,
+}
+
+
+def failing() -> None:
+    raise ValueError("UNKNOWN: Connection closed by peer")
+
+
+@pytest.mark.parametrize("hear", HEARING.values(), ids=HEARING)
+def test_what_breaks_off_on_jaxs_fast_path_is_counted_once_as_broken_off(
+    hear: Callable[[Rank], Any],
+) -> None:
+    """Where the thread that launches runs the program; the error is in the user's code alone."""
+    ranks = Rank(), Rank()
+    f, h = program("f", inline=True), program("h")
+    for rank in ranks:
+        rank.launch(f)
+        with pytest.raises(ValueError, match="peer"):
+            rank.launch(f, "fast", failing)
+        hear(rank)
+        assert rank.journal.unchecked
+        for _ in range(2):
+            rank.launch(h)
+            hear(rank)
+        told = [name for name in rank.counted() if name != "g"]
+        assert told == ["f", "f, aborted by an error", "h", "h"]
+    assert ranks[0].journal.launches() == ranks[1].journal.launches()
+
+
+def test_what_breaks_off_on_jaxs_fast_path_in_a_thread_that_ends_is_heard_of() -> None:
+    rank = Rank()
+
+    def fail() -> None:
+        with contextlib.suppress(ValueError):
+            rank.launch(program("f", inline=True), "fast", failing)
+
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+    assert rank.counted() == ["f, aborted by an error"]
+    assert rank.journal.launches() == rank.journal.launches()
+    assert rank.journal.launches()["0,1"][0] == 1
+
+
+def test_a_launch_that_still_waits_for_others_has_not_broken_off() -> None:
+    rank = Rank()
+    begun, end = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        end.wait(60)
+
+    thread = threading.Thread(target=rank.launch, args=(program("f", inline=True), "fast", wait))
+    thread.start()
+    try:
+        assert begun.wait(60)
+        assert rank.counted() == ["f"]
+        assert rank.journal.broken == {}
+    finally:
+        end.set()
+        thread.join()
+    assert rank.is_told_right()
+
+
+@pytest.mark.parametrize(
+    "one", [program("f"), program("f", inline=True, collective=False)], ids=["async", "alone"]
+)
+def test_what_xla_refuses_on_jaxs_fast_path_is_not_counted(one: Program) -> None:
+    rank = Rank()
+    with pytest.raises(ValueError, match="peer"):
+        rank.launch(one, "fast", failing)
+    assert rank.counted() == []
+    rank.launch(program("g"))
+    assert rank.counted() == ["g"]
+
+
+def test_what_a_thread_guard_refuses_is_not_counted() -> None:
+    rank = Rank()
+    f = program("f", inline=True)
+
+    def refused() -> None:
+        with contextlib.suppress(ValueError):
+            rank.launch(f, "fast", failing)
+
+    rank.journal.set_guard(True)
+    thread = threading.Thread(target=refused)
+    thread.start()
+    thread.join()
+    rank.journal.set_guard(False)
+    assert rank.counted() == []
+    refused()
+    assert rank.counted() == ["f, aborted by an error"]
 
 
 def test_an_error_on_top_of_the_launchs_leaves_it_broken_off() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
+from jaxcluster.cluster import past
 from jaxcluster.cluster.past import Following, Reader, find
 from jaxcluster.engine import history as writing
 from jaxcluster.engine.history import History
@@ -47,8 +48,9 @@ class Ranks:
 
 
 def cell(seq: int, source: str = "", number: int = 0, **more: Any) -> wire.CellRequest:
-    given: dict[str, Any] = {"sent_ns": seq * S, "who": "a.ipynb (process 7 on h)", **more}
-    return wire.CellRequest(seq, source or f"source {seq}", number or seq, [0], [0], **given)
+    given: dict[str, Any] = {"sent_ns": seq * S, "who": "a.ipynb (process 7 on h)", "ranks": [0]}
+    given |= {"shown_ranks": [0], **more}
+    return wire.CellRequest(seq, source or f"source {seq}", number or seq, **given)
 
 
 def reply(seq: int, status: str = "ok", error: wire.ErrorInfo | None = None) -> wire.CellReply:
@@ -165,6 +167,42 @@ def test_output_without_end_leaves_its_end(ranks: Ranks) -> None:
     for _ in range(50):
         rank.add("display_data", {"data": {"image/png": "x" * 10_000}, "metadata": {}})
     assert ranks.text(1).count("not kept") == 1
+
+
+def test_of_many_ranks_not_all_is_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """256 of them have 2 GiB. So of each the end is shown, and a few are read at a time."""
+    ranks = Ranks(tmp_path, 7)
+    for number, rank in enumerate(ranks.ranks):
+        rank.begin(cell(1, ranks=list(range(7))))
+        for line in range(1000) if number != 6 else ():
+            rank.text("stdout", f"{line:09}\n")
+            rank.flush()
+        rank.end(reply(1))
+    monkeypatch.setattr(past, "MOST_NBYTES", 120_000)
+    monkeypatch.setattr(past, "AT_ONCE", 50_000)
+    monkeypatch.setattr(past, "LITTLE", 0)
+    asked, read = [], ranks.read_history
+
+    def read_history(log: str, wanted: dict[int, int]) -> dict[int, ringfile.Part]:
+        parts = read(log, wanted)
+        asked.append(sum(len(part.data) for part in parts.values()))
+        return parts
+
+    monkeypatch.setattr(ranks, "read_history", read_history)
+    (one,) = ranks.cells()
+    record = past.record_of(ranks, one)  # type: ignore[arg-type]
+    assert max(asked) <= 50_000
+    assert 50_000 < sum(asked) <= 130_000
+    for rank in range(6):
+        told, *lines = record.records[rank].text().splitlines()
+        assert told.endswith("left out, as many ranks are shown: name the ranks that you want]")
+        assert [int(line) for line in lines] == list(range(int(lines[0]), 1000))
+        assert len(lines) > 100
+    assert record.records[6].text() == ""
+    record = past.record_of(ranks, one, [3])  # type: ignore[arg-type]
+    assert record.records[3].text().startswith("000000000\n")
 
 
 def test_one_print_of_very_much_text_takes_no_more_room(ranks: Ranks) -> None:

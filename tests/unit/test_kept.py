@@ -98,7 +98,7 @@ def test_it_is_looked_after_until_it_is_removed() -> None:
 
 def test_what_can_not_be_read_any_more_is_as_if_its_ranks_had_died(folder: Folder) -> None:
     reports = {rank: write(folder, rank) for rank in range(4)}
-    saved = Kept(folder, reports, False, {4: Dead(frozenset("c"))})
+    saved = Kept(folder, reports, False, {4: Dead(frozenset("c"))}, 5)
     assert saved.looked_at() == saved
     Path(reports[1]["folder"], "rank-1.state").unlink()
     Path(reports[2]["folder"], "rank-2.state").write_bytes(b"cut")

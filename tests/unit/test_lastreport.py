@@ -13,6 +13,7 @@ from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, RankDied,
 from jaxcluster.model.findings import Report
 from jaxcluster.model.outputs import CellRecord, RankRecord
 from jaxcluster.model.postmortem import reports_of
+from jaxcluster.records import lastreport
 from jaxcluster.records.lastreport import MOST, LastReport, Reports, made_of
 from jaxcluster.records.runtimefolder import inside
 from jaxcluster.wire import CellReply, ErrorInfo
@@ -120,6 +121,18 @@ def test_old_ones_make_room(folder: Path) -> None:
         reports.add(saved(number, number))
     assert len(list((folder / "reports").iterdir())) == MOST
     assert [one.cell for one in Reports("main").all()] == list(range(4, MOST + 4))
+
+
+def test_drafts_of_processes_that_were_killed_go_and_those_of_others_stay(folder: Path) -> None:
+    now = 100 * lastreport.DRAFT_NS
+    reports = Reports("main")
+    reports.add(saved(now - 2, 1))
+    for at_ns in (now - 2 * lastreport.DRAFT_NS, now - 1):
+        (folder / "reports" / f"{at_ns}.4711").write_text('{"at_ns"')
+    reports.add(saved(now, 2))
+    names = {file.name for file in (folder / "reports").iterdir()}
+    assert names == {f"{now - 2}.json", f"{now}.json", f"{now - 1}.4711"}
+    assert [one.cell for one in Reports("main").all()] == [1, 2]
 
 
 @pytest.mark.parametrize("body", ["", "[1]", '{"at_ns": "x"}', "[" * 100_000])

@@ -122,6 +122,7 @@ def test_these_names_are_jaxclusters_interface() -> None:
         "attach",
         "current",
         "load_ipython_extension",
+        "place",
         "seed",
         "start",
         "unload_ipython_extension",

@@ -62,6 +62,22 @@ def test_one_that_was_set_between_cells_is_left() -> None:
     assert signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN
 
 
+def test_one_that_is_set_for_cells_between_them_raises_in_cells_alone() -> None:
+    """As a restored checkpoint does."""
+    between = Leftovers()
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    between.put_between(signal.SIGUSR1, late)
+    raised()
+    assert "TimeoutError" in between.take_told()
+    assert unwrapped(signal.getsignal(signal.SIGUSR1)) is late
+    between.give_back()
+    with pytest.raises(TimeoutError):
+        raised()
+    between.put_between(signal.SIGUSR1, signal.SIG_IGN)
+    between.give_back()
+    assert signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN
+
+
 def test_in_other_clients_code_they_raise_too() -> None:
     between = Leftovers()
     between.is_users = lambda frame: True

@@ -55,3 +55,55 @@ def test_the_cells_are_told_once_each() -> None:
 def test_many_cells_are_not_told() -> None:
     made = known("x = 1", *["x = f(x)"] * makers.MOST_CELLS)
     assert makers.tell(made, ["x"]) == ""
+
+
+def session(*cells: tuple[str, bool]) -> makers.Making:
+    """A notebook whose cells were sent and have ended, whole or not."""
+    made = makers.Making()
+    for seq, (source, is_whole) in enumerate(cells, 1):
+        made.sent(seq)
+        made.ended(seq, source, seq, is_whole=is_whole)
+    return made
+
+
+def test_a_cell_that_was_taken_back_has_made_nothing() -> None:
+    made = session(("x = 1; z = 1", True), ("x = y = 2", True))
+    assert made.known(2) == {"x": (2,), "y": (2,), "z": (1,)}
+    made.undone(2, ["z"])  # which may have been changed in place
+    assert made.known(2) == {"x": (1,)}
+    made.undone(2, [])
+    assert made.known(2) == {"x": (1,)}
+
+
+def test_what_a_cell_was_to_bind_that_failed_is_not_known() -> None:
+    made = session(("x = y = z = 1", True), ("x = 2\n1 / 0\ny += 1", False))
+    assert made.known(2) == {"z": (1,)}
+    made.undone(2, [])
+    assert made.known(2) == dict.fromkeys("xyz", (1,))
+    assert session(("x = y = 1", True), ("%time x = 2", False)).known(2) == {"y": (1,)}
+
+
+def test_a_pushed_value_was_made_by_no_cell() -> None:
+    made = session(("x = y = 1", True), ("y = 2", True))
+    made.bound(["x"])
+    assert made.known(2) == {"y": (2,)}
+    made.undone(2, [])
+    assert made.known(2) == {"y": (1,)}  # what was pushed stays
+
+
+def test_of_what_another_notebook_may_have_bound_nothing_is_said() -> None:
+    made = session(("x = 1", True))
+    assert made.known(2) == {}
+    made.sent(3)
+    made.ended(3, "y = 1", 2, is_whole=True)
+    assert made.known(3) == {"y": (2,)}
+
+
+def test_cells_that_end_in_another_order_are_not_taken_for_each_other() -> None:
+    made = session(("x = 1", True))
+    for seq in (2, 3):
+        made.sent(seq)
+    for seq in (3, 2):
+        made.ended(seq, f"x = {seq}", seq, is_whole=True)
+    made.undone(3, [])
+    assert made.known(3) == {}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 
 import pytest
 
 from jaxcluster import cli
+from jaxcluster.mcp.looks import MOST_CHARS, clip_document
 
 
 def test_without_the_sdk_it_says_what_to_install(
@@ -36,3 +38,19 @@ def test_an_unknown_option_is_refused_before_anything_else(
 ) -> None:
     assert cli.main(["mcp", "--alow-run"]) == 2
     assert "did you mean --allow-run?" in capsys.readouterr().err
+
+
+def test_a_report_as_json_is_no_longer_than_another_answer() -> None:
+    timelines = [{"processes": [0, 1], "lanes": ["x" * 3000]} for _ in range(9)]
+    found = {"kind": "Divergence", "culprits": [1], "source": "x = 1\n", "timelines": timelines}
+    assert clip_document({**found, "timelines": timelines[:2]}) == {
+        **found, "timelines": timelines[:2]
+    }  # fmt: skip
+    stacks = "a\n" * MOST_CHARS + "the end"
+    short = clip_document({**found, "stacks": stacks})
+    assert len(json.dumps(short)) <= MOST_CHARS
+    assert short["stacks"].endswith("the end")
+    assert "are left out]" in short["stacks"]
+    assert short["timelines"] == timelines[: len(short["timelines"])] != []
+    assert short["left_out"] == 9 - len(short["timelines"])
+    assert short["culprits"] == [1]

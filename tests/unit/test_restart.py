@@ -373,7 +373,7 @@ FOLDER: Any = SimpleNamespace(places_for=lambda rank: [], hint="Make room.")
 
 def snapshots(world: Any, monkeypatch: pytest.MonkeyPatch) -> dict[int, Any]:
     monkeypatch.setattr(restart, "ask", world.ask)
-    return restart._snapshots(world, 0, FOLDER, lambda: None)
+    return restart._snapshots(world, 0, FOLDER, lambda: None, None)
 
 
 def test_values_are_compared_where_a_rank_has_died_and_where_a_host_may_be_lost(

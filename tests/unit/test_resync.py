@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from jaxcluster.cluster import mending
+from jaxcluster.cluster.carrying import Carrier
+from jaxcluster.lockstep import actions
+from jaxcluster.wire.link import Sink
 
 
 def test_what_threads_might_have_made_is_forgotten_with_a_resync(
@@ -25,6 +28,20 @@ def test_what_threads_might_have_made_is_forgotten_with_a_resync(
     assert mending.bring_into_lockstep(cluster).startswith("Back in lockstep")
     assert not world.counts and not world.excused and world.divergence is None
     assert opened == [4]
+
+
+def test_what_threads_might_have_made_is_forgotten_once_it_is_settled() -> None:
+    """By the thread itself, or by the cell that brings the ranks back."""
+    one, another, third = (cast("Any", object()) for _ in range(3))
+    world = SimpleNamespace(excused=[one], look_at=None, why_unseen=None)
+    cluster: Any = SimpleNamespace(world=world)
+    carrier = Carrier(cluster, cast("Any", SimpleNamespace(record=None)), Sink())
+    carrier.do(actions.Excuse((another, third)))
+    carrier.do(actions.Forget((another,)))
+    carrier.do(actions.Forget((another,)))  # another cell has forgotten it meanwhile
+    assert world.excused == [one, third]
+    carrier.do(actions.Forget())
+    assert world.excused == []
 
 
 def test_why_new_processes_were_needed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,7 +172,7 @@ def test_where_new_processes_are_not_wanted_no_gate_is_opened() -> None:
     ranks.carry(settling.settle())
     assert cell.course.state is State.DIVERGED
     assert ranks.kinds()[-1] == "WithdrawBehind"
-    ending = ranks.carry(settling.end())
+    ending = ranks.carry(settling.end(lambda error, ranks: ()))
     assert ending.is_diverged and ending.undone.startswith("This cell is undone")
 
 
@@ -193,7 +193,7 @@ def test_a_cell_whose_ranks_died_is_left_to_who_gives_them_new_processes() -> No
     assert cell.course.state is State.LEFT
     assert ranks.kinds() == ["Undo"]
     ranks.answers[actions.Recover] = lambda _: ranks._set(dead={}) or Recovered("New processes.")
-    ending = ranks.carry(settling.end())
+    ending = ranks.carry(settling.end(lambda error, ranks: ()))
     assert ending.death.message == "Rank 1 died in cell [3]: killed by SIGKILL."
     assert ending.death.done == "New processes. This cell is undone. Removed y."
     assert cell.course.state is State.SETTLED
@@ -271,6 +271,14 @@ def test_ranks_that_took_part_in_the_check_are_not_called_hung() -> None:
     assert cell.recovered.startswith("All of them have completed")
 
 
+def test_what_has_completed_is_settled_also_where_a_thread_was_to_launch_more_before() -> None:
+    cell, ranks = given_up(), Ranks()
+    ranks.answers[actions.AskSilent] = lambda _: {}
+    ranks.answers[actions.BringBack] = lambda _: Replayed("completed", is_under_way=True)
+    ranks.carry(Settling(cell).settle())
+    assert cell.course.state is State.SETTLED
+
+
 def test_a_cell_that_never_began_lets_others_begin_also_those_of_other_notebooks() -> None:
     cell, settling = ended((LESS, LESS), "interrupted")
     for reply in cell.record.replies.values():
@@ -299,7 +307,7 @@ def test_a_cell_that_never_began_brings_back_what_an_earlier_one_has_left(stoppe
     ranks = Ranks(stopped=frozenset({SEQ - 1}) if stopped else frozenset())
     ranks.carry(settling.settle())
     assert "BringBack" in ranks.kinds()
-    ending = ranks.carry(settling.end())
+    ending = ranks.carry(settling.end(lambda error, ranks: ()))
     assert "undone" not in ending.recovered + ending.undone
     assert bool(ending.withdrawn) is stopped
 
@@ -356,7 +364,7 @@ def test_nothing_is_settled_with_ranks_that_hang_for_good() -> None:
     settling = Settling(cell)
     ranks.carry(settling.settle())
     assert ranks.kinds() == ["AskSilent"]
-    ending = ranks.carry(settling.end())
+    ending = ranks.carry(settling.end(lambda error, ranks: ()))
     assert ending.silent == (0, 1)
     assert ending.unanswered[0] == "Ranks 0, 1 are not responding."
 

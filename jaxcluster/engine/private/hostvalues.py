@@ -75,9 +75,10 @@ def hear_host_values(heard: HostValues) -> bool:
         # Under its own name: by that cloudpickle finds it, and takes no part of it along.
         @functools.wraps(make)
         def make_and_tell(*args: Any, **kwargs: Any) -> Any:
-            array = make(*args, **kwargs)
-            heard.made(array)
-            return array
+            made = make(*args, **kwargs)
+            for array in jax.tree.leaves(made):  # one array, or those of a pytree
+                heard.made(array)
+            return made
 
         return make_and_tell
 

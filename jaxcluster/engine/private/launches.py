@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +23,14 @@ def record_launches(journal: Journal) -> bool:
 
     - the first call of each program, programs with effects, ahead-of-time compiled ones, those
       without an array that spans their devices among their inputs, and on a CPU process with one
-      device those that have collectives or call Python go through ``pxla.ExecuteReplicated``. A
-      subclass of it has an executable that the journal launches. All that JAX checks and converts
-      comes before that;
-    - every other call keeps JAX's C++ fast path (1 to 2 us more). Right before it launches it asks
-      the last array's layout for XLA's form of it, if the program has one for that input: so the
-      journal hears of the launch *before* it. Right after it the first node of the output tree is
-      made, by C alone, which confirms the launch.
+      device those that call Python go through ``pxla.ExecuteReplicated``. A subclass of it has an
+      executable that the journal launches. All that JAX checks and converts comes before that;
+    - every other call keeps JAX's C++ fast path. Right before it launches it asks the last array's
+      layout for XLA's form of it, if the program has one for that input: so the journal hears of
+      the launch *before* it. Right after it the first node of the output tree is made, by C alone,
+      which confirms the launch. On a CPU process with one device a launch may run the program's
+      collectives, and end in their error: so nothing of JAX's Python may come after the layout
+      there, and what is begun and not confirmed has broken off.
 
     Programs of one process take neither and cost nothing. Must come before any program is
     compiled.
@@ -41,17 +41,17 @@ def record_launches(journal: Journal) -> bool:
     global _recording
     if _recording is not None:
         return _recording is journal
-    from jaxcluster.engine.journal import PREPARING
-
     try:
         from jax._src import layout, pjit, tree_util
         from jax._src.array import ArrayImpl
         from jax._src.interpreters import pxla
+        from jax._src.lib import guard_lib
 
         original_build: Any = pxla.UnloadedMeshExecutable.build_unsafe_call
         original_fastpath = pjit._get_fastpath_data
         original_cpp_call = pxla.MeshExecutable.create_cpp_call
         original_compile: Any = pxla.MeshComputation.compile
+        original_guard = guard_lib.update_thread_guard_global_state
         register: Any = tree_util.dispatch_registry.register_node
         slots = [s for s in pxla.ExecuteReplicated.__slots__ if s != "__weakref__"]
     except (ImportError, AttributeError):
@@ -117,14 +117,8 @@ def record_launches(journal: Journal) -> bool:
     def asked(program: Program, own: Any, xla_layout: Any) -> Any:
         """A layout like ``own``: when JAX asks for XLA's form of it, it is about to launch."""
         asked: Any = AskedLayout(own.major_to_minor, own.tiling, own.sub_byte_element_size_in_bits)
-        prepare, get_frame = journal.prepare, sys._getframe
-
-        def to_xla_layout(dtype: Any) -> Any:
-            prepare(program, get_frame().f_back)
-            return xla_layout
-
-        PREPARING.add(to_xla_layout.__code__)
-        asked._to_xla_layout = to_xla_layout
+        preparations = journal.preparations(program, xla_layout)
+        asked._to_xla_layout = functools.partial(next, preparations)  # of a dtype, unused
         return asked
 
     def heard(data: Any, executable: Any, arguments: Sequence[Any]) -> Any:
@@ -140,6 +134,10 @@ def record_launches(journal: Journal) -> bool:
         ]
         # The last, or the last that was not donated: it knows its layout.
         for at in sorted(spread, key=lambda at: (kept[at].is_deleted(), -at)):
+            # What has no layout asked for, and is not spread, is converted in Python.
+            is_last = all(b in spread and layouts[b] is None for b in range(at + 1, len(kept)))
+            if program.may_break_off and not is_last:
+                return None
             own = layouts[at] or kept[at].format.layout or executable._xla_in_layouts[at]
             layouts[at] = asked(program, own, own._to_xla_layout(kept[at].dtype))
             return data._replace(in_device_local_layouts=layouts)
@@ -153,7 +151,7 @@ def record_launches(journal: Journal) -> bool:
         for slot in slots:
             setattr(recorded, slot, getattr(call, slot))
         recorded.xla_executable = CountedExecutable(call.xla_executable, recorded)
-        recorded.program = programs.describe_program(self)
+        recorded.program = programs.describe_program(self, _runs_inline(call))
         for callback in self.host_callbacks:
             if isinstance(callback, _Callback):
                 callback.program = recorded.program
@@ -164,9 +162,8 @@ def record_launches(journal: Journal) -> bool:
         if data is None or not isinstance(executable.unsafe_call, RecordedExecute):
             return data
         call = executable.unsafe_call
-        # A launch that runs inline may end in an error of its collectives', which is to be heard.
-        may_break_off = call.program.collective or call.program.calls_python
-        if journal.before_launch is not None or (may_break_off and _runs_inline(call)):
+        # What runs inline may be interrupted where it calls Python: see ``Journal.is_launching``.
+        if journal.before_launch is not None or (call.program.calls_python and call.program.inline):
             return None
         data = heard(data, executable, [*data.const_args, *inputs])
         if data is None:
@@ -194,11 +191,16 @@ def record_launches(journal: Journal) -> bool:
         programs.sign(executable, self, compiler_options)
         return executable
 
+    def update_thread_guard_global_state(is_set: bool) -> None:
+        original_guard(is_set)
+        journal.set_guard(is_set)
+
     for owner, name, replacement in (
         (pxla.UnloadedMeshExecutable, "build_unsafe_call", build_unsafe_call),
         (pxla.MeshExecutable, "create_cpp_call", create_cpp_call),
         (pxla.MeshComputation, "compile", compile),
         (pjit, "_get_fastpath_data", get_fastpath_data),
+        (guard_lib, "update_thread_guard_global_state", update_thread_guard_global_state),
     ):
         setattr(owner, name, replacement)
     _recording = journal
@@ -246,7 +248,11 @@ def _launched_nothing(arguments: Any, error: BaseException) -> bool:
 
 
 def _runs_inline(call: Any) -> bool:
-    """Whether a launch blocks until it is done: a CPU process with one device runs it inline."""
+    """Whether a launch may block until it is done: a CPU process with one device runs it inline.
+
+    It does with a program that XLA takes for a cheap one (jaxlib 0.10.2 and 0.12); others run on a
+    thread of XLA's, as where there are several devices.
+    """
     devices = call._local_devices
     return len(devices) == 1 and devices[0].platform == "cpu"
 

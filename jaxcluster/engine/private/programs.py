@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _SIGNED = "jaxcluster: fingerprint"
 
 
-def describe_program(executable: Any) -> Program:
-    """What the journal keeps of a compiled program."""
+def describe_program(executable: Any, inline: bool = False) -> Program:
+    """What the journal keeps of a compiled program; ``inline``: see ``Program``."""
     from jaxcluster.engine.journal import Program
 
     processes = sorted({d.process_index for d in executable.device_list})
@@ -41,6 +41,7 @@ def describe_program(executable: Any) -> Program:
         executable=executable,
         collective=is_collective,
         calls_python=calls_python(executable),
+        inline=inline,
     )
 
 

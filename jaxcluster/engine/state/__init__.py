@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxcluster.engine.state.keeper import on_keep
 from jaxcluster.engine.state.loading import bind, load
+from jaxcluster.engine.state.resizing import Unclear, check_meshes
 from jaxcluster.engine.state.restoring import check_fits
 from jaxcluster.engine.state.saved import Place, read, state_path, write_where_room
 from jaxcluster.engine.state.saving import save
@@ -28,7 +29,8 @@ def on_snapshot(
     """``snapshot`` {"places": [[folder, room]], "digests": bool, "cell": seq}: save to a file.
 
     On any thread. It is in one of these folders (or in ``path``), and was read back, when this
-    returns.
+    returns. With ``resize`` {"devices", "mesh"} the reply says, as ``unclear``, why it is not clear
+    what becomes of the meshes on so many devices, and what to type.
 
     Args:
       before: what the names were bound to before that cell; None if that is not known.
@@ -46,6 +48,11 @@ def on_snapshot(
     path = write_where_room(saved, rank, [Place(*place) for place in places])
     report = saved.report()
     report["before"]["known"] = before is not None
+    if (resize := body.get("resize")) is not None:
+        try:
+            check_meshes(saved, resize["devices"], resize["mesh"])
+        except Unclear as error:
+            report["unclear"] = [str(error), error.hint]
     where = {"folder": str(path.parent), "file_nbytes": path.stat().st_size}
     return {**report, **where, "seconds": time.perf_counter() - started}
 

@@ -39,7 +39,7 @@ class Loaded:
 
     values: dict[str, Any]
     lost: dict[str, str]
-    loader: _Loader
+    loader: Loader
     skip: set[str]
 
 
@@ -55,6 +55,7 @@ def load(
     settings: Settings | None = None,
     skip: Iterable[str] = (),
     check: Callable[[], None] = _nothing,
+    loader: Loader | None = None,
 ) -> Loaded:
     """The values that were saved, whose functions are of ``namespace``. Nothing is bound.
 
@@ -68,8 +69,9 @@ def load(
       settings: those of this process. Some are set meanwhile: what a value is hangs on them.
       skip: settings that are left as they are.
       check: raises where it is given up.
+      loader: makes the values, in place of one of ``saved`` alone.
     """
-    loader, skip = _Loader(saved, namespace, check), set(skip)
+    loader, skip = loader or Loader(saved, namespace, check), set(skip)
     with _without_gc(), contextlib.ExitStack() as stack:
         if settings is not None:
             stack.enter_context(_set_for_now(settings, loader.settings(EARLY, skip)))
@@ -117,7 +119,7 @@ def bind(
 
 def _load(
     saved: Saved,
-    loader: _Loader,
+    loader: Loader,
     names: Iterable[str] | None,
     before: set[str],
     skip: set[str],
@@ -148,7 +150,7 @@ def _load(
     return Loaded(values, lost, loader, skip)
 
 
-class _Loader:
+class Loader:
     def __init__(self, saved: Saved, namespace: dict[str, Any], check: Callable[[], None]) -> None:
         import jax
 
@@ -236,7 +238,7 @@ class _Loader:
         for number in one.arrays:
             if number not in self._arrays and number not in self._missing:
                 try:
-                    self._arrays[number] = self._make_array(self.saved.arrays[number])
+                    self._arrays[number] = self.make_array(number)
                 except CannotRestore as error:
                     self._missing[number] = error
             if number in self._missing:
@@ -246,35 +248,57 @@ class _Loader:
         """An array; None for one that can't be made: the names that have it were checked."""
         if number not in self._arrays and number not in self._missing:
             try:
-                self._arrays[number] = self._make_array(self.saved.arrays[number])
+                self._arrays[number] = self.make_array(number)
             except CannotRestore as error:
                 self._missing[number] = error
         return self._arrays.get(number)
 
-    def _make_array(self, saved: SavedArray) -> Any:
-        import jax
-
-        dtype = jax.numpy.dtype(saved.dtype)
-        shape = tuple(saved.shape)
+    def sharding(self, saved: SavedArray) -> Any:
+        """That of an array, with the devices that are there now."""
         if saved.sharding not in self._shardings:
             one = SavedPickle(saved.sharding, [], [])
             self._shardings[saved.sharding] = self.unpickle(one)
-        sharding = self._shardings[saved.sharding]
-        parts = {str(where): number for where, number in saved.shards}
+        return self._shardings[saved.sharding]
+
+    def part(self, number: int, index: Sequence[slice]) -> np.ndarray[Any, Any]:
+        """The numbers of an array at ``index``.
+
+        Raises:
+          CannotRestore: they were not saved.
+        """
+        import jax
+
+        saved = self.saved.arrays[number]
+        where = bounds(index, saved.shape)
+        for there, section in saved.shards:
+            if there == where:
+                flat = np.frombuffer(self.saved.sections[section], np.uint8)
+                flat = flat.view(jax.numpy.dtype(saved.dtype))
+                return flat.reshape([stop - start for start, stop in where])
+        places = ", ".join(f"{start}:{stop}" for start, stop in where)
+        raise CannotRestore(
+            f"this rank's part [{places}] of an array of shape {tuple(saved.shape)} was not saved "
+            f"by rank {self.saved.rank}"
+        )
+
+    def make_array(self, number: int) -> Any:
+        """An array on its devices.
+
+        Raises:
+          CannotRestore: it can't be made here.
+        """
+        import jax
+
+        saved = self.saved.arrays[number]
+        dtype = jax.numpy.dtype(saved.dtype)
+        shape = tuple(saved.shape)
+        sharding = self.sharding(saved)
         ready: dict[str, np.ndarray[Any, Any]] = {}
 
         def part(index: Sequence[slice]) -> np.ndarray[Any, Any]:
-            where = bounds(index, shape)
-            key = str(where)
-            if key not in parts:
-                places = ", ".join(f"{start}:{stop}" for start, stop in where)
-                raise CannotRestore(
-                    f"this rank's part [{places}] of an array of shape {shape} was not saved by "
-                    f"rank {self.saved.rank}"
-                )
+            key = str(bounds(index, shape))
             if key not in ready:
-                flat = np.frombuffer(self.saved.sections[parts[key]], np.uint8).view(dtype)
-                ready[key] = flat.reshape([stop - start for start, stop in where])
+                ready[key] = self.part(number, index)
             return ready[key]
 
         devices = sharding.addressable_devices_indices_map(shape)
@@ -306,6 +330,19 @@ class _Loader:
             )
         return self.local[position]
 
+    def mesh_devices(
+        self, local: bool, places: Sequence[int], shape: Sequence[int], axes: Sequence[str]
+    ) -> np.ndarray[Any, Any]:
+        """The devices of a mesh, in its shape.
+
+        Args:
+          local: ``places`` count this rank's devices; else they are the devices' ids.
+        """
+        find: Callable[[int], Any] = self.local_device if local else self.device
+        devices = np.empty(len(places), object)
+        devices[:] = [find(place) for place in places]
+        return devices.reshape(shape)
+
     def persistent(self, pid: Any, one: SavedPickle) -> Any:
         import jax
 
@@ -325,17 +362,15 @@ class _Loader:
                 device = self.local_device(position)
                 return jax.sharding.SingleDeviceSharding(device, memory_kind=memory_kind)
             case ("mesh", local, places, shape, axis_names, types):
-                find: Callable[[int], Any] = self.local_device if local else self.device
-                devices = np.empty(len(places), object)
-                devices[:] = [find(place) for place in places]
+                devices = self.mesh_devices(local, places, shape, axis_names)
                 kwargs = {"axis_types": types} if types is not None else {}
-                return jax.sharding.Mesh(devices.reshape(shape), axis_names, **kwargs)
+                return jax.sharding.Mesh(devices, axis_names, **kwargs)
         raise pickle.UnpicklingError(f"unknown reference {pid!r}")
 
 
 class _Unpickler(pickle.Unpickler):
     def __init__(
-        self, data: bytes, buffers: Sequence[Any], one: SavedPickle, loader: _Loader
+        self, data: bytes, buffers: Sequence[Any], one: SavedPickle, loader: Loader
     ) -> None:
         super().__init__(io.BytesIO(data), buffers=buffers)
         self._one = one

@@ -10,8 +10,9 @@ from collections import deque
 from typing import Any
 
 from jaxcluster.engine.lost import LostNames
+from jaxcluster.engine.state import resizing
 from jaxcluster.engine.state.loading import Loaded, bind, load
-from jaxcluster.engine.state.saved import CannotRestore, Saved, read, state_path
+from jaxcluster.engine.state.saved import CannotRestore, Glance, Saved, read, state_path
 from jaxcluster.engine.state.saving import versions
 from jaxcluster.engine.state.settings import Settings
 
@@ -28,9 +29,14 @@ class Restoring:
     def look(
         self, namespace: dict[str, Any], rank: int, body: Any, settings: Settings | None = None
     ) -> Any:
-        """``restore_look`` {"token", "path": folder}: read it. On the main thread.
+        """``restore_look`` {"token", "path": folder, "mesh": {axis: size}}: read it. On the main
+        thread.
 
-        Replies with what would be ``restored``, what is ``lost`` (why), and what was ``unsaved``.
+        It may be of another number of ranks (see ``resizing``). In place of ``path`` there may be
+        ``folders``: of each rank that has saved, where its file is.
+
+        Replies with what would be ``restored``, what is ``lost`` (why), and what was ``unsaved``;
+        where it is of another number of ranks, also with what ``resizing.look`` says.
 
         Raises:
           CannotRestore: it can't be restored here, or was given up meanwhile.
@@ -43,13 +49,20 @@ class Restoring:
 
         self._loaded.clear()
         check()
-        saved = read(state_path(body["path"], rank), check)
-        check_fits(saved)
-        loaded = load(saved, namespace, settings=settings, check=check)
+        folders = {int(one): folder for one, folder in body.get("folders", {}).items()}
+        told: dict[str, Any] = {}
+        if folders := folders or _folders_of_others(body["path"]):
+            wanted = body.get("mesh") or {}
+            loaded, told = resizing.look(namespace, rank, folders, wanted, settings, check)
+            saved = loaded.loader.saved
+        else:
+            saved = read(state_path(body["path"], rank), check)
+            check_fits(saved)
+            loaded = load(saved, namespace, settings=settings, check=check)
         check()
         self._loaded[token] = loaded, time.monotonic()
         unsaved = {**saved.now.lost, **saved.left}
-        return {"restored": sorted(loaded.values), "lost": loaded.lost, "unsaved": unsaved}
+        return {"restored": sorted(loaded.values), "lost": loaded.lost, "unsaved": unsaved, **told}
 
     def bind(
         self, namespace: dict[str, Any], body: Any, lost: LostNames, settings: Settings | None
@@ -80,8 +93,21 @@ class Restoring:
                 self.drop(token)
 
 
+def _folders_of_others(path: str) -> dict[int, str]:
+    """Where the ranks' files are, if those are not as many as there are now; else nothing."""
+    import jax
+
+    if not (first := state_path(path, 0)).exists():
+        return {}  # it is missed by whoever reads it
+    saved = Glance(first).saved
+    check_versions(saved)
+    if saved.process_count == jax.process_count():
+        return {}
+    return dict.fromkeys(range(saved.process_count), path)
+
+
 def check_fits(saved: Saved) -> None:
-    """Whether what was saved can come back in a cluster like this.
+    """Whether what was saved can come back on as many ranks with this jax.
 
     Raises:
       CannotRestore: it can't.
@@ -93,6 +119,15 @@ def check_fits(saved: Saved) -> None:
             f"it was saved by {saved.process_count} processes, and this cluster has "
             f"{jax.process_count()}"
         )
+    check_versions(saved)
+
+
+def check_versions(saved: Saved) -> None:
+    """Whether what was saved is of this jax and Python.
+
+    Raises:
+      CannotRestore: it is not.
+    """
     if saved.versions != versions():
         there = ", ".join(f"{k} {v}" for k, v in saved.versions.items())
         raise CannotRestore(f"it was saved with {there}, which this cluster does not have")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import mmap
 import os
 import stat
 import struct
@@ -25,7 +26,7 @@ from jaxcluster.engine.state.memory import Section
 from jaxcluster.host.room import free_nbytes, memory_room
 from jaxcluster.host.sums import quick_sum
 
-MAGIC = b"jaxcluster-state-3\n"
+MAGIC = b"jaxcluster-state-4\n"
 HEADER = struct.Struct("<QQI")  # where the header is, its size and its checksum
 ALIGN = 64
 CHUNK = 4 << 20
@@ -120,11 +121,13 @@ class Saved:
     ``memories`` are the sections of numpy's arrays, and ``views`` that of the arrays on them.
     ``settings`` are those of the process that cells have changed, ``left`` those that can't be
     saved, and ``random`` tells random states apart (see ``randomness``).
-    ``unbound`` are names that were lost earlier, and how (see ``engine.lost``).
+    ``unbound`` are names that were lost earlier, and how (see ``engine.lost``). ``meshes`` are the
+    shapes and axis names of the meshes of all ``device_count`` devices.
     """
 
     rank: int
     process_count: int
+    device_count: int
     versions: dict[str, str]
     now: Generation = field(default_factory=Generation)
     before: Generation = field(default_factory=Generation)
@@ -133,6 +136,7 @@ class Saved:
     arrays: list[SavedArray] = field(default_factory=list)
     memories: list[int] = field(default_factory=list)
     views: int = -1
+    meshes: list[tuple[list[int], list[str]]] = field(default_factory=list)
     unbound: dict[str, str] = field(default_factory=dict)
     settings: dict[str, SavedPickle] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
@@ -370,6 +374,10 @@ def read(path: Path, go_on: Callable[[], None] = _nothing) -> Saved:
                 _fill(data, file, path)
                 _compare(crc32(data), checksum, path)
             sections.append(data)
+    return _made_of(header, sections)
+
+
+def _made_of(header: dict[str, Any], sections: list[Any]) -> Saved:
     for generation in ("now", "before"):
         found = Generation(**header[generation])
         found.names = {k: SavedPickle(**v) for k, v in header[generation]["names"].items()}
@@ -379,6 +387,45 @@ def read(path: Path, go_on: Callable[[], None] = _nothing) -> Saved:
     header["settings"] = {k: SavedPickle(**v) for k, v in header["settings"].items()}
     header["arrays"] = [SavedArray(**a) for a in header["arrays"]]
     return Saved(**header, sections=sections)
+
+
+class Glance:
+    """A file of which only what is asked for is read: its header, and single sections.
+
+    Its memory is the file's, as long as any section is used, also when the file has been removed.
+
+    Attributes:
+      saved: what the header says; it has no sections.
+
+    Raises:
+      CannotRestore: as ``read``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read: dict[int, memoryview] = {}
+        with _opened(path) as (file, header):
+            self._places = header.pop("places")
+            self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        self.saved = _made_of(header, [])
+
+    def section(self, number: int) -> memoryview:
+        """The bytes of a section, whose checksum is looked at when it is first asked for.
+
+        Raises:
+          CannotRestore: it is not what was written.
+        """
+        if number not in self._read:
+            at, nbytes, checksum, *name = self._places[number]
+            if name:
+                path = self._path.with_name(os.path.basename(name[0]))
+                data = memoryview(Section(nbytes))
+                _fill_from(data, checksum, path)
+            else:
+                data = memoryview(self._map)[at : at + nbytes]
+                _compare(crc32(data), checksum, self._path)
+            self._read[number] = data
+        return self._read[number]
 
 
 @contextlib.contextmanager
@@ -435,9 +482,9 @@ def _check_own(path: str, found: os.stat_result) -> None:
         )
 
 
-def _fill_from(data: Section, checksum: int, path: Path) -> None:
+def _fill_from(data: Section | memoryview, checksum: int, path: Path) -> None:
     """Read a section that is a file of its own."""
-    if data:
+    if len(data):
         with open(path, "rb", opener=_own) as file:
             _fill(data, file, path)
         _compare(quick_sum(data), checksum, path)

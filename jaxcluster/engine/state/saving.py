@@ -198,7 +198,7 @@ class _Saver:
         self.widget_types = _widget_types()
         self.jitted_type: Any = type(jax.jit(abs))
         self.single_type = jax.sharding.SingleDeviceSharding
-        self.saved = Saved(rank, jax.process_count(), versions())
+        self.saved = Saved(rank, jax.process_count(), jax.device_count(), versions())
         self.process = jax.process_index()
         self.local_positions = {d.id: i for i, d in enumerate(jax.local_devices())}
         self.array_numbers: dict[int, int] = {}
@@ -444,6 +444,10 @@ class _Pickler(cloudpickle.Pickler):
             local = bool(ids) and all(i in saver.local_positions for i in ids)
             places = [saver.local_positions[i] for i in ids] if local else ids
             types = getattr(obj, "axis_types", None)
+            if len(ids) == saver.saved.device_count and not local:
+                one = (list(devices.shape), [str(name) for name in obj.axis_names])
+                if one not in saver.saved.meshes:
+                    saver.saved.meshes.append(one)
             return ("mesh", local, places, devices.shape, obj.axis_names, types)
         return None
 

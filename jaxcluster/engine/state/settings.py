@@ -69,12 +69,14 @@ class Settings:
         sets them, and each cell is a task, whose own context ends with it.
       shell: IPython's.
       mesh: what ``jax.set_mesh`` has set, after the last cell.
+      set_handler: sets a handler of a signal, for cells.
     """
 
     def __init__(self) -> None:
         self.context = contextvars.copy_context()
         self.shell: Any = None
         self.mesh: Any = None
+        self.set_handler: Callable[[int, Any], object] = signal.signal
         self._sources = CellSources({}, None)
         self._settings: dict[str, Setting] = {}
         self._at_start: dict[str, Any] = {}
@@ -114,6 +116,11 @@ class Settings:
 
         found: dict[str, Any] = self.context.copy().run(read)
         return _parted(found)
+
+    def _write_signals(self, handlers: Mapping[str, Any]) -> None:
+        for name, handler in handlers.items():
+            number = int(name) if name.isdecimal() else getattr(signal, name)
+            self.set_handler(number, handler)
 
     def restore(self, name: str, value: Any) -> None:
         """Set what ``changed`` had read. On the main thread.
@@ -155,7 +162,7 @@ class Settings:
             ),
             "warnings.filters": Setting(lambda: list(warnings.filters), _write_filters),
             "logging": Setting(_read_logging, _write_logging),
-            "signal": Setting(_read_signals, _write_signals),
+            "signal": Setting(_read_signals, self._write_signals),
             "sys.setrecursionlimit": Setting(sys.getrecursionlimit, sys.setrecursionlimit),
             "gc": Setting(lambda: (gc.isenabled(), gc.get_threshold()), _write_gc),
             "socket.setdefaulttimeout": Setting(socket.getdefaulttimeout, socket.setdefaulttimeout),
@@ -344,12 +351,6 @@ def _read_signals() -> dict[str, Any]:
         name = signal.Signals(number).name if number in list(signal.Signals) else str(number)
         found[name] = unwrapped(signal.getsignal(number))
     return found
-
-
-def _write_signals(handlers: Mapping[str, Any]) -> None:
-    for name, handler in handlers.items():
-        number = int(name) if name.isdecimal() else getattr(signal, name)
-        signal.signal(number, handler)
 
 
 def _read_logging() -> dict[str, Any]:

@@ -1,0 +1,354 @@
+"""What the ranks of one cluster have saved, brought back on another number of ranks.
+
+Each rank reads the files of all: an array that spans processes is put together from the parts that
+they have. A mesh of all devices becomes one of the devices that there are now, with the same axis
+names. A rank that was there before gets its own values. A new one gets those that were equal on
+all, and numbers that were each rank's own number.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxcluster.engine.arrays import bounds
+from jaxcluster.engine.state.loading import Loaded, Loader, load
+from jaxcluster.engine.state.saved import (
+    CannotRestore,
+    Glance,
+    Saved,
+    SavedArray,
+    SavedPickle,
+    read,
+    state_path,
+)
+from jaxcluster.engine.state.settings import Settings
+from jaxcluster.engine.state.unplaced import Unplaced
+
+LITERAL = "="  # what begins the text of a value that Python reads (engine.digests)
+RANDOM = ("np.random's state", "random's state")  # as engine.state.randomness calls them
+Bounds = Sequence[Sequence[int]]
+
+
+class Unfit(CannotRestore):
+    """A mesh, or an array on one, does not fit the devices that there are now."""
+
+
+class Unclear(CannotRestore):
+    """A mesh fits in several ways, or not as it was asked for: somebody must choose."""
+
+    def __init__(self, message: str, way: str) -> None:
+        super().__init__(message)
+        self.hint = f"Choose the axes' sizes, for example --mesh {way}"
+
+
+def fit_mesh(
+    shape: Sequence[int], axes: Sequence[str], devices: int, wanted: Mapping[str, int]
+) -> list[int]:
+    """The shape of a mesh of all devices where there are so many. Pure.
+
+    The axis that changes is the one that ``wanted`` names, or the only one that can.
+
+    Raises:
+      Unclear: several can, or what is wanted does not come to so many devices.
+      Unfit: none can.
+    """
+    named = {name: size for name, size in wanted.items() if name in axes}
+    mesh = f"mesh {_tell(axes, shape)}"
+    if named:
+        chosen = [named.get(name, size) for name, size in zip(axes, shape, strict=True)]
+        if math.prod(chosen) != devices:
+            raise Unclear(
+                f"The {mesh} would become {_tell(axes, chosen)}, which are not {devices} devices.",
+                _tell(axes, [devices, *[1] * (len(axes) - 1)]),
+            )
+        return chosen
+    if math.prod(shape) == devices:
+        return list(shape)
+    fits = []
+    for at, size in enumerate(shape):
+        others = math.prod(shape) // size
+        if devices % others == 0:
+            fits.append([*shape[:at], devices // others, *shape[at + 1 :]])
+    # An axis of size 1 takes the change only where no other can.
+    grown = [one for one in fits if shape[_changed(shape, one)] > 1] or fits
+    if not grown:
+        raise Unfit(f"the {mesh} does not fit {devices} devices")
+    if len(grown) > 1:
+        ways = " or ".join(_tell(axes, one) for one in grown)
+        raise Unclear(f"The {mesh} can become {ways} on {devices} devices.", _tell(axes, grown[0]))
+    return grown[0]
+
+
+def _changed(before: Sequence[int], after: Sequence[int]) -> int:
+    return next(at for at, (a, b) in enumerate(zip(before, after, strict=True)) if a != b)
+
+
+def _tell(axes: Sequence[str], shape: Sequence[int]) -> str:
+    return ",".join(f"{name}={size}" for name, size in zip(axes, shape, strict=True))
+
+
+def check_meshes(saved: Saved, devices: int, wanted: Mapping[str, int]) -> None:
+    """Whether it is clear what becomes of the meshes of a saved rank.
+
+    Args:
+      devices: how many there are then; 0: not known.
+
+    Raises:
+      Unclear: it is not.
+    """
+    for shape, axes in saved.meshes if devices else ():
+        with contextlib.suppress(Unfit):
+            fit_mesh(shape, axes, devices, wanted)
+
+
+# ------------------------------------------------------------------------- who gets which value
+
+
+def look(
+    namespace: dict[str, Any],
+    rank: int,
+    folders: Mapping[int, str],
+    wanted: Mapping[str, int],
+    settings: Settings | None,
+    check: Callable[[], None],
+) -> tuple[Loaded, dict[str, Any]]:
+    """What this rank is to have of it. Nothing is bound.
+
+    Args:
+      folders: of each rank that has saved, where its file is.
+      wanted: the sizes of the meshes' axes, where they were named.
+
+    Returns:
+      What was read, and what is to be said of it: names that this rank, as a new one, has no value
+      of (``own``), those of which gone ranks had their own (``gone``), and arrays that wait to be
+      placed (``unplaced``).
+
+    Raises:
+      CannotRestore: a file can't be read, or it is not clear what becomes of a mesh.
+    """
+    import jax
+
+    others = {one: Glance(state_path(folder, one)) for one, folder in folders.items()}
+    headers = {one: glance.saved for one, glance in others.items()}
+    check_meshes(headers[min(headers)], jax.device_count(), wanted)
+    is_new = rank not in headers
+    source = min(headers) if is_new else rank
+    saved = read(Path(state_path(folders[source], source)), check)
+    loader = Refitting(saved, namespace, check, others, wanted)
+    equal = {name for name in saved.now.names if _is_equal(name, headers.values())}
+    names, numbers, skip = None, set(), set()
+    if is_new:
+        numbers = {name for name in saved.now.names if _is_number(name, headers)}
+        names = equal - numbers
+        drawn = [one.random for one in headers.values()]
+        skip = {n for n in RANDOM if any(d.get(n) != drawn[0].get(n) for d in drawn)}
+    loaded = load(saved, namespace, names, settings=settings, skip=skip, loader=loader)
+    loaded.values |= {name: ast.literal_eval(str(rank)) for name in numbers}
+    count = jax.process_count()
+    left = {one: saved for one, saved in headers.items() if one < count}
+    gone = {one: saved for one, saved in headers.items() if one >= count}
+    for name in {name for one in gone.values() for name in one.now.names}:
+        if not any(name in one.now.names for one in left.values()):
+            loaded.lost[name] = "only ranks that are gone had it"
+    told = {
+        "before": len(headers),
+        "own": sorted(saved.now.names.keys() - equal - numbers) if is_new else [],
+        "gone": sorted(
+            name
+            for name in {name for one in gone.values() for name in one.now.names}
+            if name not in equal and name not in loaded.lost and not _is_number(name, headers)
+        ),
+        "unplaced": sorted({n for n in loaded.values for n in _unplaced_in(loader, saved, n)}),
+    }
+    return loaded, told
+
+
+def _is_equal(name: str, headers: Any) -> bool:
+    digests = {one.now.digests.get(name) for one in headers}
+    return len(digests) == 1 and None not in digests
+
+
+def _is_number(name: str, headers: Mapping[int, Saved]) -> bool:
+    """Whether it was each rank's own number."""
+    texts = {one: saved.now.texts.get(name) for one, saved in headers.items()}
+    return len(texts) > 1 and all(text == f"{LITERAL}{one}" for one, text in texts.items())
+
+
+def _unplaced_in(loader: Refitting, saved: Saved, name: str) -> Iterator[str]:
+    if name in saved.now.names and loader.unplaced.intersection(saved.now.names[name].arrays):
+        yield name
+
+
+# ------------------------------------------------------------------------------------- arrays
+
+
+class Refitting(Loader):
+    """Makes one rank's values of what all have saved.
+
+    Attributes:
+      unplaced: the numbers of the arrays that fit no mesh.
+    """
+
+    def __init__(
+        self,
+        saved: Saved,
+        namespace: dict[str, Any],
+        check: Callable[[], None],
+        others: Mapping[int, Glance],
+        wanted: Mapping[str, int],
+    ) -> None:
+        super().__init__(saved, namespace, check)
+        self.unplaced: set[int] = set()
+        self._others = others
+        self._wanted = wanted
+        self._uses: dict[int, tuple[str, int]] = {}  # where an array is first met
+        for name, one in saved.now.names.items():
+            for at, number in enumerate(one.arrays):
+                self._uses.setdefault(number, (name, at))
+
+    def mesh_devices(
+        self, local: bool, places: Sequence[int], shape: Sequence[int], axes: Sequence[str]
+    ) -> np.ndarray[Any, Any]:
+        saved = self.saved
+        is_of_all = len(places) == saved.device_count and (not local or saved.process_count == 1)
+        if not is_of_all:
+            return super().mesh_devices(local, places, shape, axes)
+        fitted = fit_mesh(shape, [str(name) for name in axes], len(self.devices), self._wanted)
+        devices = np.empty(len(self.devices), object)
+        devices[:] = list(self.devices.values())
+        return devices.reshape(fitted)
+
+    def make_array(self, number: int) -> Any:
+        saved = self.saved.arrays[number]
+        if saved.local and self.saved.process_count > 1:
+            return super().make_array(number)
+        try:
+            return super().make_array(number)
+        except Unfit as error:
+            why = str(error)
+        parts = self._parts_of(number)
+        self._check_whole(number, [[0, size] for size in saved.shape], parts)
+        read = partial(self._cut, number, parts=parts)
+        self.unplaced.add(number)
+        dtype = np.dtype(_dtype(saved))
+        return Unplaced(saved.shape, dtype, read, why, saved.key_impl)
+
+    def sharding(self, saved: SavedArray) -> Any:
+        import jax
+
+        if saved.local and self.saved.process_count > 1:
+            return super().sharding(saved)
+        try:
+            found = super().sharding(saved)
+            found.shard_shape(tuple(saved.shape))
+        except Unfit:
+            raise
+        except CannotRestore as error:  # its devices were those of ranks that are gone
+            raise Unfit(str(error)) from None
+        except ValueError:
+            text = str(getattr(found, "spec", found))
+            sizes = _tell(*_axes(found)) if isinstance(found, jax.sharding.NamedSharding) else ""
+            raise Unfit(f"its shape can't be sharded as {text} over {sizes}") from None
+        return found
+
+    def part(self, number: int, index: Sequence[slice]) -> np.ndarray[Any, Any]:
+        saved = self.saved.arrays[number]
+        if saved.local and self.saved.process_count > 1:
+            return super().part(number, index)
+        return self._cut(number, index, self._parts_of(number))
+
+    def _parts_of(self, number: int) -> list[tuple[Bounds, Glance, int]]:
+        """What ranks have saved of an array: where it lies in it, and whose section it is."""
+        saved = self.saved.arrays[number]
+        name, at = self._uses[number]
+        found: dict[str, tuple[Bounds, Glance, int]] = {}
+        for glance in self._others.values():
+            one = glance.saved.now.names.get(name)
+            if one is None or not self._is_alike(name, one, glance.saved):
+                continue
+            theirs = glance.saved.arrays[one.arrays[at]]
+            if (theirs.shape, theirs.dtype) == (saved.shape, saved.dtype):
+                for where, section in theirs.shards:
+                    found.setdefault(str(where), (where, glance, section))
+        return list(found.values())
+
+    def _is_alike(self, name: str, one: SavedPickle, saved: Saved) -> bool:
+        """Whether the arrays of a name are the same ones, in the same order, on another rank.
+
+        They are where the name is equal there. Else, where no two can be taken for one another.
+        """
+        mine = self.saved.now
+        if mine.digests.get(name) == saved.now.digests.get(name):
+            return True
+        kinds = [_kind(self.saved.arrays[n]) for n in mine.names[name].arrays]
+        theirs = [_kind(saved.arrays[n]) for n in one.arrays]
+        return kinds == theirs and len(set(kinds)) == len(kinds)
+
+    def _cut(
+        self, number: int, index: Sequence[slice], parts: Sequence[tuple[Bounds, Glance, int]]
+    ) -> np.ndarray[Any, Any]:
+        """The numbers of an array at ``index``, of the parts that were saved.
+
+        Raises:
+          CannotRestore: some of them were saved by no rank.
+        """
+        saved = self.saved.arrays[number]
+        wanted = bounds(index, saved.shape)
+        made = np.empty([stop - start for start, stop in wanted], _dtype(saved))
+        self._check_whole(number, wanted, parts)
+        for where, glance, section in parts:
+            if (meet := _meet(wanted, where)) is not None:  # of a scalar it is []
+                numbers = np.frombuffer(glance.section(section), np.uint8).view(made.dtype)
+                numbers = numbers.reshape([stop - start for start, stop in where])
+                made[_within(meet, wanted)] = numbers[_within(meet, where)]
+        return made
+
+    def _check_whole(
+        self, number: int, wanted: Bounds, parts: Sequence[tuple[Bounds, Glance, int]]
+    ) -> None:
+        """Parts of one array don't overlap, so their numbers need only be counted."""
+        there = (_meet(wanted, where) for where, _, _ in parts)
+        if sum(_size(meet) for meet in there if meet is not None) != _size(wanted):
+            places = ", ".join(f"{start}:{stop}" for start, stop in wanted)
+            shape = tuple(self.saved.arrays[number].shape)
+            raise CannotRestore(
+                f"a part of [{places}] of an array of shape {shape} was saved by no rank"
+            )
+
+
+def _meet(one: Bounds, other: Bounds) -> list[tuple[int, int]] | None:
+    """What two parts of an array have in common; None: nothing."""
+    meet = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True)]
+    return meet if all(start < stop for start, stop in meet) else None
+
+
+def _within(meet: Bounds, part: Bounds) -> tuple[slice, ...]:
+    pairs = zip(meet, part, strict=True)
+    return tuple(slice(start - first, stop - first) for (start, stop), (first, _) in pairs)
+
+
+def _size(part: Bounds) -> int:
+    return math.prod(stop - start for start, stop in part)
+
+
+def _dtype(saved: SavedArray) -> Any:
+    import jax
+
+    return jax.numpy.dtype(saved.dtype)
+
+
+def _kind(saved: SavedArray) -> tuple[Any, ...]:
+    return tuple(saved.shape), saved.dtype, saved.key_impl, saved.text
+
+
+def _axes(sharding: Any) -> tuple[list[str], list[int]]:
+    shape = sharding.mesh.shape
+    return [str(name) for name in shape], list(shape.values())
