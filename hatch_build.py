@@ -1,5 +1,7 @@
 """Puts the prebuilt JupyterLab extension into wheels, source distributions and editable installs.
 
+So it does with the sidebar for a cell's output (``%jaxcluster panel``), which the same build makes.
+
 A source distribution carries it built, so a wheel is made from one without Node.
 
 The environment variable JAXCLUSTER_JS says what to do about building it with Node:
@@ -44,12 +46,13 @@ class LabExtension(BuildHookInterface):
             if why_not:
                 self.app.display_warning(
                     f"jaxcluster: {why_not} JupyterLab will not have its sidebar, badges and "
-                    "buttons; all else is there. Install Node 20 or newer, and install again. "
-                    "(%jaxcluster doctor says whether it is there.)"
+                    "buttons, and there is no %jaxcluster panel; all else is there. Install Node "
+                    "20 or newer, and install again. (%jaxcluster doctor says whether it is there.)"
                 )
             fresh = is_fresh(built, source)
         if not (built / "package.json").exists() or not (mode == "skip" or fresh):
             return
+        build_data["artifacts"].append("/jaxcluster/static/sidebar")
         if self.target_name == "sdist":
             build_data["artifacts"].append("/jaxcluster/labextension")
         else:
@@ -81,7 +84,9 @@ def build(source: Path) -> str:
 def is_fresh(built: Path, source: Path) -> bool:
     """Whether the extension is built, and since its sources have last changed."""
     mark = built / "package.json"
-    return mark.exists() and mark.stat().st_mtime >= max(p.stat().st_mtime for p in inputs(source))
+    if not mark.exists() or not (built.parent / "static" / "sidebar" / "widget.js").exists():
+        return False
+    return mark.stat().st_mtime >= max(p.stat().st_mtime for p in inputs(source))
 
 
 def inputs(source: Path) -> Iterable[Path]:
@@ -89,5 +94,6 @@ def inputs(source: Path) -> Iterable[Path]:
     drawing = source.parent / "jaxcluster" / "static" / "shardview"
     for folder in (source / "src", source / "style", source / "schema", drawing):
         yield from (path for path in folder.rglob("*") if path.is_file())
+    yield source / "widget.mjs"
     yield source / "package.json"
     yield source / "package-lock.json"

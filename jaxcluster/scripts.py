@@ -107,9 +107,7 @@ def run(words: list[str]) -> int:
     outputs = Outputs(make_folder(logs, script), everything)
     with Signals() as signals:
         try:
-            return _run(
-                spec, script, source, outputs, signals, strict, stall_s, trace, retries
-            )
+            return _run(spec, script, source, outputs, signals, strict, stall_s, trace, retries)
         except KeyboardInterrupt:  # during the start
             return 128 + (signals.received or signal.SIGINT)
         finally:
@@ -430,7 +428,7 @@ class Outputs:
             with self.status.room():
                 target.write(text)
                 target.flush()
-                self.status.wrote(text)
+                self.status.writes(text)
         except BrokenPipeError:
             self.is_closed = True
             _discard(target)

@@ -38,6 +38,10 @@ ABOUT = {
         "in a file."
     ),
     "status": "What every rank does now, with its host, process and devices.",
+    "panel": (
+        "Show JupyterLab's sidebar in the cell's output: what every rank does, and the buttons. "
+        "For VS Code, Colab, and other pages that draw ipywidgets."
+    ),
     "list": "The running clusters of this user; * marks the one that this notebook's cells run on.",
     "attach": (
         "Connect this notebook to a running cluster, and run its cells there. A cell that runs "

@@ -84,8 +84,9 @@ built=jaxcluster/labextension/package.json
 if ! { command -v npm && node -e 'process.exit(+(parseInt(process.versions.node) < 20))'; } \
     >/dev/null 2>&1; then
     say "no Node 20 or newer here: the Lab extension is neither built nor tested"
-elif [ ! -e $built ] || [ "${LINT:-1}" != 0 ] || [ -n "$(find labextension/{src,style,schema} \
-    labextension/package.json jaxcluster/static/shardview -newer $built)" ]; then
+elif [ ! -e $built ] || [ ! -e jaxcluster/static/sidebar/widget.js ] || [ "${LINT:-1}" != 0 ] || \
+    [ -n "$(find labextension/{src,style,schema} \
+    labextension/{package.json,widget.mjs} jaxcluster/static/shardview -newer $built)" ]; then
     say "Lab extension"
     modules=labextension/node_modules/.package-lock.json
     if [ ! -e $modules ] || [ labextension/package-lock.json -nt $modules ]; then

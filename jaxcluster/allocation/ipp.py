@@ -69,6 +69,19 @@ class _OnForkServer:
         return None if running else 0
 
     async def stop(self) -> None:
+        """End its processes, and all else where ipyparallel stops the cluster by itself.
+
+        Its REST endpoint and ``ipcluster stop`` know nothing of the coordinator and the fork
+        server, and not even of the ranks if they read the cluster's file during the start. A kernel
+        would take the ranks' death for an accident, and replace them.
+        """
+        if self.reloaded and self.state != "after":
+            with contextlib.suppress(LaunchError):
+                self.supervisor.command("stop")  # which tells those that are connected first
+            self.supervisor.quit()
+            deadline = time.monotonic() + QUIT_S
+            while self.supervisor.path.exists() and time.monotonic() < deadline:
+                await asyncio.sleep(0.02)
         if self.state != "after":
             with contextlib.suppress(LaunchError):
                 self.supervisor.command("kill", pids=self.proc_pids)
@@ -117,19 +130,6 @@ class HostEngines(_OnForkServer, EngineLauncher):
     timeout_s = Float(30.0)
     plan = Any()  # a ProcessPlan
     supervisor = Any()  # a Supervisor
-
-    async def stop(self) -> None:
-        """End the ranks, and all else where ipyparallel stops the cluster by itself.
-
-        Its REST endpoint and ``ipcluster stop`` know nothing of the coordinator and the fork
-        server, and a kernel would take its ranks' death for an accident, and replace them.
-        """
-        if self.reloaded and self.state != "after":
-            self.supervisor.quit()
-            deadline = time.monotonic() + QUIT_S
-            while self.supervisor.path.exists() and time.monotonic() < deadline:
-                await asyncio.sleep(0.02)
-        await super().stop()
 
     def start(self, n: int) -> None:
         self.n = n

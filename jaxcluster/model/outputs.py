@@ -240,6 +240,7 @@ def _display_id(output: wire.RankOutput) -> Any:
     return (output.content.get("transient") or {}).get("display_id")
 
 
+_UP = re.compile(r"(\n|\x1b\[\d*A)")
 _STEP = re.compile(r"(\r|\x08+|\x1b\[[0-9;?]*[A-Za-z])")
 
 
@@ -247,8 +248,23 @@ def as_seen(text: str) -> str:
     """Text whose lines were written over, as progress bars do it: what is to be seen in the end."""
     if "\r" not in text and "\b" not in text:
         return text
-    lines = text.replace("\r\n", "\n").split("\n")
+    lines = _rows(text.replace("\r\n", "\n"))
     return "\n".join(_over(line) if "\r" in line or "\b" in line else line for line in lines)
+
+
+def _rows(text: str) -> list[str]:
+    """The lines; what was written into a line above, as bars inside of bars do it, is in that."""
+    if "\x1b[" not in text or not re.search(r"\x1b\[\d*A", text):
+        return text.split("\n")
+    rows, at = [""], 0
+    for part in _UP.split(text):
+        if part == "\n" or _UP.fullmatch(part):
+            at = at + 1 if part == "\n" else max(0, at - int(part[2:-1] or 1))
+            rows.extend([""] * (at + 1 - len(rows)))
+            rows[at] += "\r" if rows[at] else ""
+        else:
+            rows[at] += part
+    return [_over(row).rstrip(" ") for row in rows]
 
 
 def _over(line: str) -> str:

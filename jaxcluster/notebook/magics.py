@@ -57,6 +57,7 @@ NO_COPIES = "The ranks keep no copies of their variables."
 COMMANDS = {
     "start": "start a cluster: -n 4, or --launcher ssh --hosts h1:2,h2:2",
     "status": "what every rank does, its host, pid, devices; --live keeps updating and shows usage",
+    "panel": "JupyterLab's sidebar in a cell's output: for VS Code, Colab and other pages",
     "list": "the running clusters of this user",
     "attach": "connect to a running cluster: attach NAME",
     "use": "run this notebook's cells on another connected cluster: use NAME",
@@ -157,6 +158,7 @@ class JaxClusterMagics(Magics):
             self._is_kept, lambda: bool(cluster.connected()), events.tell, self._is_silent
         )
         self.debugger: Debugger | None = None
+        self.panel: Panel | None = None
 
     @property
     def rich(self) -> bool:
@@ -247,6 +249,16 @@ class JaxClusterMagics(Magics):
             print(told)
         if late := stragglers.told(running.straggler(), states):
             print(late)
+
+    def _panel(self, line: str) -> None:
+        arguments.command_parser("%jaxcluster panel").read(line)
+        if self.panel is None:
+            raise UsageError("A terminal has no panel.", "%jaxcluster status shows the same.")
+        widget = self.panel.widget()
+        running = cluster.current() if cluster.connected() else None
+        shown = status.seen(running)
+        widget.html, widget.plain = shown["text/html"], shown["text/plain"]
+        self.shell.display_pub.publish(*widget._repr_mimebundle_())
 
     def _list(self, line: str) -> None:
         way = arguments.taken_from(arguments.way_parser("%jaxcluster list").read(line))
@@ -1012,7 +1024,7 @@ def load(ipython: Any) -> None:
     elsewhere.install()
     debug = debugging.DebugMagic(ipython, lambda: ipython.run_line_magic("jaxcluster", "debug"))
     debug.install()
-    panel = Panel(ipython, magics.auto) if magics.rich else None
+    panel = magics.panel = Panel(ipython, magics.auto) if magics.rich else None
     if panel is not None:
         panel.install()
         magics.debugger = Debugger(ipython)

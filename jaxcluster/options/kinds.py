@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxcluster.text import visible
+from jaxcluster.text import seconds, visible
 
 
 def text_of(value: object) -> str:
@@ -163,7 +163,7 @@ PATH = replace(TEXT, parse=os.path.expanduser)
 WORDS = replace(TEXT, parse=lambda line: tuple(shlex.split(line)))  # of a command
 COUNT = Kind("count", int, _load_count)
 DEVICES = Kind("devices", devices, _load_devices)
-SECONDS = Kind("seconds", float, _load_seconds, lambda value: [f"{value:g}"])
+SECONDS = Kind("seconds", seconds, _load_seconds, lambda value: [f"{value:g}"])
 SWITCH = Kind(
     "switch",
     load=_load_switch,

@@ -16,7 +16,8 @@ import math
 import threading
 import time
 from collections import deque
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import comm
 
@@ -28,6 +29,9 @@ from jaxcluster.panel.model import Model
 from jaxcluster.panel.operations import Operations
 from jaxcluster.panel.resources import ResourceFeed
 
+if TYPE_CHECKING:
+    from jaxcluster.panel.widget import SidebarWidget
+
 TOGETHER_S = 0.02  # changes that come together are sent together
 BETWEEN_S = 0.1  # two pushes
 ALONE_S = 1.0  # the same while there is no page
@@ -35,6 +39,9 @@ BUSY_S = 0.5  # between two looks at the ranks while some run a cell
 IDLE_S = 2.0  # other notebooks may run cells on the same cluster
 REPEAT_S = 1.0  # where a page that comes again during a cell can't ask for what it has missed
 LOOK_S = 0.3  # that a look waits for the ranks' answers; later ones are not lost
+SHOWN_S = 2.0  # that a new widget waits for its first state
+
+Reply = Callable[[dict[str, Any]], Any]
 
 
 class Panel:
@@ -53,8 +60,9 @@ class Panel:
             target_name=protocol.EVENTS, comm_id=protocol.EVENTS_ID, primary=False
         )
         self._pages: dict[str, str] = {}  # the client behind each rpc comm, once it has said hello
-        self._hellos: deque[str] = deque()
-        self._answers: deque[dict[str, Any]] = deque()
+        self._hellos: deque[tuple[Reply, str]] = deque()
+        self._answers: deque[tuple[Reply, dict[str, Any]]] = deque()
+        self._widget: SidebarWidget | None = None
         self._sent: dict[str, Any] = {}
         self._wake = threading.Event()
         self._news = True
@@ -91,6 +99,8 @@ class Panel:
         self._closed = True
         self._wake.set()
         self._thread.join(2)
+        if self._widget is not None:
+            self._widget.close()
         self._events._closed = True  # else its finalizer says so to frontends that don't know it
 
     def tell(self, cell: Any = None) -> None:
@@ -101,16 +111,31 @@ class Panel:
             self._news = True
             self._wake.set()
 
+    def widget(self) -> SidebarWidget:
+        """The sidebar for a cell's output: one for the kernel, of which there may be many views.
+
+        Raises:
+          UsageError: it was not built.
+        """
+        if self._widget is None:
+            from jaxcluster.panel.widget import SidebarWidget  # takes as long as all of ipywidgets
+
+            made = SidebarWidget(lambda request: self._begin(made.send, request))
+            self._widget = made
+            self._pages[f"widget {made.model_id}"] = ""
+        self._news, self._turn_at = True, 0.0
+        self._wake.set()
+        # What runs the notebook without a page saves what there is at the cell's end.
+        until = time.monotonic() + SHOWN_S
+        while not self._widget.state and time.monotonic() < until:
+            time.sleep(0.01)
+        return self._widget
+
     # ------------------------------------------------------------------ what pages ask
 
     def _on_open(self, opened: Any, message: Any = None) -> None:
         def handle(message: Any) -> None:
-            request = message["content"]["data"]
-            # Whatever it is, this shell must be free for the next one.
-            run = threading.Thread(
-                target=self._answer, args=(opened, request), name="jaxcluster-request", daemon=True
-            )
-            run.start()
+            self._begin(self._events.send, message["content"]["data"], opened)
 
         # Not on_msg: around its callback IPython's pre_execute and post_execute are triggered,
         # which would flush the half-made figures of a cell that runs.
@@ -118,15 +143,25 @@ class Panel:
         opened.on_close(lambda message: self._pages.pop(opened.comm_id, None))
         self._pages[opened.comm_id] = ""
 
-    def _answer(self, opened: Any, request: Any) -> None:
+    def _begin(self, reply: Reply, request: Any, opened: Any = None) -> None:
+        """Whatever it is, this shell must be free for the next one. ``opened``: a page's comm."""
+        asked = (reply, request, opened)
+        threading.Thread(
+            target=self._answer, args=asked, name="jaxcluster-request", daemon=True
+        ).start()
+
+    def _answer(self, reply: Reply, request: Any, opened: Any) -> None:
         id, op, args = str(request.get("id")), request.get("op"), request.get("args") or {}
         answer: dict[str, Any] = {"type": "answer", "id": id}
         try:
             if self._closed:
                 raise JaxClusterError("jaxcluster is not loaded.", "%load_ext jaxcluster loads it.")
             if op == "hello":
-                self._welcome(str(args["client"]), opened)
-                self._hellos.append(id)
+                if opened is not None:
+                    self._welcome(str(args["client"]), opened)
+                else:
+                    self._resources.greet()
+                self._hellos.append((reply, id))
                 self._wake.set()
                 return
             if op == "watch":
@@ -140,9 +175,9 @@ class Panel:
             self._log.exception("jaxcluster's panel: %s failed", op)
             answer["error"] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         if self._closed:
-            self._send(answer)
+            self._send(reply, answer)
             return
-        self._answers.append(answer)
+        self._answers.append((reply, answer))
         self.tell()
         self._wake.set()
 
@@ -181,7 +216,7 @@ class Panel:
 
     def _step(self) -> None:
         while self._answers:
-            self._send(self._answers.popleft())
+            self._send(*self._answers.popleft())
         now = time.monotonic()
         if self._hellos or now >= self._look_at:
             self._news = True
@@ -206,25 +241,32 @@ class Panel:
         else:
             self._look_at = math.inf
         if self._pages and time.monotonic() >= self._resources.due:
-            self._resources.step(self._model.current, self._pages)
+            widget = self._widget.send if self._widget is not None else None
+            busy = self._model.is_busy
+            self._resources.step(self._model.current, self._pages, widget, busy)
 
-    def _send(self, answer: dict[str, Any]) -> None:
+    @staticmethod
+    def _send(reply: Reply, answer: dict[str, Any]) -> None:
         try:
-            self._events.send(answer)
+            reply(answer)
         except (TypeError, ValueError) as error:
             problem = f"The answer can't be sent: {error}"
-            self._events.send({"type": "answer", "id": answer["id"], "error": problem})
+            reply({"type": "answer", "id": answer["id"], "error": problem})
 
     def _turn(self) -> None:
         """Bring the pages up to date."""
         state, changed = self._model.take_in()
-        self._push("", protocol.plain(state))
+        shown = protocol.plain(state)
+        self._push("", shown)
+        if self._widget is not None:
+            self._widget.follow(shown)
         for cell in changed:
             self._push(cell.cell_id, protocol.plain(cell))
         while self._hellos:
-            cells = [protocol.plain(cell) for cell in self._model.cells()]
-            result = {"state": protocol.plain(state), "cells": cells}
-            self._events.send({"type": "answer", "id": self._hellos.popleft(), "result": result})
+            reply, id = self._hellos.popleft()
+            of_widget = self._widget is not None and reply == self._widget.send  # it shows no cells
+            cells = [] if of_widget else [protocol.plain(cell) for cell in self._model.cells()]
+            reply({"type": "answer", "id": id, "result": {"state": shown, "cells": cells}})
 
     def _push(self, key: str, message: dict[str, Any]) -> None:
         unchanging = {name: value for name, value in message.items() if name != "now"}

@@ -7,7 +7,7 @@ kernel whose ranks are idle looks idle. Frontends pass it by; the extension hear
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jaxcluster.cluster import Cluster
@@ -31,6 +31,7 @@ class ResourceFeed:
         self._kernel = kernel
         self._meter: Meter | None = None
         self._sent: dict[int, int] = {}  # ``Meter.taken`` by then
+        self._sent_to_widget: dict[int, int] = {}
         self._watching: set[str] = set()
         self._whole = False  # some page knows nothing of what was before
         self.due = 0.0
@@ -43,8 +44,23 @@ class ResourceFeed:
         else:
             self._watching.discard(page)
 
-    def step(self, current: Cluster | None, pages: Iterable[str]) -> None:
-        """Measure, and send it to whoever looks."""
+    def greet(self) -> None:
+        """The notebook's widget has a new view, which knows nothing. Any thread."""
+        self._sent_to_widget, self.due = {}, 0.0
+
+    def step(
+        self,
+        current: Cluster | None,
+        pages: Iterable[str],
+        widget: Callable[[dict[str, Any]], Any] | None = None,
+        is_busy: bool = False,
+    ) -> None:
+        """Measure, and send it to whoever looks.
+
+        Args:
+          widget: sends it to the notebook's widget: all at first, and then while ranks are busy,
+            since these messages count as activity of the kernel.
+        """
         self.due = time.monotonic() + EVERY_S
         self._watching &= set(pages)
         if current is None or current.closed:
@@ -52,9 +68,15 @@ class ResourceFeed:
             return
         if self._meter is not current.meter:
             self._meter, self._whole = current.meter, True
+            self._sent_to_widget = {}
         meter = current.meter
         meter.keep_up(WAIT_S)
         self.due = meter.due
+        whole = not self._sent_to_widget
+        if widget is not None and (whole or is_busy):
+            shown, self._sent_to_widget = meter.since(self._sent_to_widget)
+            if shown:
+                widget(protocol.plain(message(current.name, shown, whole)))
         if not self._watching:
             return
         whole, self._whole = self._whole, False

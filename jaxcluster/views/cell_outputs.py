@@ -106,6 +106,9 @@ def document(
         "v": VERSION,
         "cell": record.execution_count,
         "groups": [{"ranks": list(group.ranks), "outputs": outputs} for group, outputs in groups],
+        "failed": [
+            r for r in ranks if (reply := record.records[r].reply) and reply.status == "error"
+        ],
     }
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from jaxcluster import wire
 from jaxcluster.cluster import array_queries
@@ -50,6 +50,7 @@ class CellDisplay:
         self.all_ranks = all_ranks
         self._rich = hasattr(shell, "kernel")
         self._status = status_line(shell)
+        self._bar: TextIO | None = None  # what a progress bar was written to last
         self._together: Together | InTerminal | None = None
         self._deferred: wire.RankOutput | None = None
         self._result: wire.RankOutput | None = None
@@ -129,8 +130,12 @@ class CellDisplay:
         content = output.content if relay is None else relay.as_shown(output)
         if output.kind == "stream":
             stream = sys.stderr if content["name"] == "stderr" else sys.stdout
+            if self._bar is not None and self._bar is not stream:
+                self._bar.flush()  # else a bar's end would come below what is printed after it
+                self._bar = None
+            self._status.writes(content["text"])
             stream.write(content["text"])
-            self._status.wrote(content["text"])
+            self._bar = stream if "\r" in content["text"] else self._bar
             if not self._rich:  # a notebook flushes by itself, 5 times a second
                 stream.flush()
         elif output.kind in ("display_data", "update_display_data"):

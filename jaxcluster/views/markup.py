@@ -323,17 +323,18 @@ def memory(found: Memory) -> str:
             )
     out = [image("".join([*svg, "</svg>"]), "Bytes held on each device; see the tables")]
     hosts = plain.memory_hosts(found)
+    has_limits = any(limit for *_, limit in bars)  # CPU devices have none
     rows = [
         [*_rank_cells(rank), *([td(hosts[rank])] if hosts else []),
          td(formatting.device(found.devices.get(id), id)), td(format_nbytes(named)),
          td(format_nbytes(total - named)),
-         td(format_nbytes(limit - total) if limit else "")]
+         *([td(format_nbytes(limit - total) if limit else "")] if has_limits else [])]
         for rank, id, named, total, limit in shown
     ]  # fmt: skip
     more = len(bars) - len(shown)
     note = f"... and {more} more devices" if more else ""
     where = ["host"] if hosts else []
-    header = ["", "rank", *where, "device", "variables", "other", "free"]
+    header = ["", "rank", *where, "device", "variables", "other", *(["free"] if has_limits else [])]
     out.append(html_table(header, rows, note))
     names = [
         [td(name), td(format_nbytes(size)), td(format_ranks(ranks))]

@@ -263,20 +263,22 @@ def memory(found: Memory) -> str:
         (limit or total for _, _, _, total, limit in device_bars(found)),
         default=0,
     )
+    has_limits = any(limit for *_, limit in device_bars(found))  # CPU devices have none
     for rank, device, named, total, limit in device_bars(found):
         top = limit or full or 1
         filled = round(BAR * total / top)
         split = round(BAR * named / top)
         bar = "█" * split + "▒" * (filled - split) + "·" * (BAR - filled)
-        free = format_nbytes(limit - total) if limit else ""
+        free = [format_nbytes(limit - total) if limit else ""] if has_limits else []
         label = formatting.device(found.devices.get(device), device)
         where = [hosts[rank]] if hosts else []
         rows.append(
             [f"{palette.glyph(rank)} {rank}", *where, label, bar, format_nbytes(named),
-             format_nbytes(total - named), free]
+             format_nbytes(total - named), *free]
         )  # fmt: skip
     where = ["host"] if hosts else []
-    header = ["rank", *where, "device", "█ named ▒ other", "named", "other", "free"]
+    header = ["rank", *where, "device", "█ named ▒ other", "named", "other"]
+    header += ["free"] if has_limits else []
     lines.append("\n".join(format_table([header, *rows])))
     named_rows = [
         [name, format_nbytes(total), format_ranks(ranks)]

@@ -120,6 +120,15 @@ def bundle(
     }
 
 
+def seen(cluster: Cluster | None) -> dict[str, Any]:
+    """What the ranks do now; None: there is no cluster."""
+    if cluster is None:
+        none = "This notebook has no cluster."
+        return {"text/html": f"<p>{none}</p>", "text/plain": none}
+    states = cluster.status()
+    return bundle(states, cluster.dead, cluster.meter.since({})[0], _late(cluster, states))
+
+
 def ended(why: str) -> dict[str, Any]:
     """What is shown of a cluster that has ended."""
     told = f"{why} (since {time.strftime('%H:%M:%S')})"

@@ -35,8 +35,8 @@ class StatusLine(Protocol):
     def room(self) -> AbstractContextManager[None]:
         """While it lasts something else may be written, above the line."""
 
-    def wrote(self, text: str) -> None:
-        """What was written there ends so."""
+    def writes(self, text: str) -> None:
+        """What is written there ends so. Within ``room``, in a page before it is written."""
 
 
 def status_line(shell: Any) -> StatusLine:
@@ -75,8 +75,13 @@ class InPage:
     def room(self) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
 
-    def wrote(self, text: str) -> None:
-        """Nothing moves in a page."""
+    def writes(self, text: str) -> None:
+        """A display in the middle of a progress bar would leave its first half as it was then.
+
+        So the display is made before a bar begins, above it, and says nothing yet.
+        """
+        if not self._id and "\r" in text.replace("\r\n", "\n"):
+            self._publish("")
 
     def _publish(self, told: str) -> None:
         is_update, self._id = bool(self._id), self._id or uuid.uuid4().hex
@@ -121,7 +126,7 @@ class OnTerminal:
             finally:
                 self._draw()
 
-    def wrote(self, text: str) -> None:
+    def writes(self, text: str) -> None:
         if text:
             self._is_open = not text.endswith("\n")
 
@@ -160,7 +165,7 @@ class InLog:
     def room(self) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
 
-    def wrote(self, text: str) -> None:
+    def writes(self, text: str) -> None:
         """Nothing is to be moved."""
 
 

@@ -11,7 +11,7 @@ from jaxcluster import wire
 from jaxcluster.cluster.resources import Sample
 from jaxcluster.model import timeline
 from jaxcluster.model.outputs import CellRecord, group_outputs
-from jaxcluster.ranks import format_ranks, name_hosts, name_ranks
+from jaxcluster.ranks import format_ranks, name_hosts, name_ranks, several_hosts
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.text import format_nbytes, format_table
 from jaxcluster.views import formatting
@@ -27,7 +27,17 @@ def status(
     Args:
       samples: of the last minutes. Without them there is the memory of now alone.
     """
-    head = ["rank", "pid", "host", "devices", "state", "cell", "for", "memory"]
+    hosts = several_hosts({s.rank: s.hostname for s in states})
+    head = [
+        "rank",
+        "pid",
+        *(["host"] if hosts else []),
+        "devices",
+        "state",
+        "cell",
+        "for",
+        "memory",
+    ]
     gpus = any(found and found[-1].gpu_total_nbytes for found in (samples or {}).values())
     if samples is not None:
         head += ["CPU", "", *(["GPU", ""] if gpus else [])]
@@ -38,7 +48,7 @@ def status(
         row = [
             str(s.rank),
             str(s.pid),
-            s.hostname,
+            *([s.hostname] if hosts else []),
             " ".join(s.devices),
             formatting.doing(s, dead),
             formatting.cell(s),

@@ -120,7 +120,7 @@ class InTerminal:
             self._shown = ""
             with self._status.room():
                 print(flush=True)
-                self._status.wrote("\n")
+                self._status.writes("\n")
 
     def finish(self) -> None:
         """Show all that there is."""
@@ -138,7 +138,7 @@ class InTerminal:
             return
         with self._status.room():
             self._write(groups, unfinished)
-            self._status.wrote(unfinished or "\n")
+            self._status.writes(unfinished or "\n")
 
     def _write(self, groups: list[tuple[Sequence[int], list[Line]]], unfinished: str) -> None:
         if self._shown:

@@ -27,6 +27,7 @@ import {
   type IPreferences,
   type IServerClusters
 } from './tokens';
+import { isBusy, isOutOfStep } from './widgets/labels';
 import { askStart } from './widgets/startForm';
 import type { Widget } from '@lumino/widgets';
 import { LogPanel } from './widgets/logPanel';
@@ -398,16 +399,6 @@ function linkOf(clusters: IClusters): ILink {
     throw new Error('No notebook is open.');
   }
   return clusters.current;
-}
-
-/** Whether some rank runs something: else there is nothing to interrupt. */
-function isBusy(state: IState | null): boolean {
-  return (state?.ranks ?? []).some(({ status }) => status !== 'idle' && status !== 'dead');
-}
-
-/** Whether something speaks against all ranks being in lockstep. */
-function isOutOfStep(state: IState | null): boolean {
-  return !!state?.report?.open || (state?.ranks ?? []).some(({ status }) => status !== 'idle');
 }
 
 /** The clusters that this notebook could be attached to. */

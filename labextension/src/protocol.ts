@@ -344,6 +344,8 @@ export interface IRequest {
   id: string;
   op: Operation;
   args: object;
+  /** When it is to be refused if it was not heard before; the sidebar in a cell has no subshell. */
+  until?: number;
 }
 
 export interface IAnswer {

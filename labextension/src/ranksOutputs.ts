@@ -16,6 +16,8 @@ export interface IRanksOutputs {
   /** The cell's number, as in [7]. */
   cell: number;
   groups: IGroup[];
+  /** Those on which the cell has failed. Missing in older notebooks. */
+  failed?: number[];
 }
 
 export const groupOf = (shown: IRanksOutputs, rank: number): IGroup | undefined =>

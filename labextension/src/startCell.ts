@@ -17,6 +17,7 @@ import {
   withNumber,
   withoutMode
 } from './startLine';
+import type { ISettings } from './tokens';
 
 /** Run these lines of a cell and show their output under it; the whole cell if it has no other lines. */
 async function runLines(panel: NotebookPanel, index: number, start: boolean): Promise<void> {
@@ -82,26 +83,30 @@ export function writeMode(panel: NotebookPanel, on: boolean): void {
   }
 }
 
-/** How many ranks the notebook's own start line asks for; null without one. */
-export function numberOf(panel: NotebookPanel): number | null {
-  const line = panel.content.model ? startIn(sourcesOf(panel)) : null;
-  return line === null ? null : numberIn(line);
+/** How many ranks the notebook asks for, or the user's settings; null where it is not Python's. */
+export function numberFor(panel: NotebookPanel, settings: ISettings): number | null {
+  const model = panel.content.model;
+  if (!model || model.readOnly || !['python', ''].includes(model.defaultKernelLanguage)) {
+    return null;
+  }
+  const line = startIn(sourcesOf(panel));
+  return (line === null ? null : numberIn(line)) ?? settings.numProcesses;
 }
 
 /**
  * Start a cluster of so many ranks: by the notebook's own start line if it has one, which keeps its
  * other options, else by a new one.
  *
- * @param options - What a new line has beside the number.
  * @param loaded - Whether the kernel has jaxcluster loaded.
  */
 export async function startWith(
   panel: NotebookPanel,
   number: number,
-  options: string,
+  { devicesPerProcess }: ISettings,
   loaded: boolean
 ): Promise<void> {
   const cells = sourcesOf(panel);
+  const options = devicesPerProcess > 1 ? `--devices-per-process ${devicesPerProcess}` : '';
   const line = withNumber(startIn(cells) ?? options, number);
   if (!loaded && !placeStart(cells, line).source.includes(LOAD)) {
     await load(panel);

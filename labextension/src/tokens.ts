@@ -4,6 +4,7 @@ import { Token } from '@lumino/coreutils';
 import type { IDisposable } from '@lumino/disposable';
 import type { ISignal } from '@lumino/signaling';
 import type { NotebookPanel } from '@jupyterlab/notebook';
+export { CommandIDs } from './commandIds';
 import type { ICell, IOperations, ISeries, IState, Operation } from './protocol';
 
 /** One notebook's kernel as this extension sees it. Made by connection.ts, one for each notebook panel. */
@@ -57,37 +58,6 @@ export interface ISettings {
   devicesPerProcess: number;
   autoShowPanel: boolean;
   badges: boolean;
-}
-
-/**
- * The ids of all commands. commands.ts adds them, except those that open a panel: showClusters, inspect,
- * journal and showReport are added by the plugins of these panels (sidebar, inspector, journal, report).
- *
- * Arguments: start {line?, cell?}, without a line a form asks, with `cell` a cell of the notebook starts it;
- * attach {name}; use {name}; stop {name?, id?}, where an id is
- * that of a cluster which only the server knows; logs {rank?}.
- */
-export namespace CommandIDs {
-  export const start = 'jaxcluster:start';
-  export const startAgain = 'jaxcluster:start-again';
-  export const cancelStart = 'jaxcluster:cancel-start';
-  export const dismissStart = 'jaxcluster:dismiss-start';
-  export const stop = 'jaxcluster:stop';
-  export const restart = 'jaxcluster:restart';
-  export const resync = 'jaxcluster:resync';
-  export const undo = 'jaxcluster:undo';
-  export const interrupt = 'jaxcluster:interrupt';
-  export const attach = 'jaxcluster:attach';
-  export const use = 'jaxcluster:use';
-  export const logs = 'jaxcluster:logs';
-  export const stacks = 'jaxcluster:stacks';
-  export const journal = 'jaxcluster:journal';
-  export const toggleSpmd = 'jaxcluster:toggle-spmd';
-  export const writeSpmd = 'jaxcluster:write-spmd';
-  export const showClusters = 'jaxcluster:show-clusters';
-  export const inspect = 'jaxcluster:inspect';
-  export const showReport = 'jaxcluster:show-report';
-  export const newNotebook = 'jaxcluster:new-notebook';
 }
 
 /** The user's settings as they are now. Defaults where Jupyter keeps no settings. */

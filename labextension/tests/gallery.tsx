@@ -6,6 +6,7 @@ import { createRoot, type Root } from 'react-dom/client';
 import golden from '../../tests/golden/panel.json';
 import shards from '../../tests/golden/shards-array.json';
 import type { ICell, ICellRank, ILaunch, IProfile, IRank, IReport, ISeries, IState, ITimeline, IUndo, IVariable, RankStatus } from '../src/protocol';
+import { english as trans } from '../src/alone/english';
 import { Badges, OutputHead } from '../src/widgets/badges';
 import { Ticker } from '../src/widgets/clock';
 import { Inspector, type Shown } from '../src/widgets/inspector';
@@ -17,15 +18,6 @@ import { Journal } from '../src/widgets/journal';
 import { Logs } from '../src/widgets/logs';
 import type { ISamples } from '../src/widgets/resources';
 import { SpmdSwitch, StateChip, StatusItem } from '../src/widgets/toolbar';
-
-/** As a translator without a language does it. */
-const format = (text: string, ...args: unknown[]) =>
-  text.replace(/%%/g, '%% ').replace(/%(\d+)/g, (_, n) => String(args[n - 1])).replace(/%% /g, '%');
-const trans: any = {
-  __: format,
-  _n: (one: string, many: string, n: number, ...args: unknown[]) =>
-    format(n === 1 ? one : many, n, ...args)
-};
 
 const profiles: IProfile[] = [
   { name: 'team', place: '~/.config/jaxcluster/jaxcluster.toml line 3', is_default: false, options: [['num_processes', '8']], problem: '' },
@@ -97,7 +89,7 @@ function sidebar(shown: IState | null, notebook: string | null = 'train.ipynb', 
   const server = [{ id: 'x', name: 'left-behind', num_processes: 8, running: true }];
   const openMenu = () => execute('menu');
   return (
-    <Sidebar {...{ notebook, state: shown, clockOffset, server, ticker, trans, execute, samples, openMenu }} number={4} load={() => execute('load')} />
+    <Sidebar {...{ notebook, state: shown, clockOffset, server, ticker, trans, execute, samples, openMenu }} number={4} onStart={number => execute('start', { number })} hasForm load={() => execute('load')} />
   );
 }
 

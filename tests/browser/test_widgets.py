@@ -66,9 +66,14 @@ def asked(page: Any) -> list[Any]:
 @pytest.mark.quick
 def test_a_rank_is_a_row_that_says_where_it_is(widgets: Any) -> None:
     text = show(widgets, "sidebar").locator(".jxl-rank").first.inner_text()
-    for part in ("0", "waiting", "[7] line 3", "host-a", "cpu 0-1", "512.0 MiB"):
+    for part in ("0", "waiting", "[7] line 3", "cpu 0-1", "512.0 MiB"):
         assert part in text
     assert "killed by SIGKILL" in widgets.locator(".jxl-rank[data-status=dead]").inner_text()
+    # What all ranks have alike is told of by their numbers: the host, and one device each.
+    assert "host-a" not in text
+    number = widgets.locator(".jxl-number").first
+    assert number.get_attribute("title") == "rank 0, pid 4100 on host-a, cpu 0-1"
+    assert "host-0" in show(widgets, "sidebar-16").locator(".jxl-gridDetail").inner_text()
 
 
 def test_time_goes_on_by_itself(widgets: Any) -> None:
@@ -84,7 +89,7 @@ def test_time_goes_on_by_itself(widgets: Any) -> None:
     [
         ("sidebar", "Interrupt", "interrupt"),
         ("sidebar-diverged", "Resync", "resync"),
-        ("sidebar-no-cluster", "Start a cluster …", "start"),
+        ("sidebar-no-cluster", "Start", "start"),
         ("sidebar-idle", None, None),
     ],
 )
@@ -96,7 +101,8 @@ def test_there_is_one_thing_to_do_and_the_rest_is_in_a_menu(
     assert found.all_inner_texts() == ([primary] if primary else [])
     if primary:
         found.click()
-        assert asked(widgets) == [[f"jaxcluster:{command}"]]
+        wanted = ["start", {"number": 4}] if command == "start" else [f"jaxcluster:{command}"]
+        assert asked(widgets) == [wanted]
     if command != "start":
         view.get_by_role("button", name="More actions").click()
         assert asked(widgets)[-1] == ["menu"]
@@ -148,9 +154,11 @@ def test_arrow_keys_go_from_log_to_log_and_tab_leaves_them(widgets: Any) -> None
 @pytest.mark.parametrize(
     ("name", "words", "button"),
     [
-        ("sidebar-no-notebook", "No notebook is open", "Start a cluster"),
+        ("sidebar-no-notebook", "No notebook is open", "Start"),
+        ("sidebar-not-loaded", "jaxcluster is not loaded", "Start"),
         ("sidebar-not-loaded", "jaxcluster is not loaded", "Load it"),
-        ("sidebar-no-cluster", "This notebook has no cluster.", "Start a cluster …"),
+        ("sidebar-no-cluster", "This notebook has no cluster.", "Start"),
+        ("sidebar-no-cluster", "This notebook has no cluster.", "Other options …"),
         ("sidebar-starting", "engines 3/4", "Cancel"),
         ("sidebar-starting", "rank 2 its process comes up", None),
         ("sidebar-starting", "ranks 0-1,3 up", None),
@@ -165,7 +173,7 @@ def test_it_says_what_there_is_and_what_to_do(
     view = show(widgets, name)
     assert words in view.inner_text()
     if button:
-        view.get_by_role("button", name=button).click()
+        view.get_by_role("button", name=button, exact=True).click()
         assert len(asked(widgets)) == 1
 
 
@@ -198,10 +206,10 @@ def test_64_ranks_leave_room_for_the_clusters_at_250_pixels(widgets: Any) -> Non
     clusters = view.locator(".jxl-clusters").bounding_box()
     assert clusters["y"] + clusters["height"] - top < 700
     assert view.locator(".jxl-sidebar").evaluate("s => s.scrollWidth <= s.clientWidth")
-    # A long name is cut in its middle.
-    name = view.locator(".jxl-gridDetail .jxl-middle")
-    assert name.get_attribute("title") == "a-node-with-a-long-name-0017.cluster.example"
-    assert name.locator(".jxl-tail").inner_text() == ".example"
+    # The one host is no part of a row; its number tells of it.
+    assert view.locator(".jxl-gridDetail .jxl-where").count() == 0
+    number = view.locator(".jxl-gridDetail .jxl-number").get_attribute("title")
+    assert "on a-node-with-a-long-name-0017.cluster.example" in number
 
 
 def test_arrow_keys_go_among_the_tiles_as_they_lie(widgets: Any) -> None:
@@ -369,6 +377,16 @@ def test_the_inspector_fits_a_sidebar(widgets: Any, beyond: Any, width: int) -> 
     row = view.locator("tr[data-variable^=decoder]")
     for part in ("decoder_layers_attention_kernel_ema", "(4096, 32, 128)", "bfloat16", "32.0 MiB"):
         assert part in row.text_content()
+    # Each part is below its header, and a shape is never shortened.
+    lefts = {
+        part: [
+            view.locator(f"{row} .jxl-of-{part}").first.bounding_box()["x"]
+            for row in ("thead", "tr[data-variable^=decoder]", "tr[data-variable=loss]")
+        ]
+        for part in ("name", "type", "dtype", "sharding")
+    }
+    assert all(max(xs) - min(xs) < 1 for xs in lefts.values()), lefts
+    assert view.locator(".jxl-of-type .jxl-middle").count() == 0
     # What is shortened keeps its ends, and is whole in its title.
     name = row.locator(".jxl-of-name .jxl-middle")
     assert name.get_attribute("title") == "decoder_layers_attention_kernel_ema"
@@ -523,9 +541,11 @@ def test_the_form_has_the_main_options_of_each_launcher(widgets: Any) -> None:
     view = show(widgets, "form-pods")
     line = view.locator(".jxl-command")
     assert line.inner_text() == "%jaxcluster start --launcher kubernetes --pods 2 --gpus eight"
+    # Nothing is called wrong before it was typed.
+    assert view.locator("[aria-invalid]").count() == 0
+    view.get_by_label("GPUs").press_sequentially("s")
     assert view.get_by_label("GPUs").get_attribute("aria-invalid") == "true"
-    assert view.get_by_label("Image").get_attribute("aria-invalid") == "true"
-    assert view.get_by_label("Pods").get_attribute("aria-invalid") is None
+    assert view.locator("[aria-invalid]").count() == 1
     view.get_by_label("Image").fill("team/jax:1")
     view.get_by_label("In each pod").fill("4")
     assert not view.get_by_label("Ranks").count()  # the pods have them
@@ -541,6 +561,20 @@ def test_the_form_has_the_main_options_of_each_launcher(widgets: Any) -> None:
     where.select_option("auto")
     assert "batch system" in view.inner_text()
     assert line.inner_text() == "%jaxcluster start --launcher auto"
+    # What it is called is read from end to end. A queue takes longer than a start on this machine.
+    fits = "one => one.scrollWidth <= one.clientWidth && one.clientWidth > 280"
+    assert where.evaluate(fits)
+    where.select_option("slurm")
+    assert line.inner_text() == "%jaxcluster start --launcher slurm --timeout 1h"
+    where.select_option("ssh")
+    assert "--timeout" not in line.inner_text()
+
+
+def test_the_form_writes_half_a_variable_as_it_is_typed(widgets: Any) -> None:
+    view = show(widgets, "form")
+    view.get_by_label("Environment").fill("BAR")
+    assert view.locator(".jxl-command").inner_text() == "%jaxcluster start -n 4 --env BAR"
+    assert "not of the form NAME=VALUE" in view.inner_text()
 
 
 # ------------------------------------------------------------------------------- looks

@@ -100,7 +100,7 @@ def test_the_form_starts_a_cluster_and_the_sidebar_shows_its_ranks(page: LabPage
     sidebar = show_sidebar(page)
     page.page.wait_for_selector("text=not loaded in the kernel")
     page.do(0)
-    sidebar.get_by_role("button", name="Start a cluster").click()
+    sidebar.get_by_role("button", name="Other options").click()
     dialog = page.page.locator(".jp-Dialog")
     dialog.get_by_label("Ranks").fill("3")
     assert "%jaxcluster start -n 3" in dialog.locator(".jxl-command").inner_text()
@@ -118,7 +118,7 @@ def test_the_form_starts_a_cluster_and_the_sidebar_shows_its_ranks(page: LabPage
     assert page.do(1) == "Cluster 'main' is already running (2 ranks, variables kept).\n"
     # It is remembered.
     stop(page)
-    sidebar.get_by_role("button", name="Start a cluster").click()
+    sidebar.get_by_role("button", name="Other options").click()
     assert dialog.get_by_label("Ranks").input_value() == "2"
     dialog.get_by_label("Ranks").fill("1")
     dialog.get_by_role("button", name="Start").click()
@@ -127,7 +127,7 @@ def test_the_form_starts_a_cluster_and_the_sidebar_shows_its_ranks(page: LabPage
     page.finish(1)
     stop(page)
     # At once, with nothing written.
-    sidebar.get_by_role("button", name="Start a cluster").click()
+    sidebar.get_by_role("button", name="Other options").click()
     dialog.get_by_label("Ranks").fill("2")
     dialog.get_by_label("Write the line into a cell").uncheck()
     dialog.get_by_role("button", name="Start").click()
@@ -160,7 +160,7 @@ def test_the_form_offers_the_launchers_and_an_unknown_host_is_told(page: LabPage
     page.open("hosts.ipynb", "%load_ext jaxcluster")
     page.do(0)
     page.until_state("!!s", "the page knows of jaxcluster")
-    show_sidebar(page).get_by_role("button", name="Start a cluster").click()
+    show_sidebar(page).get_by_role("button", name="Other options").click()
     dialog = page.page.locator(".jp-Dialog")
     where, line = dialog.get_by_label("Where"), dialog.locator(".jxl-command")
     assert not dialog.get_by_label("Hosts").count()
@@ -202,7 +202,7 @@ def test_the_form_fills_its_fields_from_a_profile(page: LabPage, profiles: None)
     page.do(0)
     page.until_state("!!s", "the page knows of jaxcluster")
     sidebar = show_sidebar(page)
-    sidebar.get_by_role("button", name="Start a cluster").click()
+    sidebar.get_by_role("button", name="Other options").click()
     dialog = page.page.locator(".jp-Dialog")
     chosen, line = dialog.get_by_label("Profile", exact=True), dialog.locator(".jxl-command")
     chosen.wait_for()
@@ -319,13 +319,30 @@ def test_a_click_runs_the_line_and_not_what_else_its_cell_has(page: LabPage) -> 
     assert "start -n 2" in page.page.evaluate(SOURCES)[0]
 
 
+def test_ipyparallels_own_panel_stops_our_cluster(page: LabPage) -> None:
+    """It lists every cluster of ipyparallel's, so ours too; its button is one more way to ours."""
+    page.open("ipp.ipynb", START, "1")
+    page.do(0)
+    sidebar = show_sidebar(page)
+    until_ranks(page, ["idle", "idle"])
+    page.page.locator(".lm-TabBar-tab[data-id^=ipyparallel], .lm-TabBar-tab[data-id^=ipp]").click()
+    if SHOTS:
+        page.shot(SHOTS / "ipp.png")
+    row = page.page.locator(".ipp-ClusterListingItem", has_text="jaxcluster-main")
+    row.locator(".ipp-ClusterListingItem-stop").click()
+    # The notebook that has started it takes that for no death: nothing is replaced.
+    sidebar.get_by_text("This notebook has no cluster.").wait_for()
+    page.do(1)
+    assert sidebar.get_by_text("This notebook has no cluster.").is_visible()
+
+
 def test_with_no_notebook_open_the_sidebar_starts_one(page: LabPage) -> None:
     page.page.goto(f"{page.lab.url}/lab?reset")
     page.until("window.jupyterapp?.commands.hasCommand('jaxcluster:show-clusters')", "Lab is up")
     page.page.evaluate("() => window.jupyterapp.restored")
     sidebar = show_sidebar(page)
     sidebar.get_by_label("Number of ranks").fill("2")
-    sidebar.get_by_role("button", name="Start a cluster").click()
+    sidebar.get_by_role("button", name="Start", exact=True).click()
     until_ranks(page, ["idle", "idle"])
     assert page.page.evaluate(SOURCES)[0].endswith("%jaxcluster start -n 2")
 
@@ -367,6 +384,39 @@ def test_badges_follow_a_cell_from_busy_to_done(page: LabPage) -> None:
     page.run(2)
     page.wait(lambda: statuses(page, 2) == ["running", "running"], "both run again")
     page.finish(2)
+
+
+def test_a_rank_is_opened_once_for_all_cells(page: LabPage) -> None:
+    fails = "assert rank == 0, 'not here'"
+    page.open(
+        "opened.ipynb", START, SETUP,
+        "%%spmd\nprint('first of', rank)", f"%%spmd\nprint('second of', rank)\n{fails}",
+        "%%spmd\nprint('third of', rank)", f"%%spmd --all\nprint('all of', rank)\n{fails}",
+        "%%spmd --all\nprint('more of', rank)",
+    )  # fmt: skip
+    page.do(0, 1, 2, 3)
+    assert [one.inner_text()[1:] for one in badges(page, 2).all()] == ["rank 0", "rank 1"]
+    assert [one.get_attribute("data-tone") for one in badges(page, 3).all()] == ["good", "bad"]
+    badges(page, 2).nth(1).click()
+    page.page.get_by_text("first of 1").wait_for()
+    page.page.get_by_text("second of 1").wait_for()
+    assert page.page.get_by_label("Output of rank").count() == 2  # the cell before has none
+    page.do(4)
+    page.page.get_by_text("third of 1").wait_for()  # of cells that run later, too
+    if SHOTS:
+        page.shot(SHOTS / "opened.png")
+    page.page.locator(".jxl-outputHead button").first.click()
+    page.page.get_by_label("Output of rank").first.wait_for(state="detached")
+    page.do(5, 6)
+    views = page.page.locator(".jxl-ranksOutputs")
+    views.nth(1).get_by_role("button", name="Tabs").click()
+    failed = views.nth(0).get_by_role("tab", name="rank 1")
+    assert (failed.inner_text(), failed.get_attribute("data-tone")) == ("! rank 1", "bad")
+    failed.click()
+    page.page.get_by_text("more of 1").wait_for()
+    assert views.nth(1).get_by_role("tab", name="rank 1").inner_text() == "rank 1"
+    if SHOTS:
+        page.shot(SHOTS / "opened-tabs.png")
 
 
 def test_all_ranks_are_shown_as_groups_tabs_and_grid_and_kept(page: LabPage) -> None:
@@ -607,6 +657,18 @@ def test_a_hang_is_reported_with_its_stacks(page: LabPage) -> None:
     report.locator("summary").click()
     assert "jnp.sum" in report.locator(".jxl-stacks").inner_text()
     assert report.locator(".jxl-launch.jxl-mod-none").count() == 1
+    # In a narrow window it is below the notebook, not beside it.
+    notebook, box = page.page.locator(".jp-NotebookPanel"), page.page.locator(".jxl-report")
+    assert box.bounding_box()["x"] > notebook.bounding_box()["x"] + 100
+    page.page.evaluate(
+        "() => { const panels = [...window.jupyterapp.shell.widgets('main')];"
+        " panels.find(one => one.id.startsWith('jaxcluster-report')).close(); }"
+    )
+    page.page.set_viewport_size({"width": 1300, "height": 950})
+    page.command("jaxcluster:show-report")
+    report.wait_for()
+    assert abs(box.bounding_box()["x"] - notebook.bounding_box()["x"]) < 20
+    assert box.bounding_box()["y"] > notebook.bounding_box()["y"] + 100
     # The line in the cell carries the rank, and the report leads to it.
     line = page.page.locator(".jxl-markedLine")
     line.wait_for()

@@ -47,7 +47,7 @@ def picture(page: LabPage, name: str, *parts: Any, height: int = 0) -> None:
 
 def test_the_pictures_of_the_documentation(page: LabPage) -> None:
     at = page.page.locator
-    page.page.set_viewport_size({"width": 1400, "height": 860})
+    page.page.set_viewport_size({"width": 1500, "height": 860})
     page.open("train.ipynb", *CELLS)
     page.command("filebrowser:hide-main")
     page.do(0, 1)

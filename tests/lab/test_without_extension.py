@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,6 +53,48 @@ def test_its_console_is_free_of_errors(chromium: Any, bare_lab: Lab) -> None:
     page.do(5)
     page.page.wait_for_timeout(500)
     assert not page.page.evaluate("() => window.jupyterapp.commands.hasCommand('jaxcluster:start')")
+    page.end_kernels()
+    context.close()
+    assert page.errors == []
+
+
+def test_the_sidebar_is_in_a_cell(chromium: Any, bare_lab: Lab) -> None:
+    """%jaxcluster panel, where the page has ipywidgets' manager and nothing of ours."""
+    context = chromium.new_context(viewport={"width": 1200, "height": 1000})
+    page = LabPage(context.new_page(), bare_lab)
+    page.open(
+        "panel.ipynb",
+        "%load_ext jaxcluster",
+        "%jaxcluster panel",
+        "%%spmd\nimport time\ntime.sleep(300)",
+        "1",
+    )
+    page.do(0, 1)
+    view = page.page.locator(".jxl-alone")
+    view.get_by_text("This notebook has no cluster.").wait_for()
+    # Started, by a number and a click.
+    view.get_by_label("Number of ranks").fill("2")
+    view.get_by_role("button", name="Start", exact=True).click()
+    view.get_by_text("2/2 idle").wait_for()
+    assert view.locator(".jxl-rank").count() == 2
+    # Interrupted, during a cell: ipykernel 7 and JupyterLab have a subshell for it.
+    page.run(2)
+    view.get_by_text("[3] line 3").first.wait_for()
+    view.get_by_role("button", name="Interrupt").click()
+    page.finish(2)
+    view.get_by_text("2/2 idle").wait_for()
+    # What a rank uses has come meanwhile.
+    assert view.locator(".jxl-rank .jxl-spark").count() >= 2
+    # What JupyterLab has panels for is below the ranks.
+    view.get_by_role("button", name="More actions").click()
+    page.page.keyboard.press("Enter")
+    view.locator(".jxl-pane pre").filter(has_text="rank").wait_for()
+    # A stop asks, without a dialog of the browser's.
+    view.get_by_role("button", name="Stop main").click()
+    view.get_by_role("alertdialog").get_by_role("button", name="Stop").click()
+    view.get_by_text("This notebook has no cluster.").wait_for()
+    if folder := os.environ.get("SCREENSHOTS"):
+        page.page.screenshot(path=f"{folder}/panel.png")
     page.end_kernels()
     context.close()
     assert page.errors == []

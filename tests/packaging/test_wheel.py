@@ -19,10 +19,12 @@ import jaxcluster
 
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "jaxcluster" / "labextension"
+SIDEBAR = ROOT / "jaxcluster" / "static" / "sidebar"  # the same build makes it
 HERE = "share/jupyter/labextensions/jaxcluster-labextension/"
 
 needs_build = pytest.mark.skipif(
-    not (BUILT / "package.json").exists(), reason="the Lab extension is not built"
+    not (BUILT / "package.json").exists() or not SIDEBAR.exists(),
+    reason="the Lab extension is not built",
 )
 
 
@@ -78,6 +80,11 @@ def run_build(
     )
 
 
+def bring_build(source: Path) -> None:
+    for folder in (BUILT, SIDEBAR):
+        shutil.copytree(folder, source / folder.relative_to(ROOT))
+
+
 def shared(wheel: Path) -> list[str]:
     """What of a wheel goes to share/jupyter."""
     names = zipfile.ZipFile(wheel).namelist()
@@ -94,6 +101,7 @@ def assert_carries_the_extension(wheel: Path) -> None:
     # Once, and not in the package as well.
     everything = zipfile.ZipFile(wheel).namelist()
     assert max(Counter(everything).values()) == 1
+    assert {f"jaxcluster/static/sidebar/widget.{kind}" for kind in ("js", "css")} <= {*everything}
     assert not [n for n in everything if n.startswith(("jaxcluster/labextension", "labextension"))]
 
 
@@ -101,7 +109,7 @@ def assert_carries_the_extension(wheel: Path) -> None:
 def test_a_wheel_carries_the_built_extension(checkout: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(checkout, source)
-    shutil.copytree(BUILT, source / "jaxcluster" / "labextension")
+    bring_build(source)
     wheel = build(source, "wheel", tmp_path / "out", "skip")
     assert_carries_the_extension(wheel)
 
@@ -112,7 +120,7 @@ def test_a_wheel_in_a_new_environment_without_node_brings_the_extension(
 ) -> None:
     source = tmp_path / "source"
     shutil.copytree(checkout, source)
-    shutil.copytree(BUILT, source / "jaxcluster" / "labextension")
+    bring_build(source)
     wheel = build(source, "wheel", tmp_path / "out", "skip")
     # What it needs is borrowed from the tests' environment.
     venv = tmp_path / "venv"
@@ -191,7 +199,7 @@ def test_the_source_distribution_is_complete(checkout: Path, tmp_path: Path) -> 
 def test_a_source_distribution_needs_no_node(checkout: Path, tmp_path: Path, nodeless: str) -> None:
     source = tmp_path / "source"
     shutil.copytree(checkout, source)
-    shutil.copytree(BUILT, source / "jaxcluster" / "labextension")
+    bring_build(source)
     left = ("node_modules", "labextension/lib", "labextension/build")  # by a build with Node
     for folder in (source / "labextension" / Path(name).name for name in left):
         folder.mkdir()

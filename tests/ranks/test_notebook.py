@@ -368,6 +368,15 @@ def test_progress_bars_are_shown_in_text(notebook: Notebook) -> None:
     assert "\r" in cell.stderr
 
 
+def test_a_bars_end_is_above_what_is_printed_after_it(notebook: Notebook) -> None:
+    """Both streams are flushed now and then, each by itself."""
+    loop = "from tqdm import tqdm\nfor _ in tqdm(range(30)): time.sleep(0.02)\nprint('after')"
+    cell = notebook.ok(f"%%spmd\nimport time\n{loop}")
+    assert cell.kinds[0] == "display_data"  # for what the cell waits for: not in the bar's middle
+    assert set(cell.kinds[1:-1]) == {"stderr"}
+    assert cell.outputs[-1]["text"] == "after\n"
+
+
 def test_top_level_await(notebook: Notebook) -> None:
     cell = notebook.ok("%%spmd\nimport asyncio\nawait asyncio.sleep(0.01)\n'awaited'")
     assert cell.result == "'awaited'"

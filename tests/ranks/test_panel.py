@@ -25,6 +25,7 @@ Open = Callable[..., Notebook]
 
 BUSY_S = 20.0  # what a busy machine may add to each of the issue's figures
 EVENTS_ID = "jaxcluster-events"
+SIDEBAR = Path(registry.__file__).parents[1] / "static" / "sidebar"
 SETUP = """%%spmd
 import jax, jax.numpy as jnp, numpy as np, os, sys, time
 from jax.sharding import NamedSharding, PartitionSpec as P
@@ -577,6 +578,25 @@ def test_nothing_of_it_is_seen_in_a_notebook_that_nbclient_runs(
     assert set(notebook.metadata) == {"language_info"}  # no widget's state
     logged = [line for line in capfd.readouterr().err.splitlines() if "encryption" not in line]
     assert logged == []
+
+
+@pytest.mark.skipif(
+    not (SIDEBAR / "widget.js").exists(),
+    reason="the Lab extension is not built",
+)
+def test_a_saved_notebook_has_the_sidebar_of_a_cell(tmp_path: Path) -> None:
+    """Its state for pages with widgets, a table for those without."""
+    sources = ["%load_ext jaxcluster", "%jaxcluster start -n 2", "%jaxcluster panel"]
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    data = notebook.cells[2].outputs[0]["data"]
+    assert data["text/html"].count("<tr") == 3
+    id = data["application/vnd.jupyter.widget-view+json"]["model_id"]
+    widgets = notebook.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"]
+    saved = widgets[id]["state"]
+    assert [rank["status"] for rank in saved["state"]["ranks"]] == ["idle", "idle"]
+    assert saved["_esm"].count("jxl-alone") and saved["_css"].count("jxl-alone")
 
 
 def test_unloading_leaves_nothing_of_it(open_notebook: Open) -> None:

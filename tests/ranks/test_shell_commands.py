@@ -224,6 +224,25 @@ def test_a_cluster_in_the_foreground_may_be_stopped_from_elsewhere(
     private_home.wait_until_empty(GONE_S)
 
 
+def test_ipyparallels_own_stop_is_no_death_for_the_owner(
+    foreground: Callable[..., Foreground], private_home: Home
+) -> None:
+    """A Jupyter server that has read the cluster's file during the start knows of no ranks."""
+    command = foreground("-n", "1", "--name", "front")
+    command.wait_for("Ctrl-C stops it.")
+    stop = (
+        "import asyncio\n"
+        "from ipyparallel.cluster import ClusterManager\n"
+        "[cluster] = ClusterManager().load_clusters().values()\n"
+        "cluster.engines.clear()\n"
+        "asyncio.run(cluster.stop_cluster())"
+    )
+    done = python("-c", stop, env=private_home.environ())
+    assert done.returncode == 0, done.stderr
+    command.process.wait(30)  # it has heard that it is meant, and replaces nothing
+    private_home.wait_until_empty(GONE_S)
+
+
 def test_the_notebook_sees_a_cluster_of_the_shell(
     foreground: Callable[..., Foreground], private_home: Home
 ) -> None:

@@ -118,7 +118,7 @@ def test_local_device_ids_are_one_list_for_all_or_one_for_each() -> None:
         ("--env A", "'A' is not of the form NAME=VALUE"),
         ("--env =1", "'=1' is not of the form NAME=VALUE"),
         ("--local-device-ids a", "'a' is neither 0,1 (every rank) nor 0/1 (a list for each rank)"),
-        ("--timeout soon", "--timeout must be a number, not 'soon'."),
+        ("--timeout soon", "--timeout must be seconds, or a time such as 15m or 2h, not 'soon'."),
         ("--name 'exp", "No closing quotation"),
         ("--zzz", "there is no --zzz; %jaxcluster start --help lists what it takes."),
     ],

@@ -54,6 +54,14 @@ def test_equal_outputs_are_said_once_in_the_order_of_the_ranks() -> None:
     ]  # fmt: skip
 
 
+def test_the_ranks_on_which_the_cell_has_failed_are_named() -> None:
+    made = record("a", "a")
+    made.add_reply(wire.CellReply(0, 1, "ok", 0.1))
+    assert shown(made)["failed"] == []
+    made.add_reply(wire.CellReply(1, 1, "error", 0.1))
+    assert shown(made)["failed"] == [1]
+
+
 def test_where_no_rank_puts_anything_out_nothing_is_shown() -> None:
     assert cell_outputs.document(record("", ""), [0, 1]) is None
 

@@ -305,6 +305,9 @@ def test_where_a_person_has_held_a_rank_nobody_was_slow() -> None:
         ("99% of it\x1b[2K\rdone", "done"),
         ("\x1b[31m50%\x1b[0m\r\x1b[32m100%\x1b[0m", "\x1b[0m\x1b[32m100%\x1b[0m"),
         ("\x1b[31mno bar\x1b[K", "\x1b[31mno bar\x1b[K"),
+        # tqdm's bars inside of bars; the inner one is left, or not.
+        ("\ro 0%\n\ri 0%\x1b[A\n\ri 9%\x1b[A\ri 9%\n\ro 9%\n", "i 9%\no 9%\n"),
+        ("\ro 0%\n\ri 0%\x1b[A\n\ri 9%\x1b[A\n\r    \r\x1b[A\ro 9%\nend", "o 9%\nend"),
     ],
 )
 def test_lines_that_were_written_over_are_what_is_to_be_seen(written: str, seen: str) -> None:

@@ -9,6 +9,7 @@ import logging
 import time
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import comm
@@ -513,6 +514,26 @@ def test_resources_are_sent_while_a_page_shows_them_and_the_first_time_whole(
     assert len(kernel.sent) == 2
 
 
+def test_a_widget_is_sent_what_there_is_and_then_what_comes_while_ranks_are_busy(
+    running: Running,
+) -> None:
+    """Its messages count as activity of the kernel, and an idle one must look idle."""
+    feed = ResourceFeed(FakeKernel())
+    said: list[Any] = []
+    for second, is_busy in enumerate((False, False, True, True)):
+        running.link.uses = {0: uses(second, 0.5 * second)}
+        running.meter.due = 0.0
+        feed.step(running, ["w"], said.append, is_busy)  # type: ignore[arg-type]
+    assert [(one["whole"], one["ranks"][0]["cpu"]) for one in said] == [
+        (True, [None]),
+        (False, [50, 50]),
+        (False, [50]),
+    ]
+    feed.greet()  # one more view of it
+    feed.step(running, ["w"], said.append)  # type: ignore[arg-type]
+    assert (said[-1]["whole"], len(said[-1]["ranks"][0]["cpu"])) == (True, 4)
+
+
 def test_new_ranks_begin_anew(running: Running) -> None:
     kernel = FakeKernel()
     feed = ResourceFeed(kernel)
@@ -701,6 +722,58 @@ def test_there_are_ten_pushes_a_second_at_most(opened: Panel) -> None:
     times = opened._events.times[told:]
     # A busy machine makes the gaps longer, never shorter.
     assert min(later - earlier for earlier, later in itertools.pairwise(times)) > 0.09
+
+
+# ---------------------------------------------------------------------------------------- a widget
+
+BUILT = Path(panel.__file__).parents[1] / "static" / "sidebar" / "widget.js"
+needs_build = pytest.mark.skipif(not BUILT.exists(), reason="the Lab extension is not built")
+
+
+@needs_build
+def test_a_widget_is_one_more_page_that_is_sent_changes_alone(opened: Panel) -> None:
+    """``%jaxcluster panel``: its state comes as a trait, so that a notebook is saved with it."""
+    widget = opened.widget()
+    assert widget.state["current"] == "main"  # at once: what runs without a page saves that
+    assert opened.widget() is widget
+    states: list[Any] = []
+    widget.observe(lambda change: states.append(change["new"]), "state")
+    opened.tell()
+    time.sleep(0.2)
+    assert states == []
+    opened._model.auto.on = True
+    opened.tell()
+    until(lambda: states and states[-1]["spmd"], "a change")
+    # It is asked by custom messages, which are answered to it alone.
+    said: list[Any] = []
+    widget.send = said.append
+    widget._handle_custom_msg({"id": "w:1", "op": "hello", "args": {"client": "w"}}, [])
+    until(lambda: len(said) == 2, "the welcome")
+    assert said[0] == {"type": "heard", "id": "w:1"}
+    assert said[1]["result"]["cells"] == []
+    assert said[1]["result"]["state"]["current"] == "main"
+    assert sent(opened, "answer") == []
+
+
+@needs_build
+def test_what_a_widget_asked_too_early_is_refused(opened: Panel) -> None:
+    """A kernel without a subshell hears it at the end of a cell, when nobody expects it."""
+    widget = opened.widget()
+    said: list[Any] = []
+    widget.send = said.append
+    now = time.time_ns() / 1e6
+    off = {"op": "auto", "args": {"on": True}}
+    widget._handle_custom_msg({**off, "id": "w:1", "until": now - 1}, [])
+    assert said == [
+        {"type": "answer", "id": "w:1", "error": "The kernel ran a cell meanwhile. Click again."}
+    ]
+    assert not opened._model.auto.on
+    widget._handle_custom_msg({**off, "id": "w:2", "until": now + 60_000}, [])
+    until(lambda: said[-1] == {"type": "answer", "id": "w:2", "result": None}, "the answer")
+    assert opened._model.auto.on
+
+
+# ------------------------------------------------------------------------------------------ answers
 
 
 def test_an_answer_waits_for_no_push(opened: Panel) -> None:

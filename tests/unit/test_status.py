@@ -33,7 +33,6 @@ def test_the_table_says_what_a_rank_does_and_uses() -> None:
     assert head.split() == [
         "rank",
         "pid",
-        "host",
         "devices",
         "state",
         "cell",
@@ -42,7 +41,7 @@ def test_the_table_says_what_a_rank_does_and_uses() -> None:
         "CPU",
     ]
     assert re.split(r"\s{2,}", first.strip()) == [
-        "0", "100", "host-a", "cpu:0", "running", "[7] line 3", "2.2 s", "2.0 GiB", "▁▅█", "100 %",
+        "0", "100", "cpu:0", "running", "[7] line 3", "2.2 s", "2.0 GiB", "▁▅█", "100 %",
     ]  # fmt: skip
     assert "dead: killed by SIGKILL <9>" in second
     assert "CPU" not in text.status(STATES, DEAD)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from jaxcluster.views import statusline
-from jaxcluster.views.statusline import InLog, OnTerminal, can_write_over
+from jaxcluster.views.statusline import InLog, InPage, OnTerminal, can_write_over
 from jaxcluster.views.together import InTerminal
 
 COLUMNS, ROWS = 30, 6
@@ -84,9 +85,34 @@ def printer(screen: Screen, line: OnTerminal) -> Callable[[str], None]:
     def put(text: str) -> None:
         with line.room():
             screen.write(text)
-            line.wrote(text)
+            line.writes(text)
 
     return put
+
+
+class Shell:
+    """Stands for a notebook's: keeps what is displayed, and whether in place of something."""
+
+    def __init__(self) -> None:
+        self.displays: list[tuple[str, bool]] = []
+        self.display_pub = self
+
+    def publish(self, data: Any, metadata: Any, transient: Any, update: bool) -> None:
+        self.displays.append((data["text/plain"], update))
+
+
+def test_in_a_page_it_does_not_cut_a_progress_bar_in_two() -> None:
+    """A display between two parts of a bar would leave the first one as it was then."""
+    shell = Shell()
+    line = InPage(shell)
+    line.writes("a line\r\n")
+    assert shell.displays == []
+    line.writes("\r 10%")
+    line.writes("\r 20%")
+    line.show("Rank 1 waits for rank 0.")
+    line.writes("\r100%\n")
+    line.show("")
+    assert shell.displays == [("", False), ("Rank 1 waits for rank 0.", True), ("", True)]
 
 
 def test_the_last_line_stands_below_what_is_printed_and_is_gone_at_the_end(screen: Screen) -> None:

@@ -284,3 +284,9 @@ def test_memory_names_the_hosts_where_there_are_several() -> None:
     assert [line.split()[1:3] for line in lines[1:3]] == [["0", "host-00"], ["1", "host-01"]]
     shown = markup.memory(found)
     assert ">host<" in shown and ">host-00<" in shown and ">host-01<" in shown
+    # CPU devices have no limit: there is no column of nothing.
+    assert "free" not in lines[0] and ">free<" not in shown
+    reports[1] = wire.MemoryReport(1, [2048], [], [8], [8], [1024])
+    found = array_queries.Memory(reports, known)
+    assert plain.memory(found).splitlines()[0].split()[-1] == "free"
+    assert markup.memory(found).count("<td>1016 B</td>") == 1

@@ -45,27 +45,32 @@ def test_status_says_for_each_rank_where_it_is_and_what_it_does() -> None:
         {},
     )
     assert shown.splitlines()[0].split() == [
-        "rank", "pid", "host", "devices", "state", "cell", "for", "memory",
+        "rank", "pid", "devices", "state", "cell", "for", "memory",
     ]  # fmt: skip
     assert rows(shown) == [
-        ["0", "100", "box", "cpu:0", "idle", "", "", "200.0 MiB"],
-        ["1", "101", "box", "cpu:1", "running", "[7] line 3", "1.2 s", "1.0 MiB"],
+        ["0", "100", "cpu:0", "idle", "", "", "200.0 MiB"],
+        ["1", "101", "cpu:1", "running", "[7] line 3", "1.2 s", "1.0 MiB"],
     ]
+
+
+def test_status_names_the_hosts_where_there_are_several() -> None:
+    shown = text.status([state(0), replace(state(1), hostname="other")], {})
+    assert [row[2] for row in rows(shown)] == ["box", "other"]
 
 
 def test_status_says_why_a_rank_is_dead_and_which_is_silent() -> None:
     shown = text.status([state(0, "dead"), state(1, "silent")], {0: {"why": "killed by SIGKILL"}})
-    assert [row[4] for row in rows(shown)] == ["dead: killed by SIGKILL", "silent"]
+    assert [row[3] for row in rows(shown)] == ["dead: killed by SIGKILL", "silent"]
 
 
 def test_status_counts_the_cells_that_wait() -> None:
     shown = text.status([state(0, "running", cell=1, queued=2), state(1, queued=1)], {})
-    assert [row[4] for row in rows(shown)] == ["running, 2 waiting", "idle"]
+    assert [row[3] for row in rows(shown)] == ["running, 2 waiting", "idle"]
 
 
 def test_status_says_what_else_may_launch_on_a_rank() -> None:
     shown = text.status([state(0, background=["thread 'loader'"])], {})
-    assert [row[4] for row in rows(shown)] == ["idle, with thread 'loader'"]
+    assert [row[3] for row in rows(shown)] == ["idle, with thread 'loader'"]
 
 
 def record(name: str, owner: str = "12:34", seconds_ago: float = 5) -> ClusterRecord:

@@ -16,8 +16,9 @@ export function drawMemory(root, doc) {
     bars = hosts.sort((a, b) => b.total - a.total).slice(0, MAX_TABLE);
   }
   const full = Math.max(1, ...bars.map(b => b.limit || b.total));
-  root.append(scrolling('devices', table([['rank', 'plain'], ['device', 'plain'], ['held', 'wide'], ['variables', 'number'], ['other', 'number'], ['free', 'number']],
-    bars.map(b => [swatch(b.rank), b.label, meter(b, full), bytes(b.named), bytes(b.total - b.named), b.limit ? bytes(b.limit - b.total) : '–']))));
+  const free = bars.some(b => b.limit) ? [b => (b.limit ? bytes(b.limit - b.total) : '–')] : []; // CPU devices have no limit
+  root.append(scrolling('devices', table([['rank', 'plain'], ['device', 'plain'], ['held', 'wide'], ['variables', 'number'], ['other', 'number'], ...free.map(() => ['free', 'number'])],
+    bars.map(b => [swatch(b.rank), b.label, meter(b, full), bytes(b.named), bytes(b.total - b.named), ...free.map(of => of(b))]))));
   if (doc.names.length) {
     root.append(h('p', { class: 'jxc-title' }, 'Variables'), scrolling('variables', table([['variable', 'plain'], ['bytes on all devices', 'number'], ['ranks']],
       doc.names.slice(0, MAX_TABLE).map(([name, size, ranks]) => [h('code', {}, middle(name)), bytes(size), ranksText(ranks)]))));

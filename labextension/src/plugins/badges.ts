@@ -6,7 +6,7 @@ import type { PanelLayout } from '@lumino/widgets';
 import type { ICell } from '../protocol';
 import { readRun, saveRun, type ISavedRun } from '../savedRun';
 import { IClusters, IPreferences, type ILink } from '../tokens';
-import { CellBadges } from '../widgets/cellBadges';
+import { CellBadges, ChosenRank } from '../widgets/cellBadges';
 import type { Trans } from '../widgets/labels';
 
 /** Our part of a cell's metadata. */
@@ -40,6 +40,7 @@ export const badges: JupyterFrontEndPlugin<void> = {
  */
 class Strips {
   private readonly strips = new WeakMap<Cell, CellBadges>();
+  private readonly chosen = new ChosenRank();
 
   constructor(
     private readonly panel: NotebookPanel,
@@ -131,7 +132,13 @@ class Strips {
       strip.setRun(found.run, found.isSaved);
     } else {
       const added = new CellBadges(
-        { link: this.link, cell, rendermime: this.panel.content.rendermime, trans: this.trans },
+        {
+          link: this.link,
+          cell,
+          rendermime: this.panel.content.rendermime,
+          trans: this.trans,
+          chosen: this.chosen
+        },
         found.run,
         found.isSaved
       );

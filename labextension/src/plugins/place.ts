@@ -1,7 +1,10 @@
 import type { ILabShell, JupyterFrontEnd } from '@jupyterlab/application';
 import type { Widget } from '@lumino/widgets';
 
-/** Put a panel beside a notebook, where this extension's other panels are already. */
+/** In a narrower window a notebook and a panel beside it would both have no room. */
+const BESIDE_PX = 1500;
+
+/** Put a panel beside a notebook, or below it, where this extension's other panels are already. */
 export function place(
   app: JupyterFrontEnd,
   lab: ILabShell | null,
@@ -16,6 +19,9 @@ export function place(
   const ours = [...lab.widgets('main')].find(({ id }) => /^jaxcluster-(report|arrays|journal)/.test(id));
   const where = ours
     ? ({ mode: 'tab-after', ref: ours.id } as const)
-    : ({ mode: 'split-right', ref: options.ref } as const);
+    : ({
+        mode: window.innerWidth < BESIDE_PX ? 'split-bottom' : 'split-right',
+        ref: options.ref
+      } as const);
   lab.add(panel, 'main', { ...options, ...where });
 }

@@ -121,7 +121,9 @@ export const report: JupyterFrontEndPlugin<void> = {
         }
         known = found.id;
         Notification.dismiss(note);
-        note = Notification.warning(`${notebook.title.label}: ${found.lines[0]}`, {
+        // The report, and the cell, have it in full.
+        const text = preferences.values.autoShowPanel ? found.title : found.lines[0];
+        note = Notification.warning(`${notebook.title.label}: ${text}`, {
           autoClose: 20000,
           actions: [{ label: trans.__('Show'), callback: () => show(notebook), displayType: 'accent' }]
         });

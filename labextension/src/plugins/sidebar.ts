@@ -8,7 +8,8 @@ import type { IDisposable } from '@lumino/disposable';
 import * as React from 'react';
 import { Menu } from '@lumino/widgets';
 import type { ISeries } from '../protocol';
-import { load } from '../startCell';
+import { complain } from '../messages';
+import { load, numberFor, startWith } from '../startCell';
 import { CommandIDs, IClusters, IPreferences, IServerClusters, type ILink } from '../tokens';
 import type { ISamples } from '../widgets/resources';
 import { icon } from '../icon';
@@ -82,8 +83,20 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
       menu.open(left, bottom);
     };
 
+    const start = (number: number): void => {
+      const { currentPanel: panel, current: link } = clusters;
+      if (panel) {
+        const loaded = !!link?.state;
+        startWith(panel, number, preferences.values, loaded).catch(error => complain(error, trans));
+      } else {
+        execute(CommandIDs.newNotebook, { number, run: true });
+      }
+    };
+
     const view = new View(ticker => {
       const panel = clusters.currentPanel;
+      const { values } = preferences;
+      const number = panel ? numberFor(panel, values) : values.numProcesses;
       return React.createElement(Sidebar, {
         notebook: panel?.title.label ?? null,
         state: clusters.current?.state ?? null,
@@ -94,7 +107,9 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
         execute,
         samples,
         openMenu,
-        number: preferences.values.numProcesses,
+        number: number ?? values.numProcesses,
+        onStart: number === null ? null : start,
+        hasForm: true,
         load: panel ? () => void load(panel) : null
       });
     });

@@ -4,7 +4,7 @@ import type { NotebookPanel } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import * as React from 'react';
 import { complain } from '../messages';
-import { numberOf, startWith } from '../startCell';
+import { numberFor, startWith } from '../startCell';
 import { CommandIDs, IClusters, IPreferences, type ILink } from '../tokens';
 import { SpmdSwitch, StateChip } from '../widgets/toolbar';
 import { View } from '../widgets/view';
@@ -41,18 +41,9 @@ export const toolbar: JupyterFrontEndPlugin<void> = {
       });
     const does = (command: string) => () => void app.commands.execute(command);
 
-    /** How many ranks the notebook asks for, or the user's settings; null where it is not Python's. */
-    const numberFor = (panel: NotebookPanel): number | null => {
-      const model = panel.content.model;
-      if (!model || model.readOnly || !['python', ''].includes(model.defaultKernelLanguage)) {
-        return null;
-      }
-      return numberOf(panel) ?? preferences.values.numProcesses;
-    };
     const start = (panel: NotebookPanel, link: ILink) => (number: number) => {
-      const { devicesPerProcess } = preferences.values;
-      const options = devicesPerProcess > 1 ? `--devices-per-process ${devicesPerProcess}` : '';
-      startWith(panel, number, options, link.state !== null).catch(error => complain(error, trans));
+      const { values } = preferences;
+      startWith(panel, number, values, link.state !== null).catch(error => complain(error, trans));
     };
 
     add('jaxcluster-spmd', (_, { state }) =>
@@ -62,7 +53,7 @@ export const toolbar: JupyterFrontEndPlugin<void> = {
       React.createElement(StateChip, {
         state: link.state,
         trans,
-        number: numberFor(panel),
+        number: numberFor(panel, preferences.values),
         onStart: start(panel, link),
         onClick: does(CommandIDs.showClusters)
       })

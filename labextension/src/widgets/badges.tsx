@@ -8,6 +8,8 @@ import { Elapsed } from './clock';
 import { Counts } from './parts';
 import { countStatuses, glyphOf, statusLabel, toneOf, took, type Trans } from './labels';
 
+/** Up to so many ranks each is named in full. */
+const NAMED = 8;
 /** From so many ranks on only those are shown one by one that are not like the others. */
 const FOLD_FROM = 17;
 const MOST_DEVIATING = 8;
@@ -35,6 +37,7 @@ export function Badges(props: IBadges): JSX.Element {
     <RankBadge
       key={one.rank}
       one={one}
+      name={cell.ranks.length <= NAMED ? trans.__('rank %1', one.rank) : String(one.rank)}
       pressed={props.shown === one.rank}
       behind={behind.get(one.rank) ?? null}
       trans={trans}
@@ -48,6 +51,7 @@ export function Badges(props: IBadges): JSX.Element {
       aria-label={trans.__('Ranks of cell [%1]', cell.number)}
       title={told || undefined}
     >
+      {cell.ranks.length > NAMED && <span className="jxl-dim">{trans.__('ranks')}</span>}
       {cell.ranks.length < FOLD_FROM ? (
         cell.ranks.map(button)
       ) : (
@@ -123,6 +127,7 @@ function Folded(props: IBadges & { button: (one: ICellRank) => JSX.Element }): J
 
 interface IRankBadge {
   one: ICellRank;
+  name: string;
   pressed: boolean;
   /** How much longer than the fastest it took; null if that is nothing. */
   behind: number | null;
@@ -131,7 +136,7 @@ interface IRankBadge {
 }
 
 const RankBadge = React.memo(
-  function RankBadge({ one, pressed, behind, trans, onShow }: IRankBadge): JSX.Element {
+  function RankBadge({ one, name, pressed, behind, trans, onShow }: IRankBadge): JSX.Element {
     const words = rankText(one, behind, trans);
     return (
       <button
@@ -148,13 +153,14 @@ const RankBadge = React.memo(
         <span className="jxl-glyph" aria-hidden="true">
           {glyphOf(one.status)}
         </span>
-        {one.rank}
+        {name}
       </button>
     );
   },
   (a, b) =>
     a.one.rank === b.one.rank &&
     a.one.status === b.one.status &&
+    a.name === b.name &&
     a.one.seconds === b.one.seconds &&
     a.pressed === b.pressed &&
     a.behind === b.behind &&

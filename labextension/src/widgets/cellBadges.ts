@@ -4,6 +4,7 @@ import { CodeCell, type Cell } from '@jupyterlab/cells';
 import type { IOutput } from '@jupyterlab/nbformat';
 import { OutputAreaModel, SimplifiedOutputArea } from '@jupyterlab/outputarea';
 import type { IRenderMimeRegistry } from '@jupyterlab/rendermime';
+import { Signal } from '@lumino/signaling';
 import { Panel } from '@lumino/widgets';
 import * as React from 'react';
 import { complain, say, takeBack } from '../messages';
@@ -21,6 +22,18 @@ interface IServices {
   cell: Cell;
   rendermime: IRenderMimeRegistry;
   trans: Trans;
+  chosen: ChosenRank;
+}
+
+/** The rank whose output is open below the cells of a notebook: chosen at one of them, for all. */
+export class ChosenRank {
+  rank: number | null = null;
+  readonly changed = new Signal<this, void>(this);
+
+  set(rank: number | null): void {
+    this.rank = rank;
+    this.changed.emit();
+  }
 }
 
 export class CellBadges extends Panel {
@@ -44,7 +57,7 @@ export class CellBadges extends Panel {
     this.node.addEventListener('keydown', event => {
       if (event.key === 'Escape' && this.shown !== null) {
         event.stopPropagation();
-        this.closeOutput();
+        this.choose(null);
       }
     });
     this.strip = new View(ticker =>
@@ -64,6 +77,8 @@ export class CellBadges extends Panel {
     );
     this.addWidget(this.strip);
     services.link.stateChanged.connect(this.onState, this);
+    services.chosen.changed.connect(this.follow, this);
+    this.follow();
   }
 
   /** @param isSaved - It was read from the notebook: no kernel knows of it. */
@@ -77,11 +92,13 @@ export class CellBadges extends Panel {
     } else if (ended && this.shown !== null) {
       void this.openOutput(this.shown); // it may have put out more since
     }
+    this.follow();
     this.strip.update();
   }
 
   override dispose(): void {
     this.services.link.stateChanged.disconnect(this.onState, this);
+    this.services.chosen.changed.disconnect(this.follow, this);
     super.dispose();
   }
 
@@ -107,13 +124,30 @@ export class CellBadges extends Panel {
     link.call('undo', { seq: this.run.seq }).then(say, error => complain(error, trans));
   };
 
-  private readonly toggle = (rank: number): void => {
-    if (rank === this.shown) {
-      this.closeOutput();
-    } else {
+  private readonly toggle = (rank: number): void => this.choose(rank === this.shown ? null : rank);
+
+  /** At this cell, for all of the notebook; here also what the others leave out, such as why not. */
+  private choose(rank: number | null): void {
+    if (rank !== null) {
       void this.openOutput(rank);
     }
-  };
+    this.services.chosen.set(rank);
+  }
+
+  /** Show what was chosen at another cell, if there is something to show. */
+  private follow(): void {
+    const { chosen, cell } = this.services;
+    const { rank } = chosen;
+    const { ranks, ended } = this.run;
+    if (rank === this.shown) {
+      return;
+    }
+    if (rank === null || !ranks.some(one => one.rank === rank)) {
+      this.closeOutput();
+    } else if (ended !== null && cell.inViewport && rank !== ranks[0].rank) {
+      void this.openOutput(rank, true);
+    }
+  }
 
   private closeOutput(): void {
     const rank = this.shown;
@@ -130,10 +164,17 @@ export class CellBadges extends Panel {
     }
   }
 
-  private async openOutput(rank: number): Promise<void> {
+  /** @param quietly - Leave it closed where there is no output, or it is not known any more. */
+  private async openOutput(rank: number, quietly = false): Promise<void> {
     const { cell, rendermime, trans } = this.services;
     const asked = ++this.asked;
     this.shown = rank;
+    if (quietly) {
+      const found = await this.outputsOf(rank).catch(() => []);
+      if (asked !== this.asked || !found.length) {
+        return;
+      }
+    }
     this.strip.update();
     if (!this.output) {
       this.output = new Panel();
@@ -146,8 +187,8 @@ export class CellBadges extends Panel {
                 cell: this.run,
                 rank: this.shown,
                 trans,
-                onShow: (other: number) => void this.openOutput(other),
-                onClose: () => this.closeOutput()
+                onShow: (other: number) => this.choose(other),
+                onClose: () => this.choose(null)
               })
         )
       );

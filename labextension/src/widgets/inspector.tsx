@@ -219,7 +219,7 @@ const Row = React.memo(function Row(props: {
         </button>
       </th>
       <td role="cell" className="jxl-of-type">
-        <Middle text={shapeText(one)} />
+        {shapeText(one)}
       </td>
       <td role="cell" className="jxl-of-dtype">
         {one.dtype}

@@ -207,3 +207,13 @@ export function primaryOf(state: IState): 'start' | 'interrupt' | 'resync' | 're
 export function currentCluster(state: IState): ICluster | null {
   return state.clusters.find(cluster => cluster.name === state.current) ?? null;
 }
+
+/** Whether some rank runs something: else there is nothing to interrupt. */
+export function isBusy(state: IState | null): boolean {
+  return (state?.ranks ?? []).some(({ status }) => status !== 'idle' && status !== 'dead');
+}
+
+/** Whether something speaks against all ranks being in lockstep. */
+export function isOutOfStep(state: IState | null): boolean {
+  return !!state?.report?.open || (state?.ranks ?? []).some(({ status }) => status !== 'idle');
+}

@@ -6,7 +6,7 @@ import type { IRank } from '../protocol';
 import { countStatuses, glyphOf, oddFirst, statusLabel, toneOf, type Trans } from './labels';
 import { Middle } from './middle';
 import { Counts, stopAt } from './parts';
-import { RankRow } from './rankTable';
+import { RankRow, differencesOf } from './rankTable';
 import { useSeries } from './resources';
 
 /** From so many ranks on hosts start folded. */
@@ -29,6 +29,7 @@ export function RankGrid(props: IRankGrid): JSX.Element {
   const known = (rank: number | null) => ranks.find(one => one.rank === rank);
   const shown = known(looked) ?? known(chosen) ?? sorted[0];
   const hosts = React.useMemo(() => byHost(sorted), [sorted]);
+  const differ = React.useMemo(() => differencesOf(ranks), [ranks]);
   const onChoose = React.useCallback((rank: number) => setChosen(rank), []);
   const tiles = (own: readonly IRank[]) => (
     <ul className="jxl-tiles">
@@ -79,6 +80,7 @@ export function RankGrid(props: IRankGrid): JSX.Element {
         <RankRow
           alone
           rank={shown}
+          {...differ}
           clockOffset={props.clockOffset}
           trans={trans}
           onLogs={props.onLogs}

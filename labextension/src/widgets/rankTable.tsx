@@ -21,6 +21,7 @@ interface IRankTable {
 
 export function RankTable(props: IRankTable): JSX.Element {
   const { ranks, trans } = props;
+  const differ = differencesOf(ranks);
   if (ranks.length >= TILES_FROM) {
     return <RankGrid {...props} />;
   }
@@ -31,6 +32,7 @@ export function RankTable(props: IRankTable): JSX.Element {
           <RankRow
             key={rank.rank}
             rank={rank}
+            {...differ}
             clockOffset={props.clockOffset}
             trans={trans}
             onLogs={props.onLogs}
@@ -41,8 +43,24 @@ export function RankTable(props: IRankTable): JSX.Element {
   );
 }
 
+/** What is worth a place in a row: what all ranks have alike is not. */
+export function differencesOf(ranks: readonly IRank[]): { hosts: boolean; devices: boolean } {
+  return {
+    hosts: new Set(ranks.map(({ host }) => host)).size > 1,
+    // One each, numbered as they are, says nothing. JAX numbers those of CPU with 2048 times the rank.
+    devices: ranks.some(({ rank, devices }) => {
+      const [platform, id] = (devices[0] ?? '').split(':');
+      const usual = platform === 'cpu' ? [rank, 2048 * rank] : [rank];
+      return devices.length !== 1 || !usual.includes(Number(id));
+    })
+  };
+}
+
 interface IRow {
   rank: IRank;
+  /** Whether its host, and its devices, have a place; else its number has them in its title. */
+  hosts: boolean;
+  devices: boolean;
   /** Whether Tab stops at its log, which is no part of a list of logs then. */
   alone?: boolean;
   clockOffset: number;
@@ -56,6 +74,8 @@ export const RankRow = React.memo(Row, (a, b) => {
     JSON.stringify(a.rank) === JSON.stringify(b.rank) &&
     a.onLogs === b.onLogs &&
     a.trans === b.trans &&
+    a.hosts === b.hosts &&
+    a.devices === b.devices &&
     (a.rank.since === null || a.clockOffset === b.clockOffset)
   );
 });
@@ -63,13 +83,17 @@ export const RankRow = React.memo(Row, (a, b) => {
 function Row(props: IRow): JSX.Element {
   const { rank, trans } = props;
   const name = trans.__('rank %1', rank.rank);
+  const isTold = props.hosts || props.devices;
+  const resources = rank.status !== 'dead' && (
+    <Resources rank={rank.rank} rss={rank.rss} trans={trans} />
+  );
   return (
     <li className="jxl-rank" data-rank={rank.rank} data-status={rank.status}>
       <span
         className="jxl-number"
         role="img"
         aria-label={name}
-        title={trans.__('%1, pid %2', name, rank.pid)}
+        title={trans.__('%1, pid %2 on %3, %4', name, rank.pid, rank.host, devicesText(rank.devices))}
       >
         {rank.rank}
       </span>
@@ -81,10 +105,13 @@ function Row(props: IRow): JSX.Element {
         )}
       </span>
       <span className="jxl-second">
-        <Middle className="jxl-where" text={rank.host} />
-        <span className="jxl-devices" title={trans.__('its devices, as JAX numbers them')}>
-          {devicesText(rank.devices)}
-        </span>
+        {props.hosts && <Middle className="jxl-where" text={rank.host} />}
+        {props.devices && (
+          <span className="jxl-devices" title={trans.__('its devices, as JAX numbers them')}>
+            {devicesText(rank.devices)}
+          </span>
+        )}
+        {!isTold && resources}
         <button
           type="button"
           className="jxl-button jxl-mod-quiet jxl-log"
@@ -95,7 +122,7 @@ function Row(props: IRow): JSX.Element {
           {trans.__('log')}
         </button>
       </span>
-      {rank.status !== 'dead' && <Resources rank={rank.rank} rss={rank.rss} trans={trans} />}
+      {isTold && resources}
       {rank.note && <span className="jxl-note">{rank.note}</span>}
     </li>
   );

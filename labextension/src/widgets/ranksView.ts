@@ -6,13 +6,22 @@ import type { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { Panel, Widget } from '@lumino/widgets';
 import { formatRanks } from '../ranks';
 import { differences, groupOf, linesOf, type IGroup, type IRanksOutputs } from '../ranksOutputs';
-import type { Trans } from './labels';
+import { glyphOf, type Trans } from './labels';
 
 type Way = 'groups' | 'tabs' | 'grid';
 
 const REMEMBERED = 'jaxcluster:outputs';
 /** From so many ranks on each group has a tab, not each rank. */
 const MOST_TABS = 16;
+
+/** All that are on the page: what is chosen at one of them is so at the others too. */
+const views = new Set<RanksView>();
+let chosen: number | null = null;
+let way: Way = recall();
+
+function drawAll(): void {
+  views.forEach(view => view.draw());
+}
 
 /** One group's outputs, kept while they stay the same: what is drawn may be a live widget. */
 class Area {
@@ -71,9 +80,7 @@ class Area {
 
 export class RanksView extends Panel {
   private shown: IRanksOutputs | null = null;
-  private way: Way = recall();
   private compares = false;
-  private selected: number | null = null;
   private readonly folded = new Set<number>();
   private readonly areas = new Map<number, Area>();
   private readonly head = new Widget({ node: document.createElement('div') });
@@ -93,6 +100,8 @@ export class RanksView extends Panel {
     // The notebook would take Enter and the arrow keys for itself.
     this.head.node.setAttribute('data-lm-suppress-shortcuts', 'true');
     this.head.node.addEventListener('keydown', event => this.onKey(event));
+    views.add(this);
+    this.disposed.connect(() => views.delete(this));
   }
 
   present(shown: IRanksOutputs): void {
@@ -100,7 +109,7 @@ export class RanksView extends Panel {
     this.draw();
   }
 
-  private draw(): void {
+  draw(): void {
     const { shown } = this;
     if (!shown) {
       return;
@@ -113,19 +122,19 @@ export class RanksView extends Panel {
       }
     }
     const base = shown.groups[0];
-    const way: Way = shown.groups.length > 1 ? this.way : 'groups';
-    const selected = (this.selected !== null && groupOf(shown, this.selected)) || base;
+    const how: Way = shown.groups.length > 1 ? way : 'groups';
+    const selected = (chosen !== null && groupOf(shown, chosen)) || base;
     shown.groups.forEach((group, index) => {
       const area = this.areas.get(group.ranks[0]) ?? this.addArea(group.ranks[0]);
       this.body.insertWidget(index, area.widget);
       area.draw(group);
       area.compare(group, this.compares && group !== base ? base : null);
-      area.widget.setHidden(way === 'tabs' && group !== selected);
-      area.fold(way === 'groups' && this.folded.has(area.rank));
-      this.drawLabel(area, group, way);
+      area.widget.setHidden(how === 'tabs' && group !== selected);
+      area.fold(how === 'groups' && this.folded.has(area.rank));
+      this.drawLabel(area, group, how);
     });
-    this.body.node.dataset.way = way;
-    this.drawHead(way, selected);
+    this.body.node.dataset.way = how;
+    this.drawHead(how, selected);
   }
 
   private addArea(rank: number): Area {
@@ -135,15 +144,16 @@ export class RanksView extends Panel {
   }
 
   /** "rank 1", "ranks 0, 2-5": in groups a button that folds it. */
-  private drawLabel(area: Area, { ranks, outputs }: IGroup, way: Way): void {
+  private drawLabel(area: Area, { ranks, outputs }: IGroup, how: Way): void {
     const { trans } = this;
     const name = trans._n('rank %2', 'ranks %2', ranks.length, formatRanks(ranks));
-    area.head.hidden = way === 'tabs';
+    area.head.hidden = how === 'tabs';
     area.head.className = 'jxl-groupHead';
     area.widget.node.setAttribute('role', 'group');
     area.widget.node.setAttribute('aria-label', trans.__('Output of %1', name));
-    const folds = way === 'groups';
+    const folds = how === 'groups';
     const button = element(folds ? 'button' : 'span', outputs.length ? name : trans.__('%1: no output', name));
+    this.mark(button, ranks);
     if (folds) {
       button.setAttribute('aria-expanded', String(!this.folded.has(area.rank)));
       button.addEventListener('click', () => {
@@ -157,7 +167,16 @@ export class RanksView extends Panel {
     replace(area.head, button);
   }
 
-  private drawHead(way: Way, selected: IGroup): void {
+  /** Say that the cell has failed on some of these ranks. */
+  private mark(node: HTMLElement, ranks: readonly number[]): void {
+    if (ranks.some(rank => this.shown!.failed?.includes(rank))) {
+      node.dataset.tone = 'bad';
+      node.textContent = `${glyphOf('failed')} ${node.textContent}`;
+      node.title = this.trans.__('The cell has failed there');
+    }
+  }
+
+  private drawHead(how: Way, selected: IGroup): void {
     const { trans, shown } = this;
     const focused = (document.activeElement as HTMLElement | null)?.dataset?.jxlKey;
     const had = this.head.node.contains(document.activeElement);
@@ -172,11 +191,11 @@ export class RanksView extends Panel {
     choose.setAttribute('aria-label', trans.__('How the ranks are shown'));
     for (const [name, label] of ways) {
       const button = element('button', label, `way-${name}`);
-      button.setAttribute('aria-pressed', String(name === way));
+      button.setAttribute('aria-pressed', String(name === how));
       button.addEventListener('click', () => {
-        this.way = name;
+        way = name;
         remember(name);
-        this.draw();
+        drawAll();
       });
       choose.append(button);
     }
@@ -187,7 +206,7 @@ export class RanksView extends Panel {
       this.draw();
     });
     const parts = [choose, compare];
-    if (way === 'tabs') {
+    if (how === 'tabs') {
       parts.push(this.tabs(selected));
     }
     replace(this.head.node, ...parts);
@@ -201,20 +220,21 @@ export class RanksView extends Panel {
     const ranks = shown!.groups.flatMap(group => group.ranks).sort((a, b) => a - b);
     const each: number[][] =
       ranks.length <= MOST_TABS ? ranks.map(rank => [rank]) : shown!.groups.map(group => group.ranks);
-    const chosen = this.selected ?? selected.ranks[0];
+    const open = chosen !== null && ranks.includes(chosen) ? chosen : selected.ranks[0];
     const list = element('div');
     list.setAttribute('role', 'tablist');
     list.setAttribute('aria-label', trans.__('Ranks'));
     for (const own of each) {
-      const tab = element('button', formatRanks(own), `tab-${own[0]}`);
-      const isChosen = own.includes(chosen);
+      const name = trans._n('rank %2', 'ranks %2', own.length, formatRanks(own));
+      const tab = element('button', name, `tab-${own[0]}`);
+      const isChosen = own.includes(open);
+      this.mark(tab, own);
       tab.setAttribute('role', 'tab');
       tab.setAttribute('aria-selected', String(isChosen));
-      tab.setAttribute('aria-label', trans._n('rank %2', 'ranks %2', own.length, formatRanks(own)));
       tab.tabIndex = isChosen ? 0 : -1;
       tab.addEventListener('click', () => {
-        this.selected = own[0];
-        this.draw();
+        chosen = own[0];
+        drawAll();
       });
       list.append(tab);
     }

@@ -3,7 +3,7 @@
 import * as React from 'react';
 import { ranksText } from '../draw/shardview';
 import type { IReport } from '../protocol';
-import { CommandIDs } from '../tokens';
+import { CommandIDs } from '../commandIds';
 import { Button } from './parts';
 import { Places } from './places';
 import { Timeline } from './timeline';

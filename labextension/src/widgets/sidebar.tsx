@@ -2,7 +2,8 @@
 
 import * as React from 'react';
 import type { IState } from '../protocol';
-import { CommandIDs, type IServerCluster } from '../tokens';
+import { CommandIDs } from '../commandIds';
+import type { IServerCluster } from '../tokens';
 import { ClusterList, mergeClusters, type Listed } from './clusterList';
 import { TickerContext, type Ticker } from './clock';
 import { Busy, Button } from './parts';
@@ -30,6 +31,10 @@ export interface ISidebar {
   openMenu: (anchor: HTMLElement) => void;
   /** How many ranks are proposed for a cluster. */
   number: number;
+  /** Start a cluster of so many; null where the notebook is not one for it. */
+  onStart: ((number: number) => void) | null;
+  /** Whether there is a form with all options of a start. */
+  hasForm: boolean;
   /** Load jaxcluster in the notebook's kernel; null where there is no notebook for it. */
   load: (() => void) | null;
 }
@@ -79,30 +84,14 @@ function Notebook(props: ISidebar): JSX.Element {
   );
   if (props.notebook === null) {
     return (
-      <div className="jxl-empty">
-        <p>{trans.__('No notebook is open.')}</p>
-        <StartHere
-          number={props.number}
-          trans={trans}
-          label={trans.__('Start a cluster')}
-          title={trans.__('In a new notebook')}
-          onStart={number => execute(CommandIDs.newNotebook, { number, run: true })}
-        />
-      </div>
+      <Empty {...props} title={trans.__('In a new notebook')}>
+        {trans.__('No notebook is open.')}
+      </Empty>
     );
   }
   if (!state) {
     return (
-      <div className="jxl-empty">
-        <p>{trans.__('jaxcluster is not loaded in the kernel of this notebook.')}</p>
-        {props.load && (
-          <Button
-            label={trans.__('Load it')}
-            title={trans.__('To start a cluster, or to attach to one')}
-            onClick={props.load}
-          />
-        )}
-      </div>
+      <Empty {...props}>{trans.__('jaxcluster is not loaded in the kernel of this notebook.')}</Empty>
     );
   }
   const cluster = currentCluster(state);
@@ -112,14 +101,7 @@ function Notebook(props: ISidebar): JSX.Element {
     ) : state.progress ? (
       <Busy text={state.progress} />
     ) : (
-      <div className="jxl-empty">
-        <p>{trans.__('This notebook has no cluster.')}</p>
-        <Button
-          primary
-          label={trans.__('Start a cluster …')}
-          onClick={() => execute(CommandIDs.start)}
-        />
-      </div>
+      <Empty {...props}>{trans.__('This notebook has no cluster.')}</Empty>
     );
   }
   return (
@@ -156,6 +138,39 @@ function Notebook(props: ISidebar): JSX.Element {
         onLogs={onLogs}
       />
     </>
+  );
+}
+
+/** Where there is no cluster: why, and *Start*. */
+function Empty(props: ISidebar & { title?: string; children: string }): JSX.Element {
+  const { state, execute, trans } = props;
+  return (
+    <div className="jxl-empty">
+      <p>{props.children}</p>
+      {props.onStart && (
+        <StartHere
+          number={props.number}
+          trans={trans}
+          label={trans.__('Start')}
+          title={props.title ?? trans.__('Start a JAX cluster with this many ranks for this notebook')}
+          onStart={props.onStart}
+        />
+      )}
+      {state && props.hasForm && (
+        <Button
+          label={trans.__('Other options …')}
+          title={trans.__('Where it runs, devices, time limits, profiles')}
+          onClick={() => execute(CommandIDs.start)}
+        />
+      )}
+      {!state && props.load && (
+        <Button
+          label={trans.__('Load it')}
+          title={trans.__('To attach to a cluster that runs')}
+          onClick={props.load}
+        />
+      )}
+    </div>
   );
 }
 

@@ -10,6 +10,7 @@ import {
   optionsOf,
   ownFields,
   startLine,
+  withLauncher,
   type IStartOptions
 } from './startOptions';
 import type { IProfile } from '../protocol';
@@ -22,19 +23,27 @@ interface IStartFields {
   profiles: readonly IProfile[];
   trans: Trans;
   onChange: (options: IStartOptions) => void;
+  /** Whether to say of each field what is wrong with it; else of those that were typed in. */
+  isChecked?: boolean;
 }
 
 /** Fields as wide as the form. */
-const LONG: string[] = ['profile', 'env', 'more', 'hosts', 'image'];
+const LONG: string[] = ['profile', 'launcher', 'env', 'more', 'hosts', 'image'];
 
 export function StartFields(props: IStartFields): JSX.Element {
   const { trans, profiles } = props;
   const [options, setOptions] = React.useState(props.initial);
-  const wrong = checkOptions(options, trans, profiles);
+  const [typed, setTyped] = React.useState<readonly string[]>([]);
+  const found = checkOptions(options, trans, profiles);
+  const wrong = Object.fromEntries(
+    Object.entries(found).filter(([key]) => props.isChecked || typed.includes(key))
+  );
   const id = React.useId();
 
   const change = (part: Partial<IStartOptions>) => {
-    const next = { ...options, ...part };
+    const { launcher } = part;
+    const next = launcher === undefined ? { ...options, ...part } : withLauncher(options, launcher);
+    setTyped([...typed, ...Object.keys(part)]);
     setOptions(next);
     props.onChange(next);
   };
@@ -101,7 +110,10 @@ export function StartFields(props: IStartFields): JSX.Element {
       : '';
   const fill = (name: string) => {
     const profile = profiles.find(one => one.name === name);
-    change({ ...(profile ? optionsOf(profile) : props.defaults), inCell: options.inCell });
+    setTyped([]);
+    const filled = { ...(profile ? optionsOf(profile) : props.defaults), inCell: options.inCell };
+    setOptions(filled);
+    props.onChange(filled);
   };
   const chosen = profiles.find(one => one.name === options.profile);
   const problem = profiles.find(one => one.problem)?.problem ?? '';

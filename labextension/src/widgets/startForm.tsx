@@ -52,6 +52,7 @@ export async function askStart(
 
 class StartForm extends ReactWidget implements Dialog.IBodyWidget<IStartOptions> {
   private options: IStartOptions;
+  private isChecked = false;
 
   constructor(
     private readonly initial: IStartOptions,
@@ -70,10 +71,14 @@ class StartForm extends ReactWidget implements Dialog.IBodyWidget<IStartOptions>
 
   /** Whether it can be used as it is; if not, the first wrong field gets the focus. */
   check(): boolean {
-    if (!Object.keys(checkOptions(this.options, this.trans, this.profiles)).length) {
+    const wrong = checkOptions(this.options, this.trans, this.profiles);
+    if (!Object.keys(wrong).length) {
       return true;
     }
-    this.node.querySelector<HTMLElement>('[aria-invalid]')?.focus();
+    this.isChecked = true;
+    this.update();
+    const fields = [...this.node.querySelectorAll<HTMLInputElement>('[name]')];
+    fields.find(({ name }) => wrong[name])?.focus();
     return false;
   }
 
@@ -84,6 +89,7 @@ class StartForm extends ReactWidget implements Dialog.IBodyWidget<IStartOptions>
         defaults={this.defaults}
         profiles={this.profiles}
         trans={this.trans}
+        isChecked={this.isChecked}
         onChange={options => (this.options = options)}
       />
     );

@@ -58,6 +58,17 @@ export function fieldOf(key: string): IField {
   return FIELDS.find(field => field.key === key)!;
 }
 
+/** A start in a queue waits as long as that takes. */
+const IN_QUEUE = '1h';
+const hasQueue = (launcher: string): boolean => launcher === 'slurm' || launcher === 'ipp';
+
+/** The options with another launcher: the time limit fits it, unless the user has typed one. */
+export function withLauncher(options: IStartOptions, launcher: string): IStartOptions {
+  const { timeout } = options;
+  const fits = hasQueue(launcher) ? timeout || IN_QUEUE : timeout === IN_QUEUE ? '' : timeout;
+  return { ...options, launcher, timeout: fits };
+}
+
 /** The fields of a launcher's own. */
 export function ownFields(launcher: string): IField[] {
   return FIELDS.filter(({ launchers }) => launchers.includes(launcher));
@@ -84,7 +95,7 @@ export function quote(word: string): string {
 }
 
 const variables = (env: string): string[] => env.split('\n').filter(line => line.trim());
-const nameOf = (variable: string): string => variable.slice(0, variable.indexOf('=')).trim();
+const nameOf = (variable: string): string => variable.split('=', 1)[0].trim();
 
 /** The words of each option that is not the default, in the order of the line. */
 function wordsOf(options: IStartOptions): Map<string, string[]> {
@@ -109,8 +120,12 @@ function wordsOf(options: IStartOptions): Map<string, string[]> {
   return words;
 }
 
+/** What is not of the form NAME=VALUE yet stays as it is typed. */
 const envWords = (lines: string[]): string[] =>
-  lines.flatMap(line => ['--env', quote(`${nameOf(line)}=${line.slice(line.indexOf('=') + 1)}`)]);
+  lines.flatMap(line => {
+    const word = line.includes('=') ? `${nameOf(line)}=${line.slice(line.indexOf('=') + 1)}` : line.trim();
+    return ['--env', quote(word)];
+  });
 
 /**
  * What follows `%jaxcluster start`.
@@ -241,8 +256,8 @@ export function checkOptions(
   if (options.name.trim() && !/^[A-Za-z0-9][A-Za-z0-9_.-]{0,30}$/.test(options.name.trim())) {
     wrong.name = trans.__('Letters, digits, and . _ - after the first; up to 31 of them.');
   }
-  if (options.timeout.trim() && !(Number(options.timeout) > 0 && isFinite(Number(options.timeout)))) {
-    wrong.timeout = trans.__('A number of seconds above 0; empty for 60.');
+  if (options.timeout.trim() && !(parseFloat(options.timeout) > 0 && /^\s*[\d.]+[smhd]?\s*$/.test(options.timeout))) {
+    wrong.timeout = trans.__('Seconds, or a time such as 30m or 2h; empty for 60.');
   }
   const bad = variables(options.env).find(line => !/^\s*[A-Za-z_]\w*\s*=/.test(line));
   if (bad !== undefined) {

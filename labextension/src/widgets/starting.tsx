@@ -2,7 +2,7 @@
 
 import * as React from 'react';
 import type { IStart, IState, StartStep } from '../protocol';
-import { CommandIDs } from '../tokens';
+import { CommandIDs } from '../commandIds';
 import { Elapsed } from './clock';
 import { rangesText, type Trans } from './labels';
 import { Middle } from './middle';
