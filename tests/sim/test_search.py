@@ -1,6 +1,6 @@
 """No schedule of simulated ranks ends with a wrong number, a false alarm, or not at all.
 
-JAXCLUSTER_SIM_SCHEDULES says how many are tried (1,000; 20,000 in .ci/run), and
+JAXCLUSTER_SIM_SCHEDULES says how many are tried (1,000; 100,000 in .ci/run), and
 JAXCLUSTER_SIM_FIRST from which one on. ``python -m sim.search FIRST COUNT [FAULT ...]``, with
 ``tests`` on the path, shrinks and prints what it finds.
 """
@@ -24,6 +24,7 @@ from jaxcluster.engine import strict
 from jaxcluster.errors import CellInterrupted
 from jaxcluster.lockstep import actions, polls
 from jaxcluster.lockstep.cell import Cell
+from sim import clients, ranks
 from sim.clients import World
 from sim.found import FOUND
 from sim.hub import Sink
@@ -97,6 +98,21 @@ def test_no_schedule_breaks_a_property() -> None:
             found = list(pool.map(find_first, *zip(*parts, strict=True)))
     told = [tell(schedule) for schedule in found if schedule is not None]
     assert not told, "\n\n".join(told[:3])
+
+
+def courses(first: int, count: int) -> list[str]:
+    ran = [run(made) for made in schedules(first, count)]
+    return [f"{sorted(course.ended.items())} {course.said} {course.broken}" for course in ran]
+
+
+def test_what_makes_a_search_fast_changes_no_course(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process that does nothing else, and where each event is thought to change something."""
+    usual = courses(0, 60)
+    with ProcessPoolExecutor(1, get_context("spawn"), begin_nicely) as pool:
+        assert pool.submit(courses, 0, 60).result() == usual
+    for module in (ranks, clients):
+        monkeypatch.setattr(module, "CALM", None)
+    assert courses(0, 60) == usual
 
 
 def test_zeros_behind_a_stop_that_was_heard_are_told() -> None:

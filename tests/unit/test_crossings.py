@@ -100,8 +100,8 @@ def test_a_new_count_forgets_the_order() -> None:
 
 
 def test_members_of_a_pair_are_in_both_sets() -> None:
-    assert lockstep.members(wire.crossing("0,1,2", "1,2,13")) == [1, 2]
-    assert lockstep.members("1,12") == [1, 12]
+    assert lockstep.members(wire.crossing("0,1,2", "1,2,13")) == (1, 2)
+    assert lockstep.members("1,12") == (1, 12)
 
 
 def test_a_launch_that_is_announced_crosses_other_sets_as_one_that_is_made() -> None:
