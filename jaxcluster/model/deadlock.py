@@ -39,7 +39,11 @@ def circle(
       Empty where there is no circle. Each rank waits for the next one, the last for the first.
     """
     # A rank also calls what others' devices compute alone: none of it runs there, or waits.
-    known = {r: {_key(e): e for e in made if r in _members(e)} for r, made in launches.items()}
+    sets = {e.processes for made in launches.values() for e in made}
+    members = {processes: frozenset(lockstep.members(processes)) for processes in sets}
+    known = {
+        r: {_key(e): e for e in made if r in members[e.processes]} for r, made in launches.items()
+    }
     queues = {r: deque(e for e in own.values() if e.collective) for r, own in known.items()}
 
     def is_past(rank: int, entry: wire.Launch) -> bool:

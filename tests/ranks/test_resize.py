@@ -146,6 +146,7 @@ def test_what_can_not_be_done_is_refused_and_nothing_is_changed(
         cluster.resize(4, {"data": 4})
 
 
+@pytest.mark.promise("Another number of ranks")
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1)])
 def test_a_checkpoint_comes_back_on_another_number_of_ranks(
     start: Callable[..., jaxcluster.Cluster], tmp_path: Path, before: int, after: int

@@ -96,6 +96,10 @@ class Journal(journals.Journal):
             self._told[key] = tell()
         return self._told[key]
 
+    def _prepare_with_care(self, program: Any, ident: int, caller: Any) -> Any:
+        """Frames of greenlets are not seen from others, so a launch has none."""
+        return super()._prepare_with_care(program, ident, None)
+
     def origin(self) -> int:
         if self._rank.hub.running is not self._rank.main or self.is_apart:
             return 0
@@ -528,9 +532,9 @@ class Rank:
         if self.cluster.inline and not step.is_cut:
             launched(journal, program)
         elif not step.is_cut:
-            journal.prepare(program, None)
+            next(journal.preparations(program, None))
         else:
-            journal.prepare(program, None)
+            next(journal.preparations(program, None))
             confirmed = journal.confirmations(program)
         value = self.cluster.devices.launch(
             self.number, step.where, step.program, step.meant, inputs

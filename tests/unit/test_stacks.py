@@ -258,6 +258,7 @@ OWN_WALKS = {
     "inspection.py",
     "journal.py",
     "launches.py",
+    "names.py",
     "options.py",
 }
 FORBIDDEN = {
