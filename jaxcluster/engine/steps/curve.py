@@ -81,7 +81,6 @@ class Curve:
         self._series: dict[str, list[tuple[float, float]]] = {}
         self._run = ""
         self._count = 0
-        self._is_shown = False
         self._display = ""
         self._began = self._drawn_at = 0.0
         self._is_new = False
@@ -138,8 +137,9 @@ class Curve:
         if self._thread is None:
             return
         self.write_until_now()
-        self._draw(is_last=True)
+        self._draw()
         self._series, self._run, self._display, self._count = {}, "", "", 0
+        self._drawn_at = 0.0
 
     # ------------------------------------------------------------------ its thread
 
@@ -153,9 +153,10 @@ class Curve:
 
     def _take(self) -> None:
         try:
-            what = self._lines.get(timeout=FLUSH_S if self._texts else None)
+            what = self._lines.get(timeout=FLUSH_S if self._texts or self._is_new else None)
         except queue.Empty:
             self._flush()
+            self._draw_if_due()
             return
         if isinstance(what, threading.Event):
             try:
@@ -171,6 +172,9 @@ class Curve:
         told = {"run": what.run, "cell": what.cell, "step": what.step, "time": round(what.at, 3)}
         self._texts.setdefault(what.file, []).append(json.dumps({**told, **numbers}) + "\n")
         self._add(what.run, what.step, numbers)
+        self._draw_if_due()
+
+    def _draw_if_due(self) -> None:
         now = time.monotonic()
         if now > self._drawn_at + max(DRAW_S, (now - self._began) / DRAW_SHARE):
             self._flush()
@@ -193,12 +197,13 @@ class Curve:
                     del points[1::2]
         self._is_new = True
 
-    def _draw(self, is_last: bool = False) -> None:
+    def _draw(self) -> None:
         runner, series = self._board.runner, {k: list(v) for k, v in self._series.items()}
         running = runner.current
-        if not self._is_new or running is None or running.cell.script is not None:
+        is_new, self._is_new = self._is_new, False
+        if not is_new or running is None or running.cell.script is not None:
             return
-        self._is_new, self._drawn_at = False, time.monotonic()
+        self._drawn_at = time.monotonic()
         is_first, self._display = not self._display, self._display or uuid.uuid4().hex
         told = picture.text(series)
         content = {
