@@ -1,6 +1,7 @@
 """What `jaxcluster run` costs a script that trains: its steps, beside those of bare processes.
 
     python benchmarks/bench_run.py [--rounds 5] [--steps 300] [--num-processes 2]
+                                   [--devices-per-process 2] [--width 256]
 
 The same script runs in turn as bare processes, which initialize JAX themselves, and with
 ``jaxcluster run``. Each tells the CPU time and the wall time of its steps after the first ones; on
@@ -25,15 +26,15 @@ import os, sys, time
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
 
-steps = int(sys.argv[1])
+steps, width = int(sys.argv[1]), int(sys.argv[2])
 if not jax.distributed.is_initialized():
-    jax.distributed.initialize(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    jax.distributed.initialize(sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
 mesh = jax.make_mesh((jax.device_count(),), ("data",))
 batch = NamedSharding(mesh, P("data"))
-rows = np.random.default_rng(0).normal(size=(64 * jax.device_count(), 256)).astype("float32")
+rows = np.random.default_rng(0).normal(size=(64 * jax.device_count(), width)).astype("float32")
 x = jax.make_array_from_callback(rows.shape, batch, lambda at: rows[at])
 key = jax.random.key(0)
-params = [jax.random.normal(key, (256, 256)) / 16 for _ in range(4)]
+params = [jax.random.normal(key, (width, width)) / 16 for _ in range(4)]
 params = jax.tree.map(lambda w: jax.make_array_from_callback(
     w.shape, NamedSharding(mesh, P()), lambda at: np.asarray(w)[at]), params)
 
@@ -69,13 +70,14 @@ def steps_of(output: str) -> tuple[float, float]:
     return float(line.split()[1]), float(line.split()[2])
 
 
-def bare(script: Path, steps: int, n: int) -> tuple[float, float]:
+def bare(script: Path, steps: int, width: int, n: int, d: int) -> tuple[float, float]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    words = [sys.executable, str(script), str(steps), address, str(n)]
+    words = [sys.executable, str(script), str(steps), str(width), address, str(n)]
     # NPROC: as a start has it on CPU, so that XLA's thread pools are of one size.
-    env = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2", "NPROC": CPU_NPROC}
+    chosen = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(d), "NPROC": str(CPU_NPROC)}
+    env = {**os.environ, **chosen}
     running = [
         subprocess.Popen([*words, str(rank)], env=env, stdout=subprocess.PIPE, text=True)
         for rank in range(n)
@@ -84,10 +86,10 @@ def bare(script: Path, steps: int, n: int) -> tuple[float, float]:
     return steps_of(outputs[0])
 
 
-def ours(script: Path, steps: int, n: int) -> tuple[float, float]:
-    words = ["run", "-n", str(n), "--platform", "cpu", "--devices-per-process", "2"]
+def ours(script: Path, steps: int, width: int, n: int, d: int) -> tuple[float, float]:
+    words = ["run", "-n", str(n), "--platform", "cpu", "--devices-per-process", str(d)]
     done = subprocess.run(
-        [sys.executable, "-m", "jaxcluster.cli", *words, str(script), str(steps)],
+        [sys.executable, "-m", "jaxcluster.cli", *words, str(script), str(steps), str(width)],
         check=True,
         stdout=subprocess.PIPE,
         text=True,
@@ -100,15 +102,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--num-processes", type=int, default=2)
+    parser.add_argument("--devices-per-process", type=int, default=2)
+    parser.add_argument("--width", type=int, default=256, help="of the model's layers")
     args = parser.parse_args()
     times: dict[str, list[tuple[float, float]]] = {"bare processes": [], "jaxcluster run": []}
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "train.py"
         script.write_text(TRAIN)
+        ranks = args.num_processes, args.devices_per_process
         for number in range(args.rounds):
             ways = [("bare processes", bare), ("jaxcluster run", ours)]
             for name, way in ways if number % 2 == 0 else reversed(ways):
-                times[name].append(way(script, args.steps, args.num_processes))
+                times[name].append(way(script, args.steps, args.width, *ranks))
                 cpu, wall = times[name][-1]
                 print(f"{name}: {cpu:.3f} ms CPU, {wall:.3f} ms a step", flush=True)
     for what, column in (("CPU time", 0), ("wall time", 1)):
