@@ -14,6 +14,8 @@ from overhosts import send_signal
 import jaxcluster
 from jaxcluster.errors import CellFailed, RankDied
 
+pytestmark = pytest.mark.any_jax
+
 Start = Callable[..., jaxcluster.Cluster]
 
 

@@ -33,6 +33,8 @@ from jaxcluster.errors import (
 )
 from jaxcluster.records import registry
 
+pytestmark = pytest.mark.any_jax
+
 Start = Callable[..., jaxcluster.Cluster]
 LATE_S = 10.0  # that a busy machine may need beyond the time it was given
 
