@@ -321,7 +321,14 @@ class RunningCell:
                 continue  # nobody listens
             if isinstance(action, actions.Interrupt):
                 self._talk.end()
-            if (answer := self._carrier.do(action)) is not None:
+            if (answer := self._carrier.do(action)) is None:
+                continue
+            is_poll = isinstance(action, actions.Ask) and action.why == "poll"
+            if is_poll and not self._sink.empty():
+                # What has come meanwhile is older than the last answer: a reply tells why its rank
+                # has left launches out.
+                self._sink.put(Event(-1, "looked", "", answer))
+            else:
                 self._feed(answer)
 
     def _take(self, event: Event) -> None:
@@ -340,6 +347,8 @@ class RunningCell:
         elif event.op == "steps":
             report = wire.parse(wire.StepsReport, event.body)
             return self._feed(events.Stepping(now, report))
+        elif event.op == "looked":
+            return self._feed(dataclasses.replace(event.body, now=now))
         elif event.op == "stop":
             return self._feed(events.Stopped(now))
         elif event.op == "press":  # nobody has pressed it once more

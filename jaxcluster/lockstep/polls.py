@@ -37,6 +37,7 @@ class Polls:
         self.suspected_at = watch.started
         self._wanted: tuple[str, int | None] | None = None
         self.circle: list[str] = []
+        self._announced: tuple[str, ...] | None = None  # a circle of the last look
         self.foreign_since: float | None = None
         self._replayed = 0
         self._checked_since: float | None = None
@@ -79,11 +80,24 @@ class Polls:
                 self.suspected_at = facts.now
             found = None
         if found is None:
-            found, unsure = deadlock.find(reports)
-            self.circle = unsure
+            found, self.circle = self._find_circle(reports)
         if found is None or not self._concerns(found, facts, self._replays(reports)):
             return forget
         return forget + self._keep(found, reports)
+
+    def _find_circle(self, reports: Reports) -> tuple[findings.Report | None, list[str]]:
+        """``deadlock.find``; of launches that are only announced what a second look sees, too.
+
+        In strict mode one of them may be about to hear that another rank has announced something
+        else, and then it waits no more.
+        """
+        found, unsure = deadlock.find(reports)
+        before, self._announced = self._announced, None
+        if found is not None and not found.is_hopeless:
+            self._announced = found.lines
+            if before != found.lines:
+                found = None
+        return found, unsure
 
     def find_at_end(self, reports: Reports) -> list[Action]:
         """Keep what is certain of a cell that has ended on all its ranks, whatever came since."""
@@ -212,12 +226,20 @@ class Polls:
         return stuck
 
     def _has_ended(self, state: wire.RankState) -> bool:
-        """Whether a rank will launch nothing more in this cell; its reply may be on its way."""
+        """Whether a rank will launch nothing more in this cell.
+
+        Where its reply is missing it may be about to say that it was interrupted, which explains
+        what it has not launched. What had ended at the last look, too, has sent its reply before
+        this one's answer.
+        """
         if state.rank in self._record.replies:
             return True
         if state.state == "running" or state.is_queueing:
             return state.seq > self._record.seq
-        return state.rank not in self._record.ranks or state.ended >= self._record.seq
+        if state.rank not in self._record.ranks:
+            return True
+        before = self.before.get(state.rank)
+        return before is not None and min(before.state.ended, state.ended) >= self._record.seq
 
 
 def _is_free(state: wire.RankState) -> bool:
