@@ -26,9 +26,9 @@ import io
 import pickle
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pickle import PickleBuffer
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -389,6 +389,10 @@ class _Pickler(cloudpickle.Pickler):
         return reduced
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, CodeType):
+            # cloudpickle 3.1.3 leaves the file out, by which a cell's lines are known and shown.
+            make, arguments, *_ = self.dispatch_table[CodeType](obj)
+            return _code_of_file, (obj.co_filename, make, arguments)
         if isinstance(obj, np.ndarray) and (how := memory.reduce(obj)) is not None:
             return how
         reduced = super().reducer_override(obj)
@@ -484,6 +488,10 @@ _OWN_PICKLING = (
     "__getnewargs_ex__",
     "__getnewargs__",
 )
+
+
+def _code_of_file(path: str, make: Callable[..., CodeType], arguments: Any) -> CodeType:
+    return make(*arguments).replace(co_filename=path)
 
 
 def _find_imported(module: str, name: str) -> Any:
