@@ -128,10 +128,10 @@ def test_status_tells_of_ranks_in_a_collective(start: Start) -> None:
     )
     cell = running.submit("m.sync_global_devices('never')", ranks=[1])
     state = until(
-        lambda: next((s for s in running.status() if s.rank == 1 and s.state == "running"), None),
+        lambda: next((s for s in running.status() if s.rank == 1 and s.line), None),
         "rank 1 is in the barrier",
     )
-    assert state.line == 1
+    assert (state.state, state.line) == ("running", 1)
     assert running.status()[0].state == "idle"
     del cell
 
