@@ -1,6 +1,6 @@
 """No schedule of simulated ranks ends with a wrong number, a false alarm, or not at all.
 
-JAXCLUSTER_SIM_SCHEDULES says how many are tried (1,000; 100,000 in .ci/run), and
+JAXCLUSTER_SIM_SCHEDULES says how many are tried (1,000; 20,000 in .ci/run), and
 JAXCLUSTER_SIM_FIRST from which one on. ``python -m sim.search FIRST COUNT [FAULT ...]``, with
 ``tests`` on the path, shrinks and prints what it finds.
 """
