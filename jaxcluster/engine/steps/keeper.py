@@ -77,6 +77,7 @@ class StepKeeper:
         self._seconds, self._ahead_s = seconds, AHEAD_S
         self._loop, self._board, self._state = loop, board, state
         self._keeping = board.keeping
+        self._restarts = board.runner.journal.restarts
         script = cell.script.argv if cell.script is not None else []
         self._source = names.find(frame, cell.source, [number, *script])
         self._agreement = Agreement(store, board.runner.rank, cell.ranks, self._name)
@@ -192,6 +193,10 @@ class StepKeeper:
         if iterable_state is not None:
             values[ITERABLE] = iterable_state
         self._is_busy = True
+        if runner.journal.restarts != self._restarts:
+            # They were brought back in this cell: equal counts tell nothing of what it computed.
+            self._taken.put((step, "the ranks have diverged in this cell"))
+            return
         end = runner.end_of(cell, "ok")
         try:
             taken = self._keeping.take(step, values, frame.f_globals)
