@@ -403,3 +403,41 @@ def test_what_is_logged_is_a_number() -> None:
     for wrong in ("x", [1], np.ones(2), jnp.ones(2), None):
         with pytest.raises(TypeError, match="is not"):
             check({"a": wrong})
+
+
+def test_a_version_that_is_written_after_its_cells_end_is_of_an_ended_cell(tmp_path: Path) -> None:
+    """The thread that writes it, and the main thread at the cell's end, are in either order."""
+    kept, late = begun(tmp_path)
+    kept.over({"7-0"}, late.end)
+    kept.fill(kept.take(60, {"x": 1}, {}), late)
+    kept.settle(late.name)
+    assert unfinished({0: kept.entries}) == []
+
+
+def test_a_loops_thread_and_a_cells_end_note_what_is_kept_one_after_the_other(
+    tmp_path: Path,
+) -> None:
+    kept, entry = begun(tmp_path)
+    kept.fill(kept.take(60, {"x": 1}, {}), entry)
+    failed: list[BaseException] = []
+
+    def note() -> None:
+        try:
+            for _ in range(300):
+                kept.settle(entry.name)
+        except OSError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=note) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (failed, [one.name for one in kept.entries]) == ([], [entry.name])
+
+
+def begun(folder: Path) -> tuple[Keeping, Entry]:
+    (folder / "steps").mkdir()
+    kept = Keeping(folder / "steps" / "rank-0", 0)
+    kept.begin("7-0", 1)
+    return kept, Entry("7-0", 60, 60, "key", 7, 0.0, [0], wire.ends.End("ok"))

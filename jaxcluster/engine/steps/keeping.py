@@ -13,6 +13,7 @@ import json
 import os
 import random
 import shutil
+import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -113,6 +114,10 @@ class Keeping:
         self.folder, self.rank = folder, rank
         self.entries: list[Entry] = []
         self._shelf: Shelf | None = None
+        self._noting = (
+            threading.RLock()
+        )  # a loop's thread does, and the main thread at a cell's end
+        self._ends: dict[str, wire.ends.End] = {}  # of the loops of the last cell that has ended
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             found = json.loads((folder / KEPT).read_text())
             self.entries = [wire.parse(Entry, one) for one in found]
@@ -180,30 +185,38 @@ class Keeping:
             write(taken.saved, state_path(folder, self.rank), read_back=False)
         finally:
             shelf.abandon()
-        self._note([*self.entries, entry])
+        with self._noting:
+            if (end := self._ends.get(entry.loop)) is not None:  # its cell was sooner
+                entry = replace(entry, over=end)
+            self._note([*self.entries, entry])
 
     def settle(self, name: tuple[str, int]) -> None:
         """All ranks have this version: no other one is needed."""
-        gone = {entry.loop for entry in self.entries} - {name[0]}
-        self._note([entry for entry in self.entries if entry.name == name])
+        with self._noting:
+            gone = {entry.loop for entry in self.entries} - {name[0]}
+            self._note([entry for entry in self.entries if entry.name == name])
         for loop in gone:
             shutil.rmtree(self.folder / loop, ignore_errors=True)
 
     def drop(self, name: tuple[str, int]) -> None:
         """Not all ranks have this version."""
-        self._note([entry for entry in self.entries if entry.name != name])
+        with self._noting:
+            self._note([entry for entry in self.entries if entry.name != name])
 
     def over(self, loops: Collection[str], end: wire.ends.End) -> None:
         """The cell of these loops has come to its end here."""
-        found = [replace(e, over=end) if e.loop in loops else e for e in self.entries]
-        if found != self.entries:
-            self._note(found)
+        with self._noting:
+            self._ends = dict.fromkeys(loops, end)
+            found = [replace(e, over=end) if e.loop in loops else e for e in self.entries]
+            if found != self.entries:
+                self._note(found)
 
     def forget(self) -> None:
         """Keep nothing of earlier loops."""
-        loops = {entry.loop for entry in self.entries}
-        if loops:
-            self._note([])
+        with self._noting:
+            loops = {entry.loop for entry in self.entries}
+            if loops:
+                self._note([])
         for loop in loops:
             shutil.rmtree(self.folder / loop, ignore_errors=True)
 
