@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -415,15 +417,22 @@ def test_a_version_that_is_written_after_its_cells_end_is_of_an_ended_cell(tmp_p
 
 
 def test_a_loops_thread_and_a_cells_end_note_what_is_kept_one_after_the_other(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept, entry = begun(tmp_path)
+    replace = os.replace
+
+    def slowly(*paths: Any) -> None:
+        time.sleep(0.001)  # so that another thread has its turn
+        replace(*paths)
+
+    monkeypatch.setattr(os, "replace", slowly)
     kept.fill(kept.take(60, {"x": 1}, {}), entry)
     failed: list[BaseException] = []
 
     def note() -> None:
         try:
-            for _ in range(300):
+            for _ in range(50):
                 kept.settle(entry.name)
         except OSError as error:
             failed.append(error)
