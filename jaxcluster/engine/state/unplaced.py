@@ -16,7 +16,7 @@ Read = Callable[[Sequence[slice]], np.ndarray[Any, Any]]
 class NotPlaced(RuntimeError):
     """An array was used that fits no mesh, and was not placed yet.
 
-    No TypeError: JAX would put words of its own in place of these.
+    It is no TypeError: JAX would replace that by an error of its own.
     """
 
 
