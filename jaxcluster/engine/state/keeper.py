@@ -71,7 +71,9 @@ class Keeper:
         self._marks = 0
         self._told: dict[str, Any] = {}
         self._call_main: Callable[[Callable[[], None]], object] = lambda job: job()
-        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        # No SimpleQueue: where another thread takes what a get with a timeout was woken for, that
+        # can wait for ever (seen with Python 3.11).
+        self._jobs: queue.Queue[Callable[[], None]] = queue.Queue()
 
     def attach(
         self,
