@@ -32,6 +32,7 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from jaxcluster import wire
 from jaxcluster.agent import transport
 from jaxcluster.agent.messages import LIMIT, Session, new_name
 from jaxcluster.agent.transport import Keys
@@ -217,7 +218,7 @@ class Host:
         self._session = Session(self._own, limit=limit)
         self._waiting: deque[list[Any]] = deque()  # until the session has room
         self._ids = itertools.count(1)
-        self._answers: dict[int, queue.SimpleQueue[tuple[Event, list[memoryview]]]] = {}
+        self._answers: dict[int, wire.Inbox[tuple[Event, list[memoryview]]]] = {}
         self._ranks: dict[int, Callable[[Sequence[Any]], None]] = {}
         self._lock = threading.Lock()
 
@@ -443,7 +444,7 @@ class Asked:
 
     def __init__(self, host: Host, cmd: str) -> None:
         self.host, self.id, self.cmd = host, next(host._ids), cmd
-        self.answer: queue.SimpleQueue[tuple[Event, list[memoryview]]] = queue.SimpleQueue()
+        self.answer: wire.Inbox[tuple[Event, list[memoryview]]] = wire.Inbox()
 
     def send(self, data: Any = None, **fields: Any) -> None:
         """Send it, with what else there is to say."""
@@ -523,7 +524,7 @@ class ForkServer:
         self.host = host
         self.on_event: Callable[[Event], None] | None = None
         self._ids = itertools.count(1)
-        self._replies: dict[int, queue.SimpleQueue[Event]] = {}
+        self._replies: dict[int, wire.Inbox[Event]] = {}
         self._is_lost = False
 
     @property
@@ -551,10 +552,10 @@ class ForkServer:
             raise LaunchError(f"Host {self.host.name} is lost: {self.host.why}.")
         return reply
 
-    def begin(self, cmd: str, **fields: Any) -> tuple[int, queue.SimpleQueue[Event]]:
+    def begin(self, cmd: str, **fields: Any) -> tuple[int, wire.Inbox[Event]]:
         """Send a command; its answer will be in the queue. So several hosts are asked at once."""
         id = next(self._ids)
-        answer: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        answer: wire.Inbox[Event] = wire.Inbox()
         self._replies[id] = answer
         if self._is_lost:
             answer.put({"event": "lost"})

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jaxcluster import wire
 from jaxcluster.agent.client import Agents, Host, State
 from jaxcluster.agent.transport import Keys
 from jaxcluster.errors import LaunchError
@@ -110,7 +111,7 @@ class Fleet:
         self.on_event: Callable[[Event], None] | None = None
         self.path = Path()  # no socket of this machine's
         self._agents, self._reason = Agents(keys), reason
-        self._events: queue.SimpleQueue[tuple[Place | None, Event]] = queue.SimpleQueue()
+        self._events: wire.Inbox[tuple[Place | None, Event]] = wire.Inbox()
         self._ending: dict[int, tuple[float, str]] = {}  # number: (not later than, why)
         self._refusing: dict[int, float] = {}  # number: since when
         self._closed = False

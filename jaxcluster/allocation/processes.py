@@ -331,7 +331,7 @@ class HostProcesses:
         path.with_name(f"ipcontroller-{self._cluster_id}-client.json").unlink(missing_ok=True)
 
 
-def _answer(where: Place, answer: queue.SimpleQueue[Event], deadline: float) -> Event:
+def _answer(where: Place, answer: wire.Inbox[Event], deadline: float) -> Event:
     try:
         reply: Event = answer.get(timeout=max(0.1, deadline - time.monotonic()))
     except queue.Empty:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from jaxcluster import wire
 from jaxcluster.errors import LaunchError
 from jaxcluster.host import procfs
 from jaxcluster.host.processes import findable, process_token
@@ -80,7 +81,7 @@ class Supervisor:
         self.log: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._ids = itertools.count(1)
-        self._replies: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
+        self._replies: dict[int, wire.Inbox[dict[str, Any]]] = {}
         self._socket: socket.socket | None = None
         self._peer = 0  # its process id, as the kernel has it
         self._is_lost = False  # the fork server has ended the connection
@@ -186,7 +187,7 @@ class Supervisor:
             self.connect(timeout_s)
         deadline = time.monotonic() + timeout_s
         id = next(self._ids)
-        answer: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        answer: wire.Inbox[dict[str, Any]] = wire.Inbox()
         replies = self._replies
         replies[id] = answer
         self._send({"cmd": cmd, "id": id, **fields})
@@ -206,7 +207,7 @@ class Supervisor:
         return reply
 
     @staticmethod
-    def _next(answer: queue.SimpleQueue[dict[str, Any]], deadline: float) -> dict[str, Any] | None:
+    def _next(answer: wire.Inbox[dict[str, Any]], deadline: float) -> dict[str, Any] | None:
         try:
             return answer.get(timeout=min(LOOK_S, max(0.0, deadline - time.monotonic())))
         except queue.Empty:
@@ -275,7 +276,7 @@ class Supervisor:
                 raise LaunchError(f"The fork server is gone ({error}).") from None
 
     def _read(
-        self, connection: socket.socket, replies: dict[int, queue.SimpleQueue[dict[str, Any]]]
+        self, connection: socket.socket, replies: dict[int, wire.Inbox[dict[str, Any]]]
     ) -> None:
         inbox = b""
         while True:

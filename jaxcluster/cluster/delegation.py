@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from jaxcluster import wire
 from jaxcluster.cluster.running import RunningCell
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import CellInterrupted, JaxClusterError, LaunchError, RankHung, RecoveryError
@@ -58,7 +59,7 @@ def ask_restart(world: World, clean: bool, is_replaced: Callable[[], bool]) -> s
       RecoveryError: nobody who can restart it is there, or it failed; why is said.
     """
     id = secrets.token_hex(8)
-    answers: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    answers: wire.Inbox[Message] = wire.Inbox()
 
     def take(message: Message) -> None:
         if message.get("answer") == id:
@@ -90,7 +91,7 @@ def ask_restart(world: World, clean: bool, is_replaced: Callable[[], bool]) -> s
     raise RecoveryError(f"It has not been restarted within {RESTART_S:.0f} s.")
 
 
-def _next(answers: queue.SimpleQueue[Message], timeout_s: float) -> Message | None:
+def _next(answers: wire.Inbox[Message], timeout_s: float) -> Message | None:
     with contextlib.suppress(queue.Empty):
         return answers.get(timeout=timeout_s)
     return None

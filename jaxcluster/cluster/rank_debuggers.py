@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
+from jaxcluster import wire
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model import rewrite
@@ -183,7 +184,7 @@ class RankDebuggers:
         self.stop()
         self.world, self._sink = world, Sink()
         self.unreached = {}
-        ready: queue.SimpleQueue[int] = queue.SimpleQueue()
+        ready: wire.Inbox[int] = wire.Inbox()
         ranks = [rank for rank in world.link.ranks if rank not in world.dead]
         self._ids = world.link.request_each(dict.fromkeys(ranks), "debug_start", sink=self._sink)
         listen = threading.Thread(
@@ -210,7 +211,7 @@ class RankDebuggers:
             self._stopped.clear()
             self._calls.clear()
 
-    def _listen(self, sink: Sink, ready: queue.SimpleQueue[int]) -> None:
+    def _listen(self, sink: Sink, ready: wire.Inbox[int]) -> None:
         known: set[int] = set()
         while True:
             try:

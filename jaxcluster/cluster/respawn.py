@@ -14,7 +14,6 @@ come, and hears the stop button:
 from __future__ import annotations
 
 import contextlib
-import queue
 import signal
 import sys
 import threading
@@ -124,7 +123,7 @@ class Respawn:
         self._lines_heard = 0
         # To the thread that waits: a line to pass on, a stop that was pressed, or the end. Its put
         # is one call of C, so a signal handler may interrupt another in it.
-        self._inbox: queue.SimpleQueue[str | _Sign] = queue.SimpleQueue()
+        self._inbox: wire.Inbox[str | _Sign] = wire.Inbox()
         self._thread = threading.Thread(target=self._work, name="jaxcluster-respawn", daemon=True)
 
     def carry_through(self, progress: Say | None = None, notice: Say | None = None) -> None:

@@ -82,7 +82,7 @@ class Starting:
         self.allocation = allocation
         self.say = say
         self.deadline = deadline
-        self.exits: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.exits: wire.Inbox[dict[str, Any]] = wire.Inbox()
         self.exited: dict[int, str] = {}
         self.local: LocalCluster | HostProcesses | None = None
         self.link: Link | None = None

@@ -7,7 +7,6 @@ world, and knows nothing of the cluster that has it.
 from __future__ import annotations
 
 import contextlib
-import queue
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -82,7 +81,7 @@ class World:
         link: Link,
         supervisor: Supervisor | Fleet,
         processes: LocalCluster | HostProcesses | None = None,
-        missed: queue.SimpleQueue[dict[str, Any]] | None = None,
+        missed: wire.Inbox[dict[str, Any]] | None = None,
         remote: HostProcesses | None = None,
         way: Way | None = None,
     ) -> None:
@@ -114,7 +113,7 @@ class World:
         self._oom_kills = OomKills()
         self._client: Any = None
         self._is_ending = False
-        self._missed: queue.SimpleQueue[dict[str, Any]] = missed or queue.SimpleQueue()
+        self._missed: wire.Inbox[dict[str, Any]] = missed or wire.Inbox()
         self.turns: Turns = (
             self._remote.turns(record.last_seq)
             if self._remote

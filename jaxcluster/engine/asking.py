@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import cmd
 import itertools
-import queue
 import sys
 import threading
 from types import FrameType
@@ -33,7 +32,7 @@ class Asking:
     def __init__(self, runner: CellRunner) -> None:
         self._runner = runner
         self._ids = itertools.count(1)
-        self._open: dict[int, tuple[int, queue.SimpleQueue[dict[str, Any]]]] = {}
+        self._open: dict[int, tuple[int, wire.Inbox[dict[str, Any]]]] = {}
 
     def input(self, prompt: object = "", /) -> str:
         """``builtins.input``."""
@@ -53,7 +52,7 @@ class Asking:
                 if running is not None
                 else "input() can only be answered while a %%spmd cell runs on this rank"
             )
-        answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        answers: wire.Inbox[dict[str, Any]] = wire.Inbox()
         number, hold = next(self._ids), 0
         text = wire.clean(wire.shorten(prompt, PROMPT_CHARS))
         question = wire.Question(

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import queue
 import select
 import threading
 import time
@@ -109,7 +108,7 @@ class ControlChannel:
         self.handlers: dict[str, tuple[str, Handler]] = {}
         self.on_tick: Callable[[], bool] = lambda: False
         self.ticking = False
-        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._jobs: wire.Inbox[Callable[[], None]] = wire.Inbox()
         self.call_main: Callable[[Callable[[], None]], None] = self._jobs.put
         self._pool = ThreadPoolExecutor(
             4, thread_name_prefix="jaxcluster-side", initializer=is_own.set, initargs=(True,)

@@ -24,6 +24,7 @@ from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
+from jaxcluster import wire
 from jaxcluster.errors import UsageError
 
 Message = dict[str, Any]
@@ -58,7 +59,7 @@ class Session:
         self._pydevd = pydevd
         self._ours, self._theirs = socket.socketpair()
         self._is_over = False
-        started: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        started: wire.Inbox[BaseException | None] = wire.Inbox()
         thread = threading.Thread(
             target=self._serve, args=(started,), name="jaxcluster-debugger", daemon=True
         )
@@ -98,7 +99,7 @@ class Session:
         Raises:
           UsageError: it could not be done, or took too long.
         """
-        reply: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        reply: wire.Inbox[Message] = wire.Inbox()
         self.send({"command": command, "arguments": arguments}, reply.put)
         try:
             answer = reply.get(timeout=ASK_S)
@@ -120,7 +121,7 @@ class Session:
 
     # ------------------------------------------------------------------ its thread
 
-    def _serve(self, started: queue.SimpleQueue[BaseException | None]) -> None:
+    def _serve(self, started: wire.Inbox[BaseException | None]) -> None:
         try:
             self._start()
         except BaseException as error:

@@ -14,9 +14,11 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from jaxcluster import wire
+
 Errand = Callable[[FrameType | None], Any]
 
-_errands: deque[tuple[Errand, queue.SimpleQueue[Any]]] = deque()
+_errands: deque[tuple[Errand, wire.Inbox[Any]]] = deque()
 _is_pending: list[bool] = []  # not empty: the main thread was told, and has not come yet
 _CALLBACK = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
@@ -30,7 +32,7 @@ def ask_main_thread(errand: Errand, timeout_s: float) -> Any:
       None where that raised, or where the main thread runs no bytecode within ``timeout_s``: it is
       in C code, or does not get the processor.
     """
-    answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    answer: wire.Inbox[Any] = wire.Inbox()
     _errands.append((errand, answer))
     if not _is_pending:
         _is_pending.append(True)

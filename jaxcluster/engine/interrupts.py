@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import queue
 import signal
 import sys
 import threading
@@ -40,7 +39,7 @@ class Interrupts:
         self.handler = self.on_sigint
         self._loop: asyncio.AbstractEventLoop | None = None
         # Its put is one call of C, so that a signal handler may interrupt another in it.
-        self._retries: queue.SimpleQueue[Callable[[], bool]] = queue.SimpleQueue()
+        self._retries: wire.Inbox[Callable[[], bool]] = wire.Inbox()
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """From now on they are heard. On the main thread, in its loop."""

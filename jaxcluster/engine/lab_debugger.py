@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from jaxcluster import wire
 from jaxcluster.engine import dap
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.control import DEFERRED, ControlChannel, Request
@@ -164,7 +165,7 @@ class RankDebugger:
         wanted = self._breakpoints.get(_digest(name))
         if session is None or not wanted:
             return
-        answered: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        answered: wire.Inbox[Message] = wire.Inbox()
         session.send(_breaks(name, wanted), answered.put)
         with contextlib.suppress(queue.Empty):
             answered.get(timeout=dap.ASK_S)

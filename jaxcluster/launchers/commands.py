@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from jaxcluster import wire
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.processes import processes
 from jaxcluster.launchers import guard
@@ -261,7 +262,7 @@ class Launch:
     ) -> None:
         self.folders, self._kept_open = folders, kept_open
         self.launcher, self.plan, self.on_end, self.on_notice = launcher, plan, on_end, on_notice
-        self._events: queue.SimpleQueue[tuple[int, Mapping[str, Any]]] = queue.SimpleQueue()
+        self._events: wire.Inbox[tuple[int, Mapping[str, Any]]] = wire.Inbox()
         self._runs: dict[int, _Run] = {}
         self._lock = threading.RLock()
         self._starting = threading.Lock()

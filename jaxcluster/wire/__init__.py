@@ -28,6 +28,7 @@ from jaxcluster.wire.codec import (
     type_name,
 )
 from jaxcluster.wire.comms import VIEW_MIME, WIDGET, CommState, opening_order
+from jaxcluster.wire.inbox import Inbox
 from jaxcluster.wire.journals import parse_launches, parse_polls
 from jaxcluster.wire.marks import Mark
 from jaxcluster.wire.messages import (
@@ -103,6 +104,7 @@ __all__ = [
     "EngineFacts",
     "ErrorInfo",
     "GpuUse",
+    "Inbox",
     "InitializeReply",
     "InitializeRequest",
     "Launch",

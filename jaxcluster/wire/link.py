@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import zmq
 
 from jaxcluster import errors, wire
+from jaxcluster.wire.inbox import Inbox
 
 Buffer = bytes | memoryview
 VERSION_HINT = (
@@ -43,7 +44,7 @@ class Event:
     buffers: Sequence[Buffer] = ()
 
 
-class Sink(queue.SimpleQueue[Event]):
+class Sink(Inbox[Event]):
     """Where the answers to one or more requests arrive. Waiting for it can be interrupted."""
 
 

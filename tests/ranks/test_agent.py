@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import queue
 import re
 import signal
 import socket
@@ -163,7 +162,7 @@ def spawn_rank(running: Running, host: Host, rank: int = 0, **more: Any) -> int:
     return pid
 
 
-class Messages(queue.SimpleQueue[Sequence[Any]]):
+class Messages(wire.Inbox[Sequence[Any]]):
     """What a rank has sent, as it came."""
 
     def next(self, deadline_s: float = ANSWER_S) -> tuple[dict[str, Any], list[bytes]]:
@@ -179,7 +178,7 @@ def test_ranks_are_spawned_and_answer_through_an_agent_and_nothing_is_left(
 ) -> None:
     running = run_agent()
     host = connect(running)
-    events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    events: wire.Inbox[dict[str, Any]] = wire.Inbox()
     host.fork.on_event = events.put
     first = spawn_rank(running, host)
     came = Messages()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import queue
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from jaxcluster import wire
 from jaxcluster.agent import requests
 from jaxcluster.agent.folder import Folder
 from jaxcluster.allocation import bulk
@@ -42,7 +42,7 @@ class Agent:
         path.mkdir()
         self.folder = Folder(path, path)
         self.under_way = self.most = 0
-        self.forgotten: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.forgotten: wire.Inbox[str] = wire.Inbox()
 
     def begin(self, cmd: str, data: Any = None, **fields: Any) -> Asked:
         self.under_way += 1

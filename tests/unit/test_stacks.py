@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ast
 import gc
-import queue
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
 import pytest
-from helpers import python, until
+from helpers import python
 
 import jaxcluster.engine
+from jaxcluster import wire
 from jaxcluster.engine.interlude import ask_main_thread
 from jaxcluster.engine.stacks import stack_of
 
@@ -235,15 +235,14 @@ def test_the_main_thread_answers_between_bytecodes_and_is_not_woken_in_c_code() 
 
 
 def test_many_may_ask_the_main_thread() -> None:
-    answers: queue.SimpleQueue[int] = queue.SimpleQueue()
+    answers: wire.Inbox[int] = wire.Inbox()
     threads = [
         threading.Thread(target=lambda k=k: answers.put(ask_main_thread(lambda _: k, 20)))
         for k in range(50)
     ]
     for thread in threads:
         thread.start()
-    until(lambda: answers.qsize() == 50, "all answers", 30)
-    assert sorted(answers.get() for _ in threads) == list(range(50))
+    assert sorted(answers.get(timeout=30) for _ in threads) == list(range(50))
 
 
 # --------------------------------------------------------------------------- the law

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import queue
 import signal
 import socket
 import tempfile
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from helpers import until
 
+from jaxcluster import wire
 from jaxcluster.allocation import supervisor
 from jaxcluster.allocation.supervisor import Supervisor, quit_warm, retire, warm_supervisor
 from jaxcluster.engine.forkserver import IDLE_EXIT_S, Connection, ForkServer
@@ -184,9 +184,9 @@ def test_the_end_of_a_former_connection_is_not_that_of_this_one(
     monkeypatch.setattr(server, "_read", read)
     assert server.is_kept()
     server.on_event = events.append
-    waits: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    waits: wire.Inbox[dict[str, Any]] = wire.Inbox()
     server._replies[10**6] = waits
-    told: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    told: wire.Inbox[dict[str, Any]] = wire.Inbox()
     former[10**6] = told
     late.set()
     assert told.get(timeout=30) == {"event": "lost"}

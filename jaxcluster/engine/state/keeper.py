@@ -71,9 +71,7 @@ class Keeper:
         self._marks = 0
         self._told: dict[str, Any] = {}
         self._call_main: Callable[[Callable[[], None]], object] = lambda job: job()
-        # No SimpleQueue: a get with a timeout stood in it for minutes, twice, in a test in which
-        # two threads take from it (Python 3.11). Why is not proved.
-        self._jobs: queue.Queue[Callable[[], None]] = queue.Queue()
+        self._jobs: wire.Inbox[Callable[[], None]] = wire.Inbox()
 
     def attach(
         self,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxcluster import wire
 from jaxcluster.engine import log as own_log
 from jaxcluster.engine.arrays import base_array, host_values, is_array, is_ready
 from jaxcluster.engine.background import is_own
@@ -76,7 +77,7 @@ class Curve:
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        self._lines: queue.SimpleQueue[Line | threading.Event] = queue.SimpleQueue()
+        self._lines: wire.Inbox[Line | threading.Event] = wire.Inbox()
         self._thread: threading.Thread | None = None
         self._series: dict[str, list[tuple[float, float]]] = {}
         self._run = ""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import queue
 import sys
 import time
 import types
@@ -87,7 +86,7 @@ class StepKeeper:
         self._before: dict[str, bytes] = {}  # of what it may change in place, when it began
         self._decided: dict[int, bool] = {}  # by step
         self._is_busy = False  # a version is being made
-        self._taken: queue.SimpleQueue[tuple[int, Job | str]] = queue.SimpleQueue()
+        self._taken: wire.Inbox[tuple[int, Job | str]] = wire.Inbox()
         self._said: set[str] = set()
         self._given_up = False
         self._told: list[str] = []  # subjects that nobody comes to any more

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
 import selectors
 import signal
 import sys
@@ -23,6 +22,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jaxcluster import wire
 from jaxcluster.launchers.kube.job import (
     FENCE,
     FIRST_LOOK_S,
@@ -118,7 +118,7 @@ def _log_in(folder: Path, over: Over) -> Api | None:
     """
     from jaxcluster.launchers.kube.api import Api
 
-    found: queue.SimpleQueue[Api | BaseException] = queue.SimpleQueue()
+    found: wire.Inbox[Api | BaseException] = wire.Inbox()
 
     def make() -> None:
         try:

@@ -1,0 +1,95 @@
+"""Whoever waits for a message is woken by one, or when the time is over."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import signal
+import threading
+import time
+
+import pytest
+
+from jaxcluster.wire import Inbox
+
+
+def test_items_come_in_their_order() -> None:
+    inbox: Inbox[int] = Inbox()
+    assert inbox.empty()
+    for number in range(3):
+        inbox.put(number)
+    assert not inbox.empty()
+    assert [inbox.get(), inbox.get(timeout=1), inbox.get_nowait()] == [0, 1, 2]
+    with pytest.raises(queue.Empty):
+        inbox.get_nowait()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("timeout", [0.0, 1e-7, 1e-6, 3e-6, 1e-4])
+def test_a_wait_ends_however_short_it_is(timeout: float) -> None:
+    for _ in range(2000):
+        inbox: Inbox[int] = Inbox()
+        inbox.put(1)
+        inbox.get()
+        for _ in range(2):
+            with pytest.raises(queue.Empty):
+                inbox.get(timeout=timeout)
+
+
+@pytest.mark.timeout(60)
+def test_a_wait_ends_where_another_thread_is_faster() -> None:
+    """Each item wakes one thread, and nobody waits for what is there."""
+    inbox: Inbox[int | None] = Inbox()
+    got: list[int] = []
+    empty = itertools.count()
+
+    def take() -> None:
+        while True:
+            try:
+                item = inbox.get(timeout=1e-5)
+            except queue.Empty:
+                next(empty)
+                continue
+            if item is None:
+                return
+            got.append(item)
+
+    threads = [threading.Thread(target=take) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(3000):
+        inbox.put(number)
+        if number % 10 == 0:
+            time.sleep(1e-4)
+    for _ in threads:
+        inbox.put(None)
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert sorted(got) == list(range(3000))
+
+
+def test_all_who_wait_without_end_are_woken_by_items_that_come_at_once() -> None:
+    inbox: Inbox[int] = Inbox()
+    got: list[int] = []
+    threads = [threading.Thread(target=lambda: got.append(inbox.get())) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.05)
+    for number in range(5):
+        inbox.put(number)
+    for thread in threads:
+        thread.join(10)
+    assert sorted(got) == list(range(5))
+
+
+def test_a_signal_handler_may_put() -> None:
+    """Also where it has interrupted a wait, on the same thread."""
+    inbox: Inbox[int] = Inbox()
+    before = signal.signal(signal.SIGALRM, lambda *_: inbox.put(1))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.01, 0.001)
+        assert [inbox.get(timeout=10) for _ in range(200)] == [1] * 200
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
