@@ -100,6 +100,18 @@ class RunningCell:
             self._carry()
         else:
             self._await(self._ended)
+        try:
+            self._end()
+        except BaseException as error:
+            self.record.end(error)
+            raise
+        self.record.end(None)
+        if self._listener_error is not None:
+            raise self._listener_error
+        return self.record
+
+    def _end(self) -> None:
+        """Say, or raise, what its end has brought."""
         if (say := self.on_notice) is not None:
             for line in notices.faults(self.record):
                 say(line)
@@ -117,9 +129,6 @@ class RunningCell:
         if self.core.stepping.kept is not None:  # it has come to its end: nobody goes on with it
             bodies = dict.fromkeys(self.record.ranks, _FORGET)
             self.cluster.world.link.request_each(bodies, "steps", sink=Sink())
-        if self._listener_error is not None:
-            raise self._listener_error
-        return self.record
 
     def _explain_missing(self, error: str, ranks: Sequence[int]) -> Sequence[str]:
         return self.cluster.world.explain_missing(error, ranks)
@@ -151,6 +160,7 @@ class RunningCell:
                 except CellInterrupted as stop:  # while it waited for new processes
                     self._stopped = stop
                 self._notify(self._stopped)
+                self.record.is_over = True
                 when_done(self.record)
             finally:
                 ended.set()

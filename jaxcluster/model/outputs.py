@@ -126,6 +126,9 @@ class CellRecord:
       held: the ranks that a person has held in it, in a debugger or by a question.
       sent_ns: when it was sent, by its notebook's clock.
       undone: what it did to the ranks' variables was taken back.
+      shown: the ranks whose output is shown in its place; none: the first one's.
+      error: what its notebook has raised at its end.
+      is_over: its notebook has come to its end, and raised that.
     """
 
     seq: int
@@ -138,6 +141,9 @@ class CellRecord:
     held: set[int] = field(default_factory=set)
     sent_ns: int = 0
     undone: bool = False
+    shown: Sequence[int] = ()
+    error: wire.ErrorInfo | None = None
+    is_over: bool = False
 
     def __post_init__(self) -> None:
         for rank in self.ranks:
@@ -145,6 +151,13 @@ class CellRecord:
 
     def add_output(self, output: wire.RankOutput) -> None:
         self.records[output.rank].add(output)
+
+    def end(self, error: BaseException | None) -> None:
+        """It is over for its notebook, where it ends with this error of ours."""
+        if error is not None:
+            render = getattr(error, "_render_traceback_", list)
+            self.error = wire.ErrorInfo(type(error).__name__, str(error), render())
+        self.is_over = True
 
     def add_reply(self, reply: wire.CellReply) -> None:
         self.records[reply.rank].reply = reply

@@ -6,23 +6,27 @@ Each runs on a thread of its own, while the notebook's main thread may be in a c
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
+import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jaxcluster import arguments, cluster
+from jaxcluster import arguments, cluster, wire
 from jaxcluster.cluster import Cluster, array_queries, delegation, events
 from jaxcluster.errors import ClusterExists, JaxClusterError, UsageError
 from jaxcluster.model import timeline
+from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.options import profiles, written
 from jaxcluster.panel import protocol
 from jaxcluster.panel.model import Model
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import comms, document, shards, text
-from jaxcluster.views.cell_outputs import MOST_CHARS, notebook_outputs
+from jaxcluster.views.cell_outputs import MOST_CHARS, in_notebook, notebook_outputs
 
 HEARD_S = 0.25  # that a cell's own thread has to pass an interrupt on
 JOURNAL_LAUNCHES = 40  # the panel scrolls
@@ -216,16 +220,30 @@ class Operations:
         return protocol.plain(found)
 
     def _outputs(self, cell_id: str, rank: int) -> list[dict[str, Any]]:
-        record = self._model.record(cell_id)
-        if record is None:
-            raise UsageError("The outputs of that cell are no longer kept.", "Run it again.")
+        record = self._record(cell_id)
         if rank not in record.records:
             raise UsageError(
                 f"Rank {rank} did not run that cell.", f"It ran on {name_ranks(record.ranks)}."
             )
         one = record.records[rank]
-        shown = comms.shown_by(cluster.current(), one.outputs()) if cluster.connected() else None
-        return notebook_outputs(one, record.execution_count, shown)
+        return notebook_outputs(one, record.execution_count, _as_shown()(one.outputs()))
+
+    def _record(self, cell_id: str) -> CellRecord:
+        record = self._model.record(cell_id)
+        if record is None:
+            raise UsageError("The outputs of that cell are no longer kept.", "Run it again.")
+        return record
+
+    def _shown(self, cell_id: str, mark: str) -> Any:
+        """For a page that has not seen the cell run: it was loaded since, or opened."""
+        record = self._record(cell_id)
+        is_over = record.is_over  # before its outputs are looked at: it may end meanwhile
+        outputs = in_notebook(record, _as_shown())
+        now = hashlib.sha256(json.dumps(outputs).encode()).hexdigest()
+        shown = protocol.Shown(
+            record.execution_count, is_over, now, None if now == mark else outputs
+        )
+        return protocol.plain(shown)
 
     # ------------------------------------------------------------------ arrays
 
@@ -244,3 +262,10 @@ class Operations:
 
     def _memory(self) -> Any:
         return document.memory(array_queries.memory(cluster.current().world))
+
+
+def _as_shown() -> Callable[[Sequence[wire.RankOutput]], list[wire.RankOutput]]:
+    """What makes of ranks' outputs those that a page can show."""
+    if not cluster.connected():
+        return list
+    return functools.partial(comms.shown_by, cluster.current())

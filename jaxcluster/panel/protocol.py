@@ -41,6 +41,7 @@ OPERATIONS = (
     "stacks",
     "journal",
     "outputs",
+    "shown",
     "variables",
     "look",
     "ask",
@@ -187,6 +188,16 @@ class CellRank:
     rank: int
     status: str
     seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What stands below a cell. ``outputs``: None where it has not changed since ``mark``."""
+
+    number: int
+    is_over: bool
+    mark: str
+    outputs: list[dict[str, Any]] | None
 
 
 @dataclass(frozen=True)

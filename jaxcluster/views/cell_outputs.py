@@ -39,6 +39,30 @@ def notebook_outputs(
     return found
 
 
+def in_notebook(
+    record: CellRecord,
+    as_shown: Callable[[Sequence[wire.RankOutput]], list[wire.RankOutput]] = list,
+) -> list[Output]:
+    """What stands below the cell in a notebook that has shown it from its beginning.
+
+    Args:
+      as_shown: outputs as the page can show them.
+    """
+    if record.shown:
+        shown = document(record, record.shown, as_shown)
+        found = [] if shown is None else [_display(bundle(shown))]
+    else:
+        pieces = as_shown(record.records[record.ranks[0]].outputs())
+        found = _pieces(pieces, record.execution_count, MOST_CHARS)
+    if record.error is not None:
+        found.append(_error(record.error.ename, record.error.evalue, record.error.traceback))
+    return found
+
+
+def _display(data: dict[str, Any]) -> Output:
+    return {"output_type": "display_data", "data": data, "metadata": {}}
+
+
 def _pieces(pieces: Sequence[wire.RankOutput], execution_count: int, most: int) -> list[Output]:
     found: list[Output] = []
     left = most
@@ -87,7 +111,7 @@ def _own(group: Group) -> list[wire.RankOutput]:
 def document(
     record: CellRecord,
     ranks: Sequence[int],
-    as_shown: Callable[[list[wire.RankOutput]], list[wire.RankOutput]] = list,
+    as_shown: Callable[[Sequence[wire.RankOutput]], list[wire.RankOutput]] = list,
 ) -> Document | None:
     """Groups of ranks that put out the same, in the order of their first ranks; None for nothing.
 

@@ -9,6 +9,7 @@ import { mode } from './plugins/mode';
 import { outputs } from './plugins/outputs';
 import { renderer } from './plugins/renderer';
 import { report } from './plugins/report';
+import { returned } from './plugins/returned';
 import { server } from './plugins/server';
 import { settings } from './plugins/settings';
 import { sidebar } from './plugins/sidebar';
@@ -26,6 +27,7 @@ const plugins: JupyterFrontEndPlugin<any>[] = [
   outputs,
   sidebar,
   toolbar,
+  returned,
   badges,
   mode,
   inspector,

@@ -298,6 +298,8 @@ export interface IOperations {
   journal: { args: Record<string, never>; result: ITimeline[] };
   /** What one rank put out in a cell, as notebook outputs (nbformat 4). */
   outputs: { args: { cell_id: string; rank: number }; result: INotebookOutput[] };
+  /** What stands below a cell, for a page that has not seen it run. `mark` is the last answer's, or ''. */
+  shown: { args: { cell_id: string; mark: string }; result: IShown };
   variables: { args: Record<string, never>; result: IVariable[] };
   /** The document that static/shardview draws. `name` may be a part: params['w']. */
   look: { args: { name: string }; result: object };
@@ -335,6 +337,17 @@ export interface IVariable {
   nbytes_per_device: number;
   /** Whether it spans processes. */
   spans: boolean;
+}
+
+/** What stands below a cell. */
+export interface IShown {
+  /** The cell's, as in [7]. */
+  number: number;
+  /** Whether nothing more comes. */
+  is_over: boolean;
+  mark: string;
+  /** Null where it has not changed since that mark. */
+  outputs: INotebookOutput[] | null;
 }
 
 export type INotebookOutput = { output_type: string; [key: string]: unknown };

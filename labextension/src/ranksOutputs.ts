@@ -40,6 +40,27 @@ export function keptOutputs(
 
 const joined = (text: unknown): string => (Array.isArray(text) ? text.join('') : String(text ?? ''));
 
+/** What the last of the outputs has more of text; null where that is not all that is new. */
+export function addedText(
+  before: readonly INotebookOutput[],
+  after: readonly INotebookOutput[]
+): string | null {
+  const last = after.length - 1;
+  if (last < 0 || before.length !== after.length) {
+    return before.length || after.length ? null : '';
+  }
+  const [old, now] = [before[last], after[last]];
+  const isSame = (a: unknown, b: unknown) => JSON.stringify(a) === JSON.stringify(b);
+  if (!isSame(before.slice(0, last), after.slice(0, last))) {
+    return null;
+  }
+  if (now.output_type !== 'stream' || old.output_type !== 'stream' || now.name !== old.name) {
+    return isSame(old, now) ? '' : null;
+  }
+  const [was, is] = [joined(old.text), joined(now.text)];
+  return is.startsWith(was) ? is.slice(was.length) : null;
+}
+
 /** The lines of outputs as text; what is none is named. */
 export function linesOf(outputs: readonly INotebookOutput[]): string[] {
   const text = outputs.map(output => {

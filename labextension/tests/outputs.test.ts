@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { OUTPUTS_MIME, differences, keptOutputs, linesOf } from '../src/ranksOutputs';
+import { OUTPUTS_MIME, addedText, differences, keptOutputs, linesOf } from '../src/ranksOutputs';
 import { formatRanks, parseRanks } from '../src/ranks';
 import { readRun, saveRun } from '../src/savedRun';
 import { golden } from './golden';
@@ -28,6 +28,21 @@ test('outputs are compared by their lines', () => {
   assert.equal(common.length, 4); // of the longest common subsequence
   const many = Array.from({ length: 3000 }, (_, i) => String(i));
   assert.equal(differences(many, many.map(line => `${line}!`)).length, 6000);
+});
+
+test('text is added where nothing else has changed', () => {
+  const picture = { output_type: 'display_data', data: { 'image/png': 'x' } };
+  assert.equal(addedText([], []), '');
+  assert.equal(addedText([stream('a')], [stream(['a', 'b'])]), 'b');
+  assert.equal(addedText([picture, stream('a')], [picture, stream('ab')]), 'b');
+  assert.equal(addedText([picture], [picture]), '');
+  assert.equal(addedText([], [stream('a')]), null);
+  assert.equal(addedText([stream('a')], [stream('a'), picture]), null);
+  assert.equal(addedText([stream('a')], []), null);
+  assert.equal(addedText([stream('a')], [stream('b')]), null);
+  assert.equal(addedText([stream('a')], [{ ...stream('ab'), name: 'stderr' }]), null);
+  assert.equal(addedText([picture, stream('a')], [stream('x'), stream('ab')]), null);
+  assert.equal(addedText([picture], [{ ...picture, data: {} }]), null);
 });
 
 test('ranks are read as they are written', () => {

@@ -17,6 +17,8 @@ from helpers import python, until
 from labpage import SETUP, START, Lab, LabPage
 from nbclient import NotebookClient
 
+from jaxcluster.views.cell_outputs import MIME as OUTPUTS_MIME
+
 # A start that goes on until it is cancelled, as one does that waits for a busy host.
 SLOW_START = (
     "import time\n"
@@ -817,6 +819,57 @@ def test_a_reload_during_a_cell_restores_everything(page: LabPage) -> None:
     page.page.locator(".jxl-sidebar").get_by_role("button", name="Interrupt").click()
     until_ranks(page, ["idle", "idle"])
     assert time.monotonic() - pressed < 0.5 + BUSY_S
+
+
+def counting(to: int, last: str = "", options: str = "") -> str:
+    loop = 'for n in range({}):\n    print("line", n, flush=True)\n    time.sleep(0.1)'
+    return f"%%spmd {options}\n{loop.format(to)}\n{last}"
+
+
+def lines(to: int) -> str:
+    return "".join(f"line {n}\n" for n in range(to))
+
+
+@pytest.mark.parametrize("way", ["reload", "close"])
+def test_a_page_that_has_missed_a_cell_has_its_output(page: LabPage, way: str) -> None:
+    """The cell goes on while there is no page, and where there is a new one."""
+    fails = counting(40, "if jax.process_index() == 1: [][n]")
+    page.open(
+        "missed.ipynb", START, SETUP, counting(200, "n"), fails, counting(40, options="--all")
+    )
+    page.do(0, 1)
+    for index in (2, 3, 4):
+        page.run(index)
+        page.wait(lambda i=index: "line 3" in page.output(i), "the cell runs")
+        page.page.evaluate("() => window.jaxcluster.currentPanel.context.save()")
+        if way == "reload":
+            page.page.reload()
+        else:
+            page.page.goto("about:blank")
+            time.sleep(1)
+            page.page.goto(f"{page.lab.url}/lab/tree/missed.ipynb")
+        page.until("window.jaxcluster?.current?.state", "the page is back")
+        page.wait(lambda i=index: "line 3" in page.output(i), "its output is back")
+        if index == 2:
+            assert lines(200) not in page.output(index)  # it goes on
+        page.finish(index)
+    kinds = [output["output_type"] for output in page.outputs(2)]
+    assert kinds == ["stream", "execute_result"]
+    assert page.output(2) == f"{lines(200)}199\n"
+    assert [output["output_type"] for output in page.outputs(3)] == ["stream", "error"]
+    assert page.output(3).startswith(lines(40))
+    assert "IndexError" in page.output(3)
+    (shown,) = page.outputs(4)
+    assert [g["ranks"] for g in shown["data"][OUTPUTS_MIME]["groups"]] == [[0, 1]]
+    # What its user has cleared stays so.
+    page.command("notebook:clear-all-cell-outputs")
+    page.wait(lambda: page.outputs(2) == [], "it is cleared")
+    page.page.evaluate("() => window.jaxcluster.currentPanel.context.save()")
+    page.page.reload()
+    page.until_state("s.ranks.length === 2", "the state is back")
+    page.page.wait_for_timeout(2000)
+    assert [page.outputs(index) for index in (2, 3, 4)] == [[], [], []]
+    assert page.do(2) == f"{lines(200)}199\n"  # and it runs here, as ever
 
 
 def test_a_restarted_kernel_has_no_cluster(page: LabPage) -> None:

@@ -26,6 +26,7 @@ from jaxcluster.panel.protocol import (
     Report,
     Resources,
     Series,
+    Shown,
     Start,
     State,
     Undo,
@@ -144,6 +145,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "stacks": {},
     "journal": {},
     "outputs": {"cell_id": "8a1f2c9e", "rank": 1},
+    "shown": {"cell_id": "8a1f2c9e", "mark": ""},
     "variables": {},
     "look": {"name": "params['w']"},
     "ask": {"name": "x", "question": {"op": "stats", "rank": 1, "device": 2}},
@@ -234,6 +236,9 @@ RESULTS: dict[str, Any] = {
             "traceback": ["\x1b[0;31mZeroDivisionError\x1b[0m: division by zero"],
         },
     ],
+    "shown": Shown(
+        7, False, "3f2a", [{"output_type": "stream", "name": "stdout", "text": "step 1\n"}]
+    ),
     "variables": [
         VariableInfo("x", "array", [8, 1024], "float32", "P('i', None)", 32768, 4096, True),
         VariableInfo("params", "dict of 12 arrays", None, "float32", "P(None)", 96, 96, True),
@@ -328,6 +333,7 @@ def interface(name: str) -> list[str]:
         CellRank,
         Cell,
         Profile,
+        Shown,
         VariableInfo,
     ],
 )
