@@ -92,6 +92,7 @@ class RunningCell:
         self._stopped: CellInterrupted | None = None  # in the recovery at its end, on a thread
         self._listener_error: Exception | None = None
         self._is_notified = False
+        self._has_looked = False  # and what was seen lies behind what came before it
         self._has_code = options.message is None and not options.post_mortem
 
     def wait(self) -> CellRecord:
@@ -329,14 +330,17 @@ class RunningCell:
                 self.on_notice or self.on_status
             ):
                 continue  # nobody listens
+            is_poll = isinstance(action, actions.Ask) and action.why == "poll"
+            if is_poll and self._has_looked:
+                continue  # it stays due until the last look is heard
             if isinstance(action, actions.Interrupt):
                 self._talk.end()
             if (answer := self._carrier.do(action)) is None:
                 continue
-            is_poll = isinstance(action, actions.Ask) and action.why == "poll"
             if is_poll and not self._sink.empty():
                 # What has come meanwhile is older than the last answer: a reply tells why its rank
                 # has left launches out.
+                self._has_looked = True
                 self._sink.put(Event(-1, "looked", "", answer))
             else:
                 self._feed(answer)
@@ -358,6 +362,7 @@ class RunningCell:
             report = wire.parse(wire.StepsReport, event.body)
             return self._feed(events.Stepping(now, report))
         elif event.op == "looked":
+            self._has_looked = False
             return self._feed(dataclasses.replace(event.body, now=now))
         elif event.op == "stop":
             return self._feed(events.Stopped(now))
