@@ -410,7 +410,10 @@ def test_undo_is_offered_of_the_last_cell_while_it_may_work(notebook: Notebook, 
     notebook.wait(cell)
     page.until(lambda state: not state["undo"]["refused"], "it has ended")
     page.call("restart", clean=False)
-    page.until(lambda state: "new processes" in state["undo"]["refused"], "what was kept is gone")
+    page.until(
+        lambda state: state["undo"] and "new processes" in state["undo"]["refused"],
+        "what was kept is gone",
+    )
     assert "can't be undone" in page.refused("undo", seq=seq + 2)
     notebook.ok(SETUP)
 

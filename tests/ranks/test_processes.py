@@ -397,8 +397,14 @@ def test_an_alarm_that_a_cell_has_left_behind_ends_no_rank(
     assert f"{told}{error.partition('(')[0]}" in "".join(notices)
     whose = "print(signal.getsignal(14).__name__)"
     off = "_ = signal.setitimer(signal.ITIMER_REAL, 0)"
+    for _ in range(5):  # an alarm may come before it is off
+        try:
+            running.run(off, show=False)
+        except (CellFailed, KeyboardInterrupt):
+            continue
+        break
     # What was written right before it may be read as its output.
-    assert all("late" in text.split("between")[0] for text in printed(running, f"{off}\n{whose}"))
+    assert all("late" in text.split("between")[0] for text in printed(running, whose))
     running.restart()  # with the user's own handler
     assert printed(running, whose) == ["late\n"] * 2
     notices.clear()
