@@ -120,7 +120,7 @@ def _writer(profiler: Any) -> str:
     """The name of the function that writes profiles.
 
     Raises:
-      AttributeError: there is none that is known.
+      AttributeError: this jax has another one than those we know.
     """
     if hasattr(profiler, "export_profile_data"):
         return "export_profile_data"

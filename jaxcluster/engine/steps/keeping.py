@@ -1,8 +1,8 @@
 """What a rank keeps of a loop: files beside its process, which they outlive.
 
 A *version* is what the loop's variables were at one step: a folder as ``engine.state.shelf`` makes
-them, whose arrays are written while the loop goes on. What there is stands in ``kept.json``, which
-is replaced as a whole. A version counts only if all ranks have it, and have launched the same.
+them, whose arrays are written while the loop goes on. ``kept.json`` lists the versions, and is
+replaced as a whole. A version counts only if all ranks have it, and have launched the same.
 """
 
 from __future__ import annotations
