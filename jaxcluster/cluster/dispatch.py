@@ -116,8 +116,15 @@ class Dispatcher:
             op = "cell" if message is None else "message"
             pressed = on_its_way.enter_context(stopbutton.held())
             ids = world.link.request_each(each, op, options.buffers, sink=sink)
-        record = CellRecord(seq, count, source, chosen, cell_id=cell_id, sent_ns=sent_ns)
-        record.shown = options.shown_ranks or ()
+        record = CellRecord(
+            seq,
+            count,
+            source,
+            chosen,
+            cell_id=cell_id,
+            sent_ns=sent_ns,
+            shown=options.shown_ranks or (),
+        )
         if message is None and not options.post_mortem:
             self._failed, self.last = self.last_failed, record
         elif options.post_mortem:

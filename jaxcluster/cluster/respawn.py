@@ -121,8 +121,8 @@ class Respawn:
         self._ended = threading.Event()
         self._heard = threading.Condition()
         self._lines_heard = 0
-        # To the thread that waits: a line to pass on, a stop that was pressed, or the end. Its put
-        # is one call of C, so a signal handler may interrupt another in it.
+        # To the thread that waits: a line to pass on, a stop that was pressed, or the end. A signal
+        # handler may interrupt a put with another.
         self._inbox: wire.Inbox[str | _Sign] = wire.Inbox()
         self._thread = threading.Thread(target=self._work, name="jaxcluster-respawn", daemon=True)
 

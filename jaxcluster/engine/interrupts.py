@@ -38,7 +38,7 @@ class Interrupts:
         self._runner = runner
         self.handler = self.on_sigint
         self._loop: asyncio.AbstractEventLoop | None = None
-        # Its put is one call of C, so that a signal handler may interrupt another in it.
+        # A signal handler may interrupt a put with another.
         self._retries: wire.Inbox[Callable[[], bool]] = wire.Inbox()
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:

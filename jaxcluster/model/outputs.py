@@ -128,7 +128,7 @@ class CellRecord:
       undone: what it did to the ranks' variables was taken back.
       shown: the ranks whose output is shown in its place; none: the first one's.
       error: what its notebook has raised at its end.
-      is_over: its notebook has come to its end, and raised that.
+      is_over: nothing more comes of it, and ``error`` is set where it has failed.
     """
 
     seq: int
@@ -153,7 +153,7 @@ class CellRecord:
         self.records[output.rank].add(output)
 
     def end(self, error: BaseException | None) -> None:
-        """It is over for its notebook, where it ends with this error of ours."""
+        """Keep how it ends for its notebook: with what is raised there, or well."""
         if error is not None:
             render = getattr(error, "_render_traceback_", list)
             self.error = wire.ErrorInfo(type(error).__name__, str(error), render())

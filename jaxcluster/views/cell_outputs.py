@@ -43,24 +43,23 @@ def in_notebook(
     record: CellRecord,
     as_shown: Callable[[Sequence[wire.RankOutput]], list[wire.RankOutput]] = list,
 ) -> list[Output]:
-    """What stands below the cell in a notebook that has shown it from its beginning.
+    """What a notebook shows below a cell that it has followed from its beginning.
 
     Args:
       as_shown: outputs as the page can show them.
     """
     if record.shown:
         shown = document(record, record.shown, as_shown)
-        found = [] if shown is None else [_display(bundle(shown))]
+        found = []
+        if shown is not None:
+            display = {"data": bundle(shown), "metadata": {}}
+            found.append({"output_type": "display_data", **display})
     else:
         pieces = as_shown(record.records[record.ranks[0]].outputs())
         found = _pieces(pieces, record.execution_count, MOST_CHARS)
     if record.error is not None:
         found.append(_error(record.error.ename, record.error.evalue, record.error.traceback))
     return found
-
-
-def _display(data: dict[str, Any]) -> Output:
-    return {"output_type": "display_data", "data": data, "metadata": {}}
 
 
 def _pieces(pieces: Sequence[wire.RankOutput], execution_count: int, most: int) -> list[Output]:

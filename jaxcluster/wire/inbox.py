@@ -1,15 +1,14 @@
 """A queue whose waits end in time.
 
 ``queue.SimpleQueue.get`` may wait for ever, whatever its timeout (seen on CPython 3.11 and 3.13).
-It takes its lock and finds nothing, and where the time is over by then, what is left of it is
-negative, which means without end. It takes that lock at once where it waits for the first time, and
-where another thread was faster: a short timeout on a busy machine is enough. ``queue.Queue`` is no
-way out: a signal handler that calls its ``put`` waits for ever where it has interrupted a ``get``.
+It takes its lock and finds nothing. If the time is over by then, the time that remains is negative,
+and that means no limit. It takes the lock at once where it waits for the first time, and where
+another thread was faster: a short timeout on a busy machine is enough. ``queue.Queue`` does not
+help: a signal handler that calls its ``put`` deadlocks where it has interrupted a ``get``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
 import time
@@ -22,7 +21,8 @@ T = TypeVar("T")
 class Inbox(Generic[T]):
     """Items in the order of their arrival, as ``queue.SimpleQueue`` has them.
 
-    Any number of threads puts and gets; ``put`` never waits, and may be called in a signal handler.
+    Any number of threads puts and gets. ``put`` never waits, and may be called in a signal handler.
+    A handler may also raise in it, or in ``get``: what is in the queue still wakes whoever waits.
     """
 
     def __init__(self) -> None:
@@ -31,34 +31,44 @@ class Inbox(Generic[T]):
         self._arrival = threading.Lock()
 
     def put(self, item: T) -> None:
-        self._items.append(item)
-        self._tell()
+        # Python looks for signals when a call of C returns, and when a function of Python begins.
+        # So one that raises after the first call here leads to the second, and then both are made.
+        try:
+            self._items.append(item)
+        finally:
+            try:
+                self._arrival.release()
+            except RuntimeError:
+                pass  # nobody waits
 
     def get(self, timeout: float | None = None) -> T:
-        """The next item, which is waited for for so many seconds; None: without end.
+        """The next item, which is waited for for so many seconds; None: without limit.
 
         Raises:
-          queue.Empty: none has come in that time.
+          queue.Empty: nothing has come in that time.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
+            if len(self._items) > 1:
+                self._tell()  # whoever else waits
             try:
-                item = self._items.popleft()
+                return self._items.popleft()  # at once: an interrupt must not lose it
             except IndexError:
-                left = -1.0 if deadline is None else deadline - time.monotonic()
-                if deadline is not None and left <= 0:
-                    raise queue.Empty from None
+                pass
+            left = -1.0 if deadline is None else deadline - time.monotonic()
+            if deadline is not None and left <= 0:
+                raise queue.Empty
+            try:
                 self._arrival.acquire(timeout=left)
-            else:
-                if self._items:
-                    self._tell()  # whoever else waits
-                return item
+            except BaseException:
+                self._tell()  # it may have been taken, and another thread waits for it
+                raise
 
     def get_nowait(self) -> T:
         """The next item.
 
         Raises:
-          queue.Empty: there is none yet.
+          queue.Empty: nothing has come.
         """
         return self.get(0.0)
 
@@ -66,6 +76,7 @@ class Inbox(Generic[T]):
         return not self._items
 
     def _tell(self) -> None:
-        if self._arrival.locked():
-            with contextlib.suppress(RuntimeError):  # another thread was faster
-                self._arrival.release()
+        try:
+            self._arrival.release()
+        except RuntimeError:
+            pass  # nobody waits

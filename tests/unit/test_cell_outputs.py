@@ -12,6 +12,7 @@ import pytest
 from nbconvert import HTMLExporter
 
 from jaxcluster import wire
+from jaxcluster.errors import CellFailed, CellInterrupted
 from jaxcluster.model.notices import Alarm, Lasting, Passing
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import cell_outputs
@@ -233,3 +234,29 @@ def test_a_message_goes_beside_the_output_and_an_alarm_to_stderr(
     assert capsys.readouterr().err == "rank 1 died\n"
     show_message(object(), "in a terminal")
     assert capsys.readouterr().err == "in a terminal\n"
+
+
+def test_what_a_notebook_shows_below_a_cell_is_the_first_ranks_output_and_how_it_ended() -> None:
+    made = record("a\n", "b\n")
+    (text,) = cell_outputs.in_notebook(made)
+    assert (text["output_type"], text["text"], made.is_over) == ("stream", "a\n", False)
+    made.end(CellFailed("ZeroDivisionError on rank 1", "Run it again.", [1], traceback=["below"]))
+    _, error = cell_outputs.in_notebook(made)
+    assert (error["ename"], error["traceback"]) == ("CellFailed", ["below", "Run it again."])
+    made.end(CellInterrupted("Cell [7] was stopped."))
+    assert "was stopped" in cell_outputs.in_notebook(made)[-1]["traceback"][0]
+    assert made.is_over
+    well = record("a\n")
+    well.end(None)
+    assert well.is_over
+    assert [one["output_type"] for one in cell_outputs.in_notebook(well)] == ["stream"]
+
+
+def test_a_cell_that_showed_several_ranks_shows_them_again() -> None:
+    made = record("a\n", "b\n", "c\n")
+    made.shown = [0, 1]
+    (display,) = cell_outputs.in_notebook(made)
+    assert [g["ranks"] for g in display["data"][cell_outputs.MIME]["groups"]] == [[0], [1]]
+    nothing = record("", "")
+    nothing.shown = [0, 1]
+    assert cell_outputs.in_notebook(nothing) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import queue
+import random
 import signal
 import threading
 import time
@@ -93,3 +94,48 @@ def test_a_signal_handler_may_put() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+class Raised(Exception):
+    pass
+
+
+@pytest.mark.timeout(120)
+def test_a_signal_handler_that_raises_in_a_put_leaves_nobody_waiting() -> None:
+    """Either nothing is put, or who waits without limit is woken."""
+    inbox: Inbox[int] = Inbox()
+
+    def take() -> None:
+        while inbox.get():
+            pass
+
+    def fail(*_: object) -> None:
+        raise Raised
+
+    taker = threading.Thread(target=take)
+    taker.start()
+    before = signal.signal(signal.SIGALRM, fail)
+    raised = 0
+    try:
+        for _ in range(10_000):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 6e-5))
+                for _ in range(random.randrange(200)):
+                    pass
+                inbox.put(1)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Raised:
+                raised += 1
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Raised:
+                raised += 1
+            time.sleep(1e-4)
+            if not inbox.empty():
+                time.sleep(2)
+                assert inbox.empty()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        inbox.put(0)
+        taker.join(10)
+    assert raised > 100

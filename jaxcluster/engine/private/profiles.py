@@ -120,7 +120,7 @@ def _writer(profiler: Any) -> str:
     """The name of the function that writes profiles.
 
     Raises:
-      AttributeError: this jax has another one than those we know.
+      AttributeError: this version of jax has no name that is known here.
     """
     if hasattr(profiler, "export_profile_data"):
         return "export_profile_data"

@@ -62,8 +62,8 @@ def find(frame: types.FrameType, cell: str, more: object = None) -> Loop:
 def _body(text: str, line: int) -> list[ast.AST] | None:
     """The target and the statements of the innermost ``for`` whose iterable is on this line.
 
-    Without such a ``for`` the loop is a generator's or a comprehension's: then all of the file.
-    None: the source can't be read.
+    Without such a ``for``, since the iterable was made on another line: all of the file. None: the
+    source can't be read.
     """
     try:
         tree = ast.parse(text) if text else None
