@@ -162,6 +162,7 @@ class GuardedCommands:
 
     def close(self, timeout_s: float = STOP_S) -> None:
         """End all commands; returns when they have ended."""
+        self._send(json.dumps({"closed": True}).encode() + b"\n")
         with self._lock, contextlib.suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()

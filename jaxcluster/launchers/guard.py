@@ -2,12 +2,11 @@
 
 It imports the standard library and ``host.processes`` alone, and is there in some 30 ms. Its one
 argument is its owner's pid. What it reads are JSON lines: ``{"run": ID, "task": Task}``,
-``{"stop": ID}``,
-``{"folders": [PATH, ...]}``, which it removes at its end if the notebook's process is gone, and
-``{"detach": [PATH, ...]}``: from then on it outlives that process, and ends everything when one of
-these folders is gone or a command's own socket, since nobody can find what runs any more, or with
-the last command once that process is gone or has said ``{"left": true}``: until then it may be
-given others, in the place of hosts that are lost. What it
+``{"stop": ID}``, ``{"folders": [PATH, ...]}``, which it removes at its end unless that process
+lives or has said ``{"closed": true}``, and ``{"detach": [PATH, ...]}``: from then on it outlives
+that process, and ends everything when one of these folders is gone or a command's own socket, since
+nobody can find what runs any more, or with the last command once that process is gone or has said
+``{"left": true}``: until then it may be given others, in the place of hosts that are lost. What it
 prints are JSON lines, too: ``{"id": ID, "started": PID}``; ``"out"`` and ``"err"`` with a line
 of the command's; and as a command's last one ``"ended"`` with its exit status and ``"cancelled"``
 with that of its cancel command, or null, and what that has ``"said"`` where it has failed.
@@ -198,6 +197,7 @@ class Guard:
         self.looked_at = self.touched_at = time.monotonic()
         self.leaving = self.detached = self.nobody_reads = False
         self.is_left = False  # its notebook has no more commands for it
+        self.is_closed = False  # and ends it on purpose
         self.inbox = self.outbox = b""
         self.selector = selectors.DefaultSelector()
 
@@ -215,7 +215,9 @@ class Guard:
             if time.monotonic() - self.touched_at > TOUCH_S:
                 self._touch()
         self._end_others()
-        if self._owner_is_gone:  # of a detached cluster too: without its commands it is over
+        # Of a detached cluster too: without its commands it is over. A killed process's pipes are
+        # closed before its children have another parent.
+        if self._owner_is_gone or (self.is_left and not (self.is_closed or self.detached)):
             for path, folder in self.folders.items():
                 remove(path, folder)
         self._flush(1.0)
@@ -307,6 +309,8 @@ class Guard:
             self.detached = True
         elif "left" in message:
             self.is_left = True
+        elif "closed" in message:
+            self.is_closed = True
 
     @staticmethod
     def _open(paths: object, into: dict[str, int]) -> None:

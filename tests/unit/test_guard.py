@@ -437,6 +437,19 @@ def test_the_folders_of_a_notebook_that_goes_on_are_its_own(
     assert tmp_path.exists()
 
 
+def test_a_killed_notebooks_folders_go_also_where_the_kernel_closes_its_pipes_first(
+    watched: Watched, tmp_path: Path
+) -> None:
+    """On a busy machine a process that has no files any more may still be there as a parent."""
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    watched.guarded.look_after([folder])
+    assert watched.guarded._process.stdin is not None
+    watched.guarded._process.stdin.close()
+    until(lambda: watched.guarded._process.poll() is not None, "the guard has ended", 10)
+    assert not folder.exists()
+
+
 # ------------------------------------------------------------------------- the guard itself ends
 
 
