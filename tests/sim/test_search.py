@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,6 +31,9 @@ from sim.hub import Sink
 from sim.programs import Catch, Launch, Print, Program, Repeat, Schedule, Sleep
 from sim.ranks import Journal, Rank
 from sim.search import prepare, run, schedules, tell
+
+# It lives as long as pytest: before a session has variables by which what it leaves is found.
+resource_tracker.ensure_running()
 
 SCHEDULES = int(os.environ.get("JAXCLUSTER_SIM_SCHEDULES", "1000"))
 FIRST = int(os.environ.get("JAXCLUSTER_SIM_FIRST", "0"))
