@@ -82,7 +82,9 @@ class RunningCell:
     ) -> None:
         self.cluster = cluster
         world, started, is_last = cluster.world, time.monotonic(), options.script is not None
-        self.core = Cell(record, started, options.timeout_s, world.hosts, is_last, options.stall_s)
+        self.core = Cell(
+            record, started, options.timeout_s, world.hosts, is_last, options.stall_s, world.stays
+        )
         self.done = False
         self._settling = Settling(self.core)
         self._carrier = Carrier(cluster, self.core, sink)

@@ -28,6 +28,7 @@ from jaxcluster.host.procfs import ProcessLook, Silence
 from jaxcluster.host.ringfile import Part
 from jaxcluster.launchers.commands import GuardedCommands
 from jaxcluster.model import excused, findings, lockstep, obituary
+from jaxcluster.model.standing import Stays
 from jaxcluster.model.told import Told
 from jaxcluster.ranks import name_ranks, several_hosts
 from jaxcluster.records import kept, registry
@@ -67,6 +68,7 @@ class World:
       hosts: of the ranks, where there are several; for messages.
       started_s: how long the start took; 0 where another process has started them.
       is_over: whether it has ended, or was let go of.
+      stays: how long launches have lasted.
       turns: whose turn it is to hand out a cell to them.
       copies: where the ranks' copies of themselves are (``cluster.keeping``); None: they keep none.
       check: called before ranks are asked anything; raises where they can't be.
@@ -102,6 +104,7 @@ class World:
         self.unreachable: dict[str, str] = {}
         self.is_strict = False
         self.has_met = False
+        self.stays = Stays()
         self.told: dict[int, Told] = {}
         self.started_s = 0.0
         self.is_over = False

@@ -19,7 +19,7 @@ from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model import explain, findings, health, notices, paused, verdict
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.progress import Progress, Wait, Waits, on_one_line
-from jaxcluster.model.standing import Standing, waits_for_launch
+from jaxcluster.model.standing import Standing, Stays, waits_for_launch
 from jaxcluster.model.stepping import Stepping
 from jaxcluster.ranks import name_ranks, say_each
 
@@ -39,6 +39,7 @@ class Cell:
     Args:
       hosts: of the ranks, where there are several.
       is_last: nothing runs after it: it is a script, and all that the ranks are there for.
+      stays: how long launches have lasted in the cluster's earlier cells.
 
     Attributes:
       record: what has come so far.
@@ -66,6 +67,7 @@ class Cell:
         hosts: Mapping[int, str] | None = None,
         is_last: bool = False,
         stall_s: float | None = None,
+        stays: Stays | None = None,
     ) -> None:
         self.record, self.hosts, self.is_last = record, hosts or {}, is_last
         self.started = started
@@ -94,7 +96,7 @@ class Cell:
         self._progress, self._waits = Progress(started), Waits(started)
         self.stepping = Stepping(record.ranks[0])
         self._waiting = ""  # what it waits for, at the last look
-        self._standing = Standing(record.seq, record.ranks, started)
+        self._standing = Standing(record.seq, record.ranks, started, stays)
         self._stands = ""  # in which launch all its ranks are
         self._stall_s = stall_s
         self.stalled_s: float | None = None
@@ -190,6 +192,8 @@ class Cell:
 
     def _take_reply(self, reply: wire.CellReply, now: float) -> list[Action]:
         self.record.add_reply(reply)
+        if reply.status == "ok" and not self.watch.why:
+            self._standing.end()
         quit = reply.error is not None and reply.error.ename == verdict.QUIT  # for the whole cell
         stopped = reply.status == "interrupted" and not self.watch.why  # not by this cell
         todo: list[Action] = [actions.PressStop()] if quit or stopped else []

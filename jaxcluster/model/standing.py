@@ -6,7 +6,9 @@ hour, so who waits is told where the ranks are, and nothing is done.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from jaxcluster import wire
@@ -15,12 +17,34 @@ from jaxcluster.ranks import begin_ranks
 from jaxcluster.text import format_seconds
 
 LEAST_S = 10.0  # in one launch, before it is told
-TIMES = 20  # and as often as long as one of the cell's other launches has taken
+TIMES = 20  # and as often as long as the program, or the cell's other launches, have taken
+KEPT = 64  # of a program's last launches
+PROGRAMS = 1024  # of which that is kept
 
 Reports = Mapping[int, wire.RankReport]
 Place = tuple[
     tuple[int, int, str, int], ...
 ]  # each rank's last launch: restarts, seq, set, program
+
+
+class Stays:
+    """How long ranks have been in each program's last launches, in any cell of a cluster.
+
+    It is as exact as the looks are frequent: a launch that none has seen counts as 0 s.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, deque[float]] = {}
+
+    def add(self, program: int, seconds: float) -> None:
+        """A launch of ``program`` has ended."""
+        if program not in self._seconds and len(self._seconds) == PROGRAMS:
+            del self._seconds[next(iter(self._seconds))]
+        self._seconds.setdefault(program, deque(maxlen=KEPT)).append(seconds)
+
+    def usual(self, program: int) -> float:
+        """The median, in seconds; 0 for one that has not been seen."""
+        return median(self._seconds.get(program) or [0.0])
 
 
 class Standing:
@@ -29,31 +53,64 @@ class Standing:
     Args:
       ranks: those of the cell.
       started: when it was sent, by the clock of all the looks.
+      stays: what is known of earlier launches; this cell's are added to it.
 
     Attributes:
       lasted_s: for how long they have been, at the last look; 0 where they were not.
     """
 
-    def __init__(self, seq: int, ranks: Sequence[int], started: float) -> None:
+    def __init__(
+        self, seq: int, ranks: Sequence[int], started: float, stays: Stays | None = None
+    ) -> None:
         self._seq, self._ranks, self._started = seq, tuple(ranks), started
+        self._whole = ",".join(map(str, sorted(ranks)))  # the set of processes
+        self._stays = Stays() if stays is None else stays
+        self._counted = -1  # the last launch that is in them
+        self._stood: tuple[int, int, float] | None = None  # in which, of which program, how long
         self._place: Place | None = None
-        self._since = started
+        self._since = self._last = started
         self.lasted_s = 0.0
 
     def look(self, reports: Reports, now: float) -> str:
         """What is true after this look at the ranks; "" if nothing is to be told."""
-        place = self._place_of(reports)
+        place, gap = self._place_of(reports), now - self._last
+        self._last = now
+        self._count(reports)
         if place is None or place != self._place:
             self._place, self._since, self.lasted_s = place, now, 0.0
+            if place is not None:
+                self._stood = place[0][1], place[0][3], gap
             return ""
         self.lasted_s = lasted = now - self._since
+        self._stood = self._stood and (*self._stood[:2], self._stood[2] + gap)
         report = reports[self._ranks[0]]
         others = sum(launch.cell_seq == self._seq for launch in report.launches[:-1])
-        usual = (self._since - self._started) / others if others else 0.0
+        mean = (self._since - self._started) / others if others else 0.0
+        usual = max(mean, self._stays.usual(report.launches[-1].fingerprint))
         if lasted < max(LEAST_S, TIMES * usual):
             return ""
         within = all(is_within_launch(reports[rank]) for rank in self._ranks)
         return tell(self._ranks, report.launches[-1], lasted, within)
+
+    def end(self) -> None:
+        """The cell has ended well, and its last launch with it."""
+        if self._stood is not None:
+            self._stays.add(*self._stood[1:])
+            self._stood = None
+
+    def _count(self, reports: Reports) -> None:
+        """Add the launches to ``stays`` that others have followed since the last look."""
+        report = reports.get(self._ranks[0])
+        if report is None or report.state.seq != self._seq:
+            return
+        stood, _, seconds = self._stood or (-1, 0, 0.0)
+        for launch in report.launches[:-1]:
+            is_own = launch.cell_seq == self._seq and launch.processes == self._whole
+            if is_own and launch.seq > self._counted:
+                self._counted = launch.seq
+                self._stays.add(launch.fingerprint, seconds if launch.seq == stood else 0.0)
+        if self._counted >= stood:
+            self._stood = None
 
     def _place_of(self, reports: Reports) -> Place | None:
         """Where the ranks are, if they are all in one launch."""
@@ -64,8 +121,8 @@ class Standing:
                 return None
             last = report.launches[-1]
             places.append((report.state.restarts, last.seq, last.processes, last.fingerprint))
-        whole = ",".join(map(str, sorted(self._ranks)))
-        return tuple(places) if set(places) == {(*places[0][:2], whole, places[0][3])} else None
+        same = {(*places[0][:2], self._whole, places[0][3])}
+        return tuple(places) if set(places) == same else None
 
 
 def waits_for_launch(report: wire.RankReport) -> bool:

@@ -28,6 +28,7 @@ from jaxcluster.errors import JaxClusterError, RankDied
 from jaxcluster.host.procfs import Silence
 from jaxcluster.lockstep import replaying
 from jaxcluster.model.makers import Making
+from jaxcluster.model.standing import Stays
 from jaxcluster.records.lastreport import Reports
 from jaxcluster.wire.link import Event
 from sim import ranks as sim_ranks
@@ -207,6 +208,7 @@ class World:
         self.divergence = self.way = None
         self.is_over, self.is_strict = False, client.cluster.is_strict
         self.has_met, self.coordinator_died = True, ""
+        self.stays = Stays()
 
     @property
     def is_broken(self) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import random
+import statistics
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.model.standing import LEAST_S, Standing
+from jaxcluster.model.standing import LEAST_S, PROGRAMS, Standing, Stays
 
 SEQ = 5
 SITE = "/venv/lib/python3.11/site-packages"
@@ -125,3 +128,82 @@ def test_each_new_launch_begins_anew() -> None:
         launches = 1 + second // (LEAST_S - 1)
         reports = {r: report(r, VALUE, launches=int(launches)) for r in (0, 1)}
         assert standing.look(reports, float(second)) == ""
+
+
+def told_after(stays: Stays, lasts: float, seq: int, ends: bool = True) -> float | None:
+    """When it is told of a cell of one launch that lasts so long, by seconds of its own."""
+    standing = Standing(seq, [0, 1], 0.0, stays)
+    for second in range(int(lasts) + 1):
+        each = {r: replace(report(r, VALUE), launches=[launch(seq, cell_seq=seq)]) for r in (0, 1)}
+        each = {r: replace(one, state=replace(one.state, seq=seq)) for r, one in each.items()}
+        if standing.look(each, float(second)):
+            return float(second)
+    if ends:
+        standing.end()
+    return None
+
+
+def test_a_program_that_takes_long_in_each_cell_gets_twenty_times_as_long() -> None:
+    stays = Stays()
+    assert [told_after(stays, 9, seq) for seq in (1, 2, 3)] == [None] * 3
+    assert told_after(stays, 400, 4) == 20 * 9
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_night_of_random_programs_has_no_alarm_before_twenty_times_their_median(
+    seed: int,
+) -> None:
+    """Each of 30 programs takes 1 ms to 60 s, give or take; all that is told is that late."""
+    chance, stays, now, seq = random.Random(seed), Stays(), 0.0, 0
+    medians = [10 ** chance.uniform(-3, math.log10(60)) for _ in range(30)]
+    taken: dict[str, list[float]] = {}
+    alarms = 0
+    while now < 8 * 3600:
+        seq += 1
+        standing, begun = Standing(seq, [0, 1], now, stays), []
+        look = now + chance.uniform(0.5, 1.5)
+        for n in range(chance.choice([1, 1, 3, 30])):
+            which = chance.randrange(len(medians))
+            begun.append(launch(n, f"jit(f{which})", seq))
+            lasts = medians[which] * math.exp(chance.gauss(0, 1))
+            end = now + lasts
+            while look < end:
+                state = replace(report(0, VALUE).state, seq=seq)
+                own = replace(report(0, VALUE), state=state, launches=begun[-64:])
+                each = {r: replace(own, state=replace(state, rank=r)) for r in (0, 1)}
+                if standing.look(each, look):
+                    before = taken.get(begun[-1].name, [])
+                    usual = statistics.median(before[-64:] or [0])
+                    alarms += bool(before) and look - now < max(LEAST_S, 20 * (usual - 1))
+                look += chance.uniform(0.8, 1.2)
+            taken.setdefault(begun[-1].name, []).append(lasts)
+            now = end
+        standing.end()
+    assert alarms == 0
+
+
+def test_what_was_stopped_says_nothing_of_how_long_it_takes() -> None:
+    stays = Stays()
+    assert told_after(stays, 9, 1, ends=False) is None
+    assert told_after(stays, 400, 2) == 10
+
+
+def test_the_median_counts_short_launches_too() -> None:
+    stays = Stays()
+    standing = Standing(SEQ, [0, 1], 0.0, stays)
+    for second, launches in ((1, 1), (2, 1), (3, 1), (4, 6), (5, 6)):
+        each = {r: report(r, VALUE, launches=launches) for r in (0, 1)}
+        standing.look(each, float(second))
+    assert sorted(stays._seconds[hash("jit(f)")]) == [0, 0, 0, 0, 3]
+    standing.end()
+    standing.end()  # by each rank's reply
+    assert sorted(stays._seconds[hash("jit(f)")]) == [0, 0, 0, 0, 2, 3]
+
+
+def test_what_is_kept_of_programs_is_bounded() -> None:
+    stays = Stays()
+    for program in range(PROGRAMS + 5):
+        for _ in range(100):
+            stays.add(program, 1.0)
+    assert (len(stays._seconds), len(stays._seconds[PROGRAMS])) == (PROGRAMS, 64)
+    assert (stays.usual(4), stays.usual(5)) == (0.0, 1.0)
