@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import shutil
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxcluster.cluster import resizing, restart, stopbutton
 from jaxcluster.cluster.world import World
-from jaxcluster.errors import CellInterrupted, JaxClusterError, RankHung, UsageError
+from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError, RankHung, UsageError
+from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
 from jaxcluster.text import format_nbytes
 from jaxcluster.wire.link import Event, Sink, unwrap
 
 FOLDER = "jaxcluster-checkpoints"
+ORBAX = "orbax"  # the folder in a checkpoint that Orbax has written
+NO_ORBAX = "Orbax is not installed on the ranks. Nothing was saved."
 TIMEOUT_S = 600.0
 OTHERS_S = 0.5  # that other ranks' errors are waited for: the lowest rank's is told
 NAME = "a checkpoint's name"
@@ -31,11 +35,16 @@ TOO_LATE = (
 )
 
 
-def save(world: World, name: str, folder: str | Path = FOLDER) -> str:
+# Writes those of some names that are arrays into a folder of Orbax's; why the others are not there.
+Export = Callable[[Path, Sequence[str]], Mapping[str, str]]
+
+
+def save(world: World, name: str, folder: str | Path = FOLDER, export: Export | None = None) -> str:
     """Save every rank's variables; returns in a line what was saved and what can't be.
 
     A file a rank, in ``folder/name``; an older checkpoint of that name is replaced once the new one
-    is whole. It takes one copy of all that the ranks hold.
+    is whole. It takes one copy of all that the ranks hold, and with ``export`` another of the
+    arrays.
 
     Raises:
       UsageError: a checkpoint can't be called so.
@@ -52,6 +61,7 @@ def save(world: World, name: str, folder: str | Path = FOLDER) -> str:
         ranks = range(world.num_processes)
         body = {"path": str(draft), "digests": True}  # which tell what another number of ranks gets
         answers = world.ask(ranks, "snapshot", body, timeout_s=TIMEOUT_S)
+        told = _export(draft, answers, export) if export is not None else ""
         shutil.rmtree(final, ignore_errors=True)
         draft.rename(final)
     finally:
@@ -63,7 +73,43 @@ def save(world: World, name: str, folder: str | Path = FOLDER) -> str:
     line = f"Saved {len(kept)} variables of {len(bodies)} ranks ({size}) in {final}."
     if lost:
         line += " Not saved: " + ", ".join(f"{n} ({why})" for n, why in sorted(lost.items())) + "."
-    return line
+    return f"{line}{told}"
+
+
+def by_orbax(run: Callable[[str], CellRecord]) -> Export:
+    """What writes arrays through Orbax, in a cell that ``run`` runs on all ranks.
+
+    Raises, when it does:
+      UsageError: Orbax is not installed on the ranks.
+      CellFailed: it could not write.
+    """
+
+    def export(path: Path, names: Sequence[str]) -> Mapping[str, str]:
+        save = "__import__('jaxcluster.engine.orbaxfile', fromlist=['save']).save"
+        try:
+            record = run(f"print({save}({str(path)!r}, {list(names)!r}, globals()))")
+        except CellFailed as error:
+            error.hint = f"Nothing was saved.\n{error.hint}".strip()
+            if error.ename == "ModuleNotFoundError" and "orbax" in error.message:
+                raise UsageError(NO_ORBAX, "%pip install orbax-checkpoint") from error
+            raise
+        left = ast.literal_eval(record.stdout(0).splitlines()[-1])
+        return {str(name): str(why) for name, why in left.items()}
+
+    return export
+
+
+def _export(draft: Path, answers: Mapping[int, Event], export: Export) -> str:
+    """Have the arrays in the draft for other programs as well; says which of the names are not."""
+    digests = [event.body["digests"] for event in answers.values()]
+    names = sorted(set().union(*digests))
+    alike = [n for n in names if len({by_name.get(n) for by_name in digests}) == 1]
+    left = export(draft / ORBAX, alike)
+    left = dict(left) | {n: "differs between ranks" for n in names if n not in alike}
+    line = f" Its {ORBAX} folder has {', '.join(n for n in alike if n not in left)} for any program"
+    if not left:
+        return f"{line}."
+    return f"{line}, but not " + ", ".join(f"{n} ({why})" for n, why in sorted(left.items())) + "."
 
 
 def restore(

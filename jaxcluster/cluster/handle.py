@@ -881,17 +881,30 @@ class Cluster:
         events.tell()
         return told
 
-    def checkpoint(self, name: str, folder: str | Path = "jaxcluster-checkpoints") -> str:
+    def checkpoint(
+        self, name: str, folder: str | Path = "jaxcluster-checkpoints", orbax: bool = False
+    ) -> str:
         """Save every rank's variables to disk, in ``folder/name``; returns what was saved.
 
+        Args:
+          orbax: also write ``folder/name/orbax``, a checkpoint of Orbax's that any JAX program
+            reads: a tree ``{name: value}`` of the variables that are alike on all ranks and are
+            arrays, numbers or trees of them. It is written in a cell, by all ranks at once.
+
         Raises:
-          UsageError: a checkpoint can't be called so.
+          UsageError: a checkpoint can't be called so, or Orbax is not installed on the ranks.
           RankError: a rank could not write its file.
+          CellFailed: Orbax could not write its own; nothing was saved.
         """
         from jaxcluster.cluster import checkpoints  # with numpy, as for ``push``
 
         self.check_not_closed()
-        return checkpoints.save(self.world, name, folder)
+
+        def run(source: str) -> CellRecord:
+            return self._submit(source, CellOptions()).wait()
+
+        export = checkpoints.by_orbax(run) if orbax else None
+        return checkpoints.save(self.world, name, folder, export)
 
     def restore(
         self,

@@ -560,10 +560,12 @@ class JaxClusterMagics(Magics):
         )
 
     def _checkpoint(self, line: str) -> None:
-        name = arguments.command_parser("%jaxcluster checkpoint", "name").read(line).name
-        if name is None:
+        parser = arguments.command_parser("%jaxcluster checkpoint", "name")
+        parser.add_argument("--orbax", action="store_true")
+        parsed = parser.read(line)
+        if parsed.name is None:
             raise UsageError("A checkpoint needs a name.", "%jaxcluster checkpoint NAME")
-        print(cluster.current().checkpoint(name))
+        print(cluster.current().checkpoint(parsed.name, orbax=parsed.orbax))
 
     def _restore(self, line: str) -> None:
         parser = arguments.command_parser("%jaxcluster restore", "name")
