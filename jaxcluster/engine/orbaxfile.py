@@ -64,7 +64,7 @@ def _writable(leaf: Any) -> Any:
     if isinstance(leaf, (int, float)):
         return leaf
     if not isinstance(leaf, np.ndarray):
-        raise TypeError(f"{type(leaf).__name__} is no array")
+        raise TypeError(f"{type(leaf).__name__} is not an array")
     if leaf.dtype.kind not in "biufcV" or leaf.dtype.names:  # V: bfloat16 and the like
         raise TypeError(f"numpy's {leaf.dtype}")
     return leaf

@@ -79,7 +79,7 @@ def test_the_arrays_of_a_checkpoint_are_files_that_any_jax_program_reads(
     told = cluster.checkpoint("c", tmp_path, orbax=True)
     assert "orbax folder has g, host, params, tx, w for any program" in told
     assert "own (differs between ranks)" in told
-    assert "words (str is no array)" in told
+    assert "words (str is not an array)" in told
     assert "key (a PRNG key: save jax.random.key_data of it)" in told
     # A program of one process and one device.
     env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
