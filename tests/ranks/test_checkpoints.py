@@ -169,7 +169,9 @@ def seen(cluster: jaxcluster.Cluster) -> list[str]:
 
 
 def all_are(cluster: jaxcluster.Cluster, line: str) -> bool:
-    return seen(cluster) == [line.format(rank) for rank in range(cluster.num_processes)]
+    shown = seen(cluster)
+    assert shown == [line.format(rank) for rank in range(cluster.num_processes)]
+    return True
 
 
 @pytest.fixture
@@ -247,21 +249,23 @@ def test_a_rank_that_dies_before_all_have_read_it_leaves_the_others_as_they_were
 ) -> None:
     gate = tmp_path / "gate"
     gate.touch()
-    pid = saved.record.pids[1]
+    first, pid = saved.record.pids
 
     def kill() -> None:
         until(lambda: Path(f"{gate}.1").exists(), "rank 1 reads it", 20)
         os.kill(pid, signal.SIGKILL)
+        # Rank 0 is saved while it still reads, under the checkpoint's settings.
+        until(lambda: not Path(f"/proc/{first}").exists(), "end of rank 0's old process", 60)
+        gate.unlink()
 
     thread = threading.Thread(target=kill)
     thread.start()
     with pytest.raises(RankDied) as caught:
         checkpoints.restore(saved.world, "c", tmp_path)
-    thread.join()
     assert "Nothing was restored" in caught.value.hint
-    gate.unlink()
     with pytest.raises(RankDied):  # and gets a new process
         saved.run("pass", show=False)
+    thread.join()
     assert all_are(saved, NEW.replace("[0 1 2]", "2"))
 
 

@@ -93,13 +93,14 @@ def _without_gc() -> Iterator[None]:
 @contextlib.contextmanager
 def _set_for_now(settings: Settings, values: Mapping[str, Any]) -> Iterator[None]:
     """Within, these settings are set, as far as they can be."""
-    around, before = Surroundings.now(), settings.now(values)
-    _set(settings, values)
-    try:
-        yield
-    finally:
-        _set(settings, before)
-        around.put_back()  # what was not there before, and sys.path to the letter
+    with settings.others():
+        around, before = Surroundings.now(), settings.now(values)
+        _set(settings, values)
+        try:
+            yield
+        finally:
+            _set(settings, before)
+            around.put_back()  # what was not there before, and sys.path to the letter
 
 
 def _set(settings: Settings, values: Mapping[str, Any]) -> None:

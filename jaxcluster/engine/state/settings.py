@@ -80,6 +80,8 @@ class Settings:
         self._sources = CellSources({}, None)
         self._settings: dict[str, Setting] = {}
         self._at_start: dict[str, Any] = {}
+        self._kept: dict[str, Any] | None = None  # what cells had changed, while others are set
+        self._windows = 0  # in which others were set for a while
 
     def begin(self, shell: Any, cells: MutableMapping[str, int] | None = None) -> None:
         """Read all settings. On the main thread, when all has been set up but by cells.
@@ -99,8 +101,28 @@ class Settings:
         """After each cell: what only its own thread can read."""
         self.mesh = context_mesh()
 
+    @contextlib.contextmanager
+    def others(self) -> Iterator[None]:
+        """Within, settings may be set for a while: ``changed`` goes on as if they were not.
+
+        On the main thread. Values are loaded so, and a rank may be saved just then.
+        """
+        self._kept = self.changed()
+        try:
+            yield
+        finally:
+            self._windows += 1
+            self._kept = None
+
     def changed(self) -> dict[str, Any]:
         """The settings that cells have changed. Any thread."""
+        while (kept := self._kept) is None:
+            windows, found = self._windows, self._changed()
+            if self._kept is None and self._windows == windows:
+                return found
+        return dict(kept)
+
+    def _changed(self) -> dict[str, Any]:
         now = self._read()
         gone = [n for n in self._at_start if n not in now and n.startswith(("os.", "logging l"))]
         now |= dict.fromkeys(gone)
