@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+from helpers import until
 
 from jaxcluster.wire import Inbox
 
@@ -131,9 +132,7 @@ def test_a_signal_handler_that_raises_in_a_put_leaves_nobody_waiting() -> None:
             except Raised:
                 raised += 1
             time.sleep(1e-4)
-            if not inbox.empty():
-                time.sleep(2)
-                assert inbox.empty()
+            until(inbox.empty, "the end of what was put", 10)
     finally:
         signal.signal(signal.SIGALRM, before)
         inbox.put(0)
