@@ -267,6 +267,8 @@ def test_a_rank_that_dies_before_all_have_read_it_leaves_the_others_as_they_were
         saved.run("pass", show=False)
     thread.join()
     assert all_are(saved, NEW.replace("[0 1 2]", "2"))
+    collects = saved.run("import gc; print(gc.isenabled())", show=False)
+    assert [collects.stdout(rank) for rank in (0, 1)] == ["True\n"] * 2
 
 
 def test_a_rank_that_dies_while_all_bind_it_gets_no_value_that_nobody_knows_of(

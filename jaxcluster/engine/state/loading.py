@@ -72,7 +72,10 @@ def load(
       loader: makes the values, in place of one of ``saved`` alone.
     """
     loader, skip = loader or Loader(saved, namespace, check), set(skip)
-    with _without_gc(), contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        if settings is not None:
+            stack.enter_context(settings.others())  # whether garbage is collected is one
+        stack.enter_context(_without_gc())
         if settings is not None:
             stack.enter_context(_set_for_now(settings, loader.settings(EARLY, skip)))
         return _load(saved, loader, names, set(before), skip)
@@ -93,14 +96,13 @@ def _without_gc() -> Iterator[None]:
 @contextlib.contextmanager
 def _set_for_now(settings: Settings, values: Mapping[str, Any]) -> Iterator[None]:
     """Within, these settings are set, as far as they can be."""
-    with settings.others():
-        around, before = Surroundings.now(), settings.now(values)
-        _set(settings, values)
-        try:
-            yield
-        finally:
-            _set(settings, before)
-            around.put_back()  # what was not there before, and sys.path to the letter
+    around, before = Surroundings.now(), settings.now(values)
+    _set(settings, values)
+    try:
+        yield
+    finally:
+        _set(settings, before)
+        around.put_back()  # what was not there before, and sys.path to the letter
 
 
 def _set(settings: Settings, values: Mapping[str, Any]) -> None:
