@@ -27,6 +27,14 @@ kinds = {
 arrays = {name: on(w, spec) for name, spec in kinds.items()}
 arrays["on flat"] = on(w, P("all"), flat)
 arrays["on flat's columns"] = on(w, P(None, "all"), flat)
+backwards = jax.sharding.Mesh(np.array(jax.devices())[::-1], ("all",))
+arrays["backwards"] = on(w, P("all"), backwards)
+auto = jax.make_mesh((jax.process_count(), 2), ("data", "model"),
+                     axis_types=(jax.sharding.AxisType.Auto,) * 2)
+arrays["auto"] = on(w, P("data", "model"), auto)
+deep = jax.sharding.Mesh(np.array(jax.devices()).reshape(-1, 2, 1), ("data", "model", "one"))
+arrays["three axes"] = on(w, P(("data", "one"), "model"), deep)
+arrays["complex64"] = on(w * np.complex64(1j), P("model", "data"))
 arrays["bfloat16"] = on(w.astype(jnp.bfloat16), P("data"))
 arrays["int8"] = on(w.astype(np.int8), P("data", "model"))
 arrays["3d"] = on(w.reshape(8, 8, 4), P("data", None, "model"))
@@ -51,7 +59,8 @@ CHECK = """
 def check(name, x, values):
     for shard in x.addressable_shards:
         assert np.array_equal(np.asarray(shard.data), values[shard.index]), name
-of = {"bfloat16": w.astype(jnp.bfloat16), "int8": w.astype(np.int8), "3d": w.reshape(8, 8, 4),
+of = {"complex64": w * np.complex64(1j), "bfloat16": w.astype(jnp.bfloat16),
+      "int8": w.astype(np.int8), "3d": w.reshape(8, 8, 4),
       "empty": np.zeros((0, 4)), "scalar": np.float32(5), "mine alone": np.arange(3.0)}
 for name, x in arrays.items():
     check(name, x, of.get(name, w))
