@@ -58,7 +58,7 @@ ABOUT = {
     "interrupt": "Stop the cell that runs, on every rank.",
     "undo": "Take back what the last cell did to the ranks' variables.",
     "copies": (
-        "Copies of the ranks' variables in this machine's memory, kept up to date after each cell. "
+        "Copies of the ranks' variables in their hosts' memory, kept up to date after each cell. "
         "When ranks die, all ranks get the variables back that they had before the running cell."
     ),
     "steps": (

@@ -54,7 +54,7 @@ class HostStates:
             path = f"{report['folder']}/rank-{rank}.state"
             if where.lost:
                 found[rank] = f"host {where.name} is lost: {where.lost}"
-            elif report["folder"] not in self._paths(where):
+            elif not f"{report['folder']}/".startswith(tuple(f"{p}/" for p in self._paths(where))):
                 found[rank] = f"host {where.name} was lost, and has another agent now"
             else:
                 ask = where.agent.begin("get", path=path, nbytes=1)
@@ -108,6 +108,43 @@ class HostStates:
     def _copy(there: Place, source: str, here: Place, target: str) -> None:
         for at, data in there.agent.chunks(source):
             here.agent.ask("put", FILE_S, path=target, at=at, data=data)
+
+    def held_by(self, path: str) -> str:
+        """The agent alone removes it."""
+        return ""
+
+    def read(self, rank: int, path: str) -> bytes:
+        """A small file that a rank has written.
+
+        Raises:
+          OSError: it can't be read, or its host is out of reach.
+        """
+        where = self._fleet.place_of(rank)
+        if where.lost:
+            raise OSError(where.lost)
+        try:
+            return bytes(where.agent.ask("get", LOOK_S, path=path)[1])
+        except LaunchError as error:
+            raise OSError(error.message) from None
+
+    def check(self, rank: int, folder: str, sums: Mapping[str, int]) -> None:
+        """Whether the files of a copy are there.
+
+        Their numbers don't cross the network for it: the rank that takes them looks at them.
+
+        Raises:
+          OSError: one can't be read, or its host is out of reach.
+        """
+        where = self._fleet.place_of(rank)
+        if where.lost:
+            raise OSError(where.lost)
+        asked = [where.agent.begin("get", path=f"{folder}/{name}", nbytes=1) for name in sums]
+        deadline = time.monotonic() + LOOK_S
+        try:
+            for one in asked:
+                one.wait(max(0.0, deadline - time.monotonic()))
+        except LaunchError as error:
+            raise OSError(error.message) from None
 
     def remove(self) -> None:
         """Remove all of it."""

@@ -16,7 +16,6 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import JaxClusterError, NoCluster, UsageError
-from jaxcluster.host.room import memory_room
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import kept
@@ -34,25 +33,36 @@ def switch_on(world: World, nbytes: int | None = None) -> int:
     """Have the ranks keep copies; returns the memory that they may take.
 
     Args:
-      nbytes: what they may take together; None: a quarter of what is free.
+      nbytes: what they may take together; None: a quarter of what is free, on each host.
 
     Raises:
-      UsageError: their copies would not outlive them.
+      UsageError: their copies would not outlive them, or a host has no memory for them.
     """
     _check_can_keep(world)
     switch_off(world)
-    room = memory_room(kept.SHARED_MEMORY)
-    most = room // SHARE if nbytes is None else min(nbytes, room)
-    ranks = range(world.num_processes)
-    world.copies = Copies(kept.Folder(world.num_processes, in_memory=True), most)
-    path = world.copies.folder.paths[0]
-    body = {"folder": str(path), "nbytes": most // len(ranks), "hold": str(path / kept.ALIVE)}
+    ranks, folder = range(world.num_processes), world.copies_folder()
+    places = {rank: folder.places_for(rank)[0] for rank in ranks}
+    rooms = {rank: room for rank, (_, room) in places.items() if room is not None}
+    if missing := sorted(set(ranks) - set(rooms)):
+        folder.remove()
+        raise UsageError(
+            f"Copies are kept in memory, and {name_ranks(missing)} can write to none on their "
+            "hosts.",
+            "%jaxcluster checkpoint NAME saves the variables to disk.",
+        )
+    room = min(rooms.values())
+    most = room // SHARE if nbytes is None else min(nbytes // len(ranks), room)  # of each rank
+    world.copies = Copies(folder, {r: path for r, (path, _) in places.items()}, most * len(ranks))
+    bodies = {
+        rank: {"folder": path, "nbytes": most, "hold": folder.held_by(path)}
+        for rank, (path, _) in places.items()
+    }
     try:
-        world.ask(ranks, "keep", body, timeout_s=ASK_S)
+        world.ask(ranks, "keep", bodies=bodies, timeout_s=ASK_S)
     except BaseException:
         switch_off(world)
         raise
-    return most
+    return world.copies.nbytes
 
 
 def switch_off(world: World) -> None:
@@ -71,12 +81,7 @@ def _check_can_keep(world: World) -> None:
             "back.",
             "%jaxcluster copies on   in that notebook",
         )
-    if world.places([0]):
-        raise UsageError(
-            "Ranks on other hosts keep no copies yet.",
-            "%jaxcluster checkpoint NAME saves their variables to disk.",
-        )
-    if not kept.SHARED_MEMORY.is_dir():
+    if not world.places([0]) and not kept.SHARED_MEMORY.is_dir():
         raise UsageError(
             f"Copies are kept in memory, in {kept.SHARED_MEMORY}, and this machine has none.",
             "%jaxcluster checkpoint NAME saves the variables to disk.",

@@ -370,6 +370,12 @@ class World:
             return self._remote.state_folder()
         return kept.Folder(self.num_processes, _look_after)
 
+    def copies_folder(self) -> kept.StateFolder:
+        """The same for copies that they keep of themselves, in memory."""
+        if self._remote is not None:
+            return self._remote.state_folder()
+        return kept.Folder(self.num_processes, in_memory=True)
+
     # ------------------------------------------------------------------ asking
 
     def check_ranks(self, ranks: Sequence[int] | None) -> list[int]:

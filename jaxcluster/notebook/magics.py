@@ -466,9 +466,10 @@ class JaxClusterMagics(Magics):
             return
         most = running.copies(undoing.parse_limit(word, "copies"))
         if most:
+            lost = " The loss of a host takes its ranks' copies." if running.world.hosts else ""
             print(
-                f"The ranks' copies of their variables take at most {format_nbytes(most)} of this "
-                "machine's memory. A rank's death costs the running cell, and no variable."
+                f"The ranks' copies of their variables take at most {format_nbytes(most)} of "
+                f"memory. A rank's death costs the running cell, and no variable.{lost}"
             )
         else:
             print(NO_COPIES)

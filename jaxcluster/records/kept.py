@@ -47,6 +47,23 @@ class StateFolder(Protocol):
     def donor_for(self, rank: int, donor: int, reports: Mapping[int, Report]) -> tuple[int, str]:
         """Whose file ``rank`` is to take values from, where ``donor``'s would do; its folder."""
 
+    def held_by(self, path: str) -> str:
+        """The file that ranks lock as long as they use a folder; "" where none is needed."""
+
+    def read(self, rank: int, path: str) -> bytes:
+        """A small file that a rank has written.
+
+        Raises:
+          OSError: it can't be read.
+        """
+
+    def check(self, rank: int, folder: str, sums: Mapping[str, int]) -> None:
+        """Look at the files of a copy, whose sums (``quick_sum``) are as given.
+
+        Raises:
+          OSError, ValueError: one can't be read, or is not what was written.
+        """
+
     def remove(self) -> None:
         """Remove all of it. Ranks may still be writing into it."""
 
@@ -126,6 +143,20 @@ class Folder:
         """Whose file ``rank`` is to take values from: all see all files."""
         return donor, str(reports[donor]["folder"])
 
+    def held_by(self, path: str) -> str:
+        """Whoever comes later sees by the lock that ranks still use it."""
+        return f"{path}/{ALIVE}"
+
+    def read(self, rank: int, path: str) -> bytes:
+        """A small file that a rank has written."""
+        return Path(path).read_bytes()
+
+    def check(self, rank: int, folder: str, sums: Mapping[str, int]) -> None:
+        """Look at the files of a copy."""
+        for name, checksum in sums.items():
+            if quick_sum(Path(folder, name).read_bytes()) != checksum:
+                raise ValueError(f"{folder}/{name} is damaged")
+
     def remove(self) -> None:
         """Remove it. Ranks may still be writing into it.
 
@@ -148,16 +179,19 @@ class Copies:
     """The copies that ranks keep of themselves (``engine.state.keeper``).
 
     Attributes:
+      folder: on this machine, or on each host.
+      paths: by rank, where in it.
       nbytes: the memory that they may take, of all ranks.
     """
 
-    folder: Folder
+    folder: StateFolder
+    paths: Mapping[int, str]
     nbytes: int
 
     def mark(self, rank: int) -> wire.Mark:
         """Which versions a rank has."""
         try:
-            return wire.Mark.unpack((self._path(rank) / MARK).read_bytes())
+            return wire.Mark.unpack(self.folder.read(rank, f"{self._path(rank)}/{MARK}"))
         except OSError:
             return wire.Mark()
 
@@ -167,15 +201,13 @@ class Copies:
         Raises:
           OSError, ValueError: it can't be read, or is not what was written.
         """
-        folder = self._path(rank) / f"v{version}"
-        report: dict[str, Any] = json.loads((folder / "report.json").read_text())
-        for name, checksum in report.pop("parts").items():
-            if quick_sum((folder / name).read_bytes()) != checksum:
-                raise ValueError(f"{folder / name} is damaged")
+        folder = f"{self._path(rank)}/v{version}"
+        report: dict[str, Any] = json.loads(self.folder.read(rank, f"{folder}/report.json"))
+        self.folder.check(rank, folder, report.pop("parts"))
         return report
 
-    def _path(self, rank: int) -> Path:
-        return self.folder.paths[0] / f"copy-{rank}"
+    def _path(self, rank: int) -> str:
+        return f"{self.paths[rank]}/copy-{rank}"
 
 
 def _nothing() -> None:

@@ -86,6 +86,41 @@ def test_a_killed_agent_gets_a_successor_and_the_values_come_back(
     check_whole(notebook)
 
 
+def test_copies_on_hosts_outlive_ranks_and_come_back_with_a_lost_host(
+    ssh: Rig, notebook: HostNotebook
+) -> None:
+    """A host's loss takes its ranks' copies; the others' and its successor's go on."""
+    sum_of_x = "%%spmd --all\nprint(float(process_allgather(x, tiled=True).sum()))"
+    kill_3 = "%%spmd\nimport os, signal\nif rank == 3: os.kill(os.getpid(), signal.SIGKILL)"
+    notebook.ok(SUM)
+    told = notebook.ok("%jaxcluster copies on").text
+    assert "no variable. The loss of a host takes its ranks' copies." in told
+
+    def is_copied() -> bool:
+        told = notebook.ok("%jaxcluster status").text
+        return "Copies: " in told and "none of now" not in told
+
+    until(is_copied, "copies of all ranks")
+    cell = shown_after(notebook, kill_3)
+    assert "Lost" not in cell.text
+    assert "rank 3 replaced" in cell.text
+    assert "6.0" in notebook.ok(sum_of_x).text
+    (pid,) = agents(ssh, "h2")
+    ssh["h2"].kill(pid)
+    cell = shown_after(notebook, SUM)
+    assert "x (its only copy died with the rank)" in cell.text
+    check_whole(notebook)
+    notebook.ok(SETUP)
+    until(is_copied, "copies of all ranks again")
+    assert "Lost" not in shown_after(notebook, kill_3).text
+    assert "6.0" in notebook.ok(sum_of_x).text
+    memory = [ssh[host].run("ls", "/dev/shm").stdout for host in ("h1", "h2")]
+    assert all("jaxcluster-" in one for one in memory)
+    notebook.ok("%jaxcluster stop")
+    for host in ("h1", "h2"):
+        assert "jaxcluster-" not in ssh[host].run("ls", "/dev/shm").stdout
+
+
 def test_the_first_hosts_agent_is_killed(ssh: Rig, notebook: HostNotebook) -> None:
     (pid,) = agents(ssh, "h1")
     ssh["h1"].kill(pid)

@@ -91,7 +91,6 @@ def kill(cluster: jaxcluster.Cluster, *ranks: int) -> str:
     return " ".join(str(caught.value).split())
 
 
-@pytest.mark.one_machine
 def test_an_idle_ranks_death_costs_nothing(ranks: jaxcluster.Cluster) -> None:
     before = values(ranks)
     assert len(set(before)) == 3
@@ -103,7 +102,6 @@ def test_an_idle_ranks_death_costs_nothing(ranks: jaxcluster.Cluster) -> None:
         assert values(ranks) == before
 
 
-@pytest.mark.one_machine
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_death_in_a_cell_costs_the_cell(ranks: jaxcluster.Cluster, rank: int) -> None:
     """What it has bound, changed in place and donated is what it was before it, on all ranks."""
@@ -125,7 +123,6 @@ def test_a_death_in_a_cell_costs_the_cell(ranks: jaxcluster.Cluster, rank: int) 
     assert values(ranks) == before
 
 
-@pytest.mark.one_machine
 @pytest.mark.parametrize("ranks", [2], indirect=True, ids=["D=2"])
 def test_all_ranks_may_die_in_a_cell(ranks: jaxcluster.Cluster) -> None:
     before = values(ranks)
@@ -136,7 +133,6 @@ def test_all_ranks_may_die_in_a_cell(ranks: jaxcluster.Cluster) -> None:
     assert values(ranks) == before
 
 
-@pytest.mark.one_machine
 def test_what_was_pushed_and_undone_is_in_the_copies(ranks: jaxcluster.Cluster) -> None:
     ranks.push({"own": [5]})
     ranks.run("is_main = 3", show=False)
@@ -147,7 +143,6 @@ def test_what_was_pushed_and_undone_is_in_the_copies(ranks: jaxcluster.Cluster) 
     assert values(ranks) == before
 
 
-@pytest.mark.one_machine
 def test_a_cell_that_follows_at_once_has_a_copy_before_it(ranks: jaxcluster.Cluster) -> None:
     """Its copy is given a twentieth of the time that it took."""
     ranks.run("time.sleep(6); own.append(r); g = spread(np.ones((6, 1000)))", show=False)
@@ -160,7 +155,6 @@ def test_a_cell_that_follows_at_once_has_a_copy_before_it(ranks: jaxcluster.Clus
     ]
 
 
-@pytest.mark.one_machine
 @pytest.mark.parametrize("ranks", [1], indirect=True, ids=["D=1"])
 def test_what_a_copy_leaves_out_is_all_that_a_death_takes(ranks: jaxcluster.Cluster) -> None:
     """The survivors take what the cell has donated from their copies."""
@@ -184,7 +178,6 @@ def test_what_a_copy_leaves_out_is_all_that_a_death_takes(ranks: jaxcluster.Clus
     assert values(ranks) == before
 
 
-@pytest.mark.one_machine
 def test_without_a_copy_it_is_as_it_was(ranks: jaxcluster.Cluster) -> None:
     ranks.copies(0)
     assert "g (its only copy died with the rank)" in kill(ranks, 1)
@@ -197,7 +190,7 @@ def test_the_files_are_private_and_go_with_the_cluster(home: Home) -> None:
         cluster.run("x = 1", show=False)
         until_copied(cluster)
         assert cluster.world.copies is not None
-        (folder,) = cluster.world.copies.folder.paths
+        folder = Path(cluster.world.copies.paths[0])
         files = list(folder.rglob("*"))
         assert json.loads(next(folder.rglob("report.json")).read_text())["kept"] == ["x"]
         for path in [folder, *files]:
@@ -208,6 +201,6 @@ def test_the_files_are_private_and_go_with_the_cluster(home: Home) -> None:
         assert not folder.exists()
         cluster.copies()
         assert cluster.world.copies is not None
-        (folder,) = cluster.world.copies.folder.paths
+        folder = Path(cluster.world.copies.paths[0])
     assert not folder.exists()
     assert not list(Path("/dev/shm").glob(f"{folder.name}*"))

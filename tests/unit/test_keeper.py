@@ -291,7 +291,7 @@ def test_a_damaged_copy_is_none(tmp_path: Path, rank: Keeper) -> None:
     version = mark(rank).after
     folder = kept.Folder.__new__(kept.Folder)
     folder.paths = [tmp_path]
-    copies = kept.Copies(folder, 1 << 20)
+    copies = kept.Copies(folder, {0: str(tmp_path)}, 1 << 20)
     assert copies.mark(0) == mark(rank)
     assert copies.report(0, version)["kept"] == ["own", "view", "x"]
     assert rank._shelf is not None
