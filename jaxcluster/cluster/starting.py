@@ -26,6 +26,7 @@ from jaxcluster.cluster import events
 from jaxcluster.cluster.names import claim, free_name
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import (
+    CellInterrupted,
     EnginesMissing,
     InitializeFailed,
     LaunchError,
@@ -523,6 +524,8 @@ def start_world(
             world = starting.run()
         except BaseException as error:
             starting.abandon(keep_name=is_kept)
+            if type(error) is KeyboardInterrupt:
+                raise CellInterrupted(STOPPED) from None
             if isinstance(error, OSError):  # a full disk, a home directory without access
                 raise LaunchError(
                     f"The cluster could not be started: {error}.",

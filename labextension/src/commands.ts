@@ -128,9 +128,7 @@ export function addCommands(parts: IParts): void {
     caption: trans.__('End the start, and all that it has started'),
     icon: stopIcon,
     isEnabled: isStarting,
-    execute: async () => {
-      await linkOf(clusters).call('cancel', {});
-    }
+    execute: () => linkOf(clusters).interrupt('cancel')
   });
 
   add(CommandIDs.dismissStart, {

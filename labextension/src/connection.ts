@@ -146,11 +146,11 @@ export class Link implements ILink {
     }
   }
 
-  async interrupt(): Promise<void> {
+  async interrupt(op: 'interrupt' | 'cancel' = 'interrupt'): Promise<void> {
     const line = this.line;
     const kernel = this.kernel;
     if (line?.open && line.subshell) {
-      const { request, result } = this.requests.make('interrupt', {}, TIMEOUT_MS, BUSY);
+      const { request, result } = this.requests.make(op, {}, TIMEOUT_MS, BUSY);
       const heard = line.send(request).then(
         () => true,
         () => false

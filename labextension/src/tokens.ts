@@ -33,8 +33,11 @@ export interface ILink extends IDisposable {
     args: IOperations[O]['args'],
     timeout_ms?: number
   ): Promise<IOperations[O]['result']>;
-  /** Interrupt all ranks: by request, or through the kernel's own interrupt where that can't be heard. */
-  interrupt(): Promise<void>;
+  /**
+   * Interrupt all ranks, or cancel a start: by request, or through the kernel's own interrupt where that
+   * can't be heard.
+   */
+  interrupt(op?: 'interrupt' | 'cancel'): Promise<void>;
 }
 
 /** The notebooks of this page and their links. */

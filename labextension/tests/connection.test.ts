@@ -156,7 +156,9 @@ describe('a link', () => {
     await assert.rejects(link.call('stacks', {}), /runs a cell/);
     assert.equal(kernel.requests.some(({ op }) => op === 'stacks'), false);
     await link.interrupt();
-    assert.equal(kernel.interrupts, 1);
+    await link.interrupt('cancel');
+    assert.equal(kernel.interrupts, 2);
+    assert.equal(kernel.requests.some(({ op }) => op === 'cancel'), false);
   });
 
   test('asks for what ranks use while somebody watches, also after a new connection', async () => {

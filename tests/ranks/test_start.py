@@ -24,6 +24,7 @@ from jaxcluster.allocation.local import LocalCluster
 from jaxcluster.allocation.processes import HostProcesses
 from jaxcluster.cluster import make_spec, start_spec
 from jaxcluster.errors import (
+    CellInterrupted,
     ClusterExists,
     EnginesMissing,
     InitializeFailed,
@@ -302,7 +303,7 @@ def test_a_start_that_the_user_stops_leaves_nothing(home: Home, step: str) -> No
         if line.startswith(step):
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(CellInterrupted, match=r"The start was stopped\."):
         start_spec(make_spec(2, name="stopped"), stop)
     assert_nothing_is_registered("stopped")
     assert "stopped" not in os.listdir(registry.runtime_root())

@@ -65,7 +65,8 @@ export class Kernel {
   ): Promise<IOperations[O]['result']> {
     const { request, result } = this.requests.make(op, args, ANSWER_MS, NO_ANSWER);
     const { kernel } = this.widget.widget_manager ?? {};
-    const interrupt = op === 'interrupt' && kernel?.interrupt?.bind(kernel);
+    const ends = op === 'interrupt' || op === 'cancel';
+    const interrupt = ends && kernel?.interrupt?.bind(kernel);
     const patience = interrupt ? INTERRUPT_MS : HEARD_MS;
     let isLate = false;
     const late = setTimeout(() => {
