@@ -143,9 +143,13 @@ class Debugger:
         return reply
 
     async def _on_attach(self, message: Message) -> Message:
-        ours = str(PACKAGE / "**")
-        if ours not in self.own.kernel_modules:  # what is stepped over, and is in no stack
-            self.own.kernel_modules.append(ours)
+        ours = str(PACKAGE / "**")  # is stepped over, and is in no stack
+        modules = getattr(self.own, "kernel_modules", None)
+        if modules is None:  # ipykernel 6.29 sets no rules of its own
+            rules = message.setdefault("arguments", {}).setdefault("rules", [])
+            rules.append({"path": ours, "include": False})
+        elif ours not in modules:
+            modules.append(ours)
         reply: Message = await self._ask_own(message)
         self._is_attached = True
         try:
