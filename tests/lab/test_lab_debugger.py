@@ -38,7 +38,7 @@ def set_breakpoint(page: LabPage, index: int, line: int, count: int) -> None:
 def calls(page: LabPage) -> list[str]:
     """The list of calls, as it is shown: name and line."""
     frames = page.page.locator(".jp-DebuggerCallstackFrame").all_inner_texts()
-    return [re.sub(r"\s*Cell \[.*\]:", ":", frame) for frame in frames]
+    return [re.sub(r"\s*(Cell \[.*\]|ipykernel_\S*):", ":", frame) for frame in frames]
 
 
 def until_calls(page: LabPage, *expected: str) -> None:

@@ -28,8 +28,16 @@ MARK = "JAXCLUSTER_TEST_MARK"
 NEED_HOSTS = {"several_hosts"}  # run by tests/launchers/test_several_hosts.py
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+# One compiles for most of a minute on two cores: with the newest jax alone. What it shows is in
+# tests/ranks/test_guides.py, with both.
+LONG = {"sharding": [pytest.mark.newest_jax]}
 every_local_notebook = pytest.mark.parametrize(
-    "path", [p for p in NOTEBOOKS if p.stem not in NEED_HOSTS], ids=lambda path: path.stem
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=LONG.get(path.stem, []))
+        for path in NOTEBOOKS
+        if path.stem not in NEED_HOSTS
+    ],
 )
 
 
