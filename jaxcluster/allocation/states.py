@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxcluster.allocation.fleet import Fleet, Place
@@ -81,12 +81,16 @@ class HostStates:
             return min(near), str(reports[min(near)]["folder"])
         key = donor, here.folder
         if key not in self._brought:
-            source = f"{reports[donor]['folder']}/rank-{donor}.state"
-            self._brought[key] = self._bring(there, source, here, reports[donor]["file_nbytes"])
+            report = reports[donor]
+            names = [f"rank-{donor}.state", *report.get("files", ())]  # a copy has several
+            nbytes = max(report["file_nbytes"], report["nbytes"])
+            self._brought[key] = self._bring(there, report["folder"], names, here, nbytes)
         return donor, self._brought[key]
 
-    def _bring(self, there: Place, source: str, here: Place, nbytes: int) -> str:
-        """Copy a file to where another host has room for it; returns the folder."""
+    def _bring(
+        self, there: Place, source: str, names: Sequence[str], here: Place, nbytes: int
+    ) -> str:
+        """Copy a folder's files to where another host has room for them; returns the folder."""
         refused: LaunchError | None = None
         for folder in self._paths(here):
             try:
@@ -94,7 +98,8 @@ class HostStates:
                 room = body.get("room")
                 if room is not None and nbytes > room and folder != self._paths(here)[-1]:
                     continue
-                self._copy(there, source, here, f"{folder}/{source.rpartition('/')[2]}")
+                for name in names:
+                    self._copy(there, f"{source}/{name}", here, f"{folder}/{name}")
             except LaunchError as error:
                 refused = error
                 with contextlib.suppress(LaunchError):

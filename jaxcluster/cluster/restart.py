@@ -147,7 +147,10 @@ def save(
     undone = last.seq if last is not None and (cell_is_undone or _died_with(world, last)) else 0
     found = keeping.find(world, cells, undone, check)
     nothing_else = found.reports.keys() == world.dead.keys() == set(range(world.num_processes))
-    if found.copies is not None and (found.is_whole or nothing_else):
+    # One of several hosts may yet be lost: what the others had in common is known by the hashes of
+    # what living ranks save now, and copies have none.
+    is_enough = nothing_else or (found.is_whole and not world.hosts)
+    if found.copies is not None and is_enough:
         folder, replaced = found.copies.folder, tuple(sorted(world.dead))
         return Kept(
             folder, found.reports, False, {}, world.num_processes,

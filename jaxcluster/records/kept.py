@@ -203,8 +203,9 @@ class Copies:
         """
         folder = f"{self._path(rank)}/v{version}"
         report: dict[str, Any] = json.loads(self.folder.read(rank, f"{folder}/report.json"))
-        self.folder.check(rank, folder, report.pop("parts"))
-        return report
+        parts = report.pop("parts")
+        self.folder.check(rank, folder, parts)
+        return {**report, "files": sorted(parts)}
 
     def _path(self, rank: int) -> str:
         return f"{self.paths[rank]}/copy-{rank}"

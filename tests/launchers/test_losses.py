@@ -68,6 +68,14 @@ def check_whole(notebook: HostNotebook, w: float = 21.0) -> None:
     ]
 
 
+def until_copied(notebook: HostNotebook) -> None:
+    def is_copied() -> bool:
+        told = notebook.ok("%jaxcluster status").text
+        return "Copies: " in told and "none of now" not in told
+
+    until(is_copied, "copies of all ranks")
+
+
 def shown_after(notebook: HostNotebook, source: str, deadline_s: float = 60.0) -> Cell:
     cell = notebook.run(source, deadline_s)
     print(f"{source}\n-->{cell.text}")
@@ -96,11 +104,7 @@ def test_copies_on_hosts_outlive_ranks_and_come_back_with_a_lost_host(
     told = notebook.ok("%jaxcluster copies on").text
     assert "no variable. The loss of a host takes its ranks' copies." in told
 
-    def is_copied() -> bool:
-        told = notebook.ok("%jaxcluster status").text
-        return "Copies: " in told and "none of now" not in told
-
-    until(is_copied, "copies of all ranks")
+    until_copied(notebook)
     cell = shown_after(notebook, kill_3)
     assert "Lost" not in cell.text
     assert "rank 3 replaced" in cell.text
@@ -111,7 +115,7 @@ def test_copies_on_hosts_outlive_ranks_and_come_back_with_a_lost_host(
     assert "x (its only copy died with the rank)" in cell.text
     check_whole(notebook)
     notebook.ok(SETUP)
-    until(is_copied, "copies of all ranks again")
+    until_copied(notebook)
     assert "Lost" not in shown_after(notebook, kill_3).text
     assert "6.0" in notebook.ok(sum_of_x).text
     memory = [ssh[host].run("ls", "/dev/shm").stdout for host in ("h1", "h2")]
@@ -185,6 +189,29 @@ def test_an_agent_is_killed_during_a_restart(ssh: Rig, notebook: HostNotebook, s
     assert "The saved variables are gone: ranks 2, 3: host h2 was lost" in cell.text
     assert "ranks 2, 3 replaced" in cell.text
     check_whole(notebook)
+
+
+def test_an_agent_is_killed_while_copies_come_back(ssh: Rig, notebook: HostNotebook) -> None:
+    """Its ranks' copies are gone with it. What they had in common comes from another host's."""
+    notebook.ok("%jaxcluster copies on")
+    notebook.ok("%%spmd\nlarge = jnp.arange(100_000.0)")  # in a file of its own
+    until_copied(notebook)
+    pids = notebook.ok("import jaxcluster; print(*jaxcluster.current().record.pids)").stdout
+    ssh["h2"].kill(int(pids.split()[3]))
+    cell = notebook.begin(LOSING.format(step="restoring the"))
+    notebook.until(lambda: "now\n" in cell.stdout, "the step")
+    (pid,) = agents(ssh, "h2")
+    ssh["h2"].kill(pid)
+    notebook.until(lambda: not agents(ssh, "h2"), "the agent's end")
+    ssh["h0"].path("/tmp/go").touch()
+    notebook.wait(cell, 90)
+    ssh["h0"].path("/tmp/go").unlink()
+    print(cell.text)
+    if cell.error:
+        cell = shown_after(notebook, "%jaxcluster restart", 90)
+    assert "x (its only copy died with the rank)" in cell.text
+    check_whole(notebook)
+    notebook.ok("%%spmd\nassert float(large[-1]) == 99_999")
 
 
 LOSING = """
