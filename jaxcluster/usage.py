@@ -142,6 +142,11 @@ WORDS = {
     "stop --force": ("forget hosts that can't be reached", "--force"),
     "mcp --allow-run": ("let it run cells, interrupt and restart", "--allow-run"),
     "restart --clean": ("keep no variables", "--clean"),
+    "restart -n": ("another number of ranks, as resize does", "-n 8"),
+    "restart --mesh": (
+        "the sizes of the meshes' axes, where several could take the change",
+        "-n 8 --mesh data=8,model=2",
+    ),
     "resize -n": ("how many ranks", "-n 8"),
     "resize --mesh": (
         "the sizes of the meshes' axes, where several could take the change",

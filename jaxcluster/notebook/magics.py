@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import difflib
 import functools
@@ -333,7 +334,19 @@ class JaxClusterMagics(Magics):
     def _restart(self, line: str) -> None:
         parser = arguments.command_parser("%jaxcluster restart")
         parser.add_argument("--clean", action="store_true")
-        clean = parser.read(line).clean
+        _add_size(parser)
+        parsed = parser.read(line)
+        clean = parsed.clean
+        if clean and parsed.num_processes is not None:
+            raise UsageError(
+                "restart -n keeps the variables, so it does not take --clean.",
+                "%jaxcluster stop   and %jaxcluster start -n 8",
+            )
+        if parsed.num_processes is not None:
+            self._become(parsed, "%jaxcluster restart -n 8")
+            return
+        if parsed.mesh is not None:
+            raise UsageError("--mesh is for another number of ranks.", "%jaxcluster restart -n 8")
         running = cluster.current()
         display = StartDisplay(self.rich, "The restart was not completed.")
         display.progress("restarting ...")
@@ -348,12 +361,15 @@ class JaxClusterMagics(Magics):
 
     def _resize(self, line: str) -> None:
         parser = arguments.command_parser("%jaxcluster resize")
-        parser.add_argument("-n", "--num-processes", type=int, metavar="N")
-        parser.add_argument("--mesh", metavar="AXIS=SIZE,...")
+        _add_size(parser)
         parsed = parser.read(line)
         if parsed.num_processes is None:
             raise UsageError("How many ranks should it have?", "%jaxcluster resize -n 8")
-        mesh = arguments.axis_sizes(parsed.mesh, "%jaxcluster resize -n 8")
+        self._become(parsed, "%jaxcluster resize -n 8")
+
+    def _become(self, parsed: argparse.Namespace, example: str) -> None:
+        """Give it another number of ranks."""
+        mesh = arguments.axis_sizes(parsed.mesh, example)
         running = cluster.current()
         display = StartDisplay(self.rich, "The cluster was not resized.")
         display.progress("resizing ...")
@@ -998,6 +1014,11 @@ JaxClusterMagics.spmd.__doc__ = arguments.spmd_parser().format_help()
 JaxClusterMagics.push.__doc__ = arguments.push_parser().format_help()
 JaxClusterMagics.pull.__doc__ = arguments.pull_parser().format_help()
 JaxClusterMagics.shards.__doc__ = arguments.shards_help()
+
+
+def _add_size(parser: arguments.Parser) -> None:
+    parser.add_argument("-n", "--num-processes", type=int, metavar="N")
+    parser.add_argument("--mesh", metavar="AXIS=SIZE,...")
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers import Notebook
 
 import jaxcluster
 from jaxcluster.errors import CellFailed, RankDied, RecoveryError, UsageError
@@ -153,6 +154,27 @@ def test_what_can_not_be_done_is_refused_and_nothing_is_changed(
         )
     with pytest.raises(RecoveryError, match=r"Rank 1 died, so the cluster can't be resized\."):
         cluster.resize(4, {"data": 4})
+
+
+@pytest.mark.any_jax
+@pytest.mark.one_machine("a cluster on hosts can't be resized")
+def test_the_magics_say_what_has_become_of_it(open_notebook: Callable[..., Notebook]) -> None:
+    notebook = open_notebook()
+    notebook.ok("%jaxcluster start -n 2 --devices-per-process 1 --platform cpu")
+    notebook.ok("%%spmd\nimport jax\nlr = 0.5")
+    for command, count in (("restart -n 3", 3), ("resize -n 2", 2)):
+        told = notebook.ok(f"%jaxcluster {command}").text
+        assert f"{count} ranks after" in told
+        assert "Lost" not in told
+        assert notebook.ok("%spmd (lr, jax.process_count())").result == f"(0.5, {count})"
+    for command, why in (
+        ("restart -n 4 --clean", "restart -n keeps the variables, so it does not take --clean."),
+        ("restart --mesh data=2", "--mesh is for another number of ranks."),
+        ("resize", "How many ranks should it have?"),
+    ):
+        cell = notebook.run(f"%jaxcluster {command}")
+        assert why in cell.error
+        assert "Traceback" not in cell.error
 
 
 @pytest.mark.promise("Another number of ranks")
