@@ -48,17 +48,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Iterator[None]:
 FAILED = pytest.StashKey[bool]()
 
 
-@pytest.fixture(scope="session")
-def context(chromium: Any) -> Iterator[Any]:
-    """One for all pages: it keeps what it has loaded of the Lab, a fifth of a test's work."""
-    made = chromium.new_context(viewport={"width": 1500, "height": 950})
-    yield made
-    made.close()
-
-
 @pytest.fixture
-def page(request: pytest.FixtureRequest, context: Any, lab: Lab) -> Iterator[LabPage]:
+def page(request: pytest.FixtureRequest, chromium: Any, lab: Lab) -> Iterator[LabPage]:
     """A page of the Lab; whatever its console calls an error fails the test."""
+    context = chromium.new_context(viewport={"width": 1500, "height": 950})
     opened = LabPage(context.new_page(), lab)
     yield opened
     failed = request.node.stash.get(FAILED, False)
@@ -66,7 +59,7 @@ def page(request: pytest.FixtureRequest, context: Any, lab: Lab) -> Iterator[Lab
         FAILURES.mkdir(parents=True, exist_ok=True)
         opened.page.screenshot(path=str(FAILURES / f"{request.node.name}.png"))
     opened.end_kernels()
-    opened.page.close()
+    context.close()
     if not failed:
         assert opened.errors == []
         until(lambda: not lab.kernels_processes(), "end of all that the kernels have started", 30)

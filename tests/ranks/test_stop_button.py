@@ -190,7 +190,7 @@ def test_the_stop_button_ends_a_start_and_leaves_nothing(notebook: Notebook) -> 
     notebook.press_stop()
     notebook.wait(cell)
     assert time.time() - pressed < BUSY_S
-    assert cell.error.strip() == "KeyboardInterrupt: stopped."
+    assert cell.error.strip() == "KeyboardInterrupt: The start was stopped."
     assert "The cluster did not start." in cell.text
     notebook.until(
         lambda: (
