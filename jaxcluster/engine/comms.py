@@ -102,9 +102,10 @@ class Comms:
         get_parent = shell.get_parent
         # An Output asks whose messages it is to take. Here it takes the output of its thread, but
         # it must be told a name, or it takes nothing.
-        shell.get_parent = lambda: (
-            get_parent() if self._is_client() else {"header": {"msg_id": "jaxcluster"}}
-        )
+        name = {"header": {"msg_id": "jaxcluster"}}
+        shell.get_parent = lambda: get_parent() if self._is_client() else name
+        of_kernel = shell.kernel.get_parent  # which older ipywidgets ask
+        shell.kernel.get_parent = lambda channel=None: of_kernel(channel) or name
 
     # ------------------------------------------------------------------ to the notebook
 
